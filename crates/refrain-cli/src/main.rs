@@ -1,0 +1,2 @@
+//! The command `refrain`.
+fn main() {}

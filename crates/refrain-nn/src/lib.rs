@@ -1,0 +1,1 @@
+//! Layers, optimisers, schedules and checkpoints.
