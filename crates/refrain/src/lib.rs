@@ -1,1 +1,37 @@
-//! A tensor engine.
+//! A tensor engine: tensors on a device, operations that take one way to the hardware, and a
+//! define-by-run tape for gradients.
+//!
+//! ```
+//! use refrain::{Device, Tensor};
+//!
+//! let device = Device::cpu();
+//! let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3], &device)?;
+//! x.set_requires_grad(true)?;
+//! let loss = x.square()?.sum(())?;
+//! loss.backward()?;
+//! assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+//! # Ok::<(), refrain::Error>(())
+//! ```
+//!
+//! # How it is built
+//!
+//! A public method such as [`Tensor::softmax`] makes a small struct that describes the operation
+//! (`ops/`), which checks its operands and says what the result looks like. What is to be computed
+//! then goes through one door, `Device::launch`, as a kernel together with the byte ranges that it
+//! reads and writes. Everything that depends on that fact stands at the door: the locks that keep
+//! safe code free of data races, the marks that find a saved value overwritten, the trace
+//! (`REFRAIN_TRACE=1`).
+//!
+//! A tensor's storage is set when the tensor is created and never replaced. An operation writes
+//! into a new tensor or, in its `_into` form, into the memory that the destination already has.
+
+mod autograd;
+mod device;
+mod error;
+mod ops;
+mod tensor;
+
+pub use autograd::{gradcheck, is_grad_enabled, no_grad};
+pub use device::{Device, DeviceKind, Stats};
+pub use error::{Error, Result};
+pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

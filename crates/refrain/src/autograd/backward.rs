@@ -1,0 +1,285 @@
+//! The backward pass.
+
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::{Arc, PoisonError};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::grad_mode::no_grad;
+use super::node::{Edge, Input, Node, SavedValues};
+use super::{History, node::Leaf};
+use crate::device::Mode;
+use crate::error::{Error, Result};
+use crate::ops::{Dest, Op, execute};
+use crate::tensor::{DType, Shape, Tensor};
+
+impl Tensor {
+    /// Runs the backward pass from this scalar: adds its derivative by each leaf to the leaf's gradient.
+    ///
+    /// The values saved for it are released on the way; a second pass needs a new forward pass (or
+    /// [`Tensor::backward_retain`]).
+    ///
+    /// # Errors
+    /// If the tensor has more than one element or does not require a gradient; if a saved value was
+    /// overwritten in the meantime.
+    pub fn backward(&self) -> Result<()> {
+        backward(self, None, false)
+    }
+
+    /// Runs the backward pass from a tensor of any shape, given the gradient of what is to be derived
+    /// by it.
+    pub fn backward_with(&self, gradient: &Tensor) -> Result<()> {
+        backward(self, Some(gradient), false)
+    }
+
+    /// Like [`Tensor::backward`], but keeps the saved values for another pass.
+    pub fn backward_retain(&self) -> Result<()> {
+        backward(self, None, true)
+    }
+}
+
+/// Gradients on their way to nodes that have not run yet.
+#[derive(Default)]
+struct Pending {
+    grads: HashMap<u64, (Arc<Node>, SmallVec<[Option<Tensor>; 1]>)>,
+    /// The numbers of the nodes in `grads`; the highest runs next, when all its consumers have run.
+    order: BinaryHeap<u64>,
+}
+
+impl Pending {
+    fn slot(&mut self, node: &Arc<Node>, output: usize) -> &mut Option<Tensor> {
+        let order = &mut self.order;
+        let (_, grads) = self.grads.entry(node.seq).or_insert_with(|| {
+            order.push(node.seq);
+            (node.clone(), smallvec![None; node.outputs])
+        });
+        &mut grads[output]
+    }
+
+    fn next(&mut self) -> Option<(Arc<Node>, SmallVec<[Option<Tensor>; 1]>)> {
+        self.grads.remove(&self.order.pop()?)
+    }
+}
+
+fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()> {
+    const OP: &str = "backward";
+    let seed = match gradient {
+        Some(g) => {
+            if g.shape() != root.shape() {
+                return Err(Error::shapes(
+                    OP,
+                    root.shape(),
+                    g.shape(),
+                    "the gradient must have the tensor's shape",
+                ));
+            }
+            g.require_dtype(OP, root.dtype())?;
+            crate::ops::check_devices(OP, &[root, g])?;
+            g.detach()
+        }
+        None if root.numel() == 1 => no_grad(|| root.ones_like())?,
+        None => {
+            return Err(Error::Autograd {
+                op: OP,
+                message: format!(
+                    "a tensor of shape {} is not a scalar; reduce it (sum, mean) first, or use backward_with",
+                    root.shape()
+                ),
+            });
+        }
+    };
+    let mut pending = Pending::default();
+    match &*root.history() {
+        History::Constant => {
+            return Err(Error::Autograd {
+                op: OP,
+                message: "this tensor does not depend on anything that requires a gradient; call set_requires_grad(true) on the leaves before the forward pass, outside no_grad".to_string(),
+            });
+        }
+        History::Leaf(leaf) => return no_grad(|| add_to_leaf(leaf, seed)),
+        History::Output(node, output) => *pending.slot(node, *output) = Some(seed),
+    }
+    no_grad(|| {
+        while let Some((node, grads)) = pending.next() {
+            if grads.iter().all(Option::is_none) {
+                continue;
+            }
+            run(&node, grads, &mut pending, retain)?;
+        }
+        Ok(())
+    })
+}
+
+fn run(
+    node: &Arc<Node>,
+    grads: SmallVec<[Option<Tensor>; 1]>,
+    pending: &mut Pending,
+    retain: bool,
+) -> Result<()> {
+    let mut held = node.saved.lock().unwrap_or_else(PoisonError::into_inner);
+    let taken = if retain { None } else { Some(held.take()) };
+    let saved = taken.as_ref().unwrap_or(&held).as_ref().ok_or_else(|| Error::Autograd {
+        op: node.function.name(),
+        message: "a backward pass has released the values saved here; run the forward pass again, or use backward_retain for the first pass".to_string(),
+    })?;
+    let mut g = Gradients { node, saved, grads, pending };
+    node.function.backward(&mut g)
+}
+
+fn add_to_leaf(leaf: &Leaf, gradient: Tensor) -> Result<()> {
+    let mut slot = leaf.grad();
+    match &*slot {
+        Some(grad) => grad.add_assign(&gradient)?,
+        None => *slot = Some(owned(gradient)?),
+    }
+    Ok(())
+}
+
+/// The tensor as memory that nobody else will write to or read from.
+fn owned(t: Tensor) -> Result<Tensor> {
+    if t.is_sole_owner() && t.covers_storage() { Ok(t) } else { t.copy() }
+}
+
+/// What an operation's backward pass has at hand: the gradients of its outputs, the values that it
+/// saved, and the places where the gradients of its inputs go.
+pub(crate) struct Gradients<'a> {
+    node: &'a Node,
+    saved: &'a SavedValues,
+    grads: SmallVec<[Option<Tensor>; 1]>,
+    pending: &'a mut Pending,
+}
+
+impl Gradients<'_> {
+    /// The gradient of the first output.
+    pub(crate) fn grad(&self) -> Result<&Tensor> {
+        self.grad_of(0).ok_or_else(|| Error::internal(self.node.function.name(), "no gradient has arrived"))
+    }
+
+    /// The gradient of output `o`, if anything depends on it.
+    pub(crate) fn grad_of(&self, o: usize) -> Option<&Tensor> {
+        self.grads[o].as_ref()
+    }
+
+    fn saved(&self, saved: Option<&super::node::Saved>, role: impl Fn() -> String) -> Result<Tensor> {
+        let op = self.node.function.name();
+        saved.ok_or_else(|| Error::internal(op, format!("{} was not saved", role())))?.get(op, &role())
+    }
+
+    /// Input `i` as it was, if the operation saved it.
+    pub(crate) fn input(&self, i: usize) -> Result<Tensor> {
+        self.saved(self.saved.inputs[i].as_ref(), || format!("operand {i}"))
+    }
+
+    /// Output `o` as it was, if the operation saved it.
+    pub(crate) fn output(&self, o: usize) -> Result<Tensor> {
+        self.saved(self.saved.outputs[o].as_ref(), || format!("result {o}"))
+    }
+
+    pub(crate) fn input_shape(&self, i: usize) -> &Shape {
+        &self.node.inputs[i].shape
+    }
+
+    pub(crate) fn input_dtype(&self, i: usize) -> DType {
+        self.node.inputs[i].dtype
+    }
+
+    /// Whether anybody wants the gradient of input `i`.
+    pub(crate) fn needs(&self, i: usize) -> bool {
+        self.node.inputs.get(i).is_some_and(|input| input.edge.is_some())
+    }
+
+    fn check(&self, input: &Input, shape: &Shape) -> Result<()> {
+        if &input.shape != shape {
+            let message = format!("a gradient of shape {shape} for an operand of shape {}", input.shape);
+            return Err(Error::internal(self.node.function.name(), message));
+        }
+        Ok(())
+    }
+
+    /// Adds to the gradient of input `i`.
+    pub(crate) fn add(&mut self, i: usize, gradient: Tensor) -> Result<()> {
+        let input = &self.node.inputs[i];
+        self.check(input, gradient.shape())?;
+        match &input.edge {
+            None => Ok(()),
+            Some(Edge::Leaf(leaf)) => add_to_leaf(leaf, gradient),
+            Some(Edge::Output(node, output)) => {
+                let slot = self.pending.slot(node, *output);
+                *slot = Some(match slot.take() {
+                    None => gradient,
+                    Some(sum) if sum.is_sole_owner() && !sum.layout().repeats_memory() => {
+                        sum.add_assign(&gradient)?;
+                        sum
+                    }
+                    Some(sum) => sum.add(&gradient)?,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds to a part of the gradient of input `i`, the part that `cut` cuts out of it.
+    pub(crate) fn add_window(
+        &mut self,
+        i: usize,
+        cut: &dyn Fn(&Tensor) -> Result<Tensor>,
+        gradient: &Tensor,
+    ) -> Result<()> {
+        let input = &self.node.inputs[i];
+        let zeros = || Tensor::zeros(&input.shape, input.dtype, gradient.device());
+        match &input.edge {
+            None => Ok(()),
+            Some(Edge::Leaf(leaf)) => {
+                let mut slot = leaf.grad();
+                if slot.is_none() {
+                    *slot = Some(zeros()?);
+                }
+                slot.as_ref().map_or(Ok(()), |grad| cut(grad)?.add_assign(gradient))
+            }
+            Some(Edge::Output(node, output)) => {
+                let slot = self.pending.slot(node, *output);
+                let sum = match slot.take() {
+                    None => zeros()?,
+                    Some(sum) if sum.is_sole_owner() && !sum.layout().repeats_memory() => sum,
+                    Some(sum) => sum.copy()?,
+                };
+                cut(&sum)?.add_assign(gradient)?;
+                *slot = Some(sum);
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs an operation whose output `o` is the gradient of input `targets[o]`, adding directly into
+    /// the place where that gradient gathers, if it has memory already. Outputs whose gradient
+    /// nobody wants are dropped.
+    pub(crate) fn emit<O: Op>(&mut self, targets: &[usize], op: O, inputs: &[&Tensor]) -> Result<()> {
+        let mut dests: SmallVec<[Dest; 4]> = SmallVec::new();
+        for (o, &i) in targets.iter().enumerate() {
+            let place = match self.node.inputs.get(i).and_then(|input| input.edge.as_ref()) {
+                None => None,
+                Some(Edge::Leaf(leaf)) => leaf.grad().clone(),
+                Some(Edge::Output(node, output)) => {
+                    // Only this slot and nothing else may refer to memory that is added to.
+                    let slot = self.pending.slot(node, *output);
+                    slot.as_ref().filter(|t| t.is_sole_owner() && !t.layout().repeats_memory()).cloned()
+                }
+            };
+            let fresh = targets[..o].contains(&i)
+                || place.as_ref().is_none_or(|p| {
+                    dests.iter().any(|d| matches!(d, Dest::Into(t, _) if t.storage_id() == p.storage_id() && !t.layout().is_disjoint(p.layout())))
+                });
+            dests.push(match place {
+                Some(place) if !fresh => Dest::Into(place, Mode::Accumulate),
+                _ => Dest::New,
+            });
+        }
+        let outputs = execute(&op, inputs, &dests)?;
+        for ((output, dest), &i) in outputs.into_iter().zip(dests).zip(targets) {
+            if matches!(dest, Dest::New) && self.needs(i) {
+                self.add(i, output)?;
+            }
+        }
+        Ok(())
+    }
+}

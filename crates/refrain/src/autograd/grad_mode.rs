@@ -1,0 +1,33 @@
+//! Whether operations are recorded on the tape.
+
+use std::cell::Cell;
+
+thread_local! {
+    static ENABLED: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Whether this thread records operations for a backward pass.
+pub fn is_grad_enabled() -> bool {
+    ENABLED.get()
+}
+
+/// Runs `f` without recording on the tape, on this thread.
+///
+/// ```
+/// use refrain::{Device, DType, Tensor, no_grad};
+/// let x = Tensor::ones([2], DType::F32, &Device::cpu())?;
+/// x.set_requires_grad(true)?;
+/// let y = no_grad(|| x.square())?;
+/// assert!(!y.requires_grad());
+/// # Ok::<(), refrain::Error>(())
+/// ```
+pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ENABLED.set(self.0);
+        }
+    }
+    let _restore = Restore(ENABLED.replace(false));
+    f()
+}

@@ -1,0 +1,14 @@
+//! The tape: a define-by-run record of operations, and the backward pass over it.
+
+mod backward;
+mod check;
+mod grad_mode;
+mod node;
+
+pub use check::gradcheck;
+pub use grad_mode::{is_grad_enabled, no_grad};
+
+pub(crate) use backward::Gradients;
+pub(crate) use node::{
+    Differentiable, History, Saves, check_destination, check_in_place, record, record_in_place,
+};

@@ -1,0 +1,310 @@
+//! Nodes of the tape.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::backward::Gradients;
+use super::grad_mode::is_grad_enabled;
+use crate::device::Watch;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Shape, Tensor};
+
+/// Something with a gradient: an operation or a view.
+pub(crate) trait Differentiable: Send + Sync {
+    /// The operation's name.
+    fn name(&self) -> &'static str;
+
+    /// Which values the backward pass reads, given which inputs need a gradient.
+    fn saves(&self, _needs: &[bool]) -> Saves {
+        Saves::default()
+    }
+
+    /// Turns the gradients of the outputs into gradients of the inputs.
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()>;
+}
+
+/// A set of inputs and a set of outputs, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Saves {
+    inputs: u32,
+    outputs: u32,
+}
+
+impl Saves {
+    /// Saves input `i` if `needed`.
+    pub(crate) fn input_if(mut self, i: usize, needed: bool) -> Saves {
+        self.inputs |= (needed as u32) << i;
+        self
+    }
+
+    pub(crate) fn input(self, i: usize) -> Saves {
+        self.input_if(i, true)
+    }
+
+    pub(crate) fn output(mut self, o: usize) -> Saves {
+        self.outputs |= 1 << o;
+        self
+    }
+}
+
+/// Where a tensor's values came from.
+#[derive(Default)]
+pub(crate) enum History {
+    /// Nothing that needs a gradient.
+    #[default]
+    Constant,
+    /// The user asked for a gradient here.
+    Leaf(Arc<Leaf>),
+    /// The output of a recorded operation.
+    Output(Arc<Node>, usize),
+}
+
+/// Where the gradient of a leaf gathers.
+#[derive(Default)]
+pub(crate) struct Leaf {
+    grad: Mutex<Option<Tensor>>,
+}
+
+impl Leaf {
+    pub(crate) fn grad(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.grad.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A value that the backward pass will read, watched until then.
+pub(super) struct Saved {
+    tensor: Tensor,
+    watch: Watch,
+}
+
+impl Saved {
+    fn new(tensor: &Tensor) -> Saved {
+        Saved { tensor: tensor.detach(), watch: Watch::new(tensor.storage(), tensor.operand().byte_range()) }
+    }
+
+    pub(super) fn get(&self, op: &'static str, role: &str) -> Result<Tensor> {
+        match self.watch.overwritten_by() {
+            None => Ok(self.tensor.clone()),
+            Some(by) => Err(Error::SavedValueOverwritten {
+                op,
+                tensor: format!("{role} ({} {})", self.tensor.dtype(), self.tensor.shape()),
+                by,
+            }),
+        }
+    }
+}
+
+/// The saved values of a node.
+#[derive(Default)]
+pub(super) struct SavedValues {
+    pub(super) inputs: SmallVec<[Option<Saved>; 3]>,
+    pub(super) outputs: SmallVec<[Option<Saved>; 1]>,
+}
+
+/// Where the gradient of an input goes.
+pub(super) enum Edge {
+    Leaf(Arc<Leaf>),
+    Output(Arc<Node>, usize),
+}
+
+/// An input of a recorded operation.
+pub(super) struct Input {
+    pub(super) shape: Shape,
+    pub(super) dtype: DType,
+    pub(super) edge: Option<Edge>,
+}
+
+/// A recorded operation.
+pub(crate) struct Node {
+    /// Nodes are numbered as they are made: consumers have higher numbers than producers.
+    pub(super) seq: u64,
+    pub(super) function: Box<dyn Differentiable>,
+    pub(super) inputs: SmallVec<[Input; 3]>,
+    pub(super) outputs: usize,
+    /// `None` once a backward pass has used them.
+    pub(super) saved: Mutex<Option<SavedValues>>,
+}
+
+impl Drop for Node {
+    /// Takes the tape behind this node apart in a loop: a chain of 100,000 operations would overflow
+    /// the stack if each node dropped the one before it.
+    fn drop(&mut self) {
+        let mut stack: Vec<Arc<Node>> = Vec::new();
+        let detach = |inputs: &mut SmallVec<[Input; 3]>, stack: &mut Vec<Arc<Node>>| {
+            for input in inputs {
+                if let Some(Edge::Output(node, _)) = input.edge.take() {
+                    stack.push(node);
+                }
+            }
+        };
+        detach(&mut self.inputs, &mut stack);
+        while let Some(node) = stack.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                detach(&mut node.inputs, &mut stack);
+            }
+        }
+    }
+}
+
+fn edge_of(tensor: &Tensor) -> Option<Edge> {
+    match &*tensor.history() {
+        History::Constant => None,
+        History::Leaf(leaf) => Some(Edge::Leaf(leaf.clone())),
+        History::Output(node, output) => Some(Edge::Output(node.clone(), *output)),
+    }
+}
+
+/// Whether an operation on these inputs belongs on the tape.
+fn is_recorded(inputs: &[&Tensor]) -> bool {
+    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
+}
+
+/// Puts an operation on the tape, if one of its inputs needs a gradient. Outputs that are not
+/// floating-point are constants.
+pub(crate) fn record(function: impl Differentiable + 'static, inputs: &[&Tensor], outputs: &[Tensor]) {
+    if !is_recorded(inputs) || !outputs.iter().any(|t| t.dtype().is_float()) {
+        return;
+    }
+    let inputs_: SmallVec<[Input; 3]> = inputs
+        .iter()
+        .map(|t| Input { shape: t.shape().clone(), dtype: t.dtype(), edge: edge_of(t) })
+        .collect();
+    let needs: SmallVec<[bool; 4]> = inputs_.iter().map(|i| i.edge.is_some()).collect();
+    let saves = function.saves(&needs);
+    let keep = |set: u32, i: usize, t: &Tensor| (set >> i & 1 == 1).then(|| Saved::new(t));
+    let saved = SavedValues {
+        inputs: inputs.iter().enumerate().map(|(i, t)| keep(saves.inputs, i, t)).collect(),
+        outputs: outputs.iter().enumerate().map(|(o, t)| keep(saves.outputs, o, t)).collect(),
+    };
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let node = Arc::new(Node {
+        seq: NEXT.fetch_add(1, Ordering::Relaxed),
+        function: Box::new(function),
+        inputs: inputs_,
+        outputs: outputs.len(),
+        saved: Mutex::new(Some(saved)),
+    });
+    for (o, output) in outputs.iter().enumerate() {
+        if output.dtype().is_float() {
+            *output.history() = History::Output(node.clone(), o);
+        }
+    }
+}
+
+/// Whether `dst` may be written by an operation outside the tape.
+pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
+    if is_grad_enabled() && dst.requires_grad() {
+        return Err(Error::Autograd {
+            op,
+            message: "the destination requires a gradient and would be overwritten; run this inside no_grad, or write into another tensor".to_string(),
+        });
+    }
+    Ok(())
+}
+
+/// Puts an operation that wrote into `dst` on the tape: from now on `dst` is its result.
+pub(crate) fn record_in_place(function: impl Differentiable + 'static, inputs: &[&Tensor], dst: &Tensor) {
+    *dst.history() = History::Constant;
+    record(function, inputs, std::slice::from_ref(dst));
+}
+
+/// Checks beforehand that `record_in_place` will be possible.
+pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+    if !is_grad_enabled() {
+        return Ok(());
+    }
+    if matches!(&*dst.history(), History::Leaf(_)) {
+        return check_in_place(op, dst);
+    }
+    // Other views of the memory would not know where their values came from.
+    if is_recorded(inputs) && !dst.covers_storage() {
+        return Err(Error::Autograd {
+            op,
+            message: "an operand requires a gradient, but the destination is a part of a larger tensor, which can't take part in the backward pass; write into a whole tensor, or run this inside no_grad".to_string(),
+        });
+    }
+    Ok(())
+}
+
+impl Tensor {
+    /// Asks for a gradient of this tensor (or no longer): `backward` will add to [`Tensor::grad`].
+    ///
+    /// # Errors
+    /// If the tensor is not floating-point, or is the result of a recorded operation.
+    pub fn set_requires_grad(&self, on: bool) -> Result<()> {
+        const OP: &str = "set_requires_grad";
+        self.require_float(OP)?;
+        let mut history = self.history();
+        match (&*history, on) {
+            (History::Output(..), _) => {
+                return Err(Error::Autograd {
+                    op: OP,
+                    message: "this tensor is the result of an operation on the tape, not a leaf; use detach() first".to_string(),
+                });
+            }
+            (History::Constant, true) => *history = History::Leaf(Arc::default()),
+            (History::Leaf(_), false) => *history = History::Constant,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the backward pass reaches this tensor.
+    pub fn requires_grad(&self) -> bool {
+        !matches!(&*self.history(), History::Constant)
+    }
+
+    /// The gradient gathered so far in a leaf. Its storage stays the same from one backward pass to
+    /// the next; new gradients are added in place.
+    pub fn grad(&self) -> Option<Tensor> {
+        match &*self.history() {
+            History::Leaf(leaf) => leaf.grad().clone(),
+            _ => None,
+        }
+    }
+
+    /// Lets the gradient of a leaf gather in memory of the caller's choice, such as a view of a flat
+    /// buffer. What stands there stays and is added to.
+    ///
+    /// # Errors
+    /// If the tensor is no leaf, or shape, dtype or device differ, or the buffer repeats memory.
+    pub fn set_grad(&self, buffer: &Tensor) -> Result<()> {
+        const OP: &str = "set_grad";
+        if buffer.shape() != self.shape() {
+            return Err(Error::shapes(
+                OP,
+                self.shape(),
+                buffer.shape(),
+                "a gradient has the shape of its tensor",
+            ));
+        }
+        buffer.require_dtype(OP, self.dtype())?;
+        crate::ops::check_devices(OP, &[self, buffer])?;
+        if buffer.layout().repeats_memory() {
+            return Err(Error::invalid(
+                OP,
+                "the buffer repeats memory by broadcasting; pass one with an element for each value",
+            ));
+        }
+        match &*self.history() {
+            History::Leaf(leaf) => *leaf.grad() = Some(buffer.detach()),
+            _ => {
+                return Err(Error::Autograd {
+                    op: OP,
+                    message: "this tensor is not a leaf that requires a gradient; call set_requires_grad(true) first".to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the gradient gathered so far to zero, in place.
+    pub fn zero_grad(&self) -> Result<()> {
+        match self.grad() {
+            Some(grad) => grad.fill(0.0),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The one place where kernels see raw memory.
+//!
+//! A kernel on the CPU asks for its operands by number and gets slices. What makes that sound stands
+//! in three places that belong together: `Launch::verify` (ranges lie inside their storages and
+//! written ranges meet no other range), `Device::launch` (the storages' locks are held while the
+//! kernel runs) and the flags below (each written operand is handed out once).
+#![allow(unsafe_code)] // Slices of a storage's memory are made here and nowhere else.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+use smallvec::SmallVec;
+
+use super::launch::{Launch, Mode, Operand};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Layout, Shape};
+
+/// The operands of a launch as slices of host memory.
+pub(crate) struct HostArgs<'a> {
+    launch: &'a Launch<'a>,
+    /// Whether each written operand was handed out already.
+    taken: SmallVec<[Cell<bool>; 4]>,
+    /// The slices are of host memory; not to be sent elsewhere as a whole.
+    _memory: PhantomData<*mut u8>,
+}
+
+impl<'a> HostArgs<'a> {
+    /// # Safety
+    /// `launch.verify()` passed, the blocks lie in host memory, are initialised, and for `'a` nobody
+    /// else writes what the launch reads or touches what it writes.
+    pub(in crate::device) unsafe fn new(launch: &'a Launch<'a>) -> HostArgs<'a> {
+        HostArgs {
+            launch,
+            taken: launch.writes.iter().map(|_| Cell::new(false)).collect(),
+            _memory: PhantomData,
+        }
+    }
+
+    pub(crate) fn op(&self) -> &'static str {
+        self.launch.op
+    }
+
+    pub(crate) fn reads(&self) -> usize {
+        self.launch.reads.len()
+    }
+
+    pub(crate) fn read_layout(&self, i: usize) -> &'a Layout {
+        self.launch.reads[i].layout
+    }
+
+    pub(crate) fn read_shape(&self, i: usize) -> &'a Shape {
+        self.launch.reads[i].layout.shape()
+    }
+
+    pub(crate) fn read_dtype(&self, i: usize) -> DType {
+        self.launch.reads[i].dtype
+    }
+
+    pub(crate) fn write_layout(&self, o: usize) -> &'a Layout {
+        self.launch.writes[o].0.layout
+    }
+
+    pub(crate) fn write_shape(&self, o: usize) -> &'a Shape {
+        self.launch.writes[o].0.layout.shape()
+    }
+
+    pub(crate) fn write_dtype(&self, o: usize) -> DType {
+        self.launch.writes[o].0.dtype
+    }
+
+    pub(crate) fn writes(&self) -> usize {
+        self.launch.writes.len()
+    }
+
+    /// Whether the kernel adds to output `o` instead of replacing it.
+    pub(crate) fn accumulate(&self, o: usize) -> bool {
+        self.launch.writes[o].1 == Mode::Accumulate
+    }
+
+    /// The output that operand `i` shares its memory with, element for element.
+    pub(crate) fn in_place(&self, i: usize) -> Option<usize> {
+        let read = &self.launch.reads[i];
+        self.launch.writes.iter().position(|(w, _)| w.same_view(read) && w.layout.numel() > 0)
+    }
+
+    /// The elements from the first to the last one of read operand `i`, in memory order; with a
+    /// contiguous layout these are its elements. An error where the operand is also written: an
+    /// in-place kernel works on the one slice that `write` returns.
+    pub(crate) fn read<T: Pod>(&self, i: usize) -> Result<&'a [T]> {
+        let operand = &self.launch.reads[i];
+        self.check_type::<T>(operand)?;
+        if self.in_place(i).is_some() {
+            return Err(Error::internal(
+                self.op(),
+                "an operand is written in place but was asked for as read",
+            ));
+        }
+        let range = operand.byte_range();
+        if range.is_empty() {
+            return Ok(&[]);
+        }
+        let address = operand.storage.block().address + range.start;
+        // SAFETY: `verify` saw the range inside the block, which holds initialised bytes at 64-byte
+        // alignment and begins at a multiple of T's size; T is plain data. The storage's lock is held
+        // for 'a, and no slice made by `write` meets this range (`verify`, and the test above).
+        Ok(unsafe {
+            std::slice::from_raw_parts(
+                std::ptr::with_exposed_provenance(address),
+                range.len() / size_of::<T>(),
+            )
+        })
+    }
+
+    /// The elements from the first to the last one of output `o`. Each output is handed out once.
+    /// Between the elements of a layout with holes lies memory of others: it must stay as it is.
+    pub(crate) fn write<T: Pod>(&self, o: usize) -> Result<&'a mut [T]> {
+        let (operand, _) = &self.launch.writes[o];
+        self.check_type::<T>(operand)?;
+        if self.taken[o].replace(true) {
+            return Err(Error::internal(self.op(), "an output was asked for twice"));
+        }
+        let range = operand.byte_range();
+        if range.is_empty() {
+            return Ok(&mut []);
+        }
+        let address = operand.storage.block().address + range.start;
+        // SAFETY: as for `read`; the lock is held exclusively, `taken` makes this the only slice of
+        // the output, and `verify` saw that no other operand's range meets it (an operand that is
+        // the same view is refused by `read`).
+        Ok(unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::with_exposed_provenance_mut(address),
+                range.len() / size_of::<T>(),
+            )
+        })
+    }
+
+    fn check_type<T>(&self, operand: &Operand<'_>) -> Result<()> {
+        if size_of::<T>() == operand.dtype.size() && align_of::<T>() <= 64 {
+            return Ok(());
+        }
+        Err(Error::internal(self.op(), format!("a {} operand was asked for as another type", operand.dtype)))
+    }
+}
+
+/// Copies host bytes into a block.
+///
+/// # Safety
+/// The block lies in host memory and nobody else touches it meanwhile.
+pub(in crate::device) unsafe fn copy_in(from: &[u8], block: &super::driver::Block, offset: usize) {
+    assert!(offset + from.len() <= block.bytes);
+    // SAFETY: the range lies in the block (asserted), which the caller has to itself; `from` is a
+    // live slice and thus not part of a block that anybody may write.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            from.as_ptr(),
+            std::ptr::with_exposed_provenance_mut(block.address + offset),
+            from.len(),
+        );
+    }
+}
+
+/// Copies bytes of a block to the host.
+///
+/// # Safety
+/// The block lies in host memory and nobody writes it meanwhile.
+pub(in crate::device) unsafe fn copy_out(block: &super::driver::Block, offset: usize, to: &mut [u8]) {
+    assert!(offset + to.len() <= block.bytes);
+    // SAFETY: as for `copy_in`, the other way round.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            std::ptr::with_exposed_provenance(block.address + offset),
+            to.as_mut_ptr(),
+            to.len(),
+        );
+    }
+}

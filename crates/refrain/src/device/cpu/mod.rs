@@ -1,0 +1,64 @@
+//! The CPU: executes at once, in the calling thread's order.
+#![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
+
+pub(crate) mod numeric;
+pub(crate) mod parallel;
+mod pool;
+pub(crate) mod simd;
+
+use super::args::{HostArgs, copy_in, copy_out};
+use super::driver::{Block, Driver};
+use super::launch::Launch;
+use crate::error::Result;
+use pool::Pool;
+
+/// The host's processor and memory.
+#[derive(Default)]
+pub(crate) struct Cpu {
+    pool: Pool,
+}
+
+impl Driver for Cpu {
+    fn name(&self) -> String {
+        "cpu".to_string()
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Block> {
+        self.pool.alloc(bytes)
+    }
+
+    fn free(&self, block: Block) {
+        self.pool.free(block);
+    }
+
+    fn trim(&self) -> usize {
+        self.pool.trim()
+    }
+
+    fn pooled_bytes(&self) -> usize {
+        self.pool.pooled_bytes()
+    }
+
+    fn system_allocations(&self) -> u64 {
+        self.pool.system_allocations()
+    }
+
+    fn upload(&self, from: &[u8], to: &Block, offset: usize) -> Result<()> {
+        // SAFETY: the pool's blocks are host memory; the door holds the storage's lock exclusively.
+        unsafe { copy_in(from, to, offset) };
+        Ok(())
+    }
+
+    fn download(&self, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
+        // SAFETY: the pool's blocks are host memory; the door holds the storage's lock.
+        unsafe { copy_out(from, offset, to) };
+        Ok(())
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        // SAFETY: the door verified the launch and holds the locks of its storages until this
+        // returns; the pool's blocks are initialised host memory.
+        let mut args = unsafe { HostArgs::new(launch) };
+        launch.kernel.host(&mut args)
+    }
+}

@@ -1,0 +1,371 @@
+//! The number types of kernels on the CPU: how elements are stored and how they are computed with.
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+/// How elements lie in memory. A bool lies as a byte of 0 or 1.
+pub(crate) trait Stored: Pod + Send + Sync {
+    /// As a number of the arithmetic; exact where that type can hold it.
+    fn to<N: Number>(self) -> N;
+    /// From a number of the arithmetic, rounded to nearest; integers wrap around.
+    fn from_number<N: Number>(n: N) -> Self;
+}
+
+/// What kernels compute with: f64, f32 or i64.
+pub(crate) trait Number: Pod + Send + Sync + PartialOrd + std::fmt::Debug {
+    const ZERO: Self;
+    const ONE: Self;
+    fn from_f64(v: f64) -> Self;
+    fn from_f32(v: f32) -> Self;
+    fn from_i64(v: i64) -> Self;
+    fn to_f64(self) -> f64;
+    fn to_f32(self) -> f32;
+    fn to_i64(self) -> i64;
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    /// Division; of integers towards zero, and 0 where the divisor is 0.
+    fn over(self, other: Self) -> Self;
+    /// Power; of integers by squaring, and 0 for negative exponents (1 and -1 excepted).
+    fn power(self, exponent: Self) -> Self;
+    fn is_nan(self) -> bool;
+
+    /// A slice of the very same type.
+    fn same<T: Stored>(s: &[T]) -> Option<&[Self]> {
+        (std::any::TypeId::of::<T>() == std::any::TypeId::of::<Self>()).then(|| bytemuck::cast_slice(s))
+    }
+
+    /// A slice of the very same type.
+    fn same_mut<T: Stored>(s: &mut [T]) -> Option<&mut [Self]> {
+        (std::any::TypeId::of::<T>() == std::any::TypeId::of::<Self>()).then(|| bytemuck::cast_slice_mut(s))
+    }
+
+    fn from_bool(b: bool) -> Self {
+        if b { Self::ONE } else { Self::ZERO }
+    }
+}
+
+macro_rules! stored {
+    ($($t:ty, $to:ident, |$v:ident| $as:expr, |$n:ident| $from:expr;)*) => {$(
+        impl Stored for $t {
+            #[inline(always)]
+            fn to<N: Number>(self) -> N {
+                let $v = self;
+                N::$to($as)
+            }
+            #[inline(always)]
+            fn from_number<N: Number>($n: N) -> $t {
+                $from
+            }
+        }
+    )*};
+}
+stored! {
+    f64, from_f64, |v| v, |n| n.to_f64();
+    f32, from_f32, |v| v, |n| n.to_f32();
+    // From f64, so that what was computed in f64 is rounded once. f32 widens exactly.
+    f16, from_f32, |v| v.to_f32(), |n| f16::from_f64(n.to_f64());
+    bf16, from_f32, |v| v.to_f32(), |n| bf16::from_f64(n.to_f64());
+    i64, from_i64, |v| v, |n| n.to_i64();
+    i32, from_i64, |v| v as i64, |n| n.to_i64() as i32;
+    u8, from_i64, |v| v as i64, |n| n.to_i64() as u8;
+}
+
+macro_rules! float_number {
+    ($t:ty) => {
+        impl Number for $t {
+            const ZERO: $t = 0.0;
+            const ONE: $t = 1.0;
+            #[inline(always)]
+            fn from_f64(v: f64) -> $t {
+                v as $t
+            }
+            #[inline(always)]
+            fn from_f32(v: f32) -> $t {
+                v as $t
+            }
+            #[inline(always)]
+            fn from_i64(v: i64) -> $t {
+                v as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t {
+                self + other
+            }
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t {
+                self - other
+            }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t {
+                self * other
+            }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t {
+                self / other
+            }
+            #[inline(always)]
+            fn power(self, exponent: $t) -> $t {
+                self.powf(exponent)
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                self.is_nan()
+            }
+        }
+    };
+}
+float_number!(f64);
+float_number!(f32);
+
+impl Number for i64 {
+    const ZERO: i64 = 0;
+    const ONE: i64 = 1;
+    #[inline(always)]
+    fn from_f64(v: f64) -> i64 {
+        v as i64
+    }
+    #[inline(always)]
+    fn from_f32(v: f32) -> i64 {
+        v as i64
+    }
+    #[inline(always)]
+    fn from_i64(v: i64) -> i64 {
+        v
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self as f64
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+    #[inline(always)]
+    fn to_i64(self) -> i64 {
+        self
+    }
+    #[inline(always)]
+    fn plus(self, other: i64) -> i64 {
+        self.wrapping_add(other)
+    }
+    #[inline(always)]
+    fn minus(self, other: i64) -> i64 {
+        self.wrapping_sub(other)
+    }
+    #[inline(always)]
+    fn times(self, other: i64) -> i64 {
+        self.wrapping_mul(other)
+    }
+    #[inline(always)]
+    fn over(self, other: i64) -> i64 {
+        if other == 0 { 0 } else { self.wrapping_div(other) }
+    }
+    fn power(self, exponent: i64) -> i64 {
+        match (self, exponent) {
+            (_, 0) | (1, _) => 1,
+            (-1, e) => 1 - 2 * (e & 1),
+            (_, e) if e < 0 => 0,
+            (base, e) => {
+                let (mut result, mut square, mut e) = (1i64, base, e);
+                while e > 0 {
+                    if e & 1 == 1 {
+                        result = result.wrapping_mul(square);
+                    }
+                    square = square.wrapping_mul(square);
+                    e >>= 1;
+                }
+                result
+            }
+        }
+    }
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        false
+    }
+}
+
+/// Floating-point arithmetic: f64 or f32.
+pub(crate) trait Real:
+    Number
+    + std::ops::Add<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::Neg<Output = Self>
+    + std::ops::AddAssign
+    + std::iter::Sum
+{
+    const NEG_INFINITY: Self;
+    fn c(v: f64) -> Self;
+    fn exp(self) -> Self;
+    fn ln(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn sin(self) -> Self;
+    fn cos(self) -> Self;
+    fn tanh(self) -> Self;
+    fn erf(self) -> Self;
+    fn abs(self) -> Self;
+    fn floor(self) -> Self;
+    fn ceil(self) -> Self;
+    fn round_ties_even(self) -> Self;
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// The larger; NaN if either is.
+    #[inline(always)]
+    fn max_nan(self, other: Self) -> Self {
+        if self > other || self.is_nan() { self } else { other }
+    }
+    /// The smaller; NaN if either is.
+    #[inline(always)]
+    fn min_nan(self, other: Self) -> Self {
+        if self < other || self.is_nan() { self } else { other }
+    }
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        Self::ONE / (Self::ONE + (-self).exp())
+    }
+}
+
+macro_rules! real {
+    ($t:ident, $erf:path) => {
+        impl Real for $t {
+            const NEG_INFINITY: $t = $t::NEG_INFINITY;
+            #[inline(always)]
+            fn c(v: f64) -> $t {
+                v as $t
+            }
+            #[inline(always)]
+            fn exp(self) -> $t {
+                self.exp()
+            }
+            #[inline(always)]
+            fn ln(self) -> $t {
+                self.ln()
+            }
+            #[inline(always)]
+            fn sqrt(self) -> $t {
+                self.sqrt()
+            }
+            #[inline(always)]
+            fn sin(self) -> $t {
+                self.sin()
+            }
+            #[inline(always)]
+            fn cos(self) -> $t {
+                self.cos()
+            }
+            #[inline(always)]
+            fn tanh(self) -> $t {
+                self.tanh()
+            }
+            #[inline(always)]
+            fn erf(self) -> $t {
+                $erf(self)
+            }
+            #[inline(always)]
+            fn abs(self) -> $t {
+                self.abs()
+            }
+            #[inline(always)]
+            fn floor(self) -> $t {
+                self.floor()
+            }
+            #[inline(always)]
+            fn ceil(self) -> $t {
+                self.ceil()
+            }
+            #[inline(always)]
+            fn round_ties_even(self) -> $t {
+                self.round_ties_even()
+            }
+            #[inline(always)]
+            fn mul_add(self, a: $t, b: $t) -> $t {
+                self.mul_add(a, b)
+            }
+        }
+    };
+}
+real!(f64, libm::erf);
+real!(f32, libm::erff);
+
+/// Runs an expression with `$T` standing for the stored type of a dtype.
+macro_rules! with_stored {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::tensor::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::tensor::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::tensor::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            $crate::tensor::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            $crate::tensor::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::tensor::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => {
+                type $T = u8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_stored;
+
+/// Runs an expression with `$T` standing for the stored type of a floating-point dtype and `$R` for
+/// the arithmetic's type; an error for other dtypes.
+macro_rules! with_float {
+    ($args:expr, $dtype:expr, $T:ident, $R:ident => $body:expr) => {
+        match $dtype {
+            $crate::tensor::DType::F64 => {
+                type $T = f64;
+                type $R = f64;
+                $body
+            }
+            $crate::tensor::DType::F32 => {
+                type $T = f32;
+                type $R = f32;
+                $body
+            }
+            $crate::tensor::DType::F16 => {
+                type $T = half::f16;
+                type $R = f32;
+                $body
+            }
+            $crate::tensor::DType::BF16 => {
+                type $T = half::bf16;
+                type $R = f32;
+                $body
+            }
+            dtype => {
+                Err($crate::error::Error::Unsupported { op: $args.op(), dtype, device: "cpu".to_string() })
+            }
+        }
+    };
+}
+pub(crate) use with_float;

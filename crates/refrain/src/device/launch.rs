@@ -1,0 +1,91 @@
+//! A launch: a kernel with what it reads and what it writes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::args::HostArgs;
+use super::storage::Storage;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Layout, Shape};
+
+/// The work of an operation on each kind of device.
+pub(crate) trait Kernel: Send + Sync {
+    /// Runs on the CPU over locked memory.
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()>;
+}
+
+/// A tensor as a kernel sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    pub(crate) storage: &'a Arc<Storage>,
+    pub(crate) layout: &'a Layout,
+    pub(crate) dtype: DType,
+}
+
+impl Operand<'_> {
+    /// The bytes of the storage from the first to the last element.
+    pub(crate) fn byte_range(&self) -> Range<usize> {
+        let span = self.layout.span();
+        span.start * self.dtype.size()..span.end * self.dtype.size()
+    }
+
+    pub(crate) fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    pub(super) fn same_view(&self, other: &Operand<'_>) -> bool {
+        self.storage.id() == other.storage.id() && self.layout == other.layout && self.dtype == other.dtype
+    }
+
+    fn overlaps(&self, other: &Operand<'_>) -> bool {
+        let (a, b) = (self.byte_range(), other.byte_range());
+        self.storage.id() == other.storage.id()
+            && !a.is_empty()
+            && !b.is_empty()
+            && a.start < b.end
+            && b.start < a.end
+    }
+}
+
+/// What a kernel does to an operand that it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Every element is written, none is read.
+    Replace,
+    /// The result is added to what is there.
+    Accumulate,
+}
+
+/// A kernel with the byte ranges that it reads and writes.
+pub(crate) struct Launch<'a> {
+    pub(crate) op: &'static str,
+    pub(crate) kernel: &'a dyn Kernel,
+    pub(crate) reads: &'a [Operand<'a>],
+    pub(crate) writes: &'a [(Operand<'a>, Mode)],
+}
+
+impl Launch<'_> {
+    /// The rules that make it sound to hand out slices of the operands' memory: every range lies in
+    /// its storage, and a range that is written meets no other, except that an operand may be
+    /// read where it is written, element for element.
+    pub(super) fn verify(&self) -> Result<()> {
+        let all = self.reads.iter().chain(self.writes.iter().map(|(o, _)| o));
+        for operand in all {
+            if operand.byte_range().end > operand.storage.bytes() {
+                return Err(Error::internal(self.op, "an operand reaches beyond its storage"));
+            }
+        }
+        for (i, (write, _)) in self.writes.iter().enumerate() {
+            if write.layout.repeats_memory() {
+                return Err(Error::internal(self.op, "a written operand repeats memory"));
+            }
+            let others = self.writes[i + 1..].iter().map(|(o, _)| o);
+            if others.into_iter().any(|o| write.overlaps(o))
+                || self.reads.iter().any(|r| write.overlaps(r) && !write.same_view(r))
+            {
+                return Err(Error::internal(self.op, "a written range overlaps another operand"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! Devices, and the one door that all work goes through.
+
+pub(crate) mod args;
+pub(crate) mod cpu;
+mod driver;
+mod launch;
+mod storage;
+mod trace;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+use smallvec::SmallVec;
+
+pub(crate) use args::HostArgs;
+pub(crate) use launch::{Kernel, Launch, Mode, Operand};
+pub(crate) use storage::{Storage, Watch};
+
+use crate::error::{Error, Result};
+use driver::{Block, Driver};
+
+/// Where tensors lie and operations run: a cheap handle.
+///
+/// ```
+/// use refrain::{Device, DType, Tensor};
+/// let device = Device::best();
+/// let x = Tensor::zeros([2, 2], DType::F32, &device)?;
+/// assert_eq!(x.device(), &device);
+/// # Ok::<(), refrain::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Shared>);
+
+struct Shared {
+    kind: DeviceKind,
+    driver: Box<dyn Driver>,
+    counters: Counters,
+}
+
+/// The kinds of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// The host's processor.
+    Cpu,
+}
+
+#[derive(Default)]
+struct Counters {
+    allocations: AtomicU64,
+    frees: AtomicU64,
+    live_bytes: AtomicUsize,
+    peak_bytes: AtomicUsize,
+    uploads: AtomicU64,
+    downloads: AtomicU64,
+    launches: AtomicU64,
+}
+
+/// What a device has done so far. Two readings and a subtraction tell what a piece of code does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Storages made.
+    pub allocations: u64,
+    /// Storages dropped.
+    pub frees: u64,
+    /// Times that the pool had nothing fitting and asked the system for memory.
+    pub system_allocations: u64,
+    /// Bytes in use by tensors and saved values.
+    pub live_bytes: usize,
+    /// The most bytes in use at one time, since the start or the last `reset_peak`.
+    pub peak_bytes: usize,
+    /// Bytes kept for reuse.
+    pub pooled_bytes: usize,
+    /// Copies from the host to the device.
+    pub uploads: u64,
+    /// Copies from the device to the host.
+    pub downloads: u64,
+    /// Kernels launched.
+    pub launches: u64,
+}
+
+impl Device {
+    /// The host's processor. All handles to it are the same device.
+    ///
+    /// Kernels run on rayon's global thread pool: `RAYON_NUM_THREADS` sets the number of threads.
+    pub fn cpu() -> Device {
+        static CPU: OnceLock<Device> = OnceLock::new();
+        CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Box::<cpu::Cpu>::default())).clone()
+    }
+
+    /// The fastest device that this machine has.
+    pub fn best() -> Device {
+        Device::cpu()
+    }
+
+    fn from_driver(kind: DeviceKind, driver: Box<dyn Driver>) -> Device {
+        Device(Arc::new(Shared { kind, driver, counters: Counters::default() }))
+    }
+
+    /// What kind of device this is.
+    pub fn kind(&self) -> DeviceKind {
+        self.0.kind
+    }
+
+    /// The device's name, as errors print it: `cpu`.
+    pub fn name(&self) -> String {
+        self.0.driver.name()
+    }
+
+    /// What the device has done so far.
+    pub fn stats(&self) -> Stats {
+        let c = &self.0.counters;
+        Stats {
+            allocations: c.allocations.load(Ordering::Relaxed),
+            frees: c.frees.load(Ordering::Relaxed),
+            system_allocations: self.0.driver.system_allocations(),
+            live_bytes: c.live_bytes.load(Ordering::Relaxed),
+            peak_bytes: c.peak_bytes.load(Ordering::Relaxed),
+            pooled_bytes: self.0.driver.pooled_bytes(),
+            uploads: c.uploads.load(Ordering::Relaxed),
+            downloads: c.downloads.load(Ordering::Relaxed),
+            launches: c.launches.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Lets `Stats::peak_bytes` begin anew from the bytes in use now.
+    pub fn reset_peak(&self) {
+        let c = &self.0.counters;
+        c.peak_bytes.store(c.live_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Gives memory that is kept for reuse back to the system; returns the bytes given back.
+    pub fn trim(&self) -> usize {
+        self.0.driver.trim()
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Block> {
+        let c = &self.0.counters;
+        let block = match self.0.driver.alloc(bytes) {
+            Err(Error::OutOfMemory { .. }) => {
+                let pooled = self.0.driver.trim();
+                self.0.driver.alloc(bytes).map_err(|_| Error::OutOfMemory {
+                    device: self.name(),
+                    requested: bytes,
+                    live: c.live_bytes.load(Ordering::Relaxed),
+                    pooled,
+                })?
+            }
+            other => other?,
+        };
+        c.allocations.fetch_add(1, Ordering::Relaxed);
+        let live = c.live_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        c.peak_bytes.fetch_max(live, Ordering::Relaxed);
+        Ok(block)
+    }
+
+    fn free(&self, block: Block, bytes: usize) {
+        self.0.counters.frees.fetch_add(1, Ordering::Relaxed);
+        self.0.counters.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.0.driver.free(block);
+    }
+
+    /// **The door.** Every kernel of every operation goes through here.
+    ///
+    /// Locks the storages in the order of their ids (so that two launches never wait for each other),
+    /// shared where they are only read, and leaves the operation's name on watched ranges that it wrote.
+    pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        launch.verify()?;
+        trace::launch(launch);
+        let locks = Locks::of(launch);
+        let done = self.0.driver.launch(launch);
+        // Also after a failure: what it wrote before it failed is gone.
+        for (operand, _) in launch.writes {
+            operand.storage.note_write(&operand.byte_range(), launch.op);
+        }
+        drop(locks);
+        self.0.counters.launches.fetch_add(1, Ordering::Relaxed);
+        done
+    }
+
+    /// Copies host bytes into a storage, in order with the launches before and after.
+    pub(crate) fn upload(
+        &self,
+        op: &'static str,
+        from: &[u8],
+        storage: &Storage,
+        offset: usize,
+    ) -> Result<()> {
+        if offset + from.len() > storage.bytes() {
+            return Err(Error::internal(op, "an upload reaches beyond its storage"));
+        }
+        let _lock = storage.lock.write().unwrap_or_else(PoisonError::into_inner);
+        self.0.counters.uploads.fetch_add(1, Ordering::Relaxed);
+        self.0.driver.upload(from, storage.block(), offset)?;
+        storage.note_write(&(offset..offset + from.len()), op);
+        Ok(())
+    }
+
+    /// Copies a storage's bytes to the host, after all work that writes them.
+    pub(crate) fn download(
+        &self,
+        op: &'static str,
+        storage: &Storage,
+        offset: usize,
+        to: &mut [u8],
+    ) -> Result<()> {
+        if offset + to.len() > storage.bytes() {
+            return Err(Error::internal(op, "a download reaches beyond its storage"));
+        }
+        let _lock = storage.lock.read().unwrap_or_else(PoisonError::into_inner);
+        self.0.counters.downloads.fetch_add(1, Ordering::Relaxed);
+        self.0.driver.download(storage.block(), offset, to)
+    }
+}
+
+/// The locks of a launch's storages, each once.
+struct Locks<'a> {
+    _reading: SmallVec<[RwLockReadGuard<'a, ()>; 6]>,
+    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; 4]>,
+}
+
+impl<'a> Locks<'a> {
+    fn of(launch: &Launch<'a>) -> Locks<'a> {
+        let mut storages: SmallVec<[(&'a Storage, bool); 8]> = SmallVec::new();
+        storages.extend(launch.writes.iter().map(|(o, _)| (&**o.storage, true)));
+        storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
+        // Writers first among equals, so that a storage both read and written is locked exclusively.
+        storages.sort_unstable_by_key(|&(s, writes)| (s.id(), !writes));
+        storages.dedup_by_key(|(s, _)| s.id());
+        let mut locks = Locks { _reading: SmallVec::new(), _writing: SmallVec::new() };
+        for (storage, writes) in storages {
+            match writes {
+                true => locks._writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
+                false => locks._reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
+            }
+        }
+        locks
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Device {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}

@@ -1,0 +1,152 @@
+//! Every error of the engine: what went wrong, where, and what to do about it.
+
+use std::fmt;
+
+use crate::tensor::{DType, Shape};
+
+/// The result of everything in this crate that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. The message of each variant names the operation and the fix.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Error {
+    /// Two shapes do not fit each other.
+    ShapeMismatch {
+        /// The operation that refused them.
+        op: &'static str,
+        /// The shape of the first operand.
+        lhs: Vec<usize>,
+        /// The shape of the other operand, or the one that was expected.
+        rhs: Vec<usize>,
+        /// What would fit.
+        hint: String,
+    },
+    /// Two dtypes do not fit each other. Nothing is converted behind the caller's back.
+    DTypeMismatch {
+        /// The operation that refused them.
+        op: &'static str,
+        /// The dtype at hand.
+        lhs: DType,
+        /// The dtype of the other operand, or the one that was expected.
+        rhs: DType,
+    },
+    /// Two tensors lie on different devices.
+    DeviceMismatch {
+        /// The operation that refused them.
+        op: &'static str,
+        /// The device of the first operand.
+        lhs: String,
+        /// The device of the other operand.
+        rhs: String,
+    },
+    /// An argument has a value that the operation can't take.
+    InvalidArgument {
+        /// The operation that refused it.
+        op: &'static str,
+        /// What is wrong and what to pass instead.
+        message: String,
+    },
+    /// The operation has no meaning for this dtype, or this device does not have it.
+    Unsupported {
+        /// The operation.
+        op: &'static str,
+        /// The dtype of its operands.
+        dtype: DType,
+        /// The device of its operands.
+        device: String,
+    },
+    /// A destination shares memory with an operand in a way that has no well-defined result.
+    Aliased {
+        /// The operation.
+        op: &'static str,
+        /// Which operand (counted from 0) the destination overlaps, and how to go about it.
+        message: String,
+    },
+    /// A value that the backward pass needs was overwritten after the forward pass saved it.
+    SavedValueOverwritten {
+        /// The operation whose backward pass needs the value.
+        op: &'static str,
+        /// The saved tensor: which operand or result, its shape and dtype.
+        tensor: String,
+        /// The operation that wrote over it.
+        by: &'static str,
+    },
+    /// The backward pass can't be run, or an operation can't be recorded for it.
+    Autograd {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// The device has no memory left for a tensor.
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes in use by tensors.
+        live: usize,
+        /// Bytes kept for reuse, given back to the system before the last try.
+        pooled: usize,
+    },
+    /// A rule of the engine was broken by the engine itself: a defect worth a report.
+    Internal {
+        /// The operation.
+        op: &'static str,
+        /// Which rule.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn invalid(op: &'static str, message: impl Into<String>) -> Error {
+        Error::InvalidArgument { op, message: message.into() }
+    }
+
+    pub(crate) fn shapes(op: &'static str, lhs: &Shape, rhs: &Shape, hint: impl Into<String>) -> Error {
+        Error::ShapeMismatch { op, lhs: lhs.to_vec(), rhs: rhs.to_vec(), hint: hint.into() }
+    }
+
+    pub(crate) fn internal(op: &'static str, message: impl Into<String>) -> Error {
+        Error::Internal { op, message: message.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::ShapeMismatch { op, lhs, rhs, hint } => {
+                write!(f, "{op}: shapes {lhs:?} and {rhs:?} do not fit: {hint}")
+            }
+            Error::DTypeMismatch { op, lhs, rhs } => write!(
+                f,
+                "{op}: dtypes {lhs} and {rhs} do not fit: nothing is converted silently; use to_dtype(DType::{rhs:?}) on the {lhs} tensor first"
+            ),
+            Error::DeviceMismatch { op, lhs, rhs } => write!(
+                f,
+                "{op}: operands lie on different devices, {lhs} and {rhs}: move one with to_device first"
+            ),
+            Error::InvalidArgument { op, message } => write!(f, "{op}: {message}"),
+            Error::Unsupported { op, dtype, device } => write!(
+                f,
+                "{op}: not supported for {dtype} on {device}: convert with to_dtype to a dtype that the operation is defined for"
+            ),
+            Error::Aliased { op, message } => write!(f, "{op}: {message}"),
+            Error::SavedValueOverwritten { op, tensor, by } => write!(
+                f,
+                "{op}: the backward pass needs {tensor}, but {by} has written over it since: write into another tensor, or call backward first"
+            ),
+            Error::Autograd { op, message } => write!(f, "{op}: {message}"),
+            Error::OutOfMemory { device, requested, live, pooled } => write!(
+                f,
+                "out of memory on {device}: asked for {requested} bytes with {live} in use by tensors ({pooled} bytes kept for reuse were given back first): drop tensors or use a smaller batch"
+            ),
+            Error::Internal { op, message } => {
+                write!(f, "{op}: internal rule broken: {message}: please report this")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}

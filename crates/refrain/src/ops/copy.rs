@@ -1,0 +1,143 @@
+//! Copies and casts.
+
+use super::elementwise::{self, NumberTile};
+use super::{Needs, Op, Spec, Specs, apply, apply_into};
+use crate::autograd::Gradients;
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::Number;
+use crate::error::Result;
+use crate::tensor::{DType, Tensor};
+
+/// The same values in other memory.
+#[derive(Clone)]
+pub(crate) struct Copy;
+
+/// The same values in another dtype.
+#[derive(Clone)]
+pub(crate) struct Cast(DType);
+
+struct Identity;
+
+impl NumberTile for Identity {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
+        y.copy_from_slice(x[0]);
+    }
+}
+
+impl Op for Copy {
+    const NAME: &'static str = "copy";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::like(x[0]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        elementwise::number(args, args.write_dtype(0), &Identity)
+    }
+
+    fn input_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn output_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let grad = g.grad()?.clone();
+        g.add(0, grad)
+    }
+}
+
+/// The arithmetic that a cast goes through: a type that holds every value of the source and rounds
+/// once on the way to the result.
+fn between(from: DType, to: DType) -> DType {
+    let narrow = matches!(to, DType::F16 | DType::BF16);
+    match (from.is_float(), to.is_float()) {
+        (false, false) => DType::I64,
+        (true, _) if from == DType::F64 || to == DType::F64 => DType::F64,
+        (true, _) => DType::F32,
+        (false, true) if to == DType::F64 || narrow => DType::F64,
+        (false, true) => DType::F32,
+    }
+}
+
+/// Of a cast to bool: whether the value is other than 0.
+struct NonZero;
+
+impl NumberTile for NonZero {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
+        y.iter_mut().zip(x[0]).for_each(|(y, &x)| *y = N::from_bool(x != N::ZERO));
+    }
+}
+
+impl Op for Cast {
+    const NAME: &'static str = "to_dtype";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::new(x[0].shape(), self.0).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        let through = between(args.read_dtype(0), self.0);
+        match self.0 {
+            DType::Bool => elementwise::number(args, through, &NonZero),
+            _ => elementwise::number(args, through, &Identity),
+        }
+    }
+
+    fn input_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn output_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let grad = g.grad()?.clone();
+        let dtype = g.input_dtype(0);
+        g.emit(&[0], Cast(dtype), &[&grad])
+    }
+}
+
+impl Tensor {
+    /// The same values in new memory, row-major.
+    pub fn copy(&self) -> Result<Tensor> {
+        apply(Copy, &[self])
+    }
+
+    /// This tensor if it is row-major without holes, else a copy that is.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// Copies the values of `source`, a tensor of the same shape and dtype, into the memory of this one.
+    pub fn copy_from(&self, source: &Tensor) -> Result<()> {
+        apply_into(Copy, &[source], self)
+    }
+
+    /// The values as another dtype: rounded to nearest (ties to even) where that is a float; cut off
+    /// towards zero and kept within range where floats become i64 or i32 go through i64, whose low bits
+    /// narrower integers take; `x != 0` where it is bool. The tensor itself if it has that dtype.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if self.dtype() == dtype { Ok(self.clone()) } else { apply(Cast(dtype), &[self]) }
+    }
+
+    /// [`Tensor::to_dtype`] with the dtype of `dst`, into its memory.
+    pub fn to_dtype_into(&self, dst: &Tensor) -> Result<()> {
+        apply_into(Cast(dst.dtype()), &[self], dst)
+    }
+}

@@ -1,0 +1,300 @@
+//! The machine of elementwise kernels on the CPU.
+//!
+//! Work is cut into tiles of [`TILE`] elements. A tile's operands are brought into the dtype of the
+//! arithmetic (f16 and bf16 compute in f32, integers in i64) and into consecutive memory, without a
+//! copy where they are so already; then one loop runs over plain slices. So an operation is one loop
+//! for each arithmetic type, whatever the layouts and dtypes.
+
+use rayon::prelude::*;
+use smallvec::SmallVec;
+
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Dims, Layout};
+
+/// Elements computed at a time: the operands of a tile stay in the first-level cache.
+const TILE: usize = 1024;
+/// Tiles that one task computes.
+const TILES_A_TASK: usize = 16;
+/// Operands at most.
+const MAX_INPUTS: usize = 5;
+
+/// The arithmetic of an elementwise operation on floating-point numbers.
+pub(crate) trait FloatTile: Sync {
+    /// `y[i] = f(x[0][i], x[1][i], ...)`; all slices have one length.
+    fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]);
+}
+
+/// The arithmetic of an elementwise operation on numbers of any kind.
+pub(crate) trait NumberTile: Sync {
+    /// `y[i] = f(x[0][i], x[1][i], ...)`; all slices have one length.
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]);
+}
+
+/// Runs an operation in the arithmetic of floating-point dtype `compute`.
+pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatTile) -> Result<()> {
+    match compute {
+        DType::F64 => run(args, |x: &[&[f64]], y: &mut [f64]| op.tile(x, y)),
+        DType::F32 | DType::F16 | DType::BF16 => run(args, |x: &[&[f32]], y: &mut [f32]| op.tile(x, y)),
+        other => Err(Error::Unsupported { op: args.op(), dtype: other, device: "cpu".to_string() }),
+    }
+}
+
+/// Runs an operation in the arithmetic of dtype `compute`.
+pub(crate) fn number(args: &HostArgs<'_>, compute: DType, op: &impl NumberTile) -> Result<()> {
+    match compute {
+        DType::F64 => run(args, |x: &[&[f64]], y: &mut [f64]| op.tile(x, y)),
+        DType::F32 | DType::F16 | DType::BF16 => run(args, |x: &[&[f32]], y: &mut [f32]| op.tile(x, y)),
+        _ => run(args, |x: &[&[i64]], y: &mut [i64]| op.tile(x, y)),
+    }
+}
+
+/// Runs an operation in the arithmetic of integers.
+pub(crate) fn int(args: &HostArgs<'_>, tile: impl Fn(&[&[i64]], &mut [i64]) + Sync) -> Result<()> {
+    run(args, tile)
+}
+
+/// All operands over one shape: dimensions ordered by the output's strides, largest first, and merged
+/// where all operands allow it.
+struct Plan {
+    shape: Dims,
+    /// Strides of the output, then of each input.
+    strides: SmallVec<[Dims; 4]>,
+}
+
+impl Plan {
+    fn new(layouts: &[&Layout]) -> Plan {
+        let rank = layouts[0].rank();
+        let mut order: SmallVec<[usize; 6]> = (0..rank).filter(|&i| layouts[0].shape()[i] != 1).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(layouts[0].strides()[i]));
+        let mut shape = Dims::new();
+        let mut strides: SmallVec<[Dims; 4]> = layouts.iter().map(|_| Dims::new()).collect();
+        for i in order {
+            let d = layouts[0].shape()[i];
+            let merges = !shape.is_empty()
+                && layouts.iter().zip(&strides).all(|(l, s)| s.last() == Some(&(l.strides()[i] * d)));
+            match (merges, shape.last_mut()) {
+                (true, Some(last)) => *last *= d,
+                _ => shape.push(d),
+            }
+            for (l, s) in layouts.iter().zip(&mut strides) {
+                if merges {
+                    s.pop();
+                }
+                s.push(l.strides()[i]);
+            }
+        }
+        if shape.is_empty() {
+            shape.push(1);
+            strides.iter_mut().for_each(|s| s.push(1));
+        }
+        Plan { shape, strides }
+    }
+
+    fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    fn is_dense(&self, operand: usize) -> bool {
+        self.shape.len() == 1 && (self.strides[operand][0] == 1 || self.shape[0] == 1)
+    }
+
+    /// Calls `run(offset, stride, len)` for the runs along the last axis that make up elements
+    /// `start..start + len` of an operand.
+    fn runs(&self, operand: usize, start: usize, len: usize, mut run: impl FnMut(usize, usize, usize)) {
+        let strides = &self.strides[operand];
+        let last = self.shape.len() - 1;
+        let inner = self.shape[last];
+        let mut index: Dims = SmallVec::from_elem(0, last + 1);
+        let mut rest = start;
+        for i in (0..=last).rev() {
+            index[i] = rest % self.shape[i];
+            rest /= self.shape[i];
+        }
+        let mut offset: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(inner - index[last]);
+            run(offset, strides[last], n);
+            left -= n;
+            if left == 0 {
+                break;
+            }
+            offset -= index[last] * strides[last];
+            index[last] = 0;
+            for i in (0..last).rev() {
+                index[i] += 1;
+                offset += strides[i];
+                if index[i] < self.shape[i] {
+                    break;
+                }
+                offset -= index[i] * strides[i];
+                index[i] = 0;
+            }
+        }
+    }
+}
+
+/// An operand to read: its memory in its own dtype.
+struct Source<'a> {
+    data: Data<'a>,
+    operand: usize,
+}
+
+/// A slice of any dtype.
+enum Data<'a> {
+    F64(&'a [f64]),
+    F32(&'a [f32]),
+    F16(&'a [half::f16]),
+    BF16(&'a [half::bf16]),
+    I64(&'a [i64]),
+    I32(&'a [i32]),
+    U8(&'a [u8]),
+    /// The operand is the output: read from there.
+    InPlace,
+}
+
+impl<'a> Data<'a> {
+    fn of(args: &HostArgs<'a>, i: usize) -> Result<Data<'a>> {
+        if args.in_place(i).is_some() {
+            return Ok(Data::InPlace);
+        }
+        Ok(match args.read_dtype(i) {
+            DType::F64 => Data::F64(args.read(i)?),
+            DType::F32 => Data::F32(args.read(i)?),
+            DType::F16 => Data::F16(args.read(i)?),
+            DType::BF16 => Data::BF16(args.read(i)?),
+            DType::I64 => Data::I64(args.read(i)?),
+            DType::I32 => Data::I32(args.read(i)?),
+            DType::U8 | DType::Bool => Data::U8(args.read(i)?),
+        })
+    }
+}
+
+/// Brings elements `start..start + buf.len()` into the arithmetic's type and consecutive memory.
+fn gather<'b, T: Stored, N: Number>(
+    plan: &Plan,
+    operand: usize,
+    data: &'b [T],
+    start: usize,
+    buf: &'b mut [N],
+) -> &'b [N] {
+    if plan.is_dense(operand) {
+        let run = &data[start..start + buf.len()];
+        if let Some(same) = N::same(run) {
+            return same;
+        }
+        buf.iter_mut().zip(run).for_each(|(to, from)| *to = from.to());
+        return buf;
+    }
+    let mut at = 0;
+    plan.runs(operand, start, buf.len(), |offset, stride, n| {
+        let to = &mut buf[at..at + n];
+        match stride {
+            0 => to.fill(data[offset].to()),
+            1 => to.iter_mut().zip(&data[offset..]).for_each(|(to, from)| *to = from.to()),
+            _ => to
+                .iter_mut()
+                .zip(data[offset..].iter().step_by(stride))
+                .for_each(|(to, from)| *to = from.to()),
+        }
+        at += n;
+    });
+    buf
+}
+
+fn run<N: Number>(args: &HostArgs<'_>, tile: impl Fn(&[&[N]], &mut [N]) + Sync) -> Result<()> {
+    with_stored!(args.write_dtype(0), T => run_into::<T, N>(args, &tile))
+}
+
+fn run_into<T: Stored, N: Number>(
+    args: &HostArgs<'_>,
+    tile: &(impl Fn(&[&[N]], &mut [N]) + Sync),
+) -> Result<()> {
+    let layouts: SmallVec<[&Layout; 6]> =
+        std::iter::once(args.write_layout(0)).chain((0..args.reads()).map(|i| args.read_layout(i))).collect();
+    if layouts.len() > MAX_INPUTS + 1 {
+        return Err(Error::internal(args.op(), "an elementwise kernel with too many operands"));
+    }
+    let plan = Plan::new(&layouts);
+    if plan.numel() == 0 {
+        return Ok(());
+    }
+    let sources: SmallVec<[Source<'_>; MAX_INPUTS]> = (0..args.reads())
+        .map(|i| Ok(Source { data: Data::of(args, i)?, operand: i + 1 }))
+        .collect::<Result<_>>()?;
+    let accumulate = args.accumulate(0);
+    let out: &mut [T] = args.write(0)?;
+
+    // Cut the output where plain slices can be cut: anywhere if it is dense, else along its
+    // outermost dimension.
+    let whole = plan.numel();
+    let (piece_elements, piece_memory) = if plan.is_dense(0) {
+        (TILE * TILES_A_TASK, TILE * TILES_A_TASK)
+    } else {
+        let rows = (TILE * TILES_A_TASK * plan.shape[0]).div_ceil(whole).clamp(1, plan.shape[0]);
+        (whole / plan.shape[0] * rows, plan.strides[0][0] * rows)
+    };
+    let body = |(piece, memory): (usize, &mut [T])| {
+        let mut buffers = [[N::ZERO; TILE]; MAX_INPUTS];
+        let mut result = [N::ZERO; TILE];
+        let (first, end) = (piece * piece_elements, ((piece + 1) * piece_elements).min(whole));
+        let base = piece * piece_memory;
+        let mut start = first;
+        while start < end {
+            let len = TILE.min(end - start);
+            let mut inputs: [&[N]; MAX_INPUTS] = [&[]; MAX_INPUTS];
+            for (source, (input, buf)) in sources.iter().zip(inputs.iter_mut().zip(&mut buffers)) {
+                let (o, buf) = (source.operand, &mut buf[..len]);
+                *input = match source.data {
+                    Data::F64(d) => gather(&plan, o, d, start, buf),
+                    Data::F32(d) => gather(&plan, o, d, start, buf),
+                    Data::F16(d) => gather(&plan, o, d, start, buf),
+                    Data::BF16(d) => gather(&plan, o, d, start, buf),
+                    Data::I64(d) => gather(&plan, o, d, start, buf),
+                    Data::I32(d) => gather(&plan, o, d, start, buf),
+                    Data::U8(d) => gather(&plan, o, d, start, buf),
+                    Data::InPlace => {
+                        let mut at = 0;
+                        plan.runs(0, start, len, |offset, stride, n| {
+                            for i in 0..n {
+                                buf[at + i] = memory[offset - base + i * stride].to();
+                            }
+                            at += n;
+                        });
+                        buf
+                    }
+                };
+            }
+            let inputs = &inputs[..sources.len()];
+            let direct = if plan.is_dense(0) && !accumulate {
+                N::same_mut(&mut memory[start - base..start - base + len])
+            } else {
+                None
+            };
+            match direct {
+                Some(out) => tile(inputs, out),
+                None => {
+                    let result = &mut result[..len];
+                    tile(inputs, result);
+                    let mut at = 0;
+                    plan.runs(0, start, len, |offset, stride, n| {
+                        for (i, &r) in result[at..at + n].iter().enumerate() {
+                            let to = &mut memory[offset - base + i * stride];
+                            *to = T::from_number(if accumulate { to.to::<N>().plus(r) } else { r });
+                        }
+                        at += n;
+                    });
+                }
+            }
+            start += len;
+        }
+    };
+    if whole <= TILE * TILES_A_TASK || crate::device::cpu::parallel::is_nested() {
+        out.chunks_mut(piece_memory).enumerate().for_each(body);
+    } else {
+        out.par_chunks_mut(piece_memory).enumerate().for_each(body);
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Filling memory: one value, or a progression.
+
+use smallvec::SmallVec;
+
+use super::elementwise::{self, NumberTile};
+use super::{Needs, Op, Spec, Specs, execute};
+use crate::autograd::check_in_place;
+use crate::device::cpu::numeric::{Number, Stored, with_stored};
+use crate::device::{HostArgs, Mode};
+use crate::error::Result;
+use crate::ops::Dest;
+use crate::tensor::{DType, Shape, Tensor};
+
+/// One value everywhere.
+#[derive(Clone)]
+struct Fill {
+    value: f64,
+    spec: Spec,
+}
+
+impl NumberTile for Fill {
+    fn tile<N: Number>(&self, _: &[&[N]], y: &mut [N]) {
+        y.fill(N::from_f64(self.value));
+    }
+}
+
+impl Op for Fill {
+    const NAME: &'static str = "fill";
+
+    fn infer(&self, _: &[&Tensor]) -> Result<Specs> {
+        Ok(self.spec.clone().one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        elementwise::number(args, args.write_dtype(0), self)
+    }
+
+    fn output_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+}
+
+/// `start + i * step`.
+#[derive(Clone)]
+pub(crate) struct Arange {
+    pub(crate) start: f64,
+    pub(crate) step: f64,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+}
+
+impl Op for Arange {
+    const NAME: &'static str = "arange";
+
+    fn infer(&self, _: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::new(&self.shape, self.dtype).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_stored!(self.dtype, T => {
+            for (i, y) in args.write::<T>(0)?.iter_mut().enumerate() {
+                *y = T::from_number(self.start + i as f64 * self.step);
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Sets every element to one value, rounded to the dtype, in place.
+    pub fn fill(&self, value: f64) -> Result<()> {
+        check_in_place("fill", self)?;
+        let value = if self.dtype() == DType::Bool { (value != 0.0) as u8 as f64 } else { value };
+        let dests: SmallVec<[Dest; 1]> = SmallVec::from_buf([Dest::Into(self.detach(), Mode::Replace)]);
+        execute(&Fill { value, spec: Spec::like(self) }, &[], &dests)?;
+        Ok(())
+    }
+}

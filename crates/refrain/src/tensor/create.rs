@@ -1,0 +1,88 @@
+//! Making tensors.
+
+use super::{DType, Element, Shape, Tensor};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::ops::fill::Arange;
+
+impl Tensor {
+    /// A tensor with the given values, row-major.
+    ///
+    /// The dtype is that of the host type; the number of values must be that of the shape.
+    ///
+    /// ```
+    /// use refrain::{Device, DType, Tensor};
+    /// let x = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6], [2, 3], &Device::cpu())?;
+    /// assert_eq!(x.dtype(), DType::I64);
+    /// assert_eq!(x.dims(), [2, 3]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn from_slice<T: Element>(values: &[T], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        const OP: &str = "from_slice";
+        let shape = shape.into();
+        if shape.checked_numel(OP, size_of::<T>())? != values.len() {
+            return Err(Error::invalid(
+                OP,
+                format!("{} values do not fill shape {shape} ({} elements)", values.len(), shape.numel()),
+            ));
+        }
+        let out = Tensor::empty(OP, &shape, T::DTYPE, device)?;
+        out.write_from(values)?;
+        Ok(out)
+    }
+
+    /// A scalar (a tensor of shape `[]`).
+    pub fn scalar<T: Element>(value: T, device: &Device) -> Result<Tensor> {
+        Tensor::from_slice(&[value], (), device)
+    }
+
+    /// All zeros (`false` for bool).
+    pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+        Tensor::full(shape, 0.0, dtype, device)
+    }
+
+    /// All ones (`true` for bool).
+    pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+        Tensor::full(shape, 1.0, dtype, device)
+    }
+
+    /// One value everywhere, rounded to the dtype.
+    pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+        let out = Tensor::empty("full", &shape.into(), dtype, device)?;
+        out.fill(value)?;
+        Ok(out)
+    }
+
+    /// Zeros of this tensor's shape, dtype and device.
+    pub fn zeros_like(&self) -> Result<Tensor> {
+        Tensor::zeros(self.shape(), self.dtype(), self.device())
+    }
+
+    /// Ones of this tensor's shape, dtype and device.
+    pub fn ones_like(&self) -> Result<Tensor> {
+        Tensor::ones(self.shape(), self.dtype(), self.device())
+    }
+
+    /// `start, start + step, ...` up to but without `end`: `ceil((end - start) / step)` values.
+    ///
+    /// ```
+    /// use refrain::{Device, DType, Tensor};
+    /// let x = Tensor::arange(0.0, 1.0, 0.25, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 0.25, 0.5, 0.75]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn arange(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+        let n = ((end - start) / step).ceil();
+        if !(n.is_finite() && step != 0.0 && start.is_finite()) || n > isize::MAX as f64 {
+            return Err(Error::invalid(
+                "arange",
+                format!(
+                    "can't count from {start} to {end} by {step}; use finite numbers and a step other than 0"
+                ),
+            ));
+        }
+        let out = Tensor::empty("arange", &Shape::from(n.max(0.0) as usize), dtype, device)?;
+        crate::ops::apply_into(Arange { start, step, dtype, shape: out.shape().clone() }, &[], &out)?;
+        Ok(out)
+    }
+}

@@ -1,0 +1,163 @@
+//! Tensors: a shared storage, a layout, a dtype.
+
+mod create;
+mod display;
+mod dtype;
+mod host;
+mod layout;
+mod shape;
+mod views;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use dtype::{DType, Element, bf16, f16};
+pub(crate) use layout::Layout;
+pub use shape::{Axes, Shape};
+pub(crate) use shape::{Dims, resolve_axis};
+
+use crate::autograd::{Differentiable, History};
+use crate::device::{Device, Operand, Storage};
+use crate::error::{Error, Result};
+
+/// An array of numbers on a device: a cheap handle to memory that never changes place.
+///
+/// Cloning a tensor gives another handle to the same memory. Views (`reshape`, `transpose`,
+/// `narrow`, ...) share it too. An operation makes a new tensor or, in its `_into` form, writes into
+/// the memory that the destination has.
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+struct Inner {
+    storage: Arc<Storage>,
+    layout: Layout,
+    dtype: DType,
+    /// Where the values came from, for the backward pass.
+    history: Mutex<History>,
+}
+
+impl Tensor {
+    /// A handle to elements of a storage, without history.
+    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Tensor {
+        Tensor(Arc::new(Inner { storage, layout, dtype, history: Mutex::default() }))
+    }
+
+    /// New memory of the given shape, of no particular value: to be written before it is read.
+    pub(crate) fn empty(op: &'static str, shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
+        let numel = shape.checked_numel(op, dtype.size())?;
+        let storage = Storage::new(device, numel * dtype.size())?;
+        Ok(Tensor::from_parts(storage, Layout::contiguous(shape.clone()), dtype))
+    }
+
+    /// The size of each dimension.
+    pub fn shape(&self) -> &Shape {
+        self.0.layout.shape()
+    }
+
+    /// The size of each dimension, as a slice.
+    pub fn dims(&self) -> &[usize] {
+        self.shape().dims()
+    }
+
+    /// How many dimensions the tensor has.
+    pub fn rank(&self) -> usize {
+        self.0.layout.rank()
+    }
+
+    /// How many elements the tensor has.
+    pub fn numel(&self) -> usize {
+        self.0.layout.numel()
+    }
+
+    /// The size of one dimension; negative axes count from the last.
+    pub fn size(&self, axis: isize) -> Result<usize> {
+        Ok(self.shape()[resolve_axis("size", axis, self.rank())?])
+    }
+
+    /// The distance between neighbours along each dimension, in elements.
+    pub fn strides(&self) -> &[usize] {
+        self.0.layout.strides()
+    }
+
+    /// The elements' type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Where the tensor lies.
+    pub fn device(&self) -> &Device {
+        self.0.storage.device()
+    }
+
+    /// Whether the elements lie in row-major order without holes.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.layout.is_contiguous()
+    }
+
+    /// Whether both tensors lie in the same storage (one is a view of the other, or both of a third).
+    pub fn shares_storage(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.0.storage, &other.0.storage)
+    }
+
+    /// A number that names the tensor's storage as long as the process runs. It never changes.
+    pub fn storage_id(&self) -> u64 {
+        self.0.storage.id()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<Storage> {
+        &self.0.storage
+    }
+
+    pub(crate) fn operand(&self) -> Operand<'_> {
+        Operand { storage: &self.0.storage, layout: &self.0.layout, dtype: self.0.dtype }
+    }
+
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this handle is the only thing that refers to the memory, so that it may be reused.
+    pub(crate) fn is_sole_owner(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
+    }
+
+    /// Whether the tensor covers its whole storage.
+    pub(crate) fn covers_storage(&self) -> bool {
+        self.is_contiguous() && self.numel() * self.dtype().size() == self.0.storage.bytes()
+    }
+
+    /// The same memory under another layout, with the view in the tape.
+    pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
+        let out = Tensor::from_parts(self.0.storage.clone(), layout, self.0.dtype);
+        crate::autograd::record(view, &[self], std::slice::from_ref(&out));
+        out
+    }
+
+    /// The same values without history: the backward pass does not go beyond.
+    ///
+    /// The memory is shared, not copied.
+    pub fn detach(&self) -> Tensor {
+        Tensor::from_parts(self.0.storage.clone(), self.0.layout.clone(), self.0.dtype)
+    }
+
+    pub(crate) fn require_dtype(&self, op: &'static str, expected: DType) -> Result<()> {
+        if self.dtype() != expected {
+            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: expected });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn require_float(&self, op: &'static str) -> Result<()> {
+        if !self.dtype().is_float() {
+            return Err(self.unsupported(op));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unsupported(&self, op: &'static str) -> Error {
+        Error::Unsupported { op, dtype: self.dtype(), device: self.device().name() }
+    }
+}

@@ -1,0 +1,264 @@
+//! Views: the same memory under another layout. No view moves data, for any dtype.
+
+use smallvec::SmallVec;
+
+use super::{Shape, Tensor, resolve_axis};
+use crate::autograd::{Differentiable, Gradients};
+use crate::error::{Error, Result};
+
+/// How a view was made, for the backward pass: the gradient goes back the same way.
+enum View {
+    /// Reshapes, inserted and removed dimensions of size 1.
+    Reshape,
+    Permute(SmallVec<[usize; 6]>),
+    Broadcast,
+    /// Anything else: the layout that the view has within the contiguous form of its input.
+    Window(Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>),
+    Unfold {
+        axis: usize,
+        size: usize,
+        step: usize,
+    },
+}
+
+impl Differentiable for View {
+    fn name(&self) -> &'static str {
+        match self {
+            View::Reshape => "reshape",
+            View::Permute(_) => "permute",
+            View::Broadcast => "broadcast_to",
+            View::Window(_) => "narrow",
+            View::Unfold { .. } => "unfold",
+        }
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let grad = g.grad()?.clone();
+        match self {
+            View::Reshape => {
+                let grad = grad.reshape(g.input_shape(0))?;
+                g.add(0, grad)
+            }
+            View::Permute(order) => {
+                let mut inverse: SmallVec<[isize; 6]> = SmallVec::from_elem(0, order.len());
+                for (to, &from) in order.iter().enumerate() {
+                    inverse[from] = to as isize;
+                }
+                g.add(0, grad.permute(&inverse)?)
+            }
+            View::Broadcast => {
+                let grad = grad.sum_to(g.input_shape(0))?;
+                g.add(0, grad)
+            }
+            View::Window(cut) => g.add_window(0, cut, &grad),
+            View::Unfold { axis, size, step } => {
+                let fold = crate::ops::fold::Fold {
+                    shape: g.input_shape(0).clone(),
+                    axis: *axis,
+                    size: *size,
+                    step: *step,
+                };
+                g.emit(&[0], fold, &[&grad])
+            }
+        }
+    }
+}
+
+impl Tensor {
+    /// The same elements in another shape, without moving data.
+    ///
+    /// # Errors
+    /// If the number of elements differs, or the strides do not allow it ([`Tensor::reshape`] copies then).
+    pub fn view(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        self.check_numel("view", &shape)?;
+        let layout = self.layout().reshape(&shape).ok_or_else(|| {
+            Error::invalid(
+                "view",
+                format!(
+                    "a tensor of shape {} and strides {:?} can't be seen as {shape} without moving data; use reshape, which copies where it must",
+                    self.shape(),
+                    self.strides()
+                ),
+            )
+        })?;
+        Ok(self.view_as(layout, View::Reshape))
+    }
+
+    /// The same elements in another shape; copies only where the strides force it.
+    ///
+    /// ```
+    /// use refrain::{Device, DType, Tensor};
+    /// let x = Tensor::arange(0.0, 6.0, 1.0, DType::F32, &Device::cpu())?;
+    /// assert!(x.reshape([2, 3])?.shares_storage(&x));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        self.check_numel("reshape", &shape)?;
+        match self.layout().reshape(&shape) {
+            Some(layout) => Ok(self.view_as(layout, View::Reshape)),
+            None => self.contiguous()?.view(shape),
+        }
+    }
+
+    fn check_numel(&self, op: &'static str, shape: &Shape) -> Result<()> {
+        if self.numel() != shape.checked_numel(op, 1)? {
+            return Err(Error::shapes(op, self.shape(), shape, "a reshape keeps the number of elements"));
+        }
+        Ok(())
+    }
+
+    /// Dimensions `start..=end` as one. Negative axes count from the last.
+    pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
+        const OP: &str = "flatten";
+        if self.rank() == 0 {
+            return self.reshape([1]);
+        }
+        let (start, end) = (resolve_axis(OP, start, self.rank())?, resolve_axis(OP, end, self.rank())?);
+        if start > end {
+            return Err(Error::invalid(OP, format!("the first axis, {start}, comes after the last, {end}")));
+        }
+        let d = self.dims();
+        let merged = d[start..=end].iter().product();
+        self.reshape(
+            d[..start].iter().copied().chain([merged]).chain(d[end + 1..].iter().copied()).collect::<Shape>(),
+        )
+    }
+
+    /// The dimensions in another order: dimension `i` of the result is dimension `order[i]` of this.
+    pub fn permute(&self, order: &[isize]) -> Result<Tensor> {
+        const OP: &str = "permute";
+        let mut seen: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
+        let mut resolved: SmallVec<[usize; 6]> = SmallVec::new();
+        for &axis in order {
+            let axis = resolve_axis(OP, axis, self.rank())?;
+            seen[axis] = true;
+            resolved.push(axis);
+        }
+        if order.len() != self.rank() || seen.contains(&false) {
+            return Err(Error::invalid(
+                OP,
+                format!("{order:?} does not name each of the {} dimensions once", self.rank()),
+            ));
+        }
+        Ok(self.view_as(self.layout().permute(&resolved), View::Permute(resolved)))
+    }
+
+    /// Two dimensions swapped. Negative axes count from the last.
+    pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
+        let (a, b) = (resolve_axis("transpose", a, self.rank())?, resolve_axis("transpose", b, self.rank())?);
+        let mut order: SmallVec<[usize; 6]> = (0..self.rank()).collect();
+        order.swap(a, b);
+        Ok(self.view_as(self.layout().permute(&order), View::Permute(order)))
+    }
+
+    /// `len` indices from `start` on along one dimension.
+    pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
+        const OP: &str = "narrow";
+        let axis = resolve_axis(OP, axis, self.rank())?;
+        let size = self.dims()[axis];
+        if start.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::invalid(
+                OP,
+                format!(
+                    "indices {start}..{start}+{len} lie outside axis {axis} of a tensor of shape {}",
+                    self.shape()
+                ),
+            ));
+        }
+        let cut = move |t: &Tensor| t.narrow(axis as isize, start, len);
+        Ok(self.view_as(self.layout().narrow(axis, start, len), View::Window(Box::new(cut))))
+    }
+
+    /// One index along one dimension; the dimension goes away.
+    pub fn select(&self, axis: isize, index: usize) -> Result<Tensor> {
+        let axis = resolve_axis("select", axis, self.rank())? as isize;
+        self.narrow(axis, index, 1)?.squeeze(axis)
+    }
+
+    /// Repeats dimensions of size 1 (and missing leading ones) to reach `shape`, without moving data.
+    pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        shape.checked_numel("broadcast_to", self.dtype().size())?;
+        if &shape == self.shape() {
+            return Ok(self.clone());
+        }
+        let layout = self.layout().broadcast_to(&shape).ok_or_else(|| {
+            Error::shapes(
+                "broadcast_to",
+                self.shape(),
+                &shape,
+                "only sizes of 1 and missing leading dimensions can be repeated",
+            )
+        })?;
+        Ok(self.view_as(layout, View::Broadcast))
+    }
+
+    /// Removes a dimension of size 1.
+    pub fn squeeze(&self, axis: isize) -> Result<Tensor> {
+        const OP: &str = "squeeze";
+        let axis = resolve_axis(OP, axis, self.rank())?;
+        if self.dims()[axis] != 1 {
+            return Err(Error::invalid(
+                OP,
+                format!(
+                    "axis {axis} of a tensor of shape {} is not of size 1; use select to take one index",
+                    self.shape()
+                ),
+            ));
+        }
+        Ok(self.view_as(self.layout().squeeze(axis), View::Reshape))
+    }
+
+    /// Inserts a dimension of size 1 before `axis` (from `-rank - 1` to `rank`).
+    pub fn unsqueeze(&self, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("unsqueeze", axis, self.rank() + 1)?;
+        Ok(self.view_as(self.layout().unsqueeze(axis), View::Reshape))
+    }
+
+    /// Windows of `size` elements every `step` along one dimension, without moving data: dimension
+    /// `axis` becomes the number of windows, and the window a new last dimension.
+    ///
+    /// ```
+    /// use refrain::{Device, DType, Tensor};
+    /// let x = Tensor::arange(0.0, 5.0, 1.0, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.unfold(0, 3, 2)?.to_vec::<f32>()?, [0.0, 1.0, 2.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn unfold(&self, axis: isize, size: usize, step: usize) -> Result<Tensor> {
+        const OP: &str = "unfold";
+        let axis = resolve_axis(OP, axis, self.rank())?;
+        if step == 0 || size > self.dims()[axis] {
+            return Err(Error::invalid(
+                OP,
+                format!(
+                    "windows of {size} every {step} do not fit axis {axis} of a tensor of shape {}; the step must be at least 1 and the size at most {}",
+                    self.shape(),
+                    self.dims()[axis]
+                ),
+            ));
+        }
+        Ok(self.view_as(self.layout().unfold(axis, size, step), View::Unfold { axis, size, step }))
+    }
+
+    /// Views of `size` indices each along one dimension; the last may be smaller.
+    pub fn split(&self, size: usize, axis: isize) -> Result<Vec<Tensor>> {
+        const OP: &str = "split";
+        let n = self.dims()[resolve_axis(OP, axis, self.rank())?];
+        if size == 0 {
+            return Err(Error::invalid(OP, "pieces of size 0; use a size of at least 1"));
+        }
+        (0..n.div_ceil(size).max(1)).map(|i| self.narrow(axis, i * size, size.min(n - i * size))).collect()
+    }
+
+    /// At most `count` views of equal size along one dimension; the last may be smaller.
+    pub fn chunk(&self, count: usize, axis: isize) -> Result<Vec<Tensor>> {
+        const OP: &str = "chunk";
+        let n = self.dims()[resolve_axis(OP, axis, self.rank())?];
+        if count == 0 {
+            return Err(Error::invalid(OP, "0 pieces; ask for at least 1"));
+        }
+        self.split(n.div_ceil(count).max(1), axis)
+    }
+}
