@@ -1,0 +1,170 @@
+"""Makes the whole-model references: three training steps of `refrain bench step`, in PyTorch float64.
+
+    pip install torch numpy safetensors && python make.py [seed] [small] [large]
+
+Each step is forward, MSE, backward, clipping of the global gradient norm at 1.0 (scaled by
+min(1, 1 / (norm + 1e-6))) and AdamW (lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight decay 0.01 on every
+parameter). The model maps x [B, L] (B = batch x channels) to [B, O]:
+
+    n = (L - P) / S + 1 patches: h = x.unfold(-1, P, S) embed.weight^T + embed.bias + pos        [B, n, D]
+    each layer l:  h += o(attention(q, k, v of norm1(h))), H heads that are consecutive runs of D, scale
+                   (D / H)^-0.5, no mask; then h += ffn.2(gelu_tanh(ffn.0(norm2(h)))); LayerNorm eps 1e-5
+    head:          h.reshape(B, n D) head.weight^T + head.bias
+
+Linear weights are [out, in]; every linear layer has a bias. No dropout and no final norm.
+
+Neither the initial weights nor the batches are stored: both are computed. Element i (row-major) of stream s is
+
+    let mut z = ((s << 32) + i + 1).wrapping_mul(0x9E3779B97F4A7C15);     // u64, splitmix64
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D049BB133111EB);
+    let u = ((z ^ (z >> 31)) >> 40) as f32 * 2f32.powi(-23) - 1.0;        // exact, in [-1, 1)
+
+A parameter is `offset + scale * u` in f32 with its own stream, scale (a power of two, so the product is exact)
+and offset. The batch of step t = 0, 1, 2 is x = 2 * u of stream 1000 + 2 t, shape [B, L], and y = 2 * u of
+stream 1001 + 2 t, shape [B, O]. The f64 computation starts from exactly these f32 values.
+
+steps_<configuration>.safetensors holds
+    losses [3] F64, grad_norms [3] F64 (before clipping), and for each parameter, F32,
+    grad/<name>    gradient of the first step before clipping
+    weight/<name>  value after the third step
+both at the row-major positions 0, stride, 2 stride, ... only. The metadata key `steps` is JSON:
+    config      context, patch, stride, d_model, heads, layers, ffn, batch, channels, output
+    params      in the order of the streams: name, shape, stream (of the generator), scale, offset,
+                stride (of the stored elements); sum and sum_sq of all elements of the weight after step three, and
+                grad_sum and grad_sum_sq of the first gradient, computed in f64;
+                f32_weight_max, f32_weight_rms, f32_grad_max, f32_grad_rms: the largest and the root mean square
+                difference that PyTorch's own f32 run has from these values over all elements, as a yardstick
+                of what f32 rounding amounts to
+    f32_losses, f32_grad_norms    of that f32 run
+AdamW divides a gradient by its own size, so where a gradient is close to nothing its rounding noise becomes a step
+of up to lr: a few elements of the large weights differ by 1e-5 in f32 while the rms is 1e-8. The root mean square
+is the measure that holds for other orders of summation, the largest difference is not. For attn.k.bias the gradient
+is zero by mathematics (softmax ignores a shift), so there all elements are noise and its weights say nothing.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+KEYS = ("context", "patch", "stride", "d_model", "heads", "layers", "ffn", "batch", "channels", "output")
+CONFIGS = {
+    "seed": (24, 8, 4, 64, 4, 2, 256, 64, 20, 1),
+    "small": (336, 16, 8, 16, 4, 3, 128, 128, 7, 96),
+    "large": (336, 16, 8, 128, 16, 3, 256, 32, 21, 96),
+}
+STEPS, WHOLE, STRIDE = 3, 4096, 7  # tensors of more than WHOLE elements are stored at every STRIDE-th
+
+
+def generate(stream, shape):
+    i = np.arange(math.prod(shape), dtype=np.uint64)
+    z = (np.uint64(stream << 32) + i + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    u = ((z ^ (z >> np.uint64(31))) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
+    return torch.from_numpy(u.reshape(shape))
+
+
+def describe(c):
+    """Name, shape, scale and offset of every parameter, in order."""
+    n, d = (c["context"] - c["patch"]) // c["stride"] + 1, c["d_model"]
+
+    def linear(name, inputs, outputs):
+        scale = 2.0 ** round(-0.5 * math.log2(inputs))
+        return [(f"{name}.weight", [outputs, inputs], scale, 0.0), (f"{name}.bias", [outputs], 2.0**-4, 0.0)]
+
+    def norm(name):
+        return [(f"{name}.weight", [d], 2.0**-3, 1.0), (f"{name}.bias", [d], 2.0**-4, 0.0)]
+
+    params = [*linear("embed", c["patch"], d), ("pos", [n, d], 2.0**-4, 0.0)]
+    for l in range(c["layers"]):
+        params += norm(f"layers.{l}.norm1")
+        for projection in "qkvo":
+            params += linear(f"layers.{l}.attn.{projection}", d, d)
+        params += norm(f"layers.{l}.norm2")
+        params += linear(f"layers.{l}.ffn.0", d, c["ffn"]) + linear(f"layers.{l}.ffn.2", c["ffn"], d)
+    return params + linear("head", n * d, c["output"])
+
+
+def forward(c, w, x):
+    b, d, heads = x.shape[0], c["d_model"], c["heads"]
+
+    def linear(h, name):
+        return F.linear(h, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(h, name):
+        return F.layer_norm(h, [d], w[f"{name}.weight"], w[f"{name}.bias"], 1e-5)
+
+    def split(h):
+        return h.unflatten(-1, (heads, d // heads)).transpose(1, 2)
+
+    h = linear(x.unfold(-1, c["patch"], c["stride"]), "embed") + w["pos"]
+    for l in range(c["layers"]):
+        a = norm(h, f"layers.{l}.norm1")
+        q, k, v = (split(linear(a, f"layers.{l}.attn.{p}")) for p in "qkv")
+        scores = q @ k.transpose(-1, -2) * (d // heads) ** -0.5
+        a = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        h = h + linear(a, f"layers.{l}.attn.o")
+        a = F.gelu(linear(norm(h, f"layers.{l}.norm2"), f"layers.{l}.ffn.0"), approximate="tanh")
+        h = h + linear(a, f"layers.{l}.ffn.2")
+    return linear(h.reshape(b, -1), "head")
+
+
+def train(c, params, dtype):
+    """Losses, gradient norms, gradients of the first step and weights after the last."""
+    w = {name: (generate(s, shape) * scale + offset).to(dtype).requires_grad_()
+         for s, (name, shape, scale, offset) in enumerate(params)}
+    optim = torch.optim.AdamW(w.values(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+    b, losses, norms, first = c["batch"] * c["channels"], [], [], None
+    for t in range(STEPS):
+        x = 2 * generate(1000 + 2 * t, (b, c["context"]))
+        y = 2 * generate(1001 + 2 * t, (b, c["output"]))
+        loss = F.mse_loss(forward(c, w, x.to(dtype)), y.to(dtype))
+        optim.zero_grad()
+        loss.backward()
+        first = first or {name: p.grad.clone() for name, p in w.items()}
+        norms.append(torch.nn.utils.clip_grad_norm_(w.values(), 1.0).item())
+        optim.step()
+        losses.append(loss.item())
+    return losses, norms, first, {name: p.detach() for name, p in w.items()}
+
+
+def yardstick(what, difference):
+    return {f"f32_{what}_max": difference.abs().max().item(), f"f32_{what}_rms": difference.square().mean().sqrt().item()}
+
+
+def make(name):
+    c = dict(zip(KEYS, CONFIGS[name]))
+    params = describe(c)
+    losses, norms, grads, weights = train(c, params, torch.float64)
+    losses32, norms32, grads32, weights32 = train(c, params, torch.float32)
+    tensors = {"losses": torch.tensor(losses, dtype=torch.float64), "grad_norms": torch.tensor(norms, dtype=torch.float64)}
+    entries = []
+    for s, (key, shape, scale, offset) in enumerate(params):
+        g, w = grads[key], weights[key]
+        stride = STRIDE if w.numel() > WHOLE else 1
+        tensors[f"grad/{key}"] = g.flatten()[::stride].float()
+        tensors[f"weight/{key}"] = w.flatten()[::stride].float()
+        entries.append(dict(
+            name=key, shape=shape, stream=s, scale=scale, offset=offset, stride=stride,
+            sum=w.sum().item(), sum_sq=w.square().sum().item(),
+            grad_sum=g.sum().item(), grad_sum_sq=g.square().sum().item(),
+            **yardstick("weight", weights32[key] - w), **yardstick("grad", grads32[key] - g),
+        ))
+    about = {"config": c, "params": entries, "f32_losses": losses32, "f32_grad_norms": norms32}
+    path = Path(__file__).with_name(f"steps_{name}.safetensors")
+    save_file(tensors, path, {"steps": json.dumps(about, separators=(",", ":"))})
+    count = sum(math.prod(p[1]) for p in params)
+    print(f"{path.name}: {count} parameters, losses {losses}, norms {norms}, {path.stat().st_size} bytes")
+    print(f"  f32: losses {losses32}, norms {norms32}")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CONFIGS:
+        make(name)

@@ -1,0 +1,475 @@
+"""Makes the reference values that the tests of `refrain` compare against, with PyTorch in float64.
+
+    pip install torch numpy safetensors && python make.py [FAMILY ...]
+
+One safetensors file a family. Its metadata holds one key, `cases`: a JSON list with one entry a case,
+
+    {"name": "softmax_axis1", "op": "softmax", "attrs": {"axis": 1}, "inputs": 1, "outputs": 1,
+     "diff": [true], "layout": [null], "tag": null}
+
+and for each case the tensors
+
+    <name>/in<i>        stored base of input i
+    <name>/out<i>       output i
+    <name>/grad_out<i>  cotangent of output i; absent where output i is not differentiable
+    <name>/grad_in<i>   gradient with respect to base i; there where diff[i] is true
+
+F64 tensors are values, I64 class ids and positions, I32 only what `cast` makes, U8 truth values (0, 1).
+Inputs are arranged by layout[i]: null for the base itself, otherwise a view of it:
+{"permute": axes}, {"narrow": [axis, start, length]} or {"broadcast": shape}. `grad_in<i>` always has the
+shape of the base. With diff all false a case is forward only. NaN stands for "is NaN"; a zero may have
+either sign. Stored inputs and cotangents have at most eight significant bits and, unless zero or tagged
+"wide", a magnitude of at least 2^-10: they are exact in f64, f32, f16 and bf16, so one case serves all
+four. `tag` is null or
+    "wide"     arguments or results so large or small that narrow dtypes overflow or underflow,
+    "special"  infinities, NaN, signed zeros; forward only,
+    "kink"     points without a derivative, with PyTorch's choice (below).
+
+Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
+    unary             x; gelu: approximate "none" (erf) or "tanh"; clamp: min and max, either may be missing
+                      round goes half to even; sign of NaN is as stored
+    binary, compare   x, y, broadcast; or x alone with `scalar`: x op scalar, with `reverse` scalar op x
+    logical_*         x, y (not: x), U8 to U8
+    where             condition (U8), x, y, broadcast
+    cast              dtype; to integers by truncation
+    sum mean var max min        axes (list, null for all), keepdim; var: correction (0 or 1)
+    argmax argmin     axes, keepdim; position in the row-major flattening of the reduced axes, first on ties
+    softmax log_softmax         axis
+    layer_norm        x, [weight, [bias]]; normalized_shape, eps          rms_norm: x, [weight]; the same
+    batch_norm        x [N, C, ...], running mean, running variance, [weight, bias]; training, momentum, eps;
+                      training gives y, new running mean, new running variance (the latter unbiased),
+                      and normalises with the biased variance
+    l2_normalize      x / max(||x||, eps) along axis
+    matmul            as torch.matmul, vectors included
+    linear            x, weight [out, in], [bias], [residual]; bias, residual: whether these are there;
+                      activation none|relu|gelu|gelu_tanh|silu: activation(x W^T + b) + residual
+    concat stack      any number of inputs; axis                          repeat: repeats, one an axis
+    pad               padding: [before, after] for every axis; value
+    gather index_select scatter_add      x, index, [source]; axis         one_hot: num_classes, I64 to I64
+    embedding         ids, weight
+    sdpa              q [B, H, Nq, D], k and v [B, H, Nk, D]; causal, scale (missing: 1/sqrt(D))
+    hadamard          last axis times the Sylvester matrix / sqrt(n)
+    *_loss            prediction, target; mean over all elements. huber_loss: delta (not divided by it);
+                      quantile_loss: prediction [..., Q], target [...], q: list of Q; with e = target -
+                      prediction, max(q e, (q - 1) e)
+    cross_entropy     logits [N, C], ids [N]; label_smoothing
+    shapes            named and parametrised as the methods; several outputs for split and chunk
+
+Kinks as PyTorch takes them: abs, sign, relu and mae_loss give 0 at 0; floor, ceil, round and sign give 0
+everywhere; clamp passes the gradient at its bounds; minimum and maximum give half to each of two equal
+operands; max and min over axes share evenly among equal extremes; l2_normalize below eps is x / eps.
+"""
+
+import sys
+
+import torch
+
+from oracle import (
+    ACTIVATIONS, COMPARE, Family, UNARY, away_from_zero, const, distinct, few, flags, ids, normal, uniform,
+)
+
+NAN, INF = float("nan"), float("inf")
+SHAPES = {"3d": (3, 5, 7), "one": (1,), "empty": (2, 0, 3), "scalar": ()}
+PERMUTE, NARROW = {"permute": [2, 0, 1]}, {"narrow": [1, 1, 3]}
+
+
+def unary(f):
+    def domain(op):
+        if op in ("log", "sqrt", "rsqrt"):
+            return lambda *s: uniform(0.125, 4.0, *s)
+        if op in ("reciprocal", "relu", "abs", "sign"):
+            return lambda *s: away_from_zero(0.125, 3.0, *s)
+        if op in ("floor", "ceil", "round", "clamp"):
+            return lambda *s: distinct(*s, odd=True)
+        return lambda *s: normal(*s, std=1.5)
+
+    variants = [(op, {}, op) for op in UNARY if op not in ("gelu", "clamp")]
+    variants += [("gelu", {"approximate": a}, f"gelu {a}") for a in ("none", "tanh")]
+    variants += [("clamp", a, f"clamp {'_'.join(a)}") for a in ({"min": -0.75, "max": 0.5}, {"min": 0.0}, {"max": 0.25})]
+    for op, attrs, label in variants:
+        sample, prefix = domain(op), "".join(f"{w}_" for w in label.split()[1:])
+        for name, shape in SHAPES.items():
+            f.add(op, prefix + name, [sample(*shape)], attrs)
+        f.add(op, prefix + "permuted", [sample(3, 4, 5)], attrs, [PERMUTE])
+        f.add(op, prefix + "narrowed", [sample(2, 5, 3)], attrs, [NARROW])
+        f.add(op, prefix + "broadcast", [sample(1, 4, 1)], attrs, [{"broadcast": [3, 4, 2]}])
+
+    wide = const([-80.0, -24.0, -12.0, -8.0, -6.0, -4.0, 4.0, 6.0, 8.0, 12.0, 24.0, 80.0])
+    for op in ("exp", "tanh", "sigmoid", "erf", "silu", "sin", "cos"):
+        f.add(op, "wide", [wide], tag="wide")
+    for approximate in ("none", "tanh"):
+        f.add("gelu", f"{approximate}_wide", [wide], {"approximate": approximate}, tag="wide")
+    positive = const([2.0**k for k in (-60, -24, -14, -3, 0, 5, 15, 60)])
+    for op in ("log", "sqrt", "rsqrt", "reciprocal"):
+        f.add(op, "wide", [positive], tag="wide")
+    f.add("erf", "small", [const([0.0, 2.0**-10, -(2.0**-7), 0.0625, 0.5, -0.875, 1.5, 2.5, -3.5])])
+    halves = const([-3.5, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.0])
+    for op in ("floor", "ceil", "round"):
+        f.add(op, "halves", [halves], tag="kink")
+    for op in ("abs", "sign", "relu"):
+        f.add(op, "zero", [const([-1.0, 0.0, 2.0])], tag="kink")
+    f.add("clamp", "bounds", [const([-1.0, -0.75, 0.0, 0.5, 1.0])], {"min": -0.75, "max": 0.5}, tag="kink")
+
+    special = const([0.0, -0.0, INF, -INF, NAN])
+    for op in ("neg abs sign exp log sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf "
+               "floor ceil round").split():
+        f.add(op, "special", [special], diff=[False], tag="special")
+    f.add("clamp", "special", [special], {"min": -0.5, "max": 0.5}, diff=[False], tag="special")
+
+
+BROADCAST = {
+    "same": ((3, 5, 7), (3, 5, 7)),
+    "middle": ((3, 1, 5), (4, 1)),
+    "left": ((1, 4, 1), (3, 4, 6)),
+    "row": ((4, 7), (7,)),
+    "column": ((4, 7), (4, 1)),
+    "scalar": ((3, 5), ()),
+    "both": ((3, 1), (1, 5)),
+    "empty": ((2, 0, 3), (1, 3)),
+    "empty_by_one": ((1, 3), (0, 3)),
+}
+
+
+def binary(f):
+    first = {"pow": lambda *s: uniform(0.25, 3.0, *s)}
+    second = {"div": lambda *s: away_from_zero(0.25, 3.0, *s)}
+    for op in "add sub mul div pow minimum maximum".split():
+        # Even against odd multiples of 1/64: never equal.
+        a = (lambda *s: distinct(*s)) if op in ("minimum", "maximum") else first.get(op, normal)
+        b = (lambda *s: distinct(*s, odd=True)) if op in ("minimum", "maximum") else second.get(op, normal)
+        for name, (x, y) in BROADCAST.items():
+            f.add(op, name, [a(*x), b(*y)])
+        f.add(op, "permuted", [a(3, 4, 5), b(5, 3, 4)], layout=[PERMUTE, None])
+        f.add(op, "both_permuted", [a(3, 4), b(3, 4)], layout=[{"permute": [1, 0]}] * 2)
+        f.add(op, "narrowed", [a(2, 5, 3), b(2, 3, 5)], layout=[NARROW, {"narrow": [2, 2, 3]}])
+        f.add(op, "broadcast_view", [a(1, 4, 1), b(3, 1, 2)],
+              layout=[{"broadcast": [3, 4, 2]}, {"broadcast": [3, 4, 2]}])
+    for op in "add sub mul div minimum maximum".split():
+        for reverse in (False, True):
+            suffix = "reverse" if reverse else "by"
+            sample = away_from_zero(0.125, 3.0, 3, 7)
+            f.add(op, f"scalar_{suffix}", [sample], {"scalar": 0.0625 if op in ("minimum", "maximum") else -1.5,
+                                                     "reverse": reverse})
+    for exponent in (2.0, 3.0, -1.0, -2.0):
+        f.add("pow", f"scalar_by_{exponent:g}", [away_from_zero(0.25, 2.0, 3, 7)], {"scalar": exponent, "reverse": False})
+    for exponent in (0.5, 1.5, -0.5):
+        f.add("pow", f"scalar_by_{exponent:g}", [uniform(0.25, 3.0, 3, 7)], {"scalar": exponent, "reverse": False})
+    f.add("pow", "scalar_reverse", [normal(3, 7)], {"scalar": 1.75, "reverse": True})
+    f.add("mul", "scalar_empty", [normal(2, 0, 3)], {"scalar": 3.0, "reverse": False})
+    f.add("sub", "scalar_reverse_permuted", [normal(3, 4, 5)], {"scalar": 1.0, "reverse": True}, [PERMUTE])
+    for op in ("minimum", "maximum"):
+        f.add(op, "equal", [few(4, 5), few(4, 5)], tag="kink")
+    a, b = [1.0, -1.0, 0.0, INF, NAN, 1.0, INF, -0.0], [0.0, 0.0, 0.0, INF, 1.0, NAN, -INF, 0.0]
+    for op in "add sub mul div minimum maximum".split():
+        f.add(op, "special", [const(a), const(b)], diff=[False, False], tag="special")
+
+    for op in COMPARE:
+        for name in ("same", "middle", "scalar", "empty"):
+            x, y = BROADCAST[name]
+            f.add(op, name, [few(*x), few(*y)])
+        f.add(op, "permuted", [few(3, 4, 5), few(5, 3, 4)], layout=[PERMUTE, None])
+        f.add(op, "integers", [ids(3, 4, 5), ids(3, 5)])
+        f.add(op, "scalar_by", [few(3, 7)], {"scalar": 0.5, "reverse": False})
+        f.add(op, "scalar_reverse", [few(3, 7)], {"scalar": 0.5, "reverse": True})
+        f.add(op, "special", [const(a), const(b)], tag="special")
+    for op in ("logical_and", "logical_or", "logical_xor"):
+        for name in ("same", "middle", "empty"):
+            x, y = BROADCAST[name]
+            f.add(op, name, [flags(*x), flags(*y)])
+    f.add("logical_not", "3d", [flags(3, 5, 7)])
+    f.add("logical_not", "permuted", [flags(3, 4, 5)], layout=[PERMUTE])
+    for name, shapes in {
+        "same": ((3, 5), (3, 5), (3, 5)), "broadcast": ((3, 1, 5), (4, 1), (3, 4, 5)),
+        "condition_wider": ((3, 4, 5), (5,), ()), "empty": ((2, 0), (2, 1), (1, 1)),
+    }.items():
+        c, x, y = shapes
+        f.add("where", name, [flags(*c), normal(*x), normal(*y)])
+    f.add("where", "permuted", [flags(4, 3), normal(4, 3), normal(3, 4)],
+          layout=[{"permute": [1, 0]}, {"permute": [1, 0]}, None])
+    for dtype in ("i64", "i32"):
+        f.add("cast", dtype, [const([-2.75, -1.0, -0.5, 0.0, 0.5, 1.75, 100.0])], {"dtype": dtype})
+    f.add("cast", "bool", [const([-0.5, 0.0, 1.0, 2.0])], {"dtype": "bool"})
+    f.add("cast", "from_i64", [ids(200, 3, 5)], {"dtype": "f64"})
+    f.add("cast", "from_bool", [flags(3, 5)], {"dtype": "f64"})
+
+
+def reduce(f):
+    axes_of = {"3d": ((3, 5, 7), ([0], [1], [2], [-1], [0, 2], [1, 2], [0, 1], None)),
+               "ones": ((4, 1, 6), ([1], [0, 1], [2], None)), "one": ((1,), ([0], None)), "scalar": ((), (None,))}
+    kinds = [("sum", {}), ("mean", {}), ("var", {"correction": 0}), ("var", {"correction": 1}), ("max", {}), ("min", {})]
+    for op, attrs in kinds:
+        sample = (lambda *s: distinct(*s)) if op in ("max", "min") else normal
+        prefix = "".join(f"{k}{v}_" for k, v in attrs.items())
+        for name, (shape, lists) in axes_of.items():
+            for axes in lists:
+                n = torch.Size(shape if axes is None else [shape[a] for a in axes]).numel()
+                if op == "var" and n <= attrs["correction"]:
+                    continue
+                label = "all" if axes is None else "_".join(f"{a}" for a in axes).replace("-", "m")
+                for keepdim in (False, True):
+                    f.add(op, f"{prefix}{name}_{label}{'_keepdim' if keepdim else ''}", [sample(*shape)],
+                          dict(attrs, axes=axes, keepdim=keepdim))
+        for axes in ([0], [1, 2], [2], None):
+            label = "all" if axes is None else "_".join(map(str, axes))
+            f.add(op, f"{prefix}permuted_{label}", [sample(3, 4, 5)], dict(attrs, axes=axes, keepdim=False), [PERMUTE])
+        f.add(op, f"{prefix}narrowed", [sample(2, 5, 3)], dict(attrs, axes=[1], keepdim=False), [NARROW])
+        f.add(op, f"{prefix}broadcast", [sample(3, 1)], dict(attrs, axes=[0], keepdim=False), [{"broadcast": [3, 4]}])
+        f.add(op, f"{prefix}long", [sample(2, 127)], dict(attrs, axes=[1], keepdim=False))
+        f.add(op, f"{prefix}empty_kept", [sample(2, 0, 3)], dict(attrs, axes=[0], keepdim=False))
+    for op in ("sum", "mean"):
+        f.add(op, "empty_reduced", [normal(2, 0, 3)], {"axes": [1], "keepdim": False})
+        f.add(op, "empty_all", [normal(2, 0, 3)], {"axes": None, "keepdim": False})
+    for op in ("max", "min"):
+        for axes in ([0], [1], [0, 2], None):
+            label = "all" if axes is None else "_".join(map(str, axes))
+            f.add(op, f"ties_{label}", [few(3, 5, 4)], {"axes": axes, "keepdim": False}, tag="kink")
+        f.add(op, "special", [const([[1.0, NAN, 2.0], [-INF, 0.0, INF], [-INF, -INF, -INF]])],
+              {"axes": [1], "keepdim": False}, diff=[False], tag="special")
+    for op in ("argmax", "argmin"):
+        for axes in ([0], [1], [2], [-1], [0, 2], None):
+            label = "all" if axes is None else "_".join(f"{a}" for a in axes).replace("-", "m")
+            for keepdim in (False, True):
+                f.add(op, f"3d_{label}{'_keepdim' if keepdim else ''}", [distinct(3, 5, 7)],
+                      {"axes": axes, "keepdim": keepdim})
+        f.add(op, "ties", [few(5, 9)], {"axes": [1], "keepdim": False})
+        f.add(op, "ties_first_axis", [few(9, 5)], {"axes": [0], "keepdim": False})
+        f.add(op, "permuted", [distinct(3, 4, 5)], {"axes": [1], "keepdim": False}, [PERMUTE])
+        f.add(op, "one", [distinct(4, 1, 6)], {"axes": [1], "keepdim": False})
+        f.add(op, "empty_kept", [distinct(2, 0, 3)], {"axes": [0], "keepdim": False})
+
+
+def norm(f):
+    for op in ("softmax", "log_softmax"):
+        for axis in (0, 1, 2, -1):
+            f.add(op, f"axis{axis}".replace("-", "m"), [normal(3, 5, 7, std=2.0)], {"axis": axis})
+        f.add(op, "one", [normal(4, 1, 6)], {"axis": 1})
+        f.add(op, "long", [normal(2, 131, std=3.0)], {"axis": 1})
+        f.add(op, "empty", [normal(2, 0, 3)], {"axis": 2})
+        f.add(op, "permuted", [normal(3, 4, 5)], {"axis": 2}, [PERMUTE])
+        f.add(op, "permuted_first", [normal(3, 4, 5)], {"axis": 0}, [PERMUTE])
+        f.add(op, "shifted", [normal(3, 6, mean=96.0, std=16.0)], {"axis": 1})
+        f.add(op, "masked", [const([[1.0, -INF, 0.5], [-INF, -INF, 2.0]])], {"axis": 1}, diff=[False], tag="special")
+
+    for op, most in (("layer_norm", 2), ("rms_norm", 1)):
+        for affine in range(most + 1):
+            rest = [normal(7, mean=1.0, std=0.5), normal(7, std=0.5)][:affine]
+            attrs = {"normalized_shape": [7], "eps": 1e-5}
+            suffix = ("plain", "weight", "affine")[affine]
+            f.add(op, suffix, [normal(3, 5, 7, mean=0.5), *rest], attrs)
+            f.add(op, f"{suffix}_2d", [normal(9, 7), *rest], attrs)
+            f.add(op, f"{suffix}_permuted", [normal(7, 3, 4), *rest], attrs, [{"permute": [1, 2, 0]}] + [None] * affine)
+            f.add(op, f"{suffix}_empty", [normal(0, 7), *rest], attrs)
+        weights = [normal(5, 7, mean=1.0, std=0.5), normal(5, 7)][:most]
+        f.add(op, "two_axes", [normal(3, 5, 7), *weights], {"normalized_shape": [5, 7], "eps": 1e-5})
+        f.add(op, "width_one", [normal(4, 1), *[normal(1)] * most], {"normalized_shape": [1], "eps": 1e-5})
+        f.add(op, "wide_row", [normal(2, 67, mean=2.0), *[normal(67, mean=1.0, std=0.25)] * most],
+              {"normalized_shape": [67], "eps": 1e-5})
+        f.add(op, "large_eps", [normal(4, 6), *[normal(6)] * most], {"normalized_shape": [6], "eps": 0.5})
+
+    for name, shape in {"2d": (6, 3), "3d": (4, 3, 5), "4d": (2, 3, 4, 2)}.items():
+        stats = [normal(3), uniform(0.5, 2.0, 3)]
+        affine = [normal(3, mean=1.0, std=0.5), normal(3, std=0.5)]
+        for training in (True, False):
+            mode = "training" if training else "evaluation"
+            attrs = {"training": training, "momentum": 0.125, "eps": 1e-5}
+            f.add("batch_norm", f"{mode}_{name}", [normal(*shape, mean=0.5), *stats, *affine], attrs,
+                  diff=[True, False, False, True, True])
+            f.add("batch_norm", f"{mode}_{name}_plain", [normal(*shape, mean=0.5), *stats], attrs,
+                  diff=[True, False, False])
+    f.add("batch_norm", "training_permuted", [normal(4, 5, 3), normal(3), uniform(0.5, 2.0, 3), normal(3), normal(3)],
+          {"training": True, "momentum": 0.25, "eps": 1e-3}, [{"permute": [0, 2, 1]}, None, None, None, None],
+          diff=[True, False, False, True, True])
+
+    for axis in (0, 1, 2, -1):
+        f.add("l2_normalize", f"axis{axis}".replace("-", "m"), [normal(3, 5, 7)], {"axis": axis, "eps": 1e-12})
+    f.add("l2_normalize", "permuted", [normal(3, 4, 5)], {"axis": 2, "eps": 1e-12}, [PERMUTE])
+    f.add("l2_normalize", "one", [away_from_zero(0.5, 2.0, 4, 1)], {"axis": 1, "eps": 1e-12})
+    f.add("l2_normalize", "empty", [normal(2, 0, 3)], {"axis": 2, "eps": 1e-12})
+    f.add("l2_normalize", "below_eps", [const([[0.0, 0.0, 0.0], [0.25, -0.125, 0.0], [3.0, -4.0, 1.0]])],
+          {"axis": 1, "eps": 0.5}, tag="kink")
+
+
+def matmul(f):
+    for name, (x, y) in {
+        "2d": ((5, 7), (7, 3)), "ones": ((1, 1), (1, 1)), "row": ((1, 9), (9, 4)), "column": ((6, 9), (9, 1)),
+        "outer": ((5, 1), (1, 6)), "odd": ((17, 19), (19, 13)), "batched": ((3, 4, 5), (3, 5, 2)),
+        "batched4": ((2, 3, 4, 5), (2, 3, 5, 3)), "broadcast_right": ((3, 4, 5), (5, 6)),
+        "broadcast_left": ((4, 5), (3, 5, 2)), "broadcast_ones": ((2, 1, 3, 4), (5, 4, 2)),
+        "broadcast_both": ((2, 1, 3, 4), (1, 3, 4, 2)), "vector_vector": ((7,), (7,)), "vector_matrix": ((5,), (5, 3)),
+        "matrix_vector": ((3, 5), (5,)), "batch_vector": ((2, 3, 5), (5,)), "vector_batch": ((4,), (2, 4, 3)),
+        "k_zero": ((3, 0), (0, 4)), "m_zero": ((0, 3), (3, 4)), "n_zero": ((3, 4), (4, 0)),
+        "batch_zero": ((0, 3, 4), (0, 4, 2)), "k_one": ((2, 3, 1), (2, 1, 4)),
+    }.items():
+        f.add("matmul", name, [normal(*x), normal(*y)])
+    swap, swap3 = {"permute": [1, 0]}, {"permute": [0, 2, 1]}
+    f.add("matmul", "left_transposed", [normal(7, 5), normal(7, 3)], layout=[swap, None])
+    f.add("matmul", "right_transposed", [normal(5, 7), normal(3, 7)], layout=[None, swap])
+    f.add("matmul", "both_transposed", [normal(7, 5), normal(3, 7)], layout=[swap, swap])
+    f.add("matmul", "batched_both_transposed", [normal(2, 5, 4), normal(2, 3, 5)], layout=[swap3, swap3])
+    f.add("matmul", "heads", [normal(2, 5, 3, 4), normal(2, 6, 3, 4)],
+          layout=[{"permute": [0, 2, 1, 3]}, {"permute": [0, 2, 3, 1]}])
+    f.add("matmul", "batch_last", [normal(4, 5, 3), normal(5, 2, 3)], layout=[{"permute": [2, 0, 1]}] * 2)
+    f.add("matmul", "narrowed", [normal(5, 9), normal(6, 8)], layout=[{"narrow": [1, 2, 6]}, {"narrow": [1, 3, 4]}])
+    f.add("matmul", "narrowed_rows", [normal(8, 6), normal(9, 4)], layout=[{"narrow": [0, 1, 5]}, {"narrow": [0, 2, 6]}])
+    f.add("matmul", "broadcast_view", [normal(1, 4, 5), normal(3, 5, 2)], layout=[{"broadcast": [3, 4, 5]}, None])
+    f.add("matmul", "broadcast_row", [normal(1, 5), normal(5, 2)], layout=[{"broadcast": [4, 5]}, None])
+
+    for bias in (False, True):
+        for residual in (False, True):
+            for activation in ACTIVATIONS:
+                inputs = [normal(6, 5), normal(7, 5), *[normal(7)] * bias, *[normal(6, 7)] * residual]
+                suffix = "_".join([activation, *["bias"] * bias, *["residual"] * residual])
+                f.add("linear", suffix, inputs, {"bias": bias, "residual": residual, "activation": activation})
+    full = {"bias": True, "residual": True, "activation": "gelu_tanh"}
+    f.add("linear", "3d", [normal(2, 3, 5), normal(4, 5), normal(4), normal(2, 3, 4)], full)
+    f.add("linear", "4d", [normal(2, 3, 2, 5), normal(4, 5), normal(4), normal(2, 3, 2, 4)], full)
+    f.add("linear", "1d", [normal(5), normal(4, 5), normal(4), normal(4)], full)
+    f.add("linear", "one_output", [normal(6, 9), normal(1, 9), normal(1), normal(6, 1)], full)
+    f.add("linear", "one_input", [normal(6, 1), normal(4, 1), normal(4), normal(6, 4)], full)
+    f.add("linear", "empty", [normal(0, 5), normal(4, 5), normal(4), normal(0, 4)], full)
+    f.add("linear", "x_permuted", [normal(2, 5, 3), normal(4, 5), normal(4), normal(2, 3, 4)], full,
+          [{"permute": [0, 2, 1]}, None, None, None])
+    f.add("linear", "weight_transposed", [normal(6, 5), normal(5, 4), normal(4), normal(6, 4)], full,
+          [None, swap, None, None])
+    f.add("linear", "residual_permuted", [normal(6, 5), normal(4, 5), normal(4), normal(4, 6)], full,
+          [None, None, None, swap])
+    f.add("linear", "unfolded", [normal(6, 8), normal(4, 5), normal(4)], {"bias": True, "residual": False,
+          "activation": "none"}, [{"narrow": [1, 2, 5]}, None, None])
+
+
+def index(f):
+    for axis, shapes in {0: [(2, 5), (3, 5), (1, 5)], 1: [(3, 2), (3, 4)], -1: [(2, 3, 4), (2, 3, 1)]}.items():
+        suffix = f"axis{axis}".replace("-", "m")
+        f.add("concat", suffix, [normal(*s) for s in shapes], {"axis": axis})
+        f.add("stack", suffix, [normal(3, 4)] * 3, {"axis": axis})
+    f.add("concat", "single", [normal(3, 4)], {"axis": 0})
+    f.add("concat", "with_empty", [normal(2, 3), normal(0, 3), normal(1, 3)], {"axis": 0})
+    f.add("concat", "permuted", [normal(3, 4), normal(4, 2)], {"axis": 1}, [{"permute": [1, 0]}, None])
+    f.add("stack", "permuted", [normal(3, 4), normal(4, 3)], {"axis": 1}, [{"permute": [1, 0]}, None])
+    f.add("stack", "scalars", [normal()] * 2, {"axis": 0})
+    for name, (shape, repeats) in {"2d": ((2, 3), [3, 2]), "more_axes": ((2, 3), [2, 1, 2]), "ones": ((2, 3), [1, 1]),
+                                   "one": ((1,), [5]), "none": ((2, 3), [0, 2])}.items():
+        f.add("repeat", name, [normal(*shape)], {"repeats": repeats})
+    f.add("repeat", "permuted", [normal(3, 4)], {"repeats": [2, 1]}, [{"permute": [1, 0]}])
+    for name, (shape, padding, value) in {
+        "last": ((3, 5), [[0, 0], [1, 2]], 0.0), "every": ((2, 3, 4), [[1, 0], [0, 2], [3, 1]], -1.5),
+        "nothing": ((3, 4), [[0, 0], [0, 0]], 1.0), "empty": ((2, 0), [[0, 0], [1, 1]], 2.5),
+    }.items():
+        f.add("pad", name, [normal(*shape)], {"padding": padding, "value": value})
+    f.add("pad", "permuted", [normal(3, 4)], {"padding": [[1, 1], [0, 2]], "value": 0.5}, [{"permute": [1, 0]}])
+
+    f.add("gather", "axis0", [normal(4, 5), ids(4, 3, 5)], {"axis": 0})
+    f.add("gather", "axis1", [normal(4, 5), ids(5, 4, 7)], {"axis": 1})
+    f.add("gather", "axis1_fewer_rows", [normal(4, 5), ids(5, 2, 3)], {"axis": 1})
+    f.add("gather", "last", [normal(2, 3, 5), ids(5, 2, 3, 1)], {"axis": -1})
+    f.add("gather", "permuted", [normal(5, 4), ids(5, 4, 3)], {"axis": 1}, [{"permute": [1, 0]}, None])
+    f.add("gather", "index_permuted", [normal(4, 5), ids(5, 3, 4)], {"axis": 1}, [None, {"permute": [1, 0]}])
+    f.add("gather", "empty", [normal(4, 5), ids(5, 4, 0)], {"axis": 1})
+    for axis, n in ((0, 3), (1, 4), (2, 5)):
+        f.add("index_select", f"axis{axis}", [normal(3, 4, 5), ids(n, 6)], {"axis": axis})
+    f.add("index_select", "empty", [normal(3, 4), ids(3, 0)], {"axis": 0})
+    f.add("index_select", "permuted", [normal(3, 4), ids(4, 6)], {"axis": 0}, [{"permute": [1, 0]}, None])
+    f.add("scatter_add", "axis0", [normal(4, 5), ids(4, 3, 5), normal(3, 5)], {"axis": 0})
+    f.add("scatter_add", "axis1", [normal(4, 5), ids(5, 4, 9), normal(4, 9)], {"axis": 1})
+    f.add("scatter_add", "axis2", [normal(2, 3, 5), ids(5, 2, 3, 4), normal(2, 3, 4)], {"axis": 2})
+    f.add("scatter_add", "one_place", [normal(1), const([0, 0, 0], torch.int64), normal(3)], {"axis": 0})
+    f.add("scatter_add", "empty", [normal(3, 4), ids(4, 3, 0), normal(3, 0)], {"axis": 1})
+    f.add("scatter_add", "permuted", [normal(5, 4), ids(5, 4, 3), normal(3, 4)], {"axis": 1},
+          [{"permute": [1, 0]}, None, {"permute": [1, 0]}])
+    f.add("one_hot", "1d", [ids(5, 7)], {"num_classes": 5})
+    f.add("one_hot", "2d", [ids(4, 2, 3)], {"num_classes": 6})
+    f.add("one_hot", "empty", [ids(3, 0)], {"num_classes": 3})
+    f.add("embedding", "1d", [ids(6, 9), normal(6, 4)])
+    f.add("embedding", "2d", [ids(6, 3, 5), normal(6, 4)])
+    f.add("embedding", "permuted", [ids(6, 3, 5), normal(4, 6)], layout=[{"permute": [1, 0]}] * 2)
+    f.add("embedding", "empty", [ids(6, 0), normal(6, 4)])
+
+
+def attention(f):
+    for name, (b, h, nq, nk, d, attrs) in {
+        "plain": (2, 3, 5, 5, 4, {}), "odd": (1, 2, 7, 7, 5, {}), "longer_keys": (2, 2, 3, 9, 6, {}),
+        "longer_queries": (2, 2, 11, 2, 3, {}), "scale": (1, 3, 5, 6, 4, {"scale": 1.0}), "one": (1, 1, 1, 1, 1, {}),
+        "one_key": (2, 1, 4, 1, 3, {}), "head_17": (1, 2, 6, 6, 17, {}), "long": (1, 1, 35, 67, 4, {}),
+        "no_batch": (0, 2, 3, 3, 4, {}),
+        "causal": (2, 3, 6, 6, 4, {"causal": True}), "causal_one": (1, 2, 1, 1, 4, {"causal": True}),
+        "causal_scale": (1, 2, 9, 9, 5, {"causal": True, "scale": 0.25}), "causal_long": (1, 1, 37, 37, 3, {"causal": True}),
+    }.items():
+        f.add("sdpa", name, [normal(b, h, nq, d), normal(b, h, nk, d), normal(b, h, nk, d)], {"causal": False, **attrs})
+    heads = [{"permute": [0, 2, 1, 3]}] * 3
+    f.add("sdpa", "heads_permuted", [normal(2, 5, 3, 4)] * 3, {"causal": False}, heads)
+    f.add("sdpa", "heads_permuted_causal", [normal(2, 5, 3, 4)] * 3, {"causal": True}, heads)
+    f.add("sdpa", "heads_permuted_longer", [normal(2, 4, 3, 4), normal(2, 7, 3, 4), normal(2, 7, 3, 4)],
+          {"causal": False}, heads)
+    f.add("sdpa", "narrowed", [normal(2, 2, 5, 4)] * 3, {"causal": False}, [{"narrow": [2, 1, 3]}, {"narrow": [3, 0, 4]},
+                                                                           None])
+    f.add("sdpa", "shared_keys", [normal(2, 3, 4, 5), normal(2, 1, 6, 5), normal(2, 1, 6, 5)], {"causal": False},
+          [None, {"broadcast": [2, 3, 6, 5]}, {"broadcast": [2, 3, 6, 5]}])
+    f.add("sdpa", "sharp", [normal(1, 2, 5, 4, std=8.0)] * 3, {"causal": False})
+    for n in (1, 2, 4, 8, 64, 128):
+        f.add("hadamard", f"{n}", [normal(3, n)])
+    f.add("hadamard", "3d", [normal(3, 5, 16)])
+    f.add("hadamard", "permuted", [normal(8, 3, 2)], layout=[{"permute": [2, 1, 0]}])
+    f.add("hadamard", "empty", [normal(0, 4)])
+
+
+def loss(f):
+    # Even against odd multiples of 1/64: the difference is never zero.
+    a, b = (lambda *s: distinct(*s)), (lambda *s: distinct(*s, odd=True))
+    for op, attrs in {"mse_loss": {}, "mae_loss": {}, "huber_loss": {"delta": 0.75}}.items():
+        for name, shape in {"3d": (3, 5, 7), "2d": (4, 1), "one": (1,), "scalar": ()}.items():
+            f.add(op, name, [a(*shape), b(*shape)], attrs, diff=[True, False])
+        f.add(op, "both", [a(4, 5), b(4, 5)], attrs, diff=[True, True])
+        f.add(op, "permuted", [a(3, 4), b(4, 3)], attrs, [{"permute": [1, 0]}, None], diff=[True, False])
+    f.add("huber_loss", "delta_1", [normal(5, 6), normal(5, 6)], {"delta": 1.0}, diff=[True, False])
+    f.add("mae_loss", "equal", [few(4, 5), few(4, 5)], diff=[True, False], tag="kink")
+    for name, (shape, q) in {"three": ((4, 5), [0.125, 0.5, 0.875]), "one": ((6,), [0.75]), "2d": ((3,), [0.1, 0.9])}.items():
+        f.add("quantile_loss", name, [a(*shape, len(q)), b(*shape)], {"q": q}, diff=[True, False])
+    for smoothing in (0.0, 0.1):
+        suffix = "smoothed_" if smoothing else ""
+        for name, (n, c) in {"odd": (7, 5), "two": (9, 2), "one_row": (1, 4), "one_class": (3, 1), "many": (3, 67)}.items():
+            f.add("cross_entropy", suffix + name, [normal(n, c, std=2.0), ids(c, n)], {"label_smoothing": smoothing})
+        f.add("cross_entropy", suffix + "permuted", [normal(5, 7), ids(5, 7)], {"label_smoothing": smoothing},
+              [{"permute": [1, 0]}, None])
+    f.add("cross_entropy", "large_logits", [normal(4, 5, mean=96.0, std=32.0), ids(5, 4)], {"label_smoothing": 0.0})
+
+
+def shape(f):
+    for name, (x, to) in {"split": ((6, 4), [2, 3, 4]), "join": ((2, 3, 4), [6, 4]), "scalar": ((1, 1), []),
+                          "empty": ((2, 0, 3), [3, 0]), "same": ((3,), [3])}.items():
+        f.add("reshape", name, [normal(*x)], {"shape": to})
+    f.add("reshape", "permuted", [normal(3, 4)], {"shape": [6, 2]}, [{"permute": [1, 0]}])
+    f.add("reshape", "narrowed", [normal(2, 5, 3)], {"shape": [18]}, [NARROW])
+    f.add("transpose", "2d", [normal(3, 4)], {"axis0": 0, "axis1": 1})
+    f.add("transpose", "negative", [normal(2, 3, 4)], {"axis0": -1, "axis1": 0})
+    f.add("permute", "3d", [normal(2, 3, 4)], {"axes": [2, 0, 1]})
+    f.add("permute", "permuted", [normal(2, 3, 4)], {"axes": [1, 0, 2]}, [PERMUTE])
+    f.add("narrow", "middle", [normal(3, 7)], {"axis": 1, "start": 2, "length": 3})
+    f.add("narrow", "nothing", [normal(3, 7)], {"axis": 0, "start": 1, "length": 0})
+    f.add("narrow", "permuted", [normal(3, 7)], {"axis": 0, "start": 1, "length": 4}, [{"permute": [1, 0]}])
+    f.add("broadcast_to", "row", [normal(5)], {"shape": [3, 5]})
+    f.add("broadcast_to", "ones", [normal(3, 1, 2)], {"shape": [4, 3, 5, 2]})
+    f.add("broadcast_to", "scalar", [normal()], {"shape": [2, 3]})
+    f.add("broadcast_to", "empty", [normal(1, 3)], {"shape": [0, 3]})
+    f.add("squeeze", "middle", [normal(3, 1, 4)], {"axis": 1})
+    f.add("unsqueeze", "middle", [normal(3, 4)], {"axis": 1})
+    f.add("unsqueeze", "last", [normal(3, 4)], {"axis": -1})
+    f.add("flatten", "all", [normal(2, 3, 4)], {"start_axis": 0, "end_axis": 2})
+    f.add("flatten", "tail", [normal(2, 3, 4)], {"start_axis": 1, "end_axis": -1})
+    f.add("flatten", "permuted", [normal(2, 3, 4)], {"start_axis": 1, "end_axis": 2}, [PERMUTE])
+    for name, (x, axis, size, step) in {"overlap": ((3, 24), -1, 8, 4), "gaps": ((2, 11), 1, 2, 3), "whole": ((2, 5), 1, 5, 1),
+                                        "first_axis": ((9, 3), 0, 4, 2), "remainder": ((2, 10), -1, 4, 4)}.items():
+        f.add("unfold", name, [normal(*x)], {"axis": axis, "size": size, "step": step})
+    f.add("unfold", "permuted", [normal(10, 3)], {"axis": 1, "size": 4, "step": 3}, [{"permute": [1, 0]}])
+    f.add("unfold", "broadcast", [normal(1, 9)], {"axis": 1, "size": 3, "step": 2}, [{"broadcast": [4, 9]}])
+    f.add("split", "even", [normal(6, 2)], {"size": 2, "axis": 0})
+    f.add("split", "remainder", [normal(2, 7)], {"size": 3, "axis": 1})
+    f.add("chunk", "remainder", [normal(7, 2)], {"chunks": 3, "axis": 0})
+    f.add("chunk", "fewer", [normal(4, 2)], {"chunks": 3, "axis": 0})
+
+
+if __name__ == "__main__":
+    families = {g.__name__: g for g in (unary, binary, reduce, norm, matmul, index, attention, loss, shape)}
+    for name in sys.argv[1:] or families:
+        family = Family(name)
+        families[name](family)
+        family.save()
