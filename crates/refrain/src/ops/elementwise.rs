@@ -291,7 +291,7 @@ fn run_into<T: Stored, N: Number>(
             start += len;
         }
     };
-    if whole <= TILE * TILES_A_TASK || crate::device::cpu::parallel::is_nested() {
+    if whole <= TILE * TILES_A_TASK || !crate::device::cpu::parallel::allowed() {
         out.chunks_mut(piece_memory).enumerate().for_each(body);
     } else {
         out.par_chunks_mut(piece_memory).enumerate().for_each(body);

@@ -8,7 +8,7 @@ pub(crate) mod simd;
 
 use super::args::{HostArgs, copy_in, copy_out};
 use super::driver::{Block, Driver};
-use super::launch::Launch;
+use super::launch::{Launch, Operand};
 use crate::error::Result;
 use pool::Pool;
 
@@ -56,9 +56,13 @@ impl Driver for Cpu {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        // SAFETY: the door verified the launch and holds the locks of its storages until this
-        // returns; the pool's blocks are initialised host memory.
-        let mut args = unsafe { HostArgs::new(launch) };
-        launch.kernel.host(&mut args)
+        let bytes = |o: &Operand<'_>| o.layout.numel() * o.dtype.size();
+        let all = launch.reads.iter().chain(launch.writes.iter().map(|(o, _)| o));
+        parallel::run(all.map(bytes).sum(), || {
+            // SAFETY: the door verified the launch and holds the locks of its storages until this
+            // returns; the pool's blocks are initialised host memory.
+            let mut args = unsafe { HostArgs::new(launch) };
+            launch.kernel.host(&mut args)
+        })
     }
 }

@@ -1,8 +1,49 @@
-//! When kernels may use more than one thread.
+//! The threads that kernels run on.
+//!
+//! Kernels have a pool of their own. A thread of that pool never waits for a lock of a storage, so a
+//! launch that holds locks always comes to its end, whatever threads of the user wait for them; and a
+//! user's pool never has one of its tasks picked up in the middle of a launch.
 
-/// Whether this thread belongs to a thread pool already. A kernel then stays on it: waiting for
-/// other threads would let it pick up other work of the pool, which may want the locks that the
-/// launch holds.
-pub(crate) fn is_nested() -> bool {
-    rayon::current_thread_index().is_some()
+use std::sync::OnceLock;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Launches that touch fewer bytes stay on the calling thread.
+const SMALL: usize = 1 << 15;
+
+/// The pool: as many threads as rayon's global pool has (`RAYON_NUM_THREADS`, or what the program set).
+/// `None` if the system gives no threads; kernels then run on the calling thread.
+fn pool() -> Option<&'static ThreadPool> {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    POOL.get_or_init(|| {
+        ThreadPoolBuilder::new()
+            .num_threads(rayon::current_num_threads())
+            .thread_name(|i| format!("refrain-cpu-{i}"))
+            .build()
+            .ok()
+    })
+    .as_ref()
+}
+
+/// Whether this thread is one of the kernels' own: only then may a kernel split its work.
+pub(crate) fn allowed() -> bool {
+    rayon::current_thread_index().is_some() && pool().is_some_and(|p| p.current_thread_index().is_some())
+}
+
+/// Runs a kernel that touches `bytes` bytes where it may use all threads.
+pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R {
+    match pool() {
+        Some(pool) if bytes >= SMALL && pool.current_num_threads() > 1 => {
+            if rayon::current_thread_index().is_none() {
+                return pool.install(kernel);
+            }
+            // A worker of another pool would run its pool's tasks while it waits, and these may want
+            // the locks that this launch holds: let a plain thread wait instead.
+            std::thread::scope(|scope| {
+                let done = scope.spawn(|| pool.install(kernel)).join();
+                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        }
+        _ => kernel(),
+    }
 }

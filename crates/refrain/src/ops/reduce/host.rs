@@ -43,7 +43,7 @@ fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, 
         y.iter_mut().for_each(|y| store(y, N::ZERO));
         return Ok(());
     }
-    let serial = x.len() <= CHUNK || parallel::is_nested();
+    let serial = x.len() <= CHUNK || !parallel::allowed();
     if inner == 1 && n <= CHUNK {
         // Short rows: several to a task.
         let rows = (CHUNK / n).max(1);
