@@ -94,7 +94,8 @@ pub enum Error {
     /// Two rows have the same time stamp.
     #[error(
         "{file}, line {line}: time stamp {time}{} appears already in line {first}; \
-         remove or average the duplicate rows", of_series(series)
+         remove or average the duplicate rows",
+        of_series(series)
     )]
     Duplicate {
         /// The file.
@@ -111,7 +112,8 @@ pub enum Error {
     /// A time stamp is earlier than the one above it.
     #[error(
         "{file}, line {line}: time stamp {time}{} is earlier than {previous} above it; \
-         sort the rows by time, oldest first", of_series(series)
+         sort the rows by time, oldest first",
+        of_series(series)
     )]
     Order {
         /// The file.
@@ -207,7 +209,9 @@ pub enum Error {
         channel: String,
     },
     /// Values are missing and filling them was forbidden.
-    #[error("{file}: {missing}; fill them before, or allow filling by linear interpolation (without --strict)")]
+    #[error(
+        "{file}: {missing}; fill them before, or allow filling by linear interpolation (without --strict)"
+    )]
     MissingRefused {
         /// The file.
         file: String,

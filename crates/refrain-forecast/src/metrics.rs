@@ -75,7 +75,8 @@ impl ErrorSums {
     fn mean(&self, scale: impl Fn(usize) -> f64) -> Errors {
         let count = self.channels.iter().map(|sums| sums.count).sum::<u64>() as f64;
         let scaled = |of: fn(&Sums) -> f64, power: i32| {
-            let each = self.channels.iter().enumerate().map(|(index, sums)| of(sums) * scale(index).powi(power));
+            let each =
+                self.channels.iter().enumerate().map(|(index, sums)| of(sums) * scale(index).powi(power));
             each.sum::<f64>() / count
         };
         Errors { mse: scaled(|sums| sums.squared, 2), mae: scaled(|sums| sums.absolute, 1) }

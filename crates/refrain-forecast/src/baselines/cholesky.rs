@@ -73,8 +73,9 @@ mod tests {
         let (n, columns) = (13, 3);
         let root: Vec<f64> = (0..n * n).map(|i| ((i * 37) % 17) as f64 / 17.0 - 0.4).collect();
         let row = |i: usize| &root[i * n..][..n];
-        let a: Vec<f64> =
-            (0..n * n).map(|i| dot(row(i / n), row(i % n)) + if i / n == i % n { 0.1 } else { 0.0 }).collect();
+        let a: Vec<f64> = (0..n * n)
+            .map(|i| dot(row(i / n), row(i % n)) + if i / n == i % n { 0.1 } else { 0.0 })
+            .collect();
         let x: Vec<f64> = (0..n * columns).map(|i| i as f64).collect();
         let mut b = vec![0.0; n * columns];
         for (i, j, c) in (0..n * n * columns).map(|k| (k / (n * columns), k / columns % n, k % columns)) {

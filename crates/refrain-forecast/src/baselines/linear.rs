@@ -49,20 +49,36 @@ impl Linear {
         let root = cholesky::factor(&penalty(context), context).ok_or_else(singular)?;
         let gram = |i: usize, j: usize| covariance[i * length + j];
         let gram_root = product(context, context, context, gram, |i, j| root[i * context + j]);
-        let mut system =
-            product(context, context, context, |i, j| root[j * context + i], |i, j| gram_root[i * context + j]);
+        let mut system = product(
+            context,
+            context,
+            context,
+            |i, j| root[j * context + i],
+            |i, j| gram_root[i * context + j],
+        );
         system.iter_mut().step_by(context + 1).for_each(|diagonal| *diagonal += ridge);
         let system = cholesky::factor(&system, context).ok_or_else(singular)?;
-        let mut solution =
-            product(context, context, horizon, |i, j| root[j * context + i], |i, h| covariance[i * length + context + h]);
+        let mut solution = product(
+            context,
+            context,
+            horizon,
+            |i, j| root[j * context + i],
+            |i, h| covariance[i * length + context + h],
+        );
         cholesky::solve(&system, context, &mut solution, horizon);
-        let weights =
-            product(context, context, horizon, |i, j| root[i * context + j], |i, h| solution[i * horizon + h]);
+        let weights = product(
+            context,
+            context,
+            horizon,
+            |i, j| root[i * context + j],
+            |i, h| solution[i * horizon + h],
+        );
 
         let mut linear = Linear { weights, bias: vec![0.0; horizon] };
         let mut at_mean = vec![0.0; horizon];
         linear.forecast(&mean[..context], &mut at_mean);
-        linear.bias = mean[context..].iter().zip(&at_mean).map(|(horizon, mapped)| horizon - mapped).collect();
+        linear.bias =
+            mean[context..].iter().zip(&at_mean).map(|(horizon, mapped)| horizon - mapped).collect();
         Ok(linear)
     }
 }
@@ -183,7 +199,8 @@ mod tests {
     /// Two channels of a noisy season with a trend, already about standardised.
     fn values(rows: usize) -> Vec<f64> {
         let noise = |i: usize| ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5;
-        let value = |t: usize, c: usize| (t as f64 * 0.7 + c as f64).sin() + t as f64 * 0.01 + noise(2 * t + c);
+        let value =
+            |t: usize, c: usize| (t as f64 * 0.7 + c as f64).sin() + t as f64 * 0.01 + noise(2 * t + c);
         (0..rows * 2).map(|i| value(i / 2, i % 2)).collect()
     }
 

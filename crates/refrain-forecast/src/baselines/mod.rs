@@ -25,7 +25,13 @@ pub trait Baseline: Sync {
 ///
 /// # Panics
 /// If the part reaches past the values.
-pub fn evaluate(baseline: &dyn Baseline, values: &[f64], channels: usize, split: &Split, part: &Part) -> ErrorSums {
+pub fn evaluate(
+    baseline: &dyn Baseline,
+    values: &[f64],
+    channels: usize,
+    split: &Split,
+    part: &Part,
+) -> ErrorSums {
     const WINDOWS_A_TASK: usize = 256;
     let columns = columns(values, channels, part);
     let tasks = part.windows.div_ceil(WINDOWS_A_TASK);
@@ -64,13 +70,20 @@ mod tests {
         let (channels, rows) = (3, 700);
         let values: Vec<f64> = (0..rows * channels).map(|i| ((i * 7919) % 101) as f64 / 10.0).collect();
         let part = Part { rows: 20..rows, windows: rows - 20 - 5 - 2 + 1 };
-        let split = Split { context: 5, horizon: 2, train: part.clone(), validation: part.clone(), test: part.clone() };
+        let split = Split {
+            context: 5,
+            horizon: 2,
+            train: part.clone(),
+            validation: part.clone(),
+            test: part.clone(),
+        };
         let got = evaluate(&LastValue, &values, channels, &split, &part).standardised();
         let (mut squared, mut absolute, mut count) = (0.0, 0.0, 0.0);
         for last in 20 + 4..rows - 2 {
             for step in 1..=2 {
                 for channel in 0..channels {
-                    let error: f64 = values[last * channels + channel] - values[(last + step) * channels + channel];
+                    let error: f64 =
+                        values[last * channels + channel] - values[(last + step) * channels + channel];
                     squared += error * error;
                     absolute += error.abs();
                     count += 1.0;

@@ -27,7 +27,8 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
     // Spreadsheets put a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header: Vec<String> = reader.headers().map_err(|error| broken(error, file))?.iter().map(str::to_owned).collect();
+    let header: Vec<String> =
+        reader.headers().map_err(|error| broken(error, file))?.iter().map(str::to_owned).collect();
     if header.is_empty() || text.trim().is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
     }
@@ -154,13 +155,22 @@ impl<'a> Stamps<'a> {
         Ok(time)
     }
 
-    fn check_order(&self, previous: Option<(DateTime, u64)>, (time, line): (DateTime, u64), id: Option<&str>) -> Result<()> {
-        let Some((previous, first)) = previous else { return Ok(()) };
+    fn check_order(
+        &self,
+        previous: Option<(DateTime, u64)>,
+        (time, line): (DateTime, u64),
+        id: Option<&str>,
+    ) -> Result<()> {
+        let Some((previous, first)) = previous else {
+            return Ok(());
+        };
         let format = |time| time::format(time, self.zoned == Some(true));
         let (file, series) = (self.file.to_owned(), id.map(str::to_owned));
         match time.cmp(&previous) {
             std::cmp::Ordering::Greater => Ok(()),
-            std::cmp::Ordering::Equal => Err(Error::Duplicate { file, line, first, time: format(time), series }),
+            std::cmp::Ordering::Equal => {
+                Err(Error::Duplicate { file, line, first, time: format(time), series })
+            }
             std::cmp::Ordering::Less => {
                 Err(Error::Order { file, line, time: format(time), previous: format(previous), series })
             }
@@ -210,7 +220,9 @@ impl Numbers {
 
     fn check(self, names: &[String], file: &str) -> Result<()> {
         for (column, name) in self.columns.into_iter().zip(names) {
-            let Some((line, text, count)) = column.bad else { continue };
+            let Some((line, text, count)) = column.bad else {
+                continue;
+            };
             let (file, name) = (file.to_owned(), name.clone());
             return Err(if column.numbers == 0 {
                 Error::TextColumn { file, line, column: name, text }
@@ -244,5 +256,9 @@ fn broken(error: csv::Error, file: &str) -> Error {
 /// Cells in messages stay readable, whatever they hold.
 fn shorten(cell: &str) -> String {
     const LONGEST: usize = 40;
-    if cell.chars().count() <= LONGEST { cell.to_owned() } else { cell.chars().take(LONGEST).chain("...".chars()).collect() }
+    if cell.chars().count() <= LONGEST {
+        cell.to_owned()
+    } else {
+        cell.chars().take(LONGEST).chain("...".chars()).collect()
+    }
 }

@@ -72,7 +72,13 @@ pub(super) fn onto_grid(table: Table) -> Result<(Series, usize)> {
     // One wrong year would otherwise ask for a grid of any size.
     if missing > rows.len() as u64 {
         let after_longest = (1..rows.len()).max_by_key(|&index| rows[index] - rows[index - 1]).unwrap_or(0);
-        return Err(Error::Sparse { file, line: lines[after_longest], missing, expected, step: step.to_string() });
+        return Err(Error::Sparse {
+            file,
+            line: lines[after_longest],
+            missing,
+            expected,
+            step: step.to_string(),
+        });
     }
     let channels = names.len();
     let grid = if missing == 0 {

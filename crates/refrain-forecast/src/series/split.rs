@@ -69,7 +69,9 @@ impl Split {
             return Err(refuse((problem, "both must be at least 1")));
         }
         let [train, validation, test] = match *rule {
-            SplitRule::Fractions { train, validation, test } => fractions(series.rows(), train, validation, test),
+            SplitRule::Fractions { train, validation, test } => {
+                fractions(series.rows(), train, validation, test)
+            }
             SplitRule::Ett => ett(series.rows(), series.time().step()),
         }
         .map_err(refuse)?;
@@ -78,7 +80,15 @@ impl Split {
             let needed = context.saturating_add(horizon);
             if rows.len() < needed {
                 let file = series.file().to_owned();
-                return Err(Error::TooShort { file, part: name, rows: rows.len(), look_back, context, horizon, needed });
+                return Err(Error::TooShort {
+                    file,
+                    part: name,
+                    rows: rows.len(),
+                    look_back,
+                    context,
+                    horizon,
+                    needed,
+                });
             }
             Ok(Part { windows: rows.len() - needed + 1, rows })
         };
@@ -108,11 +118,15 @@ fn fractions(rows: usize, train: f64, validation: f64, test: f64) -> Lengths {
 fn ett(rows: usize, step: Step) -> Lengths {
     const USE_FRACTIONS: &str = "split it by fractions";
     let Some(month) = step.in_days(30) else {
-        return Err((format!("a step of {step} does not divide the 30 days of the ETT convention"), USE_FRACTIONS));
+        return Err((
+            format!("a step of {step} does not divide the 30 days of the ETT convention"),
+            USE_FRACTIONS,
+        ));
     };
     let needed = month.saturating_mul(20);
     if rows < needed {
-        let problem = format!("the ETT convention needs {needed} rows (20 months of 30 days), there are {rows}");
+        let problem =
+            format!("the ETT convention needs {needed} rows (20 months of 30 days), there are {rows}");
         return Err((problem, USE_FRACTIONS));
     }
     Ok([12 * month, 4 * month, 4 * month])

@@ -62,14 +62,23 @@ impl Step {
     /// shorter than a day the day, else the hour, else the minute; 1 where none is whole and short enough.
     pub fn season(self, longest: usize) -> usize {
         let cycles: &[i64] = match self {
-            Step::Months(months) if months < 12 && 12 % months == 0 => return fits(12 / i64::from(months), longest),
+            Step::Months(months) if months < 12 && 12 % months == 0 => {
+                return fits(12 / i64::from(months), longest);
+            }
             Step::Months(_) => return 1,
             Step::Nanoseconds(step) if step == 7 * DAY => return fits(52, longest),
             Step::Nanoseconds(DAY) => &[7 * DAY],
             Step::Nanoseconds(_) => &[DAY, 3600 * SECOND, 60 * SECOND],
         };
-        let Step::Nanoseconds(step) = self else { return 1 };
-        cycles.iter().filter(|&cycle| cycle % step == 0).map(|cycle| fits(cycle / step, longest)).max().unwrap_or(1)
+        let Step::Nanoseconds(step) = self else {
+            return 1;
+        };
+        cycles
+            .iter()
+            .filter(|&cycle| cycle % step == 0)
+            .map(|cycle| fits(cycle / step, longest))
+            .max()
+            .unwrap_or(1)
     }
 
     /// Number of steps in so many days, if whole.
@@ -90,10 +99,12 @@ impl fmt::Display for Step {
         let (count, unit) = match *self {
             Step::Months(months) if months % 12 == 0 => (i64::from(months / 12), "year"),
             Step::Months(months) => (i64::from(months), "month"),
-            Step::Nanoseconds(step) => [(DAY, "day"), (3600 * SECOND, "hour"), (60 * SECOND, "minute"), (SECOND, "second")]
-                .into_iter()
-                .find(|(unit, _)| step % unit == 0)
-                .map_or((step, "nanosecond"), |(unit, name)| (step / unit, name)),
+            Step::Nanoseconds(step) => {
+                [(DAY, "day"), (3600 * SECOND, "hour"), (60 * SECOND, "minute"), (SECOND, "second")]
+                    .into_iter()
+                    .find(|(unit, _)| step % unit == 0)
+                    .map_or((step, "nanosecond"), |(unit, name)| (step / unit, name))
+            }
         };
         write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
     }
@@ -134,7 +145,9 @@ impl TimeAxis {
             }
             Step::Months(step) => {
                 let months = i64::from(step).saturating_mul(i64::try_from(row).unwrap_or(i64::MAX));
-                let Ok(span) = Span::new().try_months(months) else { return DateTime::MAX };
+                let Ok(span) = Span::new().try_months(months) else {
+                    return DateTime::MAX;
+                };
                 let time = self.start.saturating_add(span);
                 // A series of month ends: 30 June is followed by 31 July.
                 if is_month_end(self.start) { time.last_of_month() } else { time }
@@ -181,15 +194,20 @@ pub(super) fn infer_grid(times: &[DateTime]) -> Result<(Step, Vec<u64>), (usize,
 /// than four weeks.
 fn monthly_grid(times: &[DateTime]) -> Option<(Step, Vec<u64>)> {
     let first = times[0];
-    let same_day = times.iter().all(|time| time.day() == first.day()) || times.iter().all(|&time| is_month_end(time));
-    let apart = times.windows(2).all(|pair| pair[1].duration_since(pair[0]) >= SignedDuration::from_hours(28 * 24));
+    let same_day =
+        times.iter().all(|time| time.day() == first.day()) || times.iter().all(|&time| is_month_end(time));
+    let apart =
+        times.windows(2).all(|pair| pair[1].duration_since(pair[0]) >= SignedDuration::from_hours(28 * 24));
     if !same_day || !apart || times.iter().any(|time| time.time() != first.time()) {
         return None;
     }
     let month = |time: DateTime| i64::from(time.year()) * 12 + i64::from(time.month());
-    let step = i64::try_from(most_common(times.windows(2).map(|pair| i128::from(month(pair[1]) - month(pair[0]))))).ok()?;
+    let step =
+        i64::try_from(most_common(times.windows(2).map(|pair| i128::from(month(pair[1]) - month(pair[0])))))
+            .ok()?;
     let rows = times.iter().map(|&time| month(time) - month(first));
-    let rows = rows.map(|months| (months % step == 0).then_some((months / step) as u64)).collect::<Option<_>>()?;
+    let rows =
+        rows.map(|months| (months % step == 0).then_some((months / step) as u64)).collect::<Option<_>>()?;
     Some((Step::Months(i32::try_from(step).ok()?), rows))
 }
 
@@ -214,14 +232,23 @@ mod tests {
     #[test]
     fn common_forms_of_time_stamps() {
         let midnight = date(2016, 7, 1).at(0, 0, 0, 0);
-        for text in ["2016-07-01 00:00:00", "2016-07-01T00:00", "2016-07-01", "2016/07/01 00:00", "2016/07/01", "2016-07"] {
+        for text in [
+            "2016-07-01 00:00:00",
+            "2016-07-01T00:00",
+            "2016-07-01",
+            "2016/07/01 00:00",
+            "2016/07/01",
+            "2016-07",
+        ] {
             assert_eq!(parse(text), Some(Stamp { time: midnight, zoned: false }), "{text}");
         }
         for text in ["2016-07-01T00:00:00Z", "2016-07-01 02:00:00+02:00", "2016-06-30T19:00:00-05:00"] {
             assert_eq!(parse(text), Some(Stamp { time: midnight, zoned: true }), "{text}");
         }
         assert_eq!(time("2016-07-01 00:00:00.250"), date(2016, 7, 1).at(0, 0, 0, 250_000_000));
-        for text in ["", "EWR", "17", "20160701", "1467331200", "01/07/2016", "2016-13-01", "2016-02-30", "12.5"] {
+        for text in
+            ["", "EWR", "17", "20160701", "1467331200", "01/07/2016", "2016-13-01", "2016-02-30", "12.5"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
     }
@@ -237,9 +264,11 @@ mod tests {
 
     #[test]
     fn the_step_is_the_most_common_difference() {
-        let times = ["2020-01-01 00:00", "2020-01-01 02:00", "2020-01-01 03:00", "2020-01-01 04:00"].map(time);
+        let times =
+            ["2020-01-01 00:00", "2020-01-01 02:00", "2020-01-01 03:00", "2020-01-01 04:00"].map(time);
         assert_eq!(infer_grid(&times), Ok((Step::seconds(3600), vec![0, 2, 3, 4])));
-        let times = ["2020-01-01 00:00", "2020-01-01 01:00", "2020-01-01 02:00", "2020-01-01 02:20"].map(time);
+        let times =
+            ["2020-01-01 00:00", "2020-01-01 01:00", "2020-01-01 02:00", "2020-01-01 02:20"].map(time);
         assert_eq!(infer_grid(&times), Err((3, Step::seconds(3600))));
     }
 
@@ -251,9 +280,10 @@ mod tests {
         let (step, rows) = infer_grid(&ends).unwrap();
         let axis = TimeAxis::new(ends[0], step, false);
         assert_eq!((step, rows), (Step::Months(1), vec![0, 1, 2]));
-        assert_eq!([0, 1, 2, 12].map(|row| axis.format(row)[..10].to_owned()), [
-            "2019-02-28", "2019-03-31", "2019-04-30", "2020-02-29"
-        ]);
+        assert_eq!(
+            [0, 1, 2, 12].map(|row| axis.format(row)[..10].to_owned()),
+            ["2019-02-28", "2019-03-31", "2019-04-30", "2020-02-29"]
+        );
         let quarters = ["2019-01-01", "2019-04-01", "2019-07-01"].map(time);
         assert_eq!(infer_grid(&quarters), Ok((Step::Months(3), vec![0, 1, 2])));
         let weeks = ["2019-01-01", "2019-01-08", "2019-01-15"].map(time);
@@ -288,7 +318,8 @@ mod tests {
 
     #[test]
     fn steps_read_well() {
-        let text = [Step::seconds(3600), Step::seconds(900), Step::Months(12), Step::Nanoseconds(5)].map(|s| s.to_string());
+        let text = [Step::seconds(3600), Step::seconds(900), Step::Months(12), Step::Nanoseconds(5)]
+            .map(|s| s.to_string());
         assert_eq!(text, ["1 hour", "15 minutes", "1 year", "5 nanoseconds"]);
     }
 }
