@@ -167,6 +167,14 @@ pub enum Error {
         /// Number of different time stamps.
         rows: usize,
     },
+    /// A row of the long format says not which series it belongs to.
+    #[error("{file}, line {line}, column `unique_id`: empty; name the series that the row belongs to")]
+    MissingId {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+    },
     /// No cell of a column is a number.
     #[error(
         "{file}, line {line}, column `{column}`: {text:?}, and no number in the whole column; \

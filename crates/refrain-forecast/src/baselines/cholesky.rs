@@ -12,8 +12,7 @@ pub(super) fn factor(a: &[f64], n: usize) -> Option<Vec<f64>> {
             row[j] = (a[i * n + j] - dot(&row[..j], &other[..j])) / other[j];
         }
         let pivot = a[i * n + i] - dot(&row[..i], &row[..i]);
-        // NaN is not positive either.
-        if !(pivot > 0.0) {
+        if pivot.is_nan() || pivot <= 0.0 {
             return None;
         }
         row[i] = pivot.sqrt();

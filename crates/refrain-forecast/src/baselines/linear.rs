@@ -111,7 +111,7 @@ impl Moments {
     /// by two terms and no window is visited: O(rows length + length^2) a channel.
     fn of(values: &[f64], channels: usize, part: &Part, length: usize) -> Moments {
         let windows = part.windows;
-        let of_channels: Vec<(Vec<f64>, Vec<f64>)> = columns(values, channels, part)
+        let sums: Vec<(Vec<f64>, Vec<f64>)> = columns(values, channels, part)
             .into_par_iter()
             .map(|x| {
                 let mut sums = vec![x[..windows].iter().sum::<f64>(); length];
@@ -131,14 +131,13 @@ impl Moments {
             })
             .collect();
         let count = (windows * channels) as f64;
-        let total = |index: usize, of: fn(&(Vec<f64>, Vec<f64>)) -> &[f64]| {
-            of_channels.iter().map(|channel| of(channel)[index]).sum::<f64>() / count
-        };
-        let mean: Vec<f64> = (0..length).map(|i| total(i, |channel| &channel.0)).collect();
+        let mean: Vec<f64> =
+            (0..length).map(|i| sums.iter().map(|(of, _)| of[i]).sum::<f64>() / count).collect();
         let mut covariance = vec![0.0; length * length];
         for i in 0..length {
             for j in i..length {
-                let value = total(i * length + j, |channel| &channel.1) - mean[i] * mean[j];
+                let products = sums.iter().map(|(_, of)| of[i * length + j]).sum::<f64>();
+                let value = products / count - mean[i] * mean[j];
                 covariance[i * length + j] = value;
                 covariance[j * length + i] = value;
             }

@@ -63,7 +63,7 @@ fn check_header(header: &[String], file: &str) -> Result<()> {
 
 fn read_wide(mut reader: Reader, mut names: Vec<String>, file: &str) -> Result<Table> {
     let is_time = |name: &&str| names.iter().position(|column| column.eq_ignore_ascii_case(name));
-    let time_column = TIME_COLUMNS.iter().find_map(|name| is_time(name)).unwrap_or(0);
+    let time_column = TIME_COLUMNS.iter().find_map(is_time).unwrap_or(0);
     let time_name = names.remove(time_column);
     let mut stamps = Stamps::new(file, time_name);
     let mut numbers = Numbers::new(names.len());
@@ -105,6 +105,9 @@ fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table>
         let record = record.map_err(|error| broken(error, file))?;
         let line = line_of(&record);
         let id = record.get(id_place).unwrap_or_default();
+        if id.is_empty() {
+            return Err(Error::MissingId { file: file.to_owned(), line });
+        }
         let channel = *channels.entry(id.to_owned()).or_insert_with(|| {
             names.push(id.to_owned());
             last.push(None);

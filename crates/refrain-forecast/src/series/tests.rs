@@ -147,6 +147,12 @@ fn time_stamps_that_are_none() {
 }
 
 #[test]
+fn rows_of_no_series() {
+    let (error, message) = refusal("unique_id,ds,y\nA,2020-01-01,1\n,2020-01-01,1\n");
+    assert!(matches!(error, Error::MissingId { line: 3, .. }), "{message}");
+}
+
+#[test]
 fn zones_on_some_rows_only() {
     let (error, message) = refusal("time,a\n2020-01-01T00:00:00Z,1\n2020-01-01T01:00:00,2\n");
     assert!(matches!(error, Error::MixedZones { line: 3, zoned: false, .. }), "{message}");
@@ -312,4 +318,38 @@ fn the_bundled_series() {
     assert_eq!(pressure.count, 971);
     assert!(series.names().iter().all(|name| crate::data::nyc_weather_unit(name).is_some()));
     assert!(series.values().iter().all(|value| (-20.0..1100.0).contains(value)));
+}
+
+proptest::proptest! {
+    /// Whatever the file holds, it is a series without holes or an error that names the file.
+    #[test]
+    fn no_file_panics(
+        header in proptest::sample::select(vec!["time,a,b", "unique_id,ds,y", "a,b,date", ""]),
+        cells in proptest::collection::vec(proptest::sample::select(vec![
+            "2020-01-01", "2020-01-02", "2020-01-31", "2020-02-29 00:00", "2020-03-31", "2020-01-01T00:00:00Z", "2020-01",
+            "9999-12-31", "-009999-01-01", "9999-12-31T23:59:59-10:00", "1", "2.5", "-1e30", "1e300", "NA", "", "x", "\"",
+            "\n", ",", ",", "\n", ",", "é", "\u{0}",
+        ]), 0..40),
+    ) {
+        let text = format!("{header}\n{}", cells.concat());
+        match read(&text) {
+            Ok((series, _)) => {
+                proptest::prop_assert!(series.values().iter().all(|value| value.is_finite()));
+                proptest::prop_assert_eq!(series.rows() * series.channels(), series.values().len());
+            }
+            Err(error) => proptest::prop_assert!(error.to_string().contains("a.csv"), "{error}"),
+        }
+    }
+
+    #[test]
+    fn rows_of_good_and_bad_cells(rows in proptest::collection::vec((
+        proptest::sample::select(vec!["2020-01-01", "2020-01-02", "2020-01-04", "2020-02-01", "2020-03-01", "2021-01-01"]),
+        proptest::sample::select(vec!["1", "2", "NA", "", "7", "x"]),
+    ), 1..7)) {
+        let rows: Vec<String> = rows.iter().map(|(time, cell)| format!("{time},{cell}\n")).collect();
+        if let Ok((series, report)) = read(&format!("time,a\n{}", rows.concat())) {
+            proptest::prop_assert!(series.values().iter().all(|value| (1.0..=7.0).contains(value)));
+            proptest::prop_assert_eq!((report.rows_read, report.rows_read + report.gap_rows), (rows.len(), series.rows()));
+        }
+    }
 }
