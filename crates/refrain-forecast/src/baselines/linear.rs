@@ -107,43 +107,49 @@ struct Moments {
 }
 
 impl Moments {
-    /// Neighbouring windows differ by one value at each end, so each product follows from its upper left neighbour
-    /// by two terms and no window is visited: O(rows length + length^2) a channel.
     fn of(values: &[f64], channels: usize, part: &Part, length: usize) -> Moments {
         let windows = part.windows;
-        let sums: Vec<(Vec<f64>, Vec<f64>)> = columns(values, channels, part)
-            .into_par_iter()
-            .map(|x| {
-                let mut sums = vec![x[..windows].iter().sum::<f64>(); length];
-                let mut products = vec![0.0; length * length];
-                for lag in 0..length {
-                    products[lag] = cholesky::dot(&x[..windows], &x[lag..lag + windows]);
-                }
-                for i in 1..length {
-                    sums[i] = sums[i - 1] + x[windows + i - 1] - x[i - 1];
-                    for j in i..length {
-                        products[i * length + j] = products[(i - 1) * length + j - 1]
-                            + x[windows + i - 1] * x[windows + j - 1]
-                            - x[i - 1] * x[j - 1];
-                    }
-                }
-                (sums, products)
-            })
-            .collect();
+        let (mut mean, mut covariance) = (vec![0.0; length], vec![0.0; length * length]);
+        // In groups, so that a thousand channels do not hold a thousand matrices at once.
+        for group in columns(values, channels, part).chunks(16) {
+            let sums: Vec<_> = group.par_iter().map(|x| window_sums(x, windows, length)).collect();
+            for (of_channel, products) in &sums {
+                mean.iter_mut().zip(of_channel).for_each(|(sum, more)| *sum += more);
+                covariance.iter_mut().zip(products).for_each(|(sum, more)| *sum += more);
+            }
+        }
         let count = (windows * channels) as f64;
-        let mean: Vec<f64> =
-            (0..length).map(|i| sums.iter().map(|(of, _)| of[i]).sum::<f64>() / count).collect();
-        let mut covariance = vec![0.0; length * length];
+        mean.iter_mut().for_each(|sum| *sum /= count);
         for i in 0..length {
             for j in i..length {
-                let products = sums.iter().map(|(_, of)| of[i * length + j]).sum::<f64>();
-                let value = products / count - mean[i] * mean[j];
+                let value = covariance[i * length + j] / count - mean[i] * mean[j];
                 covariance[i * length + j] = value;
                 covariance[j * length + i] = value;
             }
         }
         Moments { mean, covariance, length }
     }
+}
+
+/// The sum of all windows of a channel, and the sum of their products (upper triangle).
+///
+/// Neighbouring windows differ by one value at each end, so each product follows from its upper left neighbour by
+/// two terms and no window is visited: O(rows length + length^2).
+fn window_sums(x: &[f64], windows: usize, length: usize) -> (Vec<f64>, Vec<f64>) {
+    let mut sums = vec![x[..windows].iter().sum::<f64>(); length];
+    let mut products = vec![0.0; length * length];
+    for lag in 0..length {
+        products[lag] = cholesky::dot(&x[..windows], &x[lag..lag + windows]);
+    }
+    for i in 1..length {
+        let (entering, leaving) = (x[windows + i - 1], x[i - 1]);
+        sums[i] = sums[i - 1] + entering - leaving;
+        for j in i..length {
+            products[i * length + j] =
+                products[(i - 1) * length + j - 1] + entering * x[windows + j - 1] - leaving * x[j - 1];
+        }
+    }
+    (sums, products)
 }
 
 /// The moving average `A` [n, n] as a matrix, the ends repeated beyond the context.
