@@ -244,6 +244,16 @@ mod tests {
     }
 
     #[test]
+    fn the_moving_average_is_centred_and_repeats_the_ends() {
+        let x: Vec<f64> = (0..40).map(|t| f64::from(t * t)).collect();
+        let average = moving_average(x.len());
+        for (at, row) in average.chunks_exact(x.len()).enumerate() {
+            let padded = (at as i32 - 12..=at as i32 + 12).map(|t| x[t.clamp(0, 39) as usize]);
+            assert!((cholesky::dot(row, &x) - padded.sum::<f64>() / 25.0).abs() < 1e-9, "at {at}");
+        }
+    }
+
+    #[test]
     fn equals_the_two_maps_fitted_window_by_window() {
         for context in [7, 40] {
             let (rows, horizon, ridge) = (220, 3, 0.05);

@@ -24,8 +24,6 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
         file: file.to_owned(),
         line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() as u64,
     })?;
-    // Spreadsheets put a byte order mark first.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header: Vec<String> =
         reader.headers().map_err(|error| broken(error, file))?.iter().map(str::to_owned).collect();

@@ -78,6 +78,9 @@ fn gaps_and_missing_values_are_filled_and_counted() {
     assert_eq!(report.to_string(), "2 rows and 5 values missing (a: 2, b: 3)");
     assert_eq!(serde_json::to_value(&report).unwrap()["missing"][0]["count"], 2);
 
+    let (_, report) = read("time,a\n2020-01-01,1\n2020-01-02,2\n2020-01-04,3\n").unwrap();
+    assert_eq!(report, ReadReport { rows_read: 3, gap_rows: 1, missing: vec![] });
+
     let strict = Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions { strict: true }).unwrap_err();
     assert!(matches!(strict, Error::MissingRefused { .. }));
     assert!(strict.to_string().contains("2 rows and 5 values missing (a: 2, b: 3)"), "{strict}");
