@@ -154,6 +154,20 @@ mod tests {
     }
 
     #[test]
+    fn the_vertical_axis_covers_every_curve() {
+        let (flat, high) = ([0.0; 50], [1000.0; 24]);
+        let base = Panel { seasonal_naive: &flat, forecast: &flat, ..panel(&flat, &flat, true) };
+        for panel in [
+            Panel { context: &high, ..base },
+            Panel { truth: &high, ..base },
+            Panel { forecast: &high, ..base },
+            Panel { seasonal_naive: &high, ..base },
+        ] {
+            assert!(forecast_svg("t", &axis(), 50, &[panel]).contains(">1000</text>"), "{panel:?}");
+        }
+    }
+
+    #[test]
     fn the_future_has_no_truth() {
         let values: Vec<f64> = (0..50).map(f64::from).collect();
         let svg = forecast_svg("t", &axis(), 50, &[panel(&values, &values, false)]);

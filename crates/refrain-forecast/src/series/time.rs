@@ -267,6 +267,7 @@ mod tests {
         let times =
             ["2020-01-01 00:00", "2020-01-01 02:00", "2020-01-01 03:00", "2020-01-01 04:00"].map(time);
         assert_eq!(infer_grid(&times), Ok((Step::seconds(3600), vec![0, 2, 3, 4])));
+        assert_eq!(infer_grid(&times[..3]), Ok((Step::seconds(3600), vec![0, 2, 3])), "the smaller of two");
         let times =
             ["2020-01-01 00:00", "2020-01-01 01:00", "2020-01-01 02:00", "2020-01-01 02:20"].map(time);
         assert_eq!(infer_grid(&times), Err((3, Step::seconds(3600))));
