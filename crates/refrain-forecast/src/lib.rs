@@ -1,1 +1,31 @@
-//! Time-series forecasting.
+//! Time-series forecasting: reading and checking a series, splitting and standardising it, the naive
+//! and linear baselines, the errors of a forecast, and its plots.
+//!
+//! ```
+//! use refrain_forecast::baselines::{LastValue, evaluate};
+//! use refrain_forecast::series::{ReadOptions, Scaler, Series, Split, SplitRule};
+//!
+//! let (series, report) = Series::from_csv(
+//!     refrain_forecast::data::nyc_weather(),
+//!     refrain_forecast::data::NYC_WEATHER,
+//!     &ReadOptions::default(),
+//! )?;
+//! assert_eq!((series.rows(), series.channels()), (8730, 18));
+//! assert_eq!(report.gap_rows, 16);
+//!
+//! let split = Split::new(&series, &SplitRule::default(), 336, 96)?;
+//! let scaler = Scaler::fit(&series, split.train.rows.clone())?;
+//! let standardised = scaler.transform(series.values());
+//! let errors = evaluate(&LastValue, &standardised, series.channels(), &split, &split.test);
+//! assert!(errors.standardised().mse > 0.0);
+//! # Ok::<(), refrain_forecast::Error>(())
+//! ```
+
+pub mod baselines;
+pub mod data;
+mod error;
+pub mod metrics;
+pub mod plot;
+pub mod series;
+
+pub use error::{Error, Result};

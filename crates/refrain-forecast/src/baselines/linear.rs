@@ -1,0 +1,288 @@
+//! A linear model of the context, fitted in closed form.
+
+use super::{Baseline, cholesky, columns};
+use crate::series::{Part, Split};
+use crate::{Error, Result};
+use rayon::prelude::*;
+
+/// The linear forecaster of Zeng et al., "Are Transformers Effective for Time Series Forecasting?" (AAAI 2023),
+/// DLinear with weights shared by the channels: the context splits into a moving average and the rest, each has
+/// its own linear map to the horizon. Trained not by gradient descent but by ridge regression over all training
+/// windows, solved exactly, so it has no seed and no epochs.
+///
+/// With the moving average as a matrix `A` [context, context], the two maps see `F x` where `F = [A; I - A]`,
+/// and every pair of maps acts as one map `W` on `x`. The ridge on the pair, `|W_trend|^2 + |W_rest|^2`, is for
+/// the best pair of a given `W` equal to `tr(W P^-1 W')` with `P = F'F`. So it suffices to solve for `W`, with a
+/// system of size context and not twice that: `W (G + n ridge P^-1) = C`, where `G` and `C` are the products of
+/// the centred contexts with themselves and with the centred horizons, summed over the n windows.
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weights: Vec<f64>, // (context, horizon)
+    bias: Vec<f64>,    // (horizon)
+}
+
+/// Width of the moving average, as in the paper.
+const KERNEL: usize = 25;
+
+impl Linear {
+    /// Penalty on the squared weights, relative to the mean squared error.
+    pub const RIDGE: f64 = 1e-3;
+
+    /// Fits to every window of the training part; `values` are standardised, row-major `[rows, channels]`.
+    ///
+    /// # Errors
+    /// [`Error::Baseline`] if the normal equations cannot be solved: the values are not finite.
+    ///
+    /// # Panics
+    /// If the training part reaches past the values.
+    pub fn fit(values: &[f64], channels: usize, split: &Split, ridge: f64) -> Result<Linear> {
+        let Split { context, horizon, train, .. } = split;
+        let (context, horizon) = (*context, *horizon);
+        let Moments { mean, covariance, length } = Moments::of(values, channels, train, context + horizon);
+        let singular = || Error::Baseline {
+            baseline: "linear",
+            problem: "its normal equations have no solution".to_owned(),
+            fix: "look for values that are not finite",
+        };
+
+        // With P = M M', W = C M (M'GM + ridge I)^-1 M'.
+        let root = cholesky::factor(&penalty(context), context).ok_or_else(singular)?;
+        let gram = |i: usize, j: usize| covariance[i * length + j];
+        let gram_root = product(context, context, context, gram, |i, j| root[i * context + j]);
+        let mut system = product(
+            context,
+            context,
+            context,
+            |i, j| root[j * context + i],
+            |i, j| gram_root[i * context + j],
+        );
+        system.iter_mut().step_by(context + 1).for_each(|diagonal| *diagonal += ridge);
+        let system = cholesky::factor(&system, context).ok_or_else(singular)?;
+        let mut solution = product(
+            context,
+            context,
+            horizon,
+            |i, j| root[j * context + i],
+            |i, h| covariance[i * length + context + h],
+        );
+        cholesky::solve(&system, context, &mut solution, horizon);
+        let weights = product(
+            context,
+            context,
+            horizon,
+            |i, j| root[i * context + j],
+            |i, h| solution[i * horizon + h],
+        );
+
+        let mut linear = Linear { weights, bias: vec![0.0; horizon] };
+        let mut at_mean = vec![0.0; horizon];
+        linear.forecast(&mean[..context], &mut at_mean);
+        linear.bias =
+            mean[context..].iter().zip(&at_mean).map(|(horizon, mapped)| horizon - mapped).collect();
+        Ok(linear)
+    }
+}
+
+impl Baseline for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    /// The context has the length that it was fitted with, the forecast at most.
+    fn forecast(&self, context: &[f64], forecast: &mut [f64]) {
+        forecast.copy_from_slice(&self.bias[..forecast.len()]);
+        for (&value, weights) in context.iter().zip(self.weights.chunks_exact(self.bias.len())) {
+            for (sum, weight) in forecast.iter_mut().zip(weights) {
+                *sum += value * weight;
+            }
+        }
+    }
+}
+
+/// Mean and covariance of whole windows (context and horizon) over all windows and channels.
+struct Moments {
+    mean: Vec<f64>,       // (length)
+    covariance: Vec<f64>, // (length, length)
+    length: usize,
+}
+
+impl Moments {
+    fn of(values: &[f64], channels: usize, part: &Part, length: usize) -> Moments {
+        let windows = part.windows;
+        let (mut mean, mut covariance) = (vec![0.0; length], vec![0.0; length * length]);
+        // In groups, so that a thousand channels do not hold a thousand matrices at once.
+        for group in columns(values, channels, part).chunks(16) {
+            let sums: Vec<_> = group.par_iter().map(|x| window_sums(x, windows, length)).collect();
+            for (of_channel, products) in &sums {
+                mean.iter_mut().zip(of_channel).for_each(|(sum, more)| *sum += more);
+                covariance.iter_mut().zip(products).for_each(|(sum, more)| *sum += more);
+            }
+        }
+        let count = (windows * channels) as f64;
+        mean.iter_mut().for_each(|sum| *sum /= count);
+        for i in 0..length {
+            for j in i..length {
+                let value = covariance[i * length + j] / count - mean[i] * mean[j];
+                covariance[i * length + j] = value;
+                covariance[j * length + i] = value;
+            }
+        }
+        Moments { mean, covariance, length }
+    }
+}
+
+/// The sum of all windows of a channel, and the sum of their products (upper triangle).
+///
+/// Neighbouring windows differ by one value at each end, so each product follows from its upper left neighbour by
+/// two terms and no window is visited: O(rows length + length^2).
+fn window_sums(x: &[f64], windows: usize, length: usize) -> (Vec<f64>, Vec<f64>) {
+    let mut sums = vec![x[..windows].iter().sum::<f64>(); length];
+    let mut products = vec![0.0; length * length];
+    for lag in 0..length {
+        products[lag] = cholesky::dot(&x[..windows], &x[lag..lag + windows]);
+    }
+    for i in 1..length {
+        let (entering, leaving) = (x[windows + i - 1], x[i - 1]);
+        sums[i] = sums[i - 1] + entering - leaving;
+        for j in i..length {
+            products[i * length + j] =
+                products[(i - 1) * length + j - 1] + entering * x[windows + j - 1] - leaving * x[j - 1];
+        }
+    }
+    (sums, products)
+}
+
+/// The moving average `A` [n, n] as a matrix, the ends repeated beyond the context.
+fn moving_average(n: usize) -> Vec<f64> {
+    let mut average = vec![0.0; n * n];
+    for row in 0..n {
+        for offset in 0..KERNEL {
+            let column = (row + offset).saturating_sub(KERNEL / 2).min(n - 1);
+            average[row * n + column] += 1.0 / KERNEL as f64;
+        }
+    }
+    average
+}
+
+/// `P = A'A + (I - A)'(I - A)` [n, n], positive definite: nothing is lost by both maps.
+fn penalty(n: usize) -> Vec<f64> {
+    let average = moving_average(n);
+    let trend = |i: usize, j: usize| average[i * n + j];
+    let rest = |i: usize, j: usize| f64::from(i == j) - average[i * n + j];
+    let mut penalty = product(n, n, n, |i, j| trend(j, i), trend);
+    let of_rest = product(n, n, n, |i, j| rest(j, i), rest);
+    penalty.iter_mut().zip(of_rest).for_each(|(sum, more)| *sum += more);
+    penalty
+}
+
+/// `[rows, inner] x [inner, columns]`, row-major, of matrices given by their elements.
+fn product(
+    rows: usize,
+    inner: usize,
+    columns: usize,
+    left: impl Fn(usize, usize) -> f64 + Sync,
+    right: impl Fn(usize, usize) -> f64,
+) -> Vec<f64> {
+    let right: Vec<f64> = (0..inner * columns).map(|index| right(index / columns, index % columns)).collect();
+    let mut out = vec![0.0; rows * columns];
+    out.par_chunks_mut(columns).enumerate().for_each(|(i, row)| {
+        for (j, right) in right.chunks_exact(columns).enumerate() {
+            let factor = left(i, j);
+            // The moving average and the triangular root are mostly zeros.
+            if factor != 0.0 {
+                row.iter_mut().zip(right).for_each(|(sum, value)| *sum += factor * value);
+            }
+        }
+    });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two channels of a noisy season with a trend, already about standardised.
+    fn values(rows: usize) -> Vec<f64> {
+        let noise = |i: usize| ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5;
+        let value =
+            |t: usize, c: usize| (t as f64 * 0.7 + c as f64).sin() + t as f64 * 0.01 + noise(2 * t + c);
+        (0..rows * 2).map(|i| value(i / 2, i % 2)).collect()
+    }
+
+    fn split(rows: usize, context: usize, horizon: usize) -> Split {
+        let part = Part { rows: 0..rows, windows: rows - context - horizon + 1 };
+        Split { context, horizon, train: part.clone(), validation: part.clone(), test: part }
+    }
+
+    /// The two maps as the paper has them: features `[A x, (I - A) x, 1]` of every window, and a ridge on all
+    /// weights but the bias.
+    fn two_maps(values: &[f64], split: &Split, ridge: f64, context: &[f64]) -> Vec<f64> {
+        let (n, horizon) = (split.context, split.horizon);
+        let average = moving_average(n);
+        let features = |x: &[f64]| {
+            let trend: Vec<f64> = average.chunks_exact(n).map(|row| cholesky::dot(row, x)).collect();
+            let rest: Vec<f64> = x.iter().zip(&trend).map(|(x, trend)| x - trend).collect();
+            [trend, rest, vec![1.0]].concat()
+        };
+        let size = 2 * n + 1;
+        let (mut normal, mut right) = (vec![0.0; size * size], vec![0.0; size * horizon]);
+        let mut count = 0.0;
+        for column in columns(values, 2, &split.train) {
+            for window in column.windows(n + horizon) {
+                let x = features(&window[..n]);
+                for (i, xi) in x.iter().enumerate() {
+                    (0..size).for_each(|j| normal[i * size + j] += xi * x[j]);
+                    (0..horizon).for_each(|h| right[i * horizon + h] += xi * window[n + h]);
+                }
+                count += 1.0;
+            }
+        }
+        (0..2 * n).for_each(|i| normal[i * size + i] += ridge * count);
+        cholesky::solve(&cholesky::factor(&normal, size).unwrap(), size, &mut right, horizon);
+        let x = features(context);
+        (0..horizon).map(|h| (0..size).map(|i| x[i] * right[i * horizon + h]).sum()).collect()
+    }
+
+    #[test]
+    fn the_moving_average_is_centred_and_repeats_the_ends() {
+        let x: Vec<f64> = (0..40).map(|t| f64::from(t * t)).collect();
+        let average = moving_average(x.len());
+        for (at, row) in average.chunks_exact(x.len()).enumerate() {
+            let padded = (at as i32 - 12..=at as i32 + 12).map(|t| x[t.clamp(0, 39) as usize]);
+            assert!((cholesky::dot(row, &x) - padded.sum::<f64>() / 25.0).abs() < 1e-9, "at {at}");
+        }
+    }
+
+    #[test]
+    fn equals_the_two_maps_fitted_window_by_window() {
+        for context in [7, 40] {
+            let (rows, horizon, ridge) = (220, 3, 0.05);
+            let values = values(rows);
+            let split = split(rows, context, horizon);
+            let linear = Linear::fit(&values, 2, &split, ridge).unwrap();
+            let past: Vec<f64> = values[..2 * context].iter().step_by(2).copied().collect();
+            let mut got = vec![0.0; horizon];
+            linear.forecast(&past, &mut got);
+            for (got, want) in got.iter().zip(two_maps(&values, &split, ridge, &past)) {
+                assert!((got - want).abs() < 1e-8, "context {context}: {got} {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn recovers_a_linear_recurrence() {
+        let values: Vec<f64> = (0..400).map(|t| (t as f64 * 0.3).sin()).collect();
+        let split = split(400, 30, 5);
+        let linear = Linear::fit(&values, 1, &split, 1e-9).unwrap();
+        let errors = super::super::evaluate(&linear, &values, 1, &split, &split.test).standardised();
+        assert!(errors.mae < 1e-4, "{errors:?}");
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_an_error() {
+        let mut values = values(100);
+        values[20] = f64::NAN;
+        let message = Linear::fit(&values, 2, &split(100, 10, 2), Linear::RIDGE).unwrap_err().to_string();
+        assert!(message.contains("not finite"), "{message}");
+    }
+}

@@ -1,0 +1,300 @@
+//! Every error of this crate: what is wrong, where, and what to do.
+
+use std::path::PathBuf;
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong between a file and a forecast. Lines count from 1, the header included.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file cannot be opened or read.
+    #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The file has no bytes, or a header and no rows.
+    #[error("{file} has no rows; it needs a header, a time column and one row per time stamp")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+    /// The file is not text in UTF-8.
+    #[error(
+        "{file}, line {line}: not UTF-8 text; save it as an uncompressed CSV file in UTF-8 \
+         (`iconv -f latin1 -t utf-8` converts from Latin-1)"
+    )]
+    NotUtf8 {
+        /// The file.
+        file: String,
+        /// The line of the first bad byte.
+        line: u64,
+    },
+    /// A row has more or fewer fields than the header.
+    #[error(
+        "{file}, line {line}: {found} fields where the header has {expected}; \
+         complete or remove the row (is the file cut off, or a quote left open?)"
+    )]
+    Ragged {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// Number of columns in the header.
+        expected: u64,
+        /// Number of fields in the row.
+        found: u64,
+    },
+    /// The header does not describe a series.
+    #[error("{file}, line 1: {problem}; {fix}")]
+    Header {
+        /// The file.
+        file: String,
+        /// What is wrong with the header.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// A cell of the time column is not a time stamp.
+    #[error(
+        "{file}, line {line}, column `{column}`: {text:?} is not a time stamp; \
+         write `2016-07-01 00:00:00`, `2016-07-01T00:00:00Z` or `2016-07-01`, \
+         in the first column or in one named `time`, `date` or `ds`"
+    )]
+    Time {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// Name of the time column.
+        column: String,
+        /// The cell.
+        text: String,
+    },
+    /// Some time stamps name a zone and others do not.
+    #[error(
+        "{file}, line {line}: time stamp {text:?} {}, unlike those before it; \
+         write all of them with a zone or offset, or none",
+        if *.zoned { "names a zone or offset" } else { "names no zone or offset" }
+    )]
+    MixedZones {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// The cell.
+        text: String,
+        /// Whether this one names a zone.
+        zoned: bool,
+    },
+    /// Two rows have the same time stamp.
+    #[error(
+        "{file}, line {line}: time stamp {time}{} appears already in line {first}; \
+         remove or average the duplicate rows",
+        of_series(series)
+    )]
+    Duplicate {
+        /// The file.
+        file: String,
+        /// The line of the second appearance.
+        line: u64,
+        /// The line of the first appearance.
+        first: u64,
+        /// The time stamp.
+        time: String,
+        /// The series it belongs to, in the long format.
+        series: Option<String>,
+    },
+    /// A time stamp is earlier than the one above it.
+    #[error(
+        "{file}, line {line}: time stamp {time}{} is earlier than {previous} above it; \
+         sort the rows by time, oldest first",
+        of_series(series)
+    )]
+    Order {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// The time stamp.
+        time: String,
+        /// The time stamp of the row before.
+        previous: String,
+        /// The series it belongs to, in the long format.
+        series: Option<String>,
+    },
+    /// A time stamp does not lie a whole number of steps after the first.
+    #[error(
+        "{file}, line {line}: time stamp {time} is not a whole number of steps ({step}) after the first; \
+         resample the series to a regular step"
+    )]
+    OffGrid {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// The time stamp.
+        time: String,
+        /// The step, the most common difference of neighbours.
+        step: String,
+    },
+    /// More rows are missing from the time grid than are there.
+    #[error(
+        "{file}, line {line}: {missing} of {expected} rows are missing at a step of {step}, most of them before \
+         this line; check its time stamp, cut the series there, or resample it"
+    )]
+    Sparse {
+        /// The file.
+        file: String,
+        /// The line after the longest gap.
+        line: u64,
+        /// Number of rows that would have to be filled.
+        missing: u64,
+        /// Number of rows of the whole grid.
+        expected: u64,
+        /// The step, the most common difference of neighbours.
+        step: String,
+    },
+    /// Too few rows to tell the step.
+    #[error("{file} has {rows} time stamp; the step of a series can be told from two or more")]
+    TooFewRows {
+        /// The file.
+        file: String,
+        /// Number of different time stamps.
+        rows: usize,
+    },
+    /// A row of the long format says not which series it belongs to.
+    #[error("{file}, line {line}, column `unique_id`: empty; name the series that the row belongs to")]
+    MissingId {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+    },
+    /// No cell of a column is a number.
+    #[error(
+        "{file}, line {line}, column `{column}`: {text:?}, and no number in the whole column; \
+         remove the column or encode it as numbers"
+    )]
+    TextColumn {
+        /// The file.
+        file: String,
+        /// The line of the first text.
+        line: u64,
+        /// The column, or the series in the long format.
+        column: String,
+        /// The first cell that is neither a number nor missing.
+        text: String,
+    },
+    /// A cell is neither a finite number nor missing.
+    #[error(
+        "{file}, line {line}, column `{column}`: {text:?} is not a finite 32-bit number{}; write it with a decimal \
+         point and no thousands separator, or leave the cell empty (or NA) where the value is missing",
+        more_cells(*.more)
+    )]
+    Number {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// The column, or the series in the long format.
+        column: String,
+        /// The cell.
+        text: String,
+        /// Number of such cells further down the column.
+        more: usize,
+    },
+    /// A channel has no value at all.
+    #[error("{file}: every value of channel `{channel}` is missing; remove the channel")]
+    AllMissing {
+        /// The file.
+        file: String,
+        /// The channel.
+        channel: String,
+    },
+    /// Values are missing and filling them was forbidden.
+    #[error(
+        "{file}: {missing}; fill them before, or allow filling by linear interpolation (without --strict)"
+    )]
+    MissingRefused {
+        /// The file.
+        file: String,
+        /// How many rows and values are missing, by channel.
+        missing: String,
+    },
+    /// A channel does not vary where the mean and standard deviation are measured.
+    #[error(
+        "{file}: channel `{channel}` is {value} in all of rows {first} to {last}, which the scaler is fitted on; \
+         a constant cannot be standardised, remove the channel"
+    )]
+    ConstantChannel {
+        /// The file.
+        file: String,
+        /// The channel.
+        channel: String,
+        /// The constant.
+        value: f64,
+        /// First row of the range, from 0, after filling gaps.
+        first: usize,
+        /// Last row of the range.
+        last: usize,
+    },
+    /// A part of the split does not hold one window.
+    #[error(
+        "{file}: the {part} part has {rows} rows{}, a window of context {context} and horizon {horizon} needs \
+         {needed}; use a longer series, a shorter context or horizon, or a larger {part} part",
+        if *.look_back { " with those it looks back on" } else { "" }
+    )]
+    TooShort {
+        /// The file.
+        file: String,
+        /// `training`, `validation` or `test`.
+        part: &'static str,
+        /// Number of rows in the part, those that it looks back on included.
+        rows: usize,
+        /// Whether the part looks back on rows of the part before.
+        look_back: bool,
+        /// Rows before the forecast.
+        context: usize,
+        /// Rows of the forecast.
+        horizon: usize,
+        /// Rows of one window.
+        needed: usize,
+    },
+    /// The rule of the split cannot be used, alone or on this series.
+    #[error("cannot split {file}: {problem}; {fix}")]
+    Split {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// An argument of a baseline does not fit the windows.
+    #[error("{baseline}: {problem}; {fix}")]
+    Baseline {
+        /// The baseline.
+        baseline: &'static str,
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+}
+
+fn of_series(series: &Option<String>) -> String {
+    series.as_ref().map(|name| format!(" of `{name}`")).unwrap_or_default()
+}
+
+fn more_cells(more: usize) -> String {
+    match more {
+        0 => String::new(),
+        1 => " (nor is 1 more cell below it)".to_owned(),
+        more => format!(" (nor are {more} more cells below it)"),
+    }
+}

@@ -1,0 +1,195 @@
+//! A forecast of a few channels, beside what came true and the seasonal naive forecast.
+
+use super::axis::{number_ticks, time_ticks, time_title};
+use super::frame::{Frame, MARK, label_width, legend, range, solid};
+use super::palette;
+use super::svg::{Anchor, Stroke, Svg};
+use crate::series::TimeAxis;
+
+/// One channel, in original units.
+#[derive(Debug, Clone, Copy)]
+pub struct Panel<'a> {
+    /// The channel.
+    pub name: &'a str,
+    /// Its unit, if known.
+    pub unit: Option<&'a str>,
+    /// What the forecast is made from, oldest first.
+    pub context: &'a [f64],
+    /// What came true, from the first forecast step on; empty where that is not known yet.
+    pub truth: &'a [f64],
+    /// The forecast.
+    pub forecast: &'a [f64],
+    /// The seasonal naive forecast.
+    pub seasonal_naive: &'a [f64],
+}
+
+const CONTEXT: Stroke = solid(palette::GREY, 1.3);
+const TRUTH: Stroke = solid(palette::BLACK, 1.3);
+const FORECAST: Stroke = solid(palette::VERMILLION, 2.0);
+const SEASONAL_NAIVE: Stroke = Stroke { colour: palette::BLUE, width: 1.3, dashed: true };
+
+/// Draws the panels one above the other as an SVG document. `origin` is the row of `time` that the forecast
+/// begins with; of longer contexts only the latest part is drawn, twice as long as the forecast (at least 48 rows).
+pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel]) -> String {
+    const WIDTH: f64 = 960.0;
+    const TOP: f64 = 84.0;
+    const PANEL: f64 = 150.0;
+    const BETWEEN: f64 = 34.0;
+    let height = TOP + panels.len() as f64 * (PANEL + BETWEEN) + 24.0;
+    let longest = |of: fn(&Panel) -> usize| panels.iter().map(of).max().unwrap_or(0);
+    let horizon =
+        longest(|panel| panel.forecast.len().max(panel.truth.len()).max(panel.seasonal_naive.len()));
+    let context = longest(|panel| panel.context.len()).min((2 * horizon).max(48)).min(origin);
+    let (first, last) =
+        (time.at(origin - context), time.at(origin.saturating_add(horizon).saturating_sub(1)));
+    // Seconds since the first row drawn.
+    let seconds = |at: jiff::civil::DateTime| at.duration_since(first).as_secs_f64();
+    let x_of_row = |row: usize| seconds(time.at(row));
+    let end = seconds(last);
+    let x = (0.0, if end > 0.0 { end } else { 1.0 });
+    let x_ticks: Vec<_> =
+        time_ticks(first, last, 10).into_iter().map(|(at, label)| (seconds(at), label)).collect();
+
+    // The values that are drawn, each with its first row.
+    let shown = |panel: &Panel<'_>| panel.context.len().saturating_sub(context);
+    let of_panel = |panel: &Panel<'_>| {
+        let past = &panel.context[shown(panel)..];
+        let all = past.iter().chain(panel.truth).chain(panel.forecast).chain(panel.seasonal_naive);
+        let y = range(all.copied());
+        (y, number_ticks(y.0, y.1, 5))
+    };
+    let ranges: Vec<_> = panels.iter().map(of_panel).collect();
+    let left = 28.0 + ranges.iter().map(|(_, ticks)| label_width(ticks)).fold(0.0, f64::max);
+
+    let mut svg = Svg::new(WIDTH, height);
+    svg.heading(16.0, 26.0, title);
+    let mut entries = vec![("context", CONTEXT)];
+    if panels.iter().any(|panel| !panel.truth.is_empty()) {
+        entries.push(("truth", TRUTH));
+    }
+    entries.extend([("forecast", FORECAST), ("seasonal naive", SEASONAL_NAIVE)]);
+    legend(&mut svg, left, 50.0, &entries);
+
+    for (index, (panel, (y, y_ticks))) in panels.iter().zip(&ranges).enumerate() {
+        let top = TOP + index as f64 * (PANEL + BETWEEN);
+        let frame = Frame { left, top, width: WIDTH - left - 28.0, height: PANEL, x, y: *y };
+        let start = frame.x(x_of_row(origin).min(x.1));
+        svg.rectangle(start, top, frame.right() - start, PANEL, "#f7f5ef");
+        frame.y_axis(&mut svg, y_ticks);
+        frame.x_axis(&mut svg, &x_ticks, index + 1 == panels.len());
+        svg.line(&[(start, top), (start, frame.bottom())], MARK);
+        frame.border(&mut svg);
+        let unit = panel.unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
+        svg.text(left, top - 7.0, Anchor::Start, &format!("{}{unit}", shorten(panel.name)));
+
+        let past = &panel.context[shown(panel)..];
+        let past_start = origin - past.len();
+        let now = past.last().map(|&value| (x_of_row(origin - 1), value));
+        let from = |row: usize, values: &[f64]| -> Vec<(f64, f64)> {
+            values
+                .iter()
+                .enumerate()
+                .map(|(step, &value)| (x_of_row(row.saturating_add(step)), value))
+                .collect()
+        };
+        frame.curve(&mut svg, from(past_start, past), CONTEXT);
+        frame.curve(&mut svg, from(origin, panel.seasonal_naive), SEASONAL_NAIVE);
+        // What came true continues the context without a break.
+        let truth = now.filter(|_| !panel.truth.is_empty()).into_iter().chain(from(origin, panel.truth));
+        frame.curve(&mut svg, truth, TRUTH);
+        frame.curve(&mut svg, from(origin, panel.forecast), FORECAST);
+    }
+    svg.text(
+        left + (WIDTH - left - 28.0) / 2.0,
+        height - 12.0,
+        Anchor::Middle,
+        &time_title(first, last, time.is_utc()),
+    );
+    svg.finish()
+}
+
+fn shorten(name: &str) -> String {
+    const LONGEST: usize = 80;
+    if name.chars().count() <= LONGEST {
+        name.to_owned()
+    } else {
+        name.chars().take(LONGEST).chain("...".chars()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::series::Step;
+
+    fn axis() -> TimeAxis {
+        TimeAxis::new(jiff::civil::date(2013, 12, 1).at(0, 0, 0, 0), Step::seconds(3600), true)
+    }
+
+    fn panel<'a>(context: &'a [f64], future: &'a [f64], truth: bool) -> Panel<'a> {
+        let truth = if truth { future } else { &[] };
+        Panel { name: "a & b", unit: Some("°F"), context, truth, forecast: future, seasonal_naive: future }
+    }
+
+    fn curves(svg: &str, stroke: Stroke) -> usize {
+        svg.matches(&format!("stroke=\"{}\" stroke-width=\"{}\"", stroke.colour, stroke.width)).count()
+    }
+
+    #[test]
+    fn every_panel_has_its_four_curves() {
+        let context: Vec<f64> = (0..100).map(f64::from).collect();
+        let future: Vec<f64> = (0..24).map(f64::from).collect();
+        let svg = forecast_svg(
+            "t",
+            &axis(),
+            100,
+            &[panel(&context, &future, true), panel(&context, &future, true)],
+        );
+        // One more of each is the sample in the legend.
+        for stroke in [CONTEXT, TRUTH, FORECAST, SEASONAL_NAIVE] {
+            assert_eq!(curves(&svg, stroke), 3, "{stroke:?}");
+        }
+        assert_eq!(svg.matches("a &amp; b (°F)").count(), 2);
+        assert!(svg.contains("5 Dec") && svg.contains("2013, UTC"), "{svg}");
+    }
+
+    #[test]
+    fn the_vertical_axis_covers_every_curve() {
+        let (flat, high) = ([0.0; 50], [1000.0; 24]);
+        let base = Panel { seasonal_naive: &flat, forecast: &flat, ..panel(&flat, &flat, true) };
+        for panel in [
+            Panel { context: &high, ..base },
+            Panel { truth: &high, ..base },
+            Panel { forecast: &high, ..base },
+            Panel { seasonal_naive: &high, ..base },
+        ] {
+            assert!(forecast_svg("t", &axis(), 50, &[panel]).contains(">1000</text>"), "{panel:?}");
+        }
+    }
+
+    #[test]
+    fn the_future_has_no_truth() {
+        let values: Vec<f64> = (0..50).map(f64::from).collect();
+        let svg = forecast_svg("t", &axis(), 50, &[panel(&values, &values, false)]);
+        assert!(!svg.contains("truth"));
+        assert_eq!(curves(&svg, TRUTH), 0);
+    }
+
+    #[test]
+    fn hopeless_input_still_draws() {
+        let nan = [f64::NAN, f64::INFINITY];
+        let one = [1.0];
+        for panels in [
+            vec![],
+            vec![panel(&[], &[], true)],
+            vec![panel(&nan, &nan, true)],
+            vec![panel(&one, &one, true)],
+        ] {
+            for origin in [0, 1, 2, usize::MAX] {
+                let svg = forecast_svg("x", &axis(), origin, &panels);
+                assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+                assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+            }
+        }
+    }
+}
