@@ -4,11 +4,14 @@
 //! existing one; both take the same way through [`execute`] to the door. To add an operation, add its
 //! folder, a line here and a public method.
 
+pub(crate) mod attention;
 pub(crate) mod binary;
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
+pub(crate) mod linear;
+pub(crate) mod matmul;
 pub(crate) mod reduce;
 pub(crate) mod unary;
 

@@ -1,10 +1,15 @@
 //! The CPU: executes at once, in the calling thread's order.
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
+pub(crate) mod attention;
+pub(crate) mod gemm;
+pub(crate) mod math;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
 mod pool;
+mod scratch;
 pub(crate) mod simd;
+pub(crate) mod widen;
 
 use super::args::{HostArgs, copy_in, copy_out};
 use super::driver::{Block, Driver};

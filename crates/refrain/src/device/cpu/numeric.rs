@@ -3,6 +3,9 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
+use super::math;
+use super::simd::Vectors;
+
 /// How elements lie in memory. A bool lies as a byte of 0 or 1.
 pub(crate) trait Stored: Pod + Send + Sync {
     /// As a number of the arithmetic; exact where that type can hold it.
@@ -200,6 +203,7 @@ impl Number for i64 {
 /// Floating-point arithmetic: f64 or f32.
 pub(crate) trait Real:
     Number
+    + Vectors
     + std::ops::Add<Output = Self>
     + std::ops::Sub<Output = Self>
     + std::ops::Mul<Output = Self>
@@ -221,7 +225,14 @@ pub(crate) trait Real:
     fn floor(self) -> Self;
     fn ceil(self) -> Self;
     fn round_ties_even(self) -> Self;
-    fn mul_add(self, a: Self, b: Self) -> Self;
+    fn sigmoid(self) -> Self;
+    fn gelu_tanh(self) -> Self;
+    fn gelu_tanh_grad(self) -> Self;
+    /// `max(self, 0)`, NaN kept.
+    #[inline(always)]
+    fn relu(self) -> Self {
+        if self < Self::ZERO { Self::ZERO } else { self }
+    }
     /// The larger; NaN if either is.
     #[inline(always)]
     fn max_nan(self, other: Self) -> Self {
@@ -232,14 +243,10 @@ pub(crate) trait Real:
     fn min_nan(self, other: Self) -> Self {
         if self < other || self.is_nan() { self } else { other }
     }
-    #[inline(always)]
-    fn sigmoid(self) -> Self {
-        Self::ONE / (Self::ONE + (-self).exp())
-    }
 }
 
 macro_rules! real {
-    ($t:ident, $erf:path) => {
+    ($t:ident, $math:path) => {
         impl Real for $t {
             const NEG_INFINITY: $t = $t::NEG_INFINITY;
             #[inline(always)]
@@ -247,32 +254,53 @@ macro_rules! real {
                 v as $t
             }
             #[inline(always)]
-            fn exp(self) -> $t {
-                self.exp()
+            fn ln(self) -> $t {
+                use $math as math;
+                math::log(self)
             }
             #[inline(always)]
-            fn ln(self) -> $t {
-                self.ln()
+            fn exp(self) -> $t {
+                use $math as math;
+                math::exp(self)
+            }
+            #[inline(always)]
+            fn sin(self) -> $t {
+                use $math as math;
+                math::sin(self)
+            }
+            #[inline(always)]
+            fn cos(self) -> $t {
+                use $math as math;
+                math::cos(self)
+            }
+            #[inline(always)]
+            fn tanh(self) -> $t {
+                use $math as math;
+                math::tanh(self)
+            }
+            #[inline(always)]
+            fn erf(self) -> $t {
+                use $math as math;
+                math::erf(self)
+            }
+            #[inline(always)]
+            fn sigmoid(self) -> $t {
+                use $math as math;
+                math::sigmoid(self)
+            }
+            #[inline(always)]
+            fn gelu_tanh(self) -> $t {
+                use $math as math;
+                math::gelu_tanh(self)
+            }
+            #[inline(always)]
+            fn gelu_tanh_grad(self) -> $t {
+                use $math as math;
+                math::gelu_tanh_grad(self)
             }
             #[inline(always)]
             fn sqrt(self) -> $t {
                 self.sqrt()
-            }
-            #[inline(always)]
-            fn sin(self) -> $t {
-                self.sin()
-            }
-            #[inline(always)]
-            fn cos(self) -> $t {
-                self.cos()
-            }
-            #[inline(always)]
-            fn tanh(self) -> $t {
-                self.tanh()
-            }
-            #[inline(always)]
-            fn erf(self) -> $t {
-                $erf(self)
             }
             #[inline(always)]
             fn abs(self) -> $t {
@@ -290,15 +318,11 @@ macro_rules! real {
             fn round_ties_even(self) -> $t {
                 self.round_ties_even()
             }
-            #[inline(always)]
-            fn mul_add(self, a: $t, b: $t) -> $t {
-                self.mul_add(a, b)
-            }
         }
     };
 }
-real!(f64, libm::erf);
-real!(f32, libm::erff);
+real!(f32, math);
+real!(f64, math::f64);
 
 /// Runs an expression with `$T` standing for the stored type of a dtype.
 macro_rules! with_stored {

@@ -33,7 +33,7 @@ pub(crate) fn allowed() -> bool {
 /// Runs a kernel that touches `bytes` bytes where it may use all threads.
 pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R {
     match pool() {
-        Some(pool) if bytes >= SMALL && pool.current_num_threads() > 1 => {
+        Some(pool) if bytes >= SMALL => {
             if rayon::current_thread_index().is_none() {
                 return pool.install(kernel);
             }
@@ -46,4 +46,9 @@ pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R
         }
         _ => kernel(),
     }
+}
+
+/// Runs a part of a kernel that always splits its work on the kernels' own threads.
+pub(crate) fn inside<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    if allowed() { f() } else { run(usize::MAX, f) }
 }

@@ -1,14 +1,149 @@
 //! Vector instructions, chosen at run time: a binary built on one machine runs well on another.
+//!
+//! A loop of plain Rust inside [`simd`] is vectorised by the compiler. The blocked kernels name their
+//! registers themselves, for `f32` and `f64` alike:
+//!
+//! [`pulp::Simd`] names its operations by element type (`mul_add_e_f32s`, `mul_add_e_f64s`); [`Vectors`]
+//! gives them one name, so that a kernel is written once.
 
 use std::sync::OnceLock;
 
-/// Runs a closure compiled for the best instruction set of this processor.
+use bytemuck::Pod;
+use pulp::{Arch, Simd, WithSimd};
+
+/// The instructions that kernels are run with: the best that the machine has, unless the environment
+/// variable `REFRAIN_CPU` asks for less with `avx2` or `scalar`.
+pub(crate) fn arch() -> Arch {
+    static ARCH: OnceLock<Arch> = OnceLock::new();
+    *ARCH.get_or_init(|| match std::env::var("REFRAIN_CPU").as_deref() {
+        Ok("scalar") => Arch::Scalar,
+        #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+        Ok("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
+        _ => Arch::new(),
+    })
+}
+
+/// How many elements of type `T` a register has.
+pub(crate) fn lanes<T: Vectors>(arch: Arch) -> usize {
+    struct Lanes<T>(std::marker::PhantomData<T>);
+    impl<T: Vectors> WithSimd for Lanes<T> {
+        type Output = usize;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _simd: S) -> usize {
+            T::lanes::<S>()
+        }
+    }
+    arch.dispatch(Lanes::<T>(std::marker::PhantomData))
+}
+
+/// Runs a closure compiled for the best instructions that the machine has.
 ///
 /// What is inlined into the closure is compiled once for each instruction set and vectorised by the
 /// compiler; a call that is not inlined is not. So loops go inside, and their helpers are
 /// `#[inline(always)]`.
 #[inline(always)]
 pub(crate) fn simd<R>(f: impl FnOnce() -> R) -> R {
-    static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
-    ARCH.get_or_init(pulp::Arch::new).dispatch(f)
+    arch().dispatch(f)
+}
+
+/// An element type that the CPU's kernels compute in: `f32` or `f64`.
+pub(crate) trait Vectors:
+    Pod
+    + Default
+    + PartialOrd
+    + Send
+    + Sync
+    + std::fmt::Debug
+    + std::ops::Add<Output = Self>
+    + std::ops::AddAssign
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+{
+    /// A register of this element type on the machine `S`.
+    type Vector<S: Simd>: Pod + Send + Sync;
+
+    /// How many elements a [`Vector`](Self::Vector) has.
+    fn lanes<S: Simd>() -> usize {
+        size_of::<Self::Vector<S>>() / size_of::<Self>()
+    }
+    /// A register with `x` in every lane.
+    fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
+    /// `a + b`, lane by lane.
+    fn add_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a * b + c`, lane by lane; fused where the machine has the instruction.
+    fn mul_add<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
+    /// `a * b`, lane by lane.
+    fn mul_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// The larger of `a` and `b`, lane by lane.
+    fn max_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// The sum of the lanes.
+    fn sum_lanes<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
+    /// The largest lane.
+    fn max_lane<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
+    /// The slice as whole registers and the rest.
+    fn as_vectors<S: Simd>(slice: &[Self]) -> (&[Self::Vector<S>], &[Self]);
+    /// The slice as whole registers and the rest, to write to.
+    fn as_vectors_mut<S: Simd>(slice: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]);
+    /// A register whose first lanes are `slice` (shorter than a register) and whose others are zero.
+    fn load_partial<S: Simd>(simd: S, slice: &[Self]) -> Self::Vector<S>;
+    /// Stores the first lanes of `x` to `slice` (shorter than a register).
+    fn store_partial<S: Simd>(simd: S, slice: &mut [Self], x: Self::Vector<S>);
+}
+
+macro_rules! real {
+    ($t:ident, $vector:ident, $as_vectors:ident, $as_vectors_mut:ident, $store_partial:ident,
+     $($name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty = $method:ident;)*) => {
+        impl Vectors for $t {
+            type Vector<S: Simd> = S::$vector;
+            $(
+                #[inline(always)]
+                fn $name<S: Simd>(simd: S, $($arg: $arg_type),*) -> $result {
+                    simd.$method($($arg),*)
+                }
+            )*
+            #[inline(always)]
+            fn as_vectors<S: Simd>(slice: &[Self]) -> (&[S::$vector], &[Self]) {
+                S::$as_vectors(slice)
+            }
+            #[inline(always)]
+            fn as_vectors_mut<S: Simd>(slice: &mut [Self]) -> (&mut [S::$vector], &mut [Self]) {
+                S::$as_vectors_mut(slice)
+            }
+            #[inline(always)]
+            fn store_partial<S: Simd>(simd: S, slice: &mut [Self], x: S::$vector) {
+                simd.$store_partial(slice, x);
+            }
+        }
+    };
+}
+
+real! {
+    f32, f32s, as_simd_f32s, as_mut_simd_f32s, partial_store_f32s,
+    splat(x: Self) -> S::f32s = splat_f32s;
+    add_vectors(a: S::f32s, b: S::f32s) -> S::f32s = add_f32s;
+    mul_vectors(a: S::f32s, b: S::f32s) -> S::f32s = mul_f32s;
+    max_vectors(a: S::f32s, b: S::f32s) -> S::f32s = max_f32s;
+    mul_add(a: S::f32s, b: S::f32s, c: S::f32s) -> S::f32s = mul_add_e_f32s;
+    sum_lanes(x: S::f32s) -> Self = reduce_sum_f32s;
+    max_lane(x: S::f32s) -> Self = reduce_max_f32s;
+    load_partial(slice: &[Self]) -> S::f32s = partial_load_f32s;
+}
+
+real! {
+    f64, f64s, as_simd_f64s, as_mut_simd_f64s, partial_store_f64s,
+    splat(x: Self) -> S::f64s = splat_f64s;
+    add_vectors(a: S::f64s, b: S::f64s) -> S::f64s = add_f64s;
+    mul_vectors(a: S::f64s, b: S::f64s) -> S::f64s = mul_f64s;
+    max_vectors(a: S::f64s, b: S::f64s) -> S::f64s = max_f64s;
+    mul_add(a: S::f64s, b: S::f64s, c: S::f64s) -> S::f64s = mul_add_e_f64s;
+    sum_lanes(x: S::f64s) -> Self = reduce_sum_f64s;
+    max_lane(x: S::f64s) -> Self = reduce_max_f64s;
+    load_partial(slice: &[Self]) -> S::f64s = partial_load_f64s;
 }

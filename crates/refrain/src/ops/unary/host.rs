@@ -53,31 +53,12 @@ fn int_tile(op: Unary, x: &[i64], y: &mut [i64]) {
     }
 }
 
-/// sqrt(2 / pi)
-const GELU_SCALE: f64 = 0.797_884_560_802_865_4;
-const GELU_CUBIC: f64 = 0.044_715;
 /// 1 / sqrt(2)
 const INV_SQRT_2: f64 = std::f64::consts::FRAC_1_SQRT_2;
 /// 1 / sqrt(2 pi)
 const INV_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
 /// 2 / sqrt(pi)
 const TWO_OVER_SQRT_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI;
-
-/// The approximate GELU.
-#[inline(always)]
-pub(crate) fn gelu_tanh<R: Real>(x: R) -> R {
-    let inner = R::c(GELU_SCALE) * x * (R::ONE + R::c(GELU_CUBIC) * x * x);
-    R::c(0.5) * x * (R::ONE + inner.tanh())
-}
-
-/// The derivative of the approximate GELU.
-#[inline(always)]
-pub(crate) fn gelu_tanh_derivative<R: Real>(x: R) -> R {
-    let square = x * x;
-    let t = (R::c(GELU_SCALE) * x * (R::ONE + R::c(GELU_CUBIC) * square)).tanh();
-    let slope = R::c(GELU_SCALE) * (R::ONE + R::c(3.0 * GELU_CUBIC) * square);
-    R::c(0.5) * (R::ONE + t) + R::c(0.5) * x * (R::ONE - t * t) * slope
-}
 
 /// The exact GELU.
 #[inline(always)]
@@ -124,9 +105,9 @@ impl FloatTile for Forward {
             Unary::Cos => map(x, y, |x| x.cos()),
             Unary::Tanh => map(x, y, |x| x.tanh()),
             Unary::Sigmoid => map(x, y, |x| x.sigmoid()),
-            Unary::Relu => map(x, y, |x| if x < zero { zero } else { x }),
+            Unary::Relu => map(x, y, |x| x.relu()),
             Unary::Gelu => map(x, y, gelu),
-            Unary::GeluTanh => map(x, y, gelu_tanh),
+            Unary::GeluTanh => map(x, y, |x| x.gelu_tanh()),
             Unary::Silu => map(x, y, |x| x * x.sigmoid()),
             Unary::Erf => map(x, y, |x| x.erf()),
             Unary::Floor => map(x, y, |x| x.floor()),
@@ -167,7 +148,7 @@ impl FloatTile for Backward {
             Unary::Sin => map2(v, dy, dx, |x, d| x.cos() * d),
             Unary::Cos => map2(v, dy, dx, |x, d| -x.sin() * d),
             Unary::Gelu => map2(v, dy, dx, |x, d| gelu_derivative(x) * d),
-            Unary::GeluTanh => map2(v, dy, dx, |x, d| gelu_tanh_derivative(x) * d),
+            Unary::GeluTanh => map2(v, dy, dx, |x, d| x.gelu_tanh_grad() * d),
             Unary::Silu => map2(v, dy, dx, |x, d| silu_derivative(x) * d),
             Unary::Erf => map2(v, dy, dx, |x, d| R::c(TWO_OVER_SQRT_PI) * (-(x * x)).exp() * d),
             Unary::Clamp { min, max } => {

@@ -1,6 +1,6 @@
 //! Functions of one number, element by element.
 
-mod host;
+pub(crate) mod host;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,299 @@
+//! Elementary functions for the CPU's kernels.
+//!
+//! The `f32` functions have no branches, no table and no call, so that a loop over a slice that calls one
+//! becomes SIMD code inside [`pulp::Arch::dispatch`]. `exp`, `log`, `tanh`, `sigmoid`, `erf` and their
+//! likes are within 4 ulp of the correctly rounded result over the whole range, subnormal results and
+//! special values included; NaN gives NaN. None uses a fused multiply-add: where the machine has none, it
+//! would be a library call.
+//!
+//! The polynomials are minimax fits (Remez exchange) of the functions that the comments name.
+//!
+//! For `f64` see [`f64`](self::f64), which goes to `libm`.
+
+const LOG2_E: f32 = std::f32::consts::LOG2_E;
+/// ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
+const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
+/// Adding and subtracting this rounds to an integer; the sum's low bits are that integer.
+const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
+
+/// `c[0] + c[1] x + c[2] x^2 + ...`
+#[inline(always)]
+fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    let mut sum = c[N - 1];
+    for i in (0..N - 1).rev() {
+        sum = sum * x + c[i];
+    }
+    sum
+}
+
+/// `2^n` for `-126 <= n <= 127`.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+#[inline(always)]
+fn clamp(x: f32, low: f32, high: f32) -> f32 {
+    // Not `f32::clamp`, `max` or `min`: NaN must pass, in one instruction a side.
+    let x = if x < low { low } else { x };
+    if x > high { high } else { x }
+}
+
+/// `e^x`.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Beyond these ends the result is 0 or infinite, and is so at them.
+    let x = clamp(x, -104.0, 89.0);
+    let t = x * LOG2_E + ROUND;
+    let n = t - ROUND;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
+    // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2.
+    let p = polynomial(r, [0.500_000_01, 0.166_665_18, 0.041_666_204, 0.008_368_953, 0.001_395_058_6]);
+    let p = r * r * p + r + 1.0;
+    // 2^n in two factors: n reaches from -150 to 128.
+    let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+#[inline(always)]
+pub fn log(x: f32) -> f32 {
+    // Subnormal numbers are scaled to normal ones first.
+    let small = x < f32::MIN_POSITIVE;
+    let scaled = if small { x * 8_388_608.0 } else { x };
+    let shift = if small { -23.0 } else { 0.0 };
+    // scaled = m 2^e with m from sqrt(1/2) to sqrt(2).
+    let bits = scaled.to_bits().wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
+    let e = (bits as i32 >> 23) as f32 + shift;
+    let m = f32::from_bits((bits & 0x007f_ffff) + std::f32::consts::FRAC_1_SQRT_2.to_bits());
+    let f = m - 1.0;
+    // (ln(1 + f) - f + f^2 / 2) / f^3.
+    let p = polynomial(
+        f,
+        [
+            0.333_333_17,
+            -0.250_008_16,
+            0.200_023_03,
+            -0.166_243_51,
+            0.141_806_87,
+            -0.131_304_05,
+            0.128_859_42,
+            -0.078_601_9,
+        ],
+    );
+    let z = f * f;
+    let y = e * LN_2_LOW + f * z * p - 0.5 * z + f + e * LN_2_HIGH;
+    let y = if x == f32::INFINITY { x } else { y };
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    if x >= 0.0 { y } else { f32::NAN }
+}
+
+/// The hyperbolic tangent.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let a = x.abs();
+    let large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
+    // (tanh(x) / x - 1) / x^2 in x^2, for |x| <= 0.625.
+    let z = x * x;
+    let p = polynomial(z, [-0.333_332_83, 0.133_314_7, -0.053_741_62, 0.020_644_133, -0.005_709_493_8]);
+    let small = x + x * (z * p);
+    (if a > 0.625 { large } else { small }).copysign(x)
+}
+
+/// The logistic function `1 / (1 + e^-x)`.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    // From e^-|x|, so that the left tail keeps its relative precision.
+    let e = exp(-x.abs());
+    let top = if x < 0.0 { e } else { 1.0 };
+    top / (1.0 + e)
+}
+
+/// The error function.
+#[inline(always)]
+pub fn erf(x: f32) -> f32 {
+    let a = x.abs();
+    // -ln(erfc(a)) / a for 0.92 <= a <= 4; above, erf rounds to 1.
+    let t = clamp(a, 0.0, 4.0);
+    let q = polynomial(
+        t,
+        [
+            1.128_648_5,
+            0.635_151_3,
+            0.106_236_89,
+            -0.023_762_077,
+            0.003_642_465_8,
+            -0.000_322_805_6,
+            0.000_011_231_49,
+        ],
+    );
+    let large = 1.0 - exp(-t * q);
+    // erf(x) / x - 1 in x^2, for |x| <= 0.93.
+    let p = polynomial(
+        x * x,
+        [
+            0.128_379_17,
+            -0.376_126_34,
+            0.112_836_94,
+            -0.026_859_27,
+            0.005_200_634,
+            -0.000_813_743_6,
+            0.000_083_452_18,
+        ],
+    );
+    let small = x + x * p;
+    (if a > 0.92 { large } else { small }).copysign(x)
+}
+
+const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_2;
+const GELU_CUBIC: f32 = 0.044_715;
+
+/// GELU in its tanh form, `x (1 + tanh(u)) / 2 = x sigmoid(2 u)` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+///
+/// Negative infinity gives NaN, as the formula does.
+#[inline(always)]
+pub fn gelu_tanh(x: f32) -> f32 {
+    x * sigmoid(TWO_SQRT_2_OVER_PI * (x + GELU_CUBIC * (x * x) * x))
+}
+
+/// The derivative of [`gelu_tanh`].
+#[inline(always)]
+pub fn gelu_tanh_grad(x: f32) -> f32 {
+    // Beyond these ends the derivative is 0 or 1.
+    let x = clamp(x, -20.0, 20.0);
+    let s = sigmoid(TWO_SQRT_2_OVER_PI * (x + GELU_CUBIC * (x * x) * x));
+    s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * (x * x)))
+}
+
+/// The sine; to the last bit but in rare cases, and not vectorised.
+pub fn sin(x: f32) -> f32 {
+    libm::sin(f64::from(x)) as f32
+}
+
+/// The cosine; to the last bit but in rare cases, and not vectorised.
+pub fn cos(x: f32) -> f32 {
+    libm::cos(f64::from(x)) as f32
+}
+
+/// The same functions for `f64`.
+pub mod f64 {
+    pub use libm::{cos, erf, exp, log, sin, tanh};
+
+    /// The logistic function `1 / (1 + e^-x)`.
+    pub fn sigmoid(x: f64) -> f64 {
+        let e = exp(-x.abs());
+        (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+    }
+
+    const TWO_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
+
+    /// See [`super::gelu_tanh`].
+    pub fn gelu_tanh(x: f64) -> f64 {
+        x * sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x))
+    }
+
+    /// See [`super::gelu_tanh_grad`].
+    pub fn gelu_tanh_grad(x: f64) -> f64 {
+        let x = x.clamp(-50.0, 50.0);
+        let s = sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x));
+        s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x * x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How far apart two numbers are, counted in representable numbers between them.
+    fn ulps(a: f32, b: f32) -> u64 {
+        if a.is_nan() && b.is_nan() {
+            return 0;
+        }
+        if a.is_nan() || b.is_nan() {
+            return u64::MAX;
+        }
+        let order = |x: f32| {
+            let bits = i64::from(x.to_bits() as i32);
+            if bits < 0 { i64::from(i32::MIN) - bits } else { bits }
+        };
+        order(a).abs_diff(order(b))
+    }
+
+    /// Every 997th `f32` of either sign, and the special ones.
+    fn samples() -> impl Iterator<Item = f32> {
+        let special = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::NAN,
+            f32::MIN_POSITIVE,
+            f32::MAX,
+            f32::MIN,
+            1e-45,
+            -1e-45,
+            88.72284,
+            -87.33655,
+            -103.97,
+            0.625,
+            0.92,
+        ];
+        special.into_iter().chain((0..u32::MAX).step_by(997).map(f32::from_bits))
+    }
+
+    fn check(name: &str, bound: u64, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) {
+        let mut worst = (0, 0.0);
+        for x in samples() {
+            let (y, want) = (f(x), exact(f64::from(x)) as f32);
+            let d = ulps(y, want);
+            if d > worst.0 {
+                worst = (d, x);
+            }
+            if want == 0.0 && y == 0.0 {
+                assert_eq!(y.is_sign_negative(), want.is_sign_negative(), "{name}({x:e}): sign of zero");
+            }
+        }
+        let (d, x) = worst;
+        println!("{name}: {d} ulp at {x:e}");
+        let want = exact(f64::from(x));
+        assert!(d <= bound, "{name}({x:e}) = {:e}, not {want:e}: {d} ulp", f(x));
+    }
+
+    #[test]
+    fn elementary_functions_are_within_4_ulp() {
+        check("exp", 4, exp, libm::exp);
+        check("log", 4, log, libm::log);
+        check("tanh", 4, tanh, libm::tanh);
+        check("sigmoid", 4, sigmoid, f64::sigmoid);
+        check("erf", 4, erf, libm::erf);
+        check("sin", 1, sin, libm::sin);
+        check("cos", 1, cos, libm::cos);
+    }
+
+    /// `x sigmoid(v)` has the relative error of `e^v`, that is the few roundings of `v` times `|v|`.
+    #[test]
+    fn gelu_tanh_is_as_precise_as_its_formula() {
+        let eps = f64::from(f32::EPSILON);
+        for x in samples().filter(|x| !x.is_nan() && *x != f32::NEG_INFINITY) {
+            let wide = f64::from(x);
+            let v = 1.6 * (wide.abs() + 0.045 * wide.abs().powi(3)).min(110.0);
+            let want = f64::gelu_tanh(wide);
+            let error = (f64::from(gelu_tanh(x)) - want).abs();
+            let bound =
+                want.abs() * eps * 2.0 * (2.0 + v) + f64::from(f32::MIN_POSITIVE) * eps * (1.0 + wide.abs());
+            assert!(error <= bound || x == f32::INFINITY, "gelu_tanh({x:e}): {error:e} > {bound:e}");
+            let want = f64::gelu_tanh_grad(wide);
+            let error = (f64::from(gelu_tanh_grad(x)) - want).abs();
+            let bound = eps * 2.0 * (2.0 + v) * want.abs().max(1e-3 + 0.0 * wide);
+            assert!(error <= bound.max(2.0 * eps), "gelu_tanh_grad({x:e}): {error:e} > {bound:e}");
+        }
+        assert!(gelu_tanh(f32::NAN).is_nan() && gelu_tanh_grad(f32::NAN).is_nan());
+        assert_eq!(gelu_tanh(f32::INFINITY), f32::INFINITY);
+        assert_eq!(gelu_tanh_grad(f32::INFINITY), 1.0);
+        assert_eq!(gelu_tanh_grad(f32::NEG_INFINITY), 0.0);
+    }
+}

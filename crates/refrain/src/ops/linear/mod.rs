@@ -1,0 +1,244 @@
+//! The affine map of a layer, with what follows it fused in.
+
+pub(crate) mod host;
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
+
+use super::unary::{Unary, UnaryBackward};
+use super::{Op, Spec, Specs, apply_all, check_dtypes};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::error::{Error, Result};
+use crate::tensor::{Shape, Tensor};
+
+/// What is applied to the result of a linear layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// [`Tensor::relu`].
+    Relu,
+    /// [`Tensor::gelu`].
+    Gelu,
+    /// [`Tensor::gelu_tanh`].
+    GeluTanh,
+    /// [`Tensor::silu`].
+    Silu,
+}
+
+impl Activation {
+    /// The function by itself.
+    fn unary(self) -> Option<Unary> {
+        match self {
+            Activation::None => None,
+            Activation::Relu => Some(Unary::Relu),
+            Activation::Gelu => Some(Unary::Gelu),
+            Activation::GeluTanh => Some(Unary::GeluTanh),
+            Activation::Silu => Some(Unary::Silu),
+        }
+    }
+
+    /// Applies the function to a tensor.
+    pub fn apply(self, x: &Tensor) -> Result<Tensor> {
+        match self.unary() {
+            None => Ok(x.clone()),
+            Some(function) => super::apply(function, &[x]),
+        }
+    }
+}
+
+/// `y = activation(x w^T + b) + r`; the operands after `x` and `w` are those of `b` and `r` that exist.
+#[derive(Clone, Debug)]
+struct Linear {
+    activation: Activation,
+    bias: bool,
+    residual: bool,
+    /// A second result keeps what the activation was applied to, for the backward pass.
+    keep: bool,
+}
+
+/// Rows of a tensor whose last dimension is the one that a layer maps.
+fn rows(shape: &Shape) -> usize {
+    shape.dims()[..shape.rank() - 1].iter().product()
+}
+
+fn with_last(shape: &Shape, last: usize) -> Shape {
+    shape.dims()[..shape.rank() - 1].iter().copied().chain([last]).collect()
+}
+
+impl Op for Linear {
+    const NAME: &'static str = "linear";
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let (x, w) = (inputs[0], inputs[1]);
+        x.require_float(Self::NAME)?;
+        for other in &inputs[1..] {
+            check_dtypes(Self::NAME, x, other)?;
+        }
+        if x.rank() == 0 || w.rank() != 2 || x.shape().last() != w.shape().last() {
+            let hint = "the input is [.., in], the weight [out, in]";
+            return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
+        }
+        let shape = with_last(x.shape(), w.dims()[0]);
+        if self.bias && inputs[2].dims() != [w.dims()[0]] {
+            return Err(Error::shapes(Self::NAME, w.shape(), inputs[2].shape(), "the bias is [out]"));
+        }
+        let residual = inputs[2 + self.bias as usize..].first();
+        if let Some(r) = residual.filter(|r| r.shape() != &shape) {
+            return Err(Error::shapes(Self::NAME, &shape, r.shape(), "the residual has the result's shape"));
+        }
+        let y = Spec::new(shape, x.dtype());
+        Ok(if self.keep { Specs::from_buf([y.clone(), y]) } else { y.one() })
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::forward(self, args)
+    }
+
+    fn saves(&self, needs: &[bool]) -> Saves {
+        let saves = Saves::default().input_if(0, needs[1]).input_if(1, needs[0]);
+        if self.keep { saves.output(1) } else { saves }
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let dy = g.grad()?.clone();
+        let dz = match self.activation.unary() {
+            None => dy.clone(),
+            Some(function) => super::apply(UnaryBackward(function), &[&g.output(1)?, &dy])?,
+        };
+        if self.residual {
+            g.add(2 + self.bias as usize, dy)?;
+        }
+        if g.needs(0) {
+            let w = g.input(1)?;
+            g.emit(&[0], InputGradient, &[&dz, &w])?;
+        }
+        if g.needs(1) {
+            let x = g.input(0)?;
+            let targets: &[usize] = if self.bias { &[1, 2] } else { &[1] };
+            g.emit(targets, WeightGradient { bias: self.bias }, &[&dz, &x])
+        } else if self.bias && g.needs(2) {
+            let axes: SmallVec<[isize; 6]> = (0..dz.rank() as isize - 1).collect();
+            g.add(2, dz.sum(&axes[..])?)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// `dx = dy w`.
+#[derive(Clone)]
+struct InputGradient;
+
+impl Op for InputGradient {
+    const NAME: &'static str = "linear_input_gradient";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::new(with_last(x[0].shape(), x[1].dims()[1]), x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::input_gradient(args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// `dw = dy^T x`, and `db` the sums of `dy` over its rows.
+#[derive(Clone)]
+struct WeightGradient {
+    bias: bool,
+}
+
+impl Op for WeightGradient {
+    const NAME: &'static str = "linear_weight_gradient";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let last = |t: &Tensor| t.dims()[t.rank() - 1];
+        let dw = Spec::new([last(x[0]), last(x[1])], x[0].dtype());
+        Ok(if self.bias { Specs::from_buf([dw, Spec::new([last(x[0])], x[0].dtype())]) } else { dw.one() })
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::weight_gradient(self.bias, args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+impl Tensor {
+    /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
+    ///
+    /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`, the residual and
+    /// the result `[.., out]`. For floats; f16 and bf16 are multiplied and summed in f32.
+    ///
+    /// ```
+    /// use refrain::{Activation, Device, Tensor};
+    /// let d = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [1, 2], &d)?;
+    /// let w = Tensor::from_slice(&[1.0f32, 1.0, 0.0, -1.0], [2, 2], &d)?;
+    /// let b = Tensor::from_slice(&[0.5f32, 0.5], [2], &d)?;
+    /// let y = x.linear(&w, Some(&b), Activation::Relu, Some(&x))?;
+    /// assert_eq!(y.to_vec::<f32>()?, [4.5, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn linear(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        activation: Activation,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (op, inputs) = linear(self, weight, bias, activation, residual);
+        let keep = activation != Activation::None
+            && crate::is_grad_enabled()
+            && inputs.iter().any(|t| t.requires_grad());
+        apply_all(Linear { keep, ..op }, &inputs)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::internal(Linear::NAME, "no result"))
+    }
+
+    /// [`Tensor::linear`] into the memory of `dst`.
+    ///
+    /// # Errors
+    /// Also if a gradient is required and there is an activation, whose argument would have to be kept.
+    pub fn linear_into(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        activation: Activation,
+        residual: Option<&Tensor>,
+        dst: &Tensor,
+    ) -> Result<()> {
+        let (op, inputs) = linear(self, weight, bias, activation, residual);
+        if activation != Activation::None
+            && crate::is_grad_enabled()
+            && inputs.iter().any(|t| t.requires_grad())
+        {
+            return Err(Error::Autograd {
+                op: Linear::NAME,
+                message: "the backward pass through an activation keeps its argument, for which a given destination has no room; use linear, or run this inside no_grad".to_string(),
+            });
+        }
+        super::apply_into(op, &inputs, dst)
+    }
+}
+
+fn linear<'a>(
+    x: &'a Tensor,
+    weight: &'a Tensor,
+    bias: Option<&'a Tensor>,
+    activation: Activation,
+    residual: Option<&'a Tensor>,
+) -> (Linear, SmallVec<[&'a Tensor; 4]>) {
+    let op = Linear { activation, bias: bias.is_some(), residual: residual.is_some(), keep: false };
+    (op, [Some(x), Some(weight), bias, residual].into_iter().flatten().collect())
+}

@@ -1,0 +1,74 @@
+use crate::{Activation, DType, Device, Error, Tensor, gradcheck};
+
+fn ramp(n: usize, step: f64) -> Vec<f64> {
+    (0..n).map(|i| ((i as f64 * step + 0.3) * 1.7).sin()).collect()
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let device = Device::cpu();
+    let leaf = |shape: &[usize], step| {
+        let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+        t.set_requires_grad(true).unwrap();
+        t
+    };
+    let (x, w, b, r) = (leaf(&[2, 3, 5], 0.7), leaf(&[4, 5], 1.1), leaf(&[4], 0.9), leaf(&[2, 3, 4], 0.2));
+    for activation in
+        [Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu]
+    {
+        let all = [x.clone(), w.clone(), b.clone(), r.clone()];
+        gradcheck(|t| t[0].linear(&t[1], Some(&t[2]), activation, Some(&t[3])), &all, 1e-6).unwrap();
+        gradcheck(|t| t[0].linear(&t[1], None, activation, None), &all[..2], 1e-6).unwrap();
+    }
+    // A bias whose weight is a constant, and one layer used twice.
+    let fixed = w.detach();
+    gradcheck(|t| t[0].linear(&fixed, Some(&t[1]), Activation::None, None), &[x.clone(), b], 1e-6).unwrap();
+    let square = leaf(&[5, 5], 0.4);
+    gradcheck(
+        |t| {
+            t[0].linear(&t[1], None, Activation::GeluTanh, None)?.linear(
+                &t[1],
+                None,
+                Activation::None,
+                Some(&t[0]),
+            )
+        },
+        &[x, square],
+        1e-6,
+    )
+    .unwrap();
+}
+
+#[test]
+fn every_float_dtype_gives_the_rounded_result() {
+    let device = Device::cpu();
+    let (x, w) = (ramp(300, 0.37), ramp(400, 0.53));
+    let exact: Vec<f64> =
+        (0..60).map(|i| (0..20).map(|p| x[i / 20 * 20 + p] * w[i % 20 * 20 + p]).sum()).collect();
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let x = Tensor::from_slice(&x[..60], [3, 20], &device).unwrap().to_dtype(dtype).unwrap();
+        let w = Tensor::from_slice(&w, [20, 20], &device).unwrap().to_dtype(dtype).unwrap();
+        let y = x.linear(&w, None, Activation::None, None).unwrap();
+        assert_eq!(y.dtype(), dtype);
+        let y = y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        let bound = 4.0 * dtype.epsilon().unwrap() * 20f64.sqrt() * 20.0;
+        assert!(y.iter().zip(&exact).all(|(a, b)| (a - b).abs() < bound), "{dtype}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let device = Device::cpu();
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &device).unwrap();
+    let (x, w) = (zeros(&[2, 3]), zeros(&[4, 3]));
+    for wrong in [
+        zeros(&[2, 4]).linear(&w, None, Activation::None, None),
+        x.linear(&w, Some(&zeros(&[3])), Activation::None, None),
+        x.linear(&w, None, Activation::None, Some(&x)),
+        zeros(&[]).linear(&w, None, Activation::None, None),
+    ] {
+        assert!(matches!(wrong, Err(Error::ShapeMismatch { op: "linear", .. })));
+    }
+    let none = zeros(&[0, 3]).linear(&w, None, Activation::Gelu, None).unwrap();
+    assert_eq!(none.dims(), [0, 4]);
+}

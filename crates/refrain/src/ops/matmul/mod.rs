@@ -1,0 +1,159 @@
+//! Products of matrices, batched.
+
+#[cfg(test)]
+mod tests;
+
+use rayon::prelude::*;
+
+use super::linear::host::mode;
+use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::device::cpu::gemm::{self, Epilogue, Matrix, MatrixMut};
+use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::parallel;
+use crate::device::cpu::widen::{Widened, narrow};
+use crate::error::{Error, Result};
+use crate::tensor::{Dims, Layout, Shape, Tensor};
+
+/// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
+#[derive(Clone)]
+struct Matmul;
+
+/// Where the matrices of a batch begin, in elements from the first element of the operand.
+fn matrix_offsets(layout: &Layout) -> Vec<usize> {
+    let batch = layout.rank() - 2;
+    let mut offsets = vec![0];
+    for (&d, &s) in layout.shape()[..batch].iter().zip(layout.strides()) {
+        offsets = offsets.iter().flat_map(|&o| (0..d).map(move |i| o + i * s)).collect();
+    }
+    offsets
+}
+
+fn matrix<'a, R>(data: &'a [R], layout: &Layout) -> Matrix<'a, R> {
+    let (r, shape, strides) = (layout.rank(), layout.shape(), layout.strides());
+    Matrix {
+        data,
+        rows: shape[r - 2],
+        cols: shape[r - 1],
+        row_stride: strides[r - 2],
+        col_stride: strides[r - 1],
+    }
+}
+
+fn run<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
+    let (la, lb) = (args.read_layout(0), args.read_layout(1));
+    let (m, n) = (args.write_shape(0)[la.rank() - 2], args.write_shape(0)[la.rank() - 1]);
+    let (a, b) = (Widened::<R>::of::<T>(args.read(0)?), Widened::<R>::of::<T>(args.read(1)?));
+    let (a, b) = (a.get(), b.get());
+    let (offsets_a, offsets_b) = (matrix_offsets(la), matrix_offsets(lb));
+    let mode = mode(args, 0);
+    narrow(args.write::<T>(0)?, args.accumulate(0), |c| {
+        if m * n == 0 {
+            return;
+        }
+        let body = |(i, c): (usize, &mut [R])| {
+            // An empty sum has no elements to begin at.
+            let from = |data: &'_ [R], offset: usize| offset.min(data.len());
+            let a = matrix(&a[from(a, offsets_a[i])..], la);
+            let b = matrix(&b[from(b, offsets_b[i])..], lb);
+            gemm::gemm(a, b, MatrixMut::row_major(c, m, n), mode, Epilogue::default());
+        };
+        match parallel::allowed() {
+            true => c.par_chunks_mut(m * n).enumerate().for_each(body),
+            false => c.chunks_mut(m * n).enumerate().for_each(body),
+        }
+    });
+    Ok(())
+}
+
+impl Op for Matmul {
+    const NAME: &'static str = "matmul";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let (a, b) = (x[0], x[1]);
+        a.require_float(Self::NAME)?;
+        check_dtypes(Self::NAME, a, b)?;
+        let r = a.rank();
+        let fits = r >= 2 && r == b.rank() && a.dims()[r - 1] == b.dims()[r - 2];
+        if !fits || a.dims()[..r - 2] != b.dims()[..r - 2] {
+            return Err(Error::shapes(Self::NAME, a.shape(), b.shape(), "need [.., m, k] and [.., k, n]"));
+        }
+        let mut shape: Dims = a.dims().into();
+        shape[r - 1] = b.dims()[r - 1];
+        Ok(Spec::new(&shape[..], a.dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.read_dtype(0), T, R => run::<T, R>(args))
+    }
+
+    fn input_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+
+    fn saves(&self, needs: &[bool]) -> Saves {
+        Saves::default().input_if(0, needs[1]).input_if(1, needs[0])
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let dy = g.grad()?.clone();
+        if g.needs(0) {
+            let b = g.input(1)?;
+            g.emit(&[0], Matmul, &[&dy, &b.transpose(-2, -1)?])?;
+        }
+        if g.needs(1) {
+            let a = g.input(0)?;
+            g.emit(&[1], Matmul, &[&a.transpose(-2, -1)?, &dy])?;
+        }
+        Ok(())
+    }
+}
+
+/// Both operands with the batch dimensions of the result.
+fn prepare(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+    const OP: &str = Matmul::NAME;
+    if a.rank() < 2 || b.rank() < 2 {
+        let hint = "need [.., m, k] and [.., k, n]; give a vector a dimension with unsqueeze first";
+        return Err(Error::shapes(OP, a.shape(), b.shape(), hint));
+    }
+    let split = |t: &Tensor| -> (Shape, [usize; 2]) {
+        let (batch, matrix) = t.dims().split_at(t.rank() - 2);
+        (batch.into(), [matrix[0], matrix[1]])
+    };
+    let ((batch_a, ma), (batch_b, mb)) = (split(a), split(b));
+    if ma[1] != mb[0] {
+        let hint = format!(
+            "the inner sizes, {} and {}, must be equal: need [.., m, k] and [.., k, n]",
+            ma[1], mb[0]
+        );
+        return Err(Error::shapes(OP, a.shape(), b.shape(), hint));
+    }
+    let batch = Shape::broadcast(OP, &batch_a, &batch_b)?;
+    let full = |m: [usize; 2]| batch.iter().copied().chain(m).collect::<Shape>();
+    Ok((a.broadcast_to(full(ma))?, b.broadcast_to(full(mb))?))
+}
+
+impl Tensor {
+    /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
+    ///
+    /// Leading dimensions broadcast. Operands may have any strides: a transposed one is not copied.
+    /// For floats; f16 and bf16 are multiplied and summed in f32.
+    ///
+    /// # Errors
+    /// If an operand has fewer than two dimensions, or the inner sizes differ.
+    pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
+        let (a, b) = prepare(self, other)?;
+        apply(Matmul, &[&a, &b])
+    }
+
+    /// [`Tensor::matmul`] into the memory of `dst`.
+    pub fn matmul_into(&self, other: &Tensor, dst: &Tensor) -> Result<()> {
+        let (a, b) = prepare(self, other)?;
+        apply_into(Matmul, &[&a, &b], dst)
+    }
+}

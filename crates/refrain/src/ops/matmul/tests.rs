@@ -1,0 +1,54 @@
+use crate::{DType, Device, Error, Tensor, gradcheck};
+
+fn ramp(shape: &[usize]) -> Tensor {
+    let n = shape.iter().product();
+    let v: Vec<f64> = (0..n).map(|i| ((i as f64 + 0.3) * 1.7).sin()).collect();
+    Tensor::from_slice(&v, shape, &Device::cpu()).unwrap()
+}
+
+/// Three nested loops.
+fn reference(a: &Tensor, b: &Tensor) -> Vec<f64> {
+    let (m, k, n) = (a.dims()[0], a.dims()[1], b.dims()[1]);
+    let (a, b) = (a.to_vec::<f64>().unwrap(), b.to_vec::<f64>().unwrap());
+    (0..m * n).map(|i| (0..k).map(|p| a[i / n * k + p] * b[p * n + i % n]).sum()).collect()
+}
+
+#[test]
+fn operands_of_any_strides_give_the_product() {
+    for (m, k, n) in [(3, 5, 7), (1, 1, 1), (130, 70, 33), (2, 0, 3), (0, 4, 2), (5, 1, 9)] {
+        let (a, b) = (ramp(&[m, k]), ramp(&[k, n]));
+        let expected = reference(&a, &b);
+        let (at, bt) =
+            (a.transpose(0, 1).unwrap().copy().unwrap(), b.transpose(0, 1).unwrap().copy().unwrap());
+        for a in [a, at.transpose(0, 1).unwrap()] {
+            for b in [&b, &bt.transpose(0, 1).unwrap()] {
+                let c = a.matmul(b).unwrap();
+                assert_eq!(c.dims(), [m, n]);
+                let c = c.to_vec::<f64>().unwrap();
+                assert!(c.iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-12), "{m} {k} {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_broadcast_and_have_gradients() {
+    let (a, b) = (ramp(&[2, 1, 3, 4]), ramp(&[3, 4, 2]));
+    a.set_requires_grad(true).unwrap();
+    b.set_requires_grad(true).unwrap();
+    assert_eq!(a.matmul(&b).unwrap().dims(), [2, 3, 3, 2]);
+    gradcheck(|t| t[0].matmul(&t[1]), &[a.clone(), b.clone()], 1e-6).unwrap();
+    gradcheck(|t| t[1].transpose(1, 2)?.matmul(&t[0].transpose(2, 3)?), &[a, b], 1e-6).unwrap();
+}
+
+#[test]
+fn a_destination_may_be_a_window_and_not_an_operand() {
+    let (a, b) = (ramp(&[3, 3]), ramp(&[3, 3]));
+    let wide = Tensor::zeros([3, 5], DType::F64, &Device::cpu()).unwrap();
+    a.matmul_into(&b, &wide.narrow(1, 1, 3).unwrap()).unwrap();
+    let c = wide.narrow(1, 1, 3).unwrap().to_vec::<f64>().unwrap();
+    assert!(c.iter().zip(reference(&a, &b)).all(|(x, y)| (x - y).abs() < 1e-12));
+    assert!(matches!(a.matmul_into(&b, &a), Err(Error::Aliased { op: "matmul", .. })));
+    let e = a.matmul(&ramp(&[2, 3])).unwrap_err();
+    assert!(matches!(e, Error::ShapeMismatch { op: "matmul", .. }), "{e}");
+}
