@@ -38,26 +38,29 @@ impl Tensor {
     }
 }
 
+/// The gradients of a node's outputs, as far as any have arrived.
+type Arrived = SmallVec<[Option<Tensor>; 1]>;
+
 /// Gradients on their way to nodes that have not run yet.
 #[derive(Default)]
 struct Pending {
-    grads: HashMap<u64, (Arc<Node>, SmallVec<[Option<Tensor>; 1]>)>,
-    /// The numbers of the nodes in `grads`; the highest runs next, when all its consumers have run.
+    nodes: HashMap<u64, (Arc<Node>, Arrived)>,
+    /// The numbers of the nodes in `nodes`; the highest runs next, when all its consumers have run.
     order: BinaryHeap<u64>,
 }
 
 impl Pending {
     fn slot(&mut self, node: &Arc<Node>, output: usize) -> &mut Option<Tensor> {
         let order = &mut self.order;
-        let (_, grads) = self.grads.entry(node.seq).or_insert_with(|| {
+        let (_, grads) = self.nodes.entry(node.seq).or_insert_with(|| {
             order.push(node.seq);
             (node.clone(), smallvec![None; node.outputs])
         });
         &mut grads[output]
     }
 
-    fn next(&mut self) -> Option<(Arc<Node>, SmallVec<[Option<Tensor>; 1]>)> {
-        self.grads.remove(&self.order.pop()?)
+    fn next(&mut self) -> Option<(Arc<Node>, Arrived)> {
+        self.nodes.remove(&self.order.pop()?)
     }
 }
 
@@ -110,12 +113,7 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
     })
 }
 
-fn run(
-    node: &Arc<Node>,
-    grads: SmallVec<[Option<Tensor>; 1]>,
-    pending: &mut Pending,
-    retain: bool,
-) -> Result<()> {
+fn run(node: &Arc<Node>, grads: Arrived, pending: &mut Pending, retain: bool) -> Result<()> {
     let mut held = node.saved.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = if retain { None } else { Some(held.take()) };
     let saved = taken.as_ref().unwrap_or(&held).as_ref().ok_or_else(|| Error::Autograd {
@@ -145,7 +143,7 @@ fn owned(t: Tensor) -> Result<Tensor> {
 pub(crate) struct Gradients<'a> {
     node: &'a Node,
     saved: &'a SavedValues,
-    grads: SmallVec<[Option<Tensor>; 1]>,
+    grads: Arrived,
     pending: &'a mut Pending,
 }
 
@@ -222,7 +220,7 @@ impl Gradients<'_> {
     pub(crate) fn add_window(
         &mut self,
         i: usize,
-        cut: &dyn Fn(&Tensor) -> Result<Tensor>,
+        cut: impl Fn(&Tensor) -> Result<Tensor>,
         gradient: &Tensor,
     ) -> Result<()> {
         let input = &self.node.inputs[i];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::args::HostArgs;
 use super::storage::Storage;
 use crate::error::{Error, Result};
-use crate::tensor::{DType, Layout, Shape};
+use crate::tensor::{DType, Layout};
 
 /// The work of an operation on each kind of device.
 pub(crate) trait Kernel: Send + Sync {
@@ -27,10 +27,6 @@ impl Operand<'_> {
     pub(crate) fn byte_range(&self) -> Range<usize> {
         let span = self.layout.span();
         span.start * self.dtype.size()..span.end * self.dtype.size()
-    }
-
-    pub(crate) fn shape(&self) -> &Shape {
-        self.layout.shape()
     }
 
     pub(super) fn same_view(&self, other: &Operand<'_>) -> bool {

@@ -12,8 +12,11 @@ enum View {
     Reshape,
     Permute(SmallVec<[usize; 6]>),
     Broadcast,
-    /// Anything else: the layout that the view has within the contiguous form of its input.
-    Window(Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>),
+    Narrow {
+        axis: isize,
+        start: usize,
+        len: usize,
+    },
     Unfold {
         axis: usize,
         size: usize,
@@ -27,7 +30,7 @@ impl Differentiable for View {
             View::Reshape => "reshape",
             View::Permute(_) => "permute",
             View::Broadcast => "broadcast_to",
-            View::Window(_) => "narrow",
+            View::Narrow { .. } => "narrow",
             View::Unfold { .. } => "unfold",
         }
     }
@@ -50,7 +53,7 @@ impl Differentiable for View {
                 let grad = grad.sum_to(g.input_shape(0))?;
                 g.add(0, grad)
             }
-            View::Window(cut) => g.add_window(0, cut, &grad),
+            &View::Narrow { axis, start, len } => g.add_window(0, |t| t.narrow(axis, start, len), &grad),
             View::Unfold { axis, size, step } => {
                 let fold = crate::ops::fold::Fold {
                     shape: g.input_shape(0).clone(),
@@ -167,8 +170,10 @@ impl Tensor {
                 ),
             ));
         }
-        let cut = move |t: &Tensor| t.narrow(axis as isize, start, len);
-        Ok(self.view_as(self.layout().narrow(axis, start, len), View::Window(Box::new(cut))))
+        Ok(self.view_as(
+            self.layout().narrow(axis, start, len),
+            View::Narrow { axis: axis as isize, start, len },
+        ))
     }
 
     /// One index along one dimension; the dimension goes away.
