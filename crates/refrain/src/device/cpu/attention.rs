@@ -115,11 +115,14 @@ pub(crate) fn forward<T: Real>(
                 for (index, log_sum_exp) in log_sum_exp.chunks_mut(BLOCK_QUERIES).enumerate() {
                     let (first, rows) = (index * BLOCK_QUERIES, log_sum_exp.len());
                     work.scores(0, 0, q, first, rows);
-                    let scores = &mut work.scores[0][..rows * work.width];
-                    let (width, known) = (work.width, false);
-                    work.arch.dispatch(Softmax { scores, width, keys, first, causal, log_sum_exp, known });
+                    let Work { arch, width, .. } = work;
+                    let scores = &mut work.scores[0][..rows * width];
+                    let rows_of_scores = Rows { scores, width, keys, first, causal };
+                    let totals = &mut work.sums[..rows];
+                    arch.dispatch(Softmax { rows: rows_of_scores, log_sum_exp, totals });
                     let o = &mut o[first * o_layout.token_stride + h * o_layout.head_stride..];
-                    work.times_panels(0, rows, false, 1, o, o_layout.token_stride, false);
+                    let to = (o, o_layout.token_stride);
+                    work.times_panels((0, rows, false), 1, to, false);
                 }
             }
         });
@@ -147,7 +150,7 @@ pub(crate) fn backward<T: Real>(
     }
     let sequence = |b: usize, layouts: &[HeadLayout; 3], to: Targets<'_, T>| {
         let log_sum_exp = &log_sum_exp[b * heads * queries..][..heads * queries];
-        sequence_backward(sizes, b, qkv, o, d_o, log_sum_exp, layouts, to);
+        sequence_backward(sizes, b, qkv, [o, d_o], log_sum_exp, layouts, to);
     };
     match gradients {
         Gradients::Separate([(dq, q_layout), (dk, k_layout), (dv, v_layout)]) => {
@@ -185,8 +188,7 @@ fn sequence_backward<T: Real>(
     sizes: &Attention<T>,
     b: usize,
     [q, k, v]: [Heads<'_, T>; 3],
-    o: Heads<'_, T>,
-    d_o: Heads<'_, T>,
+    [o, d_o]: [Heads<'_, T>; 2],
     log_sum_exp: &[T],
     layouts: &[HeadLayout; 3],
     mut to: Targets<'_, T>,
@@ -211,27 +213,22 @@ fn sequence_backward<T: Real>(
                 let add = first > 0;
                 // p
                 work.scores(0, 0, q, first, rows);
-                let known = &mut work.sums[..rows];
-                known.copy_from_slice(&log_sum_exp[h * queries + first..][..rows]);
                 let scores = &mut work.scores[0][..rows * width];
-                work.arch.dispatch(Softmax {
-                    scores,
-                    width,
-                    keys,
-                    first,
-                    causal,
-                    log_sum_exp: known,
-                    known: true,
-                });
+                let rows_of_scores = Rows { scores, width, keys, first, causal };
+                let log_sum_exp = &log_sum_exp[h * queries + first..][..rows];
+                work.arch.dispatch(SoftmaxAgain { rows: rows_of_scores, log_sum_exp });
                 // do v^T, then ds / scale
                 work.scores(1, 1, d_o, first, rows);
                 let [p, ds] = &mut work.scores;
                 work.arch.dispatch(ScoreGradient { p, ds, width, o, d_o, first, rows });
-                work.times_panels(1, rows, false, 2, to.from(0, at(0, h, first)), stride(0), false);
+                let dq = (to.from(0, at(0, h, first)), stride(0));
+                work.times_panels((1, rows, false), 2, dq, false);
                 work.pack(3, d_o.rows_from(first, rows), T::ONE);
-                work.times_panels(0, rows, true, 3, to.from(2, at(2, h, 0)), stride(2), add);
+                let dv = (to.from(2, at(2, h, 0)), stride(2));
+                work.times_panels((0, rows, true), 3, dv, add);
                 work.pack(3, q.rows_from(first, rows), scale);
-                work.times_panels(1, rows, true, 3, to.from(1, at(1, h, 0)), stride(1), add);
+                let dk = (to.from(1, at(1, h, 0)), stride(1));
+                work.times_panels((1, rows, true), 3, dk, add);
             }
         }
     });
@@ -305,19 +302,18 @@ impl<T: Real> Work<'_, T> {
         });
     }
 
-    /// `c (+)= s * panels[panels]` with `s` the first rows of `scores[from]`, or those transposed.
+    /// `c (+)= s * panels[panels]`, where `s` is the first rows of `scores[from]`, or those transposed.
+    /// `c` has a row for each row of `s` and starts at its first element.
     fn times_panels(
         &mut self,
-        from: usize,
-        rows: usize,
-        transposed: bool,
+        (from, rows, transposed): (usize, usize, bool),
         panels: usize,
-        c: &mut [T],
-        c_row_stride: usize,
+        (c, c_row_stride): (&mut [T], usize),
         add: bool,
     ) {
         let (row_stride, col_stride) = (self.width, 1);
-        let a = Matrix { data: &*self.scores[from], rows, cols: self.keys, row_stride, col_stride };
+        let data = &*self.scores[from];
+        let a = Matrix { data, rows, cols: self.keys, row_stride, col_stride };
         let a = if transposed { a.t() } else { a };
         self.arch.dispatch(Block {
             a,
@@ -335,17 +331,41 @@ impl<T: Real> Work<'_, T> {
     }
 }
 
-/// Turns rows of scores into probabilities.
-struct Softmax<'a, T> {
+/// Some rows of scores.
+struct Rows<'a, T> {
     scores: &'a mut [T],
     width: usize,
     keys: usize,
     /// The query of the first row.
     first: usize,
     causal: bool,
-    /// Written, or read where it is `known`.
+}
+
+impl<T: Real> Rows<'_, T> {
+    /// Each row as registers, with negative infinity for the keys that its query doesn't see.
+    #[inline(always)]
+    fn masked<S: Simd>(&mut self) -> impl Iterator<Item = &mut [T::Vector<S>]> {
+        let Self { keys, first, causal, .. } = *self;
+        self.scores.chunks_exact_mut(self.width).enumerate().map(
+            #[inline(always)]
+            move |(i, row)| {
+                let visible = if causal { keys.min(first + i + 1) } else { keys };
+                for x in &mut row[visible..] {
+                    *x = T::NEG_INFINITY;
+                }
+                T::as_vectors_mut::<S>(row).0
+            },
+        )
+    }
+}
+
+/// Turns rows of scores into probabilities.
+struct Softmax<'a, T> {
+    rows: Rows<'a, T>,
+    /// Written: a number for each row.
     log_sum_exp: &'a mut [T],
-    known: bool,
+    /// Working memory: a number for each row.
+    totals: &'a mut [T],
 }
 
 impl<T: Real> WithSimd for Softmax<'_, T> {
@@ -353,41 +373,48 @@ impl<T: Real> WithSimd for Softmax<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { scores, width, keys, first, causal, log_sum_exp, known } = self;
-        for (i, (row, sum)) in scores.chunks_exact_mut(width).zip(&mut *log_sum_exp).enumerate() {
-            let visible = if causal { keys.min(first + i + 1) } else { keys };
-            row[visible..].fill(T::NEG_INFINITY);
-            let row = T::as_vectors_mut::<S>(row).0;
-            if !known {
-                let mut largest = T::splat(simd, T::NEG_INFINITY);
-                for x in &*row {
-                    largest = T::max_vectors(simd, largest, *x);
-                }
-                *sum = T::max_lane(simd, largest);
-            }
-            let shift = T::splat(simd, T::default() - *sum);
-            for x in row {
-                *x = T::add_vectors(simd, *x, shift);
-            }
-        }
-        // One long loop, whatever the number of keys.
-        for x in &mut *scores {
-            *x = x.exp();
-        }
-        if known {
-            return;
-        }
-        for (row, sum) in scores.chunks_exact_mut(width).zip(log_sum_exp) {
-            let row = T::as_vectors_mut::<S>(row).0;
-            let mut total = T::splat(simd, T::default());
+        let Self { mut rows, log_sum_exp, totals } = self;
+        let sums = log_sum_exp.iter_mut().zip(&mut *totals);
+        for (row, (sum, total)) in rows.masked::<S>().zip(sums) {
+            let mut largest = T::splat(simd, T::NEG_INFINITY);
             for x in &*row {
-                total = T::add_vectors(simd, total, *x);
+                largest = T::max_vectors(simd, largest, *x);
             }
-            let total = T::sum_lanes(simd, total);
-            *sum += total.ln();
-            let share = T::splat(simd, T::ONE / total);
+            *sum = T::max_lane(simd, largest);
+            let shift = T::splat(simd, T::default() - *sum);
+            let mut sums = T::splat(simd, T::default());
+            for x in &mut *row {
+                *x = T::exp_vectors(simd, T::add_vectors(simd, *x, shift));
+                sums = T::add_vectors(simd, sums, *x);
+            }
+            *total = T::sum_lanes(simd, sums);
+            let share = T::splat(simd, T::ONE / *total);
             for x in row {
                 *x = T::mul_vectors(simd, *x, share);
+            }
+        }
+        for (sum, total) in log_sum_exp.iter_mut().zip(totals) {
+            *sum += total.ln();
+        }
+    }
+}
+
+/// Turns rows of scores into probabilities again.
+struct SoftmaxAgain<'a, T> {
+    rows: Rows<'a, T>,
+    /// A number for each row.
+    log_sum_exp: &'a [T],
+}
+
+impl<T: Real> WithSimd for SoftmaxAgain<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        for (row, sum) in self.rows.masked::<S>().zip(self.log_sum_exp) {
+            let shift = T::splat(simd, T::default() - *sum);
+            for x in row {
+                *x = T::exp_vectors(simd, T::add_vectors(simd, *x, shift));
             }
         }
     }

@@ -10,9 +10,11 @@
 //!
 //! For `f64` see [`f64`](self::f64), which goes to `libm`.
 
+use pulp::Simd;
+
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
-const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_HIGH: f32 = 355.0 / 512.0;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// Adding and subtracting this rounds to an integer; the sum's low bits are that integer.
 const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
@@ -40,6 +42,9 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
     if x > high { high } else { x }
 }
 
+/// `(e^r - 1 - r) / r^2` for `|r| <= ln(2) / 2`.
+const EXP: [f32; 5] = [0.5, 0.166_665_18, 0.041_666_204, 0.008_368_953, 0.001_395_058_6];
+
 /// `e^x`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -48,13 +53,35 @@ pub fn exp(x: f32) -> f32 {
     let t = x * LOG2_E + ROUND;
     let n = t - ROUND;
     let r = x - n * LN_2_HIGH - n * LN_2_LOW;
-    // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2.
-    let p = polynomial(r, [0.500_000_01, 0.166_665_18, 0.041_666_204, 0.008_368_953, 0.001_395_058_6]);
+    let p = polynomial(r, EXP);
     let p = r * r * p + r + 1.0;
     // 2^n in two factors: n reaches from -150 to 128.
     let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x` lane by lane, for `x` up to 88, by fused multiply-adds where there are such; 0 where the result
+/// is subnormal.
+#[inline(always)]
+pub(super) fn exp_vectors<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let splat = |x| simd.splat_f32s(x);
+    let round = splat(ROUND);
+    let t = simd.mul_add_e_f32s(x, splat(LOG2_E), round);
+    let n = simd.sub_f32s(t, round);
+    let r = simd.mul_add_e_f32s(n, splat(-LN_2_HIGH), x);
+    let r = simd.mul_add_e_f32s(n, splat(-LN_2_LOW), r);
+    let mut p = splat(EXP[EXP.len() - 1]);
+    for i in (0..EXP.len() - 1).rev() {
+        p = simd.mul_add_e_f32s(p, r, splat(EXP[i]));
+    }
+    let p = simd.mul_add_e_f32s(simd.mul_f32s(r, r), p, r);
+    let p = simd.add_f32s(p, splat(1.0));
+    let biased = simd.add_u32s(simd.transmute_u32s_f32s(t), simd.splat_u32s(127));
+    let scale = simd.wrapping_dyn_shl_u32s(biased, simd.splat_u32s(23));
+    let y = simd.mul_f32s(p, simd.transmute_f32s_u32s(scale));
+    let tiny = simd.less_than_f32s(x, splat(-87.3));
+    simd.select_f32s(tiny, splat(0.0), y)
 }
 
 /// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
@@ -97,7 +124,7 @@ pub fn tanh(x: f32) -> f32 {
     let large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
     // (tanh(x) / x - 1) / x^2 in x^2, for |x| <= 0.625.
     let z = x * x;
-    let p = polynomial(z, [-0.333_332_83, 0.133_314_7, -0.053_741_62, 0.020_644_133, -0.005_709_493_8]);
+    let p = polynomial(z, [-0.333_332_83, 0.133_314_7, -0.053_741_62, 0.020_644_133, -0.005_709_494]);
     let small = x + x * (z * p);
     (if a > 0.625 { large } else { small }).copysign(x)
 }
@@ -180,6 +207,17 @@ pub fn cos(x: f32) -> f32 {
 /// The same functions for `f64`.
 pub mod f64 {
     pub use libm::{cos, erf, exp, log, sin, tanh};
+    use pulp::Simd;
+
+    /// `e^x` lane by lane.
+    #[inline(always)]
+    pub(in super::super) fn exp_vectors<S: Simd>(_simd: S, x: S::f64s) -> S::f64s {
+        let mut y = x;
+        for y in bytemuck::cast_slice_mut::<_, f64>(std::slice::from_mut(&mut y)) {
+            *y = exp(*y);
+        }
+        y
+    }
 
     /// The logistic function `1 / (1 + e^-x)`.
     pub fn sigmoid(x: f64) -> f64 {
@@ -272,6 +310,27 @@ mod tests {
         check("erf", 4, erf, libm::erf);
         check("sin", 1, sin, libm::sin);
         check("cos", 1, cos, libm::cos);
+    }
+
+    #[test]
+    fn exp_vectors_is_within_4_ulp() {
+        struct Exp(f32);
+        impl pulp::WithSimd for Exp {
+            type Output = f32;
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, simd: S) -> f32 {
+                let y = [exp_vectors(simd, simd.splat_f32s(self.0))];
+                bytemuck::cast_slice(&y)[0]
+            }
+        }
+        let arch = crate::device::cpu::simd::arch();
+        let smallest = f64::from(f32::MIN_POSITIVE).ln() + 0.05;
+        let exact = |x: f64| if x < smallest { 0.0 } else { libm::exp(x) };
+        // The range in question, without the numbers about its lower end.
+        let of = |x: f32| if f64::from(x) < smallest || x > 88.0 { f32::NEG_INFINITY } else { x };
+        check("exp_vectors", 4, |x| arch.dispatch(Exp(of(x))), |x| exact(f64::from(of(x as f32))));
+        assert_eq!(arch.dispatch(Exp(-1e30)), 0.0);
     }
 
     /// `x sigmoid(v)` has the relative error of `e^v`, that is the few roundings of `v` times `|v|`.

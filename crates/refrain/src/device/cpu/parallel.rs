@@ -4,6 +4,7 @@
 //! launch that holds locks always comes to its end, whatever threads of the user wait for them; and a
 //! user's pool never has one of its tasks picked up in the middle of a launch.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -19,15 +20,25 @@ fn pool() -> Option<&'static ThreadPool> {
         ThreadPoolBuilder::new()
             .num_threads(rayon::current_num_threads())
             .thread_name(|i| format!("refrain-cpu-{i}"))
+            .start_handler(mark)
             .build()
             .ok()
     })
     .as_ref()
 }
 
+thread_local! {
+    static IS_KERNEL_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread, which has just started, as one of the kernels' own.
+pub(super) fn mark(_index: usize) {
+    IS_KERNEL_THREAD.set(true);
+}
+
 /// Whether this thread is one of the kernels' own: only then may a kernel split its work.
 pub(crate) fn allowed() -> bool {
-    rayon::current_thread_index().is_some() && pool().is_some_and(|p| p.current_thread_index().is_some())
+    IS_KERNEL_THREAD.get()
 }
 
 /// Runs a kernel that touches `bytes` bytes where it may use all threads.

@@ -83,6 +83,8 @@ pub(crate) trait Vectors:
     fn mul_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// The larger of `a` and `b`, lane by lane.
     fn max_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `e^x`, lane by lane, for `x` up to 88; 0 where the result is subnormal in `f32`.
+    fn exp_vectors<S: Simd>(simd: S, x: Self::Vector<S>) -> Self::Vector<S>;
     /// The sum of the lanes.
     fn sum_lanes<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
     /// The largest lane.
@@ -98,7 +100,7 @@ pub(crate) trait Vectors:
 }
 
 macro_rules! real {
-    ($t:ident, $vector:ident, $as_vectors:ident, $as_vectors_mut:ident, $store_partial:ident,
+    ($t:ident, $vector:ident, $as_vectors:ident, $as_vectors_mut:ident, $store_partial:ident, $exp_vectors:path,
      $($name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty = $method:ident;)*) => {
         impl Vectors for $t {
             type Vector<S: Simd> = S::$vector;
@@ -108,6 +110,10 @@ macro_rules! real {
                     simd.$method($($arg),*)
                 }
             )*
+            #[inline(always)]
+            fn exp_vectors<S: Simd>(simd: S, x: S::$vector) -> S::$vector {
+                $exp_vectors(simd, x)
+            }
             #[inline(always)]
             fn as_vectors<S: Simd>(slice: &[Self]) -> (&[S::$vector], &[Self]) {
                 S::$as_vectors(slice)
@@ -125,7 +131,7 @@ macro_rules! real {
 }
 
 real! {
-    f32, f32s, as_simd_f32s, as_mut_simd_f32s, partial_store_f32s,
+    f32, f32s, as_simd_f32s, as_mut_simd_f32s, partial_store_f32s, super::math::exp_vectors,
     splat(x: Self) -> S::f32s = splat_f32s;
     add_vectors(a: S::f32s, b: S::f32s) -> S::f32s = add_f32s;
     mul_vectors(a: S::f32s, b: S::f32s) -> S::f32s = mul_f32s;
@@ -137,7 +143,7 @@ real! {
 }
 
 real! {
-    f64, f64s, as_simd_f64s, as_mut_simd_f64s, partial_store_f64s,
+    f64, f64s, as_simd_f64s, as_mut_simd_f64s, partial_store_f64s, super::math::f64::exp_vectors,
     splat(x: Self) -> S::f64s = splat_f64s;
     add_vectors(a: S::f64s, b: S::f64s) -> S::f64s = add_f64s;
     mul_vectors(a: S::f64s, b: S::f64s) -> S::f64s = mul_f64s;

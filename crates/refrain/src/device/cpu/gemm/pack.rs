@@ -77,32 +77,41 @@ impl<T: Real> WithSimd for PackRows<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Self { b, columns, width, rows } = self;
         if b.col_stride == 1 {
             for (p, row) in rows.chunks_exact_mut(width).enumerate() {
-                let (row, pad) = row.split_at_mut(columns);
-                row.copy_from_slice(&b.data[p * b.row_stride..][..columns]);
-                pad.fill(T::default());
+                let source = &b.data[p * b.row_stride..][..columns];
+                let (source, rest) = T::as_vectors::<S>(source);
+                let row = T::as_vectors_mut::<S>(row).0;
+                for (x, source) in row.iter_mut().zip(source) {
+                    *x = *source;
+                }
+                if !rest.is_empty() {
+                    row[source.len()] = T::load_partial(simd, rest);
+                }
             }
             return;
         }
         if columns < width {
             rows.fill(T::default());
         }
-        // A few rows at a time: the lines written to stay in the first-level cache.
-        for (block, rows) in rows.chunks_mut(16 * width).enumerate() {
-            for c in 0..columns {
-                let column = &b.data[block * 16 * b.row_stride + c * b.col_stride..];
-                if b.row_stride == 1 {
-                    for (row, x) in rows.chunks_exact_mut(width).zip(column) {
-                        row[c] = *x;
-                    }
-                } else {
-                    for (row, x) in rows.chunks_exact_mut(width).zip(column.iter().step_by(b.row_stride)) {
-                        row[c] = *x;
+        if b.row_stride == 1 {
+            // A few rows at a time: the lines written to stay in the first-level cache.
+            for (block, rows) in rows.chunks_mut(16 * width).enumerate() {
+                let height = rows.len() / width;
+                for c in 0..columns {
+                    let column = &b.data[block * 16 + c * b.col_stride..][..height];
+                    for (p, x) in column.iter().enumerate() {
+                        rows[p * width + c] = *x;
                     }
                 }
+            }
+            return;
+        }
+        for (p, row) in rows.chunks_exact_mut(width).enumerate() {
+            for (c, x) in row[..columns].iter_mut().enumerate() {
+                *x = b.data[p * b.row_stride + c * b.col_stride];
             }
         }
     }

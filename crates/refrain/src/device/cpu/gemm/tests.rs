@@ -122,10 +122,10 @@ fn an_epilogue_is_applied_once_and_in_order() {
         let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
         gemm(a, b, out, Accumulate::Replace, epilogue);
         for i in 0..m {
-            for j in 0..n {
+            for (j, bias) in bias.iter().enumerate() {
                 let at = i * row_stride + j;
                 let (sum, bound) = exact(a, b, i, j);
-                let pre = sum + f64::from(bias[j]);
+                let pre = sum + f64::from(*bias);
                 assert!((f64::from(kept[at]) - pre).abs() <= bound, "pre-activation at ({i}, {j})");
                 let gelu = crate::device::cpu::math::f64::gelu_tanh(pre);
                 let want = if places[at] > 0.0 { gelu } else { 0.0 } + f64::from(residual[at]);
@@ -170,7 +170,11 @@ fn a_weight_gradient_has_the_sums_of_the_bias() {
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .start_handler(crate::device::cpu::parallel::mark)
+            .build()
+            .expect("a thread pool");
         pool.install(|| {
             let (m, n, k) = (5000, 70, 33);
             let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(k * n, 2));
