@@ -9,6 +9,7 @@ pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
+pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod unary;
 
