@@ -6,6 +6,7 @@
 
 pub(crate) mod binary;
 pub(crate) mod copy;
+pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
@@ -177,11 +178,13 @@ pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Te
     Ok(outputs)
 }
 
-/// Runs an operation with one result into the memory that `dst` has.
+/// Runs an operation whose first result goes into the memory that `dst` has; the rest are new and
+/// live on as saved values.
 pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     autograd::check_destination(op.name(), inputs, dst)?;
-    execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
-    autograd::record_in_place(OnTape(op), inputs, dst);
+    let mut outputs = execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
+    outputs[0] = dst.clone();
+    autograd::record_in_place(OnTape(op), inputs, &outputs);
     Ok(())
 }
 
