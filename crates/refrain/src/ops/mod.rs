@@ -10,9 +10,11 @@ pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
+pub(crate) mod positions;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod unary;
+pub(crate) mod windows;
 
 use smallvec::{SmallVec, smallvec};
 
