@@ -5,6 +5,7 @@
 //! folder, a line here and a public method.
 
 pub(crate) mod binary;
+pub(crate) mod concat;
 pub(crate) mod copy;
 pub(crate) mod dropout;
 pub(crate) mod elementwise;
