@@ -14,6 +14,7 @@ pub(crate) mod fold;
 pub(crate) mod positions;
 pub(crate) mod random;
 pub(crate) mod reduce;
+pub(crate) mod repeat;
 pub(crate) mod unary;
 pub(crate) mod windows;
 
