@@ -17,6 +17,7 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod unary;
+pub(crate) mod where_cond;
 pub(crate) mod windows;
 
 use smallvec::{SmallVec, smallvec};
