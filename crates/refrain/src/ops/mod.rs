@@ -11,6 +11,7 @@ pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
+pub(crate) mod gather;
 pub(crate) mod hadamard;
 pub(crate) mod one_hot;
 pub(crate) mod pad;
