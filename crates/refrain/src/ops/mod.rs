@@ -13,6 +13,7 @@ pub(crate) mod fill;
 pub(crate) mod fold;
 pub(crate) mod gather;
 pub(crate) mod hadamard;
+pub(crate) mod index_select;
 pub(crate) mod one_hot;
 pub(crate) mod pad;
 pub(crate) mod positions;
