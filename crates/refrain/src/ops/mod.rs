@@ -6,14 +6,26 @@
 
 pub(crate) mod attention;
 pub(crate) mod binary;
+pub(crate) mod concat;
 pub(crate) mod copy;
+pub(crate) mod dropout;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
+pub(crate) mod gather;
+pub(crate) mod hadamard;
+pub(crate) mod index_select;
 pub(crate) mod linear;
 pub(crate) mod matmul;
+pub(crate) mod one_hot;
+pub(crate) mod pad;
+pub(crate) mod positions;
+pub(crate) mod random;
 pub(crate) mod reduce;
+pub(crate) mod repeat;
 pub(crate) mod unary;
+pub(crate) mod where_cond;
+pub(crate) mod windows;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -179,11 +191,13 @@ pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Te
     Ok(outputs)
 }
 
-/// Runs an operation with one result into the memory that `dst` has.
+/// Runs an operation whose first result goes into the memory that `dst` has; the rest are new and
+/// live on as saved values.
 pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     autograd::check_destination(op.name(), inputs, dst)?;
-    execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
-    autograd::record_in_place(OnTape(op), inputs, dst);
+    let mut outputs = execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
+    outputs[0] = dst.clone();
+    autograd::record_in_place(OnTape(op), inputs, &outputs);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ mod views;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use dtype::{DType, Element, bf16, f16};
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Layout, row_major};
 pub use shape::{Axes, Shape};
 pub(crate) use shape::{Dims, resolve_axis};
 

@@ -7,7 +7,11 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
+use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Elements that are worth a task of their own.
+const GRAIN: usize = 1 << 14;
 
 /// Launches that touch fewer bytes stay on the calling thread.
 const SMALL: usize = 1 << 15;
@@ -62,4 +66,21 @@ pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R
 /// Runs a part of a kernel that always splits its work on the kernels' own threads.
 pub(crate) fn inside<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     if allowed() { f() } else { run(usize::MAX, f) }
+}
+
+/// Calls `body(i, piece)` for every piece of `size` elements of `out` (the last may be shorter), side
+/// by side where there is enough work for several threads.
+pub(crate) fn pieces<T: Send>(out: &mut [T], size: usize, body: impl Fn(usize, &mut [T]) + Sync) {
+    if out.is_empty() || size == 0 {
+        return;
+    }
+    let group = (GRAIN / size).max(1);
+    let task = |(g, out): (usize, &mut [T])| {
+        out.chunks_mut(size).enumerate().for_each(|(i, piece)| body(g * group + i, piece));
+    };
+    if out.len() <= GRAIN || !allowed() {
+        out.chunks_mut(group * size).enumerate().for_each(task);
+    } else {
+        out.par_chunks_mut(group * size).enumerate().for_each(task);
+    }
 }

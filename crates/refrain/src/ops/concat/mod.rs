@@ -1,0 +1,147 @@
+//! Tensors one after the other: along an axis that they have, or along a new one.
+
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
+
+use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::autograd::Gradients;
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::with_stored;
+use crate::device::cpu::parallel;
+use crate::error::{Error, Result};
+use crate::tensor::{Tensor, resolve_axis};
+
+/// The operands one after the other along `axis`.
+#[derive(Clone)]
+struct Concat {
+    name: &'static str,
+    axis: usize,
+    /// How far each operand reaches along the axis.
+    sizes: SmallVec<[usize; 4]>,
+}
+
+impl Concat {
+    fn new(name: &'static str, axis: usize, tensors: &[&Tensor]) -> Concat {
+        Concat { name, axis, sizes: tensors.iter().filter_map(|t| t.dims().get(axis).copied()).collect() }
+    }
+}
+
+impl Op for Concat {
+    const NAME: &'static str = "concat";
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let first = x[0].shape();
+        for t in &x[1..] {
+            check_dtypes(self.name, x[0], t)?;
+            let fits = t.rank() == first.rank()
+                && t.dims().iter().zip(first.iter()).enumerate().all(|(i, (a, b))| i == self.axis || a == b);
+            if !fits {
+                let hint = format!("all sizes but the one of axis {} must be equal", self.axis);
+                return Err(Error::shapes(self.name, first, t.shape(), hint));
+            }
+        }
+        let mut shape = first.clone();
+        shape.dims_mut()[self.axis] = self.sizes.iter().fold(0, |sum: usize, &n| sum.saturating_add(n));
+        Ok(Spec::new(shape, x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        let inner: usize = args.write_shape(0)[self.axis + 1..].iter().product();
+        with_stored!(args.write_dtype(0), T => {
+            let parts: SmallVec<[(&[T], usize); 8]> = (self.sizes.iter().enumerate())
+                .map(|(i, n)| Ok((args.read::<T>(i)?, n * inner)))
+                .collect::<Result<_>>()?;
+            let row = parts.iter().map(|(_, width)| width).sum();
+            parallel::pieces(args.write::<T>(0)?, row, |o, row| {
+                let mut rest = row;
+                for &(x, width) in &parts {
+                    let (to, after) = rest.split_at_mut(width);
+                    to.copy_from_slice(&x[o * width..][..width]);
+                    rest = after;
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let grad = g.grad()?.clone();
+        let mut start = 0;
+        for (i, &n) in self.sizes.iter().enumerate() {
+            if g.needs(i) {
+                g.add(i, grad.narrow(self.axis as isize, start, n)?)?;
+            }
+            start += n;
+        }
+        Ok(())
+    }
+}
+
+fn concat(tensors: &[&Tensor], axis: isize) -> Result<Concat> {
+    const OP: &str = Concat::NAME;
+    let first = tensors.first().ok_or_else(|| Error::invalid(OP, "no tensors; pass at least one"))?;
+    if first.rank() == 0 {
+        return Err(Error::invalid(OP, "scalars have no axis to lie along; use stack"));
+    }
+    Ok(Concat::new(OP, resolve_axis(OP, axis, first.rank())?, tensors))
+}
+
+/// The operation, and its operands with the new axis as a size of 1.
+fn stack(tensors: &[&Tensor], axis: isize) -> Result<(Concat, Vec<Tensor>)> {
+    const OP: &str = "stack";
+    let first = tensors.first().ok_or_else(|| Error::invalid(OP, "no tensors; pass at least one"))?;
+    if let Some(other) = tensors.iter().find(|t| t.shape() != first.shape()) {
+        return Err(Error::shapes(OP, first.shape(), other.shape(), "all shapes must be equal"));
+    }
+    let axis = resolve_axis(OP, axis, first.rank() + 1)?;
+    let views = tensors.iter().map(|t| t.unsqueeze(axis as isize)).collect::<Result<Vec<_>>>()?;
+    let op = Concat::new(OP, axis, &views.iter().collect::<Vec<_>>());
+    Ok((op, views))
+}
+
+impl Tensor {
+    /// Tensors one after the other along an axis that they have. For every dtype; all have the same, and
+    /// shapes that differ along `axis` at most. Negative axes count from the last.
+    ///
+    /// # Errors
+    /// If there are no tensors, they are scalars, or shapes or dtypes differ.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let a = Tensor::from_slice(&[1i64, 2], [2, 1], &device)?;
+    /// let b = Tensor::from_slice(&[3i64, 4, 5, 6], [2, 2], &device)?;
+    /// assert_eq!(Tensor::concat(&[&a, &b], 1)?.to_vec::<i64>()?, [1, 3, 4, 2, 5, 6]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn concat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+        apply(concat(tensors, axis)?, tensors)
+    }
+
+    /// [`Tensor::concat`] into the memory of `dst`.
+    pub fn concat_into(tensors: &[&Tensor], axis: isize, dst: &Tensor) -> Result<()> {
+        apply_into(concat(tensors, axis)?, tensors, dst)
+    }
+
+    /// Tensors of one shape side by side along a new axis, inserted before `axis` (from `-rank - 1` to
+    /// `rank`). For every dtype; all have the same.
+    ///
+    /// # Errors
+    /// If there are no tensors, or shapes or dtypes differ.
+    pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+        let (op, views) = stack(tensors, axis)?;
+        apply(op, &views.iter().collect::<Vec<_>>())
+    }
+
+    /// [`Tensor::stack`] into the memory of `dst`.
+    pub fn stack_into(tensors: &[&Tensor], axis: isize, dst: &Tensor) -> Result<()> {
+        let (op, views) = stack(tensors, axis)?;
+        apply_into(op, &views.iter().collect::<Vec<_>>(), dst)
+    }
+}

@@ -1,0 +1,77 @@
+//! Dropout on the CPU.
+
+use rayon::prelude::*;
+
+use super::{Dropout, scale};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
+use crate::device::cpu::{parallel, simd::simd};
+use crate::error::Result;
+use crate::ops::elementwise::{self, FloatTile};
+use crate::ops::random::{host::position, philox};
+
+/// Elements at a time: a whole number of blocks.
+const TILE: usize = 1024;
+
+pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
+    let (seed, first) = position(args, 1, op.offset)?;
+    // p * 2^32 is at most 2^32 - 2^-21, which rounds to a number that no word reaches.
+    let threshold = (op.p * 4_294_967_296.0).round() as u64;
+    with_float!(args, args.write_dtype(0), T, R => {
+        let x = if args.in_place(0).is_some() { None } else { Some(args.read::<T>(0)?) };
+        let y = args.write::<T>(0)?;
+        let scale = R::c(scale(op.p));
+        let tile = |i: usize, y: &mut [T], mask: &mut [u8]| {
+            let mut words = [0u32; TILE];
+            let words = &mut words[..y.len()];
+            philox::fill(seed, first.wrapping_add((i * TILE / philox::WORDS) as u64), words);
+            if let Some(x) = x {
+                y.copy_from_slice(&x[i * TILE..][..y.len()]);
+            }
+            simd(
+                #[inline(always)]
+                || {
+                    for (y, &w) in y.iter_mut().zip(words.iter()) {
+                        let kept = y.to::<R>() * scale;
+                        *y = T::from_number(if u64::from(w) >= threshold { kept } else { R::ZERO });
+                    }
+                    for (m, &w) in mask.iter_mut().zip(words.iter()) {
+                        *m = (u64::from(w) >= threshold) as u8;
+                    }
+                },
+            );
+        };
+        if args.writes() == 1 {
+            parallel::pieces(y, TILE, |i, y| tile(i, y, &mut []));
+            return Ok(());
+        }
+        let mask = args.write::<u8>(1)?;
+        if y.len() <= TILE || parallel::is_nested() {
+            y.chunks_mut(TILE).zip(mask.chunks_mut(TILE)).enumerate().for_each(|(i, (y, m))| tile(i, y, m));
+        } else {
+            let tiles = y.par_chunks_mut(TILE).zip(mask.par_chunks_mut(TILE)).enumerate();
+            tiles.with_min_len(8).for_each(|(i, (y, m))| tile(i, y, m));
+        }
+        Ok(())
+    })
+}
+
+struct Masked(f64);
+
+impl FloatTile for Masked {
+    fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
+        let (dy, mask, scale) = (x[0], x[1], R::c(self.0));
+        simd(
+            #[inline(always)]
+            || {
+                for ((dx, &dy), &m) in dx.iter_mut().zip(dy).zip(mask) {
+                    *dx = if m == R::ZERO { R::ZERO } else { dy * scale };
+                }
+            },
+        );
+    }
+}
+
+pub(super) fn backward(scale: f64, args: &HostArgs<'_>) -> Result<()> {
+    elementwise::float(args, args.write_dtype(0), &Masked(scale))
+}

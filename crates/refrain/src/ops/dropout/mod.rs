@@ -1,0 +1,147 @@
+//! Dropout.
+
+mod host;
+#[cfg(test)]
+mod tests;
+
+use super::random::Generator;
+use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::autograd::{Gradients, Saves, is_grad_enabled};
+use crate::device::HostArgs;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Tensor};
+
+/// `x * mask / (1 - p)` and, where a backward pass will want it, the mask; of operands `x` and the
+/// generator's state. Element `i`, row-major, is kept if word `i` of the generator is at least `p * 2^32`.
+#[derive(Clone)]
+struct Dropout {
+    p: f64,
+    /// The first block's distance from the generator's base.
+    offset: u64,
+    keeps_mask: bool,
+}
+
+impl Op for Dropout {
+    const NAME: &'static str = "dropout";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        x[0].require_float(Self::NAME)?;
+        let mut specs = Spec::like(x[0]).one();
+        if self.keeps_mask {
+            specs.push(Spec::new(x[0].shape(), DType::Bool));
+        }
+        Ok(specs)
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::forward(self, args)
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        // The mask itself, not the way to make it again: the generator's base may have moved by then.
+        Saves::default().output(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (grad, mask) = (g.grad()?.clone(), g.output(1)?);
+        g.emit(&[0], Masked { scale: scale(self.p) }, &[&grad, &mask])
+    }
+}
+
+/// `dy * mask * scale`.
+#[derive(Clone)]
+struct Masked {
+    scale: f64,
+}
+
+impl Op for Masked {
+    const NAME: &'static str = "dropout_backward";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        x[0].require_float(Self::NAME)?;
+        x[1].require_dtype(Self::NAME, DType::Bool)?;
+        if x[0].shape() != x[1].shape() {
+            return Err(Error::shapes(Self::NAME, x[0].shape(), x[1].shape(), "both must be equal"));
+        }
+        Ok(Spec::like(x[0]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::backward(self.scale, args)
+    }
+
+    fn input_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn output_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+fn scale(p: f64) -> f64 {
+    1.0 / (1.0 - p)
+}
+
+/// The operation, with its part of the generator's sequence; `None` if nothing is dropped.
+fn prepare(x: &Tensor, p: f64, generator: &Generator, dst: Option<&Tensor>) -> Result<Option<Dropout>> {
+    const OP: &str = Dropout::NAME;
+    if !(0.0..1.0).contains(&p) {
+        return Err(Error::invalid(
+            OP,
+            format!("a probability of {p}; it must be at least 0 and less than 1 (0.1 drops a tenth)"),
+        ));
+    }
+    x.require_float(OP)?;
+    if let Some(dst) = dst {
+        check_dtypes(OP, x, dst)?;
+    }
+    if p == 0.0 {
+        return Ok(None);
+    }
+    let offset = generator.reserve(x.numel() as u64);
+    Ok(Some(Dropout { p, offset, keeps_mask: is_grad_enabled() && x.requires_grad() }))
+}
+
+impl Tensor {
+    /// Each element is set to 0 with probability `p`, independently; the others are multiplied by
+    /// `1 / (1 - p)`, so that the expected value stays (Srivastava et al., "Dropout: a simple way to
+    /// prevent neural networks from overfitting", 2014). For floats; the result has shape and dtype of
+    /// this tensor. With `p` of 0 it is this tensor, and the generator stays where it is.
+    ///
+    /// Of `n` elements the generator moves by `n / 4` blocks, rounded up.
+    ///
+    /// # Errors
+    /// If `p` is not in `[0, 1)`, or the generator lies on another device.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Generator, Tensor};
+    /// let device = Device::cpu();
+    /// let generator = Generator::new(&device, 0)?;
+    /// let y = Tensor::ones([1000], DType::F32, &device)?.dropout(0.5, &generator)?;
+    /// assert!(y.to_vec::<f32>()?.iter().all(|&v| v == 0.0 || v == 2.0));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn dropout(&self, p: f64, generator: &Generator) -> Result<Tensor> {
+        match prepare(self, p, generator, None)? {
+            Some(op) => apply(op, &[self, generator.state_tensor()]),
+            None => Ok(self.clone()),
+        }
+    }
+
+    /// [`Tensor::dropout`] into the memory of `dst` (which may be this tensor).
+    pub fn dropout_into(&self, p: f64, generator: &Generator, dst: &Tensor) -> Result<()> {
+        match prepare(self, p, generator, Some(dst))? {
+            Some(op) => apply_into(op, &[self, generator.state_tensor()], dst),
+            None => dst.copy_from(self),
+        }
+    }
+}

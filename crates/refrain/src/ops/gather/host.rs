@@ -1,0 +1,140 @@
+//! Picking along an axis, and adding to picked places, on the CPU.
+
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
+use crate::device::cpu::parallel;
+use crate::error::Result;
+use crate::ops::positions::{check_range, unravel};
+use crate::tensor::{DType, Dims, Shape, row_major};
+
+fn check(args: &HostArgs<'_>, index: &[i64], axis: usize, of: &Shape) -> Result<()> {
+    let size = of[axis];
+    check_range(args.op(), index, args.read_shape(1), size, || format!("axis {axis} of size {size}"))
+}
+
+pub(super) fn gather(axis: usize, args: &HostArgs<'_>) -> Result<()> {
+    let index = args.read::<i64>(1)?;
+    let (from, to) = (args.read_shape(0), args.write_shape(0));
+    check(args, index, axis, from)?;
+    let strides = row_major(from);
+    let last = to.rank() - 1;
+    with_stored!(args.write_dtype(0), T => {
+        let x = args.read::<T>(0)?;
+        parallel::pieces(args.write::<T>(0)?, to[last], |i, row| {
+            let at = unravel(i, &to[..last]);
+            let start: usize =
+                (at.iter().zip(&strides).enumerate()).map(|(d, (i, s))| if d == axis { 0 } else { i * s }).sum();
+            let index = &index[i * to[last]..][..row.len()];
+            if axis == last {
+                row.iter_mut().zip(index).for_each(|(y, &i)| *y = x[start + i as usize]);
+            } else {
+                let pick = |(j, (y, &i)): (usize, (&mut T, &i64))| *y = x[start + i as usize * strides[axis] + j];
+                row.iter_mut().zip(index).enumerate().for_each(pick);
+            }
+        });
+    });
+    Ok(())
+}
+
+pub(super) fn gather_backward(axis: usize, args: &HostArgs<'_>) -> Result<()> {
+    let index = args.read::<i64>(1)?;
+    let to = args.write_shape(0);
+    check(args, index, axis, to)?;
+    let plan = Plan::new(axis, to, args.read_shape(1));
+    with_float!(args, args.write_dtype(0), T, R => {
+        let y = args.write::<T>(0)?;
+        if !args.accumulate(0) {
+            y.fill(T::from_number(<R as Number>::ZERO));
+        }
+        plan.add::<T, R>(index, args.read::<T>(0)?, y);
+        Ok(())
+    })
+}
+
+pub(super) fn scatter_add(axis: usize, args: &HostArgs<'_>) -> Result<()> {
+    let index = args.read::<i64>(1)?;
+    let to = args.write_shape(0);
+    check(args, index, axis, to)?;
+    let plan = Plan::new(axis, to, args.read_shape(1));
+    match args.write_dtype(0) {
+        DType::F64 => add_to_copy::<f64, f64>(args, &plan, index),
+        DType::F32 => add_to_copy::<f32, f32>(args, &plan, index),
+        DType::F16 => add_to_copy::<half::f16, f32>(args, &plan, index),
+        DType::BF16 => add_to_copy::<half::bf16, f32>(args, &plan, index),
+        other => with_stored!(other, T => add_to_copy::<T, i64>(args, &plan, index)),
+    }
+}
+
+fn add_to_copy<T: Stored, N: Number>(args: &HostArgs<'_>, plan: &Plan, index: &[i64]) -> Result<()> {
+    let y = args.write::<T>(0)?;
+    if args.in_place(0).is_none() {
+        y.copy_from_slice(args.read::<T>(0)?);
+    }
+    plan.add::<T, N>(index, args.read::<T>(2)?, y);
+    Ok(())
+}
+
+/// Where the elements of an index of one shape go in a tensor of another. Both are cut into blocks at
+/// the axis; blocks of the tensor have no place in common, so each can be worked on by itself.
+struct Plan {
+    /// Sizes before the axis, of the tensor and of the index.
+    outer: [Dims; 2],
+    /// Elements of a block of the tensor.
+    block: usize,
+    /// How far neighbours along the axis lie apart in the tensor.
+    stride: usize,
+    /// Rows of a block of the index along the axis.
+    rows: usize,
+    /// Where the elements of such a row lie after the axis, in the tensor.
+    inner: Vec<usize>,
+}
+
+impl Plan {
+    fn new(axis: usize, to: &Shape, index: &Shape) -> Plan {
+        let strides = row_major(to);
+        let after = &index[axis + 1..];
+        let place = |i: usize| unravel(i, after).iter().zip(&strides[axis + 1..]).map(|(i, s)| i * s).sum();
+        Plan {
+            outer: [Dims::from_slice(&to[..axis]), Dims::from_slice(&index[..axis])],
+            block: to[axis..].iter().product(),
+            stride: to[axis + 1..].iter().product(),
+            rows: index[axis],
+            inner: (0..after.iter().product()).map(place).collect(),
+        }
+    }
+
+    /// `y[place] += source`, in the order of the index.
+    fn add<T: Stored, N: Number>(&self, index: &[i64], source: &[T], y: &mut [T]) {
+        let size = self.rows * self.inner.len();
+        if size == 0 {
+            return;
+        }
+        let [to, from] = &self.outer;
+        parallel::pieces(y, self.block, |b, y| {
+            let at = unravel(b, to);
+            if at.iter().zip(from).any(|(i, n)| i >= n) {
+                return;
+            }
+            let b = at.iter().zip(from).fold(0, |b, (i, n)| b * n + i);
+            let (index, source) = (&index[b * size..][..size], &source[b * size..][..size]);
+            match N::same_mut(y) {
+                Some(y) => self.add_block(index, source, y),
+                None => {
+                    let mut sum: Vec<N> = y.iter().map(|v| v.to()).collect();
+                    self.add_block(index, source, &mut sum);
+                    y.iter_mut().zip(sum).for_each(|(y, v)| *y = T::from_number(v));
+                }
+            }
+        });
+    }
+
+    fn add_block<T: Stored, N: Number>(&self, index: &[i64], source: &[T], y: &mut [N]) {
+        let width = self.inner.len();
+        for (index, source) in index.chunks_exact(width).zip(source.chunks_exact(width)) {
+            for ((&i, s), inner) in index.iter().zip(source).zip(&self.inner) {
+                let y = &mut y[i as usize * self.stride + inner];
+                *y = y.plus(s.to());
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Elements picked along an axis, and elements added to picked places: adjoints of each other.
+
+mod host;
+#[cfg(test)]
+mod tests;
+
+use super::positions::require_positions;
+use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Shape, Tensor, resolve_axis};
+
+/// `out[.., i, ..] = x[.., index[.., i, ..], ..]`, of operands `x`, `index`.
+#[derive(Clone)]
+struct Gather {
+    axis: usize,
+}
+
+/// `x` with `x[.., index[.., i, ..], ..] += source[.., i, ..]`, of operands `x`, `index`, `source`.
+#[derive(Clone)]
+struct ScatterAdd {
+    axis: usize,
+}
+
+/// The adjoint of `Gather`: `dy` added to picked places of zeros of `shape`, of operands `dy`, `index`.
+#[derive(Clone)]
+struct GatherBackward {
+    axis: usize,
+    shape: Shape,
+}
+
+/// The index names places of a tensor of `shape`: as many axes, none longer but the one picked along.
+fn check_index(op: &'static str, axis: usize, shape: &Shape, index: &Tensor) -> Result<()> {
+    require_positions(op, index)?;
+    let fits = index.rank() == shape.rank()
+        && index.dims().iter().zip(shape.iter()).enumerate().all(|(i, (n, d))| i == axis || n <= d);
+    match fits {
+        true => Ok(()),
+        false => Err(Error::shapes(
+            op,
+            shape,
+            index.shape(),
+            format!("the index must have as many axes, none longer but axis {axis}"),
+        )),
+    }
+}
+
+fn check_source(op: &'static str, index: &Tensor, source: &Tensor) -> Result<()> {
+    match index.shape() == source.shape() {
+        true => Ok(()),
+        false => {
+            Err(Error::shapes(op, index.shape(), source.shape(), "index and source must have one shape"))
+        }
+    }
+}
+
+impl Op for Gather {
+    const NAME: &'static str = "gather";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        check_index(Self::NAME, self.axis, x[0].shape(), x[1])?;
+        Ok(Spec::new(x[1].shape(), x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::gather(self.axis, args)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (grad, index) = (g.grad()?.clone(), g.input(1)?);
+        let shape = g.input_shape(0).clone();
+        g.emit(&[0], GatherBackward { axis: self.axis, shape }, &[&grad, &index])
+    }
+}
+
+impl Op for GatherBackward {
+    const NAME: &'static str = "gather_backward";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        x[0].require_float(Self::NAME)?;
+        check_index(Self::NAME, self.axis, &self.shape, x[1])?;
+        check_source(Self::NAME, x[1], x[0])?;
+        Ok(Spec::new(&self.shape, x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::gather_backward(self.axis, args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+impl Op for ScatterAdd {
+    const NAME: &'static str = "scatter_add";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        if x[0].dtype() == DType::Bool {
+            return Err(x[0].unsupported(Self::NAME));
+        }
+        check_dtypes(Self::NAME, x[0], x[2])?;
+        check_index(Self::NAME, self.axis, x[0].shape(), x[1])?;
+        check_source(Self::NAME, x[1], x[2])?;
+        Ok(Spec::like(x[0]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::scatter_add(self.axis, args)
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
+
+    fn saves(&self, needs: &[bool]) -> Saves {
+        Saves::default().input_if(1, needs[2])
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let grad = g.grad()?.clone();
+        if g.needs(2) {
+            let index = g.input(1)?;
+            g.emit(&[2], Gather { axis: self.axis }, &[&grad, &index])?;
+        }
+        g.add(0, grad)
+    }
+}
+
+impl Tensor {
+    /// Elements picked along an axis: for a matrix and axis 0, `out[i, j] = x[index[i, j], j]`; for axis
+    /// 1, `out[i, j] = x[i, index[i, j]]`. For every dtype; the index is i64, and its shape that of the
+    /// result. It has as many axes as this tensor, and none is longer but `axis`. Negative axes count
+    /// from the last.
+    ///
+    /// The gradient is added in the order of the index, whatever the number of threads.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
+    /// error names the first, and nothing is written.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &device)?;
+    /// let index = Tensor::from_slice(&[1i64, 0], [2, 1], &device)?;
+    /// assert_eq!(x.gather(1, &index)?.to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
+        let axis = resolve_axis(Gather::NAME, axis, self.rank())?;
+        apply(Gather { axis }, &[self, index])
+    }
+
+    /// [`Tensor::gather`] into the memory of `dst`.
+    pub fn gather_into(&self, axis: isize, index: &Tensor, dst: &Tensor) -> Result<()> {
+        let axis = resolve_axis(Gather::NAME, axis, self.rank())?;
+        apply_into(Gather { axis }, &[self, index], dst)
+    }
+
+    /// This tensor with the elements of `source` added to picked places: for a matrix and axis 0,
+    /// `out[index[i, j], j] += source[i, j]`. For floats and integers. `index` (i64) and `source` have
+    /// one shape, with as many axes as this tensor, none longer but `axis`. Negative axes count from the
+    /// last.
+    ///
+    /// Places named several times get the sum, added in the order of the index, whatever the number of
+    /// threads; f16 and bf16 are summed in f32.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
+    /// error names the first, and nothing is written.
+    pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+        let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
+        apply(ScatterAdd { axis }, &[self, index, source])
+    }
+
+    /// [`Tensor::scatter_add`] into the memory of `dst` (which may be this tensor).
+    pub fn scatter_add_into(&self, axis: isize, index: &Tensor, source: &Tensor, dst: &Tensor) -> Result<()> {
+        let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
+        // Only this tensor may be read where the result is written.
+        let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
+        apply_into(ScatterAdd { axis }, &[self, &apart(index)?, &apart(source)?], dst)
+    }
+}

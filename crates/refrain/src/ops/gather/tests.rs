@@ -1,0 +1,158 @@
+use crate::{DType, Device, Error, Tensor, gradcheck};
+
+fn range(shape: &[usize]) -> Tensor {
+    let n: usize = shape.iter().product();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    x.reshape(shape).unwrap().detach()
+}
+
+fn index(values: &[i64], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+}
+
+#[test]
+fn elements_are_picked_along_each_axis() {
+    let x = range(&[2, 3, 4]);
+    let first = x.gather(0, &index(&[1, 0, 1], &[1, 3, 1])).unwrap();
+    assert_eq!(first.to_vec::<f64>().unwrap(), [12.0, 4.0, 20.0]);
+    let middle = x.gather(1, &index(&[2, 0, 1, 1, 2, 2, 0, 0], &[2, 2, 2])).unwrap();
+    assert_eq!(middle.to_vec::<f64>().unwrap(), [8.0, 1.0, 4.0, 5.0, 20.0, 21.0, 12.0, 13.0]);
+    let last = x.gather(-1, &index(&[3, 3, 0, 1, 2, 0], &[1, 2, 3])).unwrap();
+    assert_eq!(last.to_vec::<f64>().unwrap(), [3.0, 3.0, 0.0, 5.0, 6.0, 4.0]);
+    let turned = range(&[4, 3]).transpose(0, 1).unwrap();
+    let picked = turned.gather(1, &index(&[3, 0, 1, 2, 3, 0], &[2, 3]).transpose(0, 1).unwrap()).unwrap();
+    assert_eq!(picked.to_vec::<f64>().unwrap(), [9.0, 6.0, 1.0, 10.0, 5.0, 2.0]);
+}
+
+#[test]
+fn every_dtype_is_picked_from() {
+    for dtype in DType::ALL {
+        let x =
+            Tensor::from_slice(&[0.0f64, 1.0, 1.0], [3], &Device::cpu()).unwrap().to_dtype(dtype).unwrap();
+        let y = x.gather(0, &index(&[2, 0, 1, 0], &[4])).unwrap();
+        assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0, 0.0], "{dtype}");
+    }
+}
+
+#[test]
+fn added_elements_sum_up_where_they_meet() {
+    let x = range(&[2, 3]);
+    let i = index(&[2, 2, 0, 1, 1, 1], &[2, 3]);
+    let y = x.scatter_add(1, &i, &range(&[2, 3])).unwrap();
+    assert_eq!(y.to_vec::<f64>().unwrap(), [2.0, 1.0, 3.0, 3.0, 16.0, 5.0]);
+    // An index that is shorter than the tensor before and after the axis.
+    let x = Tensor::zeros([3, 2, 3], DType::I32, &Device::cpu()).unwrap();
+    let source = Tensor::ones([2, 3, 2], DType::I32, &Device::cpu()).unwrap();
+    let i = index(&[0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0], &[2, 3, 2]);
+    let y = x.scatter_add(1, &i, &source).unwrap().to_vec::<i32>().unwrap();
+    assert_eq!(y, [2, 0, 0, 1, 3, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn halves_are_summed_in_f32() {
+    for dtype in [DType::F16, DType::BF16] {
+        let x = Tensor::zeros([2], dtype, &Device::cpu()).unwrap();
+        let ones = Tensor::ones([4096], dtype, &Device::cpu()).unwrap();
+        let i = index(&[1; 4096], &[4096]);
+        let y = x.scatter_add(0, &i, &ones).unwrap().to_dtype(DType::F32).unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, 4096.0], "{dtype}");
+        x.set_requires_grad(true).unwrap();
+        x.gather(0, &i).unwrap().sum(()).unwrap().backward().unwrap();
+        let grad = x.grad().unwrap().to_dtype(DType::F32).unwrap();
+        assert_eq!(grad.to_vec::<f32>().unwrap(), [0.0, 4096.0], "{dtype}");
+    }
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let (x, source) = (range(&[2, 3, 2]), range(&[2, 4, 1]).add_scalar(0.5).unwrap());
+    x.set_requires_grad(true).unwrap();
+    source.set_requires_grad(true).unwrap();
+    let i = index(&[2, 0, 2, 1, 1, 1, 1, 0], &[2, 4, 1]);
+    let far = index(&[1, 1, 0, 0, 1, 0], &[3, 2, 1]);
+    gradcheck(|t| t[0].gather(1, &i)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
+    gradcheck(|t| t[0].gather(0, &far)?.square()?.sum(()), std::slice::from_ref(&x), 1e-6).unwrap();
+    gradcheck(|t| t[0].transpose(0, 2)?.gather(1, &far.transpose(0, 1)?)?.square(), &[x.clone()], 1e-6)
+        .unwrap();
+    gradcheck(|t| t[0].scatter_add(1, &i, &t[1])?.square(), &[x, source], 1e-6).unwrap();
+}
+
+#[test]
+fn sums_do_not_depend_on_threads() {
+    let n = 40_000;
+    let positions: Vec<i64> = (0..n as i64).map(|i| i * i % 97).collect();
+    let i = index(&positions, &[8, n / 8]);
+    let source = Tensor::arange(0.0, 1.0, 1.0 / n as f64, DType::F32, &Device::cpu()).unwrap();
+    let source = source.reshape([8, n / 8]).unwrap().sin().unwrap();
+    let x = Tensor::zeros([8, 3000], DType::F32, &Device::cpu()).unwrap();
+    let sum = || x.scatter_add(1, &i, &source).unwrap().to_vec::<f32>().unwrap();
+    let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let y = sum();
+    assert_eq!(alone.install(sum), y);
+    let total: f64 = y.iter().map(|&v| v as f64).sum();
+    let expected: f64 = source.to_vec::<f32>().unwrap().iter().map(|&v| v as f64).sum();
+    assert!((total - expected).abs() < 1e-2);
+}
+
+#[test]
+fn a_destination_may_be_the_tensor_added_to() {
+    let x = range(&[4]);
+    let i = index(&[3, 3], &[2]);
+    let source = x.narrow(0, 1, 2).unwrap();
+    x.scatter_add_into(0, &i, &source, &x).unwrap();
+    assert_eq!(x.to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 6.0]);
+    x.scatter_add_into(0, &index(&[0, 0, 1, 2], &[4]), &x, &x).unwrap();
+    assert_eq!(x.to_vec::<f64>().unwrap(), [1.0, 3.0, 8.0, 6.0]);
+    let ints = index(&[1, 0], &[2]);
+    ints.scatter_add_into(0, &ints, &ints, &ints).unwrap();
+    assert_eq!(ints.to_vec::<i64>().unwrap(), [1, 1]);
+    let y = Tensor::zeros([4], DType::F64, &Device::cpu()).unwrap();
+    x.gather_into(0, &i, &y.narrow(0, 1, 2).unwrap()).unwrap();
+    assert_eq!(y.to_vec::<f64>().unwrap(), [0.0, 6.0, 6.0, 0.0]);
+    assert!(matches!(x.gather_into(0, &i, &x.narrow(0, 0, 2).unwrap()), Err(Error::Aliased { .. })));
+}
+
+#[test]
+fn an_index_out_of_range_is_named_and_nothing_is_written() {
+    let x = range(&[2, 3]);
+    for bad in [3, -1, i64::MIN] {
+        let i = index(&[0, 1, 2, bad], &[2, 2]);
+        let dst = Tensor::full([2, 2], 7.0, DType::F64, &Device::cpu()).unwrap();
+        let text = x.gather_into(1, &i, &dst).unwrap_err().to_string();
+        let expected = format!("gather: index {bad} at [1, 1] is out of range for axis 1 of size 3");
+        assert!(text.starts_with(&expected), "{text}");
+        assert_eq!(dst.to_vec::<f64>().unwrap(), [7.0; 4]);
+        assert!(x.scatter_add_into(1, &i, &dst, &x).unwrap_err().to_string().contains("[1, 1]"));
+        assert_eq!(x.to_vec::<f64>().unwrap(), range(&[2, 3]).to_vec::<f64>().unwrap());
+    }
+    assert!(Tensor::zeros([0], DType::F32, &Device::cpu()).unwrap().gather(0, &index(&[0], &[1])).is_err());
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let x = range(&[2, 3]);
+    let i = index(&[0, 0, 0], &[3, 1]);
+    let text = x.gather(1, &i).unwrap_err().to_string();
+    assert!(text.contains("[2, 3]") && text.contains("[3, 1]") && text.contains("axis 1"), "{text}");
+    assert!(x.gather(0, &i).is_ok());
+    assert!(x.gather(2, &i).is_err() && range(&[]).gather(0, &i).is_err());
+    assert!(matches!(x.gather(0, &x), Err(Error::DTypeMismatch { op: "gather", .. })));
+    assert!(matches!(x.scatter_add(0, &i, &x), Err(Error::ShapeMismatch { op: "scatter_add", .. })));
+    let other = Tensor::zeros([3, 1], DType::F32, &Device::cpu()).unwrap();
+    assert!(matches!(x.scatter_add(0, &i, &other), Err(Error::DTypeMismatch { op: "scatter_add", .. })));
+    let flags = x.to_dtype(DType::Bool).unwrap();
+    assert!(matches!(flags.scatter_add(0, &i, &flags), Err(Error::Unsupported { op: "scatter_add", .. })));
+}
+
+#[test]
+fn empty_ones_have_their_shape() {
+    let x = range(&[2, 3]);
+    let none = index(&[], &[2, 0]);
+    assert_eq!(x.gather(1, &none).unwrap().dims(), [2, 0]);
+    let source = Tensor::zeros([2, 0], DType::F64, &Device::cpu()).unwrap();
+    let y = x.scatter_add(1, &none, &source).unwrap();
+    assert_eq!(y.to_vec::<f64>().unwrap(), x.to_vec::<f64>().unwrap());
+    x.set_requires_grad(true).unwrap();
+    x.gather(1, &none).unwrap().sum(()).unwrap().backward().unwrap();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>().unwrap(), [0.0; 6]);
+}

@@ -1,0 +1,98 @@
+//! Slices picked along an axis, and added back, on the CPU.
+
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
+use crate::device::cpu::{parallel, simd::simd};
+use crate::error::Result;
+use crate::ops::positions::check_range;
+use crate::tensor::Shape;
+
+/// Columns that are summed together, in registers or the first-level cache.
+const COLUMNS: usize = 64;
+
+fn check(args: &HostArgs<'_>, index: &[i64], axis: usize, of: &Shape) -> Result<()> {
+    let size = of[axis];
+    check_range(args.op(), index, args.read_shape(1), size, || format!("axis {axis} of size {size}"))
+}
+
+pub(super) fn select(axis: usize, args: &HostArgs<'_>) -> Result<()> {
+    let index = args.read::<i64>(1)?;
+    let from = args.read_shape(0);
+    check(args, index, axis, from)?;
+    let size = from[axis];
+    let inner: usize = from[axis + 1..].iter().product();
+    with_stored!(args.write_dtype(0), T => {
+        let x = args.read::<T>(0)?;
+        parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
+            let from = i / index.len() * size + index[i % index.len()] as usize;
+            row.copy_from_slice(&x[from * inner..][..inner]);
+        });
+    });
+    Ok(())
+}
+
+/// Which entries of an index name each slice, in their order.
+struct Sorted {
+    /// The entries that name slice `i` stand in `entries[ends[i - 1]..ends[i]]`.
+    ends: Vec<usize>,
+    entries: Vec<usize>,
+}
+
+impl Sorted {
+    fn new(index: &[i64], size: usize) -> Sorted {
+        let mut ends = vec![0; size + 1];
+        index.iter().for_each(|&i| ends[i as usize + 1] += 1);
+        (0..size).for_each(|i| ends[i + 1] += ends[i]);
+        // Each entry moves the beginning of its slice's places, which thereby become the ends.
+        let mut entries = vec![0; index.len()];
+        for (entry, &i) in index.iter().enumerate() {
+            entries[ends[i as usize]] = entry;
+            ends[i as usize] += 1;
+        }
+        Sorted { ends, entries }
+    }
+
+    fn of(&self, i: usize) -> &[usize] {
+        &self.entries[i.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[i]]
+    }
+}
+
+pub(super) fn add(axis: usize, args: &HostArgs<'_>) -> Result<()> {
+    let index = args.read::<i64>(1)?;
+    let to = args.write_shape(0);
+    check(args, index, axis, to)?;
+    let (size, count) = (to[axis], index.len());
+    let inner: usize = to[axis + 1..].iter().product();
+    let accumulate = args.accumulate(0);
+    let sorted = Sorted::new(index, size);
+    with_float!(args, args.write_dtype(0), T, R => {
+        let dy = args.read::<T>(0)?;
+        parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
+            let (outer, entries) = (i / size, sorted.of(i % size));
+            if entries.is_empty() {
+                if !accumulate {
+                    row.fill(T::from_number(<R as Number>::ZERO));
+                }
+                return;
+            }
+            for (c, y) in row.chunks_mut(COLUMNS).enumerate() {
+                let mut sum = [<R as Number>::ZERO; COLUMNS];
+                let sum = &mut sum[..y.len()];
+                simd(
+                    #[inline(always)]
+                    || {
+                        if accumulate {
+                            sum.iter_mut().zip(y.iter()).for_each(|(s, y)| *s = y.to());
+                        }
+                        for &entry in entries {
+                            let from = &dy[(outer * count + entry) * inner + c * COLUMNS..][..y.len()];
+                            sum.iter_mut().zip(from).for_each(|(s, d)| *s += d.to::<R>());
+                        }
+                        y.iter_mut().zip(sum.iter()).for_each(|(y, &s)| *y = T::from_number(s));
+                    },
+                );
+            }
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,160 @@
+//! Whole slices picked along an axis: `index_select`, and `embedding` of rows of a table.
+
+mod host;
+#[cfg(test)]
+mod tests;
+
+use super::positions::require_positions;
+use super::{Op, Spec, Specs, apply, apply_into};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::error::{Error, Result};
+use crate::tensor::{Shape, Tensor, resolve_axis};
+
+/// `out[o.., i.., j..] = x[o.., index[i..], j..]`, of operands `x`, `index`: the index's axes take the
+/// place of `axis`.
+#[derive(Clone)]
+struct IndexSelect {
+    name: &'static str,
+    axis: usize,
+}
+
+/// The adjoint: slices of `dy` added to picked places of zeros of `shape`, of operands `dy`, `index`.
+#[derive(Clone)]
+struct IndexAdd {
+    axis: usize,
+    shape: Shape,
+}
+
+/// The shape with the index's axes in the place of one of its own.
+fn replaced(shape: &Shape, axis: usize, index: &Shape) -> Shape {
+    shape[..axis].iter().chain(index.iter()).chain(&shape[axis + 1..]).copied().collect()
+}
+
+impl Op for IndexSelect {
+    const NAME: &'static str = "index_select";
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        require_positions(self.name, x[1])?;
+        Ok(Spec::new(replaced(x[0].shape(), self.axis, x[1].shape()), x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::select(self.axis, args)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (grad, index) = (g.grad()?.clone(), g.input(1)?);
+        let shape = g.input_shape(0).clone();
+        g.emit(&[0], IndexAdd { axis: self.axis, shape }, &[&grad, &index])
+    }
+}
+
+impl Op for IndexAdd {
+    const NAME: &'static str = "index_select_backward";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        x[0].require_float(Self::NAME)?;
+        require_positions(Self::NAME, x[1])?;
+        let expected = replaced(&self.shape, self.axis, x[1].shape());
+        if x[0].shape() != &expected {
+            return Err(Error::shapes(Self::NAME, x[0].shape(), &expected, "both must be equal"));
+        }
+        Ok(Spec::new(&self.shape, x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::add(self.axis, args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexSelect> {
+    const OP: &str = IndexSelect::NAME;
+    let axis = resolve_axis(OP, axis, x.rank())?;
+    if index.rank() != 1 {
+        return Err(Error::invalid(
+            OP,
+            format!("an index of shape {}; it must have one dimension (see gather)", index.shape()),
+        ));
+    }
+    Ok(IndexSelect { name: OP, axis })
+}
+
+fn embedding(weight: &Tensor) -> Result<IndexSelect> {
+    const OP: &str = "embedding";
+    if weight.rank() != 2 {
+        return Err(Error::invalid(
+            OP,
+            format!("a table of shape {}; it must be [entries, features]", weight.shape()),
+        ));
+    }
+    Ok(IndexSelect { name: OP, axis: 0 })
+}
+
+impl Tensor {
+    /// Slices picked along an axis: of i64 `index` `[N]` the tensor whose slice `n` along `axis` is slice
+    /// `index[n]` of this one. For every dtype. Negative axes count from the last.
+    ///
+    /// The gradient adds slices that were picked several times in the order of the index, whatever the
+    /// number of threads; f16 and bf16 are summed in f32.
+    ///
+    /// # Errors
+    /// If the index is not i64 or has other than one dimension, or on the CPU if an index is not in
+    /// `0..size` of the axis; the error names the first, and nothing is written.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &device)?;
+    /// let index = Tensor::from_slice(&[1i64, 0, 1], [3], &device)?;
+    /// assert_eq!(x.index_select(1, &index)?.to_vec::<f32>()?, [2.0, 1.0, 2.0, 4.0, 3.0, 4.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn index_select(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
+        apply(index_select(self, axis, index)?, &[self, index])
+    }
+
+    /// [`Tensor::index_select`] into the memory of `dst`.
+    pub fn index_select_into(&self, axis: isize, index: &Tensor, dst: &Tensor) -> Result<()> {
+        apply_into(index_select(self, axis, index)?, &[self, index], dst)
+    }
+
+    /// Rows of this table `[entries, features]`: of i64 ids of shape `[..]` the tensor `[.., features]`.
+    /// For every dtype.
+    ///
+    /// The gradient adds rows that were picked several times in the order of the ids, whatever the
+    /// number of threads; f16 and bf16 are summed in f32.
+    ///
+    /// # Errors
+    /// If the table has other than two dimensions or the ids are not i64, or on the CPU if an id is not
+    /// in `0..entries`; the error names the first, and nothing is written.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &device)?;
+    /// let ids = Tensor::from_slice(&[1i64, 1], [1, 2], &device)?;
+    /// assert_eq!(table.embedding(&ids)?.dims(), [1, 2, 2]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        apply(embedding(self)?, &[self, ids])
+    }
+
+    /// [`Tensor::embedding`] into the memory of `dst`.
+    pub fn embedding_into(&self, ids: &Tensor, dst: &Tensor) -> Result<()> {
+        apply_into(embedding(self)?, &[self, ids], dst)
+    }
+}

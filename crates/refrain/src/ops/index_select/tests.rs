@@ -1,0 +1,116 @@
+use crate::{DType, Device, Error, Tensor, gradcheck};
+
+fn range(shape: &[usize]) -> Tensor {
+    let n: usize = shape.iter().product();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    x.reshape(shape).unwrap().detach()
+}
+
+fn index(values: &[i64], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+}
+
+#[test]
+fn slices_are_picked_along_each_axis() {
+    let x = range(&[2, 2, 2]);
+    let i = index(&[1, 0, 1], &[3]);
+    let pick = |axis| x.index_select(axis, &i).unwrap().to_vec::<f64>().unwrap();
+    assert_eq!(pick(0), [4.0, 5.0, 6.0, 7.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+    assert_eq!(pick(1), [2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0]);
+    assert_eq!(pick(-1), [1.0, 0.0, 1.0, 3.0, 2.0, 3.0, 5.0, 4.0, 5.0, 7.0, 6.0, 7.0]);
+    let turned = range(&[2, 3]).transpose(0, 1).unwrap().index_select(0, &index(&[2, 0], &[2])).unwrap();
+    assert_eq!(turned.to_vec::<f64>().unwrap(), [2.0, 5.0, 0.0, 3.0]);
+}
+
+#[test]
+fn every_dtype_has_rows() {
+    for dtype in DType::ALL {
+        let table = range(&[2, 1]).to_dtype(dtype).unwrap();
+        let y = table.embedding(&index(&[1, 0, 1, 1], &[2, 2])).unwrap();
+        assert_eq!((y.dims(), y.dtype()), (&[2, 2, 1][..], dtype));
+        assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0, 1.0], "{dtype}");
+    }
+    let scalar = range(&[3, 2]).embedding(&index(&[2], &[])).unwrap();
+    assert_eq!(scalar.to_vec::<f64>().unwrap(), [4.0, 5.0]);
+    assert_eq!(range(&[3, 2]).embedding(&index(&[], &[0])).unwrap().dims(), [0, 2]);
+    assert_eq!(range(&[3, 0]).embedding(&index(&[1], &[1])).unwrap().dims(), [1, 0]);
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let x = range(&[3, 2, 2]);
+    x.set_requires_grad(true).unwrap();
+    let i = index(&[1, 0, 1, 1], &[4]);
+    for axis in 0..3 {
+        gradcheck(|t| t[0].index_select(axis, &i)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
+    }
+    let table = range(&[5, 70]).mul_scalar(0.01).unwrap();
+    table.set_requires_grad(true).unwrap();
+    let ids = index(&[4, 0, 4, 2, 4, 0], &[2, 3]);
+    let both = |t: &[Tensor]| t[0].embedding(&ids)?.square()?.sum(())?.add(&t[0].embedding(&ids)?.sum(())?);
+    gradcheck(both, &[table], 1e-6).unwrap();
+}
+
+#[test]
+fn halves_are_summed_in_f32_and_gradients_gather() {
+    let table = Tensor::zeros([3, 2], DType::BF16, &Device::cpu()).unwrap();
+    table.set_requires_grad(true).unwrap();
+    for pass in [1.0, 2.0] {
+        table.embedding(&index(&[1; 512], &[512])).unwrap().sum(()).unwrap().backward().unwrap();
+        let grad = table.grad().unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(grad, [0.0, 0.0, pass * 512.0, pass * 512.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn gradients_do_not_depend_on_threads() {
+    let ids: Vec<i64> = (0..5000).map(|i| i * i % 53).collect();
+    let ids = index(&ids, &[5000]);
+    let weights = Tensor::arange(0.0, 5000.0 * 40.0, 1.0, DType::F32, &Device::cpu()).unwrap();
+    let weights = weights.sin().unwrap().reshape([5000, 40]).unwrap();
+    let gradient = || {
+        let table = Tensor::zeros([1000, 40], DType::F32, &Device::cpu()).unwrap();
+        table.set_requires_grad(true).unwrap();
+        table.embedding(&ids).unwrap().backward_with(&weights).unwrap();
+        table.grad().unwrap().to_vec::<f32>().unwrap()
+    };
+    let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let gradient_here = gradient();
+    assert_eq!(alone.install(gradient), gradient_here);
+    assert!(gradient_here[53 * 40..].iter().all(|&g| g == 0.0));
+}
+
+#[test]
+fn a_destination_is_written_in_place() {
+    let wide = Tensor::zeros([2, 4], DType::F64, &Device::cpu()).unwrap();
+    range(&[3, 2]).embedding_into(&index(&[2, 1], &[2]), &wide.narrow(1, 1, 2).unwrap()).unwrap();
+    assert_eq!(wide.to_vec::<f64>().unwrap(), [0.0, 4.0, 5.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+    range(&[2, 3]).index_select_into(1, &index(&[2, 2, 0, 1], &[4]), &wide).unwrap();
+    assert_eq!(wide.to_vec::<f64>().unwrap(), [2.0, 2.0, 0.0, 1.0, 5.0, 5.0, 3.0, 4.0]);
+}
+
+#[test]
+fn an_index_out_of_range_is_named_and_nothing_is_written() {
+    let table = range(&[3, 2]);
+    for bad in [3, -1, i64::MAX] {
+        let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &Device::cpu()).unwrap();
+        let text = table.embedding_into(&index(&[0, bad, 2, 9], &[2, 2]), &dst).unwrap_err().to_string();
+        let expected = format!("embedding: index {bad} at [0, 1] is out of range for axis 0 of size 3");
+        assert!(text.starts_with(&expected), "{text}");
+        assert_eq!(dst.to_vec::<f64>().unwrap(), [7.0; 8]);
+    }
+    let text = table.index_select(1, &index(&[0, 2], &[2])).unwrap_err().to_string();
+    assert!(text.starts_with("index_select: index 2 at [1]") && text.contains("0..2"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let x = range(&[2, 3]);
+    assert!(matches!(x.embedding(&x), Err(Error::DTypeMismatch { op: "embedding", .. })));
+    assert!(matches!(x.index_select(0, &x), Err(Error::InvalidArgument { op: "index_select", .. })));
+    let i = index(&[0], &[1]);
+    assert!(range(&[2]).embedding(&i).unwrap_err().to_string().contains("[entries, features]"));
+    assert!(x.index_select(2, &i).is_err() && range(&[]).index_select(0, &i).is_err());
+    let floats = Tensor::zeros([1], DType::F32, &Device::cpu()).unwrap();
+    assert!(matches!(x.index_select(0, &floats), Err(Error::DTypeMismatch { op: "index_select", .. })));
+}

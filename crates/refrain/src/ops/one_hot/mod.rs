@@ -1,0 +1,68 @@
+//! Class ids as vectors with a single 1.
+
+#[cfg(test)]
+mod tests;
+
+use super::positions::{check_range, require_positions};
+use super::{Op, Spec, Specs, apply, apply_into};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Number, Stored, with_stored};
+use crate::device::cpu::parallel;
+use crate::error::Result;
+use crate::tensor::{DType, Tensor};
+
+/// `[.., classes]` of operand ids `[..]`.
+#[derive(Clone)]
+struct OneHot {
+    classes: usize,
+    dtype: DType,
+}
+
+impl Op for OneHot {
+    const NAME: &'static str = "one_hot";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        require_positions(Self::NAME, x[0])?;
+        let mut shape = x[0].shape().clone();
+        shape.dims_mut().push(self.classes);
+        Ok(Spec::new(shape, self.dtype).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        let ids = args.read::<i64>(0)?;
+        check_range(args.op(), ids, args.read_shape(0), self.classes, || {
+            format!("{} classes", self.classes)
+        })?;
+        with_stored!(self.dtype, T => {
+            let (zero, one) = (T::from_number(<i64 as Number>::ZERO), T::from_number(<i64 as Number>::ONE));
+            parallel::pieces(args.write::<T>(0)?, self.classes, |i, row| {
+                row.fill(zero);
+                row[ids[i] as usize] = one;
+            });
+        });
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Of i64 ids of shape `[..]` the tensor `[.., classes]` of any dtype that is 1 where the last
+    /// coordinate is the id, else 0.
+    ///
+    /// # Errors
+    /// If the ids are not i64, or on the CPU if one is not in `0..classes`; the error names the first.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let ids = Tensor::from_slice(&[2i64, 0], [2], &Device::cpu())?;
+    /// assert_eq!(ids.one_hot(3, DType::F32)?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn one_hot(&self, classes: usize, dtype: DType) -> Result<Tensor> {
+        apply(OneHot { classes, dtype }, &[self])
+    }
+
+    /// [`Tensor::one_hot`] with the dtype of `dst`, into its memory.
+    pub fn one_hot_into(&self, classes: usize, dst: &Tensor) -> Result<()> {
+        apply_into(OneHot { classes, dtype: dst.dtype() }, &[self], dst)
+    }
+}

@@ -1,0 +1,114 @@
+//! A tensor with a margin of one value.
+
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
+
+use super::positions::unravel;
+use super::{Op, Spec, Specs, apply, apply_into};
+use crate::autograd::Gradients;
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Stored, with_stored};
+use crate::device::cpu::parallel;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Shape, Tensor};
+
+/// The operand with a margin before and after it along each axis.
+#[derive(Clone)]
+struct Pad {
+    padding: SmallVec<[(usize, usize); 6]>,
+    value: f64,
+}
+
+impl Op for Pad {
+    const NAME: &'static str = "pad";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        if self.padding.len() != x[0].rank() {
+            return Err(Error::invalid(
+                Self::NAME,
+                format!(
+                    "padding {:?} for a tensor of shape {}; give a pair (before, after) for each axis",
+                    self.padding.as_slice(),
+                    x[0].shape()
+                ),
+            ));
+        }
+        if !x[0].dtype().is_float() && self.value.fract() != 0.0 {
+            return Err(Error::invalid(
+                Self::NAME,
+                format!("value {} for a tensor of dtype {}; use a whole number", self.value, x[0].dtype()),
+            ));
+        }
+        let shape: Shape = (x[0].dims().iter().zip(&self.padding))
+            .map(|(d, &(before, after))| d.saturating_add(before).saturating_add(after))
+            .collect();
+        Ok(Spec::new(shape, x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        let (from, to) = (args.read_layout(0), args.write_shape(0));
+        let outer = from.rank().saturating_sub(1);
+        let width = from.shape().get(outer).copied().unwrap_or(1);
+        let row = to.get(outer).copied().unwrap_or(1);
+        let before = self.padding.get(outer).map_or(0, |p| p.0);
+        let value =
+            if args.write_dtype(0) == DType::Bool { (self.value != 0.0) as u8 as f64 } else { self.value };
+        with_stored!(args.write_dtype(0), T => {
+            let value = T::from_number(value);
+            let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
+            if x.is_empty() {
+                y.fill(value);
+                return Ok(());
+            }
+            parallel::pieces(y, row, |i, row| {
+                let mut start = 0;
+                let at = unravel(i, &to[..outer]);
+                for (axis, (&at, &(before, _))) in at.iter().zip(&self.padding).enumerate() {
+                    match at.checked_sub(before).filter(|&at| at < from.shape()[axis]) {
+                        Some(at) => start += at * from.strides()[axis],
+                        None => return row.fill(value),
+                    }
+                }
+                row[..before].fill(value);
+                row[before..before + width].copy_from_slice(&x[start..][..width]);
+                row[before + width..].fill(value);
+            });
+        });
+        Ok(())
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let shape = g.input_shape(0).clone();
+        let mut grad = g.grad()?.clone();
+        for (axis, (&size, &(before, _))) in shape.iter().zip(&self.padding).enumerate() {
+            grad = grad.narrow(axis as isize, before, size)?;
+        }
+        g.add(0, grad)
+    }
+}
+
+impl Tensor {
+    /// The tensor with `before` and `after` elements of `value` added along each axis: `padding` has a
+    /// pair `(before, after)` for each. For every dtype; the value is rounded to it.
+    ///
+    /// # Errors
+    /// If there is another number of pairs than axes, or the value is no whole number and the dtype not
+    /// a float.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &Device::cpu())?;
+    /// assert_eq!(x.pad(&[(1, 2)], 0.5)?.to_vec::<f32>()?, [0.5, 1.0, 2.0, 0.5, 0.5]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn pad(&self, padding: &[(usize, usize)], value: f64) -> Result<Tensor> {
+        apply(Pad { padding: SmallVec::from_slice(padding), value }, &[self])
+    }
+
+    /// [`Tensor::pad`] into the memory of `dst`.
+    pub fn pad_into(&self, padding: &[(usize, usize)], value: f64, dst: &Tensor) -> Result<()> {
+        apply_into(Pad { padding: SmallVec::from_slice(padding), value }, &[self], dst)
+    }
+}

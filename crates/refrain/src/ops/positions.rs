@@ -1,0 +1,44 @@
+//! Positions along an axis, as indexing operations take them: i64, counted from 0.
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Dims, Shape, Tensor};
+
+/// Positions are i64.
+pub(crate) fn require_positions(op: &'static str, index: &Tensor) -> Result<()> {
+    index.require_dtype(op, DType::I64)
+}
+
+/// Every position lies in `0..count`; `what` says of what, such as `axis 1 of size 5`.
+pub(crate) fn check_range(
+    op: &'static str,
+    index: &[i64],
+    shape: &Shape,
+    count: usize,
+    what: impl Fn() -> String,
+) -> Result<()> {
+    match index.iter().position(|&i| i < 0 || i as u64 >= count as u64) {
+        None => Ok(()),
+        Some(at) => Err(Error::invalid(
+            op,
+            format!(
+                "index {} at {:?} is out of range for {}; indices must lie in 0..{count}",
+                index[at],
+                unravel(at, shape).as_slice(),
+                what()
+            ),
+        )),
+    }
+}
+
+/// The coordinates of element `n` of a row-major tensor with sizes `dims`, none of which is 0.
+pub(crate) fn unravel(n: usize, dims: &[usize]) -> Dims {
+    let mut at: Dims = SmallVec::from_elem(0, dims.len());
+    let mut rest = n;
+    for (at, &d) in at.iter_mut().zip(dims).rev() {
+        *at = rest % d;
+        rest /= d;
+    }
+    at
+}

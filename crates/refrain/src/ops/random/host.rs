@@ -1,0 +1,102 @@
+//! Random numbers on the CPU.
+
+use super::philox::{self, WORDS};
+use super::{Distribution, Sample};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Stored, with_float};
+use crate::device::cpu::parallel;
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+
+/// Numbers made at a time: a whole number of blocks in every dtype.
+const TILE: usize = 1024;
+
+/// The seed, and the block that the launch begins with.
+pub(crate) fn position(args: &HostArgs<'_>, state: usize, offset: u64) -> Result<(u64, u64)> {
+    match args.read::<i64>(state)? {
+        &[seed, base] => Ok((seed as u64, (base as u64).wrapping_add(offset))),
+        _ => Err(Error::internal(args.op(), "the state of a generator is not a seed and a base")),
+    }
+}
+
+pub(super) fn sample(op: &Sample, args: &HostArgs<'_>) -> Result<()> {
+    let dtype = args.write_dtype(0);
+    let (seed, first) = position(args, 0, op.offset)?;
+    let words_each = words_each(dtype);
+    let blocks_a_tile = (TILE * words_each / WORDS) as u64;
+    with_float!(args, dtype, T, _R => {
+        parallel::pieces(args.write::<T>(0)?, TILE, |i, out| {
+            let mut words = [0u32; 2 * TILE];
+            // Two normal numbers come from one pair.
+            let words = &mut words[..out.len().next_multiple_of(2) * words_each];
+            philox::fill(seed, first.wrapping_add(i as u64 * blocks_a_tile), words);
+            match (op.distribution, words_each) {
+                (Distribution::Uniform, 1) => uniform(words, 32 - bits(dtype), out),
+                (Distribution::Uniform, _) => uniform_wide(words, out),
+                (Distribution::Normal, 1) => normal(words, out),
+                (Distribution::Normal, _) => normal_wide(words, out),
+            }
+        });
+        Ok(())
+    })
+}
+
+/// Words that a number is made of.
+pub(super) fn words_each(dtype: DType) -> usize {
+    if dtype == DType::F64 { 2 } else { 1 }
+}
+
+/// Bits of a significand, the leading one included: so many random bits a uniform number has.
+fn bits(dtype: DType) -> u32 {
+    match dtype {
+        DType::F64 => 53,
+        DType::F16 => 11,
+        DType::BF16 => 8,
+        _ => 24,
+    }
+}
+
+/// 2^-`n`
+fn reciprocal_power(n: u32) -> f64 {
+    f64::from_bits(u64::from(1023 - n) << 52)
+}
+
+/// The top 53 bits of two words, the first of which is the upper.
+fn wide(pair: &[u32]) -> u64 {
+    (u64::from(pair[0]) << 32 | u64::from(pair[1])) >> 11
+}
+
+fn uniform<T: Stored>(words: &[u32], shift: u32, out: &mut [T]) {
+    let scale = reciprocal_power(32 - shift);
+    out.iter_mut().zip(words).for_each(|(y, &w)| *y = T::from_number(f64::from(w >> shift) * scale));
+}
+
+fn uniform_wide<T: Stored>(words: &[u32], out: &mut [T]) {
+    let scale = reciprocal_power(53);
+    out.iter_mut().zip(words.chunks_exact(2)).for_each(|(y, w)| *y = T::from_number(wide(w) as f64 * scale));
+}
+
+/// Two normal numbers of two uniform ones, `u` in (0, 1] and `v` in [0, 1) (Box and Muller, 1958).
+fn box_muller(u: f64, v: f64) -> [f64; 2] {
+    let radius = libm::sqrt(-2.0 * libm::log(u));
+    let (sin, cos) = libm::sincos(std::f64::consts::TAU * v);
+    [radius * cos, radius * sin]
+}
+
+fn store<T: Stored>(out: &mut [T], values: [f64; 2]) {
+    out.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_number(v));
+}
+
+fn normal<T: Stored>(words: &[u32], out: &mut [T]) {
+    let scale = reciprocal_power(32);
+    for (out, w) in out.chunks_mut(2).zip(words.chunks_exact(2)) {
+        store(out, box_muller((f64::from(w[0]) + 1.0) * scale, f64::from(w[1]) * scale));
+    }
+}
+
+fn normal_wide<T: Stored>(words: &[u32], out: &mut [T]) {
+    let scale = reciprocal_power(53);
+    for (out, w) in out.chunks_mut(2).zip(words.chunks_exact(4)) {
+        store(out, box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale));
+    }
+}

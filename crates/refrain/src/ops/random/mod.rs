@@ -1,0 +1,201 @@
+//! Random numbers: a generator whose position lies on the device.
+
+pub(crate) mod host;
+pub(crate) mod philox;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Op, Spec, Specs, apply, apply_into};
+use crate::device::{Device, HostArgs};
+use crate::error::Result;
+use crate::tensor::{DType, Shape, Tensor};
+
+/// A source of random numbers on a device: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as
+/// easy as 1, 2, 3", 2011), whose numbers follow from a seed and a position alone.
+///
+/// The same seed gives the same numbers on every run, whatever the number of threads. A generator is a
+/// cheap handle: clones share one position, from any thread, and no two launches get the same part of
+/// the sequence. Which part a launch gets is settled in the order in which the launches are asked for.
+///
+/// The seed and the position's base lie in device memory that stays the same for the generator's life;
+/// a launch adds the distance from the base that was reserved for it.
+///
+/// ```
+/// use refrain::{DType, Device, Generator};
+/// let device = Device::cpu();
+/// let generator = Generator::new(&device, 42)?;
+/// let x = generator.normal([2, 3], DType::F32)?;
+/// let (seed, offset) = generator.state()?;
+/// let y = generator.normal([2, 3], DType::F32)?;
+///
+/// let resumed = Generator::from_state(&device, seed, offset)?;
+/// assert_eq!(resumed.normal([2, 3], DType::F32)?.to_vec::<f32>()?, y.to_vec::<f32>()?);
+/// # let _ = x;
+/// # Ok::<(), refrain::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Generator(Arc<Inner>);
+
+struct Inner {
+    /// i64 `[seed, base]`, the bits of two u64.
+    state: Tensor,
+    /// The next launch's distance from the base, in blocks of four words.
+    offset: Mutex<u64>,
+}
+
+impl Generator {
+    /// A generator at the beginning of the sequence that `seed` names.
+    ///
+    /// # Errors
+    /// If the device has no memory for its state (16 bytes).
+    pub fn new(device: &Device, seed: u64) -> Result<Generator> {
+        Generator::from_state(device, seed, 0)
+    }
+
+    /// A generator that continues where [`Generator::state`] was read, bit for bit.
+    ///
+    /// # Errors
+    /// If the device has no memory for its state (16 bytes).
+    pub fn from_state(device: &Device, seed: u64, offset: u64) -> Result<Generator> {
+        let state = Tensor::from_slice(&[seed as i64, offset as i64], [2], device)?;
+        Ok(Generator(Arc::new(Inner { state, offset: Mutex::new(0) })))
+    }
+
+    /// The seed and the position in its sequence, for a checkpoint. The position counts blocks of four
+    /// 32-bit words; each call that draws numbers moves it by whole blocks.
+    pub fn state(&self) -> Result<(u64, u64)> {
+        let offset = self.offset();
+        let mut state = [0i64; 2];
+        self.0.state.read_into(&mut state)?;
+        Ok((state[0] as u64, (state[1] as u64).wrapping_add(*offset)))
+    }
+
+    /// Moves this generator to a state that [`Generator::state`] gave, or with `offset` 0 to the
+    /// beginning of the sequence that `seed` names. The memory of its state stays where it is.
+    pub fn set_state(&self, seed: u64, offset: u64) -> Result<()> {
+        let mut next = self.offset();
+        self.0.state.write_from(&[seed as i64, offset as i64])?;
+        *next = 0;
+        Ok(())
+    }
+
+    /// The device that the numbers are made on.
+    pub fn device(&self) -> &Device {
+        self.0.state.device()
+    }
+
+    /// Numbers in `[0, 1)`, evenly spread over the multiples of 2^-53 (f64), 2^-24 (f32), 2^-11 (f16)
+    /// or 2^-8 (bf16), so that 1 never appears. For floats.
+    ///
+    /// # Errors
+    /// `Error::Unsupported` for other dtypes.
+    pub fn uniform(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        let op = self.sample(Distribution::Uniform, Spec::new(shape, dtype))?;
+        apply(op, &[&self.0.state])
+    }
+
+    /// [`Generator::uniform`] into the memory of `dst`: the numbers that a new tensor would hold.
+    pub fn uniform_into(&self, dst: &Tensor) -> Result<()> {
+        apply_into(self.sample(Distribution::Uniform, Spec::like(dst))?, &[&self.0.state], dst)
+    }
+
+    /// Numbers of the normal distribution with mean 0 and variance 1 (Box and Muller, "A note on the
+    /// generation of random normal deviates", 1958), computed in f64 and rounded. For floats.
+    ///
+    /// f64 numbers are made of 53 random bits each and lie within +-8.6, those of the other dtypes of 32
+    /// and lie within +-6.7.
+    ///
+    /// # Errors
+    /// `Error::Unsupported` for other dtypes.
+    pub fn normal(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+        let op = self.sample(Distribution::Normal, Spec::new(shape, dtype))?;
+        apply(op, &[&self.0.state])
+    }
+
+    /// [`Generator::normal`] into the memory of `dst`: the numbers that a new tensor would hold.
+    pub fn normal_into(&self, dst: &Tensor) -> Result<()> {
+        apply_into(self.sample(Distribution::Normal, Spec::like(dst))?, &[&self.0.state], dst)
+    }
+
+    fn sample(&self, distribution: Distribution, spec: Spec) -> Result<Sample> {
+        let op = Sample { distribution, spec, offset: 0 };
+        let words = op.checked_words(self.device())?;
+        Ok(Sample { offset: self.reserve(words), ..op })
+    }
+
+    /// The seed and the base that launches read.
+    pub(crate) fn state_tensor(&self) -> &Tensor {
+        &self.0.state
+    }
+
+    /// Reserves blocks for `words` words; returns the first one's distance from the base.
+    pub(crate) fn reserve(&self, words: u64) -> u64 {
+        let mut next = self.offset();
+        let first = *next;
+        *next = first.wrapping_add(words.div_ceil(philox::WORDS as u64));
+        first
+    }
+
+    fn offset(&self) -> MutexGuard<'_, u64> {
+        self.0.offset.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Generator({})", self.device())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Distribution {
+    Uniform,
+    Normal,
+}
+
+/// Numbers of a distribution, of operand `[seed, base]`. Element `i` of the result, row-major, is made
+/// of word `i` (words `2 i` and `2 i + 1` in f64) after the launch's first block; normal numbers come
+/// in pairs.
+#[derive(Clone)]
+struct Sample {
+    distribution: Distribution,
+    spec: Spec,
+    /// The first block's distance from the base.
+    offset: u64,
+}
+
+impl Sample {
+    /// The words needed, once it is clear that there can be such a tensor.
+    fn checked_words(&self, device: &Device) -> Result<u64> {
+        let Spec { shape, dtype } = &self.spec;
+        if !dtype.is_float() {
+            let (op, dtype) = (self.name(), *dtype);
+            return Err(crate::Error::Unsupported { op, dtype, device: device.name() });
+        }
+        let numel = shape.checked_numel(self.name(), dtype.size())?;
+        Ok(numel as u64 * host::words_each(*dtype) as u64)
+    }
+}
+
+impl Op for Sample {
+    const NAME: &'static str = "sample";
+
+    fn name(&self) -> &'static str {
+        match self.distribution {
+            Distribution::Uniform => "uniform",
+            Distribution::Normal => "normal",
+        }
+    }
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        self.checked_words(x[0].device())?;
+        Ok(self.spec.clone().one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::sample(self, args)
+    }
+}

@@ -1,0 +1,180 @@
+use std::collections::HashSet;
+
+use super::philox;
+use crate::{DType, Device, Error, Generator, Tensor};
+
+const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
+
+fn generator(seed: u64) -> Generator {
+    Generator::new(&Device::cpu(), seed).unwrap()
+}
+
+fn values(t: &Tensor) -> Vec<f64> {
+    t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
+}
+
+#[test]
+fn a_uniform_number_is_the_top_bits_of_its_word() {
+    let (seed, n) = (7 << 40 | 5, 2051);
+    let mut words = vec![0; 2 * n];
+    philox::fill(seed, 0, &mut words);
+    for (dtype, bits) in [(DType::F32, 24), (DType::F16, 11), (DType::BF16, 8)] {
+        let x = values(&generator(seed).uniform(n, dtype).unwrap());
+        for (x, w) in x.iter().zip(&words) {
+            assert_eq!(*x, f64::from(w >> (32 - bits)) / f64::from(1 << bits), "{dtype}");
+        }
+    }
+    for (x, w) in values(&generator(seed).uniform(n, DType::F64).unwrap()).iter().zip(words.chunks(2)) {
+        let word = u64::from(w[0]) << 32 | u64::from(w[1]);
+        assert_eq!(*x, (word >> 11) as f64 / (1u64 << 53) as f64);
+    }
+}
+
+#[test]
+fn normal_numbers_follow_box_and_muller() {
+    let (seed, n) = (3, 1027);
+    let mut words = vec![0; 4 * n];
+    philox::fill(seed, 0, &mut words);
+    let pair = |u: f64, v: f64| {
+        let radius = (-2.0 * u.ln()).sqrt();
+        [radius * (std::f64::consts::TAU * v).cos(), radius * (std::f64::consts::TAU * v).sin()]
+    };
+    let word = |i: usize| f64::from(words[i]);
+    let (one, two) = (2f64.powi(-32), 2f64.powi(-53));
+    let narrow: Vec<f64> =
+        (0..n).step_by(2).flat_map(|i| pair((word(i) + 1.0) * one, word(i + 1) * one)).collect();
+    let top = |i: usize| ((u64::from(words[i]) << 32 | u64::from(words[i + 1])) >> 11) as f64;
+    let wide: Vec<f64> =
+        (0..2 * n).step_by(4).flat_map(|i| pair((top(i) + 1.0) * two, top(i + 2) * two)).collect();
+    for dtype in FLOATS {
+        let expected = if dtype == DType::F64 { &wide } else { &narrow };
+        let x = values(&generator(seed).normal(n, dtype).unwrap());
+        for (x, e) in x.iter().zip(expected) {
+            // Rounding to the dtype, and two libraries' elementary functions.
+            let tolerance = 4.0 * dtype.epsilon().unwrap() * (e.abs() + 1e-3);
+            assert!((x - e).abs() <= tolerance, "{dtype}: {x} instead of {e}");
+        }
+    }
+}
+
+#[test]
+fn moments_are_those_of_the_distributions() {
+    const N: usize = 1 << 18;
+    for dtype in FLOATS {
+        let g = generator(11);
+        let u = values(&g.uniform([512, 512], dtype).unwrap());
+        assert!(u.iter().all(|&u| (0.0..1.0).contains(&u)), "{dtype}");
+        // A grid of 2^bits values below 1 has its mean half a step below 1/2.
+        let step = if dtype == DType::BF16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
+        let mean = u.iter().sum::<f64>() / N as f64;
+        assert!((mean - 0.5).abs() < step / 2.0 + 5.0 * (1.0 / 12.0 / N as f64).sqrt(), "{dtype}: {mean}");
+        let z = values(&g.normal([512, 512], dtype).unwrap());
+        let moment = |k: i32| z.iter().map(|z| z.powi(k)).sum::<f64>() / N as f64;
+        // Five standard errors; the variances of z, z^2, z^3 and z^4 are 1, 2, 15 and 96.
+        for (k, expected, variance) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)] {
+            let error = 5.0 * (variance / N as f64).sqrt();
+            assert!((moment(k) - expected).abs() < error, "{dtype}: moment {k} is {}", moment(k));
+        }
+        // Neighbours, which come of one pair, do not depend on each other.
+        let product = z.chunks(2).map(|z| z[0] * z[1]).sum::<f64>() / (N / 2) as f64;
+        assert!(product.abs() < 5.0 / (N as f64 / 2.0).sqrt(), "{dtype}: {product}");
+    }
+}
+
+#[test]
+fn numbers_do_not_depend_on_the_number_of_threads() {
+    let draw = || {
+        let g = generator(5);
+        let u = g.uniform([300, 301], DType::F32).unwrap().to_vec::<f32>().unwrap();
+        (u, g.normal([300, 301], DType::F64).unwrap().to_vec::<f64>().unwrap())
+    };
+    let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(draw);
+    assert_eq!(alone, draw());
+}
+
+#[test]
+fn a_restored_generator_continues_bit_for_bit() {
+    let device = Device::cpu();
+    let (seed, far) = (u64::MAX - 3, u64::MAX - 100);
+    for start in [0, 17, far] {
+        let g = Generator::from_state(&device, seed, start).unwrap();
+        g.uniform(7, DType::F32).unwrap();
+        g.normal(3, DType::F64).unwrap();
+        let (s, offset) = g.state().unwrap();
+        // 7 words are 2 blocks, 3 wide numbers 6 words and thus 2 blocks.
+        assert_eq!((s, offset), (seed, start.wrapping_add(4)));
+        let next = g.normal([5, 100], DType::F32).unwrap().to_vec::<f32>().unwrap();
+        let resumed = Generator::from_state(&device, s, offset).unwrap();
+        assert_eq!(resumed.normal([5, 100], DType::F32).unwrap().to_vec::<f32>().unwrap(), next);
+
+        let storage = g.state_tensor().storage_id();
+        g.set_state(s, offset).unwrap();
+        assert_eq!(g.normal([5, 100], DType::F32).unwrap().to_vec::<f32>().unwrap(), next);
+        assert_eq!(g.state_tensor().storage_id(), storage);
+    }
+}
+
+#[test]
+fn a_moved_base_gives_what_later_launches_would_get() {
+    let (a, b) = (generator(9), generator(9));
+    let first = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
+    let second = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
+    assert_ne!(first, second);
+    // What a replay does: the base on the device moves, the launch keeps its offset.
+    let op = b.sample(super::Distribution::Uniform, super::Spec::new(8, DType::F32)).unwrap();
+    let run = || super::apply(op.clone(), &[b.state_tensor()]).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(run(), first);
+    b.state_tensor().narrow(0, 1, 1).unwrap().add_scalar_assign(2.0).unwrap();
+    assert_eq!(run(), second);
+}
+
+#[test]
+fn threads_get_different_parts_of_the_sequence() {
+    let g = generator(1);
+    let draws: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..50)
+                        .flat_map(|_| g.clone().uniform(4, DType::F64).unwrap().to_vec::<f64>().unwrap())
+                        .collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let all: HashSet<u64> = draws.iter().flatten().map(|v| v.to_bits()).collect();
+    assert_eq!(all.len(), 800);
+    let expected = values(&generator(1).uniform(800, DType::F64).unwrap());
+    assert_eq!(all, expected.iter().map(|v| v.to_bits()).collect());
+}
+
+#[test]
+fn a_destination_gets_the_numbers_of_a_new_tensor() {
+    let device = Device::cpu();
+    let wide = Tensor::zeros([3, 7], DType::F32, &device).unwrap();
+    let id = wide.storage_id();
+    for view in [wide.narrow(1, 2, 4).unwrap(), wide.transpose(0, 1).unwrap(), wide.clone()] {
+        let expected = generator(2).normal(view.shape(), DType::F32).unwrap().to_vec::<f32>().unwrap();
+        generator(2).normal_into(&view).unwrap();
+        assert_eq!(view.to_vec::<f32>().unwrap(), expected);
+        assert_eq!(wide.storage_id(), id);
+    }
+    wide.set_requires_grad(true).unwrap();
+    assert!(matches!(generator(2).uniform_into(&wide), Err(Error::Autograd { op: "uniform", .. })));
+    crate::no_grad(|| generator(2).uniform_into(&wide)).unwrap();
+}
+
+#[test]
+fn what_can_not_be_drawn_is_an_error_and_moves_nothing() {
+    let g = generator(2);
+    let e = g.uniform([2, 2], DType::I64).unwrap_err();
+    assert!(matches!(e, Error::Unsupported { op: "uniform", dtype: DType::I64, .. }), "{e}");
+    let ints = Tensor::zeros([2], DType::U8, &Device::cpu()).unwrap();
+    assert!(matches!(g.normal_into(&ints), Err(Error::Unsupported { op: "normal", .. })));
+    assert!(g.uniform([usize::MAX, 2], DType::F32).unwrap_err().to_string().contains("address space"));
+    assert_eq!(g.state().unwrap(), (2, 0));
+    assert!(g.uniform([0, 3], DType::F32).unwrap().to_vec::<f32>().unwrap().is_empty());
+    assert_eq!(g.uniform((), DType::F32).unwrap().dims(), [0usize; 0]);
+    assert_eq!(g.state().unwrap(), (2, 1));
+}

@@ -1,0 +1,97 @@
+//! A tensor laid out several times along its axes.
+
+#[cfg(test)]
+mod tests;
+
+use super::positions::unravel;
+use super::{Op, Spec, Specs, apply, apply_into};
+use crate::autograd::Gradients;
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::with_stored;
+use crate::device::cpu::parallel;
+use crate::error::{Error, Result};
+use crate::tensor::{Dims, Shape, Tensor};
+
+/// The operand `repeats[i]` times along each of its axes.
+#[derive(Clone)]
+struct Repeat {
+    repeats: Dims,
+}
+
+impl Op for Repeat {
+    const NAME: &'static str = "repeat";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let shape: Shape = x[0].dims().iter().zip(&self.repeats).map(|(d, &r)| d.saturating_mul(r)).collect();
+        Ok(Spec::new(shape, x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        let (from, to) = (args.read_layout(0), args.write_shape(0));
+        let outer = from.rank().saturating_sub(1);
+        let width = from.shape().get(outer).copied().unwrap_or(1);
+        let row = to.get(outer).copied().unwrap_or(1);
+        with_stored!(args.write_dtype(0), T => {
+            let x = args.read::<T>(0)?;
+            parallel::pieces(args.write::<T>(0)?, row, |i, row| {
+                let at = unravel(i, &to[..outer]);
+                let start: usize = (at.iter().zip(from.shape().iter()).zip(from.strides()))
+                    .map(|((i, d), stride)| i % d * stride)
+                    .sum();
+                match width {
+                    1 => row.fill(x[start]),
+                    _ => row.chunks_exact_mut(width).for_each(|to| to.copy_from_slice(&x[start..][..width])),
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let shape = g.input_shape(0).clone();
+        let split: Shape = self.repeats.iter().zip(shape.iter()).flat_map(|(&r, &d)| [r, d]).collect();
+        let repeats: Vec<isize> = (0..shape.rank()).map(|i| 2 * i as isize).collect();
+        let grad = g.grad()?.reshape(split)?.sum(&repeats[..])?;
+        g.add(0, grad)
+    }
+}
+
+/// The operation, and its operand with as many axes as there are numbers.
+fn prepare(x: &Tensor, repeats: &[usize]) -> Result<(Repeat, Tensor)> {
+    let Some(lead) = repeats.len().checked_sub(x.rank()) else {
+        return Err(Error::invalid(
+            Repeat::NAME,
+            format!("{repeats:?} for a tensor of shape {}; give a number for each axis", x.shape()),
+        ));
+    };
+    let shape: Shape = std::iter::repeat_n(1, lead).chain(x.dims().iter().copied()).collect();
+    let x = if lead > 0 { x.reshape(shape)? } else { x.clone() };
+    Ok((Repeat { repeats: Dims::from_slice(repeats) }, x))
+}
+
+impl Tensor {
+    /// The tensor `repeats[i]` times along axis `i`: a tile of a larger one. For every dtype. With more
+    /// numbers than axes, the tensor gets leading axes of size 1 first.
+    ///
+    /// What only reads the result needs no memory for it: see [`Tensor::broadcast_to`].
+    ///
+    /// # Errors
+    /// If there are fewer numbers than axes.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1i32, 2], [2], &Device::cpu())?;
+    /// assert_eq!(x.repeat(&[2, 2])?.to_vec::<i32>()?, [1, 2, 1, 2, 1, 2, 1, 2]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn repeat(&self, repeats: &[usize]) -> Result<Tensor> {
+        let (op, x) = prepare(self, repeats)?;
+        apply(op, &[&x])
+    }
+
+    /// [`Tensor::repeat`] into the memory of `dst`.
+    pub fn repeat_into(&self, repeats: &[usize], dst: &Tensor) -> Result<()> {
+        let (op, x) = prepare(self, repeats)?;
+        apply_into(op, &[&x], dst)
+    }
+}

@@ -1,0 +1,132 @@
+//! Windows cut out of a series that lies on the device.
+
+mod host;
+#[cfg(test)]
+mod tests;
+
+use super::positions::require_positions;
+use super::{Needs, Op, Spec, Specs, apply, apply_into};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// `[B, C, length]` windows of operands series `[T, C]` and starts `[B]`.
+#[derive(Clone)]
+struct Windows {
+    length: usize,
+}
+
+impl Op for Windows {
+    const NAME: &'static str = "windows";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let &[time, channels] = x[0].dims() else {
+            return Err(Error::invalid(
+                Self::NAME,
+                format!("a series of shape {}; it must be [time, channels]", x[0].shape()),
+            ));
+        };
+        let &[count] = x[1].dims() else {
+            return Err(Error::invalid(
+                Self::NAME,
+                format!("starts of shape {}; they must have one dimension", x[1].shape()),
+            ));
+        };
+        require_positions(Self::NAME, x[1])?;
+        if self.length > time {
+            return Err(Error::invalid(
+                Self::NAME,
+                format!(
+                    "windows of {} time steps do not fit a series of {time}; use a shorter length",
+                    self.length
+                ),
+            ));
+        }
+        Ok(Spec::new([count, channels, self.length], x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::forward(self.length, args)
+    }
+
+    fn input_needs(&self, i: usize) -> Needs {
+        if i == 0 { Needs::Any } else { Needs::Contiguous }
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (grad, starts) = (g.grad()?.clone(), g.input(1)?);
+        let time = g.input_shape(0)[0];
+        g.emit(&[0], AddWindows { time }, &[&grad, &starts])
+    }
+}
+
+/// The adjoint: windows added back to where they were cut, in their order, into zeros `[time, C]`.
+#[derive(Clone)]
+struct AddWindows {
+    time: usize,
+}
+
+impl Op for AddWindows {
+    const NAME: &'static str = "windows_backward";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        x[0].require_float(Self::NAME)?;
+        require_positions(Self::NAME, x[1])?;
+        match (x[0].dims(), x[1].dims()) {
+            (&[count, channels, length], &[starts]) if count == starts && length <= self.time => {
+                Ok(Spec::new([self.time, channels], x[0].dtype()).one())
+            }
+            _ => Err(Error::shapes(
+                Self::NAME,
+                x[0].shape(),
+                x[1].shape(),
+                "the first must be [count, channels, length], the second [count]",
+            )),
+        }
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::backward(self.time, args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+impl Tensor {
+    /// Windows of a series: of this series `[T, C]` (time steps, channels) and i64 `starts` `[B]`, the
+    /// tensor `[B, C, length]` whose element `[b, c, l]` is `series[starts[b] + l, c]`.
+    ///
+    /// For every dtype. The series is read where it lies, whatever its strides; nothing but the result
+    /// is written. Windows may overlap; the gradient of the series adds them up in their order.
+    ///
+    /// # Errors
+    /// If shapes or dtypes are others, the length exceeds the series, or a window reaches beyond the
+    /// series. On the CPU the starts are checked before anything is written; the error names the first
+    /// bad one.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let device = Device::cpu();
+    /// let series = Tensor::from_slice(&[0.0f32, 0.5, 1.0, 1.5, 2.0, 2.5], [3, 2], &device)?;
+    /// let starts = Tensor::from_slice(&[1i64, 0], [2], &device)?;
+    /// let windows = series.windows(&starts, 2)?;
+    /// assert_eq!(windows.dims(), [2, 2, 2]);
+    /// assert_eq!(windows.to_vec::<f32>()?, [1.0, 2.0, 1.5, 2.5, 0.0, 1.0, 0.5, 1.5]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn windows(&self, starts: &Tensor, length: usize) -> Result<Tensor> {
+        apply(Windows { length }, &[self, starts])
+    }
+
+    /// [`Tensor::windows`] into the memory of `dst`.
+    pub fn windows_into(&self, starts: &Tensor, length: usize, dst: &Tensor) -> Result<()> {
+        apply_into(Windows { length }, &[self, starts], dst)
+    }
+}
