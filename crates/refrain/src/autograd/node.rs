@@ -204,10 +204,15 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Puts an operation that wrote into `dst` on the tape: from now on `dst` is its result.
-pub(crate) fn record_in_place(function: impl Differentiable + 'static, inputs: &[&Tensor], dst: &Tensor) {
-    *dst.history() = History::Constant;
-    record(function, inputs, std::slice::from_ref(dst));
+/// Puts an operation that wrote into a tensor that was there before, the first of `outputs`, on the
+/// tape: from now on that is its result.
+pub(crate) fn record_in_place(
+    function: impl Differentiable + 'static,
+    inputs: &[&Tensor],
+    outputs: &[Tensor],
+) {
+    *outputs[0].history() = History::Constant;
+    record(function, inputs, outputs);
 }
 
 /// Checks beforehand that `record_in_place` will be possible.

@@ -10,9 +10,11 @@ pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
+pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod matmul;
 pub(crate) mod reduce;
+pub(crate) mod rows;
 pub(crate) mod unary;
 
 use smallvec::{SmallVec, smallvec};
@@ -179,11 +181,13 @@ pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Te
     Ok(outputs)
 }
 
-/// Runs an operation with one result into the memory that `dst` has.
+/// Runs an operation with its first result into the memory that `dst` has. Further results are new, for
+/// the backward pass.
 pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     autograd::check_destination(op.name(), inputs, dst)?;
-    execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
-    autograd::record_in_place(OnTape(op), inputs, dst);
+    let mut outputs = execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
+    outputs[0] = dst.clone();
+    autograd::record_in_place(OnTape(op), inputs, &outputs);
     Ok(())
 }
 
