@@ -7,7 +7,7 @@ pub(crate) mod math;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
 mod pool;
-mod scratch;
+pub(crate) mod scratch;
 pub(crate) mod simd;
 pub(crate) mod widen;
 

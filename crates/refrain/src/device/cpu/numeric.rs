@@ -15,7 +15,7 @@ pub(crate) trait Stored: Pod + Send + Sync {
 }
 
 /// What kernels compute with: f64, f32 or i64.
-pub(crate) trait Number: Pod + Send + Sync + PartialOrd + std::fmt::Debug {
+pub(crate) trait Number: Stored + PartialOrd + std::fmt::Debug {
     const ZERO: Self;
     const ONE: Self;
     fn from_f64(v: f64) -> Self;
@@ -232,16 +232,6 @@ pub(crate) trait Real:
     #[inline(always)]
     fn relu(self) -> Self {
         if self < Self::ZERO { Self::ZERO } else { self }
-    }
-    /// The larger; NaN if either is.
-    #[inline(always)]
-    fn max_nan(self, other: Self) -> Self {
-        if self > other || self.is_nan() { self } else { other }
-    }
-    /// The smaller; NaN if either is.
-    #[inline(always)]
-    fn min_nan(self, other: Self) -> Self {
-        if self < other || self.is_nan() { self } else { other }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The Walsh-Hadamard transform on the CPU.
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
+use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::{parallel, simd::simd};
 use crate::error::Result;
 

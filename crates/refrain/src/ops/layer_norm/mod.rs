@@ -1,0 +1,172 @@
+//! Normalisation of the last axis: layer norm, and the root-mean-square norm, which does not subtract
+//! the mean and has no bias.
+
+mod host;
+#[cfg(test)]
+mod tests;
+
+use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Tensor};
+
+/// Operands: x, weight, and bias if centred. Results: y, 1/std (or 1/rms) of each row, and the mean of
+/// each row if centred.
+#[derive(Clone, Copy)]
+struct LayerNorm {
+    centred: bool,
+    eps: f64,
+}
+
+/// The dtype that statistics of a tensor of `dtype` are kept in.
+pub(crate) fn statistics(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// The small number that keeps a division away from 0.
+pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
+    if eps >= 0.0 && eps.is_finite() {
+        return Ok(());
+    }
+    Err(Error::invalid(op, format!("eps is {eps}; use a finite number that is not negative, such as 1e-5")))
+}
+
+/// A vector of parameters with one element for each of `n` features, in the dtype of `x`.
+pub(crate) fn check_parameter(op: &'static str, x: &Tensor, parameter: &Tensor, n: usize) -> Result<()> {
+    check_dtypes(op, x, parameter)?;
+    if parameter.dims() != [n] {
+        return Err(Error::shapes(
+            op,
+            x.shape(),
+            parameter.shape(),
+            format!("parameters of a normalisation over {n} features must have shape [{n}]"),
+        ));
+    }
+    Ok(())
+}
+
+impl Op for LayerNorm {
+    const NAME: &'static str = "layer_norm";
+
+    fn name(&self) -> &'static str {
+        if self.centred { "layer_norm" } else { "rms_norm" }
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let (op, x) = (self.name(), inputs[0]);
+        x.require_float(op)?;
+        check_eps(op, self.eps)?;
+        let Some((&width, rows)) = x.dims().split_last() else {
+            return Err(Error::invalid(
+                op,
+                "a scalar has no axis to normalise; pass a tensor of one axis or more",
+            ));
+        };
+        for parameter in &inputs[1..] {
+            check_parameter(op, x, parameter, width)?;
+        }
+        let statistic = Spec::new(rows, statistics(x.dtype()));
+        let mut specs = Spec::like(x).one();
+        specs.push(statistic.clone());
+        if self.centred {
+            specs.push(statistic);
+        }
+        Ok(specs)
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::forward(self.centred, self.eps, args)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        let saves = Saves::default().input(0).input(1).output(1);
+        if self.centred { saves.output(2) } else { saves }
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (x, weight, inv, dy) = (g.input(0)?, g.input(1)?, g.output(1)?, g.grad()?.clone());
+        let op = LayerNormBackward { centred: self.centred };
+        if self.centred {
+            let mean = g.output(2)?;
+            g.emit(&[0, 1, 2], op, &[&x, &weight, &dy, &inv, &mean])
+        } else {
+            g.emit(&[0, 1], op, &[&x, &weight, &dy, &inv])
+        }
+    }
+}
+
+/// Operands: x, weight, dy, 1/std, and the mean if centred. Results: dx, dweight, and dbias if centred.
+#[derive(Clone, Copy)]
+struct LayerNormBackward {
+    centred: bool,
+}
+
+impl Op for LayerNormBackward {
+    const NAME: &'static str = "layer_norm_backward";
+
+    fn name(&self) -> &'static str {
+        if self.centred { "layer_norm_backward" } else { "rms_norm_backward" }
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let (x, weight) = (inputs[0], inputs[1]);
+        let mut specs = Spec::like(x).one();
+        specs.push(Spec::like(weight));
+        if self.centred {
+            specs.push(Spec::like(weight));
+        }
+        Ok(specs)
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::backward(self.centred, args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+impl Tensor {
+    /// Layer normalisation of the last axis: `(x - mean) / sqrt(var + eps) * weight + bias`, with the
+    /// biased variance (Ba, Kiros and Hinton, 2016).
+    ///
+    /// For floats: `x` is `[..., d]`, `weight` and `bias` are `[d]` of the same dtype.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0, 5.0, 5.0], [2, 2], &device)?;
+    /// let (weight, bias) = (x.select(0, 0)?.ones_like()?, x.select(0, 0)?.zeros_like()?);
+    /// assert_eq!(x.layer_norm(&weight, &bias, 0.0)?.narrow(0, 0, 1)?.to_vec::<f32>()?, [-1.0, 1.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+        apply(LayerNorm { centred: true, eps }, &[self, weight, bias])
+    }
+
+    /// [`Tensor::layer_norm`] into the memory of `dst`.
+    pub fn layer_norm_into(&self, weight: &Tensor, bias: &Tensor, eps: f64, dst: &Tensor) -> Result<()> {
+        apply_into(LayerNorm { centred: true, eps }, &[self, weight, bias], dst)
+    }
+
+    /// Root-mean-square normalisation of the last axis: `x / sqrt(mean(x^2) + eps) * weight` (Zhang and
+    /// Sennrich, 2019).
+    ///
+    /// For floats: `x` is `[..., d]`, `weight` is `[d]` of the same dtype.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
+    pub fn rms_norm(&self, weight: &Tensor, eps: f64) -> Result<Tensor> {
+        apply(LayerNorm { centred: false, eps }, &[self, weight])
+    }
+
+    /// [`Tensor::rms_norm`] into the memory of `dst`.
+    pub fn rms_norm_into(&self, weight: &Tensor, eps: f64, dst: &Tensor) -> Result<()> {
+        apply_into(LayerNorm { centred: false, eps }, &[self, weight], dst)
+    }
+}

@@ -1,0 +1,116 @@
+//! Loops over rows on the CPU: what operations along an axis have in common.
+//!
+//! The order of additions follows from the extents alone, so that results do not depend on the number
+//! of threads.
+
+use std::array::from_fn;
+
+use rayon::prelude::*;
+
+use crate::device::cpu::numeric::{Number, Real, Stored};
+use crate::device::cpu::parallel;
+
+/// Elements that make a task worth a thread; of less, a kernel makes one task.
+pub(crate) const TASK: usize = 1 << 14;
+/// Pieces at most that a sum over rows is cut into, each with sums of its own.
+const MAX_PIECES: usize = 64;
+/// Independent sums side by side, for vector registers and for accuracy.
+const LANES: usize = 16;
+/// Elements of a lane that are summed in one go.
+const RUN: usize = 64;
+
+/// Rows of `width` elements that one task takes.
+pub(crate) fn rows_a_task(width: usize) -> usize {
+    (TASK / width.max(1)).max(1)
+}
+
+/// Rows of `width` elements that one piece of a sum over `rows` rows takes.
+pub(crate) fn rows_a_piece(rows: usize, width: usize) -> usize {
+    rows_a_task(width).max(rows.div_ceil(MAX_PIECES))
+}
+
+/// Runs tasks that go over `elements` elements in all: on all cores, or one after the other on this
+/// thread where that is little or the thread may not split its work.
+pub(crate) fn each_task<I: IndexedParallelIterator>(
+    elements: usize,
+    tasks: I,
+    body: impl Fn(I::Item) + Send + Sync,
+) {
+    let serial = elements <= TASK || !parallel::allowed();
+    tasks.with_min_len(if serial { usize::MAX } else { 1 }).for_each(body);
+}
+
+/// The row in the arithmetic's type, converted into `buf` where that is not its own.
+#[inline(always)]
+pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> &'a [N] {
+    if let Some(same) = N::same(row) {
+        return same;
+    }
+    let buf = &mut buf[..row.len()];
+    buf.iter_mut().zip(row).for_each(|(to, from)| *to = from.to());
+    buf
+}
+
+/// The sum of `f` over slices of one length: lanes of short runs, their sums in lanes, the lanes in
+/// halves.
+#[inline(always)]
+pub(crate) fn sum<R: Real, const K: usize>(x: [&[R]; K], f: impl Fn([R; K]) -> R) -> R {
+    let n = x[0].len();
+    let x = x.map(|s| &s[..n]);
+    let m = n / LANES;
+    let chunks = x.map(|s| &s.as_chunks::<LANES>().0[..m]);
+    let mut total = [R::ZERO; LANES];
+    let mut start = 0;
+    while start < m {
+        let end = m.min(start + RUN);
+        let mut lanes = [R::ZERO; LANES];
+        for i in start..end {
+            for l in 0..LANES {
+                lanes[l] += f(from_fn(|k| chunks[k][i][l]));
+            }
+        }
+        for l in 0..LANES {
+            total[l] += lanes[l];
+        }
+        start = end;
+    }
+    for (l, i) in (m * LANES..n).enumerate() {
+        total[l] += f(from_fn(|k| x[k][i]));
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for l in 0..width {
+            total[l] = total[l] + total[l + width];
+        }
+        width /= 2;
+    }
+    total[0]
+}
+
+/// `y[i] = f(x[0][i], ...)`, or added to `y[i]`.
+#[inline(always)]
+pub(crate) fn map<T: Stored, N: Number, const K: usize>(
+    y: &mut [T],
+    x: [&[N]; K],
+    accumulate: bool,
+    f: impl Fn([N; K]) -> N,
+) {
+    let x = x.map(|s| &s[..y.len()]);
+    if accumulate {
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = T::from_number(y.to::<N>().plus(f(from_fn(|k| x[k][i]))));
+        }
+    } else {
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = T::from_number(f(from_fn(|k| x[k][i])));
+        }
+    }
+}
+
+/// Adds rows to `sums`, element by element, in order.
+#[inline(always)]
+pub(crate) fn add_rows<'a, N: Number>(sums: &mut [N], rows: impl Iterator<Item = &'a [N]>) {
+    for row in rows {
+        map(sums, [row], true, |[v]| v);
+    }
+}
