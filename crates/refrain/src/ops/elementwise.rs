@@ -204,14 +204,15 @@ fn gather<'b, T: Stored, N: Number>(
     buf
 }
 
+/// The arithmetic of a tile. Behind a pointer, so that the machine around it is compiled once for each
+/// pair of types and not again for each operation.
+type Tile<'a, N> = &'a (dyn Fn(&[&[N]], &mut [N]) + Sync);
+
 fn run<N: Number>(args: &HostArgs<'_>, tile: impl Fn(&[&[N]], &mut [N]) + Sync) -> Result<()> {
     with_stored!(args.write_dtype(0), T => run_into::<T, N>(args, &tile))
 }
 
-fn run_into<T: Stored, N: Number>(
-    args: &HostArgs<'_>,
-    tile: &(impl Fn(&[&[N]], &mut [N]) + Sync),
-) -> Result<()> {
+fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Result<()> {
     let layouts: SmallVec<[&Layout; 6]> =
         std::iter::once(args.write_layout(0)).chain((0..args.reads()).map(|i| args.read_layout(i))).collect();
     if layouts.len() > MAX_INPUTS + 1 {
