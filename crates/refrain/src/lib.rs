@@ -35,5 +35,6 @@ pub use autograd::{gradcheck, is_grad_enabled, no_grad};
 pub use device::{Device, DeviceKind, Stats};
 pub use error::{Error, Result};
 pub use ops::linear::Activation;
+pub use ops::optim;
 pub use ops::random::Generator;
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

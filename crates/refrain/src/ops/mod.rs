@@ -19,6 +19,7 @@ pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod matmul;
 pub(crate) mod one_hot;
+pub mod optim;
 pub(crate) mod pad;
 pub(crate) mod positions;
 pub(crate) mod random;

@@ -1,0 +1,75 @@
+//! Tensors as the bytes of a safetensors file.
+
+use refrain::{DType, Element, Tensor, bf16, f16};
+use safetensors::Dtype;
+
+use crate::error::Result;
+
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::Bool => {
+                type $T = bool;
+                $body
+            }
+        }
+    };
+}
+
+/// The elements, row-major.
+pub(super) fn read(tensor: &Tensor) -> Result<Vec<u8>> {
+    with_element!(tensor.dtype(), T => Ok(T::as_bytes(&tensor.to_vec::<T>()?).to_vec()))
+}
+
+/// Writes elements, row-major, into the memory that the tensor has.
+pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> Result<()> {
+    with_element!(tensor.dtype(), T => {
+        let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
+        T::fill_from(&mut values, |to| {
+            to.copy_from_slice(bytes);
+            Ok::<(), refrain::Error>(())
+        })?;
+        Ok(refrain::no_grad(|| tensor.write_from(&values))?)
+    })
+}
+
+pub(super) fn to_format(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+    }
+}

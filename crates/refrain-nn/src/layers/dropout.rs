@@ -1,0 +1,39 @@
+//! Dropout.
+
+use refrain::Tensor;
+
+use super::Mode;
+use crate::error::{Error, Result};
+
+/// In training sets elements to 0 with probability `p` and scales the others by `1 / (1 - p)`
+/// ([`Tensor::dropout`]); otherwise nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropout {
+    p: f64,
+}
+
+impl Dropout {
+    /// Drops with probability `p`.
+    ///
+    /// # Errors
+    /// If `p` is not in `[0, 1)`.
+    pub fn new(p: f64) -> Result<Dropout> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(Error::invalid("Dropout", format!("p is {p}; it must be at least 0 and less than 1")));
+        }
+        Ok(Dropout { p })
+    }
+
+    /// Any shape.
+    pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        match mode {
+            Mode::Train(generator) if self.p > 0.0 => Ok(x.dropout(self.p, generator)?),
+            _ => Ok(x.clone()),
+        }
+    }
+
+    /// Whether `forward` changes anything.
+    pub(crate) fn drops(&self, mode: Mode<'_>) -> bool {
+        mode.is_training() && self.p > 0.0
+    }
+}

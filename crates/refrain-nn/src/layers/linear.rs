@@ -1,0 +1,72 @@
+//! The affine map.
+
+use refrain::{Activation, Tensor};
+
+use crate::error::Result;
+use crate::init::Init;
+use crate::parameters::{Declared, ParameterBuilder};
+
+/// `y = x w^T + b`, with parameters `weight` `[out, in]` and `bias` `[out]`.
+pub struct Linear {
+    weight: Declared,
+    bias: Option<Declared>,
+}
+
+impl Linear {
+    /// A layer with bias, begun as PyTorch's: both uniform within `1 / sqrt(inputs)` of 0.
+    ///
+    /// # Errors
+    /// If the names are taken in this scope.
+    pub fn new(builder: &ParameterBuilder, inputs: usize, outputs: usize) -> Result<Linear> {
+        Linear::with_init(builder, inputs, outputs, Init::torch_linear(), Some(Init::torch_bias(inputs)))
+    }
+
+    /// A layer with other initial values, or without bias.
+    ///
+    /// # Errors
+    /// If the names are taken in this scope.
+    pub fn with_init(
+        builder: &ParameterBuilder,
+        inputs: usize,
+        outputs: usize,
+        weight: Init,
+        bias: Option<Init>,
+    ) -> Result<Linear> {
+        Ok(Linear {
+            weight: builder.parameter("weight", [outputs, inputs], weight)?,
+            bias: bias.map(|init| builder.parameter("bias", outputs, init)).transpose()?,
+        })
+    }
+
+    /// `[.., in]` to `[.., out]`.
+    ///
+    /// # Errors
+    /// If the last size is not `in`, or the dtype another than that of the parameters.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_with(x, Activation::None, None)
+    }
+
+    /// `activation(x w^T + b) + residual` in one launch; the residual has the result's shape.
+    ///
+    /// # Errors
+    /// As for [`Linear::forward`], and if the residual has another shape.
+    pub fn forward_with(
+        &self,
+        x: &Tensor,
+        activation: Activation,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let bias = self.bias.as_ref().map(Declared::tensor).transpose()?;
+        Ok(x.linear(self.weight.tensor()?, bias, activation, residual)?)
+    }
+
+    /// The weight, `[out, in]`.
+    pub fn weight(&self) -> &Declared {
+        &self.weight
+    }
+
+    /// The bias, `[out]`.
+    pub fn bias(&self) -> Option<&Declared> {
+        self.bias.as_ref()
+    }
+}

@@ -1,0 +1,111 @@
+//! Optimisers over the flat buffers of [`Parameters`]. All that changes from step to step lies on the
+//! device: the step counter, the learning rate, the norm of the gradients, the moments.
+
+mod adamw;
+mod sgd;
+
+pub use adamw::AdamW;
+pub use sgd::Sgd;
+
+use refrain::optim::{self, Schedule};
+use refrain::{DType, Tensor};
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::parameters::Parameters;
+
+/// An optimiser over the parameters that it was made for.
+pub trait Optimizer {
+    /// One step from the gradients gathered so far: clips them, takes the learning rate that the schedule
+    /// gives for the step counter, updates parameters and moments, zeroes the gradients and advances the
+    /// counter. Nothing comes back to the host.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn step(&self) -> Result<()>;
+
+    /// The counter, the learning rate and what else steers a step.
+    fn step_state(&self) -> &StepState;
+
+    /// The optimiser's flat buffers by name, for checkpoints: `exp_avg`, `exp_avg_sq`, `momentum_buffer`.
+    fn buffers(&self) -> Vec<(&'static str, &Tensor)>;
+
+    /// Kind and hyper-parameters as JSON, for checkpoints.
+    fn describe(&self) -> Value;
+}
+
+/// What steers the steps of an optimiser, on the device.
+pub struct StepState {
+    schedule: Schedule,
+    max_norm: Option<f64>,
+    step: Tensor,
+    learning_rate: Tensor,
+    gradient_norm: Tensor,
+    gradient_scale: Tensor,
+}
+
+impl StepState {
+    fn new(parameters: &Parameters, schedule: Schedule) -> Result<StepState> {
+        let device = parameters.values().device();
+        let step = Tensor::zeros([1], DType::I64, device)?;
+        Ok(StepState {
+            schedule,
+            max_norm: None,
+            learning_rate: optim::learning_rate(schedule, &step)?,
+            gradient_norm: Tensor::full([1], f64::NAN, DType::F64, device)?,
+            gradient_scale: Tensor::ones([1], DType::F64, device)?,
+            step,
+        })
+    }
+
+    /// The schedule of the learning rate.
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
+    }
+
+    /// The norm that the gradients are clipped to, if they are.
+    pub fn max_norm(&self) -> Option<f64> {
+        self.max_norm
+    }
+
+    /// How many steps were done, i64 `[1]`.
+    pub fn step(&self) -> &Tensor {
+        &self.step
+    }
+
+    /// The rate of the last step (before the first one, of that), f64 `[1]`.
+    pub fn learning_rate(&self) -> &Tensor {
+        &self.learning_rate
+    }
+
+    /// The global norm of the gradients of the last step before clipping, f64 `[1]`; NaN before the first
+    /// step, and without clipping, which alone computes it.
+    pub fn gradient_norm(&self) -> &Tensor {
+        &self.gradient_norm
+    }
+
+    fn clip(&mut self, max_norm: f64) -> Result<()> {
+        if max_norm.is_nan() || max_norm < 0.0 {
+            let message = format!("max_norm is {max_norm}; it must be at least 0");
+            return Err(Error::invalid("clip_grad_norm", message));
+        }
+        self.max_norm = Some(max_norm);
+        Ok(())
+    }
+
+    /// Norm, scale and rate of the step to come.
+    fn prepare(&self, gradients: &Tensor) -> Result<()> {
+        if let Some(max_norm) = self.max_norm {
+            optim::clip_coefficient_into(gradients, max_norm, &self.gradient_norm, &self.gradient_scale)?;
+        }
+        Ok(optim::learning_rate_into(self.schedule, &self.step, &self.learning_rate)?)
+    }
+
+    fn advance(&self) -> Result<()> {
+        Ok(self.step.add_scalar_assign(1.0)?)
+    }
+
+    fn describe(&self, kind: &str, options: impl serde::Serialize) -> Value {
+        json!({ "kind": kind, "options": options, "schedule": self.schedule, "clip_grad_norm": self.max_norm })
+    }
+}

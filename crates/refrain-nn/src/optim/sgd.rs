@@ -1,0 +1,79 @@
+//! SGD with momentum.
+
+use refrain::Tensor;
+use refrain::optim::{self, Schedule, SegmentTable, SgdBuffers, SgdOptions};
+use serde_json::Value;
+
+use super::{Optimizer, StepState};
+use crate::error::Result;
+use crate::parameters::Parameters;
+
+/// Stochastic gradient descent with PyTorch's formula, [`refrain::optim::sgd`]: one launch for all
+/// parameters.
+pub struct Sgd {
+    options: SgdOptions,
+    state: StepState,
+    values: Tensor,
+    gradients: Tensor,
+    segments: SegmentTable,
+    momentum_buffer: Option<Tensor>,
+}
+
+impl Sgd {
+    /// An optimiser for these parameters, its momentum zero.
+    ///
+    /// # Errors
+    /// If the schedule makes no sense, or the device's memory does not suffice. Options out of range are
+    /// found by the first step.
+    pub fn new(parameters: &Parameters, options: SgdOptions, schedule: Schedule) -> Result<Sgd> {
+        let momentum_buffer =
+            if options.momentum == 0.0 { None } else { Some(parameters.values().zeros_like()?) };
+        Ok(Sgd {
+            options,
+            state: StepState::new(parameters, schedule)?,
+            values: parameters.values().clone(),
+            gradients: parameters.gradients().clone(),
+            segments: parameters.segments().clone(),
+            momentum_buffer,
+        })
+    }
+
+    /// Scales the gradients of each step so that their global norm is at most `max_norm`.
+    ///
+    /// # Errors
+    /// If `max_norm` is negative or NaN.
+    pub fn clip_grad_norm(mut self, max_norm: f64) -> Result<Sgd> {
+        self.state.clip(max_norm)?;
+        Ok(self)
+    }
+}
+
+impl Optimizer for Sgd {
+    fn step(&self) -> Result<()> {
+        self.state.prepare(&self.gradients)?;
+        optim::sgd(
+            self.options,
+            SgdBuffers {
+                parameters: &self.values,
+                gradients: &self.gradients,
+                momentum_buffer: self.momentum_buffer.as_ref(),
+                learning_rate: &self.state.learning_rate,
+                gradient_scale: &self.state.gradient_scale,
+                segments: &self.segments,
+            },
+        )?;
+        self.state.advance()
+    }
+
+    fn step_state(&self) -> &StepState {
+        &self.state
+    }
+
+    fn buffers(&self) -> Vec<(&'static str, &Tensor)> {
+        self.momentum_buffer.iter().map(|buffer| ("momentum_buffer", buffer)).collect()
+    }
+
+    fn describe(&self) -> Value {
+        self.state.describe("sgd", self.options)
+    }
+}

@@ -1,0 +1,90 @@
+//! The reference cases of `tests/reference`, which `make.py` there describes.
+
+use refrain::{DType, Device, Tensor};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+/// A file of reference cases.
+pub struct Reference {
+    bytes: &'static [u8],
+    cases: Vec<Value>,
+}
+
+/// One case.
+pub struct Case<'a> {
+    tensors: SafeTensors<'a>,
+    pub name: String,
+    pub op: String,
+    pub attrs: Value,
+}
+
+impl Reference {
+    pub fn new(bytes: &'static [u8]) -> Reference {
+        let (_, metadata) = SafeTensors::read_metadata(bytes).unwrap();
+        let text = &metadata.metadata().as_ref().unwrap()["cases"];
+        Reference { bytes, cases: serde_json::from_str(text).unwrap() }
+    }
+
+    /// The cases of one operation; there is at least one.
+    pub fn of<'a>(&'a self, op: &'a str) -> impl Iterator<Item = Case<'a>> {
+        assert!(self.cases.iter().any(|c| c["op"] == op), "no case of {op}");
+        self.cases.iter().filter(move |c| c["op"] == op).map(|c| Case {
+            tensors: SafeTensors::deserialize(self.bytes).unwrap(),
+            name: c["name"].as_str().unwrap().to_string(),
+            op: op.to_string(),
+            attrs: c["attrs"].clone(),
+        })
+    }
+}
+
+impl Case<'_> {
+    pub fn has(&self, key: &str) -> bool {
+        self.tensors.names().contains(&format!("{}/{key}", self.name).as_str())
+    }
+
+    pub fn shape(&self, key: &str) -> Vec<usize> {
+        self.tensors.tensor(&format!("{}/{key}", self.name)).unwrap().shape().to_vec()
+    }
+
+    pub fn values(&self, key: &str) -> Vec<f64> {
+        let view = self.tensors.tensor(&format!("{}/{key}", self.name)).unwrap();
+        view.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+    }
+
+    pub fn tensor(&self, key: &str, dtype: DType) -> Tensor {
+        let whole = Tensor::from_slice(&self.values(key), self.shape(key), &Device::cpu()).unwrap();
+        whole.to_dtype(dtype).unwrap()
+    }
+
+    pub fn keys<'b>(&'b self, prefix: &str) -> Vec<String> {
+        let prefix = format!("{}/{prefix}", self.name);
+        self.tensors.names().into_iter().filter_map(|n| n.strip_prefix(&prefix).map(String::from)).collect()
+    }
+
+    pub fn number(&self, key: &str) -> f64 {
+        self.attrs[key].as_f64().unwrap_or_else(|| panic!("{}: no number {key}", self.name))
+    }
+
+    pub fn count(&self, key: &str) -> usize {
+        self.attrs[key].as_u64().unwrap_or_else(|| panic!("{}: no count {key}", self.name)) as usize
+    }
+
+    pub fn flag(&self, key: &str) -> bool {
+        self.attrs[key].as_bool().unwrap_or_else(|| panic!("{}: no flag {key}", self.name))
+    }
+}
+
+pub fn values(t: &Tensor) -> Vec<f64> {
+    t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
+}
+
+/// All elements within `bound` of the expected ones, relative to the largest of these.
+#[track_caller]
+pub fn assert_close(actual: &Tensor, expected: &[f64], bound: f64, what: &str) {
+    let actual = values(actual);
+    assert_eq!(actual.len(), expected.len(), "{what}: other number of elements");
+    let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
+        assert!((a - e).abs() <= bound * scale, "{what}, element {i}: {a}, expected {e} within {}", bound * scale);
+    }
+}

@@ -1,0 +1,204 @@
+//! Layers against PyTorch, and what they promise by themselves.
+
+mod common;
+
+use common::{Case, Reference, assert_close, values};
+use refrain::{Activation, DType, Device, Generator, Tensor, no_grad};
+use refrain_nn::{
+    Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters, Result,
+    TransformerEncoderLayer, TransformerEncoderOptions,
+};
+
+fn reference() -> Reference {
+    Reference::new(include_bytes!("reference/layers.safetensors"))
+}
+
+fn generator(seed: u64) -> Generator {
+    Generator::new(&Device::cpu(), seed).unwrap()
+}
+
+fn options(case: &Case<'_>) -> TransformerEncoderOptions {
+    TransformerEncoderOptions {
+        d_model: case.count("d_model"),
+        heads: case.count("heads"),
+        ffn: case.count("ffn"),
+        norm_first: case.flag("norm_first"),
+        norm: NormKind::Layer,
+        eps: case.number("eps"),
+        activation: match case.attrs["activation"].as_str().unwrap() {
+            "relu" => Activation::Relu,
+            "gelu" => Activation::Gelu,
+            "gelu_tanh" => Activation::GeluTanh,
+            other => panic!("activation {other}"),
+        },
+        dropout: 0.0,
+        causal: false,
+    }
+}
+
+/// Loads the case's parameters, runs forward and backward, compares results and all gradients.
+fn check(
+    case: &Case<'_>,
+    dtype: DType,
+    bound: f64,
+    parameters: &Parameters,
+    forward: impl Fn(&Tensor) -> Result<Tensor>,
+) {
+    let mut names: Vec<String> = parameters.names().map(String::from).collect();
+    let mut expected = case.keys("param/");
+    names.sort();
+    expected.sort();
+    assert_eq!(names, expected, "{}", case.name);
+    for (name, t) in parameters.iter() {
+        no_grad(|| t.copy_from(&case.tensor(&format!("param/{name}"), dtype))).unwrap();
+    }
+    let x = case.tensor("in0", dtype);
+    x.set_requires_grad(true).unwrap();
+    let y = forward(&x).unwrap();
+    y.backward_with(&case.tensor("grad_out0", dtype)).unwrap();
+    let what = |of: &str| format!("{}, {dtype}, {of}", case.name);
+    assert_eq!(y.dims(), case.shape("out0"));
+    assert_close(&y, &case.values("out0"), bound, &what("result"));
+    assert_close(&x.grad().unwrap(), &case.values("grad_in0"), bound, &what("gradient of the input"));
+    // The gradient of a key's bias is 0 in exact arithmetic: it is measured by that of the query's.
+    for (name, t) in parameters.iter() {
+        let expected = case.values(&format!("grad/{name}"));
+        let beside = match name.strip_suffix("k.bias") {
+            Some(stem) => case.values(&format!("grad/{stem}q.bias")),
+            None => expected.clone(),
+        };
+        let scale = |v: &[f64]| v.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        let bound = bound * (scale(&beside) / scale(&expected).max(f64::MIN_POSITIVE)).max(1.0);
+        assert_close(&t.grad().unwrap(), &expected, bound, &what(&format!("gradient of {name}")));
+    }
+}
+
+// Sums of up to about 60 products through six layers of operations, relative to the largest element.
+const DTYPES: [(DType, f64); 2] = [(DType::F64, 64.0 * f64::EPSILON), (DType::F32, 64.0 * f32::EPSILON as f64)];
+
+#[test]
+fn attention_agrees_with_pytorch() {
+    for case in reference().of("attention") {
+        for (dtype, bound) in DTYPES {
+            let builder = ParameterBuilder::new(&Device::cpu(), dtype);
+            let (d_model, heads) = (case.count("d_model"), case.count("heads"));
+            let attention =
+                MultiHeadAttention::new(&builder.scope("attn"), d_model, heads, case.flag("causal")).unwrap();
+            let parameters = builder.build(&generator(0)).unwrap();
+            check(&case, dtype, bound, &parameters, |x| attention.forward(x));
+        }
+    }
+}
+
+#[test]
+fn encoder_layers_agree_with_pytorch() {
+    for case in reference().of("encoder") {
+        for (dtype, bound) in DTYPES {
+            let builder = ParameterBuilder::new(&Device::cpu(), dtype);
+            let layer = TransformerEncoderLayer::new(&builder, &options(&case)).unwrap();
+            let parameters = builder.build(&generator(0)).unwrap();
+            check(&case, dtype, bound, &parameters, |x| layer.forward(x, Mode::Eval));
+        }
+    }
+}
+
+#[test]
+fn with_dropout_a_layer_is_the_same_in_evaluation_and_varies_in_training() {
+    let reference = reference();
+    let case = reference.of("encoder").next().unwrap();
+    let layer_with = |dropout: f64| {
+        let builder = ParameterBuilder::new(&Device::cpu(), DType::F64);
+        let options = TransformerEncoderOptions { dropout, ..options(&case) };
+        let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
+        builder.build(&generator(5)).unwrap();
+        layer
+    };
+    let (plain, dropping) = (layer_with(0.0), layer_with(0.4));
+    let x = case.tensor("in0", DType::F64);
+    let run = |layer: &TransformerEncoderLayer, mode: Mode<'_>| values(&layer.forward(&x, mode).unwrap());
+    let expected = run(&plain, Mode::Eval);
+    assert_eq!(run(&dropping, Mode::Eval), expected);
+    assert_eq!(run(&plain, Mode::Train(&generator(1))), expected);
+    let masks = generator(1);
+    let (first, second) = (run(&dropping, Mode::Train(&masks)), run(&dropping, Mode::Train(&masks)));
+    assert_ne!(first, second);
+    assert_eq!(first, run(&dropping, Mode::Train(&generator(1))));
+    // Dropping keeps the mean: over many masks the layer's result in training gathers around a centre
+    // that is no further from the one without than the nonlinear parts move it.
+    let rounds = 400;
+    let mut mean = vec![0.0; expected.len()];
+    for _ in 0..rounds {
+        let y = run(&dropping, Mode::Train(&masks));
+        mean.iter_mut().zip(y).for_each(|(m, y)| *m += y / rounds as f64);
+    }
+    let distance = mean.iter().zip(&expected).map(|(m, e)| (m - e).abs()).sum::<f64>() / mean.len() as f64;
+    assert!(distance < 0.15, "{distance}");
+}
+
+#[test]
+fn dropout_alone_scales_what_it_keeps() {
+    let x = Tensor::ones([1000], DType::F32, &Device::cpu()).unwrap();
+    let dropout = Dropout::new(0.25).unwrap();
+    let y = values(&dropout.forward(&x, Mode::Train(&generator(3))).unwrap());
+    let kept = y.iter().filter(|&&v| v != 0.0).count();
+    assert!((700..800).contains(&kept), "{kept}");
+    assert!(y.iter().all(|&v| v == 0.0 || (v - 1.0 / 0.75).abs() < 1e-6));
+    assert_eq!(values(&dropout.forward(&x, Mode::Eval).unwrap()), values(&x));
+    for p in [-0.1, 1.0, f64::NAN] {
+        assert!(Dropout::new(p).unwrap_err().to_string().contains("p is"));
+    }
+}
+
+#[test]
+fn initial_values_have_the_spread_that_their_names_promise() {
+    let fill = |init: Init| {
+        let t = Tensor::zeros([200, 100], DType::F64, &Device::cpu()).unwrap();
+        init.fill(&t, &generator(9)).unwrap();
+        values(&t)
+    };
+    let std = |v: &[f64]| {
+        let mean = v.iter().sum::<f64>() / v.len() as f64;
+        (v.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / v.len() as f64).sqrt()
+    };
+    // fan_in 100, fan_out 200; a uniform distribution within b of 0 has standard deviation b / sqrt(3).
+    let normals = [
+        (Init::XavierNormal { gain: 1.0 }, (2.0f64 / 300.0).sqrt()),
+        (Init::KaimingNormal { gain: 2f64.sqrt() }, (2.0f64 / 100.0).sqrt()),
+        (Init::Normal { mean: 3.0, std: 0.5 }, 0.5),
+    ];
+    for (init, expected) in normals {
+        let spread = std(&fill(init));
+        assert!((spread / expected - 1.0).abs() < 0.02, "{init:?}: {spread}, expected {expected}");
+    }
+    let uniforms = [
+        (Init::XavierUniform { gain: 1.0 }, (6.0f64 / 300.0).sqrt()),
+        (Init::KaimingUniform { gain: 2f64.sqrt() }, (6.0f64 / 100.0).sqrt()),
+        (Init::torch_linear(), 0.1),
+        (Init::torch_bias(100), 0.1),
+    ];
+    for (init, bound) in uniforms {
+        let v = fill(init);
+        let largest = v.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        assert!(largest <= bound && largest > 0.99 * bound, "{init:?}: {largest}, expected {bound}");
+        assert!((std(&v) / (bound / 3f64.sqrt()) - 1.0).abs() < 0.02, "{init:?}");
+    }
+    assert!(fill(Init::Constant(2.0)).iter().all(|&v| v == 2.0));
+    assert_eq!(fill(normals[0].0), fill(normals[0].0));
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+    let error = MultiHeadAttention::new(&builder.scope("a"), 10, 3, false).err().unwrap().to_string();
+    assert!(error.contains("3 heads for d_model 10"), "{error}");
+    let attention = MultiHeadAttention::new(&builder.scope("b"), 10, 2, false).unwrap();
+    let layer = Linear::new(&builder.scope("c"), 10, 4).unwrap();
+    let flat = Tensor::zeros([3, 10], DType::F32, &Device::cpu()).unwrap();
+    let early = layer.forward(&flat).unwrap_err().to_string();
+    assert!(early.contains("`c.weight`") && early.contains("build"), "{early}");
+    builder.build(&generator(0)).unwrap();
+    let error = attention.forward(&flat).unwrap_err().to_string();
+    assert!(error.contains("[3, 10]") && error.contains("[batch, tokens, d_model]"), "{error}");
+    assert_eq!(layer.forward(&flat).unwrap().dims(), [3, 4]);
+    assert!(layer.forward(&Tensor::zeros([3, 9], DType::F32, &Device::cpu()).unwrap()).is_err());
+}

@@ -1,0 +1,175 @@
+//! AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+
+use super::sweep::{Settings, Table, check_table, sweep};
+use super::{SegmentTable, check_control, check_flat, check_option};
+use crate::autograd::check_in_place;
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
+use crate::device::cpu::simd::simd;
+use crate::device::{HostArgs, Mode};
+use crate::error::Result;
+use crate::ops::{Dest, Op, Spec, Specs, execute};
+use crate::tensor::{DType, Tensor};
+
+/// The hyper-parameters of AdamW; the default is PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct AdamWOptions {
+    /// How much of the running means of the gradient and of its square stays, each in `[0, 1)`.
+    pub betas: (f64, f64),
+    /// Added to the denominator; at least 0.
+    pub eps: f64,
+    /// How much of a parameter is taken away in a step, in units of the learning rate; at least 0.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamWOptions {
+    fn default() -> AdamWOptions {
+        AdamWOptions { betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01 }
+    }
+}
+
+/// What a step of AdamW reads and writes. The flat buffers have one length and one floating-point dtype,
+/// and are contiguous.
+#[derive(Clone, Copy)]
+pub struct AdamWBuffers<'a> {
+    /// Updated in place.
+    pub parameters: &'a Tensor,
+    /// Read, then set to zero.
+    pub gradients: &'a Tensor,
+    /// The running mean of the gradient, updated in place.
+    pub exp_avg: &'a Tensor,
+    /// The running mean of the squared gradient, updated in place.
+    pub exp_avg_sq: &'a Tensor,
+    /// How many steps were done before this one, i64 `[1]`. Not advanced.
+    pub step: &'a Tensor,
+    /// f64 `[1]`.
+    pub learning_rate: &'a Tensor,
+    /// What gradients are multiplied by before anything else, f64 `[1]`: the coefficient of gradient
+    /// clipping, or 1.
+    pub gradient_scale: &'a Tensor,
+    /// What is updated how. Elements outside all segments stay as they are.
+    pub segments: &'a SegmentTable,
+}
+
+#[derive(Clone)]
+struct AdamW {
+    options: AdamWOptions,
+}
+
+/// The numbers of a step that are the same for all elements of a segment.
+struct Coefficients<R> {
+    scale: R,
+    one_minus_beta1: R,
+    beta2: R,
+    one_minus_beta2: R,
+    keep: R,
+    step_size: R,
+    root_correction: R,
+    eps: R,
+}
+
+/// One step of AdamW as `torch.optim.AdamW` makes it, in one launch, with all gradients zeroed:
+///
+/// ```text
+/// g  = gradient * gradient_scale;  t = step + 1;  lr = learning_rate * rate_factor
+/// p -= lr * weight_decay * decay_factor * p
+/// m += (1 - beta1) (g - m);        v = beta2 v + (1 - beta2) g^2
+/// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+/// ```
+///
+/// Of a segment that is not trainable, parameters and moments stay as they are.
+///
+/// # Errors
+/// If an option is out of its range, a buffer has another shape or dtype than [`AdamWBuffers`] asks for, two
+/// buffers share memory, or the table reaches beyond the buffers.
+pub fn adamw(options: AdamWOptions, buffers: AdamWBuffers<'_>) -> Result<()> {
+    let b = buffers;
+    let flat = [b.parameters, b.gradients, b.exp_avg, b.exp_avg_sq];
+    check_flat(AdamW::NAME, &flat)?;
+    check_table(AdamW::NAME, b.segments, b.parameters)?;
+    for t in flat {
+        check_in_place(AdamW::NAME, t)?;
+    }
+    let controls = [b.step, b.learning_rate, b.gradient_scale, b.segments.ranges(), b.segments.settings()];
+    let [p, g, m, v] = flat;
+    let [step, rate, scale, ranges, settings] = controls;
+    let dests = flat.map(|t| Dest::Into(t.detach(), Mode::Replace));
+    execute(&AdamW { options }, &[p, g, m, v, step, rate, scale, ranges, settings], &dests)?;
+    Ok(())
+}
+
+impl Op for AdamW {
+    const NAME: &'static str = "adamw";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let AdamWOptions { betas, eps, weight_decay } = self.options;
+        for (name, beta) in [("betas.0", betas.0), ("betas.1", betas.1)] {
+            check_option(Self::NAME, name, beta, (0.0..1.0).contains(&beta), "at least 0 and less than 1")?;
+        }
+        check_option(Self::NAME, "eps", eps, eps >= 0.0, "at least 0")?;
+        check_option(Self::NAME, "weight_decay", weight_decay, weight_decay >= 0.0, "at least 0")?;
+        check_control(Self::NAME, "step counter", x[4], DType::I64)?;
+        check_control(Self::NAME, "learning rate", x[5], DType::F64)?;
+        check_control(Self::NAME, "gradient scale", x[6], DType::F64)?;
+        Ok(x[..4].iter().map(|t| Spec::like(t)).collect())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.write_dtype(0), T, R => self.run::<T, R>(args))
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+impl AdamW {
+    fn run<T: Stored, R: Real>(&self, args: &HostArgs<'_>) -> Result<()> {
+        let step = args.read::<i64>(4)?[0];
+        let learning_rate = args.read::<f64>(5)?[0];
+        let scale = args.read::<f64>(6)?[0];
+        let table = Table::read(args, 7)?;
+        let buffers = [args.write::<T>(0)?, args.write(1)?, args.write(2)?, args.write(3)?];
+        let AdamWOptions { betas: (beta1, beta2), eps, weight_decay } = self.options;
+        let t = (step + 1) as f64;
+        let (correction1, correction2) = (1.0 - beta1.powf(t), 1.0 - beta2.powf(t));
+        sweep(buffers, &table, &|[p, g, m, v], settings: Settings| {
+            if !settings.trainable {
+                return g.fill(T::from_number(R::ZERO));
+            }
+            let rate = learning_rate * settings.rate_factor;
+            let c = Coefficients {
+                scale: R::c(scale),
+                one_minus_beta1: R::c(1.0 - beta1),
+                beta2: R::c(beta2),
+                one_minus_beta2: R::c(1.0 - beta2),
+                keep: R::c(1.0 - rate * weight_decay * settings.decay_factor),
+                step_size: R::c(rate / correction1),
+                root_correction: R::c(correction2.sqrt()),
+                eps: R::c(eps),
+            };
+            update(p, g, m, v, &c);
+        });
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn update<T: Stored, R: Real>(p: &mut [T], g: &mut [T], m: &mut [T], v: &mut [T], c: &Coefficients<R>) {
+    simd(
+        #[inline(always)]
+        || {
+            for (((p, g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+                let gradient = g.to::<R>() * c.scale;
+                let mean = m.to::<R>() + c.one_minus_beta1 * (gradient - m.to::<R>());
+                let square = c.beta2 * v.to::<R>() + c.one_minus_beta2 * gradient * gradient;
+                let denominator = square.sqrt() / c.root_correction + c.eps;
+                let updated = c.keep * p.to::<R>() - c.step_size * (mean / denominator);
+                *p = T::from_number(updated);
+                *g = T::from_number(<R as Number>::ZERO);
+                *m = T::from_number(mean);
+                *v = T::from_number(square);
+            }
+        },
+    );
+}

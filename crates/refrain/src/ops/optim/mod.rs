@@ -1,0 +1,104 @@
+//! One-launch operations over flat buffers, for optimisers.
+//!
+//! All parameters of a model lie in one flat buffer, their gradients in a second, an optimiser's moments in
+//! others of the same length and dtype; a [`SegmentTable`] says which run of elements is updated how. What
+//! changes from step to step (the number of steps done, the learning rate, the scale of the gradients) lies
+//! on the device too, in tensors of shape `[1]`: the step counter i64, the others f64 whatever the dtype of
+//! the parameters.
+//!
+//! ```
+//! use refrain::optim::{self, AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable};
+//! use refrain::{DType, Device, Tensor};
+//!
+//! let device = Device::cpu();
+//! let parameters = Tensor::from_slice(&[1.0f32, -2.0], [2], &device)?;
+//! let gradients = Tensor::from_slice(&[3.0f32, 4.0], [2], &device)?;
+//! let (exp_avg, exp_avg_sq) = (parameters.zeros_like()?, parameters.zeros_like()?);
+//! let step = Tensor::zeros([1], DType::I64, &device)?;
+//! let segments = SegmentTable::new(&[Segment::new(0, 2)], &device)?;
+//!
+//! let (norm, gradient_scale) = optim::clip_coefficient(&gradients, 1.0)?;
+//! assert_eq!(norm.to_vec::<f64>()?, [5.0]);
+//! let learning_rate = optim::learning_rate(Schedule::Constant { lr: 0.1 }, &step)?;
+//! optim::adamw(
+//!     AdamWOptions::default(),
+//!     AdamWBuffers {
+//!         parameters: &parameters,
+//!         gradients: &gradients,
+//!         exp_avg: &exp_avg,
+//!         exp_avg_sq: &exp_avg_sq,
+//!         step: &step,
+//!         learning_rate: &learning_rate,
+//!         gradient_scale: &gradient_scale,
+//!         segments: &segments,
+//!     },
+//! )?;
+//! step.add_scalar_assign(1.0)?;
+//! assert_eq!(gradients.to_vec::<f32>()?, [0.0, 0.0]);
+//! # Ok::<(), refrain::Error>(())
+//! ```
+
+mod adamw;
+mod clip;
+mod schedule;
+mod segments;
+mod sgd;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use adamw::{AdamWBuffers, AdamWOptions, adamw};
+pub use clip::{clip_coefficient, clip_coefficient_into};
+pub use schedule::{Schedule, learning_rate, learning_rate_into};
+pub use segments::{Segment, SegmentTable};
+pub use sgd::{SgdBuffers, SgdOptions, sgd};
+
+use super::spans_apart;
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Shape, Tensor};
+
+/// A tensor of shape `[1]` that controls a step.
+fn check_control(op: &'static str, role: &str, t: &Tensor, dtype: DType) -> Result<()> {
+    if t.dims() != [1] {
+        return Err(Error::shapes(op, t.shape(), &Shape::from(1), format!("the {role} is one element")));
+    }
+    t.require_dtype(op, dtype)
+}
+
+/// Flat buffers that belong together: contiguous, of one length and one floating-point dtype, apart in
+/// memory.
+fn check_flat(op: &'static str, buffers: &[&Tensor]) -> Result<()> {
+    for (i, t) in buffers.iter().enumerate() {
+        t.require_float(op)?;
+        if t.shape() != buffers[0].shape() || t.rank() != 1 {
+            return Err(Error::shapes(
+                op,
+                buffers[0].shape(),
+                t.shape(),
+                "flat buffers have one dimension and one length",
+            ));
+        }
+        super::check_dtypes(op, buffers[0], t)?;
+        if !t.is_contiguous() {
+            return Err(Error::invalid(
+                op,
+                format!("buffer {i} has strides {:?}; pass a contiguous buffer, as this works in place", t.strides()),
+            ));
+        }
+        if let Some(j) = buffers[..i].iter().position(|other| !spans_apart(other, t)) {
+            return Err(Error::Aliased {
+                op,
+                message: format!("buffers {j} and {i} share memory; each needs memory of its own"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A hyper-parameter in its range.
+fn check_option(op: &'static str, name: &str, value: f64, valid: bool, range: &str) -> Result<()> {
+    if valid && value.is_finite() {
+        return Ok(());
+    }
+    Err(Error::invalid(op, format!("{name} is {value}; it must be {range}")))
+}

@@ -1,0 +1,176 @@
+//! Stochastic gradient descent with momentum: Sutskever et al., "On the importance of initialization and
+//! momentum in deep learning", ICML 2013, in PyTorch's form.
+
+use smallvec::SmallVec;
+
+use super::sweep::{Settings, Table, check_table, sweep};
+use super::{SegmentTable, check_control, check_flat, check_option};
+use crate::autograd::check_in_place;
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
+use crate::device::cpu::simd::simd;
+use crate::device::{HostArgs, Mode};
+use crate::error::{Error, Result};
+use crate::ops::{Dest, Op, Spec, Specs, execute};
+use crate::tensor::{DType, Tensor};
+
+/// The hyper-parameters of SGD; the default is plain gradient descent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SgdOptions {
+    /// How much of the momentum buffer stays, in `[0, 1)`.
+    pub momentum: f64,
+    /// How much of a parameter is added to its gradient; at least 0.
+    pub weight_decay: f64,
+}
+
+/// What a step of SGD reads and writes. The flat buffers have one length and one floating-point dtype, and
+/// are contiguous.
+#[derive(Clone, Copy)]
+pub struct SgdBuffers<'a> {
+    /// Updated in place.
+    pub parameters: &'a Tensor,
+    /// Read, then set to zero.
+    pub gradients: &'a Tensor,
+    /// Updated in place; begins with zeros. Must be there exactly when momentum is not 0.
+    pub momentum_buffer: Option<&'a Tensor>,
+    /// f64 `[1]`.
+    pub learning_rate: &'a Tensor,
+    /// What gradients are multiplied by before anything else, f64 `[1]`: the coefficient of gradient
+    /// clipping, or 1.
+    pub gradient_scale: &'a Tensor,
+    /// What is updated how. Elements outside all segments stay as they are.
+    pub segments: &'a SegmentTable,
+}
+
+#[derive(Clone)]
+struct Sgd {
+    options: SgdOptions,
+    /// How many flat buffers there are: 2, or 3 with momentum.
+    flat: usize,
+}
+
+/// The numbers of a step that are the same for all elements of a segment.
+struct Coefficients<R> {
+    scale: R,
+    momentum: R,
+    decay: R,
+    rate: R,
+}
+
+/// One step of SGD as `torch.optim.SGD` makes it, in one launch, with all gradients zeroed:
+///
+/// ```text
+/// g = gradient * gradient_scale + weight_decay * decay_factor * p
+/// b = momentum * b + g
+/// p -= learning_rate * rate_factor * b
+/// ```
+///
+/// Of a segment that is not trainable, parameters and momentum stay as they are.
+///
+/// # Errors
+/// If an option is out of its range, a buffer has another shape or dtype than [`SgdBuffers`] asks for, two
+/// buffers share memory, or the table reaches beyond the buffers.
+pub fn sgd(options: SgdOptions, buffers: SgdBuffers<'_>) -> Result<()> {
+    let b = buffers;
+    let flat: SmallVec<[&Tensor; 3]> =
+        [Some(b.parameters), Some(b.gradients), b.momentum_buffer].into_iter().flatten().collect();
+    check_flat(Sgd::NAME, &flat)?;
+    check_table(Sgd::NAME, b.segments, b.parameters)?;
+    if (options.momentum != 0.0) != b.momentum_buffer.is_some() {
+        return Err(Error::invalid(
+            Sgd::NAME,
+            "the momentum buffer must be there exactly when momentum is not 0; pass Some(buffer of zeros) or None",
+        ));
+    }
+    let mut dests: SmallVec<[Dest; 3]> = SmallVec::new();
+    for t in &flat {
+        check_in_place(Sgd::NAME, t)?;
+        dests.push(Dest::Into(t.detach(), Mode::Replace));
+    }
+    let op = Sgd { options, flat: flat.len() };
+    let controls = [b.learning_rate, b.gradient_scale, b.segments.ranges(), b.segments.settings()];
+    let inputs: SmallVec<[&Tensor; 7]> = flat.into_iter().chain(controls).collect();
+    execute(&op, &inputs, &dests)?;
+    Ok(())
+}
+
+impl Op for Sgd {
+    const NAME: &'static str = "sgd";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let SgdOptions { momentum, weight_decay } = self.options;
+        let range = "at least 0 and less than 1";
+        check_option(Self::NAME, "momentum", momentum, (0.0..1.0).contains(&momentum), range)?;
+        check_option(Self::NAME, "weight_decay", weight_decay, weight_decay >= 0.0, "at least 0")?;
+        check_control(Self::NAME, "learning rate", x[self.flat], DType::F64)?;
+        check_control(Self::NAME, "gradient scale", x[self.flat + 1], DType::F64)?;
+        Ok(x[..self.flat].iter().map(|t| Spec::like(t)).collect())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.write_dtype(0), T, R => self.run::<T, R>(args))
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
+}
+
+impl Sgd {
+    fn run<T: Stored, R: Real>(&self, args: &HostArgs<'_>) -> Result<()> {
+        let learning_rate = args.read::<f64>(self.flat)?[0];
+        let scale = args.read::<f64>(self.flat + 1)?[0];
+        let table = Table::read(args, self.flat + 2)?;
+        let SgdOptions { momentum, weight_decay } = self.options;
+        let coefficients = |settings: Settings| Coefficients::<R> {
+            scale: R::c(scale),
+            momentum: R::c(momentum),
+            decay: R::c(weight_decay * settings.decay_factor),
+            rate: R::c(learning_rate * settings.rate_factor),
+        };
+        let (p, g) = (args.write::<T>(0)?, args.write::<T>(1)?);
+        if self.flat == 3 {
+            let b = args.write::<T>(2)?;
+            sweep([p, g, b], &table, &|[p, g, b], settings| match settings.trainable {
+                true => with_momentum(p, g, b, &coefficients(settings)),
+                false => g.fill(T::from_number(R::ZERO)),
+            });
+        } else {
+            sweep([p, g], &table, &|[p, g], settings| match settings.trainable {
+                true => plain(p, g, &coefficients(settings)),
+                false => g.fill(T::from_number(R::ZERO)),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn with_momentum<T: Stored, R: Real>(p: &mut [T], g: &mut [T], b: &mut [T], c: &Coefficients<R>) {
+    simd(
+        #[inline(always)]
+        || {
+            for ((p, g), b) in p.iter_mut().zip(g).zip(b) {
+                let value = p.to::<R>();
+                let velocity = c.momentum * b.to::<R>() + (g.to::<R>() * c.scale + c.decay * value);
+                *p = T::from_number(value - c.rate * velocity);
+                *g = T::from_number(<R as Number>::ZERO);
+                *b = T::from_number(velocity);
+            }
+        },
+    );
+}
+
+#[inline(always)]
+fn plain<T: Stored, R: Real>(p: &mut [T], g: &mut [T], c: &Coefficients<R>) {
+    simd(
+        #[inline(always)]
+        || {
+            for (p, g) in p.iter_mut().zip(g) {
+                let value = p.to::<R>();
+                *p = T::from_number(value - c.rate * (g.to::<R>() * c.scale + c.decay * value));
+                *g = T::from_number(<R as Number>::ZERO);
+            }
+        },
+    );
+}

@@ -1,0 +1,134 @@
+//! One pass over flat buffers on the CPU, segment by segment.
+
+use crate::device::HostArgs;
+use crate::device::cpu::parallel;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+use super::SegmentTable;
+
+/// Elements that one task updates.
+const TASK: usize = 1 << 14;
+
+/// How the elements of a segment are updated.
+#[derive(Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) decay_factor: f64,
+    pub(super) rate_factor: f64,
+    pub(super) trainable: bool,
+}
+
+/// The segment table as a kernel reads it.
+pub(super) struct Table<'a> {
+    pub(super) ranges: &'a [i64],
+    pub(super) settings: &'a [f64],
+}
+
+/// The table covers no element that the buffers do not have.
+pub(super) fn check_table(op: &'static str, table: &SegmentTable, buffer: &Tensor) -> Result<()> {
+    if table.end() > buffer.numel() {
+        return Err(Error::invalid(
+            op,
+            format!(
+                "the segment table reaches to element {}, the buffers have {}; make the table for these buffers",
+                table.end(),
+                buffer.numel()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+impl<'a> Table<'a> {
+    /// From operands `ranges` and `ranges + 1`.
+    pub(super) fn read(args: &HostArgs<'a>, ranges: usize) -> Result<Table<'a>> {
+        Ok(Table { ranges: args.read(ranges)?, settings: args.read(ranges + 1)? })
+    }
+
+    fn len(&self) -> usize {
+        self.settings.len() / 3
+    }
+
+    fn offset(&self, i: usize) -> usize {
+        self.ranges[2 * i] as usize
+    }
+
+    fn end(&self, i: usize) -> usize {
+        self.offset(i) + self.ranges[2 * i + 1] as usize
+    }
+
+    /// The first segment that ends after element `at`.
+    fn first_after(&self, at: usize) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.end(middle) > at { high = middle } else { low = middle + 1 }
+        }
+        low
+    }
+
+    fn settings(&self, i: usize) -> Settings {
+        let s = &self.settings[3 * i..];
+        Settings { decay_factor: s[0], rate_factor: s[1], trainable: s[2] != 0.0 }
+    }
+}
+
+/// Calls `update` with the same run of every buffer, for runs that lie in one segment each.
+pub(super) fn sweep<T: Send, const N: usize>(
+    buffers: [&mut [T]; N],
+    table: &Table<'_>,
+    update: &(impl Fn([&mut [T]; N], Settings) + Sync),
+) {
+    match parallel::allowed() {
+        true => halves(buffers, 0, table, update),
+        false => piece(buffers, 0, table, update),
+    }
+}
+
+/// `first` is the number of the buffers' first element.
+pub(super) fn halves<T: Send, const N: usize>(
+    buffers: [&mut [T]; N],
+    first: usize,
+    table: &Table<'_>,
+    update: &(impl Fn([&mut [T]; N], Settings) + Sync),
+) {
+    let n = buffers[0].len();
+    if n <= TASK {
+        return piece(buffers, first, table, update);
+    }
+    let middle = (n / 2).next_multiple_of(TASK);
+    let (left, right) = split(buffers, middle);
+    rayon::join(|| halves(left, first, table, update), || halves(right, first + middle, table, update));
+}
+
+/// [`halves`] on one thread.
+pub(super) fn piece<T, const N: usize>(
+    buffers: [&mut [T]; N],
+    first: usize,
+    table: &Table<'_>,
+    update: &impl Fn([&mut [T]; N], Settings),
+) {
+    let end_of_piece = first + buffers[0].len();
+    let (mut rest, mut at) = (buffers, first);
+    for i in table.first_after(first)..table.len() {
+        let (start, end) = (table.offset(i).max(at), table.end(i).min(end_of_piece));
+        if start >= end_of_piece {
+            break;
+        }
+        let (run, tail) = split(split(rest, start - at).1, end - start);
+        update(run, table.settings(i));
+        (rest, at) = (tail, end);
+    }
+}
+
+fn split<T, const N: usize>(buffers: [&mut [T]; N], at: usize) -> ([&mut [T]; N], [&mut [T]; N]) {
+    let mut right: [&mut [T]; N] = std::array::from_fn(|_| Default::default());
+    let mut i = 0;
+    let left = buffers.map(|buffer| {
+        let (l, r) = buffer.split_at_mut(at);
+        right[i] = r;
+        i += 1;
+        l
+    });
+    (left, right)
+}
