@@ -17,6 +17,7 @@ pub(crate) mod hadamard;
 pub(crate) mod index_select;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
+pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod one_hot;
 pub mod optim;
@@ -26,6 +27,9 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod rows;
+pub(crate) mod softmax;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod unary;
 pub(crate) mod where_cond;
 pub(crate) mod windows;

@@ -77,14 +77,37 @@ pub(crate) fn sum<R: Real, const K: usize>(x: [&[R]; K], f: impl Fn([R; K]) -> R
     for (l, i) in (m * LANES..n).enumerate() {
         total[l] += f(from_fn(|k| x[k][i]));
     }
+    halves(total, |a, b| a + b)
+}
+
+/// The lanes combined in halves.
+#[inline(always)]
+fn halves<R: Copy>(mut lanes: [R; LANES], f: impl Fn(R, R) -> R) -> R {
     let mut width = LANES / 2;
     while width > 0 {
         for l in 0..width {
-            total[l] = total[l] + total[l + width];
+            lanes[l] = f(lanes[l], lanes[l + width]);
         }
         width /= 2;
     }
-    total[0]
+    lanes[0]
+}
+
+/// The largest element that is not NaN; negative infinity of none.
+#[inline(always)]
+pub(crate) fn max<R: Real>(x: &[R]) -> R {
+    let larger = |a: R, b: R| if b > a { b } else { a };
+    let mut lanes = [R::NEG_INFINITY; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for l in 0..LANES {
+            lanes[l] = larger(lanes[l], chunk[l]);
+        }
+    }
+    for (lane, &v) in lanes.iter_mut().zip(rest) {
+        *lane = larger(*lane, v);
+    }
+    halves(lanes, larger)
 }
 
 /// `y[i] = f(x[0][i], ...)`, or added to `y[i]`.

@@ -1,15 +1,5 @@
+use crate::ops::testing::{assert_close, leaf, numbers};
 use crate::{DType, Device, Error, Tensor, gradcheck};
-
-/// Numbers without a pattern.
-fn numbers(n: usize) -> Vec<f64> {
-    (0..n).map(|i| (i as f64 * 0.618_033_988_75 + 0.1).fract() * 3.0 - 1.0 + (i % 5) as f64 * 0.1).collect()
-}
-
-fn leaf(shape: &[usize]) -> Tensor {
-    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &Device::cpu()).unwrap();
-    t.set_requires_grad(true).unwrap();
-    t
-}
 
 #[test]
 fn rows_are_normalised_scaled_and_shifted() {
@@ -21,11 +11,11 @@ fn rows_are_normalised_scaled_and_shifted() {
     // Means 3 and 1, variances 14/3 and 8.
     let (r, s) = (1.0 / (14.0f64 / 3.0 + 1e-5).sqrt(), 1.0 / (8.0f64 + 1e-5).sqrt());
     let expected = [-2.0 * r, -2.0 * r + 0.5, -3.0 * r + 10.0, -2.0 * s, -4.0 * s + 0.5, -4.0 * s + 10.0];
-    assert!(y.iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-14), "{y:?}");
+    assert_close(&y, &expected, 1e-14);
     let y = x.rms_norm(&w, 0.25).unwrap().to_vec::<f64>().unwrap();
     let (r, s) = (1.0 / (41.0f64 / 3.0 + 0.25).sqrt(), 1.0 / (9.0f64 + 0.25).sqrt());
     let expected = [r, 4.0 * r, -6.0 * r, -s, -2.0 * s, -5.0 * s];
-    assert!(y.iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-14), "{y:?}");
+    assert_close(&y, &expected, 1e-14);
 }
 
 #[test]

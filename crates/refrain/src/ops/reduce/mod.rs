@@ -1,6 +1,7 @@
 //! Reductions over axes.
 
 mod host;
+pub(crate) mod machine;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,18 @@ pub(crate) struct Extent {
     pub(crate) outer: usize,
     pub(crate) n: usize,
     pub(crate) inner: usize,
+}
+
+impl Extent {
+    /// One axis of a tensor.
+    pub(crate) fn of_axis(x: &Tensor, axis: usize) -> Extent {
+        let dims = x.dims();
+        Extent {
+            outer: dims[..axis].iter().product(),
+            n: dims[axis],
+            inner: dims[axis + 1..].iter().product(),
+        }
+    }
 }
 
 /// A reduction prepared: the operand with its reduced axes side by side, and what comes out.

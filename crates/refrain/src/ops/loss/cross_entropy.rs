@@ -1,0 +1,204 @@
+//! Cross entropy with class ids.
+
+use rayon::prelude::*;
+
+use super::host::total_of;
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::simd;
+use crate::error::{Error, Result};
+use crate::ops::layer_norm::statistics;
+use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
+use crate::ops::{Op, Spec, Specs, apply, apply_into};
+use crate::tensor::{DType, Tensor};
+
+/// Operands: logits and ids. Results: the loss, and the logarithm of the sum of exponentials of each row.
+#[derive(Clone, Copy)]
+struct CrossEntropy {
+    smoothing: f64,
+}
+
+impl Op for CrossEntropy {
+    const NAME: &'static str = "cross_entropy";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let (logits, ids) = (x[0], x[1]);
+        logits.require_float(Self::NAME)?;
+        if ids.dtype() != DType::I64 {
+            return Err(Error::DTypeMismatch { op: Self::NAME, lhs: ids.dtype(), rhs: DType::I64 });
+        }
+        if !(0.0..=1.0).contains(&self.smoothing) {
+            let message = format!("label smoothing is {}; use a number from 0 to 1", self.smoothing);
+            return Err(Error::invalid(Self::NAME, message));
+        }
+        match logits.dims().split_last() {
+            Some((_, rows)) if rows == ids.dims() => {
+                let mut specs = Spec::new((), logits.dtype()).one();
+                specs.push(Spec::new(ids.shape(), statistics(logits.dtype())));
+                Ok(specs)
+            }
+            _ => Err(Error::shapes(
+                Self::NAME,
+                logits.shape(),
+                ids.shape(),
+                "logits must have the shape of the class ids and one more axis, of the classes",
+            )),
+        }
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(self.smoothing, args))
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(0).input(1).output(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (x, ids, sums, dy) = (g.input(0)?, g.input(1)?, g.output(1)?, g.grad()?.clone());
+        g.emit(&[0], CrossEntropyBackward(*self), &[&x, &ids, &sums, &dy])
+    }
+}
+
+/// Of logits, ids, logarithms of sums and dy: `dy / rows * (softmax(logits) - target)`.
+#[derive(Clone, Copy)]
+struct CrossEntropyBackward(CrossEntropy);
+
+impl Op for CrossEntropyBackward {
+    const NAME: &'static str = "cross_entropy_backward";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::like(x[0]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(self.0.smoothing, args))
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// The class ids, each one of `classes`.
+fn class_ids<'a>(args: &HostArgs<'a>, classes: usize) -> Result<&'a [i64]> {
+    let ids = args.read::<i64>(1)?;
+    match ids.iter().position(|&id| id < 0 || id as usize >= classes) {
+        None => Ok(ids),
+        Some(i) => Err(Error::invalid(
+            args.op(),
+            format!(
+                "class id {} at position {i} is out of range; the logits have {classes} classes, so use ids from 0 to below {classes}",
+                ids[i]
+            ),
+        )),
+    }
+}
+
+fn forward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()> {
+    let x = args.read::<T>(0)?;
+    let classes = args.read_shape(0).last().copied().unwrap_or(0);
+    let ids = class_ids(args, classes)?;
+    let (y, sums) = (args.write::<T>(0)?, args.write::<R>(1)?);
+    let share = R::c(1.0 / classes as f64);
+    let (picked, level) = (R::c(1.0 - smoothing), R::c(smoothing));
+    let task = rows_a_task(classes);
+    let tasks = sums.par_chunks_mut(task).zip(x.par_chunks(task * classes.max(1))).zip(ids.par_chunks(task));
+    let total = total_of(x.len(), tasks, |((sums, x), ids)| {
+        with_scratch(classes, |buf: &mut [R]| {
+            simd(
+                #[inline(always)]
+                || {
+                    let mut total = 0.0;
+                    for ((to, x), &id) in sums.iter_mut().zip(x.chunks_exact(classes)).zip(ids) {
+                        let x = load(x, buf);
+                        let shift = max(x);
+                        let log = sum([x], |[x]| (x - shift).exp()).ln();
+                        *to = shift + log;
+                        let mut loss = picked * (log + (shift - x[id as usize]));
+                        if smoothing > 0.0 {
+                            loss += level * (log + share * sum([x], |[x]| shift - x));
+                        }
+                        total += loss.to_f64();
+                    }
+                    total
+                },
+            )
+        })
+    });
+    y.fill(T::from_number(total / ids.len() as f64));
+    Ok(())
+}
+
+fn backward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()> {
+    let x = args.read::<T>(0)?;
+    let classes = args.read_shape(0).last().copied().unwrap_or(0);
+    let ids = class_ids(args, classes)?;
+    let sums = args.read::<R>(2)?;
+    let dy: R = args.read::<T>(3)?.first().map_or(R::ZERO, |d| d.to());
+    let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
+    if x.is_empty() {
+        return Ok(());
+    }
+    let scale = dy * R::c(1.0 / ids.len() as f64);
+    let (picked, level) = (scale * R::c(1.0 - smoothing), scale * R::c(smoothing / classes as f64));
+    let task = rows_a_task(classes);
+    let tasks = dx
+        .par_chunks_mut(task * classes)
+        .zip(x.par_chunks(task * classes))
+        .zip(sums.par_chunks(task).zip(ids.par_chunks(task)));
+    each_task(x.len(), tasks, |((dx, x), (sums, ids))| {
+        with_scratch(2 * classes, |buf: &mut [R]| {
+            let (x_buf, d) = buf.split_at_mut(classes);
+            simd(
+                #[inline(always)]
+                || {
+                    let rows = dx.chunks_exact_mut(classes).zip(x.chunks_exact(classes));
+                    for ((dx, x), (&sum, &id)) in rows.zip(sums.iter().zip(ids)) {
+                        map(d, [load(x, x_buf)], false, |[x]| (x - sum).exp() * scale - level);
+                        d[id as usize] = d[id as usize] - picked;
+                        map(dx, [d], accumulate, |[d]| d);
+                    }
+                },
+            )
+        })
+    });
+    Ok(())
+}
+
+impl Tensor {
+    /// The cross entropy of these logits with class ids: the mean of `-log_softmax(logits)[id]` over all
+    /// rows.
+    ///
+    /// For floats: logits are `[..., classes]`, ids are i64 `[...]`. The result is a scalar, NaN if there
+    /// are no rows.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or an id is not one of the classes.
+    pub fn cross_entropy(&self, ids: &Tensor) -> Result<Tensor> {
+        self.cross_entropy_smoothed(ids, 0.0)
+    }
+
+    /// [`Tensor::cross_entropy`] into the memory of `dst`.
+    pub fn cross_entropy_into(&self, ids: &Tensor, dst: &Tensor) -> Result<()> {
+        self.cross_entropy_smoothed_into(ids, 0.0, dst)
+    }
+
+    /// [`Tensor::cross_entropy`] with smoothed labels: a share of `label_smoothing` (0 to 1) of the target
+    /// is spread over all classes evenly (Szegedy et al., 2016).
+    pub fn cross_entropy_smoothed(&self, ids: &Tensor, label_smoothing: f64) -> Result<Tensor> {
+        apply(CrossEntropy { smoothing: label_smoothing }, &[self, ids])
+    }
+
+    /// [`Tensor::cross_entropy_smoothed`] into the memory of `dst`.
+    pub fn cross_entropy_smoothed_into(
+        &self,
+        ids: &Tensor,
+        label_smoothing: f64,
+        dst: &Tensor,
+    ) -> Result<()> {
+        apply_into(CrossEntropy { smoothing: label_smoothing }, &[self, ids], dst)
+    }
+}

@@ -1,0 +1,51 @@
+//! Means on the CPU, in one pass. Pieces have sums of their own, added in order in f64.
+
+use rayon::prelude::*;
+
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Real, Stored};
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::simd;
+use crate::error::Result;
+use crate::ops::rows::{TASK, each_task, load, sum};
+
+/// Elements that are converted and summed in one go.
+pub(super) const BLOCK: usize = 1024;
+
+/// `sum(f(prediction - target)) / numel` of operands 0 and 1.
+pub(super) fn mean_error<T: Stored, R: Real>(
+    args: &HostArgs<'_>,
+    f: impl Fn(R) -> R + Sync + Send,
+) -> Result<()> {
+    let (x, t) = (args.read::<T>(0)?, args.read::<T>(1)?);
+    let y = args.write::<T>(0)?;
+    let total = total_of(x.len(), x.par_chunks(TASK).zip(t.par_chunks(TASK)), |(x, t)| {
+        with_scratch(2 * BLOCK, |buf: &mut [R]| {
+            let (x_buf, t_buf) = buf.split_at_mut(BLOCK);
+            simd(
+                #[inline(always)]
+                || {
+                    let mut total = 0.0;
+                    for (x, t) in x.chunks(BLOCK).zip(t.chunks(BLOCK)) {
+                        total += sum([load(x, x_buf), load(t, t_buf)], |[x, t]| f(x - t)).to_f64();
+                    }
+                    total
+                },
+            )
+        })
+    });
+    y.fill(T::from_number(total / x.len() as f64));
+    Ok(())
+}
+
+/// The sum of what `body` makes of the tasks, in their order.
+pub(super) fn total_of<I: IndexedParallelIterator>(
+    elements: usize,
+    tasks: I,
+    body: impl Fn(I::Item) -> f64 + Send + Sync,
+) -> f64 {
+    with_scratch(tasks.len(), |sums: &mut [f64]| {
+        each_task(elements, sums.par_iter_mut().zip(tasks), |(sum, task)| *sum = body(task));
+        sums.iter().sum()
+    })
+}

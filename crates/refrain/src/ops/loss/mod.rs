@@ -1,0 +1,189 @@
+//! Losses: the mean over all elements as a scalar, each in one pass.
+
+mod cross_entropy;
+mod host;
+mod quantile;
+#[cfg(test)]
+mod tests;
+
+use super::elementwise::{self, FloatTile};
+use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Real, with_float};
+use crate::device::cpu::simd::simd;
+use crate::error::{Error, Result};
+use crate::ops::rows::map;
+use crate::tensor::Tensor;
+
+/// A function of `e = prediction - target`, of which the loss is the mean.
+#[derive(Clone, Copy)]
+enum Pointwise {
+    /// `e^2`
+    Mse,
+    /// `|e|`
+    Mae,
+    /// `e^2 / 2` up to delta, then the tangent.
+    Huber { delta: f64 },
+}
+
+impl Op for Pointwise {
+    const NAME: &'static str = "loss";
+
+    fn name(&self) -> &'static str {
+        match self {
+            Pointwise::Mse => "mse_loss",
+            Pointwise::Mae => "mae_loss",
+            Pointwise::Huber { .. } => "huber_loss",
+        }
+    }
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let op = self.name();
+        x[0].require_float(op)?;
+        check_dtypes(op, x[0], x[1])?;
+        if x[0].shape() != x[1].shape() {
+            let hint = "prediction and target must have one shape";
+            return Err(Error::shapes(op, x[0].shape(), x[1].shape(), hint));
+        }
+        if let Pointwise::Huber { delta } = self
+            && !(*delta > 0.0 && delta.is_finite())
+        {
+            return Err(Error::invalid(op, format!("delta is {delta}; use a positive number")));
+        }
+        Ok(Spec::new((), x[0].dtype()).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.read_dtype(0), T, R => match *self {
+            Pointwise::Mse => host::mean_error::<T, R>(args, |e| e * e),
+            Pointwise::Mae => host::mean_error::<T, R>(args, |e| e.abs()),
+            Pointwise::Huber { delta } => {
+                let (delta, half) = (R::c(delta), R::c(0.5));
+                host::mean_error::<T, R>(args, |e| {
+                    let a = e.abs();
+                    if a < delta { half * e * e } else { delta * (a - half * delta) }
+                })
+            }
+        })
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(0).input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (x, t) = (g.input(0)?, g.input(1)?);
+        let dy = g.grad()?.broadcast_to(x.shape())?;
+        for by in 0..2 {
+            if g.needs(by) {
+                let share = 1.0 / x.numel() as f64;
+                let scale = if by == 0 { share } else { -share };
+                g.emit(&[by], PointwiseBackward { loss: *self, scale }, &[&x, &t, &dy])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of prediction, target and dy: `scale * dy * f'(e)`.
+#[derive(Clone, Copy)]
+struct PointwiseBackward {
+    loss: Pointwise,
+    scale: f64,
+}
+
+impl FloatTile for PointwiseBackward {
+    fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
+        let (x, scale, zero) = ([x[0], x[1], x[2]], R::c(self.scale), R::ZERO);
+        simd(
+            #[inline(always)]
+            || match self.loss {
+                Pointwise::Mse => map(dx, x, false, |[x, t, d]| (x - t) * (scale + scale) * d),
+                Pointwise::Mae => map(dx, x, false, |[x, t, d]| {
+                    let d = scale * d;
+                    if x > t {
+                        d
+                    } else if x < t {
+                        -d
+                    } else {
+                        zero * d
+                    }
+                }),
+                Pointwise::Huber { delta } => {
+                    let delta = R::c(delta);
+                    map(dx, x, false, |[x, t, d]| {
+                        let e = x - t;
+                        let e = if e > delta { delta } else { e };
+                        let e = if e < -delta { -delta } else { e };
+                        e * scale * d
+                    })
+                }
+            },
+        )
+    }
+}
+
+impl Op for PointwiseBackward {
+    const NAME: &'static str = "loss_backward";
+
+    fn name(&self) -> &'static str {
+        match self.loss {
+            Pointwise::Mse => "mse_loss_backward",
+            Pointwise::Mae => "mae_loss_backward",
+            Pointwise::Huber { .. } => "huber_loss_backward",
+        }
+    }
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::like(x[0]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        elementwise::float(args, args.write_dtype(0), self)
+    }
+
+    fn input_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn output_needs(&self, _: usize) -> Needs {
+        Needs::Any
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident, $into:ident ($($arg:ident: $t:ty)?) => $op:expr;)*) => {
+        impl Tensor {$(
+            $(#[$doc])*
+            ///
+            /// For floats: prediction and target of one shape and dtype; the result is a scalar, NaN if
+            /// there are no elements. Both get gradients.
+            ///
+            /// # Errors
+            /// If shapes or dtypes differ, or a parameter is out of range.
+            pub fn $name(&self, target: &Tensor $(, $arg: $t)?) -> Result<Tensor> {
+                apply($op, &[self, target])
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst`.")]
+            pub fn $into(&self, target: &Tensor $(, $arg: $t)?, dst: &Tensor) -> Result<()> {
+                apply_into($op, &[self, target], dst)
+            }
+        )*}
+    };
+}
+
+methods! {
+    /// The mean squared error, `mean((prediction - target)^2)`, of this prediction.
+    mse_loss, mse_loss_into() => Pointwise::Mse;
+    /// The mean absolute error, `mean(|prediction - target|)`, of this prediction; the derivative at 0 is 0.
+    mae_loss, mae_loss_into() => Pointwise::Mae;
+    /// The mean of `e^2 / 2` where `|e| < delta` and `delta (|e| - delta / 2)` elsewhere, with
+    /// `e = prediction - target` (Huber, 1964). `delta` is positive.
+    huber_loss, huber_loss_into(delta: f64) => Pointwise::Huber { delta };
+}

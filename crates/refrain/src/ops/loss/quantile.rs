@@ -1,0 +1,210 @@
+//! The quantile loss.
+
+use rayon::prelude::*;
+use smallvec::SmallVec;
+
+use super::host::{BLOCK, total_of};
+use crate::autograd::{Gradients, Saves};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::simd;
+use crate::error::{Error, Result};
+use crate::ops::rows::{each_task, load, map, rows_a_task, sum};
+use crate::ops::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::tensor::Tensor;
+
+type Levels = SmallVec<[f64; 9]>;
+
+/// The mean of `max(q e, (q - 1) e)` with `e = target - prediction`.
+#[derive(Clone)]
+struct QuantileLoss {
+    levels: Levels,
+}
+
+impl Op for QuantileLoss {
+    const NAME: &'static str = "quantile_loss";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        let (prediction, target) = (x[0], x[1]);
+        prediction.require_float(Self::NAME)?;
+        check_dtypes(Self::NAME, prediction, target)?;
+        if let Some(q) = self.levels.iter().find(|q| !(**q > 0.0 && **q < 1.0)) {
+            return Err(Error::invalid(Self::NAME, format!("level {q} is not between 0 and 1")));
+        }
+        match prediction.dims().split_last() {
+            Some((&count, shape)) if count == self.levels.len() && count > 0 && shape == target.dims() => {
+                Ok(Spec::new((), prediction.dtype()).one())
+            }
+            _ => Err(Error::shapes(
+                Self::NAME,
+                prediction.shape(),
+                target.shape(),
+                format!(
+                    "the prediction must have the target's shape and one more axis, of a size of {} (one for each level, one level or more)",
+                    self.levels.len()
+                ),
+            )),
+        }
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(&self.levels, args))
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(0).input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (x, t, dy) = (g.input(0)?, g.input(1)?, g.grad()?.clone());
+        for by in 0..2 {
+            if g.needs(by) {
+                g.emit(&[by], QuantileLossBackward { levels: self.levels.clone(), by }, &[&x, &t, &dy])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The gradient of the prediction (`by` 0) or of the target, of prediction, target and dy.
+#[derive(Clone)]
+struct QuantileLossBackward {
+    levels: Levels,
+    by: usize,
+}
+
+impl Op for QuantileLossBackward {
+    const NAME: &'static str = "quantile_loss_backward";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::like(x[self.by]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(&self.levels, self.by, args))
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// Targets that go into a block, so that it has about [`BLOCK`] elements of the prediction.
+fn targets_a_block(levels: usize) -> usize {
+    (BLOCK / levels).max(1)
+}
+
+/// Each number `levels` times, side by side.
+#[inline(always)]
+fn repeat_each<T: Stored, R: Real>(t: &[T], levels: usize, to: &mut [R]) {
+    to.chunks_exact_mut(levels).zip(t).for_each(|(to, t)| to.fill(t.to()));
+}
+
+fn forward<T: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -> Result<()> {
+    let (x, t) = (args.read::<T>(0)?, args.read::<T>(1)?);
+    let y = args.write::<T>(0)?;
+    let count = levels.len();
+    let (block, task) = (targets_a_block(count), rows_a_task(count));
+    let tasks = x.par_chunks(task * count).zip(t.par_chunks(task));
+    let total = total_of(x.len(), tasks, |(x, t)| {
+        with_scratch(3 * block * count, |buf: &mut [R]| {
+            let (q, buf) = buf.split_at_mut(block * count);
+            let (x_buf, t_buf) = buf.split_at_mut(block * count);
+            q.chunks_exact_mut(count)
+                .for_each(|q| q.iter_mut().zip(levels).for_each(|(to, &q)| *to = R::c(q)));
+            simd(
+                #[inline(always)]
+                || {
+                    let mut total = 0.0;
+                    for (x, t) in x.chunks(block * count).zip(t.chunks(block)) {
+                        let n = x.len();
+                        repeat_each(t, count, &mut t_buf[..n]);
+                        let e = |[x, t, q]: [R; 3]| {
+                            let e = t - x;
+                            if e < R::ZERO { (q - R::ONE) * e } else { q * e }
+                        };
+                        total += sum([load(x, x_buf), &t_buf[..n], &q[..n]], e).to_f64();
+                    }
+                    total
+                },
+            )
+        })
+    });
+    y.fill(T::from_number(total / x.len() as f64));
+    Ok(())
+}
+
+fn backward<T: Stored, R: Real>(levels: &[f64], by: usize, args: &HostArgs<'_>) -> Result<()> {
+    let (x, t) = (args.read::<T>(0)?, args.read::<T>(1)?);
+    let dy: R = args.read::<T>(2)?.first().map_or(R::ZERO, |d| d.to());
+    let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
+    let count = levels.len();
+    let scale = dy * R::c(1.0 / x.len() as f64);
+    // The loss has a slope of q above the prediction and of q - 1 below it, and half of both at it.
+    let slope = |x: R, t: R, q: R| {
+        if t > x {
+            q
+        } else if t < x {
+            q - R::ONE
+        } else {
+            q - R::c(0.5)
+        }
+    };
+    let task = rows_a_task(count);
+    // Elements of the result for each target.
+    let width = if by == 0 { count } else { 1 };
+    let tasks = dx.par_chunks_mut(task * width).zip(x.par_chunks(task * count)).zip(t.par_chunks(task));
+    each_task(x.len(), tasks, |((dx, x), t)| {
+        with_scratch(count, |slopes: &mut [R]| {
+            simd(
+                #[inline(always)]
+                || {
+                    for ((dx, x), &t) in dx.chunks_exact_mut(width).zip(x.chunks_exact(count)).zip(t) {
+                        let t: R = t.to();
+                        for ((s, x), &q) in slopes.iter_mut().zip(x).zip(levels) {
+                            *s = slope(x.to(), t, R::c(q));
+                        }
+                        if by == 0 {
+                            map(dx, [slopes], accumulate, |[s]| -scale * s);
+                        } else {
+                            map(dx, [&[slopes.iter().copied().sum()]], accumulate, |[s]: [R; 1]| scale * s);
+                        }
+                    }
+                },
+            )
+        })
+    });
+    Ok(())
+}
+
+impl Tensor {
+    /// The quantile (pinball) loss of this prediction: the mean of `max(q e, (q - 1) e)` over all elements
+    /// and levels `q`, with `e = target - prediction` (Koenker and Bassett, 1978).
+    ///
+    /// For floats: the target is `[...]`, the prediction `[..., levels.len()]` of the same dtype, with
+    /// the quantile of level `levels[i]` at position i. Levels lie between 0 and 1. The result is a scalar,
+    /// NaN if there are no elements. At `e = 0` the derivative is the mean of both sides.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or a level does not lie between 0 and 1.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let prediction = Tensor::from_slice(&[1.0f32, 2.0, 5.0], [1, 3], &device)?;
+    /// let target = Tensor::from_slice(&[4.0f32], [1], &device)?;
+    /// // e = 3, 2 and -1
+    /// let loss = prediction.quantile_loss(&target, &[0.25, 0.5, 0.75])?;
+    /// assert_eq!(loss.to_scalar::<f32>()?, (0.75 + 1.0 + 0.25) / 3.0);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn quantile_loss(&self, target: &Tensor, levels: &[f64]) -> Result<Tensor> {
+        apply(QuantileLoss { levels: levels.into() }, &[self, target])
+    }
+
+    /// [`Tensor::quantile_loss`] into the memory of `dst`.
+    pub fn quantile_loss_into(&self, target: &Tensor, levels: &[f64], dst: &Tensor) -> Result<()> {
+        apply_into(QuantileLoss { levels: levels.into() }, &[self, target], dst)
+    }
+}

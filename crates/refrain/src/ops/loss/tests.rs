@@ -1,0 +1,161 @@
+use crate::ops::testing::{assert_close, leaf, numbers, values};
+use crate::{DType, Device, Error, Result, Tensor, gradcheck};
+
+type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
+
+const LOSSES: [(Loss, fn(f64) -> f64); 3] = [
+    (|x, t| x.mse_loss(t), |e| e * e),
+    (|x, t| x.mae_loss(t), f64::abs),
+    (|x, t| x.huber_loss(t, 0.75), |e| if e.abs() < 0.75 { e * e / 2.0 } else { 0.75 * (e.abs() - 0.375) }),
+];
+
+/// A second set of numbers.
+fn targets(shape: &[usize]) -> Tensor {
+    let t = leaf(shape).detach().mul_scalar(-0.7).unwrap().add_scalar(0.31).unwrap();
+    t.set_requires_grad(true).unwrap();
+    t
+}
+
+#[test]
+fn losses_are_means_in_every_dtype() {
+    for shape in [&[3, 5, 7][..], &[], &[1], &[40_000]] {
+        let (x, t) = (leaf(shape).detach(), targets(shape).detach());
+        for (loss, f) in LOSSES {
+            for (dtype, tolerance) in
+                [(DType::F64, 1e-13), (DType::F32, 1e-6), (DType::F16, 4e-3), (DType::BF16, 2e-2)]
+            {
+                let (x, t) = (x.to_dtype(dtype).unwrap(), t.to_dtype(dtype).unwrap());
+                let y = loss(&x, &t).unwrap();
+                assert_eq!((y.dims(), y.dtype()), (&[][..], dtype));
+                let e: f64 = values(&x).iter().zip(values(&t)).map(|(x, t)| f(x - t)).sum();
+                assert_close(&values(&y), &[e / x.numel() as f64], tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_both_sides_agree_with_finite_differences() {
+    let t = [leaf(&[3, 5]), targets(&[3, 5])];
+    for (loss, _) in LOSSES {
+        gradcheck(|t| loss(&t[0], &t[1]), &t, 1e-6).unwrap();
+        gradcheck(|t| loss(&t[0].transpose(0, 1)?, &t[1].transpose(0, 1)?)?.mul_scalar(3.0), &t, 1e-6)
+            .unwrap();
+    }
+    let t = [leaf(&[4, 3]), targets(&[4])];
+    gradcheck(|t| t[0].quantile_loss(&t[1], &[0.1, 0.5, 0.8]), &t, 1e-6).unwrap();
+    gradcheck(|t| t[0].quantile_loss(&t[0].select(1, 2)?.mul_scalar(1.5)?, &[0.1, 0.5, 0.8]), &t[..1], 1e-6)
+        .unwrap();
+    let ids = Tensor::from_slice(&[2i64, 0, 1, 2], [4], &Device::cpu()).unwrap();
+    gradcheck(|t| t[0].cross_entropy(&ids), &t[..1], 1e-6).unwrap();
+    gradcheck(|t| t[0].cross_entropy_smoothed(&ids, 0.1)?.mul_scalar(-2.0), &t[..1], 1e-6).unwrap();
+    gradcheck(|t| t[0].reshape([2, 2, 3])?.cross_entropy(&ids.reshape([2, 2])?), &t[..1], 1e-6).unwrap();
+}
+
+#[test]
+fn at_a_kink_the_derivative_is_the_middle() {
+    let x = Tensor::from_slice(&[1.0f64, 2.0], [2], &Device::cpu()).unwrap();
+    x.set_requires_grad(true).unwrap();
+    let t = x.detach();
+    x.mae_loss(&t).unwrap().backward().unwrap();
+    assert_eq!(values(&x.grad().unwrap()), [0.0, 0.0]);
+    x.reshape([2, 1]).unwrap().quantile_loss(&t, &[0.9]).unwrap().backward().unwrap();
+    assert_close(&values(&x.grad().unwrap()), &[-0.2, -0.2], 1e-15);
+}
+
+#[test]
+fn the_quantile_loss_weighs_both_sides() {
+    let device = Device::cpu();
+    let (rows, levels) = (9001, [0.1, 0.5, 0.9, 0.99]);
+    let x = Tensor::from_slice(&numbers(rows * 4), [rows, 4], &device).unwrap();
+    let t = Tensor::from_slice(&numbers(rows + 1)[1..], [rows], &device).unwrap();
+    let (xs, ts) = (values(&x), values(&t));
+    let e = |i: usize| ts[i / 4] - xs[i];
+    let expected: f64 = (0..rows * 4).map(|i| (levels[i % 4] * e(i)).max((levels[i % 4] - 1.0) * e(i))).sum();
+    let y = x.quantile_loss(&t, &levels).unwrap();
+    assert_close(&values(&y), &[expected / (rows * 4) as f64], 1e-13);
+    let f32s =
+        x.to_dtype(DType::F32).unwrap().quantile_loss(&t.to_dtype(DType::F32).unwrap(), &levels).unwrap();
+    assert_close(&values(&f32s), &values(&y), 1e-6);
+    let half =
+        x.to_dtype(DType::BF16).unwrap().quantile_loss(&t.to_dtype(DType::BF16).unwrap(), &levels).unwrap();
+    assert_close(&values(&half), &values(&y), 2e-2);
+}
+
+#[test]
+fn cross_entropy_is_the_mean_of_the_ids_log_softmax() {
+    let device = Device::cpu();
+    let (rows, classes) = (3001, 7);
+    let x = Tensor::from_slice(&numbers(rows * classes), [rows, classes], &device).unwrap();
+    let ids: Vec<i64> = (0..rows as i64).map(|i| i * i % 7).collect();
+    let logs = values(&x.log_softmax(1).unwrap());
+    let picked =
+        ids.iter().enumerate().map(|(r, &id)| -logs[r * classes + id as usize]).sum::<f64>() / rows as f64;
+    let even = -logs.iter().sum::<f64>() / (rows * classes) as f64;
+    let ids = Tensor::from_slice(&ids, [rows], &device).unwrap();
+    for (dtype, tolerance) in
+        [(DType::F64, 1e-13), (DType::F32, 1e-6), (DType::F16, 4e-3), (DType::BF16, 2e-2)]
+    {
+        let x = x.to_dtype(dtype).unwrap().detach();
+        x.set_requires_grad(true).unwrap();
+        let y = x.cross_entropy(&ids).unwrap();
+        assert_close(&values(&y), &[picked], tolerance);
+        assert_close(
+            &values(&x.cross_entropy_smoothed(&ids, 0.2).unwrap()),
+            &[0.8 * picked + 0.2 * even],
+            tolerance,
+        );
+        y.backward().unwrap();
+        // Each row of the gradient sums to 0.
+        let sums = x.grad().unwrap().to_dtype(DType::F64).unwrap().sum(1).unwrap();
+        assert_close(&values(&sums), &vec![0.0; rows], tolerance / rows as f64);
+    }
+    // Logits far from 0.
+    let x = Tensor::from_slice(&[1e4f32, 0.0, -1e4, -1e4], [2, 2], &device).unwrap();
+    let ids = Tensor::from_slice(&[1i64, 0], [2], &device).unwrap();
+    assert_close(&values(&x.cross_entropy(&ids).unwrap()), &[(1e4 + 2f64.ln()) / 2.0], 1e-3);
+}
+
+#[test]
+fn a_loss_of_nothing_is_nan() {
+    let device = Device::cpu();
+    let x = Tensor::zeros([0, 3], DType::F32, &device).unwrap();
+    x.set_requires_grad(true).unwrap();
+    let ids = Tensor::zeros([0], DType::I64, &device).unwrap();
+    let t = Tensor::zeros([0], DType::F32, &device).unwrap();
+    for y in [x.mse_loss(&x.detach()), x.cross_entropy(&ids), x.quantile_loss(&t, &[0.1, 0.5, 0.9])] {
+        let y = y.unwrap();
+        assert!(y.to_scalar::<f32>().unwrap().is_nan());
+        y.backward().unwrap();
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let device = Device::cpu();
+    let (x, t) = (leaf(&[3, 2]).detach(), leaf(&[3]).detach());
+    let text = x.mse_loss(&t).unwrap_err().to_string();
+    assert!(text.starts_with("mse_loss") && text.contains("[3, 2]") && text.contains("[3]"), "{text}");
+    let f32s = x.to_dtype(DType::F32).unwrap();
+    assert!(matches!(x.mae_loss(&f32s), Err(Error::DTypeMismatch { op: "mae_loss", .. })));
+    assert!(matches!(x.huber_loss(&x, 0.0), Err(Error::InvalidArgument { op: "huber_loss", .. })));
+    assert!(matches!(x.quantile_loss(&t, &[0.5]), Err(Error::ShapeMismatch { op: "quantile_loss", .. })));
+    assert!(matches!(x.quantile_loss(&t, &[]), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(x.quantile_loss(&t, &[0.5, 1.0]), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(x.cross_entropy(&t), Err(Error::DTypeMismatch { op: "cross_entropy", .. })));
+    let ids = |ids: [i64; 3]| Tensor::from_slice(&ids, [3], &device).unwrap();
+    for bad in [2, -1] {
+        let text = x.cross_entropy(&ids([0, bad, 1])).unwrap_err().to_string();
+        assert!(text.contains(&format!("class id {bad} at position 1")), "{text}");
+    }
+    assert!(matches!(x.cross_entropy_smoothed(&ids([0, 1, 1]), 1.5), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(
+        x.reshape([6]).unwrap().cross_entropy(&ids([0, 1, 1])),
+        Err(Error::ShapeMismatch { .. })
+    ));
+    let dst = Tensor::zeros((), DType::F64, &device).unwrap();
+    x.cross_entropy_into(&ids([0, 1, 1]), &dst).unwrap();
+    assert_eq!(values(&dst), values(&x.cross_entropy(&ids([0, 1, 1])).unwrap()));
+    x.huber_loss_into(&x, 1.0, &dst).unwrap();
+    assert_eq!(values(&dst), [0.0]);
+}

@@ -1,0 +1,264 @@
+//! Softmax on the CPU. Along the last axis a row stays in cache from its maximum to its result; along
+//! other axes each column's maximum and sum come first, then the results row by row.
+
+use rayon::prelude::*;
+
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::simd;
+use crate::error::Result;
+use crate::ops::reduce::Extent;
+use crate::ops::reduce::machine::{Reducer, reduce};
+use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
+
+pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => {
+        let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
+        match (extent.inner, log) {
+            _ if x.is_empty() => {}
+            (1, false) => rows::<T, R>(x, y, extent.n),
+            (1, true) => log_rows::<T, R>(x, y, extent.n),
+            _ => columns::<T, R>(log, x, y, extent),
+        }
+        Ok(())
+    })
+}
+
+fn rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
+    let task = rows_a_task(n) * n;
+    each_task(x.len(), y.par_chunks_mut(task).zip(x.par_chunks(task)), |(y, x)| {
+        with_scratch(2 * n, |buf: &mut [R]| {
+            let (x_buf, powers) = buf.split_at_mut(n);
+            simd(
+                #[inline(always)]
+                || {
+                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
+                        let x = load(x, x_buf);
+                        let shift = max(x);
+                        map(powers, [x], false, |[x]| (x - shift).exp());
+                        let share = R::ONE / sum([powers], |[p]| p);
+                        map(y, [powers], false, |[p]| p * share);
+                    }
+                },
+            )
+        })
+    });
+}
+
+fn log_rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
+    let task = rows_a_task(n) * n;
+    each_task(x.len(), y.par_chunks_mut(task).zip(x.par_chunks(task)), |(y, x)| {
+        with_scratch(n, |buf: &mut [R]| {
+            simd(
+                #[inline(always)]
+                || {
+                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
+                        let x = load(x, buf);
+                        let shift = max(x);
+                        // Apart: the logarithm is small beside a large shift.
+                        let log = sum([x], |[x]| (x - shift).exp()).ln();
+                        map(y, [x], false, |[x]| x - shift - log);
+                    }
+                },
+            )
+        })
+    });
+}
+
+/// The largest of some numbers, and the sum of `e^(x - largest)`.
+#[derive(Clone, Copy, Default)]
+struct Exponentials<R> {
+    largest: R,
+    sum: R,
+}
+
+struct SumExponentials;
+
+impl<T: Stored, R: Real> Reducer<T, 1> for (SumExponentials, std::marker::PhantomData<R>) {
+    type State = Exponentials<R>;
+
+    fn row(&self, [x]: [&[T]; 1], start: usize) -> Exponentials<R> {
+        let mut state = [Exponentials::default()];
+        self.columns([x], 1, x.len(), start, &mut state);
+        state[0]
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: usize, states: &mut [Exponentials<R>]) {
+        let width = states.len();
+        simd(
+            #[inline(always)]
+            || {
+                states.fill(Exponentials { largest: R::NEG_INFINITY, sum: R::ZERO });
+                for r in 0..rows {
+                    for (s, &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                        let v: R = v.to();
+                        s.largest = if v > s.largest { v } else { s.largest };
+                    }
+                }
+                for r in 0..rows {
+                    for (s, &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                        // Nothing but negative infinity adds nothing to what other parts come to.
+                        let v: R = v.to();
+                        let p = (v - s.largest).exp();
+                        s.sum += if v == R::NEG_INFINITY { R::ZERO } else { p };
+                    }
+                }
+            },
+        )
+    }
+
+    fn merge(&self, a: Exponentials<R>, b: Exponentials<R>) -> Exponentials<R> {
+        let largest = if a.largest > b.largest { a.largest } else { b.largest };
+        let part = |s: Exponentials<R>| match s.largest == R::NEG_INFINITY {
+            // Zero, or NaN if a number is NaN.
+            true => s.sum,
+            false => s.sum * (s.largest - largest).exp(),
+        };
+        Exponentials { largest, sum: part(a) + part(b) }
+    }
+}
+
+fn columns<T: Stored, R: Real>(log: bool, x: &[T], y: &mut [T], extent: Extent) {
+    let Extent { outer, n, inner } = extent;
+    let mut states = vec![[R::ZERO; 2]; outer * inner];
+    let reducer = (SumExponentials, std::marker::PhantomData::<R>);
+    reduce([x], extent, &reducer, &mut states, |to, s: Exponentials<R>| {
+        *to = [s.largest, if log { s.sum.ln() } else { R::ONE / s.sum }];
+    });
+    let rows = rows_a_task(inner);
+    let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * inner)).enumerate();
+    each_task(x.len(), tasks, |(task, (y, x))| {
+        simd(
+            #[inline(always)]
+            || {
+                for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks_exact(inner)).enumerate() {
+                    let states = &states[(task * rows + row) / n * inner..][..inner];
+                    let elements = y.iter_mut().zip(x).zip(states);
+                    if log {
+                        elements.for_each(|((y, x), s)| *y = T::from_number(x.to::<R>() - s[0] - s[1]));
+                    } else {
+                        elements.for_each(|((y, x), s)| {
+                            *y = T::from_number((x.to::<R>() - s[0]).exp() * s[1]);
+                        });
+                    }
+                }
+            },
+        )
+    });
+}
+
+pub(super) fn backward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => {
+        let (y, dy, dx) = (args.read::<T>(0)?, args.read::<T>(1)?, args.write::<T>(0)?);
+        match extent.inner {
+            _ if y.is_empty() => {}
+            1 => rows_backward::<T, R>(log, y, dy, dx, extent.n, args.accumulate(0)),
+            _ => columns_backward::<T, R>(log, y, dy, dx, extent, args.accumulate(0)),
+        }
+        Ok(())
+    })
+}
+
+fn rows_backward<T: Stored, R: Real>(log: bool, y: &[T], dy: &[T], dx: &mut [T], n: usize, accumulate: bool) {
+    let task = rows_a_task(n) * n;
+    let tasks = dx.par_chunks_mut(task).zip(y.par_chunks(task)).zip(dy.par_chunks(task));
+    each_task(y.len(), tasks, |((dx, y), dy)| {
+        with_scratch(2 * n, |buf: &mut [R]| {
+            let (y_buf, dy_buf) = buf.split_at_mut(n);
+            simd(
+                #[inline(always)]
+                || {
+                    let rows = dx.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(dy.chunks_exact(n));
+                    for ((dx, y), dy) in rows {
+                        let (y, dy) = (load(y, y_buf), load(dy, dy_buf));
+                        if log {
+                            let total = sum([dy], |[d]| d);
+                            map(dx, [y, dy], accumulate, |[y, d]| d - y.exp() * total);
+                        } else {
+                            let total = sum([y, dy], |[y, d]| y * d);
+                            map(dx, [y, dy], accumulate, |[y, d]| y * (d - total));
+                        }
+                    }
+                },
+            )
+        })
+    });
+}
+
+/// The sum of `y dy`, or of `dy` for the logarithm.
+struct SumGradients<R> {
+    log: bool,
+    _arithmetic: std::marker::PhantomData<R>,
+}
+
+impl<T: Stored, R: Real> Reducer<T, 2> for SumGradients<R> {
+    type State = R;
+
+    fn row(&self, x: [&[T]; 2], start: usize) -> R {
+        let mut state = [R::ZERO];
+        self.columns(x, 1, x[0].len(), start, &mut state);
+        state[0]
+    }
+
+    fn columns(&self, [y, dy]: [&[T]; 2], stride: usize, rows: usize, _: usize, states: &mut [R]) {
+        let width = states.len();
+        simd(
+            #[inline(always)]
+            || {
+                states.fill(R::ZERO);
+                for r in 0..rows {
+                    let (y, dy) = (&y[r * stride..][..width], &dy[r * stride..][..width]);
+                    let elements = states.iter_mut().zip(y).zip(dy);
+                    if self.log {
+                        elements.for_each(|((s, _), d)| *s += d.to());
+                    } else {
+                        elements.for_each(|((s, y), d)| *s += y.to::<R>() * d.to::<R>());
+                    }
+                }
+            },
+        )
+    }
+
+    fn merge(&self, a: R, b: R) -> R {
+        a + b
+    }
+}
+
+fn columns_backward<T: Stored, R: Real>(
+    log: bool,
+    y: &[T],
+    dy: &[T],
+    dx: &mut [T],
+    extent: Extent,
+    accumulate: bool,
+) {
+    let Extent { outer, n, inner } = extent;
+    let mut totals = vec![R::ZERO; outer * inner];
+    let reducer = SumGradients { log, _arithmetic: std::marker::PhantomData::<R> };
+    reduce([y, dy], extent, &reducer, &mut totals, |to, total| *to = total);
+    let rows = rows_a_task(inner);
+    let size = rows * inner;
+    let tasks = dx.par_chunks_mut(size).zip(y.par_chunks(size)).zip(dy.par_chunks(size)).enumerate();
+    each_task(y.len(), tasks, |(task, ((dx, y), dy))| {
+        with_scratch(2 * inner, |buf: &mut [R]| {
+            let (y_buf, dy_buf) = buf.split_at_mut(inner);
+            simd(
+                #[inline(always)]
+                || {
+                    let slices =
+                        dx.chunks_exact_mut(inner).zip(y.chunks_exact(inner)).zip(dy.chunks_exact(inner));
+                    for (row, ((dx, y), dy)) in slices.enumerate() {
+                        let totals = &totals[(task * rows + row) / n * inner..][..inner];
+                        let (y, dy) = (load(y, y_buf), load(dy, dy_buf));
+                        if log {
+                            map(dx, [y, dy, totals], accumulate, |[y, d, t]| d - y.exp() * t);
+                        } else {
+                            map(dx, [y, dy, totals], accumulate, |[y, d, t]| y * (d - t));
+                        }
+                    }
+                },
+            )
+        })
+    });
+}

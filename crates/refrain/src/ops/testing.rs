@@ -1,0 +1,30 @@
+//! What the tests of operations have in common.
+
+use crate::{DType, Device, Tensor};
+
+/// Numbers from -1 to 2.4 without a pattern.
+pub(crate) fn numbers(n: usize) -> Vec<f64> {
+    (0..n).map(|i| (i as f64 * 0.618_033_988_75 + 0.1).fract() * 3.0 - 1.0 + (i % 5) as f64 * 0.1).collect()
+}
+
+/// Such numbers as an f64 tensor that requires a gradient.
+pub(crate) fn leaf(shape: &[usize]) -> Tensor {
+    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &Device::cpu()).unwrap();
+    t.set_requires_grad(true).unwrap();
+    t
+}
+
+/// The values of a float tensor of any dtype.
+pub(crate) fn values(t: &Tensor) -> Vec<f64> {
+    t.detach().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap()
+}
+
+/// Each pair differs by no more than `tolerance`; NaN is close to NaN only.
+#[track_caller]
+pub(crate) fn assert_close(a: &[f64], b: &[f64], tolerance: f64) {
+    assert_eq!(a.len(), b.len());
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        let close = a == b || (a - b).abs() <= tolerance || a.is_nan() && b.is_nan();
+        assert!(close, "element {i}: {a} and {b}");
+    }
+}
