@@ -41,7 +41,7 @@ pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
                 },
             );
         };
-        if args.writes() == 1 {
+        if !op.keeps_mask {
             parallel::pieces(y, TILE, |i, y| tile(i, y, &mut []));
             return Ok(());
         }

@@ -42,12 +42,8 @@ pub(crate) fn fill(seed: u64, block: u64, out: &mut [u32]) {
         || {
             for (chunk, out) in out.chunks_mut(LANES * WORDS).enumerate() {
                 let first = block.wrapping_add((chunk * LANES) as u64);
-                let mut counter = [[0u32; LANES]; WORDS];
-                for i in 0..LANES {
-                    let n = first.wrapping_add(i as u64);
-                    counter[0][i] = n as u32;
-                    counter[1][i] = (n >> 32) as u32;
-                }
+                let n: [u64; LANES] = std::array::from_fn(|i| first.wrapping_add(i as u64));
+                let counter = [n.map(|n| n as u32), n.map(|n| (n >> 32) as u32), [0; LANES], [0; LANES]];
                 let words = philox(counter, key);
                 for (i, out) in out.chunks_mut(WORDS).enumerate() {
                     out.iter_mut().zip(&words).for_each(|(to, word)| *to = word[i]);

@@ -15,7 +15,8 @@ fn values(t: &Tensor) -> Vec<f64> {
 
 #[test]
 fn a_uniform_number_is_the_top_bits_of_its_word() {
-    let (seed, n) = (7 << 40 | 5, 2051);
+    // Enough for several threads: the numbers must not depend on them.
+    let (seed, n) = (7 << 40 | 5, 90_001);
     let mut words = vec![0; 2 * n];
     philox::fill(seed, 0, &mut words);
     for (dtype, bits) in [(DType::F32, 24), (DType::F16, 11), (DType::BF16, 8)] {
@@ -32,7 +33,7 @@ fn a_uniform_number_is_the_top_bits_of_its_word() {
 
 #[test]
 fn normal_numbers_follow_box_and_muller() {
-    let (seed, n) = (3, 1027);
+    let (seed, n) = (3, 40_001);
     let mut words = vec![0; 4 * n];
     philox::fill(seed, 0, &mut words);
     let pair = |u: f64, v: f64| {
@@ -79,17 +80,6 @@ fn moments_are_those_of_the_distributions() {
         let product = z.chunks(2).map(|z| z[0] * z[1]).sum::<f64>() / (N / 2) as f64;
         assert!(product.abs() < 5.0 / (N as f64 / 2.0).sqrt(), "{dtype}: {product}");
     }
-}
-
-#[test]
-fn numbers_do_not_depend_on_the_number_of_threads() {
-    let draw = || {
-        let g = generator(5);
-        let u = g.uniform([300, 301], DType::F32).unwrap().to_vec::<f32>().unwrap();
-        (u, g.normal([300, 301], DType::F64).unwrap().to_vec::<f64>().unwrap())
-    };
-    let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(draw);
-    assert_eq!(alone, draw());
 }
 
 #[test]
