@@ -71,6 +71,11 @@ pub(crate) fn inside<R: Send>(f: impl FnOnce() -> R + Send) -> R {
 /// Calls `body(i, piece)` for every piece of `size` elements of `out` (the last may be shorter), side
 /// by side where there is enough work for several threads.
 pub(crate) fn pieces<T: Send>(out: &mut [T], size: usize, body: impl Fn(usize, &mut [T]) + Sync) {
+    split(out, size, &body);
+}
+
+/// Behind a pointer, so that rayon's part is compiled once for each element type.
+fn split<T: Send>(out: &mut [T], size: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
     if out.is_empty() || size == 0 {
         return;
     }
