@@ -82,7 +82,10 @@ fn check_flat(op: &'static str, buffers: &[&Tensor]) -> Result<()> {
         if !t.is_contiguous() {
             return Err(Error::invalid(
                 op,
-                format!("buffer {i} has strides {:?}; pass a contiguous buffer, as this works in place", t.strides()),
+                format!(
+                    "buffer {i} has strides {:?}; pass a contiguous buffer, as this works in place",
+                    t.strides()
+                ),
             ));
         }
         if let Some(j) = buffers[..i].iter().position(|other| !spans_apart(other, t)) {
