@@ -41,7 +41,10 @@ impl Declared {
     /// Before [`ParameterBuilder::build`].
     pub fn tensor(&self) -> Result<&Tensor> {
         self.0.tensor.get().ok_or_else(|| {
-            Error::parameter(self.name(), "it has no memory yet; call `build` on the builder that declared it")
+            Error::parameter(
+                self.name(),
+                "it has no memory yet; call `build` on the builder that declared it",
+            )
         })
     }
 }
@@ -74,12 +77,7 @@ pub struct ParameterBuilder {
 impl ParameterBuilder {
     /// Collects parameters of one floating-point dtype for one device.
     pub fn new(device: &Device, dtype: DType) -> ParameterBuilder {
-        ParameterBuilder {
-            device: device.clone(),
-            dtype,
-            prefix: String::new(),
-            declarations: Rc::default(),
-        }
+        ParameterBuilder { device: device.clone(), dtype, prefix: String::new(), declarations: Rc::default() }
     }
 
     /// The same builder, with `name` and a dot before all names: `builder.scope("layers").scope(0)`.
@@ -144,7 +142,10 @@ impl ParameterBuilder {
     pub fn build(&self, generator: &Generator) -> Result<Parameters> {
         let mut declarations = self.declarations.borrow_mut();
         if declarations.built {
-            return Err(Error::invalid("build", "the builder has built already; make a new builder and model"));
+            return Err(Error::invalid(
+                "build",
+                "the builder has built already; make a new builder and model",
+            ));
         }
         if !self.dtype.is_float() {
             let message = format!("parameters of dtype {}; use one of f64, f32, f16, bf16", self.dtype);
@@ -180,7 +181,8 @@ impl ParameterBuilder {
         let segments = SegmentTable::new(&segments, &self.device)?;
         // All that can fail has been done: now the layers get their tensors.
         let tensors = entries.iter().map(|e| &e.tensor).chain(buffers.iter().map(|(_, t)| t));
-        for (declaration, tensor) in declarations.parameters.iter().chain(&declarations.buffers).zip(tensors) {
+        for (declaration, tensor) in declarations.parameters.iter().chain(&declarations.buffers).zip(tensors)
+        {
             let _ = declaration.slot.0.tensor.set(tensor.clone());
         }
         declarations.built = true;

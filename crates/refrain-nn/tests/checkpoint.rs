@@ -7,8 +7,8 @@ use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
 use refrain::{Activation, DType, Device, Generator, Tensor};
 use refrain_nn::checkpoint::{self, CONFIG, TENSORS, write_atomic};
 use refrain_nn::{
-    AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, Optimizer, ParameterBuilder, Parameters, Sgd,
-    Snapshot,
+    AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, Optimizer, ParameterBuilder, Parameters,
+    Sgd, Snapshot,
 };
 use serde_json::json;
 use tempfile::tempdir;

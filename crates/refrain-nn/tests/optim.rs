@@ -56,7 +56,8 @@ fn run(case: &Case<'_>, dtype: DType, bound: f64, make: &dyn Fn(&Parameters) -> 
 }
 
 // A step has about ten roundings of numbers no larger than the parameter; five steps.
-const DTYPES: [(DType, f64); 2] = [(DType::F64, 50.0 * f64::EPSILON), (DType::F32, 50.0 * f32::EPSILON as f64)];
+const DTYPES: [(DType, f64); 2] =
+    [(DType::F64, 50.0 * f64::EPSILON), (DType::F32, 50.0 * f32::EPSILON as f64)];
 
 #[test]
 fn adamw_agrees_with_pytorch() {
@@ -78,7 +79,8 @@ fn adamw_agrees_with_pytorch() {
 #[test]
 fn sgd_agrees_with_pytorch() {
     for case in reference().of("sgd") {
-        let options = SgdOptions { momentum: case.number("momentum"), weight_decay: case.number("weight_decay") };
+        let options =
+            SgdOptions { momentum: case.number("momentum"), weight_decay: case.number("weight_decay") };
         for (dtype, bound) in DTYPES {
             run(&case, dtype, bound, &|p| {
                 Box::new(Sgd::new(p, options, Schedule::Constant { lr: 1.0 }).unwrap())
@@ -160,13 +162,8 @@ fn an_optimizer_takes_the_rate_of_its_schedule_at_each_step() {
     let builder = ParameterBuilder::new(&Device::cpu(), DType::F64);
     let w = builder.parameter("w", 1, Init::Constant(0.0)).unwrap();
     let parameters = builder.build(&Generator::new(&Device::cpu(), 0).unwrap()).unwrap();
-    let schedule = Schedule::WarmupCosine {
-        lr: 0.5,
-        warmup_steps: 2,
-        total_steps: 5,
-        start_factor: 0.1,
-        eta_min: 0.0,
-    };
+    let schedule =
+        Schedule::WarmupCosine { lr: 0.5, warmup_steps: 2, total_steps: 5, start_factor: 0.1, eta_min: 0.0 };
     let optimizer = Sgd::new(&parameters, SgdOptions::default(), schedule).unwrap();
     let mut expected = 0.0;
     for t in 0..7 {

@@ -2,7 +2,9 @@
 
 use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
 use refrain::{DType, Device, Generator, Tensor};
-use refrain_nn::{AdamW, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd};
+use refrain_nn::{
+    AdamW, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd,
+};
 
 fn build(builder: &ParameterBuilder) -> Parameters {
     builder.build(&Generator::new(&Device::cpu(), 1).unwrap()).unwrap()
@@ -37,7 +39,10 @@ fn parameters_are_aligned_views_of_one_buffer_under_dotted_names() {
     assert_eq!(values(parameters.values()), flat, "zeros between the parameters");
     assert!(linear.weight().tensor().unwrap().shares_storage(parameters.values()));
     assert_eq!(values(parameters.get("mean").unwrap()), [0.5, 0.5]);
-    assert!(!mean.tensor().unwrap().requires_grad() && !mean.tensor().unwrap().shares_storage(parameters.values()));
+    assert!(
+        !mean.tensor().unwrap().requires_grad()
+            && !mean.tensor().unwrap().shares_storage(parameters.values())
+    );
     assert!(parameters.get("layers.2.bias").unwrap_err().to_string().contains("layers.2.bias"));
 
     let x = Tensor::ones([2, 5], DType::F32, &Device::cpu()).unwrap();
@@ -149,7 +154,6 @@ fn wrong_declarations_are_named() {
 fn a_model_without_parameters_builds_and_steps() {
     let parameters = build(&ParameterBuilder::new(&Device::cpu(), DType::F32));
     assert_eq!(parameters.count(), 0);
-    let optimizer =
-        AdamW::new(&parameters, AdamWOptions::default(), Schedule::Constant { lr: 0.1 }).unwrap();
+    let optimizer = AdamW::new(&parameters, AdamWOptions::default(), Schedule::Constant { lr: 0.1 }).unwrap();
     optimizer.step().unwrap();
 }

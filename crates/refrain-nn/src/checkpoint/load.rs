@@ -65,7 +65,12 @@ impl Checkpoint {
     /// If it is not of type `T`.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T> {
         T::deserialize(&self.state.config).map_err(|e| {
-            Error::checkpoint(&self.path, format!("its configuration is of another kind ({e}); use the command or program that wrote it"))
+            Error::checkpoint(
+                &self.path,
+                format!(
+                    "its configuration is of another kind ({e}); use the command or program that wrote it"
+                ),
+            )
         })
     }
 
@@ -138,7 +143,8 @@ impl Checkpoint {
     }
 
     fn tensors(&self) -> Result<SafeTensors<'_>> {
-        SafeTensors::deserialize(&self.file).map_err(|e| self.error(format!("not a whole safetensors file ({e})")))
+        SafeTensors::deserialize(&self.file)
+            .map_err(|e| self.error(format!("not a whole safetensors file ({e})")))
     }
 
     /// The model's tensors, checked: all of its names and no others.

@@ -112,9 +112,10 @@ pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     let path = folder.join(TENSORS);
     let (tensors, state) = collect(snapshot)?;
     let text = |pretty: bool| {
-        let text =
-            if pretty { serde_json::to_string_pretty(&state) } else { serde_json::to_string(&state) };
-        text.map_err(|e| Error::checkpoint(&path, format!("the configuration cannot be written as JSON: {e}")))
+        let text = if pretty { serde_json::to_string_pretty(&state) } else { serde_json::to_string(&state) };
+        text.map_err(|e| {
+            Error::checkpoint(&path, format!("the configuration cannot be written as JSON: {e}"))
+        })
     };
     let mut views = Vec::with_capacity(tensors.len());
     for (name, t) in &tensors {

@@ -19,7 +19,10 @@ impl Dropout {
     /// If `p` is not in `[0, 1)`.
     pub fn new(p: f64) -> Result<Dropout> {
         if !(0.0..1.0).contains(&p) {
-            return Err(Error::invalid("Dropout", format!("p is {p}; it must be at least 0 and less than 1")));
+            return Err(Error::invalid(
+                "Dropout",
+                format!("p is {p}; it must be at least 0 and less than 1"),
+            ));
         }
         Ok(Dropout { p })
     }

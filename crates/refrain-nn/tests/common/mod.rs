@@ -1,4 +1,5 @@
 //! The reference cases of `tests/reference`, which `make.py` there describes.
+#![allow(dead_code)] // Each test file uses a part.
 
 use refrain::{DType, Device, Tensor};
 use safetensors::SafeTensors;
@@ -14,7 +15,6 @@ pub struct Reference {
 pub struct Case<'a> {
     tensors: SafeTensors<'a>,
     pub name: String,
-    pub op: String,
     pub attrs: Value,
 }
 
@@ -31,7 +31,6 @@ impl Reference {
         self.cases.iter().filter(move |c| c["op"] == op).map(|c| Case {
             tensors: SafeTensors::deserialize(self.bytes).unwrap(),
             name: c["name"].as_str().unwrap().to_string(),
-            op: op.to_string(),
             attrs: c["attrs"].clone(),
         })
     }
@@ -56,7 +55,7 @@ impl Case<'_> {
         whole.to_dtype(dtype).unwrap()
     }
 
-    pub fn keys<'b>(&'b self, prefix: &str) -> Vec<String> {
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
         let prefix = format!("{}/{prefix}", self.name);
         self.tensors.names().into_iter().filter_map(|n| n.strip_prefix(&prefix).map(String::from)).collect()
     }
@@ -81,10 +80,16 @@ pub fn values(t: &Tensor) -> Vec<f64> {
 /// All elements within `bound` of the expected ones, relative to the largest of these.
 #[track_caller]
 pub fn assert_close(actual: &Tensor, expected: &[f64], bound: f64, what: &str) {
+    let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    assert_within(actual, expected, bound * scale, what);
+}
+
+/// All elements within `bound` of the expected ones.
+#[track_caller]
+pub fn assert_within(actual: &Tensor, expected: &[f64], bound: f64, what: &str) {
     let actual = values(actual);
     assert_eq!(actual.len(), expected.len(), "{what}: other number of elements");
-    let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
-        assert!((a - e).abs() <= bound * scale, "{what}, element {i}: {a}, expected {e} within {}", bound * scale);
+        assert!((a - e).abs() <= bound, "{what}, element {i}: {a}, expected {e} within {bound}");
     }
 }

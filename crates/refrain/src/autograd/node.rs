@@ -205,13 +205,18 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
 }
 
 /// Puts an operation on the tape whose results are tensors that may have been there before: from now
-/// on they are its results.
+/// on they are its results. A leaf, which only `no_grad` lets through to here, stays one.
 pub(crate) fn record_in_place(
     function: impl Differentiable + 'static,
     inputs: &[&Tensor],
     outputs: &[Tensor],
 ) {
-    outputs.iter().for_each(|output| *output.history() = History::Constant);
+    for output in outputs {
+        let mut history = output.history();
+        if !matches!(&*history, History::Leaf(_)) {
+            *history = History::Constant;
+        }
+    }
     record(function, inputs, outputs);
 }
 
@@ -311,5 +316,26 @@ impl Tensor {
             Some(grad) => grad.fill(0.0),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Device, Tensor, no_grad};
+
+    #[test]
+    fn a_leaf_written_inside_no_grad_stays_a_leaf_with_its_gradient() {
+        let device = Device::cpu();
+        let [x, y, grad] = [1.0f32, 3.0, 0.0].map(|v| Tensor::from_slice(&[v], 1, &device).unwrap());
+        x.set_requires_grad(true).unwrap();
+        x.set_grad(&grad).unwrap();
+        no_grad(|| {
+            x.copy_from(&y)?;
+            x.mul_scalar_assign(2.0)?;
+            x.add_into(&y, &x)
+        })
+        .unwrap();
+        x.square().unwrap().sum(()).unwrap().backward().unwrap();
+        assert_eq!(grad.to_vec::<f32>().unwrap(), [18.0]);
     }
 }
