@@ -5,6 +5,7 @@
 //! folder, a line here and a public method.
 
 pub(crate) mod attention;
+pub(crate) mod batch_norm;
 pub(crate) mod binary;
 pub(crate) mod concat;
 pub(crate) mod copy;
@@ -15,6 +16,7 @@ pub(crate) mod fold;
 pub(crate) mod gather;
 pub(crate) mod hadamard;
 pub(crate) mod index_select;
+pub(crate) mod l2_normalize;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod loss;

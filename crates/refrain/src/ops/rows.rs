@@ -54,35 +54,52 @@ pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> 
 /// The sum of `f` over slices of one length: lanes of short runs, their sums in lanes, the lanes in
 /// halves.
 #[inline(always)]
-pub(crate) fn sum<R: Real, const K: usize>(x: [&[R]; K], f: impl Fn([R; K]) -> R) -> R {
+pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> N) -> N {
     let n = x[0].len();
     let x = x.map(|s| &s[..n]);
     let m = n / LANES;
     let chunks = x.map(|s| &s.as_chunks::<LANES>().0[..m]);
-    let mut total = [R::ZERO; LANES];
+    let mut total = [N::ZERO; LANES];
     let mut start = 0;
     while start < m {
         let end = m.min(start + RUN);
-        let mut lanes = [R::ZERO; LANES];
+        let mut lanes = [N::ZERO; LANES];
         for i in start..end {
             for l in 0..LANES {
-                lanes[l] += f(from_fn(|k| chunks[k][i][l]));
+                lanes[l] = lanes[l].plus(f(from_fn(|k| chunks[k][i][l])));
             }
         }
         for l in 0..LANES {
-            total[l] += lanes[l];
+            total[l] = total[l].plus(lanes[l]);
         }
         start = end;
     }
     for (l, i) in (m * LANES..n).enumerate() {
-        total[l] += f(from_fn(|k| x[k][i]));
+        total[l] = total[l].plus(f(from_fn(|k| x[k][i])));
     }
-    halves(total, |a, b| a + b)
+    halves(total, N::plus)
+}
+
+/// Elements combined by a function for which neither order nor repetition matters, beginning with
+/// `first`.
+#[inline(always)]
+pub(crate) fn fold<T: Stored, N: Number>(x: &[T], first: N, f: impl Fn(N, N) -> N) -> N {
+    let mut lanes = [first; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for l in 0..LANES {
+            lanes[l] = f(lanes[l], chunk[l].to());
+        }
+    }
+    for (lane, &v) in lanes.iter_mut().zip(rest) {
+        *lane = f(*lane, v.to());
+    }
+    halves(lanes, f)
 }
 
 /// The lanes combined in halves.
 #[inline(always)]
-fn halves<R: Copy>(mut lanes: [R; LANES], f: impl Fn(R, R) -> R) -> R {
+fn halves<N: Copy>(mut lanes: [N; LANES], f: impl Fn(N, N) -> N) -> N {
     let mut width = LANES / 2;
     while width > 0 {
         for l in 0..width {
@@ -96,18 +113,7 @@ fn halves<R: Copy>(mut lanes: [R; LANES], f: impl Fn(R, R) -> R) -> R {
 /// The largest element that is not NaN; negative infinity of none.
 #[inline(always)]
 pub(crate) fn max<R: Real>(x: &[R]) -> R {
-    let larger = |a: R, b: R| if b > a { b } else { a };
-    let mut lanes = [R::NEG_INFINITY; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for l in 0..LANES {
-            lanes[l] = larger(lanes[l], chunk[l]);
-        }
-    }
-    for (lane, &v) in lanes.iter_mut().zip(rest) {
-        *lane = larger(*lane, v);
-    }
-    halves(lanes, larger)
+    fold(x, R::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
 /// `y[i] = f(x[0][i], ...)`, or added to `y[i]`.

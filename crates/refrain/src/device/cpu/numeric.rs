@@ -15,7 +15,7 @@ pub(crate) trait Stored: Pod + Send + Sync {
 }
 
 /// What kernels compute with: f64, f32 or i64.
-pub(crate) trait Number: Stored + PartialOrd + std::fmt::Debug {
+pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     const ZERO: Self;
     const ONE: Self;
     fn from_f64(v: f64) -> Self;

@@ -1,19 +1,13 @@
-//! Reductions on the CPU. The order of additions is fixed by the extent alone, so that results do
-//! not depend on the number of threads.
-
-use rayon::prelude::*;
+//! Reductions on the CPU.
 
 use super::Extent;
+use super::machine::{Place, Reducer, SEGMENT, reduce};
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Stored, with_stored};
-use crate::device::cpu::{parallel, simd::simd};
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
+use crate::device::cpu::simd::simd;
 use crate::error::Result;
+use crate::ops::rows;
 use crate::tensor::DType;
-
-/// Independent sums side by side, for vector registers and for accuracy.
-const LANES: usize = 16;
-/// Elements that are summed in one go.
-const CHUNK: usize = 1 << 14;
 
 /// `scale * sum` over the middle of `extent`.
 pub(super) fn sum(args: &HostArgs<'_>, extent: Extent, scale: f64) -> Result<()> {
@@ -27,98 +21,328 @@ pub(super) fn sum(args: &HostArgs<'_>, extent: Extent, scale: f64) -> Result<()>
 }
 
 fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, scale: f64) -> Result<()> {
-    let x = args.read::<T>(0)?;
-    let accumulate = args.accumulate(0);
-    let y = args.write::<U>(0)?;
+    let (x, y, accumulate) = (args.read::<T>(0)?, args.write::<U>(0)?, args.accumulate(0));
     let scale = N::from_f64(scale);
     let store = |to: &mut U, sum: N| {
         let v = sum.times(scale);
         *to = U::from_number(if accumulate { to.to::<N>().plus(v) } else { v });
     };
-    let Extent { outer, n, inner } = extent;
-    if outer * inner == 0 {
-        return Ok(());
-    }
-    if n == 0 {
+    if extent.n == 0 {
         y.iter_mut().for_each(|y| store(y, N::ZERO));
-        return Ok(());
-    }
-    let serial = x.len() <= CHUNK || !parallel::allowed();
-    if inner == 1 && n <= CHUNK {
-        // Short rows: several to a task.
-        let rows = (CHUNK / n).max(1);
-        let body = |(y, x): (&mut [U], &[T])| {
-            y.iter_mut().zip(x.chunks(n)).for_each(|(y, row)| store(y, sum_row(row)));
-        };
-        match serial {
-            true => y.chunks_mut(rows).zip(x.chunks(rows * n)).for_each(body),
-            false => y.par_chunks_mut(rows).zip(x.par_chunks(rows * n)).for_each(body),
-        }
-        return Ok(());
-    }
-    // Long sums: chunks along n by themselves, then their sums in order.
-    let rows = (CHUNK / inner).max(1);
-    let pieces = n.div_ceil(rows);
-    let mut partial = vec![N::ZERO; outer * pieces * inner];
-    let body = |(i, sums): (usize, &mut [N])| {
-        let (o, piece) = (i / pieces, i % pieces);
-        let x = &x[(o * n + piece * rows) * inner..(o * n + n.min((piece + 1) * rows)) * inner];
-        match inner {
-            1 => sums[0] = sum_row(x),
-            _ => simd(
-                #[inline(always)]
-                || {
-                    for row in x.chunks_exact(inner) {
-                        sums.iter_mut().zip(row).for_each(|(s, &v)| *s = s.plus(v.to()));
-                    }
-                },
-            ),
-        }
-    };
-    match serial {
-        true => partial.chunks_mut(inner).enumerate().for_each(body),
-        false => partial.par_chunks_mut(inner).enumerate().for_each(body),
-    }
-    for (y, partial) in y.chunks_mut(inner).zip(partial.chunks_mut(pieces * inner)) {
-        let (total, rest) = partial.split_at_mut(inner);
-        for piece in rest.chunks(inner) {
-            total.iter_mut().zip(piece).for_each(|(t, &p)| *t = t.plus(p));
-        }
-        y.iter_mut().zip(total).for_each(|(y, t)| store(y, *t));
+    } else {
+        reduce([x], extent, &Sum, y, store);
     }
     Ok(())
 }
 
-/// The sum of a row: short blocks in lanes, their sums pairwise, so that rounding errors stay small
-/// however long the row is (Higham, "The accuracy of floating point summation", 1993).
-fn sum_row<T: Stored, N: Number>(row: &[T]) -> N {
-    const BLOCK: usize = 64 * LANES;
-    if row.len() > BLOCK {
-        let (left, right) = row.split_at((row.len() / 2).next_multiple_of(BLOCK));
-        return sum_row::<T, N>(left).plus(sum_row(right));
+struct Sum;
+
+impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
+    fn row(&self, [x]: [&[T]; 1], _: Place) -> N {
+        simd(
+            #[inline(always)]
+            || rows::sum([x], |[v]| v.to()),
+        )
     }
-    simd(
-        #[inline(always)]
-        || {
-            let mut lanes = [N::ZERO; LANES];
-            let chunks = row.chunks_exact(LANES);
-            let rest = chunks.remainder();
-            for chunk in chunks {
-                for (l, &v) in lanes.iter_mut().zip(chunk) {
-                    *l = l.plus(v.to());
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, sums: &mut [N]) {
+        let width = sums.len();
+        simd(
+            #[inline(always)]
+            || {
+                sums.fill(N::ZERO);
+                for r in 0..rows {
+                    let row = &x[r * stride..][..width];
+                    sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to()));
+                }
+            },
+        )
+    }
+
+    fn merge(&self, a: N, b: N) -> N {
+        a.plus(b)
+    }
+}
+
+/// Count, mean and sum of squared distances from the mean of some elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Moments {
+    pub(crate) count: f64,
+    pub(crate) mean: f64,
+    pub(crate) squares: f64,
+}
+
+/// Means and sums of squares in arithmetic of type `R`; parts are merged in f64 (Chan, Golub and LeVeque,
+/// 1979), so that no digits are lost to a mean far from 0.
+pub(crate) struct InMoments<R>(pub(crate) std::marker::PhantomData<R>);
+
+impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
+    fn row(&self, [x]: [&[T]; 1], _: Place) -> Moments {
+        simd(
+            #[inline(always)]
+            || {
+                let mean = rows::sum([x], |[v]| v.to::<R>()) / R::from_i64(x.len() as i64);
+                let square = |[v]: [T; 1]| (v.to::<R>() - mean) * (v.to::<R>() - mean);
+                let squares = rows::sum([x], square);
+                Moments { count: x.len() as f64, mean: mean.to_f64(), squares: squares.to_f64() }
+            },
+        )
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, states: &mut [Moments]) {
+        let width = states.len();
+        let (mut means, mut squares) = ([R::ZERO; SEGMENT], [R::ZERO; SEGMENT]);
+        let (means, squares) = (&mut means[..width], &mut squares[..width]);
+        simd(
+            #[inline(always)]
+            || {
+                for r in 0..rows {
+                    let row = &x[r * stride..][..width];
+                    means.iter_mut().zip(row).for_each(|(m, v)| *m += v.to());
+                }
+                let share = R::from_i64(rows as i64);
+                means.iter_mut().for_each(|m| *m = *m / share);
+                for r in 0..rows {
+                    let row = &x[r * stride..][..width];
+                    for ((s, v), &m) in squares.iter_mut().zip(row).zip(&*means) {
+                        *s += (v.to::<R>() - m) * (v.to::<R>() - m);
+                    }
+                }
+            },
+        );
+        for ((state, mean), squares) in states.iter_mut().zip(means).zip(squares) {
+            *state = Moments { count: rows as f64, mean: mean.to_f64(), squares: squares.to_f64() };
+        }
+    }
+
+    fn merge(&self, a: Moments, b: Moments) -> Moments {
+        a.merge(b)
+    }
+}
+
+impl Moments {
+    /// Of both parts together.
+    pub(crate) fn merge(self, other: Moments) -> Moments {
+        let count = self.count + other.count;
+        let distance = other.mean - self.mean;
+        Moments {
+            count,
+            mean: self.mean + distance * (other.count / count),
+            squares: self.squares + other.squares + distance * distance * (self.count * other.count / count),
+        }
+    }
+
+    /// The variance with a divisor of `count - correction`.
+    pub(crate) fn variance(self, correction: f64) -> f64 {
+        self.squares / (self.count - correction).max(0.0)
+    }
+}
+
+/// The variance, and the mean.
+pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => {
+        let x = args.read::<T>(0)?;
+        let (y, means) = (args.write::<T>(0)?, args.write::<R>(1)?);
+        if extent.n == 0 {
+            y.fill(T::from_number(R::c(f64::NAN)));
+            means.fill(R::c(f64::NAN));
+            return Ok(());
+        }
+        let mut both: Vec<(&mut T, &mut R)> = y.iter_mut().zip(means).collect();
+        reduce([x], extent, &InMoments::<R>(std::marker::PhantomData), &mut both, |(y, mean), moments| {
+            **y = T::from_number(moments.variance(correction as f64));
+            **mean = R::c(moments.mean);
+        });
+        Ok(())
+    })
+}
+
+/// Whether `b` takes the place of `a`: strictly more extreme, or the first NaN.
+#[inline(always)]
+fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
+    let more = if MAX { b > a } else { b < a };
+    more || (b.is_nan() && !a.is_nan())
+}
+
+/// The most extreme element; NaN if one is NaN.
+struct Extreme<const MAX: bool>;
+
+impl<T: Stored, N: Number, const MAX: bool> Reducer<T, N, 1> for Extreme<MAX> {
+    fn row(&self, [x]: [&[T]; 1], _: Place) -> N {
+        simd(
+            #[inline(always)]
+            || rows::fold(x, x[0].to(), |a, b| if beats::<N, MAX>(a, b) { b } else { a }),
+        )
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, states: &mut [N]) {
+        let width = states.len();
+        simd(
+            #[inline(always)]
+            || {
+                states.iter_mut().zip(x).for_each(|(s, v)| *s = v.to());
+                for r in 1..rows {
+                    for (s, v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                        let v = v.to();
+                        *s = if beats::<N, MAX>(*s, v) { v } else { *s };
+                    }
+                }
+            },
+        )
+    }
+
+    fn merge(&self, a: N, b: N) -> N {
+        if beats::<N, MAX>(a, b) { b } else { a }
+    }
+}
+
+/// An element and its position.
+#[derive(Clone, Copy, Default)]
+struct Found<N> {
+    value: N,
+    position: i64,
+}
+
+/// The first of the most extreme elements.
+struct FirstExtreme<const MAX: bool>;
+
+impl<T: Stored, N: Number, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExtreme<MAX> {
+    fn row(&self, [x]: [&[T]; 1], at: Place) -> Found<N> {
+        let value: N = Reducer::<T, N, 1>::row(&Extreme::<MAX>, [x], at);
+        let position = x.iter().position(|v| {
+            let v: N = v.to();
+            v == value || v.is_nan()
+        });
+        Found { value, position: (at.start + position.unwrap_or(0)) as i64 }
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: Place, states: &mut [Found<N>]) {
+        let width = states.len();
+        for (s, v) in states.iter_mut().zip(x) {
+            *s = Found { value: v.to(), position: at.start as i64 };
+        }
+        for r in 1..rows {
+            for (s, v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                let v = v.to();
+                if beats::<N, MAX>(s.value, v) {
+                    *s = Found { value: v, position: (at.start + r) as i64 };
                 }
             }
-            for (l, &v) in lanes.iter_mut().zip(rest) {
-                *l = l.plus(v.to());
+        }
+    }
+
+    fn merge(&self, a: Found<N>, b: Found<N>) -> Found<N> {
+        if beats::<N, MAX>(a.value, b.value) { b } else { a }
+    }
+}
+
+/// Runs an expression with `$T` standing for the stored type of a dtype and `$N` for the type that it is
+/// compared in.
+macro_rules! with_ordered {
+    ($dtype:expr, $T:ident, $N:ident => $body:expr) => {
+        match $dtype {
+            DType::F64 => {
+                type $T = f64;
+                type $N = f64;
+                $body
             }
-            let mut width = LANES / 2;
-            while width > 0 {
-                for i in 0..width {
-                    lanes[i] = lanes[i].plus(lanes[i + width]);
+            DType::F32 => {
+                type $T = f32;
+                type $N = f32;
+                $body
+            }
+            DType::F16 => {
+                type $T = half::f16;
+                type $N = f32;
+                $body
+            }
+            DType::BF16 => {
+                type $T = half::bf16;
+                type $N = f32;
+                $body
+            }
+            other => with_stored!(other, $T => {
+                type $N = i64;
+                $body
+            }),
+        }
+    };
+}
+
+/// The largest or smallest elements.
+pub(super) fn extreme(args: &HostArgs<'_>, extent: Extent, max: bool) -> Result<()> {
+    with_ordered!(args.read_dtype(0), T, N => {
+        let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
+        let store = |to: &mut T, v: N| *to = T::from_number(v);
+        match max {
+            true => reduce([x], extent, &Extreme::<true>, y, store),
+            false => reduce([x], extent, &Extreme::<false>, y, store),
+        }
+        Ok(())
+    })
+}
+
+/// The positions of the largest or smallest elements.
+pub(super) fn arg_extreme(args: &HostArgs<'_>, extent: Extent, max: bool) -> Result<()> {
+    with_ordered!(args.read_dtype(0), T, N => {
+        let (x, y) = (args.read::<T>(0)?, args.write::<i64>(0)?);
+        let store = |to: &mut i64, found: Found<N>| *to = found.position;
+        match max {
+            true => reduce([x], extent, &FirstExtreme::<true>, y, store),
+            false => reduce([x], extent, &FirstExtreme::<false>, y, store),
+        }
+        Ok(())
+    })
+}
+
+/// How many elements equal an extreme, which is `extremes[i]` of result i. NaN counts as equal to NaN.
+struct Ties<'a, T> {
+    extremes: &'a [T],
+}
+
+/// Whether an element is the extreme.
+#[inline(always)]
+pub(super) fn is_tie<N: Number>(v: N, extreme: N) -> bool {
+    v == extreme || (v.is_nan() && extreme.is_nan())
+}
+
+impl<T: Stored, R: Real> Reducer<T, R, 1> for Ties<'_, T> {
+    fn row(&self, [x]: [&[T]; 1], at: Place) -> R {
+        let extreme: R = self.extremes[at.result].to();
+        simd(
+            #[inline(always)]
+            || rows::sum([x], |[v]| R::from_bool(is_tie(v.to(), extreme))),
+        )
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: Place, states: &mut [R]) {
+        let width = states.len();
+        let extremes = &self.extremes[at.result..][..width];
+        simd(
+            #[inline(always)]
+            || {
+                states.fill(R::ZERO);
+                for r in 0..rows {
+                    for ((s, v), e) in states.iter_mut().zip(&x[r * stride..][..width]).zip(extremes) {
+                        *s += R::from_bool(is_tie(v.to::<R>(), e.to::<R>()));
+                    }
                 }
-                width /= 2;
-            }
-            lanes[0]
-        },
-    )
+            },
+        )
+    }
+
+    fn merge(&self, a: R, b: R) -> R {
+        a + b
+    }
+}
+
+/// Of x, the extremes and dy: dy by the number of elements that share it.
+pub(super) fn tie_share(args: &HostArgs<'_>, extent: Extent) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => {
+        let (x, extremes, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
+        let y = args.write::<R>(0)?;
+        reduce([x], extent, &Ties { extremes }, y, |to, count: R| *to = count);
+        y.iter_mut().zip(dy).for_each(|(y, d)| *y = d.to::<R>() / *y);
+        Ok(())
+    })
 }

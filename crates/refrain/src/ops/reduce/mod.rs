@@ -1,6 +1,7 @@
 //! Reductions over axes.
 
-mod host;
+mod gradient;
+pub(crate) mod host;
 pub(crate) mod machine;
 #[cfg(test)]
 mod tests;
@@ -8,9 +9,10 @@ mod tests;
 use smallvec::SmallVec;
 
 use super::{Op, Spec, Specs, apply, apply_into};
-use crate::autograd::Gradients;
+use crate::autograd::{Gradients, Saves};
 use crate::device::HostArgs;
 use crate::error::{Error, Result};
+use crate::ops::layer_norm::statistics;
 use crate::tensor::{Axes, DType, Shape, Tensor};
 
 /// What is computed of the elements along the reduced axes.
@@ -18,6 +20,11 @@ use crate::tensor::{Axes, DType, Shape, Tensor};
 pub(crate) enum Kind {
     Sum,
     Mean,
+    Max,
+    Min,
+    Var { correction: usize },
+    ArgMax,
+    ArgMin,
 }
 
 /// A reduction of the middle of `[outer, n, inner]`.
@@ -26,6 +33,7 @@ pub(crate) struct Reduce {
     kind: Kind,
     extent: Extent,
     shape: Shape,
+    kept: Shape,
 }
 
 /// The reduced axes as one: the operand is seen as `[outer, n, inner]` and `n` goes away.
@@ -54,7 +62,7 @@ pub(crate) struct Prepared {
     pub(crate) extent: Extent,
     /// The result's shape.
     pub(crate) shape: Shape,
-    /// The result's shape with the reduced axes as sizes of 1, to be broadcast back.
+    /// The shape of `x` with the reduced axes as sizes of 1: a result that is reshaped to it broadcasts to `x`.
     pub(crate) kept: Shape,
 }
 
@@ -68,7 +76,10 @@ pub(crate) fn prepare(op: &'static str, x: &Tensor, axes: &Axes, keepdim: bool) 
         x.dims().iter().zip(&reduced).filter(|(d, _)| **d != 1).map(|(_, &r)| r).collect();
     let blocks = turns.iter().enumerate().filter(|&(i, &r)| r && (i == 0 || !turns[i - 1])).count();
     let n = x.dims().iter().zip(&reduced).filter(|(_, r)| **r).map(|(&d, _)| d).product();
+    let shape = if keepdim { kept.clone() } else { squeezed.clone() };
+    let mut ones_last = squeezed.clone();
     let x = if blocks > 1 {
+        ones_last.dims_mut().resize(x.rank(), 1);
         let order: SmallVec<[isize; 6]> = (0..x.rank())
             .filter(|&i| !reduced[i])
             .chain((0..x.rank()).filter(|&i| reduced[i]))
@@ -92,7 +103,7 @@ pub(crate) fn prepare(op: &'static str, x: &Tensor, axes: &Axes, keepdim: bool) 
             _ => Extent { outer: x.numel(), n: 1, inner: 1 },
         }
     };
-    let shape = if keepdim { kept.clone() } else { squeezed };
+    let kept = if blocks > 1 { ones_last } else { kept };
     Ok(Prepared { x, extent, shape, kept })
 }
 
@@ -103,36 +114,81 @@ impl Op for Reduce {
         match self.kind {
             Kind::Sum => "sum",
             Kind::Mean => "mean",
+            Kind::Max => "max",
+            Kind::Min => "min",
+            Kind::Var { .. } => "var",
+            Kind::ArgMax => "argmax",
+            Kind::ArgMin => "argmin",
         }
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let dtype = x[0].dtype();
+        let spec = |dtype| Spec::new(&self.shape, dtype).one();
         match self.kind {
-            _ if dtype.is_float() => Ok(Spec::new(&self.shape, dtype).one()),
-            Kind::Sum => Ok(Spec::new(&self.shape, DType::I64).one()),
-            Kind::Mean => Err(x[0].unsupported(self.name())),
+            Kind::Sum => Ok(spec(if dtype.is_float() { dtype } else { DType::I64 })),
+            Kind::Mean if dtype.is_float() => Ok(spec(dtype)),
+            Kind::Var { .. } if dtype.is_float() => {
+                let mut specs = spec(dtype);
+                // The mean, for the backward pass.
+                specs.push(Spec::new(&self.shape, statistics(dtype)));
+                Ok(specs)
+            }
+            Kind::Mean | Kind::Var { .. } => Err(x[0].unsupported(self.name())),
+            _ if dtype == DType::Bool => Err(x[0].unsupported(self.name())),
+            _ if self.extent.n == 0 => Err(Error::invalid(
+                self.name(),
+                format!(
+                    "a tensor of shape {} has no elements along the reduced axes; there is none to choose",
+                    x[0].shape()
+                ),
+            )),
+            Kind::Max | Kind::Min => Ok(spec(dtype)),
+            Kind::ArgMax | Kind::ArgMin => Ok(spec(DType::I64)),
         }
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::sum(args, self.extent, if self.kind == Kind::Mean { 1.0 / self.extent.n as f64 } else { 1.0 })
+        match self.kind {
+            Kind::Sum => host::sum(args, self.extent, 1.0),
+            Kind::Mean => host::sum(args, self.extent, 1.0 / self.extent.n as f64),
+            Kind::Max | Kind::Min => host::extreme(args, self.extent, self.kind == Kind::Max),
+            Kind::Var { correction } => host::var(args, self.extent, correction),
+            Kind::ArgMax | Kind::ArgMin => host::arg_extreme(args, self.extent, self.kind == Kind::ArgMax),
+        }
     }
 
     fn accumulates(&self, _: usize) -> bool {
-        true
+        matches!(self.kind, Kind::Sum | Kind::Mean)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        match self.kind {
+            Kind::Max | Kind::Min => Saves::default().input(0).output(0),
+            Kind::Var { .. } => Saves::default().input(0).output(1),
+            _ => Saves::default(),
+        }
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let Extent { outer, n, inner } = self.extent;
         let shape = g.input_shape(0).clone();
-        let mut grad = g.grad()?.clone();
-        if self.kind == Kind::Mean {
-            grad = grad.mul_scalar(1.0 / n as f64)?;
+        let spread = |t: &Tensor| t.reshape(&self.kept)?.broadcast_to(&shape);
+        let dy = g.grad()?.clone();
+        match self.kind {
+            Kind::Sum => g.add(0, spread(&dy)?),
+            Kind::Mean => g.add(0, spread(&dy.mul_scalar(1.0 / self.extent.n as f64)?)?),
+            Kind::Var { correction } => {
+                let scale = 2.0 / self.extent.n.saturating_sub(correction) as f64;
+                let (x, mean) = (g.input(0)?, spread(&g.output(1)?)?);
+                g.emit(&[0], gradient::VarBackward { scale }, &[&x, &mean, &spread(&dy)?])
+            }
+            Kind::Max | Kind::Min => {
+                let (x, y) = (g.input(0)?, g.output(0)?);
+                let share = apply(gradient::TieShare { extent: self.extent }, &[&x, &y, &dy])?;
+                g.emit(&[0], gradient::ExtremeBackward, &[&x, &spread(&y)?, &spread(&share)?])
+            }
+            Kind::ArgMax | Kind::ArgMin => Err(Error::internal(self.name(), "a position has no gradient")),
         }
-        let grad = grad.reshape([outer, 1, inner])?.broadcast_to([outer, n, inner])?;
-        // Where the broadcast form can't be seen in the operand's shape, reshape copies.
-        g.add(0, grad.reshape(shape)?)
     }
 }
 
@@ -143,29 +199,29 @@ fn reduction(
     axes: &Axes,
     keepdim: bool,
 ) -> Result<(Reduce, Tensor)> {
-    let Prepared { x, extent, shape, .. } = prepare(op, x, axes, keepdim)?;
-    Ok((Reduce { kind, extent, shape }, x))
+    let Prepared { x, extent, shape, kept } = prepare(op, x, axes, keepdim)?;
+    Ok((Reduce { kind, extent, shape, kept }, x))
 }
 
 macro_rules! methods {
-    ($($(#[$doc:meta])* $name:ident, $keep:ident, $into:ident => $kind:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident, $keep:ident, $into:ident ($($arg:ident: $t:ty)?) => $kind:expr;)*) => {
         impl Tensor {$(
             $(#[$doc])*
             ///
             /// `axes` is `()` for all axes, a number, or an array of numbers; they go away from the shape.
-            pub fn $name(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+            pub fn $name(&self, axes: impl Into<Axes> $(, $arg: $t)?) -> Result<Tensor> {
                 let (op, x) = reduction($kind, stringify!($name), self, &axes.into(), false)?;
                 apply(op, &[&x])
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`], with the reduced axes kept as sizes of 1.")]
-            pub fn $keep(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+            pub fn $keep(&self, axes: impl Into<Axes> $(, $arg: $t)?) -> Result<Tensor> {
                 let (op, x) = reduction($kind, stringify!($name), self, &axes.into(), true)?;
                 apply(op, &[&x])
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst`, whose shape says whether the axes are kept.")]
-            pub fn $into(&self, axes: impl Into<Axes>, dst: &Tensor) -> Result<()> {
+            pub fn $into(&self, axes: impl Into<Axes> $(, $arg: $t)?, dst: &Tensor) -> Result<()> {
                 let axes = axes.into();
                 let (op, x) = reduction($kind, stringify!($name), self, &axes, dst.rank() == self.rank())?;
                 apply_into(op, &[&x], dst)
@@ -176,9 +232,35 @@ macro_rules! methods {
 
 methods! {
     /// The sum. Of integers and bools it is i64. The sum of nothing is 0.
-    sum, sum_keepdim, sum_into => Kind::Sum;
+    sum, sum_keepdim, sum_into() => Kind::Sum;
     /// The mean. For floats. The mean of nothing is NaN.
-    mean, mean_keepdim, mean_into => Kind::Mean;
+    mean, mean_keepdim, mean_into() => Kind::Mean;
+    /// The largest element, NaN if one is NaN. For floats and integers; of nothing it is an error. Equal
+    /// largest elements share the gradient evenly.
+    max, max_keepdim, max_into() => Kind::Max;
+    /// The smallest element, NaN if one is NaN. For floats and integers; of nothing it is an error. Equal
+    /// smallest elements share the gradient evenly.
+    min, min_keepdim, min_into() => Kind::Min;
+    /// The variance: the sum of squared distances from the mean over `n - correction` (1 for the unbiased
+    /// estimate, 0 for the mean square). For floats. Of nothing, and of `correction` elements that are all
+    /// equal, it is NaN.
+    var, var_keepdim, var_into(correction: usize) => Kind::Var { correction };
+    /// The position (i64) of the largest element: the first one of equals, the first NaN if there is one.
+    /// For floats and integers; of nothing it is an error. Over several axes it is the position in the
+    /// row-major order of these.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 7.0, 7.0, 3.0, 0.0, 2.0], [2, 3], &Device::cpu())?;
+    /// assert_eq!(x.argmax(1)?.to_vec::<i64>()?, [1, 0]);
+    /// assert_eq!(x.argmax(())?.to_scalar::<i64>()?, 1);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    argmax, argmax_keepdim, argmax_into() => Kind::ArgMax;
+    /// The position (i64) of the smallest element: the first one of equals, the first NaN if there is one.
+    /// For floats and integers; of nothing it is an error. Over several axes it is the position in the
+    /// row-major order of these.
+    argmin, argmin_keepdim, argmin_into() => Kind::ArgMin;
 }
 
 impl Tensor {

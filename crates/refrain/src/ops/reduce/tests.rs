@@ -1,4 +1,5 @@
-use crate::{DType, Device, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, leaf, values};
+use crate::{DType, Device, Error, Tensor, gradcheck};
 
 #[test]
 fn sums_over_any_axes_are_right_and_have_gradients() {
@@ -37,4 +38,172 @@ fn the_sum_of_nothing_is_zero() {
     assert_eq!(x.sum(()).unwrap().to_scalar::<f32>().unwrap(), 0.0);
     assert!(x.mean(()).unwrap().to_scalar::<f32>().unwrap().is_nan());
     assert_eq!(x.sum(0).unwrap().dims(), [0, 3]);
+}
+
+/// One result at a time, by `f` of the elements in row-major order.
+fn by_hand(x: &Tensor, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let kept: Vec<isize> = (0..x.rank()).filter(|a| !axes.contains(a)).map(|a| a as isize).collect();
+    let order: Vec<isize> = kept.iter().copied().chain(axes.iter().map(|&a| a as isize)).collect();
+    let n: usize = axes.iter().map(|&a| x.dims()[a]).product();
+    values(&x.permute(&order).unwrap()).chunks(n).map(f).collect()
+}
+
+fn most(row: &[f64]) -> f64 {
+    row.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn variance(row: &[f64]) -> f64 {
+    let mean = row.iter().sum::<f64>() / row.len() as f64;
+    row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (row.len() - 1) as f64
+}
+
+/// Rows and columns, short ones and ones in pieces, of one task and of many.
+#[test]
+fn every_reduction_is_right_over_any_axes_in_every_dtype() {
+    let shapes: [(&[usize], &[&[usize]]); 4] = [
+        (&[3, 5, 7], &[&[0], &[1], &[2], &[0, 1], &[1, 2], &[0, 2], &[0, 1, 2]]),
+        (&[2, 40_000], &[&[0], &[1], &[0, 1]]),
+        (&[5000, 3, 2], &[&[0], &[1], &[0, 2]]),
+        (&[1, 4, 1], &[&[0], &[1], &[2]]),
+    ];
+    for (shape, lists) in shapes {
+        for (dtype, ulp) in [(DType::F64, 1e-15), (DType::F32, 1e-7), (DType::F16, 1e-3), (DType::BF16, 8e-3)]
+        {
+            let x = leaf(shape).detach().to_dtype(dtype).unwrap();
+            for &list in lists {
+                let n: usize = list.iter().map(|&a| shape[a]).product();
+                let axes: Vec<isize> = list.iter().map(|&a| a as isize).collect();
+                let axes = &axes[..];
+                let check = |y: crate::Result<Tensor>, tolerance: f64, f: &dyn Fn(&[f64]) -> f64| {
+                    assert_close(&values(&y.unwrap()), &by_hand(&x, list, f), tolerance);
+                };
+                check(x.max(axes), 0.0, &most);
+                check(x.min(axes), 0.0, &|r| -most(&r.iter().map(|v| -v).collect::<Vec<_>>()));
+                check(x.argmax(axes), 0.0, &|r| {
+                    let most = most(r);
+                    r.iter().position(|&v| v == most).unwrap() as f64
+                });
+                check(x.argmin(axes), 0.0, &|r| {
+                    let least = r.iter().copied().fold(f64::INFINITY, f64::min);
+                    r.iter().position(|&v| v == least).unwrap() as f64
+                });
+                let rounding = 8.0 + (n as f64).sqrt();
+                check(x.mean(axes), rounding * ulp, &|r| r.iter().sum::<f64>() / n as f64);
+                if n > 1 {
+                    check(x.var(axes, 1), 2.0 * rounding * ulp, &variance);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_variance_does_not_lose_digits_to_a_large_mean() {
+    let device = Device::cpu();
+    for shape in [[1, 60_000], [60_000, 1]] {
+        let x: Vec<f32> = (0..60_000).map(|i| 4096.0 + (i % 2) as f32).collect();
+        let x = Tensor::from_slice(&x, shape, &device).unwrap().broadcast_to([shape[0], shape[1]]).unwrap();
+        assert_close(&values(&x.var((), 0).unwrap()), &[0.25], 1e-7);
+        let columns = x.reshape([60_000, 1]).unwrap().broadcast_to([60_000, 2]).unwrap();
+        assert_close(&values(&columns.var(0, 0).unwrap()), &[0.25; 2], 1e-6);
+    }
+}
+
+#[test]
+fn gradients_of_extremes_and_variances_agree_with_finite_differences() {
+    let x = [leaf(&[3, 4, 5])];
+    for axes in [&[0][..], &[1], &[2], &[0, 1], &[1, 2], &[0, 2], &[0, 1, 2], &[]] {
+        gradcheck(|t| t[0].max(axes), &x, 1e-6).unwrap();
+        gradcheck(|t| t[0].transpose(0, 2)?.min_keepdim(axes), &x, 1e-6).unwrap();
+        gradcheck(|t| t[0].transpose(0, 1)?.var(axes, 0), &x, 1e-6).unwrap();
+        gradcheck(|t| t[0].square()?.sum(axes), &x, 1e-6).unwrap();
+    }
+    gradcheck(|t| t[0].square()?.add(&t[0].var_keepdim([0, 2], 2)?), &x, 1e-6).unwrap();
+}
+
+#[test]
+fn equal_extremes_share_the_gradient() {
+    let device = Device::cpu();
+    let x = Tensor::from_slice(&[2.0f32, 1.0, 2.0, 2.0, 0.0, 2.0, 1.0, 1.0], [2, 4], &device).unwrap();
+    x.set_requires_grad(true).unwrap();
+    x.max(1).unwrap().sum(()).unwrap().backward().unwrap();
+    let third = 1.0f32 / 3.0;
+    let mut expected = [third, 0.0, third, third, 0.0, 1.0, 0.0, 0.0];
+    assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), expected);
+    // Added to what is there: column minima.
+    x.min(0).unwrap().sum(()).unwrap().backward().unwrap();
+    for (at, d) in [(1, 1.0), (4, 1.0), (6, 1.0), (7, 1.0)] {
+        expected[at] += d;
+    }
+    assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), expected);
+    // Counted in pieces.
+    let x = Tensor::ones([50_000, 2], DType::F64, &device).unwrap();
+    x.set_requires_grad(true).unwrap();
+    x.max(0).unwrap().sum(()).unwrap().backward().unwrap();
+    assert_eq!(x.grad().unwrap().to_vec::<f64>().unwrap(), [1.0 / 50_000.0; 100_000]);
+}
+
+#[test]
+fn the_first_extreme_is_found_and_nan_wins() {
+    let device = Device::cpu();
+    let nan = f64::NAN;
+    let x = [1.0, nan, nan, 2.0, 2.0, 1.0, 0.0, f64::INFINITY, f64::NEG_INFINITY];
+    let x = Tensor::from_slice(&x, [3, 3], &device).unwrap();
+    for (x, axis) in [(x.clone(), 1), (x.transpose(0, 1).unwrap().copy().unwrap(), 0)] {
+        assert_eq!(x.argmax(axis).unwrap().to_vec::<i64>().unwrap(), [1, 0, 1]);
+        assert_eq!(x.argmin(axis).unwrap().to_vec::<i64>().unwrap(), [1, 2, 2]);
+        assert_close(&values(&x.max(axis).unwrap()), &[nan, 2.0, f64::INFINITY], 0.0);
+        assert_close(&values(&x.min(axis).unwrap()), &[nan, 1.0, f64::NEG_INFINITY], 0.0);
+    }
+    // Equal ones in different pieces.
+    let zeros = Tensor::zeros([40_000], DType::BF16, &device).unwrap();
+    assert_eq!(zeros.argmax(()).unwrap().to_scalar::<i64>().unwrap(), 0);
+    let columns = Tensor::zeros([40_000, 2], DType::I32, &device).unwrap();
+    assert_eq!(columns.argmin_keepdim(0).unwrap().to_vec::<i64>().unwrap(), [0, 0]);
+    assert_eq!(columns.argmin_keepdim(0).unwrap().dims(), [1, 2]);
+    let ints = Tensor::from_slice(&[3i64, -9, i64::MAX, i64::MAX - 1], [4], &device).unwrap();
+    assert_eq!(ints.max(()).unwrap().to_scalar::<i64>().unwrap(), i64::MAX);
+    assert_eq!(ints.argmax(()).unwrap().to_scalar::<i64>().unwrap(), 2);
+}
+
+#[test]
+fn destinations_say_whether_axes_are_kept() {
+    let device = Device::cpu();
+    let x = leaf(&[3, 4]);
+    let dst = Tensor::zeros([3, 1], DType::F64, &device).unwrap();
+    x.var_into(1, 1, &dst).unwrap();
+    assert_eq!(values(&dst), values(&x.var(1, 1).unwrap()));
+    dst.sum(()).unwrap().backward().unwrap();
+    let into = values(&x.grad().unwrap());
+    x.zero_grad().unwrap();
+    x.var(1, 1).unwrap().sum(()).unwrap().backward().unwrap();
+    assert_eq!(into, values(&x.grad().unwrap()));
+    let positions = Tensor::zeros([4], DType::I64, &device).unwrap();
+    x.argmax_into(0, &positions).unwrap();
+    assert_eq!(positions.to_vec::<i64>().unwrap(), x.argmax(0).unwrap().to_vec::<i64>().unwrap());
+    assert!(matches!(x.argmax_into(0, &dst), Err(Error::ShapeMismatch { op: "argmax", .. })));
+}
+
+#[test]
+fn there_is_no_extreme_of_nothing() {
+    let device = Device::cpu();
+    let x = Tensor::zeros([2, 0, 3], DType::F32, &device).unwrap();
+    let text = x.max(1).unwrap_err().to_string();
+    assert!(text.starts_with("max") && text.contains("[2, 0, 3]"), "{text}");
+    assert!(matches!(x.argmin(()), Err(Error::InvalidArgument { op: "argmin", .. })));
+    assert_eq!(x.min(0).unwrap().dims(), [0, 3]);
+    assert!(x.var(1, 0).unwrap().to_vec::<f32>().unwrap().iter().all(|v| v.is_nan()));
+    assert!(
+        Tensor::ones([1], DType::F32, &device)
+            .unwrap()
+            .var((), 1)
+            .unwrap()
+            .to_scalar::<f32>()
+            .unwrap()
+            .is_nan()
+    );
+    let bools = Tensor::ones([2], DType::Bool, &device).unwrap();
+    assert!(matches!(bools.max(()), Err(Error::Unsupported { op: "max", .. })));
+    let ints = Tensor::ones([2], DType::I64, &device).unwrap();
+    assert!(matches!(ints.var((), 1), Err(Error::Unsupported { op: "var", .. })));
 }

@@ -9,7 +9,7 @@ use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::ops::reduce::Extent;
-use crate::ops::reduce::machine::{Reducer, reduce};
+use crate::ops::reduce::machine::{Place, Reducer, reduce};
 use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
 
 pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
@@ -75,16 +75,14 @@ struct Exponentials<R> {
 
 struct SumExponentials;
 
-impl<T: Stored, R: Real> Reducer<T, 1> for (SumExponentials, std::marker::PhantomData<R>) {
-    type State = Exponentials<R>;
-
-    fn row(&self, [x]: [&[T]; 1], start: usize) -> Exponentials<R> {
-        let mut state = [Exponentials::default()];
-        self.columns([x], 1, x.len(), start, &mut state);
+impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
+    fn row(&self, [x]: [&[T]; 1], at: Place) -> Exponentials<R> {
+        let mut state = [Exponentials::<R>::default()];
+        self.columns([x], 1, x.len(), at, &mut state);
         state[0]
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: usize, states: &mut [Exponentials<R>]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, states: &mut [Exponentials<R>]) {
         let width = states.len();
         simd(
             #[inline(always)]
@@ -122,8 +120,7 @@ impl<T: Stored, R: Real> Reducer<T, 1> for (SumExponentials, std::marker::Phanto
 fn columns<T: Stored, R: Real>(log: bool, x: &[T], y: &mut [T], extent: Extent) {
     let Extent { outer, n, inner } = extent;
     let mut states = vec![[R::ZERO; 2]; outer * inner];
-    let reducer = (SumExponentials, std::marker::PhantomData::<R>);
-    reduce([x], extent, &reducer, &mut states, |to, s: Exponentials<R>| {
+    reduce([x], extent, &SumExponentials, &mut states, |to, s: Exponentials<R>| {
         *to = [s.largest, if log { s.sum.ln() } else { R::ONE / s.sum }];
     });
     let rows = rows_a_task(inner);
@@ -187,21 +184,18 @@ fn rows_backward<T: Stored, R: Real>(log: bool, y: &[T], dy: &[T], dx: &mut [T],
 }
 
 /// The sum of `y dy`, or of `dy` for the logarithm.
-struct SumGradients<R> {
+struct SumGradients {
     log: bool,
-    _arithmetic: std::marker::PhantomData<R>,
 }
 
-impl<T: Stored, R: Real> Reducer<T, 2> for SumGradients<R> {
-    type State = R;
-
-    fn row(&self, x: [&[T]; 2], start: usize) -> R {
+impl<T: Stored, R: Real> Reducer<T, R, 2> for SumGradients {
+    fn row(&self, x: [&[T]; 2], at: Place) -> R {
         let mut state = [R::ZERO];
-        self.columns(x, 1, x[0].len(), start, &mut state);
+        self.columns(x, 1, x[0].len(), at, &mut state);
         state[0]
     }
 
-    fn columns(&self, [y, dy]: [&[T]; 2], stride: usize, rows: usize, _: usize, states: &mut [R]) {
+    fn columns(&self, [y, dy]: [&[T]; 2], stride: usize, rows: usize, _: Place, states: &mut [R]) {
         let width = states.len();
         simd(
             #[inline(always)]
@@ -235,8 +229,7 @@ fn columns_backward<T: Stored, R: Real>(
 ) {
     let Extent { outer, n, inner } = extent;
     let mut totals = vec![R::ZERO; outer * inner];
-    let reducer = SumGradients { log, _arithmetic: std::marker::PhantomData::<R> };
-    reduce([y, dy], extent, &reducer, &mut totals, |to, total| *to = total);
+    reduce([y, dy], extent, &SumGradients { log }, &mut totals, |to, total| *to = total);
     let rows = rows_a_task(inner);
     let size = rows * inner;
     let tasks = dx.par_chunks_mut(size).zip(y.par_chunks(size)).zip(dy.par_chunks(size)).enumerate();

@@ -1,0 +1,246 @@
+//! Batch norm on the CPU: one pass over memory for the sums, one for the results.
+//!
+//! With channels on the last axis a line is a row of all channels; otherwise it is the neighbours of one
+//! channel.
+
+use std::marker::PhantomData;
+
+use rayon::prelude::*;
+
+use super::BatchNorm;
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::simd;
+use crate::error::Result;
+use crate::ops::reduce::Extent;
+use crate::ops::reduce::host::{InMoments, Moments};
+use crate::ops::reduce::machine::{Place, Reducer, State, reduce};
+use crate::ops::rows::{self, each_task, load, map, rows_a_task};
+
+/// What each channel of the operands comes to, in order of the channels.
+fn channels<T: Sync, S: State, F: Reducer<T, S, K> + Reducer<S, S, 1>, const K: usize>(
+    x: [&[T]; K],
+    extent: Extent,
+    f: &F,
+) -> Vec<S> {
+    let Extent { outer, n: channels, inner } = extent;
+    let mut states = vec![S::default(); channels];
+    if inner == 1 {
+        reduce(x, Extent { outer: 1, n: outer, inner: channels }, f, &mut states, |to, s: S| *to = s);
+    } else {
+        let mut lines = vec![S::default(); outer * channels];
+        reduce(x, Extent { outer: outer * channels, n: inner, inner: 1 }, f, &mut lines, |to, s: S| *to = s);
+        reduce([&lines], Extent { outer: 1, n: outer, inner: channels }, f, &mut states, |to, s: S| *to = s);
+    }
+    states
+}
+
+/// Merges the states of parts of a channel; a channel's parts lie `stride` after each other.
+fn merge_columns<S: State>(parts: &[S], stride: usize, states: &mut [S], merge: impl Fn(S, S) -> S) {
+    let width = states.len();
+    states.copy_from_slice(&parts[..width]);
+    for row in parts.chunks(stride).skip(1) {
+        states.iter_mut().zip(row).for_each(|(s, &p)| *s = merge(*s, p));
+    }
+}
+
+impl<R: Real> Reducer<Moments, Moments, 1> for InMoments<R> {
+    fn row(&self, [x]: [&[Moments]; 1], _: Place) -> Moments {
+        let mut state = [Moments::default()];
+        merge_columns(x, 1, &mut state, Moments::merge);
+        state[0]
+    }
+
+    fn columns(&self, [x]: [&[Moments]; 1], stride: usize, _: usize, _: Place, states: &mut [Moments]) {
+        merge_columns(x, stride, states, Moments::merge);
+    }
+
+    fn merge(&self, a: Moments, b: Moments) -> Moments {
+        a.merge(b)
+    }
+}
+
+/// Runs `line` for each line of the results with its operands and the channels that it has.
+fn each_line<T: Stored, const K: usize>(
+    y: &mut [T],
+    x: [&[T]; K],
+    extent: Extent,
+    line: impl Fn(&mut [T], [&[T]; K], usize) + Sync + Send,
+) {
+    if y.is_empty() {
+        return;
+    }
+    let Extent { n: channels, inner, .. } = extent;
+    let width = if inner == 1 { channels } else { inner };
+    let (task, elements) = (rows_a_task(width), y.len());
+    each_task(elements, y.par_chunks_mut(task * width).enumerate(), |(i, y)| {
+        for (j, y) in y.chunks_exact_mut(width).enumerate() {
+            let number = i * task + j;
+            let channel = if inner == 1 { 0 } else { number % channels };
+            line(y, x.map(|x| &x[number * width..][..width]), channel);
+        }
+    });
+}
+
+pub(super) fn forward(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(op, args))
+}
+
+fn forward_of<T: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
+    let (x, weight, bias) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
+    let (y, means, invs) = (args.write::<T>(0)?, args.write::<R>(1)?, args.write::<R>(2)?);
+    if op.training {
+        let moments = channels([x], op.extent, &InMoments::<R>(PhantomData));
+        for ((m, mean), inv) in moments.iter().zip(&mut *means).zip(&mut *invs) {
+            *mean = R::c(m.mean);
+            *inv = R::c(1.0 / (m.variance(0.0) + op.eps).sqrt());
+        }
+        update::<T>(args, 3, op.momentum, moments.iter().map(|m| m.mean))?;
+        update::<T>(args, 4, op.momentum, moments.iter().map(|m| m.variance(1.0)))?;
+    } else {
+        let (mean, var) = (args.read::<T>(3)?, args.read::<T>(4)?);
+        means.iter_mut().zip(mean).for_each(|(to, m)| *to = m.to());
+        let eps = R::c(op.eps);
+        invs.iter_mut().zip(var).for_each(|(to, v)| *to = R::ONE / (v.to::<R>() + eps).sqrt());
+    }
+    let scales: Vec<R> = weight.iter().zip(&*invs).map(|(w, &r)| w.to::<R>() * r).collect();
+    let shifts: Vec<R> = bias.iter().map(|b| b.to()).collect();
+    let means = &*means;
+    each_line(y, [x], op.extent, |y, [x], channel| {
+        with_scratch(x.len(), |buf: &mut [R]| {
+            simd(
+                #[inline(always)]
+                || {
+                    let x = load(x, buf);
+                    if op.extent.inner == 1 {
+                        map(y, [x, means, &scales, &shifts], false, |[x, m, s, b]| (x - m) * s + b);
+                    } else {
+                        let (m, s, b) = (means[channel], scales[channel], shifts[channel]);
+                        map(y, [x], false, |[x]| (x - m) * s + b);
+                    }
+                },
+            )
+        })
+    });
+    Ok(())
+}
+
+/// Moves the running statistic that is operand and result `i` towards the new one.
+fn update<T: Stored>(
+    args: &HostArgs<'_>,
+    i: usize,
+    momentum: f64,
+    new: impl Iterator<Item = f64>,
+) -> Result<()> {
+    let running = args.write::<T>(i)?;
+    if args.in_place(i).is_none() {
+        // The statistic lies elsewhere, with holes; the result is brought there afterwards.
+        running.copy_from_slice(args.read::<T>(i)?);
+    }
+    for (old, new) in running.iter_mut().zip(new) {
+        *old = T::from_number((1.0 - momentum) * old.to::<f64>() + momentum * new);
+    }
+    Ok(())
+}
+
+/// The sums of dy and of `dy * (x - mean)`, of operands x and dy.
+struct GradientSums<'a, R> {
+    means: &'a [R],
+}
+
+impl<T: Stored, R: Real> Reducer<T, [R; 2], 2> for GradientSums<'_, R> {
+    fn row(&self, x: [&[T]; 2], at: Place) -> [R; 2] {
+        // A row is of one channel, a line of it or all.
+        let mean = self.means[at.result % self.means.len()];
+        simd(
+            #[inline(always)]
+            || [rows::sum([x[1]], |[d]| d.to()), rows::sum(x, |[x, d]| d.to::<R>() * (x.to::<R>() - mean))],
+        )
+    }
+
+    fn columns(&self, [x, dy]: [&[T]; 2], stride: usize, rows: usize, at: Place, states: &mut [[R; 2]]) {
+        let width = states.len();
+        let means = &self.means[at.result..][..width];
+        simd(
+            #[inline(always)]
+            || {
+                states.fill([R::ZERO; 2]);
+                for r in 0..rows {
+                    let (x, dy) = (&x[r * stride..][..width], &dy[r * stride..][..width]);
+                    for (((s, x), d), &m) in states.iter_mut().zip(x).zip(dy).zip(means) {
+                        let d: R = d.to();
+                        s[0] += d;
+                        s[1] += d * (x.to::<R>() - m);
+                    }
+                }
+            },
+        )
+    }
+
+    fn merge(&self, a: [R; 2], b: [R; 2]) -> [R; 2] {
+        [a[0] + b[0], a[1] + b[1]]
+    }
+}
+
+impl<R: Real> Reducer<[R; 2], [R; 2], 1> for GradientSums<'_, R> {
+    fn row(&self, [x]: [&[[R; 2]]; 1], _: Place) -> [R; 2] {
+        let mut state = [[R::ZERO; 2]];
+        merge_columns(x, 1, &mut state, |a, b| [a[0] + b[0], a[1] + b[1]]);
+        state[0]
+    }
+
+    fn columns(&self, [x]: [&[[R; 2]]; 1], stride: usize, _: usize, _: Place, states: &mut [[R; 2]]) {
+        merge_columns(x, stride, states, |a, b| [a[0] + b[0], a[1] + b[1]]);
+    }
+
+    fn merge(&self, a: [R; 2], b: [R; 2]) -> [R; 2] {
+        [a[0] + b[0], a[1] + b[1]]
+    }
+}
+
+pub(super) fn backward(extent: Extent, training: bool, args: &HostArgs<'_>) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => backward_of::<T, R>(extent, training, args))
+}
+
+/// With `n = (x - mean) * inv` and sums over all values of a channel: `dweight = sum(dy * n)`,
+/// `dbias = sum(dy)`, and `dx = weight * inv * (dy - dbias / count - n * dweight / count)` in training,
+/// `dx = weight * inv * dy` in evaluation.
+fn backward_of<T: Stored, R: Real>(extent: Extent, training: bool, args: &HostArgs<'_>) -> Result<()> {
+    let (x, weight, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
+    let (means, invs) = (args.read::<R>(3)?, args.read::<R>(4)?);
+    let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
+    let (dweight, dbias) = (args.write::<T>(1)?, args.write::<T>(2)?);
+    let sums = match x.is_empty() {
+        true => vec![[R::ZERO; 2]; extent.n],
+        false => channels([x, dy], extent, &GradientSums { means }),
+    };
+    let dw: Vec<R> = sums.iter().zip(invs).map(|(s, &r)| s[1] * r).collect();
+    let db: Vec<R> = sums.iter().map(|s| s[0]).collect();
+    map(dweight, [&dw], args.accumulate(1), |[v]| v);
+    map(dbias, [&db], args.accumulate(2), |[v]| v);
+    let share = if training { R::c(1.0 / (extent.outer * extent.inner) as f64) } else { R::ZERO };
+    let scales: Vec<R> = weight.iter().zip(invs).map(|(w, &r)| w.to::<R>() * r).collect();
+    let levels: Vec<R> = db.iter().map(|&b| b * share).collect();
+    let slopes: Vec<R> = dw.iter().zip(invs).map(|(&w, &r)| w * r * share).collect();
+    each_line(dx, [x, dy], extent, |dx, [x, dy], channel| {
+        with_scratch(2 * x.len(), |buf: &mut [R]| {
+            let (x_buf, dy_buf) = buf.split_at_mut(x.len());
+            simd(
+                #[inline(always)]
+                || {
+                    let (x, dy) = (load(x, x_buf), load(dy, dy_buf));
+                    if extent.inner == 1 {
+                        let x = [x, dy, means, &scales, &levels, &slopes];
+                        map(dx, x, accumulate, |[x, d, m, s, l, a]| s * (d - l - (x - m) * a));
+                    } else {
+                        let (m, s) = (means[channel], scales[channel]);
+                        let (l, a) = (levels[channel], slopes[channel]);
+                        map(dx, [x, dy], accumulate, |[x, d]| s * (d - l - (x - m) * a));
+                    }
+                },
+            )
+        })
+    });
+    Ok(())
+}

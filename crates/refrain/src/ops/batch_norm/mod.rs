@@ -1,0 +1,195 @@
+//! Batch normalisation: each channel over all else.
+
+mod host;
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
+
+use super::layer_norm::{check_eps, check_parameter, statistics};
+use super::reduce::Extent;
+use super::{Dest, OnTape, Op, Spec, Specs, execute};
+use crate::autograd::{self, Gradients, Saves};
+use crate::device::{HostArgs, Mode};
+use crate::error::{Error, Result};
+use crate::tensor::{Tensor, resolve_axis};
+
+/// Operands: x, weight, bias, running mean, running variance. Results: y; mean and 1/std of each channel;
+/// in training also the new running statistics, where the old ones lie.
+#[derive(Clone, Copy)]
+struct BatchNorm {
+    /// The channels lie in the middle.
+    extent: Extent,
+    training: bool,
+    momentum: f64,
+    eps: f64,
+}
+
+impl Op for BatchNorm {
+    const NAME: &'static str = "batch_norm";
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let x = inputs[0];
+        x.require_float(Self::NAME)?;
+        check_eps(Self::NAME, self.eps)?;
+        for parameter in &inputs[1..] {
+            check_parameter(Self::NAME, x, parameter, self.extent.n)?;
+        }
+        let mut specs = Spec::like(x).one();
+        let statistic = Spec::new([self.extent.n], statistics(x.dtype()));
+        specs.extend([statistic.clone(), statistic]);
+        if self.training {
+            if !(0.0..=1.0).contains(&self.momentum) {
+                let message = format!("momentum is {}; use a number from 0 to 1, such as 0.1", self.momentum);
+                return Err(Error::invalid(Self::NAME, message));
+            }
+            let values = self.extent.outer * self.extent.inner;
+            if values < 2 {
+                return Err(Error::invalid(
+                    Self::NAME,
+                    format!(
+                        "a tensor of shape {} has {values} values a channel, too few for a variance; use a larger batch, or evaluation mode",
+                        x.shape()
+                    ),
+                ));
+            }
+            specs.extend([Spec::like(inputs[3]), Spec::like(inputs[4])]);
+        }
+        Ok(specs)
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::forward(self, args)
+    }
+
+    /// For the running statistics; `batch_norm_into` refuses `x` as the destination.
+    fn in_place(&self) -> bool {
+        true
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(0).input(1).output(1).output(2)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (x, weight, dy) = (g.input(0)?, g.input(1)?, g.grad()?.clone());
+        let (mean, inv) = (g.output(1)?, g.output(2)?);
+        g.emit(&[0, 1, 2], BatchNormBackward(*self), &[&x, &weight, &dy, &mean, &inv])
+    }
+}
+
+/// Of x, weight, dy, mean and 1/std: dx, dweight, dbias.
+#[derive(Clone, Copy)]
+struct BatchNormBackward(BatchNorm);
+
+impl Op for BatchNormBackward {
+    const NAME: &'static str = "batch_norm_backward";
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let mut specs = Spec::like(inputs[0]).one();
+        specs.extend([Spec::like(inputs[1]), Spec::like(inputs[1])]);
+        Ok(specs)
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::backward(self.0.extent, self.0.training, args)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// The operands besides x.
+type Parameters<'a> = [&'a Tensor; 4];
+
+fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tensor>) -> Result<Tensor> {
+    // The backward pass takes the running statistics for constants.
+    let [weight, bias, mean, var] = parameters;
+    let (running_mean, running_var) = (mean.detach(), var.detach());
+    let inputs = [x, weight, bias, &running_mean, &running_var];
+    // Only a running statistic is read where it is written.
+    let apart = |dst: &Tensor, operands: &[&Tensor]| {
+        match operands.iter().any(|t| t.shares_storage(dst) && t.layout() == dst.layout()) {
+            false => Ok(()),
+            true => Err(Error::Aliased {
+                op: BatchNorm::NAME,
+                message: "a tensor that is written is an operand as well, which would be overwritten while it is still being read; use another tensor".to_string(),
+            }),
+        }
+    };
+    let mut dests: SmallVec<[Dest; 5]> = SmallVec::new();
+    dests.push(match dst {
+        None => Dest::New,
+        Some(dst) => {
+            autograd::check_destination(BatchNorm::NAME, &inputs, dst)?;
+            apart(dst, &inputs)?;
+            Dest::Into(dst.clone(), Mode::Replace)
+        }
+    });
+    if op.training {
+        dests.extend([Dest::New, Dest::New]);
+        for running in [mean, var] {
+            autograd::check_in_place(BatchNorm::NAME, running)?;
+            apart(running, &inputs[..3])?;
+            dests.push(Dest::Into(running.detach(), Mode::Replace));
+        }
+    }
+    let mut outputs = execute(&op, &inputs, &dests)?;
+    if let Some(dst) = dst {
+        outputs[0] = dst.clone();
+    }
+    outputs.truncate(3);
+    autograd::record_in_place(OnTape(op), &inputs, &outputs);
+    Ok(outputs.swap_remove(0))
+}
+
+#[allow(clippy::too_many_arguments)] // What the operation takes, under the names that it has everywhere.
+impl Tensor {
+    /// Batch normalisation: `(x - mean) / sqrt(var + eps) * weight + bias`, with mean and variance of each
+    /// channel (Ioffe and Szegedy, 2015).
+    ///
+    /// For floats: channels are axis `axis` of `x` (1 in `[batch, channels, ...]`); `weight`, `bias` and the
+    /// running statistics are `[channels]` of the same dtype.
+    ///
+    /// In training, mean and (biased) variance are those of `x` over all other axes, and the running
+    /// statistics are updated in place: `running = (1 - momentum) * running + momentum * new`, with the
+    /// unbiased variance. In evaluation they are the running ones. These get no gradient.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, `eps` is negative or not finite; in training, if `momentum` is not
+    /// in 0 to 1, there are fewer than two values a channel, or a running statistic requires a gradient.
+    pub fn batch_norm(
+        &self,
+        weight: &Tensor,
+        bias: &Tensor,
+        running_mean: &Tensor,
+        running_var: &Tensor,
+        axis: isize,
+        training: bool,
+        momentum: f64,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let extent = Extent::of_axis(self, resolve_axis(BatchNorm::NAME, axis, self.rank())?);
+        let op = BatchNorm { extent, training, momentum, eps };
+        run(self, [weight, bias, running_mean, running_var], op, None)
+    }
+
+    /// [`Tensor::batch_norm`] into the memory of `dst`.
+    pub fn batch_norm_into(
+        &self,
+        weight: &Tensor,
+        bias: &Tensor,
+        running_mean: &Tensor,
+        running_var: &Tensor,
+        axis: isize,
+        training: bool,
+        momentum: f64,
+        eps: f64,
+        dst: &Tensor,
+    ) -> Result<()> {
+        let extent = Extent::of_axis(self, resolve_axis(BatchNorm::NAME, axis, self.rank())?);
+        let op = BatchNorm { extent, training, momentum, eps };
+        run(self, [weight, bias, running_mean, running_var], op, Some(dst)).map(|_| ())
+    }
+}

@@ -1,0 +1,98 @@
+//! The backward passes of reductions.
+
+use super::{Extent, host};
+use crate::device::HostArgs;
+use crate::device::cpu::numeric::Real;
+use crate::device::cpu::simd::simd;
+use crate::error::Result;
+use crate::ops::elementwise::{self, FloatTile};
+use crate::ops::layer_norm::statistics;
+use crate::ops::rows::map;
+use crate::ops::{Needs, Op, Spec, Specs};
+use crate::tensor::Tensor;
+
+/// Of x, mean and dy, both broadcast: `scale * dy * (x - mean)`.
+#[derive(Clone, Copy)]
+pub(super) struct VarBackward {
+    pub(super) scale: f64,
+}
+
+/// Of x, the extreme and a share of its gradient, both broadcast: the share where x is the extreme.
+#[derive(Clone, Copy)]
+pub(super) struct ExtremeBackward;
+
+impl FloatTile for VarBackward {
+    fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
+        let (x, scale) = ([x[0], x[1], x[2]], R::c(self.scale));
+        simd(
+            #[inline(always)]
+            || map(dx, x, false, |[x, mean, d]| scale * d * (x - mean)),
+        )
+    }
+}
+
+impl FloatTile for ExtremeBackward {
+    fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
+        let x = [x[0], x[1], x[2]];
+        simd(
+            #[inline(always)]
+            || {
+                map(
+                    dx,
+                    x,
+                    false,
+                    |[x, extreme, share]| if host::is_tie(x, extreme) { share } else { R::ZERO },
+                )
+            },
+        )
+    }
+}
+
+macro_rules! elementwise_op {
+    ($op:ident, $name:literal) => {
+        impl Op for $op {
+            const NAME: &'static str = $name;
+
+            fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+                Ok(Spec::like(x[0]).one())
+            }
+
+            fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+                elementwise::float(args, args.write_dtype(0), self)
+            }
+
+            fn input_needs(&self, _: usize) -> Needs {
+                Needs::Any
+            }
+
+            fn output_needs(&self, _: usize) -> Needs {
+                Needs::Any
+            }
+
+            fn accumulates(&self, _: usize) -> bool {
+                true
+            }
+        }
+    };
+}
+
+elementwise_op!(VarBackward, "var_backward");
+elementwise_op!(ExtremeBackward, "extreme_backward");
+
+/// Of x, its extremes and their gradient dy: dy by the number of elements that are the extreme.
+#[derive(Clone, Copy)]
+pub(super) struct TieShare {
+    pub(super) extent: Extent,
+}
+
+impl Op for TieShare {
+    const NAME: &'static str = "extreme_share";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::new(x[1].shape(), statistics(x[0].dtype())).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::tie_share(args, self.extent)
+    }
+}
