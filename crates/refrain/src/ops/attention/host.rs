@@ -1,7 +1,7 @@
 //! Attention on the CPU.
 
 use crate::device::HostArgs;
-use crate::device::cpu::attention::{self, Attention, Gradients, HeadLayout, Heads};
+use crate::device::cpu::attention::{self, Attention, HeadLayout, Heads};
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, narrow};
@@ -68,8 +68,8 @@ fn backward_of<T: Stored, R: Real>(scale: f64, causal: bool, args: &HostArgs<'_>
     narrow(dq, false, |dq| {
         narrow(dk, false, |dk| {
             narrow(dv, false, |dv| {
-                let to = Gradients::Separate([(dq, places[0]), (dk, places[1]), (dv, places[2])]);
-                parallel::inside(|| attention::backward(&sizes, qkv, o, d_o, sums, to));
+                let to = [(dq, places[0]), (dk, places[1]), (dv, places[2])];
+                parallel::inside(|| attention::backward(&sizes, qkv, d_o, sums, to));
             });
         });
     });

@@ -42,21 +42,18 @@ fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64
 fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsilon: f64) {
     let Attention { batch, heads, queries, keys, head_dim, .. } = sizes;
     let row = heads * head_dim;
+    // Apart or, as a joint projection leaves them, side by side.
+    let layout_of = |tokens: usize, joined: usize| HeadLayout {
+        offset: 0,
+        batch_stride: joined * tokens * row,
+        token_stride: joined * row,
+        head_stride: head_dim,
+    };
     let layout = |tokens: usize, which: usize| {
-        if joint {
-            HeadLayout {
-                offset: which * row,
-                batch_stride: 3 * tokens * row,
-                token_stride: 3 * row,
-                head_stride: head_dim,
-            }
-        } else {
-            HeadLayout { offset: 0, batch_stride: tokens * row, token_stride: row, head_stride: head_dim }
-        }
+        if joint { HeadLayout { offset: which * row, ..layout_of(tokens, 3) } } else { layout_of(tokens, 1) }
     };
     let layouts = [layout(queries, 0), layout(keys, 1), layout(keys, 2)];
-    let o_layout =
-        HeadLayout { offset: 0, batch_stride: queries * row, token_stride: row, head_stride: head_dim };
+    let o_layout = layout_of(queries, 1);
     let fill = |len: usize, seed: u32| -> Vec<T> { numbers(len, seed).into_iter().map(T::from).collect() };
     let len = |layout: &HeadLayout| batch * layout.batch_stride;
     let data: Vec<Vec<T>> = if joint {
@@ -69,14 +66,11 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
     let mut log_sum_exp = vec![T::NEG_INFINITY; batch * heads * queries];
     forward(&sizes, qkv, &mut o, o_layout, &mut log_sum_exp);
     let d_o = fill(batch * queries * row, 9);
-    let mut gradients: Vec<Vec<T>> = data.iter().map(|x| vec![T::NEG_INFINITY; x.len()]).collect();
-    let to = match &mut gradients[..] {
-        [all] => Gradients::Joint(all, layouts),
-        [dq, dk, dv] => Gradients::Separate([(dq, layouts[0]), (dk, layouts[1]), (dv, layouts[2])]),
-        _ => unreachable!("one or three buffers"),
-    };
-    let read = |data| Heads { data, layout: o_layout };
-    backward(&sizes, qkv, read(&o), read(&d_o), &log_sum_exp, to);
+    let d_layouts = [queries, keys, keys].map(|tokens| layout_of(tokens, 1));
+    let mut gradients = d_layouts.map(|layout| vec![T::NEG_INFINITY; len(&layout)]);
+    let [dq, dk, dv] = &mut gradients;
+    let to = [(&mut dq[..], d_layouts[0]), (&mut dk[..], d_layouts[1]), (&mut dv[..], d_layouts[2])];
+    backward(&sizes, qkv, Heads { data: &d_o, layout: o_layout }, &log_sum_exp, to);
 
     let wide =
         Attention { batch, heads, queries, keys, head_dim, scale: sizes.scale.into(), causal: sizes.causal };
@@ -100,12 +94,11 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
                 &input(2, keys),
                 &gather(&d_o, o_layout, b, h, queries),
             );
-            let slot = |i: usize| if joint { 0 } else { i };
             let got = [
                 gather(&o, o_layout, b, h, queries),
-                gather(&gradients[slot(0)], layouts[0], b, h, queries),
-                gather(&gradients[slot(1)], layouts[1], b, h, keys),
-                gather(&gradients[slot(2)], layouts[2], b, h, keys),
+                gather(&gradients[0], d_layouts[0], b, h, queries),
+                gather(&gradients[1], d_layouts[1], b, h, keys),
+                gather(&gradients[2], d_layouts[2], b, h, keys),
             ];
             for ((name, got), want) in ["o", "dq", "dk", "dv"].into_iter().zip(got).zip(want) {
                 for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -121,27 +114,44 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
 
 #[test]
 fn attention_matches_the_definition() {
-    // (batch, heads, queries, keys, head_dim)
-    for (batch, heads, queries, keys, head_dim) in [
-        (3, 4, 5, 5, 16),
-        (2, 4, 41, 41, 4),
-        (2, 16, 41, 41, 8),
-        (1, 2, 1, 1, 1),
-        (1, 3, 7, 20, 5),
-        (2, 1, 150, 130, 70),
-        (1, 2, 65, 3, 33),
-    ] {
-        for causal in [false, true] {
+    // (queries, keys): within a register, whole registers, a block and beyond; as many keys, more, fewer.
+    let tokens =
+        [(1, 1), (5, 5), (16, 16), (17, 17), (41, 41), (64, 64), (65, 65), (7, 20), (64, 17), (150, 130)];
+    for (queries, keys) in tokens {
+        for head_dim in [1, 4, 8, 16, 20, 64] {
             let scale = 1.0 / (head_dim as f32).sqrt();
-            let sizes = Attention { batch, heads, queries, keys, head_dim, scale, causal };
-            check(sizes, false, f64::from(f32::EPSILON));
-            let wide = Attention { batch, heads, queries, keys, head_dim, scale: f64::from(scale), causal };
-            check(wide, false, f64::EPSILON);
-            if queries == keys {
-                check(sizes, true, f64::from(f32::EPSILON));
+            for causal in [false, true] {
+                let sizes = Attention { batch: 2, heads: 3, queries, keys, head_dim, scale, causal };
+                check(sizes, false, f64::from(f32::EPSILON));
+                let wide = Attention {
+                    batch: 1,
+                    heads: 2,
+                    queries,
+                    keys,
+                    head_dim,
+                    scale: f64::from(scale),
+                    causal,
+                };
+                check(wide, false, f64::EPSILON);
+                if queries == keys {
+                    check(sizes, true, f64::from(f32::EPSILON));
+                }
             }
         }
     }
+}
+
+#[test]
+fn without_queries_the_gradients_of_keys_and_values_are_zero() {
+    let sizes =
+        Attention { batch: 2, heads: 1, queries: 0, keys: 3, head_dim: 2, scale: 1.0f32, causal: false };
+    let layout = HeadLayout { offset: 0, batch_stride: 0, token_stride: 2, head_stride: 2 };
+    let keys = HeadLayout { batch_stride: 6, ..layout };
+    let none = Heads { data: &[], layout };
+    let kv = Heads { data: &[1.0; 12], layout: keys };
+    let (mut dk, mut dv) = ([f32::NAN; 12], [f32::NAN; 12]);
+    backward(&sizes, [none, kv, kv], none, &[], [(&mut [], layout), (&mut dk, keys), (&mut dv, keys)]);
+    assert_eq!((dk, dv), ([0.0; 12], [0.0; 12]));
 }
 
 #[test]

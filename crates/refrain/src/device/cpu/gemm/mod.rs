@@ -17,7 +17,7 @@ pub(super) mod pack;
 mod reduction;
 #[cfg(test)]
 mod tests;
-mod tile;
+pub(super) mod tile;
 
 use rayon::prelude::*;
 
@@ -51,12 +51,14 @@ impl<'a, T> Matrix<'a, T> {
     }
 
     /// Rows `first..first + rows`.
+    #[inline(always)]
     pub(super) fn rows_from(self, first: usize, rows: usize) -> Self {
         Self { data: &self.data[first * self.row_stride..], rows, ..self }
     }
 
     /// The transposed matrix.
     #[must_use]
+    #[inline(always)]
     pub(crate) fn t(self) -> Self {
         let Self { data, rows, cols, row_stride, col_stride } = self;
         Self { data, rows: cols, cols: rows, row_stride: col_stride, col_stride: row_stride }

@@ -6,13 +6,14 @@ use super::super::numeric::Real;
 use super::super::simd::Vectors;
 
 /// A tile of `MR` rows by `NV` registers.
-pub(super) type Tile<T, S, const MR: usize, const NV: usize> = [[<T as Vectors>::Vector<S>; NV]; MR];
+pub(in super::super) type Tile<T, S, const MR: usize, const NV: usize> =
+    [[<T as Vectors>::Vector<S>; NV]; MR];
 
 /// The product of `MR` rows of a matrix, each contiguous, with a packed panel.
 ///
 /// The panel's first row is what the sums start from.
 #[inline(always)]
-pub(super) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
+pub(in super::super) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
     a: [&[T]; MR],
     panel: &[[T::Vector<S>; NV]],
@@ -38,7 +39,7 @@ pub(super) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usiz
 
 /// The same with the columns contiguous: element `(i, p)` of the rows is `a[p * stride + i]`.
 #[inline(always)]
-pub(super) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
+pub(in super::super) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
     a: &[T],
     stride: usize,
@@ -59,7 +60,7 @@ pub(super) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: u
 
 /// Writes a tile to `c`, whose rows have at least `NV` registers, or adds it.
 #[inline(always)]
-pub(super) fn store<S: Simd, T: Real, const MR: usize, const NV: usize>(
+pub(in super::super) fn store<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
     tile: &Tile<T, S, MR, NV>,
     c: &mut [T],
@@ -77,7 +78,7 @@ pub(super) fn store<S: Simd, T: Real, const MR: usize, const NV: usize>(
 
 /// Writes the first elements of some registers to `c`, or adds them.
 #[inline(always)]
-pub(super) fn store_row<S: Simd, T: Real>(simd: S, row: &[T::Vector<S>], c: &mut [T], add: bool) {
+pub(in super::super) fn store_row<S: Simd, T: Real>(simd: S, row: &[T::Vector<S>], c: &mut [T], add: bool) {
     let (whole, rest) = T::as_vectors_mut::<S>(c);
     let mut row = row.iter();
     for (c, x) in whole.iter_mut().zip(&mut row) {

@@ -1,0 +1,162 @@
+//! Scaled dot-product attention for the CPU, forward and backward.
+//!
+//! For each sequence and head, with `q` (queries, head_dim), `k` and `v` (keys, head_dim):
+//!
+//! ```text
+//! s = scale q k^T        p = softmax of s by rows        o = p v
+//! dv = p^T do            ds = p (do v^T - rowsum(do o))  dq = scale ds k      dk = scale ds^T q
+//! ```
+//!
+//! The backward pass recomputes `p` from the log-sum-exp of each row of `s`, which the forward pass keeps.
+//!
+//! Scores are computed and kept transposed, a register of queries for each key: the softmax then needs no
+//! sums across lanes. The other products have the elements of a head in the lanes. A block of queries with
+//! all its keys is at hand at a time, in cache; keys and values are read where they lie. A sequence with
+//! all its heads is one call of a kernel. Sequences are spread over the threads, so results don't depend
+//! on their number.
+
+mod backward;
+mod forward;
+mod panels;
+#[cfg(test)]
+mod tests;
+
+use rayon::prelude::*;
+
+use super::gemm::Matrix;
+use super::numeric::Real;
+use super::scratch::with_scratch;
+use super::simd::arch;
+use backward::Backward;
+use forward::Forward;
+
+/// The most queries whose scores are at hand at a time; whole registers.
+const BLOCK_QUERIES: usize = 64;
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Attention<T> {
+    /// Number of sequences.
+    pub batch: usize,
+    /// Heads of each sequence.
+    pub heads: usize,
+    /// Queries of each sequence.
+    pub queries: usize,
+    /// Keys, and values, of each sequence.
+    pub keys: usize,
+    /// Elements of a query, a key and a value.
+    pub head_dim: usize,
+    /// What the products of queries and keys are multiplied by, mostly `1 / sqrt(head_dim)`.
+    pub scale: T,
+    /// Whether query `i` sees only the keys `0..=i`.
+    pub causal: bool,
+}
+
+/// Where the elements of queries, keys, values, outputs or their gradients lie: element
+/// `(batch, token, head, i)` at `offset + batch * batch_stride + token * token_stride +
+/// head * head_stride + i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeadLayout {
+    /// The first element.
+    pub offset: usize,
+    /// Distance from a sequence to the next, in elements.
+    pub batch_stride: usize,
+    /// Distance from a token to the next.
+    pub token_stride: usize,
+    /// Distance from a head to the next.
+    pub head_stride: usize,
+}
+
+/// Queries, keys, values, outputs or the gradient of outputs, to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Where they lie.
+    pub layout: HeadLayout,
+}
+
+impl<'a, T> Heads<'a, T> {
+    #[inline(always)]
+    fn matrix(&self, batch: usize, head: usize, tokens: usize, head_dim: usize) -> Matrix<'a, T> {
+        let HeadLayout { offset, batch_stride, token_stride, head_stride } = self.layout;
+        let data = &self.data[offset + batch * batch_stride + head * head_stride..];
+        Matrix { data, rows: tokens, cols: head_dim, row_stride: token_stride, col_stride: 1 }
+    }
+}
+
+/// The gradients of queries, keys and values that the backward pass writes. Layouts have no offset, and
+/// sequence follows sequence: the batch stride covers all tokens and heads.
+pub(crate) type Gradients<'a, T> = [(&'a mut [T], HeadLayout); 3];
+
+/// Elements of the widest register there is.
+const fn register_len<T>() -> usize {
+    64 / size_of::<T>()
+}
+
+/// The length of a row of scores: a block's queries, up to whole registers.
+fn block_width<T>(sizes: &Attention<T>) -> usize {
+    sizes.queries.min(BLOCK_QUERIES).next_multiple_of(register_len::<T>())
+}
+
+/// Writes the output `o`, of layout `o_layout` (no offset, sequence follows sequence), and the log-sum-exp
+/// of each row of scores, (batch, heads, queries).
+///
+/// # Panics
+///
+/// If a slice is too short for the sizes: the caller has checked that.
+pub(crate) fn forward<T: Real>(
+    sizes: &Attention<T>,
+    qkv: [Heads<'_, T>; 3],
+    o: &mut [T],
+    o_layout: HeadLayout,
+    log_sum_exp: &mut [T],
+) {
+    let Attention { batch, heads, queries, head_dim, .. } = *sizes;
+    if batch * heads * queries * head_dim == 0 {
+        return;
+    }
+    let arch = arch();
+    let o = o.par_chunks_mut(o_layout.batch_stride).take(batch);
+    let log_sum_exp = log_sum_exp.par_chunks_mut(heads * queries);
+    o.zip(log_sum_exp).enumerate().for_each(|(batch, (o, log_sum_exp))| {
+        with_scratch(forward::scratch_len(sizes), |memory| {
+            arch.dispatch(Forward { sizes, batch, qkv, o, o_layout, log_sum_exp, memory });
+        });
+    });
+}
+
+/// Writes the gradients of queries, keys and values, given those of the output and the log-sum-exps that
+/// [`forward()`] wrote.
+///
+/// # Panics
+///
+/// If a slice is too short for the sizes: the caller has checked that.
+pub(crate) fn backward<T: Real>(
+    sizes: &Attention<T>,
+    qkv: [Heads<'_, T>; 3],
+    d_o: Heads<'_, T>,
+    log_sum_exp: &[T],
+    gradients: Gradients<'_, T>,
+) {
+    let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
+    if batch * heads * (queries + keys) * head_dim == 0 {
+        return;
+    }
+    if queries == 0 {
+        let [_, (dk, _), (dv, _)] = gradients;
+        dk.fill(T::ZERO);
+        dv.fill(T::ZERO);
+        return;
+    }
+    let arch = arch();
+    let layouts = gradients.each_ref().map(|(_, layout)| *layout);
+    let [dq, dk, dv] = gradients.map(|(data, layout)| data.par_chunks_mut(layout.batch_stride.max(1)));
+    dq.zip(dk).zip(dv).take(batch).enumerate().for_each(|(batch, ((dq, dk), dv))| {
+        let log_sum_exp = &log_sum_exp[batch * heads * queries..][..heads * queries];
+        let gradients = [dq, dk, dv];
+        with_scratch(backward::scratch_len(sizes), |memory| {
+            arch.dispatch(Backward { sizes, batch, qkv, d_o, log_sum_exp, gradients, layouts, memory });
+        });
+    });
+}
