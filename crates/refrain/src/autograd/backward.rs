@@ -168,6 +168,14 @@ impl Gradients<'_> {
         self.saved(self.saved.inputs[i].as_ref(), || format!("operand {i}"))
     }
 
+    /// Input `i` as it was; `None` if the operation did not save it.
+    pub(crate) fn input_if_saved(&self, i: usize) -> Result<Option<Tensor>> {
+        match &self.saved.inputs[i] {
+            None => Ok(None),
+            some => self.saved(some.as_ref(), || format!("operand {i}")).map(Some),
+        }
+    }
+
     /// Output `o` as it was, if the operation saved it.
     pub(crate) fn output(&self, o: usize) -> Result<Tensor> {
         self.saved(self.saved.outputs[o].as_ref(), || format!("result {o}"))

@@ -9,6 +9,4 @@ pub use check::gradcheck;
 pub use grad_mode::{is_grad_enabled, no_grad};
 
 pub(crate) use backward::Gradients;
-pub(crate) use node::{
-    Differentiable, History, Saves, check_destination, check_in_place, record, record_in_place,
-};
+pub(crate) use node::{Differentiable, History, Recording, Saves, check_destination, check_in_place, forget};

@@ -21,6 +21,11 @@ pub(crate) trait Differentiable: Send + Sync {
         Saves::default()
     }
 
+    /// Whether the output is the input's memory under another layout.
+    fn is_view(&self) -> bool {
+        false
+    }
+
     /// Turns the gradients of the outputs into gradients of the inputs.
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()>;
 }
@@ -161,35 +166,62 @@ fn is_recorded(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// Puts an operation on the tape, if one of its inputs needs a gradient. Outputs that are not
-/// floating-point are constants.
-pub(crate) fn record(function: impl Differentiable + 'static, inputs: &[&Tensor], outputs: &[Tensor]) {
-    if !is_recorded(inputs) || !outputs.iter().any(|t| t.dtype().is_float()) {
-        return;
-    }
-    let inputs_: SmallVec<[Input; 3]> = inputs
-        .iter()
-        .map(|t| Input { shape: t.shape().clone(), dtype: t.dtype(), edge: edge_of(t) })
-        .collect();
-    let needs: SmallVec<[bool; 4]> = inputs_.iter().map(|i| i.edge.is_some()).collect();
-    let saves = function.saves(&needs);
-    let keep = |set: u32, i: usize, t: &Tensor| (set >> i & 1 == 1).then(|| Saved::new(t));
-    let saved = SavedValues {
-        inputs: inputs.iter().enumerate().map(|(i, t)| keep(saves.inputs, i, t)).collect(),
-        outputs: outputs.iter().enumerate().map(|(o, t)| keep(saves.outputs, o, t)).collect(),
-    };
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let node = Arc::new(Node {
-        seq: NEXT.fetch_add(1, Ordering::Relaxed),
-        function: Box::new(function),
-        inputs: inputs_,
-        outputs: outputs.len(),
-        saved: Mutex::new(Some(saved)),
-    });
-    for (o, output) in outputs.iter().enumerate() {
-        if output.dtype().is_float() {
-            *output.history() = History::Output(node.clone(), o);
+/// An operation about to run that belongs on the tape, with its operands as they are before it runs:
+/// it may write over one of them, or over a value that it saves, which the watch then sees.
+pub(crate) struct Recording {
+    inputs: SmallVec<[Input; 3]>,
+    saves: Saves,
+    saved: SmallVec<[Option<Saved>; 3]>,
+}
+
+impl Recording {
+    /// Before the operation runs. `None` if none of its inputs needs a gradient.
+    pub(crate) fn begin(function: &impl Differentiable, inputs: &[&Tensor]) -> Option<Recording> {
+        if !is_recorded(inputs) {
+            return None;
         }
+        let operands: SmallVec<[Input; 3]> = inputs
+            .iter()
+            .map(|t| Input { shape: t.shape().clone(), dtype: t.dtype(), edge: edge_of(t) })
+            .collect();
+        let needs: SmallVec<[bool; 4]> = operands.iter().map(|i| i.edge.is_some()).collect();
+        let saves = function.saves(&needs);
+        let saved =
+            inputs.iter().enumerate().map(|(i, t)| (saves.inputs >> i & 1 == 1).then(|| Saved::new(t)));
+        let saved = saved.collect();
+        Some(Recording { inputs: operands, saves, saved })
+    }
+
+    /// After it ran: puts it on the tape. Outputs that are not floating-point are constants.
+    pub(crate) fn finish(self, function: impl Differentiable + 'static, outputs: &[Tensor]) {
+        let Recording { inputs, saves, saved } = self;
+        if !outputs.iter().any(|t| t.dtype().is_float()) {
+            return outputs.iter().for_each(forget);
+        }
+        let keep = |(o, t): (usize, &Tensor)| (saves.outputs >> o & 1 == 1).then(|| Saved::new(t));
+        let saved = SavedValues { inputs: saved, outputs: outputs.iter().enumerate().map(keep).collect() };
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let node = Arc::new(Node {
+            seq: NEXT.fetch_add(1, Ordering::Relaxed),
+            function: Box::new(function),
+            inputs,
+            outputs: outputs.len(),
+            saved: Mutex::new(Some(saved)),
+        });
+        for (o, output) in outputs.iter().enumerate() {
+            *output.history() = match output.dtype().is_float() {
+                true => History::Output(node.clone(), o),
+                false => History::Constant,
+            };
+        }
+    }
+}
+
+/// Says that `dst` was overwritten with values that need no gradient. Inside `no_grad` it stays what
+/// it is, so that a leaf that is updated in place remains one.
+pub(crate) fn forget(dst: &Tensor) {
+    if is_grad_enabled() {
+        *dst.history() = History::Constant;
     }
 }
 
@@ -204,35 +236,27 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Puts an operation on the tape whose results are tensors that may have been there before: from now
-/// on they are its results. A leaf, which only `no_grad` lets through to here, stays one.
-pub(crate) fn record_in_place(
-    function: impl Differentiable + 'static,
-    inputs: &[&Tensor],
-    outputs: &[Tensor],
-) {
-    for output in outputs {
-        let mut history = output.history();
-        if !matches!(&*history, History::Leaf(_)) {
-            *history = History::Constant;
-        }
-    }
-    record(function, inputs, outputs);
-}
-
-/// Checks beforehand that `record_in_place` will be possible.
+/// Whether an operation may write into `dst`, after which `dst` is its result on the tape.
 pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     if !is_grad_enabled() {
         return Ok(());
     }
-    if matches!(&*dst.history(), History::Leaf(_)) {
+    let (leaf, view) = match &*dst.history() {
+        History::Leaf(_) => (true, false),
+        History::Output(node, _) => (false, node.function.is_view()),
+        History::Constant => (false, false),
+    };
+    if leaf {
         return check_in_place(op, dst);
     }
     // Other views of the memory would not know where their values came from.
-    if is_recorded(inputs) && !dst.covers_storage() {
+    if view || is_recorded(inputs) && !dst.covers_storage() {
+        let what = if view { "the destination" } else { "an operand" };
         return Err(Error::Autograd {
             op,
-            message: "an operand requires a gradient, but the destination is a part of a larger tensor, which can't take part in the backward pass; write into a whole tensor, or run this inside no_grad".to_string(),
+            message: format!(
+                "{what} requires a gradient, but the destination is a view of another tensor, which can't take part in the backward pass; write into a whole tensor, or run this inside no_grad"
+            ),
         });
     }
     Ok(())

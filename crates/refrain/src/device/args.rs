@@ -69,10 +69,6 @@ impl<'a> HostArgs<'a> {
         self.launch.writes[o].0.dtype
     }
 
-    pub(crate) fn writes(&self) -> usize {
-        self.launch.writes.len()
-    }
-
     /// Whether the kernel adds to output `o` instead of replacing it.
     pub(crate) fn accumulate(&self, o: usize) -> bool {
         self.launch.writes[o].1 == Mode::Accumulate

@@ -8,9 +8,9 @@ use crate::device::cpu::numeric::Number;
 use crate::error::Result;
 use crate::tensor::{DType, Tensor};
 
-/// The same values in other memory.
+/// The same values in other memory, or added to what is there. Carries the name of the method.
 #[derive(Clone)]
-pub(crate) struct Copy;
+pub(crate) struct Copy(pub(crate) &'static str);
 
 /// The same values in another dtype.
 #[derive(Clone)]
@@ -26,6 +26,10 @@ impl NumberTile for Identity {
 
 impl Op for Copy {
     const NAME: &'static str = "copy";
+
+    fn name(&self) -> &'static str {
+        self.0
+    }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         Ok(Spec::like(x[0]).one())
@@ -116,7 +120,7 @@ impl Op for Cast {
 impl Tensor {
     /// The same values in new memory, row-major.
     pub fn copy(&self) -> Result<Tensor> {
-        apply(Copy, &[self])
+        apply(Copy("copy"), &[self])
     }
 
     /// This tensor if it is row-major without holes, else a copy that is.
@@ -126,7 +130,7 @@ impl Tensor {
 
     /// Copies the values of `source`, a tensor of the same shape and dtype, into the memory of this one.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
-        apply_into(Copy, &[source], self)
+        apply_into(Copy("copy_from"), &[source], self)
     }
 
     /// The values as another dtype: rounded to nearest (ties to even) where that is a float; cut off

@@ -3,6 +3,7 @@
 use super::{Op, Spec, Specs};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float};
+use crate::device::cpu::scratch::Scratch;
 use crate::error::Result;
 use crate::tensor::{Shape, Tensor};
 
@@ -33,7 +34,7 @@ impl Op for Fold {
         with_float!(args, args.write_dtype(0), T, R => {
             let x = args.read::<T>(0)?;
             let y = args.write::<T>(0)?;
-            let mut sum = vec![<R as Number>::ZERO; length];
+            let mut sum = Scratch::filled(length, <R as Number>::ZERO);
             for o in 0..outer {
                 for i in 0..inner {
                     sum.fill(R::ZERO);

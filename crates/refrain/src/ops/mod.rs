@@ -38,7 +38,7 @@ pub(crate) mod windows;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::autograd::{self, Differentiable, Gradients, Saves};
+use crate::autograd::{self, Differentiable, Gradients, Recording, Saves};
 use crate::device::{HostArgs, Kernel, Launch, Mode, Operand};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor};
@@ -195,8 +195,12 @@ pub(crate) fn apply<O: Op>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
 
 /// Runs an operation with new results.
 pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 2]>> {
-    let outputs = execute(&op, inputs, &[])?;
-    autograd::record(OnTape(op), inputs, &outputs);
+    let function = OnTape(op);
+    let recording = Recording::begin(&function, inputs);
+    let outputs = execute(&function.0, inputs, &[])?;
+    if let Some(recording) = recording {
+        recording.finish(function, &outputs);
+    }
     Ok(outputs)
 }
 
@@ -204,9 +208,16 @@ pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Te
 /// live on as saved values.
 pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     autograd::check_destination(op.name(), inputs, dst)?;
-    let mut outputs = execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
-    outputs[0] = dst.clone();
-    autograd::record_in_place(OnTape(op), inputs, &outputs);
+    let function = OnTape(op);
+    let recording = Recording::begin(&function, inputs);
+    let mut outputs = execute(&function.0, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
+    match recording {
+        Some(recording) => {
+            outputs[0] = dst.clone();
+            recording.finish(function, &outputs);
+        }
+        None => autograd::forget(dst),
+    }
     Ok(())
 }
 

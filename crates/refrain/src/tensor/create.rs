@@ -49,7 +49,7 @@ impl Tensor {
     /// One value everywhere, rounded to the dtype.
     pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         let out = Tensor::empty("full", &shape.into(), dtype, device)?;
-        out.fill(value)?;
+        out.fill_with("full", value)?;
         Ok(out)
     }
 
@@ -63,7 +63,7 @@ impl Tensor {
         Tensor::ones(self.shape(), self.dtype(), self.device())
     }
 
-    /// `start, start + step, ...` up to but without `end`: `ceil((end - start) / step)` values.
+    /// `start, start + step, ...` up to but without `end`: `ceil((end - start) / step)` values. For floats and integers.
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -80,6 +80,9 @@ impl Tensor {
                     "can't count from {start} to {end} by {step}; use finite numbers and a step other than 0"
                 ),
             ));
+        }
+        if dtype == DType::Bool {
+            return Err(Error::Unsupported { op: "arange", dtype, device: device.name() });
         }
         let out = Tensor::empty("arange", &Shape::from(n.max(0.0) as usize), dtype, device)?;
         crate::ops::apply_into(Arange { start, step, dtype, shape: out.shape().clone() }, &[], &out)?;

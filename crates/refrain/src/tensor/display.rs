@@ -2,51 +2,52 @@
 
 use std::fmt;
 
-use super::{DType, Tensor};
+use super::{DType, Element, Tensor};
+use crate::error::Result;
 
 /// Dimensions longer than this are shortened to their edges when the tensor is large.
 const EDGE: usize = 3;
 /// The largest tensor that is printed whole.
 const WHOLE: usize = 1000;
 
-/// How the elements of a tensor are written.
+/// How floating-point elements are written.
 enum Style {
     /// Digits after the point.
     Fixed(usize),
     /// Digits after the point, and an exponent.
     Scientific(usize),
-    Integer,
-    Bool,
 }
 
-fn style(dtype: DType, values: &[f64]) -> Style {
-    if dtype == DType::Bool {
-        return Style::Bool;
-    }
-    if !dtype.is_float() {
-        return Style::Integer;
-    }
-    let finite = values.iter().filter(|v| v.is_finite() && **v != 0.0).map(|v| v.abs());
-    let (low, high) = finite.fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
+/// As many digits as the value needing most, four at most.
+fn digits(values: impl Iterator<Item = f64>) -> usize {
+    let of = |v: f64| (0..4).find(|&d| (v * 10f64.powi(d) - (v * 10f64.powi(d)).round()).abs() < 1e-6);
+    values.map(|v| of(v).unwrap_or(4) as usize).max().unwrap_or(0)
+}
+
+fn style(values: &[f64]) -> Style {
+    let finite = || values.iter().copied().filter(|v| v.is_finite());
+    let sizes = finite().filter(|v| *v != 0.0).map(f64::abs);
+    let (low, high) = sizes.fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
     if high >= 1e8 || (low < 1e-4 && high > 0.0) || (high > 0.0 && high / low > 1e3 && low < 1e-3) {
-        return Style::Scientific(4);
+        let significand =
+            |v: f64| format!("{v:e}").split('e').next().and_then(|m| m.parse().ok()).unwrap_or(v);
+        return Style::Scientific(digits(finite().map(significand)));
     }
-    // As many digits as the value needing most, four at most.
-    let digits = |v: &f64| {
-        (0..4).find(|&d| (v * 10f64.powi(d) - (v * 10f64.powi(d)).round()).abs() < 1e-6).unwrap_or(4) as usize
-    };
-    Style::Fixed(values.iter().filter(|v| v.is_finite()).map(digits).max().unwrap_or(0))
+    Style::Fixed(digits(finite()))
 }
 
 fn text(style: &Style, v: f64) -> String {
-    match style {
-        Style::Bool => (v != 0.0).to_string(),
-        Style::Integer => format!("{v}"),
+    let point = |d: usize| if d == 0 { "." } else { "" };
+    match *style {
         _ if v.is_nan() => "nan".to_string(),
         _ if v.is_infinite() => if v > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Style::Fixed(0) => format!("{v:.0}."),
-        Style::Fixed(d) => format!("{v:.d$}"),
-        Style::Scientific(d) => format!("{v:.d$e}"),
+        Style::Fixed(d) => format!("{v:.d$}{}", point(d)),
+        Style::Scientific(d) => {
+            let text = format!("{v:.d$e}");
+            let (significand, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            let exponent: i32 = exponent.parse().unwrap_or(0);
+            format!("{significand}{}e{}{:02}", point(d), if exponent < 0 { '-' } else { '+' }, exponent.abs())
+        }
     }
 }
 
@@ -59,16 +60,29 @@ fn shown(n: usize, shorten: bool) -> Vec<Option<usize>> {
 }
 
 /// Reads the shown part of a tensor: nested rows of the last dimension, in order.
-fn cells(t: &Tensor, shorten: bool) -> crate::Result<Vec<f64>> {
+fn cells<T: Element>(t: &Tensor, shorten: bool) -> Result<Vec<T>> {
+    if !shorten {
+        return t.to_dtype(T::DTYPE)?.to_vec();
+    }
     if t.rank() == 0 {
-        // Integers beyond 2^53 lose digits on the way through f64; they are shown so.
-        return t.to_dtype(DType::F64)?.to_vec();
+        return Ok(vec![t.to_dtype(T::DTYPE)?.to_scalar()?]);
     }
     let mut out = Vec::new();
     for i in shown(t.dims()[0], shorten).into_iter().flatten() {
-        out.extend(cells(&t.select(0, i)?, shorten)?);
+        out.extend(cells::<T>(&t.select(0, i)?, shorten)?);
     }
     Ok(out)
+}
+
+fn texts(t: &Tensor, shorten: bool) -> Result<Vec<String>> {
+    if !t.dtype().is_float() {
+        let values = cells::<i64>(t, shorten)?;
+        let text = |v: &i64| if t.dtype() == DType::Bool { (*v != 0).to_string() } else { v.to_string() };
+        return Ok(values.iter().map(text).collect());
+    }
+    let values = cells::<f64>(t, shorten)?;
+    let style = style(&values);
+    Ok(values.iter().map(|&v| text(&style, v)).collect())
 }
 
 fn write_block(
@@ -87,11 +101,12 @@ fn write_block(
     for (k, i) in shown(n, shorten).into_iter().enumerate() {
         match (k > 0, rest.is_empty()) {
             (true, true) => {
-                f.write_str(", ")?;
                 column += 2 + width;
                 if column > 76 {
-                    write!(f, "\n{:1$}", "", indent + 1)?;
+                    write!(f, ",\n{:1$}", "", indent + 1)?;
                     column = indent + 1;
+                } else {
+                    f.write_str(", ")?;
                 }
             }
             (true, false) => write!(f, ",{:\n<1$}{2:3$}", "", rest.len(), "", indent + 1)?,
@@ -106,7 +121,7 @@ fn write_block(
 }
 
 impl fmt::Display for Tensor {
-    /// The values as NumPy prints them, dtype and shape in a last line where they are not evident.
+    /// The values as NumPy prints them (with four digits at most), then dtype and shape.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -116,12 +131,13 @@ impl fmt::Display for Tensor {
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shorten = self.numel() > WHOLE;
-        let values = match crate::no_grad(|| cells(&self.detach(), shorten)) {
-            Ok(values) => values,
+        let texts = match crate::no_grad(|| texts(&self.detach(), shorten)) {
+            Ok(texts) => texts,
             Err(e) => return write!(f, "<{} {}: {e}>", self.dtype(), self.shape()),
         };
-        let style = style(self.dtype(), &values);
-        let texts: Vec<String> = values.iter().map(|&v| text(&style, v)).collect();
+        if texts.is_empty() {
+            return write!(f, "[] {} {}", self.dtype(), self.shape());
+        }
         let width = texts.iter().map(String::len).max().unwrap_or(0);
         let mut next = texts.into_iter();
         let mut next = || next.next().unwrap_or_default();

@@ -88,7 +88,7 @@ mod sealed {
 
 /// A host type that a tensor can be made from and read into.
 ///
-/// Implemented for `f64`, `f32`, [`f16`], [`bf16`], `i64`, `i32`, `u8` and `bool`.
+/// Implemented for `f64`, `f32`, [`struct@f16`], [`struct@bf16`], `i64`, `i32`, `u8` and `bool`.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + Default + fmt::Debug + 'static {
     /// The dtype whose elements have this host type.
     const DTYPE: DType;

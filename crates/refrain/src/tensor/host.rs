@@ -69,7 +69,7 @@ impl Tensor {
         crate::autograd::check_in_place(OP, self)?;
         if !self.is_contiguous() {
             let staged = Tensor::from_slice(values, self.shape(), self.device())?;
-            return self.copy_from(&staged);
+            return crate::ops::apply_into(crate::ops::copy::Copy(OP), &[&staged], self);
         }
         let offset = self.layout().offset() * size_of::<T>();
         self.device().upload(OP, T::as_bytes(values), self.storage(), offset)

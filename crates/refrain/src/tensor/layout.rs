@@ -189,7 +189,8 @@ impl Layout {
     pub(crate) fn narrow(&self, axis: usize, start: usize, len: usize) -> Layout {
         let mut out = self.clone();
         out.shape.dims_mut()[axis] = len;
-        if len > 0 {
+        // Without elements there is no first one to point at.
+        if out.numel() > 0 {
             out.offset += start * self.strides[axis];
         }
         out
@@ -231,7 +232,8 @@ impl Layout {
         let mut out = self.clone();
         out.shape.dims_mut()[axis] = (self.shape[axis] - size) / step + 1;
         out.shape.dims_mut().push(size);
-        out.strides[axis] *= step;
+        // A single window takes no step.
+        out.strides[axis] = self.strides[axis].saturating_mul(step);
         out.strides.push(self.strides[axis]);
         out
     }

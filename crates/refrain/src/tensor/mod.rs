@@ -15,7 +15,7 @@ pub(crate) use layout::{Layout, row_major};
 pub use shape::{Axes, Shape};
 pub(crate) use shape::{Dims, resolve_axis};
 
-use crate::autograd::{Differentiable, History};
+use crate::autograd::{Differentiable, History, Recording};
 use crate::device::{Device, Operand, Storage};
 use crate::error::{Error, Result};
 
@@ -132,7 +132,9 @@ impl Tensor {
     /// The same memory under another layout, with the view in the tape.
     pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
         let out = Tensor::from_parts(self.0.storage.clone(), layout, self.0.dtype);
-        crate::autograd::record(view, &[self], std::slice::from_ref(&out));
+        if let Some(recording) = Recording::begin(&view, &[self]) {
+            recording.finish(view, std::slice::from_ref(&out));
+        }
         out
     }
 

@@ -37,9 +37,9 @@ impl Shape {
         self.0.len()
     }
 
-    /// How many elements a tensor of this shape has (1 for a scalar).
+    /// How many elements a tensor of this shape has (1 for a scalar; at most `usize::MAX`).
     pub fn numel(&self) -> usize {
-        self.0.iter().product()
+        self.0.iter().fold(1, |n, &d| n.saturating_mul(d))
     }
 
     pub(crate) fn dims_mut(&mut self) -> &mut Dims {
@@ -142,6 +142,9 @@ impl FromIterator<usize> for Shape {
 /// The axis that `axis` names in a tensor of `rank` dimensions; negative ones count from the end.
 pub(crate) fn resolve_axis(op: &'static str, axis: isize, rank: usize) -> Result<usize> {
     let resolved = if axis < 0 { axis + rank as isize } else { axis };
+    if rank == 0 {
+        return Err(Error::invalid(op, format!("axis {axis} of a scalar, which has no axes")));
+    }
     if resolved < 0 || resolved >= rank as isize {
         return Err(Error::invalid(
             op,

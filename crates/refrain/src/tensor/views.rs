@@ -35,6 +35,10 @@ impl Differentiable for View {
         }
     }
 
+    fn is_view(&self) -> bool {
+        true
+    }
+
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let grad = g.grad()?.clone();
         match self {

@@ -1,6 +1,8 @@
 //! Working memory of the CPU's kernels, kept by each thread between calls.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,16 +17,63 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `f` with `len` elements of working memory of unspecified content.
+/// `len` elements of working memory, which the thread keeps for the next use when this is dropped.
 ///
 /// Memory is allocated only when a thread asks for more than ever before at the same depth of nesting.
-pub fn with_scratch<T: Pod, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
-    let lines = (len * size_of::<T>()).div_ceil(size_of::<CacheLine>());
-    let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    if buffer.len() < lines {
-        buffer.resize(lines, CacheLine::zeroed());
+pub struct Scratch<T> {
+    lines: Vec<CacheLine>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod> Scratch<T> {
+    /// Working memory of unspecified content.
+    pub fn new(len: usize) -> Scratch<T> {
+        let count = (len * size_of::<T>()).div_ceil(size_of::<CacheLine>());
+        let mut lines = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        if lines.len() < count {
+            lines.resize(count, CacheLine::zeroed());
+        }
+        Scratch { lines, len, element: PhantomData }
     }
-    let result = f(&mut bytemuck::cast_slice_mut(&mut buffer[..lines])[..len]);
-    FREE.with_borrow_mut(|free| free.push(buffer));
-    result
+
+    /// Working memory filled with one value.
+    pub fn filled(len: usize, value: T) -> Scratch<T> {
+        let mut scratch = Scratch::new(len);
+        scratch.fill(value);
+        scratch
+    }
+
+    /// Working memory that holds what an iterator gives, `len` elements at most.
+    pub fn collect(len: usize, from: impl Iterator<Item = T>) -> Scratch<T> {
+        let mut scratch = Scratch::new(len);
+        scratch.iter_mut().zip(from).for_each(|(to, v)| *to = v);
+        scratch
+    }
+}
+
+impl<T: Pod> Deref for Scratch<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &bytemuck::cast_slice(&self.lines)[..self.len]
+    }
+}
+
+impl<T: Pod> DerefMut for Scratch<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+    }
+}
+
+impl<T> Drop for Scratch<T> {
+    fn drop(&mut self) {
+        let lines = std::mem::take(&mut self.lines);
+        // A thread that ends has no more use for it.
+        let _ = FREE.try_with(|free| free.borrow_mut().push(lines));
+    }
+}
+
+/// Calls `f` with `len` elements of working memory of unspecified content.
+pub fn with_scratch<T: Pod, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
+    f(&mut Scratch::new(len))
 }

@@ -9,7 +9,7 @@
 use std::sync::OnceLock;
 
 use bytemuck::Pod;
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Arch, Simd};
 
 /// The instructions that kernels are run with: the best that the machine has, unless the environment
 /// variable `REFRAIN_CPU` asks for less with `avx2` or `scalar`.
@@ -21,20 +21,6 @@ pub(crate) fn arch() -> Arch {
         Ok("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
         _ => Arch::new(),
     })
-}
-
-/// How many elements of type `T` a register has.
-pub(crate) fn lanes<T: Vectors>(arch: Arch) -> usize {
-    struct Lanes<T>(std::marker::PhantomData<T>);
-    impl<T: Vectors> WithSimd for Lanes<T> {
-        type Output = usize;
-
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, _simd: S) -> usize {
-            T::lanes::<S>()
-        }
-    }
-    arch.dispatch(Lanes::<T>(std::marker::PhantomData))
 }
 
 /// Runs a closure compiled for the best instructions that the machine has.
@@ -85,10 +71,6 @@ pub(crate) trait Vectors:
     fn max_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// `e^x`, lane by lane, for `x` up to 88; 0 where the result is subnormal in `f32`.
     fn exp_vectors<S: Simd>(simd: S, x: Self::Vector<S>) -> Self::Vector<S>;
-    /// The sum of the lanes.
-    fn sum_lanes<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
-    /// The largest lane.
-    fn max_lane<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
     /// The slice as whole registers and the rest.
     fn as_vectors<S: Simd>(slice: &[Self]) -> (&[Self::Vector<S>], &[Self]);
     /// The slice as whole registers and the rest, to write to.
@@ -137,8 +119,6 @@ real! {
     mul_vectors(a: S::f32s, b: S::f32s) -> S::f32s = mul_f32s;
     max_vectors(a: S::f32s, b: S::f32s) -> S::f32s = max_f32s;
     mul_add(a: S::f32s, b: S::f32s, c: S::f32s) -> S::f32s = mul_add_e_f32s;
-    sum_lanes(x: S::f32s) -> Self = reduce_sum_f32s;
-    max_lane(x: S::f32s) -> Self = reduce_max_f32s;
     load_partial(slice: &[Self]) -> S::f32s = partial_load_f32s;
 }
 
@@ -149,7 +129,5 @@ real! {
     mul_vectors(a: S::f64s, b: S::f64s) -> S::f64s = mul_f64s;
     max_vectors(a: S::f64s, b: S::f64s) -> S::f64s = max_f64s;
     mul_add(a: S::f64s, b: S::f64s, c: S::f64s) -> S::f64s = mul_add_e_f64s;
-    sum_lanes(x: S::f64s) -> Self = reduce_sum_f64s;
-    max_lane(x: S::f64s) -> Self = reduce_max_f64s;
     load_partial(slice: &[Self]) -> S::f64s = partial_load_f64s;
 }

@@ -1,22 +1,27 @@
 //! Operands of kernels that compute in f32 or f64 only: f16 and bf16 pass through f32 copies.
 
-use std::borrow::Cow;
-
 use super::numeric::{Real, Stored};
+use super::scratch::Scratch;
 
 /// Elements in the arithmetic's type: the operand itself, or a copy of a narrower one.
-pub(crate) struct Widened<'a, R: Clone>(Cow<'a, [R]>);
+pub(crate) enum Widened<'a, R> {
+    Same(&'a [R]),
+    Copy(Scratch<R>),
+}
 
 impl<'a, R: Real> Widened<'a, R> {
     pub(crate) fn of<T: Stored>(x: &'a [T]) -> Widened<'a, R> {
-        Widened(match R::same(x) {
-            Some(same) => Cow::Borrowed(same),
-            None => Cow::Owned(x.iter().map(|v| v.to()).collect()),
-        })
+        match R::same(x) {
+            Some(same) => Widened::Same(same),
+            None => Widened::Copy(Scratch::collect(x.len(), x.iter().map(|v| v.to()))),
+        }
     }
 
     pub(crate) fn get(&self) -> &[R] {
-        &self.0
+        match self {
+            Widened::Same(same) => same,
+            Widened::Copy(copy) => copy,
+        }
     }
 }
 
@@ -26,8 +31,11 @@ pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnO
     if let Some(same) = R::same_mut(y) {
         return f(same);
     }
-    let mut wide: Vec<R> = if keep { y.iter().map(|v| v.to()).collect() } else { vec![R::ZERO; y.len()] };
+    let mut wide = Scratch::filled(y.len(), R::ZERO);
+    if keep {
+        wide.iter_mut().zip(&*y).for_each(|(w, v)| *w = v.to());
+    }
     let out = f(&mut wide);
-    y.iter_mut().zip(wide).for_each(|(y, w)| *y = T::from_number(w));
+    y.iter_mut().zip(&*wide).for_each(|(y, &w)| *y = T::from_number(w));
     out
 }

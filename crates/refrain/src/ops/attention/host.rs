@@ -59,10 +59,10 @@ pub(super) fn backward(scale: f64, causal: bool, args: &HostArgs<'_>) -> Result<
 fn backward_of<T: Stored, R: Real>(scale: f64, causal: bool, args: &HostArgs<'_>) -> Result<()> {
     let sizes = sizes::<R>(args, scale, causal);
     let read = |i: usize| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?));
-    let x = [read(0)?, read(1)?, read(2)?, read(3)?, read(4)?];
+    let x = [read(0)?, read(1)?, read(2)?, read(3)?];
     let qkv = [0, 1, 2].map(|i| heads(args, i, x[i].get()));
-    let (o, d_o) = (heads(args, 3, x[3].get()), heads(args, 4, x[4].get()));
-    let sums = args.read::<R>(5)?;
+    let d_o = heads(args, 3, x[3].get());
+    let sums = args.read::<R>(4)?;
     let places = [0, 1, 2].map(|o| row_major(args.write_shape(o)));
     let (dq, dk, dv) = (args.write::<T>(0)?, args.write::<T>(1)?, args.write::<T>(2)?);
     narrow(dq, false, |dq| {

@@ -39,18 +39,18 @@ impl Op for Attention {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        Saves::default().input(0).input(1).input(2).output(0).output(1)
+        Saves::default().input(0).input(1).input(2).output(1)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let Some(grad) = g.grad_of(0).cloned() else { return Ok(()) };
-        let saved = [g.input(0)?, g.input(1)?, g.input(2)?, g.output(0)?, g.output(1)?];
-        let [q, k, v, o, sums] = &saved;
-        g.emit(&[0, 1, 2], AttentionBackward(*self), &[q, k, v, o, &grad, sums])
+        let saved = [g.input(0)?, g.input(1)?, g.input(2)?, g.output(1)?];
+        let [q, k, v, sums] = &saved;
+        g.emit(&[0, 1, 2], AttentionBackward(*self), &[q, k, v, &grad, sums])
     }
 }
 
-/// The gradients by queries, keys and values; of operands `q, k, v, o, do` and the log-sum-exps.
+/// The gradients by queries, keys and values; of operands `q, k, v, do` and the log-sum-exps.
 #[derive(Clone)]
 struct AttentionBackward(Attention);
 

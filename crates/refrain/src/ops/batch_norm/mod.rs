@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::layer_norm::{check_eps, check_parameter, statistics};
 use super::reduce::Extent;
 use super::{Dest, OnTape, Op, Spec, Specs, execute};
-use crate::autograd::{self, Gradients, Saves};
+use crate::autograd::{self, Gradients, Recording, Saves};
 use crate::device::{HostArgs, Mode};
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, resolve_axis};
@@ -135,12 +135,17 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
             dests.push(Dest::Into(running.detach(), Mode::Replace));
         }
     }
-    let mut outputs = execute(&op, &inputs, &dests)?;
+    let function = OnTape(op);
+    let recording = Recording::begin(&function, &inputs);
+    let mut outputs = execute(&function.0, &inputs, &dests)?;
     if let Some(dst) = dst {
         outputs[0] = dst.clone();
     }
     outputs.truncate(3);
-    autograd::record_in_place(OnTape(op), &inputs, &outputs);
+    match recording {
+        Some(recording) => recording.finish(function, &outputs),
+        None => autograd::forget(&outputs[0]),
+    }
     Ok(outputs.swap_remove(0))
 }
 

@@ -4,7 +4,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_dtypes};
+use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::HostArgs;
 use crate::error::{Error, Result};
@@ -127,20 +127,15 @@ impl Op for Binary {
                 if g.needs(1) { g.add(1, grad.neg()?) } else { Ok(()) }
             }
             _ => {
+                // An operand that the derivative does not read was not saved: the other stands in for it.
+                let (a, b) = (g.input_if_saved(0)?, g.input_if_saved(1)?);
+                let Some((a, b)) = a.clone().or(b.clone()).zip(b.or(a)) else {
+                    return Err(Error::internal(self.label(), "no operand was saved"));
+                };
                 for i in 0..2 {
-                    if !g.needs(i) {
-                        continue;
+                    if g.needs(i) {
+                        g.emit(&[i], BinaryBackward { op: *self, by: i }, &[&a, &b, &grad])?;
                     }
-                    // Operands that the derivative does not read stand in for each other.
-                    let saved = [g.input(0), g.input(1)];
-                    let either = saved.iter().flatten().next().cloned();
-                    let pick = |t: &Result<Tensor>| match (t, &either) {
-                        (Ok(t), _) => Ok(t.clone()),
-                        (Err(Error::Internal { .. }), Some(other)) => Ok(other.clone()),
-                        (Err(e), _) => Err(e.clone()),
-                    };
-                    let (a, b) = (pick(&saved[0])?, pick(&saved[1])?);
-                    g.emit(&[i], BinaryBackward { op: *self, by: i }, &[&a, &b, &grad])?;
                 }
                 Ok(())
             }
@@ -334,11 +329,16 @@ methods! {
 }
 
 macro_rules! reversed {
-    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident, $into:ident => $op:ident;)*) => {
         impl Tensor {$(
             $(#[$doc])*
             pub fn $name(&self, scalar: f64) -> Result<Tensor> {
                 apply(WithScalar { op: Binary::$op, scalar, reverse: true }, &[self])
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst` (which may be this tensor).")]
+            pub fn $into(&self, scalar: f64, dst: &Tensor) -> Result<()> {
+                apply_into(WithScalar { op: Binary::$op, scalar, reverse: true }, &[self], dst)
             }
         )*}
     };
@@ -346,11 +346,11 @@ macro_rules! reversed {
 
 reversed! {
     /// `scalar - x`. For floats and integers.
-    scalar_sub => Sub;
+    scalar_sub, scalar_sub_into => Sub;
     /// `scalar / x`. For floats and integers.
-    scalar_div => Div;
+    scalar_div, scalar_div_into => Div;
     /// `scalar` to the power of `x`. For floats and integers.
-    scalar_pow => Pow;
+    scalar_pow, scalar_pow_into => Pow;
 }
 
 impl Tensor {
@@ -370,22 +370,23 @@ impl Tensor {
     /// Where this tensor requires a gradient, unless inside [`crate::no_grad`]; and as for every destination:
     /// `Error::Aliased` if `other` overlaps it otherwise than element for element.
     pub fn add_assign(&self, other: &Tensor) -> Result<()> {
-        accumulate_into(Copy, &[&other.broadcast_to(self.shape())?], self)
+        const OP: &str = "add_assign";
+        accumulate_into(Copy(OP), &[&self.second_operand(OP, other)?], self)
     }
 
     /// Subtracts `other` (broadcast to this shape) in place, outside the tape.
     pub fn sub_assign(&self, other: &Tensor) -> Result<()> {
-        self.assign(Binary::Sub, other)
+        self.assign("sub_assign", Binary::Sub, other)
     }
 
     /// Multiplies by `other` (broadcast to this shape) in place, outside the tape.
     pub fn mul_assign(&self, other: &Tensor) -> Result<()> {
-        self.assign(Binary::Mul, other)
+        self.assign("mul_assign", Binary::Mul, other)
     }
 
     /// Divides by `other` (broadcast to this shape) in place, outside the tape.
     pub fn div_assign(&self, other: &Tensor) -> Result<()> {
-        self.assign(Binary::Div, other)
+        self.assign("div_assign", Binary::Div, other)
     }
 
     /// Multiplies by a number in place, outside the tape.
@@ -400,8 +401,27 @@ impl Tensor {
         crate::no_grad(|| self.add_scalar_into(scalar, self))
     }
 
-    fn assign(&self, op: Binary, other: &Tensor) -> Result<()> {
-        crate::autograd::check_in_place(op.label(), self)?;
-        crate::no_grad(|| apply_into(op, &[self, &other.broadcast_to(self.shape())?], self))
+    fn assign(&self, name: &'static str, op: Binary, other: &Tensor) -> Result<()> {
+        let other = self.second_operand(name, other)?;
+        crate::autograd::check_in_place(name, self)?;
+        crate::no_grad(|| apply_into(op, &[self, &other], self))
+    }
+
+    /// `other` as a view of this tensor's shape, for an operation that changes this tensor.
+    fn second_operand(&self, op: &'static str, other: &Tensor) -> Result<Tensor> {
+        check_devices(op, &[self, other])?;
+        check_dtypes(op, self, other)?;
+        if self.dtype() == DType::Bool {
+            return Err(self.unsupported(op));
+        }
+        if &Shape::broadcast(op, self.shape(), other.shape())? != self.shape() {
+            return Err(Error::shapes(
+                op,
+                self.shape(),
+                other.shape(),
+                "the second must broadcast to the first, which keeps its shape",
+            ));
+        }
+        other.detach().broadcast_to(self.shape())
     }
 }

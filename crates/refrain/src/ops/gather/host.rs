@@ -2,7 +2,7 @@
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
-use crate::device::cpu::parallel;
+use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
 use crate::ops::positions::{check_range, unravel};
 use crate::tensor::{DType, Dims, Shape, row_major};
@@ -86,7 +86,7 @@ struct Plan {
     /// Rows of a block of the index along the axis.
     rows: usize,
     /// Where the elements of such a row lie after the axis, in the tensor.
-    inner: Vec<usize>,
+    inner: Scratch<usize>,
 }
 
 impl Plan {
@@ -99,7 +99,7 @@ impl Plan {
             block: to[axis..].iter().product(),
             stride: to[axis + 1..].iter().product(),
             rows: index[axis],
-            inner: (0..after.iter().product()).map(place).collect(),
+            inner: Scratch::collect(after.iter().product(), (0..after.iter().product()).map(place)),
         }
     }
 
@@ -120,9 +120,9 @@ impl Plan {
             match N::same_mut(y) {
                 Some(y) => self.add_block(index, source, y),
                 None => {
-                    let mut sum: Vec<N> = y.iter().map(|v| v.to()).collect();
+                    let mut sum = Scratch::<N>::collect(y.len(), y.iter().map(|v| v.to()));
                     self.add_block(index, source, &mut sum);
-                    y.iter_mut().zip(sum).for_each(|(y, v)| *y = T::from_number(v));
+                    y.iter_mut().zip(&*sum).for_each(|(y, &v)| *y = T::from_number(v));
                 }
             }
         });
@@ -131,7 +131,7 @@ impl Plan {
     fn add_block<T: Stored, N: Number>(&self, index: &[i64], source: &[T], y: &mut [N]) {
         let width = self.inner.len();
         for (index, source) in index.chunks_exact(width).zip(source.chunks_exact(width)) {
-            for ((&i, s), inner) in index.iter().zip(source).zip(&self.inner) {
+            for ((&i, s), inner) in index.iter().zip(source).zip(&*self.inner) {
                 let y = &mut y[i as usize * self.stride + inner];
                 *y = y.plus(s.to());
             }

@@ -2,7 +2,7 @@
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
-use crate::device::cpu::{parallel, simd::simd};
+use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
 
 /// Elements that are transformed with one piece of working memory.
@@ -17,9 +17,9 @@ pub(super) fn transform(args: &HostArgs<'_>) -> Result<()> {
         let scale = R::c(1.0 / (n as f64).sqrt());
         parallel::pieces(args.write::<T>(0)?, piece, |i, y| {
             let from = x.map_or(&*y, |x| &x[i * piece..][..y.len()]);
-            let mut rows: Vec<R> = from.iter().map(|v| v.to()).collect();
+            let mut rows = Scratch::<R>::collect(from.len(), from.iter().map(|v| v.to()));
             rows.chunks_exact_mut(n).for_each(butterflies);
-            for (y, &v) in y.iter_mut().zip(&rows) {
+            for (y, &v) in y.iter_mut().zip(&*rows) {
                 let v = v * scale;
                 *y = T::from_number(if accumulate { y.to::<R>() + v } else { v });
             }

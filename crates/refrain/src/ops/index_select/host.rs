@@ -2,7 +2,7 @@
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
-use crate::device::cpu::{parallel, simd::simd};
+use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
 use crate::ops::positions::check_range;
 use crate::tensor::Shape;
@@ -34,17 +34,17 @@ pub(super) fn select(axis: usize, args: &HostArgs<'_>) -> Result<()> {
 /// Which entries of an index name each slice, in their order.
 struct Sorted {
     /// The entries that name slice `i` stand in `entries[ends[i - 1]..ends[i]]`.
-    ends: Vec<usize>,
-    entries: Vec<usize>,
+    ends: Scratch<usize>,
+    entries: Scratch<usize>,
 }
 
 impl Sorted {
     fn new(index: &[i64], size: usize) -> Sorted {
-        let mut ends = vec![0; size + 1];
+        let mut ends = Scratch::filled(size + 1, 0usize);
         index.iter().for_each(|&i| ends[i as usize + 1] += 1);
         (0..size).for_each(|i| ends[i + 1] += ends[i]);
         // Each entry moves the beginning of its slice's places, which thereby become the ends.
-        let mut entries = vec![0; index.len()];
+        let mut entries = Scratch::filled(index.len(), 0usize);
         for (entry, &i) in index.iter().enumerate() {
             entries[ends[i as usize]] = entry;
             ends[i as usize] += 1;

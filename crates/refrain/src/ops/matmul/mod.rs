@@ -14,6 +14,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, narrow};
 use crate::error::{Error, Result};
+use crate::ops::copy::Copy;
 use crate::tensor::{Dims, Layout, Shape, Tensor};
 
 /// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
@@ -138,21 +139,48 @@ fn prepare(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((a.broadcast_to(full(ma))?, b.broadcast_to(full(mb))?))
 }
 
+/// A product in which one operand or both are vectors, as the matrices that they stand for.
+fn vectors(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let (row, column) = (a.rank() == 1, b.rank() == 1);
+    if a.dims().last() != b.dims().iter().nth_back(usize::from(!column)) {
+        return Err(Error::shapes(
+            Matmul::NAME,
+            a.shape(),
+            b.shape(),
+            "a vector on the left is as long as the matrices have rows, on the right as they have columns",
+        ));
+    }
+    let a = if row { a.unsqueeze(0)? } else { a.clone() };
+    let b = if column { b.unsqueeze(1)? } else { b.clone() };
+    let product = a.matmul(&b)?;
+    let product = if column { product.squeeze(-1)? } else { product };
+    if row { product.squeeze(if column { -1 } else { -2 }) } else { Ok(product) }
+}
+
 impl Tensor {
     /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
     ///
     /// Leading dimensions broadcast. Operands may have any strides: a transposed one is not copied.
     /// For floats; f16 and bf16 are multiplied and summed in f32.
     ///
+    /// A vector `[k]` stands for one row on the left and for one column on the right, which the result
+    /// goes without: two vectors give a scalar.
+    ///
     /// # Errors
-    /// If an operand has fewer than two dimensions, or the inner sizes differ.
+    /// If an operand is a scalar, or the inner sizes differ.
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
+        if self.rank() == 1 || other.rank() == 1 {
+            return vectors(self, other);
+        }
         let (a, b) = prepare(self, other)?;
         apply(Matmul, &[&a, &b])
     }
 
     /// [`Tensor::matmul`] into the memory of `dst`.
     pub fn matmul_into(&self, other: &Tensor, dst: &Tensor) -> Result<()> {
+        if self.rank() == 1 || other.rank() == 1 {
+            return apply_into(Copy(Matmul::NAME), &[&vectors(self, other)?], dst);
+        }
         let (a, b) = prepare(self, other)?;
         apply_into(Matmul, &[&a, &b], dst)
     }

@@ -9,22 +9,22 @@ use crate::error::Result;
 use crate::ops::rows;
 use crate::tensor::DType;
 
-/// `scale * sum` over the middle of `extent`.
-pub(super) fn sum(args: &HostArgs<'_>, extent: Extent, scale: f64) -> Result<()> {
+/// The sum over the middle of `extent`, divided by `divisor`.
+pub(super) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
     match args.read_dtype(0) {
-        DType::F64 => sum_of::<f64, f64, f64>(args, extent, scale),
-        DType::F32 => sum_of::<f32, f32, f32>(args, extent, scale),
-        DType::F16 => sum_of::<half::f16, half::f16, f32>(args, extent, scale),
-        DType::BF16 => sum_of::<half::bf16, half::bf16, f32>(args, extent, scale),
-        other => with_stored!(other, T => sum_of::<T, i64, i64>(args, extent, scale)),
+        DType::F64 => sum_of::<f64, f64, f64>(args, extent, divisor),
+        DType::F32 => sum_of::<f32, f32, f32>(args, extent, divisor),
+        DType::F16 => sum_of::<half::f16, half::f16, f32>(args, extent, divisor),
+        DType::BF16 => sum_of::<half::bf16, half::bf16, f32>(args, extent, divisor),
+        other => with_stored!(other, T => sum_of::<T, i64, i64>(args, extent, divisor)),
     }
 }
 
-fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, scale: f64) -> Result<()> {
+fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
     let (x, y, accumulate) = (args.read::<T>(0)?, args.write::<U>(0)?, args.accumulate(0));
-    let scale = N::from_f64(scale);
+    let divisor = N::from_f64(divisor);
     let store = |to: &mut U, sum: N| {
-        let v = sum.times(scale);
+        let v = sum.over(divisor);
         *to = U::from_number(if accumulate { to.to::<N>().plus(v) } else { v });
     };
     if extent.n == 0 {

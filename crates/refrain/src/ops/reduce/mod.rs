@@ -151,7 +151,7 @@ impl Op for Reduce {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         match self.kind {
             Kind::Sum => host::sum(args, self.extent, 1.0),
-            Kind::Mean => host::sum(args, self.extent, 1.0 / self.extent.n as f64),
+            Kind::Mean => host::sum(args, self.extent, self.extent.n as f64),
             Kind::Max | Kind::Min => host::extreme(args, self.extent, self.kind == Kind::Max),
             Kind::Var { correction } => host::var(args, self.extent, correction),
             Kind::ArgMax | Kind::ArgMin => host::arg_extreme(args, self.extent, self.kind == Kind::ArgMax),
@@ -176,7 +176,7 @@ impl Op for Reduce {
         let dy = g.grad()?.clone();
         match self.kind {
             Kind::Sum => g.add(0, spread(&dy)?),
-            Kind::Mean => g.add(0, spread(&dy.mul_scalar(1.0 / self.extent.n as f64)?)?),
+            Kind::Mean => g.add(0, spread(&dy.div_scalar(self.extent.n as f64)?)?),
             Kind::Var { correction } => {
                 let scale = 2.0 / self.extent.n.saturating_sub(correction) as f64;
                 let (x, mean) = (g.input(0)?, spread(&g.output(1)?)?);

@@ -92,7 +92,7 @@ impl FloatTile for Forward {
                 } else if x < zero {
                     -one
                 } else {
-                    x
+                    zero
                 }
             }),
             Unary::Exp => map(x, y, |x| x.exp()),
@@ -153,7 +153,7 @@ impl FloatTile for Backward {
             Unary::Erf => map2(v, dy, dx, |x, d| R::c(TWO_OVER_SQRT_PI) * (-(x * x)).exp() * d),
             Unary::Clamp { min, max } => {
                 let (min, max) = (R::c(min), R::c(max));
-                map2(v, dy, dx, |x, d| if x >= min && x <= max { d } else { zero })
+                map2(v, dy, dx, |x, d| if x > min && x < max { d } else { zero })
             }
             // Of the result:
             Unary::Exp => map2(v, dy, dx, |y, d| y * d),

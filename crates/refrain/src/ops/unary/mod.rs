@@ -201,7 +201,7 @@ methods! {
     neg, neg_into => Unary::Neg;
     /// The absolute value; its derivative at 0 is 0. For floats and integers.
     abs, abs_into => Unary::Abs;
-    /// -1, 0 or 1. For floats and integers.
+    /// -1, 0 or 1; 0 of NaN. For floats and integers.
     sign, sign_into => Unary::Sign;
     /// `e^x`. For floats.
     exp, exp_into => Unary::Exp;
@@ -242,7 +242,7 @@ methods! {
 }
 
 impl Tensor {
-    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 outside `min..=max`. For floats and integers.
+    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 at the bounds and beyond. For floats and integers.
     pub fn clamp(&self, min: f64, max: f64) -> Result<Tensor> {
         apply(clamp(min, max)?, &[self])
     }

@@ -36,7 +36,7 @@ fn gradients_agree_with_finite_differences() {
 fn nan_stays_and_the_gradient_of_a_step_is_zero() {
     let device = Device::cpu();
     let x = Tensor::from_slice(&[f32::NAN, -1.5, 2.5], [3], &device).unwrap();
-    for y in [x.relu(), x.clamp(-1.0, 1.0), x.sign(), x.round()] {
+    for y in [x.relu(), x.clamp(-1.0, 1.0), x.round()] {
         assert!(y.unwrap().to_vec::<f32>().unwrap()[0].is_nan());
     }
     assert_eq!(x.round().unwrap().to_vec::<f32>().unwrap()[1..], [-2.0, 2.0]);

@@ -2,7 +2,7 @@
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
-use crate::device::cpu::parallel;
+use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
 use crate::ops::positions::check_range;
 
@@ -54,7 +54,7 @@ pub(super) fn backward(time: usize, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.write_dtype(0), T, R => {
         let dy = args.read::<T>(0)?;
         let dx = args.write::<T>(0)?;
-        let mut sum = vec![<R as Number>::ZERO; dx.len()];
+        let mut sum = Scratch::filled(dx.len(), <R as Number>::ZERO);
         if channels * length > 0 {
             for (&start, window) in starts.iter().zip(dy.chunks_exact(channels * length)) {
                 for (c, row) in window.chunks_exact(length).enumerate() {
@@ -65,7 +65,7 @@ pub(super) fn backward(time: usize, args: &HostArgs<'_>) -> Result<()> {
                 }
             }
         }
-        for (dx, &sum) in dx.iter_mut().zip(&sum) {
+        for (dx, &sum) in dx.iter_mut().zip(&*sum) {
             *dx = T::from_number(if accumulate { dx.to::<R>() + sum } else { sum });
         }
         Ok(())

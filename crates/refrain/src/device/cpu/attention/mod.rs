@@ -11,13 +11,14 @@
 //!
 //! Scores are computed and kept transposed, a register of queries for each key: the softmax then needs no
 //! sums across lanes. The other products have the elements of a head in the lanes. A block of queries with
-//! all its keys is at hand at a time, in cache; keys and values are read where they lie. A sequence with
-//! all its heads is one call of a kernel. Sequences are spread over the threads, so results don't depend
-//! on their number.
+//! all its keys is at hand at a time, in cache. A sequence with all its heads is one call of a kernel, as
+//! the overhead of one for each product would outweigh the work of short sequences. Sequences are spread
+//! over the threads, so results don't depend on their number.
 
 mod backward;
 mod forward;
 mod panels;
+mod scores;
 #[cfg(test)]
 mod tests;
 
@@ -89,15 +90,8 @@ impl<'a, T> Heads<'a, T> {
 /// sequence follows sequence: the batch stride covers all tokens and heads.
 pub(crate) type Gradients<'a, T> = [(&'a mut [T], HeadLayout); 3];
 
-/// Elements of the widest register there is.
-const fn register_len<T>() -> usize {
-    64 / size_of::<T>()
-}
-
-/// The length of a row of scores: a block's queries, up to whole registers.
-fn block_width<T>(sizes: &Attention<T>) -> usize {
-    sizes.queries.min(BLOCK_QUERIES).next_multiple_of(register_len::<T>())
-}
+/// Bytes of the widest register there is.
+const REGISTER: usize = 64;
 
 /// Writes the output `o`, of layout `o_layout` (no offset, sequence follows sequence), and the log-sum-exp
 /// of each row of scores, (batch, heads, queries).

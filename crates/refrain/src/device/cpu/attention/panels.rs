@@ -1,7 +1,4 @@
-//! Panels of a head's rows, and the products with them.
-//!
-//! A panel is a register for each index that a product sums over, after one register of zeros that the
-//! sums start from, as [`tile`] wants it.
+//! Packed operands of products, and the products with them.
 
 use pulp::{NullaryFnOnce, Simd};
 
@@ -9,59 +6,107 @@ use super::super::gemm::{Matrix, tile};
 use super::super::numeric::Real;
 use super::super::simd::Vectors;
 
-/// Writes each row of `x` to registers: panel `c` has the columns from `c * lanes`, zeros after the last.
+/// Registers of a row of a panel; the last panel may be narrower.
+const PANEL: usize = 2;
+
+/// How many registers a packed matrix has.
+pub(super) fn packed_vectors(rows: usize, cols: usize, lanes: usize) -> usize {
+    (rows + 1) * cols.div_ceil(lanes)
+}
+
+/// A matrix in registers, packed panel after panel. A panel is some columns of the matrix; above its rows
+/// is one of zeros, which sums start from, as [`tile`] wants it.
+#[derive(Clone, Copy)]
+pub(super) struct Panels<'a, V> {
+    vectors: &'a [V],
+    rows: usize,
+}
+
+/// Calls `f` with each panel, its first register's column and how many registers its rows have.
 #[inline(always)]
-pub(super) fn pack<S: Simd, T: Real>(simd: S, x: Matrix<'_, T>, panels: &mut [T::Vector<S>]) {
-    let lanes = T::lanes::<S>();
-    let panels = panels.chunks_exact_mut(x.rows + 1).take(x.cols.div_ceil(lanes));
-    for (c, panel) in panels.enumerate() {
-        let first = c * lanes;
-        let columns = lanes.min(x.cols - first);
-        panel[0] = T::splat(simd, T::ZERO);
-        for (i, to) in panel[1..].iter_mut().enumerate() {
-            let row = &x.data[i * x.row_stride + first..][..columns];
-            *to = match T::as_vectors::<S>(row).0 {
-                [whole] => *whole,
-                _ => T::load_partial(simd, row),
-            };
-        }
+fn for_each_panel<V>(panels: &mut [V], depth: usize, mut f: impl FnMut(&mut [V], usize, usize)) {
+    let count = panels.len() / depth;
+    for (i, panel) in panels.chunks_mut(PANEL * depth).enumerate() {
+        f(panel, i * PANEL, PANEL.min(count - i * PANEL));
     }
 }
 
-/// Writes `scale` times each column of `x`, which has no more rows than a register has lanes, to a
-/// register. Lanes without a row repeat the last one.
+/// Packs `x`; columns after the last are zero.
 #[inline(always)]
-pub(super) fn pack_transposed<S: Simd, T: Real>(
+pub(super) fn pack<'a, S: Simd, T: Real>(
+    simd: S,
+    x: Matrix<'_, T>,
+    panels: &'a mut [T::Vector<S>],
+) -> Panels<'a, T::Vector<S>> {
+    let lanes = T::lanes::<S>();
+    let vectors = &mut panels[..packed_vectors(x.rows, x.cols, lanes)];
+    for_each_panel(
+        vectors,
+        x.rows + 1,
+        #[inline(always)]
+        |panel, first, width| {
+            let (zeros, panel) = panel.split_at_mut(width);
+            zeros.fill(T::splat(simd, T::ZERO));
+            for (i, to) in panel.chunks_exact_mut(width).enumerate() {
+                let row = &x.data[i * x.row_stride..][..x.cols][first * lanes..];
+                let (whole, rest) = T::as_vectors::<S>(row);
+                for (c, to) in to.iter_mut().enumerate() {
+                    *to = if c < whole.len() { whole[c] } else { T::load_partial(simd, rest) };
+                }
+            }
+        },
+    );
+    Panels { vectors, rows: x.rows }
+}
+
+/// Packs the transpose of `scale x`; columns after the last repeat it.
+#[inline(always)]
+pub(super) fn pack_transposed<'a, S: Simd, T: Real>(
     simd: S,
     x: Matrix<'_, T>,
     scale: T,
-    panel: &mut [T::Vector<S>],
-) {
+    panels: &'a mut [T::Vector<S>],
+) -> Panels<'a, T::Vector<S>> {
     let lanes = T::lanes::<S>();
-    panel[0] = T::splat(simd, T::ZERO);
-    let to = bytemuck::cast_slice_mut::<_, T>(&mut panel[1..]);
-    let row = |i: usize| &x.data[i.min(x.rows - 1) * x.row_stride..][..x.cols];
-    if lanes % 4 != 0 {
-        for i in 0..lanes {
-            for (to, x) in to.chunks_exact_mut(lanes).zip(row(i)) {
+    let vectors = &mut panels[..packed_vectors(x.cols, x.rows, lanes)];
+    for_each_panel(
+        vectors,
+        x.cols + 1,
+        #[inline(always)]
+        |panel, first, width| {
+            let (zeros, panel) = panel.split_at_mut(width);
+            zeros.fill(T::splat(simd, T::ZERO));
+            transpose(x, scale, first * lanes, bytemuck::cast_slice_mut(panel), width * lanes);
+        },
+    );
+    Panels { vectors, rows: x.cols }
+}
+
+/// Writes the `width` rows of `scale x` from `first` on as columns of `to`. Rows after the last repeat it.
+#[inline(always)]
+fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], width: usize) {
+    let row = |i: usize| &x.data[(first + i).min(x.rows - 1) * x.row_stride..][..x.cols];
+    if !width.is_multiple_of(4) {
+        for i in 0..width {
+            for (to, x) in to.chunks_exact_mut(width).zip(row(i)) {
                 to[i] = *x * scale;
             }
         }
         return;
     }
     // Squares of 4 x 4, which the compiler keeps in registers.
-    for i in (0..x.rows).step_by(4) {
+    for i in (0..width).step_by(4) {
         let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
-        let (squares, rest) =
-            (rows.map(|row| row.as_chunks::<4>().0), rows.map(|row| row.as_chunks::<4>().1));
-        let (to, to_rest) = to.split_at_mut(squares[0].len() * 4 * lanes);
-        for (s, to) in to.chunks_exact_mut(4 * lanes).enumerate() {
+        let squares = rows.map(|row| row.as_chunks::<4>().0);
+        let rest = rows.map(|row| row.as_chunks::<4>().1);
+        let (to, to_rest) = to.split_at_mut(squares[0].len() * 4 * width);
+        for (s, to) in to.chunks_exact_mut(4 * width).enumerate() {
             let square = squares.map(|row| row[s]);
             for c in 0..4 {
-                to[c * lanes + i..][..4].copy_from_slice(&square.map(|row| row[c] * scale));
+                to[c * width + i..][..4].copy_from_slice(&square.map(|row| row[c] * scale));
             }
         }
-        for (c, to) in to_rest.chunks_exact_mut(lanes).enumerate() {
+        for (c, to) in to_rest.chunks_exact_mut(width).enumerate() {
             to[i..][..4].copy_from_slice(&rest.map(|row| row[c] * scale));
         }
     }
@@ -73,31 +118,32 @@ pub(super) struct Destination<'a, T> {
     pub data: &'a mut [T],
     /// Distance from a row to the next.
     pub row_stride: usize,
-    /// Elements of a row; no more than a register has lanes.
+    /// Elements of a row.
     pub columns: usize,
     /// Whether the product is added to what is there.
     pub add: bool,
 }
 
-/// `to (+)= a panel`, each row then multiplied by its element of `factors`, if there are any.
+/// `to (+)= a b`, each row then multiplied by its element of `factors`, if there are any. `b` is the first
+/// rows of `panels`, as many as `a` has columns.
 ///
 /// Either the rows or the columns of `a` are contiguous.
 #[inline(always)]
 pub(super) fn product<S: Simd, T: Real>(
     simd: S,
     a: Matrix<'_, T>,
-    panel: &[T::Vector<S>],
+    panels: Panels<'_, T::Vector<S>>,
     factors: Option<&[T]>,
     to: Destination<'_, T>,
 ) {
-    // A function of its own: kernels that had all their products inline would outgrow the instruction cache.
-    simd.vectorize(Product { simd, a, panel: bytemuck::cast_slice(panel), factors, to });
+    // A function of its own: with all its products inline, a kernel would outgrow the instruction cache.
+    simd.vectorize(Product { simd, a, panels, factors, to });
 }
 
 struct Product<'a, T: Vectors, S: Simd> {
     simd: S,
     a: Matrix<'a, T>,
-    panel: &'a [[T::Vector<S>; 1]],
+    panels: Panels<'a, T::Vector<S>>,
     factors: Option<&'a [T]>,
     to: Destination<'a, T>,
 }
@@ -107,93 +153,80 @@ impl<T: Real, S: Simd> NullaryFnOnce for Product<'_, T, S> {
 
     #[inline(always)]
     fn call(mut self) {
-        let mut i = 0;
-        while i < self.a.rows {
-            // Eight sums at a time hide the latency of an addition.
-            i += match self.a.rows - i {
-                8.. => self.tile::<8>(i),
-                4.. => self.tile::<4>(i),
-                2.. => self.tile::<2>(i),
-                _ => self.tile::<1>(i),
+        let Panels { vectors, rows } = self.panels;
+        let width = PANEL * T::lanes::<S>();
+        for (i, panel) in vectors.chunks(PANEL * (rows + 1)).enumerate() {
+            if panel.len() == PANEL * (rows + 1) {
+                self.panel::<PANEL>(panel, i * width);
+            } else {
+                self.panel::<1>(panel, i * width);
             }
         }
     }
 }
 
 impl<T: Real, S: Simd> Product<'_, T, S> {
-    /// Computes `MR` rows from row `i` on, and returns that number.
+    /// The columns of a panel of `NV` registers, from column `j` on.
     #[inline(always)]
-    fn tile<const MR: usize>(&mut self, i: usize) -> usize {
-        let Self { simd, a: Matrix { data, cols, row_stride, col_stride, .. }, panel, factors, ref mut to } =
+    fn panel<const NV: usize>(&mut self, panel: &[T::Vector<S>], j: usize) {
+        let panel = &bytemuck::cast_slice(panel)[..=self.a.cols];
+        // Eight sums at a time hide the latency of an addition; they must leave registers to load to.
+        let eight = NV == 1 || S::REGISTER_COUNT >= 32;
+        let mut i = 0;
+        while i < self.a.rows {
+            i += match self.a.rows - i {
+                8.. if eight => self.tile::<8, NV>(panel, i, j),
+                4.. => self.tile::<4, NV>(panel, i, j),
+                2.. => self.tile::<2, NV>(panel, i, j),
+                _ => self.tile::<1, NV>(panel, i, j),
+            }
+        }
+    }
+
+    /// `MR` rows of it from row `i` on. Returns that number.
+    #[inline(always)]
+    fn tile<const MR: usize, const NV: usize>(
+        &mut self,
+        panel: &[[T::Vector<S>; NV]],
+        i: usize,
+        j: usize,
+    ) -> usize {
+        let Self { simd, a: Matrix { data, cols, row_stride, col_stride, .. }, factors, ref mut to, .. } =
             *self;
         let mut tile = if col_stride == 1 {
             let mut a = [&data[..0]; MR];
             for (r, a) in a.iter_mut().enumerate() {
                 *a = &data[(i + r) * row_stride..][..cols];
             }
-            tile::rows_times_panel::<S, T, MR, 1>(simd, a, panel)
+            tile::rows_times_panel::<S, T, MR, NV>(simd, a, panel)
         } else {
-            tile::columns_times_panel::<S, T, MR, 1>(simd, &data[i * row_stride..], col_stride, panel)
+            tile::columns_times_panel::<S, T, MR, NV>(simd, &data[i * row_stride..], col_stride, panel)
         };
         if let Some(factors) = factors {
-            for (row, factor) in tile.iter_mut().zip(&factors[i..][..MR]) {
-                row[0] = T::mul_vectors(simd, row[0], T::splat(simd, *factor));
+            let factors = &factors[i..][..MR];
+            for r in 0..MR {
+                let factor = T::splat(simd, factors[r]);
+                for n in 0..NV {
+                    tile[r][n] = T::mul_vectors(simd, tile[r][n], factor);
+                }
             }
         }
-        let c = &mut to.data[i * to.row_stride..];
-        if to.columns == T::lanes::<S>() {
-            tile::store::<S, T, MR, 1>(simd, &tile, c, to.row_stride, to.add);
-        } else {
-            for (row, c) in tile.iter().zip(c.chunks_mut(to.row_stride)) {
-                tile::store_row::<S, T>(simd, row, &mut c[..to.columns], to.add);
+        let columns = to.columns - j;
+        let c = &mut to.data[i * to.row_stride + j..];
+        if columns >= NV * T::lanes::<S>() {
+            tile::store::<S, T, MR, NV>(simd, &tile, c, to.row_stride, to.add);
+            return MR;
+        }
+        // A loop over the tile itself would keep it from staying in registers.
+        let mut edge = [[T::splat(simd, T::ZERO); NV]; MR];
+        for r in 0..MR {
+            for n in 0..NV {
+                edge[r][n] = tile[r][n];
             }
+        }
+        for (row, c) in edge.iter().zip(c.chunks_mut(to.row_stride)) {
+            tile::store_row::<S, T>(simd, row, &mut c[..columns], to.add);
         }
         MR
-    }
-}
-
-/// Queries whose scores a register holds for each key.
-#[derive(Clone, Copy)]
-pub(super) struct Group {
-    /// The first query.
-    pub first: usize,
-    /// How many there are.
-    pub rows: usize,
-    /// Whether query `i` sees only the keys `0..=i`.
-    pub causal: bool,
-}
-
-impl Group {
-    /// How many keys there are that any of these queries sees.
-    #[inline(always)]
-    pub fn visible(self, keys: usize) -> usize {
-        if self.causal { keys.min(self.first + self.rows) } else { keys }
-    }
-
-    /// Writes the scores of the visible keys, from element `at` of each row of `width` elements on;
-    /// negative infinity where a query doesn't see the key.
-    #[inline(always)]
-    pub fn scores<S: Simd, T: Real>(
-        self,
-        simd: S,
-        k: Matrix<'_, T>,
-        q_panel: &[T::Vector<S>],
-        (scores, at, width): (&mut [T], usize, usize),
-    ) {
-        let visible = self.visible(k.rows);
-        let k = Matrix { rows: visible, ..k };
-        let columns = T::lanes::<S>();
-        product(
-            simd,
-            k,
-            q_panel,
-            None,
-            Destination { data: &mut scores[at..], row_stride: width, columns, add: false },
-        );
-        if self.causal {
-            for j in self.first + 1..visible {
-                scores[j * width + at..][..j - self.first].fill(T::NEG_INFINITY);
-            }
-        }
     }
 }
