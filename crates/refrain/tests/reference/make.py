@@ -56,7 +56,7 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     shapes            named and parametrised as the methods; several outputs for split and chunk
 
 Kinks as PyTorch takes them: abs, sign, relu and mae_loss give 0 at 0; floor, ceil, round and sign give 0
-everywhere; clamp passes the gradient at its bounds; minimum and maximum give half to each of two equal
+everywhere; clamp gives 0 at its bounds; minimum and maximum give half to each of two equal
 operands; max and min over axes share evenly among equal extremes; l2_normalize below eps is x / eps.
 """
 

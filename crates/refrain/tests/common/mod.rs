@@ -1,0 +1,66 @@
+//! What the test programs share.
+#![allow(dead_code)] // Each program uses a part of it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use refrain::{DType, Device, Shape, Tensor, bf16, f16};
+
+/// The devices that this machine has: every test runs on each of them.
+pub fn devices() -> Vec<Device> {
+    vec![Device::cpu()]
+}
+
+/// The four dtypes that arithmetic is defined for.
+pub const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
+
+/// A tensor of any dtype from f64 values (exact where the dtype can hold them).
+pub fn tensor(values: &[f64], shape: impl Into<Shape>, dtype: DType, device: &Device) -> Tensor {
+    let shape = shape.into();
+    match dtype {
+        DType::F64 => Tensor::from_slice(values, shape, device),
+        DType::F32 => Tensor::from_slice(&map(values, |v| v as f32), shape, device),
+        DType::F16 => Tensor::from_slice(&map(values, f16::from_f64), shape, device),
+        DType::BF16 => Tensor::from_slice(&map(values, bf16::from_f64), shape, device),
+        DType::I64 => Tensor::from_slice(&map(values, |v| v as i64), shape, device),
+        DType::I32 => Tensor::from_slice(&map(values, |v| v as i32), shape, device),
+        DType::U8 => Tensor::from_slice(&map(values, |v| v as u8), shape, device),
+        DType::Bool => Tensor::from_slice(&map(values, |v| v != 0.0), shape, device),
+    }
+    .unwrap()
+}
+
+/// The values of a tensor of any dtype.
+pub fn values(t: &Tensor) -> Vec<f64> {
+    match t.dtype() {
+        DType::F64 => t.to_vec::<f64>().unwrap(),
+        DType::F32 => map(&t.to_vec::<f32>().unwrap(), f64::from),
+        DType::F16 => map(&t.to_vec::<f16>().unwrap(), f64::from),
+        DType::BF16 => map(&t.to_vec::<bf16>().unwrap(), f64::from),
+        DType::I64 => map(&t.to_vec::<i64>().unwrap(), |v| v as f64),
+        DType::I32 => map(&t.to_vec::<i32>().unwrap(), f64::from),
+        DType::U8 => map(&t.to_vec::<u8>().unwrap(), f64::from),
+        DType::Bool => map(&t.to_vec::<bool>().unwrap(), |v| v as u8 as f64),
+    }
+}
+
+fn map<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
+    values.iter().map(|&v| f(v)).collect()
+}
+
+/// Lets tests that read a device's counters take turns.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A vector that a gradient is wanted of.
+pub fn leaf(values: &[f32], device: &Device) -> Tensor {
+    let t = Tensor::from_slice(values, [values.len()], device).unwrap();
+    t.set_requires_grad(true).unwrap();
+    t
+}
+
+/// `0, 1, ..` in f32.
+pub fn counting(n: usize, device: &Device) -> Tensor {
+    Tensor::arange(0.0, n as f64, 1.0, DType::F32, device).unwrap()
+}

@@ -1,0 +1,100 @@
+//! Every operation, forward and backward, against values that PyTorch computed in float64
+//! (`tests/reference/make.py` makes them), on every device, in every float dtype, with operands lying
+//! in memory in different ways, and into destinations that are parts of larger tensors.
+
+mod common;
+mod reference_support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use common::{FLOATS, devices};
+use reference_support::arrange::Place;
+use reference_support::case::{Case, load};
+use reference_support::{Entry, entries, run};
+
+fn family(name: &str) -> Vec<Case> {
+    load(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/reference/{name}.safetensors")))
+}
+
+fn check(name: &str) {
+    let entries = entries();
+    let cases = family(name);
+    let missing: BTreeSet<&str> =
+        cases.iter().map(|c| c.op.as_str()).filter(|op| !entries.iter().any(|e| e.op == *op)).collect();
+    assert!(missing.is_empty(), "{name}: operations without an entry in the table: {missing:?}");
+    let mut failures = Vec::new();
+    let mut checked = 0;
+    for case in &cases {
+        let entry = entries.iter().find(|e| e.op == case.op).unwrap();
+        for device in devices() {
+            let allowed = match run::allowed(case, entry, &device) {
+                Ok(allowed) => allowed,
+                Err(e) => {
+                    failures.push(format!("{}: {e}", case.name));
+                    continue;
+                }
+            };
+            for dtype in FLOATS.into_iter().filter(|&d| run::applies(case, d)) {
+                for at in [Place::Plain, Place::Reversed, Place::Window] {
+                    let told = |e: String| format!("{} on {device} in {dtype}, {at:?}: {e}", case.name);
+                    failures.extend(
+                        run::forward_and_backward(case, entry, &device, dtype, at, &allowed).err().map(told),
+                    );
+                    failures.extend(run::into_a_window(case, entry, &device, dtype, at).err().map(told));
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} of {checked} checks failed:\n{}",
+        failures.len(),
+        failures.iter().take(60).cloned().collect::<Vec<_>>().join("\n")
+    );
+}
+
+macro_rules! families {
+    ($($test:ident => $file:literal;)*) => {
+        $(#[test] fn $test() { check($file); })*
+
+        #[test]
+        fn every_file_has_a_test() {
+            let known = [$($file),*];
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|e| e == "safetensors") {
+                    let stem = path.file_stem().unwrap().to_str().unwrap().to_string();
+                    assert!(known.contains(&stem.as_str()), "no test reads {stem}.safetensors");
+                }
+            }
+        }
+    };
+}
+
+families! {
+    functions_of_one_number => "unary";
+    functions_of_two_numbers => "binary";
+    reductions => "reduce";
+    views => "shape";
+    normalisations => "norm";
+    products => "matmul";
+    indexing => "index";
+    attention => "attention";
+    losses => "loss";
+}
+
+#[test]
+fn every_entry_of_the_table_is_used() {
+    let used: BTreeSet<String> =
+        ["unary", "binary", "reduce", "shape", "norm", "matmul", "index", "attention", "loss"]
+            .into_iter()
+            .flat_map(family)
+            .map(|c| c.op)
+            .collect();
+    for Entry { op, .. } in entries() {
+        assert!(used.contains(op), "no stored case of {op}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Matrix products, layers, attention.
+
+use refrain::{Activation, Tensor};
+
+use super::bound::{Bound, Bounds};
+use super::case::Case;
+use super::nd::Nd;
+use super::{Entry, one};
+
+pub fn entries() -> Vec<Entry> {
+    vec![
+        Entry {
+            op: "matmul",
+            run: |_, x| one(x[0].matmul(&x[1])),
+            into: |_, x, y| Some(x[0].matmul_into(&x[1], &y[0])),
+            bounds: matmul_bounds,
+        },
+        Entry {
+            op: "linear",
+            run: |c, x| {
+                let (bias, activation, residual) = linear_arguments(c, x);
+                one(x[0].linear(&x[1], bias, activation, residual))
+            },
+            into: |c, x, y| {
+                let (bias, activation, residual) = linear_arguments(c, x);
+                Some(x[0].linear_into(&x[1], bias, activation, residual, &y[0]))
+            },
+            bounds: linear_bounds,
+        },
+        Entry {
+            op: "sdpa",
+            run: |c, x| one(x[0].scaled_dot_product_attention(&x[1], &x[2], scale(c), c.b("causal"))),
+            into: |c, x, y| {
+                let (scale, causal) = (scale(c), c.b("causal"));
+                Some(x[0].scaled_dot_product_attention_into(&x[1], &x[2], scale, causal, &y[0]))
+            },
+            bounds: sdpa_bounds,
+        },
+        Entry {
+            op: "hadamard",
+            run: |_, x| one(x[0].hadamard_transform()),
+            into: |_, x, y| Some(x[0].hadamard_transform_into(&y[0])),
+            bounds: hadamard_bounds,
+        },
+    ]
+}
+
+fn scale(c: &Case) -> Option<f64> {
+    c.has("scale").then(|| c.f("scale"))
+}
+
+fn linear_arguments<'a>(c: &Case, x: &'a [Tensor]) -> (Option<&'a Tensor>, Activation, Option<&'a Tensor>) {
+    let activation = match c.s("activation") {
+        "none" => Activation::None,
+        "relu" => Activation::Relu,
+        "gelu" => Activation::Gelu,
+        "gelu_tanh" => Activation::GeluTanh,
+        "silu" => Activation::Silu,
+        other => panic!("activation {other}"),
+    };
+    (c.b("bias").then(|| &x[2]), activation, c.b("residual").then(|| &x[x.len() - 1]))
+}
+
+/// Sums of as many terms as the axis is long that goes away.
+fn matmul_bounds(c: &Case) -> Bounds {
+    let (a, b, d) = (c.operand(0).abs(), c.operand(1).abs(), c.cotangent(0).abs());
+    // Vectors as matrices.
+    let left = if a.dims.len() == 1 { a.reshape(&[1, a.dims[0]]) } else { a.clone() };
+    let right = if b.dims.len() == 1 { b.reshape(&[b.dims[0], 1]) } else { b.clone() };
+    let product = left.matmul(&right);
+    let full = d.reshape(&product.dims);
+    let k = left.dims[left.dims.len() - 1] as f64;
+    let (m, n) = (left.dims[left.dims.len() - 2] as f64, right.dims[right.dims.len() - 1] as f64);
+    let da = full.matmul(&right.t());
+    let db = left.t().matmul(&full);
+    let reduced = |g: Nd, like: &Nd, to: &Nd, k: f64| {
+        let times = (g.data.len().max(1) / like.data.len().max(1)).max(1) as f64;
+        Bound::Terms(g.sum_to(&like.dims).reshape(&to.dims), k * times)
+    };
+    Bounds::Formula {
+        outs: vec![Bound::Terms(product.reshape(&c.outputs[0].nd.dims), k)],
+        grads: vec![reduced(da, &left, &a, n), reduced(db, &right, &b, m)],
+    }
+}
+
+/// `y = f(z) + r` with `z = x w^T + b`. No activation is steeper than 1.13, nor its derivative than 1:
+/// so what `z` is off by adds at most that to `y`, and `|dy|` times that to the gradient at `z`.
+fn linear_bounds(c: &Case) -> Bounds {
+    let (x, w, d) = (c.operand(0).abs(), c.operand(1).abs(), c.cotangent(0).abs());
+    let (features, outputs) = (w.dims[1], w.dims[0]);
+    let rows = x.data.len() / features;
+    let x2 = x.reshape(&[rows, features]);
+    let d2 = d.reshape(&[rows, outputs]);
+    let mut z = x2.matmul(&w.t());
+    if c.b("bias") {
+        z = z.add(&c.operand(2).abs());
+    }
+    let mut out = z.scale(1.13);
+    if c.b("residual") {
+        out = out.add(&c.operand(c.inputs.len() - 1).abs().reshape(&[rows, outputs]));
+    }
+    let steepness = if c.s("activation") == "none" || c.s("activation") == "relu" { 0.0 } else { 1.0 };
+    let g = d2.mul(&z.scale(steepness).map(|z| z + 1.13));
+    let mut grads = vec![
+        Bound::Terms(g.matmul(&w).reshape(&x.dims), outputs as f64),
+        Bound::Terms(g.t().matmul(&x2), rows as f64),
+    ];
+    if c.b("bias") {
+        grads.push(Bound::Terms(g.sum(&[0]).reshape(&[outputs]), rows as f64));
+    }
+    if c.b("residual") {
+        grads.push(Bound::Terms(d.clone(), 1.0));
+    }
+    Bounds::Formula { outs: vec![Bound::Terms(out.reshape(&c.outputs[0].nd.dims), features as f64)], grads }
+}
+
+/// `o = p v`, `p = softmax(s)`, `s = scale q k^T`. What a score is off by, at most eps times S, the
+/// largest sum of a row's terms, changes a probability by that part of itself; so does what all of its
+/// row are off by. Backward: `dp = do v^T`, `ds = p (dp - sum(p dp))`, `dq = scale ds k`, `dk = scale ds^T q`.
+fn sdpa_bounds(c: &Case) -> Bounds {
+    let (q, k, v) = (c.operand(0), c.operand(1), c.operand(2));
+    let (r, d) = (q.dims.len(), q.dims[q.dims.len() - 1]);
+    let keys = k.dims[r - 2] as f64;
+    let scale = scale(c).unwrap_or(1.0 / (d as f64).sqrt());
+    let mut s = q.matmul(&k.t()).scale(scale);
+    if c.b("causal") {
+        let n = s.dims[r - 1];
+        let m = s.dims[r - 2];
+        for (i, s) in s.data.iter_mut().enumerate() {
+            if i % n > (i / n) % m {
+                *s = f64::NEG_INFINITY;
+            }
+        }
+    }
+    let p = s.zip(&s.max(&[r - 1]), |s, m| (s - m).exp());
+    let p = p.zip(&p.sum(&[r - 1]), |p, sum| p / sum);
+    let off = q.abs().matmul(&k.abs().t()).scale(scale.abs()).max(&[r - 1]).map(|s| 2.0 + 2.0 * s);
+    let p = p.mul(&off);
+    let g = c.cotangent(0).abs();
+    let out = p.matmul(&v.abs());
+    let dp = g.matmul(&v.abs().t());
+    let ds = p.mul(&dp.add(&p.mul(&dp).sum(&[r - 1])));
+    let n = keys + d as f64;
+    Bounds::Formula {
+        outs: vec![Bound::Terms(out, n)],
+        grads: vec![
+            Bound::Terms(ds.matmul(&k.abs()).scale(scale.abs()), n),
+            Bound::Terms(ds.t().matmul(&q.abs()).scale(scale.abs()), n + q.dims[r - 2] as f64),
+            Bound::Terms(p.t().matmul(&g), n + q.dims[r - 2] as f64),
+        ],
+    }
+}
+
+/// Each result is a sum of all elements of the row, over the square root of their number.
+fn hadamard_bounds(c: &Case) -> Bounds {
+    let spread = |t: &Nd| {
+        let last = t.dims.len() - 1;
+        let n = t.dims[last] as f64;
+        (t.abs().sum(&[last]).expand(&t.dims).scale(n.sqrt().recip()), n)
+    };
+    let (out, n) = spread(&c.operand(0));
+    let (grad, _) = spread(c.cotangent(0));
+    Bounds::Formula { outs: vec![Bound::Terms(out, n)], grads: vec![Bound::Terms(grad, n)] }
+}
