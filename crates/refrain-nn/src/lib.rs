@@ -41,7 +41,7 @@ pub use checkpoint::{Checkpoint, Snapshot};
 pub use error::{Error, Result};
 pub use init::Init;
 pub use layers::{
-    Dropout, LayerNorm, Linear, Mode, MultiHeadAttention, NormKind, TransformerEncoderLayer,
+    BatchNorm, Dropout, LayerNorm, Linear, Mode, MultiHeadAttention, NormKind, TransformerEncoderLayer,
     TransformerEncoderOptions,
 };
 pub use optim::{AdamW, Optimizer, Sgd, StepState};

@@ -5,8 +5,8 @@ mod common;
 use common::{Case, Reference, assert_close, assert_within, values};
 use refrain::{Activation, DType, Device, Generator, Tensor, no_grad};
 use refrain_nn::{
-    Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters, Result,
-    TransformerEncoderLayer, TransformerEncoderOptions,
+    BatchNorm, Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters,
+    Result, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 fn reference() -> Reference {
@@ -201,4 +201,25 @@ fn wrong_arguments_are_named() {
     assert!(error.contains("[3, 10]") && error.contains("[batch, tokens, d_model]"), "{error}");
     assert_eq!(layer.forward(&flat).unwrap().dims(), [3, 4]);
     assert!(layer.forward(&Tensor::zeros([3, 9], DType::F32, &Device::cpu()).unwrap()).is_err());
+}
+
+#[test]
+fn batch_norm_takes_the_batch_in_training_and_what_it_gathered_in_evaluation() {
+    let builder = ParameterBuilder::new(&Device::cpu(), DType::F64);
+    let norm = BatchNorm::new(&builder, 2, -1, 0.0, 0.1).unwrap();
+    let parameters = builder.build(&generator(0)).unwrap();
+    // Mean 2.5 and 10, variance 1.25 and 9, unbiased 5/3 and 12.
+    let x = [1.0, 13.0, 2.0, 7.0, 3.0, 13.0, 4.0, 7.0];
+    let x = Tensor::from_slice(&x, [2, 2, 2], &Device::cpu()).unwrap();
+    let root = 1.25f64.sqrt();
+    let expected = [-1.5 / root, 1.0, -0.5 / root, -1.0, 0.5 / root, 1.0, 1.5 / root, -1.0];
+    let y = values(&norm.forward(&x, Mode::Train(&generator(0))).unwrap());
+    y.iter().zip(expected).for_each(|(y, e)| assert!((y - e).abs() < 1e-12, "{y} {e}"));
+    let gathered = |name: &str| values(parameters.get(name).unwrap());
+    let (mean, var) = (gathered("running_mean"), gathered("running_var"));
+    assert!((mean[0] - 0.25).abs() < 1e-12 && (mean[1] - 1.0).abs() < 1e-12, "{mean:?}");
+    assert!((var[0] - (0.9 + 0.5 / 3.0)).abs() < 1e-12 && (var[1] - 2.1).abs() < 1e-12, "{var:?}");
+    let y = values(&norm.forward(&x, Mode::Eval).unwrap());
+    assert!((y[1] - 12.0 / 2.1f64.sqrt()).abs() < 1e-12, "{y:?}");
+    assert_eq!(gathered("running_mean"), mean);
 }

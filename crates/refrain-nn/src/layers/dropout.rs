@@ -36,7 +36,7 @@ impl Dropout {
     }
 
     /// Whether `forward` changes anything.
-    pub(crate) fn drops(&self, mode: Mode<'_>) -> bool {
+    pub fn drops(&self, mode: Mode<'_>) -> bool {
         mode.is_training() && self.p > 0.0
     }
 }

@@ -2,7 +2,7 @@
 
 use refrain::{Activation, Tensor};
 
-use super::{Dropout, LayerNorm, Linear, Mode, MultiHeadAttention};
+use super::{BatchNorm, Dropout, LayerNorm, Linear, Mode, MultiHeadAttention};
 use crate::error::Result;
 use crate::parameters::ParameterBuilder;
 
@@ -13,6 +13,8 @@ pub enum NormKind {
     /// Over the features of each token.
     #[default]
     Layer,
+    /// Of each feature over batch and tokens, as in PatchTST; momentum 0.1.
+    Batch,
 }
 
 /// What a [`TransformerEncoderLayer`] is like.
@@ -41,18 +43,21 @@ pub struct TransformerEncoderOptions {
 
 enum Norm {
     Layer(LayerNorm),
+    Batch(BatchNorm),
 }
 
 impl Norm {
     fn new(builder: &ParameterBuilder, options: &TransformerEncoderOptions) -> Result<Norm> {
         Ok(match options.norm {
             NormKind::Layer => Norm::Layer(LayerNorm::new(builder, options.d_model, options.eps)?),
+            NormKind::Batch => Norm::Batch(BatchNorm::new(builder, options.d_model, -1, options.eps, 0.1)?),
         })
     }
 
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         match self {
             Norm::Layer(norm) => norm.forward(x),
+            Norm::Batch(norm) => norm.forward(x, mode),
         }
     }
 }

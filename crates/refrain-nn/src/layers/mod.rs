@@ -10,7 +10,7 @@ pub use attention::MultiHeadAttention;
 pub use dropout::Dropout;
 pub use encoder::{NormKind, TransformerEncoderLayer, TransformerEncoderOptions};
 pub use linear::Linear;
-pub use norm::LayerNorm;
+pub use norm::{BatchNorm, LayerNorm};
 
 use refrain::Generator;
 
