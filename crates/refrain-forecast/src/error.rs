@@ -285,6 +285,40 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
+    /// A model of these settings cannot be.
+    #[error("no such model: {problem}; {fix}")]
+    Model {
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// A model cannot be trained so, or its training failed.
+    #[error("cannot train: {problem}; {fix}")]
+    Training {
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// Too few rows to forecast from.
+    #[error(
+        "{file}: {rows} rows before the forecast, the model looks back on {context}; use a longer series"
+    )]
+    ShortContext {
+        /// The file.
+        file: String,
+        /// Number of rows there are.
+        rows: usize,
+        /// Number of rows needed.
+        context: usize,
+    },
+    /// The engine refused an operation.
+    #[error(transparent)]
+    Engine(#[from] refrain::Error),
+    /// A layer, an optimiser or a checkpoint refused.
+    #[error(transparent)]
+    Nn(#[from] refrain_nn::Error),
 }
 
 fn of_series(series: &Option<String>) -> String {

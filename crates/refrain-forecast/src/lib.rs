@@ -1,5 +1,5 @@
-//! Time-series forecasting: reading and checking a series, splitting and standardising it, the naive
-//! and linear baselines, the errors of a forecast, and its plots.
+//! Time-series forecasting: reading and checking a series, splitting and standardising it, PatchTST and its
+//! training, the naive and linear baselines, the errors of a forecast, and its plots.
 //!
 //! ```
 //! use refrain_forecast::baselines::{LastValue, evaluate};
@@ -22,10 +22,15 @@
 //! ```
 
 pub mod baselines;
+pub mod bench;
 pub mod data;
 mod error;
+pub mod evaluation;
 pub mod metrics;
+pub mod model;
 pub mod plot;
 pub mod series;
+pub mod training;
+pub mod windows;
 
 pub use error::{Error, Result};

@@ -1,0 +1,149 @@
+//! The workload of the field: a small PatchTST learns the mean of random walks.
+
+use super::optimizer;
+use crate::Result;
+use crate::model::{Mode, PatchTst, PatchTstConfig};
+use refrain::{DType, Device, Generator, Tensor};
+use refrain_nn::{AdamW, Optimizer};
+use std::time::{Duration, Instant};
+
+/// Length of a walk.
+const LENGTH: usize = 24;
+/// Standard deviation of an increment.
+const INCREMENT: f32 = 0.1;
+
+/// What is trained on, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldOptions {
+    /// Number of samples.
+    pub samples: usize,
+    /// Number of channels; a sample is one random walk of 24 values a channel.
+    pub channels: usize,
+    /// Samples a step.
+    pub batch_size: usize,
+    /// The learning rate.
+    pub lr: f64,
+    /// Seed of the data, the weights and the order of the samples.
+    pub seed: u64,
+}
+
+/// A model in training on random walks: context 24, patch 8, stride 4, d_model 64, 4 heads, 2 pre-norm layers, FFN
+/// 256 with tanh-GELU, LayerNorm eps 1e-5, flatten head to 1 output. The label of a sample is the mean of all its
+/// values, the prediction is the mean of the head's output over channels; MSE, clipping at 1.0, AdamW.
+pub struct FieldBench {
+    model: PatchTst,
+    optimizer: AdamW,
+    options: FieldOptions,
+    samples: Tensor, // [S, C, 24]
+    labels: Tensor,  // [S]
+    epochs: u64,
+}
+
+/// What an epoch came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldEpoch {
+    /// Mean loss over the samples, each as it was when its step came.
+    pub loss: f64,
+    /// Number of steps.
+    pub steps: usize,
+    /// Time of all steps.
+    pub time: Duration,
+}
+
+impl FieldBench {
+    /// Makes data and model.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the device has no memory for them.
+    pub fn new(options: FieldOptions, device: &Device) -> Result<FieldBench> {
+        let config = PatchTstConfig {
+            channels: options.channels,
+            ..PatchTstConfig::small(LENGTH, 8, 4, 64, 4, 2, 256, 1)
+        };
+        let (samples, labels) = random_walks(&options, device)?;
+        let model = PatchTst::new(config, DType::F32, device, options.seed)?;
+        Ok(FieldBench {
+            optimizer: optimizer(&model, options.lr)?,
+            model,
+            options,
+            samples,
+            labels,
+            epochs: 0,
+        })
+    }
+
+    /// One pass over all samples in a new order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the device fails.
+    pub fn epoch(&mut self) -> Result<FieldEpoch> {
+        let begun = Instant::now();
+        let (count, device) = (self.options.samples, self.samples.device().clone());
+        let order = Tensor::from_slice(&self.order()?, count, &device)?;
+        let loss_sum = Tensor::zeros((), DType::F64, &device)?;
+        let batches = order.split(self.options.batch_size, 0)?;
+        for batch in &batches {
+            let (x, y) = (self.samples.index_select(0, batch)?, self.labels.index_select(0, batch)?);
+            let output = self.model.forward(&x, Mode::Eval)?; // [B, C, 1]
+            let loss = output.mean([1, 2])?.mse_loss(&y)?;
+            loss.backward()?;
+            self.optimizer.step()?;
+            loss_sum.add_assign(&loss.detach().to_dtype(DType::F64)?.mul_scalar(batch.numel() as f64)?)?;
+        }
+        let loss = loss_sum.to_scalar::<f64>()? / count as f64;
+        self.epochs += 1;
+        Ok(FieldEpoch { loss, steps: batches.len(), time: begun.elapsed() })
+    }
+
+    fn order(&self) -> Result<Vec<i64>> {
+        crate::training::shuffled(self.options.samples, self.options.seed, self.epochs, self.samples.device())
+    }
+
+    /// Number of trained numbers.
+    pub fn parameter_count(&self) -> usize {
+        self.model.parameter_count()
+    }
+}
+
+/// Walks `[S, C, 24]` that start uniformly in [0, 1) and go on by normal increments, and their means `[S]`.
+fn random_walks(options: &FieldOptions, device: &Device) -> Result<(Tensor, Tensor)> {
+    let (samples, channels) = (options.samples, options.channels);
+    let generator = Generator::new(device, options.seed.wrapping_add(1))?;
+    let starts = generator.uniform([samples, channels], DType::F32)?.to_vec::<f32>()?;
+    let mut walks = generator.normal([samples, channels, LENGTH], DType::F32)?.to_vec::<f32>()?;
+    for (walk, start) in walks.chunks_exact_mut(LENGTH).zip(starts) {
+        walk[0] = start;
+        for at in 1..LENGTH {
+            walk[at] = walk[at - 1] + INCREMENT * walk[at];
+        }
+    }
+    let mean =
+        |sample: &[f32]| (sample.iter().copied().map(f64::from).sum::<f64>() / sample.len() as f64) as f32;
+    let labels: Vec<f32> = walks.chunks_exact(channels * LENGTH).map(mean).collect();
+    let walks = Tensor::from_slice(&walks, [samples, channels, LENGTH], device)?;
+    Ok((walks, Tensor::from_slice(&labels, samples, device)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_start_in_the_unit_interval_and_labels_are_their_means() {
+        let options = FieldOptions { samples: 200, channels: 5, batch_size: 64, lr: 1e-3, seed: 3 };
+        let (walks, labels) = random_walks(&options, &Device::cpu()).unwrap();
+        assert_eq!((walks.dims(), labels.dims()), (&[200, 5, LENGTH][..], &[200][..]));
+        let (walks, labels) = (walks.to_vec::<f32>().unwrap(), labels.to_vec::<f32>().unwrap());
+        let mut squares = 0.0;
+        for (sample, label) in walks.chunks_exact(5 * LENGTH).zip(labels) {
+            let mean = sample.iter().sum::<f32>() / sample.len() as f32;
+            assert!((mean - label).abs() < 1e-5);
+            for walk in sample.chunks_exact(LENGTH) {
+                assert!((0.0..1.0).contains(&walk[0]));
+                squares += walk.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum::<f32>();
+            }
+        }
+        let variance = squares / (200 * 5 * (LENGTH - 1)) as f32;
+        assert!((variance.sqrt() - INCREMENT).abs() < 2e-3, "increments of deviation {}", variance.sqrt());
+    }
+}

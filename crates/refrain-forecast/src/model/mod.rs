@@ -1,0 +1,153 @@
+//! PatchTST: Nie, Nguyen, Sinthong and Kalagnanam, "A Time Series is Worth 64 Words", ICLR 2023.
+
+mod config;
+mod embedding;
+mod encoder;
+mod head;
+mod revin;
+#[cfg(test)]
+mod tests;
+
+pub use config::{FfnActivation, NormPosition, PatchTstConfig, Positions};
+pub use refrain_nn::{Mode, NormKind};
+
+use crate::{Error, Result};
+use embedding::Embedding;
+use encoder::EncoderLayer;
+use head::Head;
+use refrain::{DType, Device, Generator, Tensor};
+use refrain_nn::{Checkpoint, ParameterBuilder, Parameters};
+use revin::RevIn;
+use sha2::{Digest, Sha256};
+
+/// A forecaster that treats every channel alike: the context is cut into patches, an encoder of transformer layers
+/// looks at all patches of a channel, and a linear head maps its flattened output to the horizon.
+///
+/// ```
+/// use refrain::{Device, DType, Tensor};
+/// use refrain_forecast::model::{Mode, PatchTst, PatchTstConfig};
+///
+/// let config = PatchTstConfig { channels: 3, ..PatchTstConfig::small(24, 8, 4, 16, 2, 1, 32, 6) };
+/// let model = PatchTst::new(config, DType::F32, &Device::cpu(), 42)?;
+/// let x = Tensor::zeros([2, 3, 24], DType::F32, &Device::cpu())?;
+/// assert_eq!(model.forward(&x, Mode::Eval)?.dims(), [2, 3, 6]);
+/// # Ok::<(), refrain_forecast::Error>(())
+/// ```
+pub struct PatchTst {
+    config: PatchTstConfig,
+    parameters: Parameters,
+    revin: Option<RevIn>,
+    embedding: Embedding,
+    layers: Vec<EncoderLayer>,
+    head: Head,
+}
+
+impl PatchTst {
+    /// A model with random weights, which follow from the seed.
+    ///
+    /// Linear layers begin as PyTorch's, learned positions uniform within 0.02 of 0, norms and RevIN as identity.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for settings that make no model, [`Error::Engine`] if the device has no memory for it.
+    pub fn new(config: PatchTstConfig, dtype: DType, device: &Device, seed: u64) -> Result<PatchTst> {
+        config.validate()?;
+        let builder = ParameterBuilder::new(device, dtype);
+        let revin = if config.revin { Some(RevIn::new(&builder.scope("revin"), &config)?) } else { None };
+        let embedding = Embedding::new(&builder, &config, device)?;
+        let layers = (0..config.layers)
+            .map(|layer| EncoderLayer::new(&builder.scope("layers").scope(layer), &config))
+            .collect::<Result<_>>()?;
+        let head = Head::new(&builder.scope("head"), &config)?;
+        let parameters = builder.build(&Generator::new(device, seed)?)?;
+        Ok(PatchTst { config, parameters, revin, embedding, layers, head })
+    }
+
+    /// A model with the weights of a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Nn`] if the checkpoint is of a model of other settings, and those of [`PatchTst::new`].
+    pub fn load(
+        checkpoint: &Checkpoint,
+        config: PatchTstConfig,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<PatchTst> {
+        let model = PatchTst::new(config, dtype, device, 0)?;
+        checkpoint.load(&model.parameters)?;
+        Ok(model)
+    }
+
+    /// Contexts `[B, C, context]` to forecasts `[B, C, horizon]`, in the units of the contexts.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the shape, dtype or device of the contexts is another than the model's.
+    pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        let (channels, context) = (self.config.channels, self.config.context);
+        let &[batch, c, l] = x.dims() else { return Err(self.misfit(x)) };
+        if (c, l) != (channels, context) {
+            return Err(self.misfit(x));
+        }
+        let Some(revin) = &self.revin else { return self.encode(x, batch, mode) };
+        let (x, scale) = revin.normalise(x)?;
+        revin.denormalise(&self.encode(&x, batch, mode)?, &scale)
+    }
+
+    /// The way of a channel through the encoder, the same for all.
+    fn encode(&self, x: &Tensor, batch: usize, mode: Mode<'_>) -> Result<Tensor> {
+        let rows = x.reshape([batch * self.config.channels, self.config.context])?; // [R, L]
+        let mut h = self.embedding.forward(&rows, mode)?; // [R, N, D]
+        let mut scores = None;
+        for layer in &self.layers {
+            h = layer.forward(&h, &mut scores, mode)?;
+        }
+        self.head.forward(&h, batch, mode)
+    }
+
+    fn misfit(&self, x: &Tensor) -> Error {
+        Error::Model {
+            problem: format!(
+                "contexts of shape {} for a model of {} channels and a context of {}",
+                x.shape(),
+                self.config.channels,
+                self.config.context
+            ),
+            fix: "pass [batch, channels, context]",
+        }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &PatchTstConfig {
+        &self.config
+    }
+
+    /// The parameters and running statistics.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Number of trained numbers.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters.count()
+    }
+
+    /// Parameters and running statistics, by name.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.parameters.iter().chain(self.parameters.buffers())
+    }
+
+    /// SHA-256 over names and f32 values of all parameters and running statistics: two models that agree in it
+    /// forecast alike, bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the device cannot be read.
+    pub fn weights_sha256(&self) -> Result<String> {
+        let mut hash = Sha256::new();
+        for (name, tensor) in self.tensors() {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+            let values = tensor.detach().to_dtype(DType::F32)?.to_vec::<f32>()?;
+            values.iter().for_each(|value| hash.update(value.to_le_bytes()));
+        }
+        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}

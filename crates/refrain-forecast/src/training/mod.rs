@@ -1,0 +1,261 @@
+//! Training: epochs over shuffled windows, validation, early stopping, the best weights, and going on after a stop.
+
+mod config;
+mod state;
+
+pub use config::{LrSchedule, TrainingConfig};
+pub use state::{EpochReport, saved_run};
+
+use crate::evaluation;
+use crate::model::{Mode, PatchTst, PatchTstConfig};
+use crate::series::{Part, Split};
+use crate::windows::{Windows, split_batches};
+use crate::{Error, Result};
+use refrain::optim::{AdamWOptions, Schedule};
+use refrain::{DType, Device, Generator, Tensor};
+use refrain_nn::{AdamW, Optimizer};
+use state::State;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// What sets the sequence of random numbers for the order of the windows apart from that for the weights.
+const ORDER: u64 = 0x6f72_6465_7200_0001;
+/// The same for dropout.
+const DROPOUT: u64 = 0x6472_6f70_0000_0002;
+
+/// A model in training.
+///
+/// What a run does follows from its settings and its series alone: the same weights, bit for bit, on the same
+/// device, also after being saved and resumed in the middle of an epoch.
+pub struct Trainer {
+    model: PatchTst,
+    optimizer: AdamW,
+    config: TrainingConfig,
+    windows: Windows,
+    train: Part,
+    validation: Part,
+    dropout: Generator,
+    /// Sum over the windows of this epoch of their losses, f64 `[]`.
+    loss_sum: Tensor,
+    state: State,
+    /// Copies of the weights of the best epoch, and whether they are those that the model has.
+    best: Option<Vec<Tensor>>,
+    best_is_current: bool,
+}
+
+/// How a call of [`Trainer::epoch`] ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EpochEnd {
+    /// The epoch is finished and validated.
+    Finished(EpochReport),
+    /// The caller stopped it after a step; the next call goes on from there.
+    Stopped,
+}
+
+impl Trainer {
+    /// A model with random weights, before its first step.
+    ///
+    /// # Errors
+    /// [`Error::Model`] and [`Error::Training`] for settings that cannot be; [`Error::Engine`] if the device has no
+    /// memory for it.
+    pub fn new(
+        model: PatchTstConfig,
+        config: TrainingConfig,
+        windows: Windows,
+        split: &Split,
+    ) -> Result<Trainer> {
+        config.validate()?;
+        let device = windows.device().clone();
+        let model = PatchTst::new(model, DType::F32, &device, config.seed)?;
+        let steps = split.train.windows.div_ceil(config.batch_size) as u64;
+        let optimizer = optimizer(&model, &config, steps.saturating_mul(config.epochs as u64))?;
+        Ok(Trainer {
+            optimizer,
+            dropout: Generator::new(&device, config.seed ^ DROPOUT)?,
+            loss_sum: Tensor::zeros((), DType::F64, &device)?,
+            train: split.train.clone(),
+            validation: split.validation.clone(),
+            state: State::default(),
+            best: None,
+            best_is_current: false,
+            model,
+            config,
+            windows,
+        })
+    }
+
+    /// Trains to the end of the epoch, then validates. After every step `on_step` is called and may stop it there.
+    ///
+    /// # Errors
+    /// [`Error::Training`] if the loss is no longer finite; [`Error::Engine`] if the device fails.
+    pub fn epoch(&mut self, mut on_step: impl FnMut(&Trainer) -> ControlFlow<()>) -> Result<EpochEnd> {
+        let begun = Instant::now();
+        let before = self.state.seconds;
+        for starts in &self.order()?[self.state.epoch_steps as usize..] {
+            self.step(starts)?;
+            self.state.epoch_steps += 1;
+            self.state.seconds = before + begun.elapsed().as_secs_f64();
+            if on_step(self).is_break() {
+                return Ok(EpochEnd::Stopped);
+            }
+        }
+        let train_loss = self.mean_loss()?;
+        let errors = evaluation::evaluate(&self.model, &self.windows, &self.validation)?.standardised();
+        let epoch = self.state.history.len() + 1;
+        if ![train_loss, errors.mse].iter().all(|loss| loss.is_finite()) {
+            return Err(Error::Training {
+                problem: format!(
+                    "in epoch {epoch} the loss is {train_loss} and the validation error {}",
+                    errors.mse
+                ),
+                fix: "lower the learning rate, or clip the gradients' norm",
+            });
+        }
+        let best = self.state.best().is_none_or(|best| errors.mse < best.validation_mse);
+        if best {
+            self.best = Some(self.copies()?);
+            self.best_is_current = true;
+        }
+        let report = EpochReport {
+            epoch,
+            train_loss,
+            validation_mse: errors.mse,
+            validation_mae: errors.mae,
+            learning_rate: self.optimizer.step_state().schedule().at(self.steps().saturating_sub(1)),
+            seconds: before + begun.elapsed().as_secs_f64(),
+            best,
+        };
+        self.state.history.push(report.clone());
+        self.state.epoch_steps = 0;
+        self.state.seconds = 0.0;
+        self.loss_sum.fill(0.0)?;
+        Ok(EpochEnd::Finished(report))
+    }
+
+    /// One step on the windows that begin at rows `starts`.
+    fn step(&mut self, starts: &Tensor) -> Result<()> {
+        self.best_is_current = false;
+        let (x, y) = self.windows.cut(starts)?;
+        let loss = step(&self.model, &self.optimizer, &x, &y, Mode::Train(&self.dropout))?;
+        let of_batch = loss.to_dtype(DType::F64)?.mul_scalar(starts.numel() as f64)?;
+        Ok(self.loss_sum.add_assign(&of_batch)?)
+    }
+
+    /// The first rows of the windows of this epoch in batches, in an order that follows from seed and epoch.
+    fn order(&self) -> Result<Vec<Tensor>> {
+        let epoch = self.state.history.len() as u64;
+        let mut order = shuffled(self.train.windows, self.config.seed, epoch, self.windows.device())?;
+        order.iter_mut().for_each(|window| *window += self.train.rows.start as i64);
+        split_batches(&order, self.config.batch_size, self.windows.device())
+    }
+
+    /// The mean loss over the windows of this epoch so far. It waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the device fails.
+    pub fn mean_loss(&self) -> Result<f64> {
+        let seen =
+            (self.state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.train.windows);
+        Ok(self.loss_sum.to_scalar::<f64>()? / seen as f64)
+    }
+
+    /// Copies of all tensors of the model.
+    fn copies(&self) -> Result<Vec<Tensor>> {
+        let copies = self.model.tensors().map(|(_, tensor)| tensor.detach().copy());
+        Ok(copies.collect::<refrain::Result<_>>()?)
+    }
+
+    /// Whether all epochs are done, or patience is at its end.
+    pub fn is_done(&self) -> bool {
+        let done = self.state.history.len();
+        let best = self.state.best().map_or(0, |best| best.epoch);
+        done >= self.config.epochs || done - best >= self.config.patience
+    }
+
+    /// What the epochs so far came to.
+    pub fn history(&self) -> &[EpochReport] {
+        &self.state.history
+    }
+
+    /// Steps of one epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.train.windows.div_ceil(self.config.batch_size) as u64
+    }
+
+    /// Steps done of this epoch.
+    pub fn steps_in_epoch(&self) -> u64 {
+        self.state.epoch_steps
+    }
+
+    /// Steps done in all.
+    pub fn steps(&self) -> u64 {
+        self.state.history.len() as u64 * self.steps_per_epoch() + self.state.epoch_steps
+    }
+
+    /// The model as it is now.
+    pub fn model(&self) -> &PatchTst {
+        &self.model
+    }
+
+    /// The model with the weights of the best epoch (of the last step, before the first epoch is finished), and the
+    /// series that it was trained on.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the device fails.
+    pub fn into_best(self) -> Result<(PatchTst, Windows)> {
+        if let Some(best) = &self.best {
+            restore(&self.model, best)?;
+        }
+        Ok((self.model, self.windows))
+    }
+}
+
+/// The numbers below `count` in an order that follows from seed and epoch.
+pub(crate) fn shuffled(count: usize, seed: u64, epoch: u64, device: &Device) -> Result<Vec<i64>> {
+    // A number of 53 random bits takes half a block of the generator, so epochs do not share any.
+    let generator = Generator::from_state(device, seed ^ ORDER, epoch.wrapping_mul(count as u64))?;
+    let keys = generator.uniform(count, DType::F64)?.to_vec::<f64>()?;
+    let mut order: Vec<i64> = (0..count as i64).collect();
+    order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
+    Ok(order)
+}
+
+/// Forward, loss, backward, clipping and update; the loss before the update, f32 `[]`.
+pub(crate) fn step(
+    model: &PatchTst,
+    optimizer: &AdamW,
+    x: &Tensor,
+    y: &Tensor,
+    mode: Mode<'_>,
+) -> Result<Tensor> {
+    let loss = model.forward(x, mode)?.mse_loss(y)?;
+    loss.backward()?;
+    optimizer.step()?;
+    Ok(loss.detach())
+}
+
+fn optimizer(model: &PatchTst, config: &TrainingConfig, steps: u64) -> Result<AdamW> {
+    let lr = config.lr;
+    let schedule = match config.schedule {
+        LrSchedule::Constant => Schedule::Constant { lr },
+        LrSchedule::Cosine => Schedule::Cosine { lr, eta_min: 0.0, t_max: steps },
+        LrSchedule::OneCycle => Schedule::OneCycle {
+            max_lr: lr,
+            total_steps: steps,
+            pct_start: 0.3,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+        },
+    };
+    let options = AdamWOptions { weight_decay: config.weight_decay, ..AdamWOptions::default() };
+    let optimizer = AdamW::new(model.parameters(), options, schedule)?;
+    Ok(if config.clip > 0.0 { optimizer.clip_grad_norm(config.clip)? } else { optimizer })
+}
+
+/// Puts copies of all tensors of a model back.
+fn restore(model: &PatchTst, copies: &[Tensor]) -> Result<()> {
+    for ((_, tensor), copy) in model.tensors().zip(copies) {
+        tensor.detach().copy_from(copy)?;
+    }
+    Ok(())
+}

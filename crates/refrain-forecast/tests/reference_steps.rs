@@ -1,0 +1,178 @@
+//! Three training steps of each `refrain bench step` configuration beside PyTorch's in float64. What is stored and
+//! how the initial weights and batches are computed is said at the head of `reference/make.py`.
+
+use std::path::Path;
+
+use refrain::optim::{AdamWOptions, Schedule};
+use refrain::{DType, Device, Tensor};
+use refrain_forecast::bench::StepSizes;
+use refrain_forecast::model::{Mode, PatchTst};
+use refrain_nn::{AdamW, Optimizer};
+use safetensors::SafeTensors;
+use serde::Deserialize;
+
+/// How many times as far from float64 as PyTorch's own f32 run ours may be, in the root mean square. Both sum in
+/// their own order, so both are samples of the same rounding noise.
+const FACTOR: f64 = 4.0;
+
+/// One element in so many may differ by more: where a gradient is next to nothing, AdamW makes a whole step of its
+/// noise, and one such element among those stored outweighs all the others.
+const OUTLIERS: usize = 256;
+
+#[derive(Deserialize)]
+struct About {
+    config: Config,
+    params: Vec<Param>,
+    f32_losses: Vec<f64>,
+    f32_grad_norms: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    context: usize,
+    output: usize,
+    batch: usize,
+    channels: usize,
+}
+
+#[derive(Deserialize)]
+struct Param {
+    name: String,
+    shape: Vec<usize>,
+    stream: u64,
+    scale: f32,
+    offset: f32,
+    stride: usize,
+    sum: f64,
+    sum_sq: f64,
+    grad_sum: f64,
+    grad_sum_sq: f64,
+    f32_weight_rms: f64,
+    f32_grad_rms: f64,
+}
+
+/// Numbers of a stream, in [-1, 1).
+fn generate(stream: u64, count: usize) -> Vec<f32> {
+    let number = |i: u64| {
+        let mut z = ((stream << 32) + i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 40) as f32 * 2f32.powi(-23) - 1.0
+    };
+    (0..count as u64).map(number).collect()
+}
+
+fn stored(file: &SafeTensors, name: &str) -> Vec<f64> {
+    let view = file.tensor(name).unwrap();
+    match view.dtype() {
+        safetensors::Dtype::F64 => {
+            view.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+        }
+        _ => view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()).into()).collect(),
+    }
+}
+
+/// Elements of a tensor against those stored, and sums over all of them.
+#[track_caller]
+fn compare(what: &str, values: &[f32], p: &Param, expected: &[f64], sums: (f64, f64), noise: f64) {
+    let kept: Vec<f64> = values.iter().step_by(p.stride).map(|&v| f64::from(v)).collect();
+    assert_eq!(kept.len(), expected.len(), "{what} {}", p.name);
+    let mut squares: Vec<f64> = kept.iter().zip(expected).map(|(a, b)| (a - b) * (a - b)).collect();
+    squares.sort_by(f64::total_cmp);
+    let rms = (squares[..kept.len() - kept.len() / OUTLIERS].iter().sum::<f64>() / kept.len() as f64).sqrt();
+    // Where PyTorch's noise is next to nothing by luck, that of storing in f32 is what remains.
+    let size = (sums.1 / values.len() as f64).sqrt();
+    // A root mean square over few elements is a chance reading of that noise: over one, any.
+    let spread = 1.0 + 3.0 / (expected.len() as f64).sqrt();
+    let allowed = FACTOR * spread * noise.max(size * f64::from(f32::EPSILON));
+    assert!(
+        rms <= allowed,
+        "{what} {}: differs by {rms:e} in the root mean square, {allowed:e} allowed",
+        p.name
+    );
+
+    let all = || values.iter().map(|&v| f64::from(v));
+    let (sum, sum_sq): (f64, f64) = (all().sum(), all().map(|v| v * v).sum());
+    // |sum of differences| <= n rms, |sum of differences of squares| <= 2 sqrt(sum_sq) sqrt(n) rms.
+    let n = values.len() as f64;
+    assert!((sum - sums.0).abs() <= n * allowed, "{what} {}: sum {sum} for {}", p.name, sums.0);
+    let bound = 2.0 * (sums.1 * n).sqrt() * allowed + n * allowed * allowed;
+    assert!((sum_sq - sums.1).abs() <= bound, "{what} {}: sum of squares {sum_sq} for {}", p.name, sums.1);
+}
+
+fn three_steps(name: &str, sizes: &StepSizes) {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/reference/steps_{name}.safetensors"));
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+    let about: About = serde_json::from_str(&metadata.metadata().as_ref().unwrap()["steps"]).unwrap();
+    let c = &about.config;
+    assert_eq!(sizes.rows, c.batch * c.channels);
+
+    let device = Device::cpu();
+    let model = PatchTst::new(sizes.model.clone(), DType::F32, &device, 0).unwrap();
+    let names: Vec<&str> = about.params.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(sorted(model.parameters().names().collect()), sorted(names));
+    for p in &about.params {
+        let tensor = model.parameters().get(&p.name).unwrap().detach();
+        assert_eq!(tensor.dims(), p.shape, "{}", p.name);
+        let values = generate(p.stream, tensor.numel());
+        tensor.write_from(&values.iter().map(|u| p.offset + p.scale * u).collect::<Vec<_>>()).unwrap();
+    }
+    let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };
+    let optimizer = AdamW::new(model.parameters(), options, Schedule::Constant { lr: 1e-3 }).unwrap();
+    let optimizer = optimizer.clip_grad_norm(1.0).unwrap();
+
+    let (losses, norms) = (stored(&file, "losses"), stored(&file, "grad_norms"));
+    for t in 0..3 {
+        let batch = |stream, length: usize| {
+            let values: Vec<f32> = generate(stream, sizes.rows * length).iter().map(|u| 2.0 * u).collect();
+            Tensor::from_slice(&values, [sizes.rows, 1, length], &device).unwrap()
+        };
+        let (x, y) = (batch(1000 + 2 * t as u64, c.context), batch(1001 + 2 * t as u64, c.output));
+        let loss = model.forward(&x, Mode::Eval).unwrap().mse_loss(&y).unwrap();
+        loss.backward().unwrap();
+        if t == 0 {
+            for p in &about.params {
+                let grad = model.parameters().get(&p.name).unwrap().grad().unwrap().to_vec::<f32>().unwrap();
+                let expected = stored(&file, &format!("grad/{}", p.name));
+                compare("gradient of", &grad, p, &expected, (p.grad_sum, p.grad_sum_sq), p.f32_grad_rms);
+            }
+        }
+        optimizer.step().unwrap();
+        let norm: f64 = optimizer.step_state().gradient_norm().to_scalar().unwrap();
+        let close = |got: f64, expected: f64, f32_run: f64| {
+            let allowed = FACTOR * (f32_run - expected).abs().max(expected * f64::from(f32::EPSILON));
+            assert!((got - expected).abs() <= allowed, "step {t}: {got} for {expected}, {allowed:e} allowed");
+        };
+        close(f64::from(loss.to_scalar::<f32>().unwrap()), losses[t], about.f32_losses[t]);
+        close(norm, norms[t], about.f32_grad_norms[t]);
+    }
+    // The gradient of attn.k.bias is nothing but noise, and AdamW makes steps of any noise.
+    for p in about.params.iter().filter(|p| !p.name.ends_with("attn.k.bias")) {
+        let weight = model.parameters().get(&p.name).unwrap().detach().to_vec::<f32>().unwrap();
+        let expected = stored(&file, &format!("weight/{}", p.name));
+        compare("weight", &weight, p, &expected, (p.sum, p.sum_sq), p.f32_weight_rms);
+    }
+}
+
+fn sorted(mut names: Vec<&str>) -> Vec<&str> {
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn seed_agrees_with_pytorch_in_float64() {
+    three_steps("seed", &StepSizes::seed());
+}
+
+#[test]
+fn small_agrees_with_pytorch_in_float64() {
+    three_steps("small", &StepSizes::small());
+}
+
+#[test]
+fn large_agrees_with_pytorch_in_float64() {
+    three_steps("large", &StepSizes::large());
+}
