@@ -1,2 +1,41 @@
-//! The command `refrain`.
-fn main() {}
+//! The command `refrain`: trains PatchTST forecasters on time series, and measures the engine that does it.
+
+mod cli;
+mod commands;
+mod console;
+mod error;
+mod interrupt;
+mod progress;
+mod run;
+mod score;
+mod settings;
+mod source;
+
+use std::process::ExitCode;
+
+use cli::Cli;
+use error::{Error, Result};
+
+fn main() -> ExitCode {
+    let cli = Cli::from_process();
+    match set_threads(cli.threads).and_then(|()| commands::run(cli.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has read enough, as in `refrain devices | head -1`.
+        Err(Error::Stdout(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            let label = if matches!(error, Error::Interrupted { .. }) { "" } else { "error: " };
+            eprintln!("{label}{error}");
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+/// The kernels take as many threads as rayon's global pool has.
+fn set_threads(threads: Option<u16>) -> Result<()> {
+    let Some(threads) = threads else {
+        return Ok(());
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
+    pool.build_global()
+        .map_err(|error| Error::usage(format!("cannot start {threads} threads: {error}"), "ask for fewer"))
+}

@@ -1,0 +1,253 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::settings::{Preset, Settings};
+
+/// Trains PatchTST forecasters on time series, and measures the engine that does it.
+#[derive(Debug, Parser)]
+#[command(name = "refrain", version, max_term_width = 110)]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+    /// Threads of the CPU [default: RAYON_NUM_THREADS, or one a core]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a forecaster and compare it with simple forecasts
+    #[command(after_help = "Without arguments it trains on the bundled weather of New York City.")]
+    Train(Box<Train>),
+    /// Measure a trained forecaster on the test part of a series
+    Evaluate(Evaluate),
+    /// Forecast what follows the last row of a series
+    Forecast(Forecast),
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Tell what this machine can compute on
+    Devices(Devices),
+}
+
+#[derive(Debug, Args)]
+pub struct Train {
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Settings by name, under those of --config and flags
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<Preset>,
+    /// Settings from a TOML file, under those of flags
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The run's folder [default: runs/SERIES-NUMBER]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with an interrupted run, with its settings
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "out"])]
+    pub resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// End with one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Evaluate {
+    /// The run's folder
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// The series [default: that of the training]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub data: Option<String>,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// One line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Forecast {
+    /// The run's folder
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// The series whose future to forecast [default: that of the training]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub data: Option<String>,
+    /// The CSV file to write, in original units
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub device: DeviceArg,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Train a small PatchTST on random walks, whose mean it is to tell
+    Patchtst(BenchPatchtst),
+    /// Time one training step on rotating random batches
+    Step(BenchStep),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchPatchtst {
+    /// Number of samples
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub samples: usize,
+    /// Number of channels
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub channels: usize,
+    /// Number of epochs
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub epochs: usize,
+    /// Samples a step
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    pub batch_size: usize,
+    /// Learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    pub lr: f64,
+    /// Seed of the data, the weights and the order of the samples
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// End with one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchStep {
+    /// The sizes of model and batch
+    #[arg(long, value_name = "NAME")]
+    pub config: StepConfig,
+    /// What is computed in
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    pub precision: Precision,
+    /// Steps a repeat
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
+    pub steps: usize,
+    /// Repeats, of which median, minimum and maximum are told
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    pub repeats: usize,
+    /// Steps before the first repeat
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub warmup: usize,
+    /// Seed of weights and batches
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// End with one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// One line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where to compute.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct DeviceArg {
+    /// Where to compute
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub device: DeviceChoice,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The fastest device of this machine
+    Auto,
+    /// The processor
+    Cpu,
+}
+
+impl DeviceArg {
+    pub fn open(self) -> refrain::Device {
+        match self.device {
+            DeviceChoice::Auto => refrain::Device::best(),
+            DeviceChoice::Cpu => refrain::Device::cpu(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StepConfig {
+    /// Context 24, d_model 64, 2 layers, batch 64 x 20 channels
+    Seed,
+    /// Context 336, d_model 16, 3 layers, batch 128 x 7 channels (ETTh1 in the paper)
+    Small,
+    /// Context 336, d_model 128, 3 layers, batch 32 x 21 channels (Weather in the paper)
+    Large,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// 32-bit floating point
+    F32,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("choose 1 or more".to_owned()),
+        Ok(value) => Ok(value),
+        Err(error) => Err(format!("{error}; choose a whole number from 1")),
+    }
+}
+
+impl Cli {
+    /// The command line of this process; a wrong one ends the process with a message and status 2.
+    pub fn from_process() -> Cli {
+        let matches = command().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The command line, with the defaults of the settings in their help.
+fn command() -> clap::Command {
+    let defaults = serde_json::to_value(Settings::defaults()).unwrap_or_default();
+    // The last of a flag given twice counts, so that a command line can be gone over by adding to it.
+    Cli::command().args_override_self(true).mut_subcommand("train", |train| {
+        train.args_override_self(true).mut_args(|arg| {
+            let default = arg.get_long().and_then(|long| defaults.get(long));
+            match (default, arg.get_help()) {
+                (Some(default), Some(help)) => {
+                    let default = default.as_str().map_or_else(|| default.to_string(), str::to_owned);
+                    let help = format!("{help} [default: {default}]");
+                    // A number below zero is a wrong value, not a flag nobody knows.
+                    arg.help(help).allow_negative_numbers(true)
+                }
+                _ => arg,
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_tells_every_default() {
+        command().debug_assert();
+        let mut train = command().find_subcommand("train").unwrap().clone();
+        let help = train.render_long_help().to_string();
+        let defaults = serde_json::to_value(Settings::defaults()).unwrap();
+        for (name, value) in defaults.as_object().unwrap() {
+            let default = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let said =
+                help.split(&format!("      --{name} ")).nth(1).unwrap_or_else(|| panic!("{name} is no flag"));
+            assert!(said.contains(&format!("[default: {default}]")), "{name}: {said}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `refrain bench patchtst`.
+
+use std::time::Duration;
+
+use refrain_forecast::bench::{FieldBench, FieldOptions};
+use serde::Serialize;
+
+use crate::cli::BenchPatchtst;
+use crate::console::{Console, count, duration};
+use crate::error::{Error, Result};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome {
+    losses: Vec<f64>,
+    /// The bits of each loss as an IEEE 754 binary64.
+    loss_bits: Vec<String>,
+    loss_fell: bool,
+    seconds: f64,
+    seconds_per_epoch: f64,
+    us_per_step: f64,
+    steps: usize,
+    /// How often a step asked the system for memory, over all epochs but the first (over the only one, if it is).
+    device_allocations_per_step: f64,
+    peak_device_bytes: usize,
+    device: String,
+    threads: usize,
+    parameters: usize,
+}
+
+pub fn run(args: BenchPatchtst) -> Result<()> {
+    let console = Console::new(args.json);
+    let device = args.device.open();
+    if !(args.lr > 0.0 && args.lr.is_finite()) {
+        return Err(Error::usage(
+            format!("the learning rate is {}", args.lr),
+            "choose a positive number such as 1e-3",
+        ));
+    }
+    device.reset_peak();
+    let options = FieldOptions {
+        samples: args.samples,
+        channels: args.channels,
+        batch_size: args.batch_size,
+        lr: args.lr,
+        seed: args.seed,
+    };
+    let mut bench = FieldBench::new(options, &device)?;
+    console.line(format!(
+        "{} samples of {} channels, {} parameters, {} with {} threads",
+        count(args.samples),
+        args.channels,
+        count(bench.parameter_count()),
+        device.name(),
+        rayon::current_num_threads(),
+    ))?;
+    let mut losses = Vec::with_capacity(args.epochs);
+    let (mut time, mut steps) = (Duration::ZERO, 0);
+    let mut steady = device.stats().system_allocations;
+    let mut steady_steps = 0;
+    for epoch in 1..=args.epochs {
+        let report = bench.epoch()?;
+        time += report.time;
+        steps += report.steps;
+        steady_steps += report.steps;
+        losses.push(report.loss);
+        console.line(format!(
+            "epoch {epoch:>3}/{}  loss {:.6} (0x{:016x})  {}",
+            args.epochs,
+            report.loss,
+            report.loss.to_bits(),
+            duration(report.time)
+        ))?;
+        if epoch == 1 && args.epochs > 1 {
+            steady = device.stats().system_allocations;
+            steady_steps = 0;
+        }
+    }
+    let stats = device.stats();
+    let allocations = (stats.system_allocations - steady) as f64 / steady_steps as f64;
+    let loss_fell = losses[losses.len() - 1] < losses[0];
+    let seconds = time.as_secs_f64();
+    let us_per_step = seconds * 1e6 / steps as f64;
+    console.line(format!(
+        "total {}, {} an epoch, {us_per_step:.0} us a step; the loss {} from {:.6} to {:.6}",
+        duration(time),
+        duration(time.div_f64(args.epochs as f64)),
+        if loss_fell { "fell" } else { "did not fall" },
+        losses[0],
+        losses[losses.len() - 1],
+    ))?;
+    console.line(format!(
+        "{allocations} allocations from the system a step, at most {} bytes in use",
+        count(stats.peak_bytes)
+    ))?;
+    console.result(&Outcome {
+        loss_bits: losses.iter().map(|loss| format!("0x{:016x}", loss.to_bits())).collect(),
+        loss_fell,
+        seconds,
+        seconds_per_epoch: seconds / args.epochs as f64,
+        us_per_step,
+        steps,
+        device_allocations_per_step: allocations,
+        peak_device_bytes: stats.peak_bytes,
+        device: device.name(),
+        threads: rayon::current_num_threads(),
+        parameters: bench.parameter_count(),
+        losses,
+    })
+}

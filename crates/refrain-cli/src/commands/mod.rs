@@ -1,0 +1,23 @@
+//! The commands, one file each.
+
+mod bench_patchtst;
+mod bench_step;
+mod devices;
+mod evaluate;
+mod forecast;
+mod train;
+
+use crate::cli::{Bench, Command};
+use crate::error::Result;
+
+/// Does what the user asked for.
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Train(args) => train::run(*args),
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::Forecast(args) => forecast::run(args),
+        Command::Bench(Bench::Patchtst(args)) => bench_patchtst::run(args),
+        Command::Bench(Bench::Step(args)) => bench_step::run(args),
+        Command::Devices(args) => devices::run(args),
+    }
+}

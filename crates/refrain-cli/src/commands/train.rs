@@ -1,0 +1,289 @@
+//! `refrain train`.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use refrain::Device;
+use refrain_forecast::evaluation;
+use refrain_forecast::model::PatchTst;
+use refrain_forecast::plot::{EpochLoss, Panel, forecast_svg, loss_svg};
+use refrain_forecast::series::{Series, Split};
+use refrain_forecast::training::{EpochEnd, EpochReport, Trainer};
+use refrain_forecast::windows::Windows;
+use serde::Serialize;
+
+use crate::cli::Train;
+use crate::console::{Console, count, duration, number};
+use crate::error::{Error, Result};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::run::{self, RunConfig, RunFolder};
+use crate::score::{self, Score};
+use crate::settings::Settings;
+use crate::source;
+
+/// A run from its series to its trainer.
+struct Run {
+    config: RunConfig,
+    folder: RunFolder,
+    series: Series,
+    split: Split,
+    trainer: Trainer,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    #[serde(flatten)]
+    score: &'a Score,
+    epochs: usize,
+    best_epoch: usize,
+    steps: u64,
+    seconds: f64,
+    parameters: usize,
+    weights_sha256: String,
+    device: String,
+    out: String,
+}
+
+pub fn run(args: Train) -> Result<()> {
+    let console = Console::new(args.json);
+    let device = args.device.open();
+    let mut run = match &args.resume {
+        Some(folder) => resume(console, &args, folder, &device)?,
+        None => start(console, &args, &device)?,
+    };
+    describe(console, &run, &device)?;
+    train(console, &mut run)?;
+
+    let Run { config, folder, series, split, trainer } = run;
+    let (steps, history) = (trainer.steps(), trainer.history().to_vec());
+    let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
+    let best = history.iter().rev().find(|epoch| epoch.best).map_or(0, |epoch| epoch.epoch);
+    let (model, windows) = trainer.into_best()?;
+    folder.write(run::LOSS, loss_plot(&folder, &history).as_bytes())?;
+    let plot = forecast_plot(&config, &series, &split, &model, &device)?;
+    folder.write(run::FORECAST, plot.as_bytes())?;
+    let score = score::measure(console, &config, &series, &split, &model, &windows)?;
+    let trained = duration(Duration::from_secs_f64(seconds));
+    console.line(format!("\ntrained {} epochs in {trained}, the best is epoch {best}", history.len()))?;
+    console.line(format!("written to {}", folder.path().display()))?;
+    console.result(&Outcome {
+        score: &score,
+        epochs: history.len(),
+        best_epoch: best,
+        steps,
+        seconds,
+        parameters: model.parameter_count(),
+        weights_sha256: model.weights_sha256()?,
+        device: device.name(),
+        out: folder.path().display().to_string(),
+    })
+}
+
+fn start(console: Console, args: &Train, device: &Device) -> Result<Run> {
+    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset)?;
+    let (series, report) = source::read(&settings.data, settings.strict)?;
+    source::describe(console, &series, &report)?;
+    let (config, split) = RunConfig::new(&settings, &series)?;
+    let windows = windows(&config, &series, device)?;
+    let trainer = Trainer::new(config.model.clone(), config.training.clone(), windows, &split)?;
+    let folder = RunFolder::create(args.out.as_deref(), &source::stem(&settings.data))?;
+    // Now it is known that the folder can be written, and the run can be resumed from its first step on.
+    trainer.save(folder.path(), &as_json(&config)?)?;
+    Ok(Run { config, folder, series, split, trainer })
+}
+
+fn resume(console: Console, args: &Train, folder: &Path, device: &Device) -> Result<Run> {
+    if args.settings != Settings::default() {
+        return Err(Error::usage(
+            "--resume goes on with the settings that the run has, others cannot be given",
+            "leave them out, or begin a new run with --out",
+        ));
+    }
+    let config = run::load_interrupted(folder)?;
+    let (series, report) = source::read(&config.data.source, config.data.strict)?;
+    source::describe(console, &series, &report)?;
+    config.check_channels(&series)?;
+    if run::fingerprint(&series) != config.data.sha256 {
+        return Err(Error::run(
+            Path::new(&config.data.source),
+            "the series has changed since the run began, so it cannot be resumed",
+            "restore the file, or begin a new run",
+        ));
+    }
+    let split = Split::new(&series, &config.data.split, config.model.context, config.model.horizon)?;
+    let windows = windows(&config, &series, device)?;
+    let trainer = Trainer::resume(folder, config.model.clone(), config.training.clone(), windows, &split)?;
+    console.line(format!("resumed     {} after {} steps", folder.display(), count(trainer.steps())))?;
+    Ok(Run { folder: RunFolder::open(folder), config, series, split, trainer })
+}
+
+fn windows(config: &RunConfig, series: &Series, device: &Device) -> Result<Windows> {
+    let values = config.data.scaler.transform(series.values());
+    Ok(Windows::new(&values, series.channels(), config.model.context, config.model.horizon, device)?)
+}
+
+fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
+    let (model, training, split) = (&run.config.model, &run.config.training, &run.split);
+    let part = |name: &str, part: &refrain_forecast::series::Part| {
+        let axis = run.series.time();
+        let first = axis.format(part.rows.start);
+        format!("{name} {} windows from {first}", count(part.windows))
+    };
+    console.line(format!(
+        "split       {}, {}, {}",
+        part("training", &split.train),
+        part("validation", &split.validation),
+        part("test", &split.test)
+    ))?;
+    console.line(format!(
+        "model       PatchTST: context {} -> horizon {}, {} patches of {} every {}, d_model {}, {} heads, {} layers, \
+         FFN {}: {} parameters",
+        model.context,
+        model.horizon,
+        model.patches(),
+        model.patch,
+        model.stride,
+        model.d_model,
+        model.heads,
+        model.layers,
+        model.ffn,
+        count(run.trainer.model().parameter_count()),
+    ))?;
+    console.line(format!(
+        "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, on {}",
+        training.epochs,
+        count(run.trainer.steps_per_epoch()),
+        training.batch_size,
+        training.lr,
+        training.seed,
+        device.name(),
+    ))?;
+    console.line(format!("folder      {}\n", run.folder.path().display()))
+}
+
+/// Trains to the end; after each epoch, and when the user interrupts, all is on disk.
+fn train(console: Console, run: &mut Run) -> Result<()> {
+    let interrupt = Interrupt::listen();
+    let config = as_json(&run.config)?;
+    let (trainer, folder) = (&mut run.trainer, &run.folder);
+    let (windows, batch) = (run.split.train.windows, run.config.training.batch_size);
+    let epochs = run.config.training.epochs;
+    while !trainer.is_done() && !interrupt.asked() {
+        let epoch = trainer.history().len() + 1;
+        let (steps, done) = (trainer.steps_per_epoch(), trainer.steps_in_epoch());
+        let mut progress = Progress::new(&format!("epoch {epoch:>3}/{epochs}"), steps, done);
+        let mut shown = Ok(());
+        let end = trainer.epoch(|trainer| {
+            let seen = (trainer.steps_in_epoch() as usize).saturating_mul(batch).min(windows);
+            let left = (windows - seen).saturating_add((epochs - epoch).saturating_mul(windows));
+            shown = progress.step(batch.min(windows), left as u64, || trainer.mean_loss());
+            if shown.is_err() || interrupt.asked() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        progress.clear();
+        shown?;
+        let end = end?;
+        trainer.save(folder.path(), &config)?;
+        if let EpochEnd::Finished(report) = end {
+            folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
+            console.line(epoch_line(&report, epochs))?;
+        }
+    }
+    if trainer.is_done() {
+        return Ok(());
+    }
+    let dir = folder.path().to_owned();
+    Err(Error::Interrupted { epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
+}
+
+/// A line of JSON for each epoch.
+fn metrics(history: &[EpochReport]) -> Result<String> {
+    let mut lines = String::new();
+    for report in history {
+        lines += &as_json(report)?.to_string();
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
+    serde_json::to_value(value).map_err(Error::Json)
+}
+
+fn epoch_line(report: &EpochReport, epochs: usize) -> String {
+    format!(
+        "epoch {:>3}/{epochs}  train loss {}  validation MSE {}  MAE {}  {:>7}{}",
+        report.epoch,
+        number(report.train_loss),
+        number(report.validation_mse),
+        number(report.validation_mae),
+        duration(Duration::from_secs_f64(report.seconds)),
+        if report.best { "  best" } else { "" }
+    )
+}
+
+fn loss_plot(folder: &RunFolder, history: &[EpochReport]) -> String {
+    let losses: Vec<EpochLoss> = history
+        .iter()
+        .map(|report| EpochLoss {
+            epoch: report.epoch,
+            train: report.train_loss,
+            validation: report.validation_mse,
+        })
+        .collect();
+    let name = folder.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    loss_svg(&format!("{name}: MSE by epoch (standardised)"), &losses)
+}
+
+/// A few channels, spread over all, at the middle of the test part.
+fn forecast_plot(
+    config: &RunConfig,
+    series: &Series,
+    split: &Split,
+    model: &PatchTst,
+    device: &Device,
+) -> Result<String> {
+    const PANELS: usize = 4;
+    let (context, horizon, channels) = (split.context, split.horizon, series.channels());
+    let origin = split.test.rows.start + split.test.windows / 2 + context;
+    let forecast = evaluation::forecast(model, &config.data.scaler, series, origin, device)?;
+    let shown: Vec<usize> = match channels {
+        0..=PANELS => (0..channels).collect(),
+        _ => (0..PANELS).map(|panel| panel * channels / PANELS).collect(),
+    };
+    let columns: Vec<_> = shown
+        .iter()
+        .map(|&channel| {
+            let rows: Vec<f64> =
+                series.channel(channel).skip(origin - context).take(context + horizon).collect();
+            let forecast: Vec<f64> = forecast.iter().skip(channel).step_by(channels).copied().collect();
+            let season = config.data.season;
+            let seasonal: Vec<f64> =
+                (0..horizon).map(|step| rows[context - season + step % season]).collect();
+            (channel, rows, forecast, seasonal)
+        })
+        .collect();
+    let panels: Vec<Panel> = columns
+        .iter()
+        .map(|(channel, rows, forecast, seasonal)| Panel {
+            name: &series.names()[*channel],
+            unit: source::unit(&config.data.source, &series.names()[*channel]),
+            context: &rows[..context],
+            truth: &rows[context..],
+            forecast,
+            seasonal_naive: seasonal,
+        })
+        .collect();
+    let title = format!(
+        "{}: forecast of {horizon} rows from {}",
+        source::stem(&config.data.source),
+        series.time().format(origin)
+    );
+    Ok(forecast_svg(&title, series.time(), origin, &panels))
+}

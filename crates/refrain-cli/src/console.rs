@@ -1,0 +1,118 @@
+//! What the user reads: lines, tables, numbers.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// Where lines go: to standard output, or to standard error where that is kept for JSON.
+#[derive(Debug, Clone, Copy)]
+pub struct Console {
+    json: bool,
+}
+
+impl Console {
+    pub fn new(json: bool) -> Console {
+        Console { json }
+    }
+
+    /// A line for the user.
+    pub fn line(self, text: impl Display) -> Result<()> {
+        if self.json {
+            // Nothing is lost when nobody reads these.
+            let _ = writeln!(io::stderr(), "{text}");
+            return Ok(());
+        }
+        writeln!(io::stdout(), "{text}").map_err(Error::Stdout)
+    }
+
+    /// The result for programs, if they asked for it.
+    pub fn result(self, result: &impl serde::Serialize) -> Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let text = serde_json::to_string(result).map_err(Error::Json)?;
+        let mut out = io::stdout();
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Stdout)
+    }
+}
+
+/// Rows of cells under a header: the first column to the left, the others to the right.
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(String::as_str);
+        cells.chain(header.get(column).copied()).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let cells = cells.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let rule = widths.iter().map(|&width| "-".repeat(width)).collect::<Vec<_>>().join("  ");
+    let body = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+    [line(header.to_vec()), rule].into_iter().chain(body).collect::<Vec<_>>().join("\n")
+}
+
+/// `1234567` as `1,234,567`.
+pub fn count(value: impl TryInto<u64>) -> String {
+    let digits = value.try_into().unwrap_or(u64::MAX).to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `2 h 05 min`, `3 min 07 s`, `12.3 s`.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    let whole = seconds.round() as u64;
+    match whole {
+        3600.. => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+        100.. => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{seconds:.1} s"),
+    }
+}
+
+/// Four significant digits or so, for errors in any unit.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if !size.is_finite() || size == 0.0 => format!("{value}"),
+        size if !(1e-3..1e6).contains(&size) => format!("{value:.3e}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["a".to_owned(), "1.5".to_owned()], vec!["longer".to_owned(), "10.25".to_owned()]];
+        let expected = "name    error\n------  -----\na         1.5\nlonger  10.25";
+        assert_eq!(table(&["name", "error"], &rows), expected);
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(count(0usize), "0");
+        assert_eq!(count(999usize), "999");
+        assert_eq!(count(1_234_567usize), "1,234,567");
+        assert_eq!(duration(Duration::from_millis(12_340)), "12.3 s");
+        assert_eq!(duration(Duration::from_secs(187)), "3 min 07 s");
+        assert_eq!(duration(Duration::from_secs(7500)), "2 h 05 min");
+        assert_eq!(number(0.37512), "0.3751");
+        assert_eq!(number(1234.5), "1234.5");
+        assert_eq!(number(1e-9), "1.000e-9");
+        assert_eq!(number(f64::NAN), "NaN");
+    }
+}

@@ -1,0 +1,49 @@
+//! A progress bar on standard error, where that is a terminal.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The bar of one epoch.
+pub struct Progress {
+    bar: ProgressBar,
+    begun: Instant,
+    shown: Instant,
+    samples: u64,
+}
+
+impl Progress {
+    /// A bar of so many steps, some of them done.
+    pub fn new(label: &str, steps: u64, done: u64) -> Progress {
+        let bar = ProgressBar::new(steps).with_position(done);
+        let style = ProgressStyle::with_template("{prefix} {bar:28} {pos}/{len} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(label.to_owned());
+        let now = Instant::now();
+        Progress { bar, begun: now, shown: now, samples: 0 }
+    }
+
+    /// One step of so many samples is done, `left` of them are to come. The loss is asked for only when it is shown.
+    pub fn step<E>(
+        &mut self,
+        samples: usize,
+        left: u64,
+        loss: impl FnOnce() -> Result<f64, E>,
+    ) -> Result<(), E> {
+        self.samples += samples as u64;
+        self.bar.inc(1);
+        if self.bar.is_hidden() || self.shown.elapsed() < Duration::from_millis(100) {
+            return Ok(());
+        }
+        self.shown = Instant::now();
+        let rate = self.samples as f64 / self.begun.elapsed().as_secs_f64().max(1e-9);
+        let remaining = crate::console::duration(Duration::from_secs_f64(left as f64 / rate.max(1e-9)));
+        self.bar.set_message(format!("loss {:.4}  {rate:.0} samples/s  {remaining} left", loss()?));
+        Ok(())
+    }
+
+    /// Takes the bar away.
+    pub fn clear(self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,82 @@
+//! The test errors of a model beside those of simple forecasts.
+
+use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
+use refrain_forecast::evaluation;
+use refrain_forecast::metrics::{ErrorSums, Errors};
+use refrain_forecast::model::PatchTst;
+use refrain_forecast::series::{Series, Split};
+use refrain_forecast::windows::Windows;
+use serde::Serialize;
+
+use crate::console::{Console, count, number, table};
+use crate::error::Result;
+use crate::run::RunConfig;
+
+/// The errors on the test part, and those of simple forecasts there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Score {
+    pub test_mse: f64,
+    pub test_mae: f64,
+    pub test_mse_original: f64,
+    pub test_mae_original: f64,
+    pub last_value_mse: f64,
+    pub last_value_mae: f64,
+    pub seasonal_naive_mse: f64,
+    pub seasonal_naive_mae: f64,
+    pub linear_mse: f64,
+    pub linear_mae: f64,
+    pub test_windows: usize,
+}
+
+/// Measures a model on the test part, prints the table and returns the figures.
+pub fn measure(
+    console: Console,
+    config: &RunConfig,
+    series: &Series,
+    split: &Split,
+    model: &PatchTst,
+    windows: &Windows,
+) -> Result<Score> {
+    let scaler = &config.data.scaler;
+    let values = scaler.transform(series.values());
+    let channels = series.channels();
+    let baseline =
+        |baseline: &dyn Baseline| baselines::evaluate(baseline, &values, channels, split, &split.test);
+    let seasonal = SeasonalNaive::new(config.data.season, split.context)?;
+    let linear = Linear::fit(&values, channels, split, Linear::RIDGE)?;
+    let sums = [
+        ("PatchTST".to_owned(), evaluation::evaluate(model, windows, &split.test)?),
+        (linear.name().to_owned(), baseline(&linear)),
+        (format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal)),
+        (LastValue.name().to_owned(), baseline(&LastValue)),
+    ];
+
+    let row = |(name, sums): &(String, ErrorSums)| {
+        let (standardised, original) = (sums.standardised(), sums.original(scaler));
+        let cells = [standardised.mse, standardised.mae, original.mse, original.mae].map(number);
+        std::iter::once(name.clone()).chain(cells).collect::<Vec<_>>()
+    };
+    console.line(format!(
+        "\ntest errors over {} windows of {} channels, standardised and in original units",
+        count(split.test.windows),
+        channels
+    ))?;
+    let rows: Vec<_> = sums.iter().map(row).collect();
+    console.line(table(&["forecast", "MSE", "MAE", "MSE (orig.)", "MAE (orig.)"], &rows))?;
+
+    let [model, linear, seasonal, last] = sums.map(|(_, sums)| (sums.standardised(), sums.original(scaler)));
+    let original: Errors = model.1;
+    Ok(Score {
+        test_mse: model.0.mse,
+        test_mae: model.0.mae,
+        test_mse_original: original.mse,
+        test_mae_original: original.mae,
+        last_value_mse: last.0.mse,
+        last_value_mae: last.0.mae,
+        seasonal_naive_mse: seasonal.0.mse,
+        seasonal_naive_mae: seasonal.0.mae,
+        linear_mse: linear.0.mse,
+        linear_mae: linear.0.mae,
+        test_windows: split.test.windows,
+    })
+}

@@ -1,0 +1,54 @@
+//! The series of a run: the bundled one or a file.
+
+use std::path::Path;
+
+use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit};
+use refrain_forecast::series::{ReadOptions, ReadReport, Series};
+
+use crate::console::{Console, count};
+use crate::error::{Error, Result};
+
+/// Reads a series by its name on the command line.
+pub fn read(source: &str, strict: bool) -> Result<(Series, ReadReport)> {
+    let options = ReadOptions { strict };
+    if source == NYC_WEATHER {
+        return Ok(Series::from_csv(nyc_weather(), NYC_WEATHER, &options)?);
+    }
+    let path = Path::new(source);
+    if !path.exists() && path.extension().is_none() && !source.contains(['/', '\\']) {
+        return Err(Error::usage(
+            format!("there is no bundled series and no file {source:?}"),
+            format!("pass {NYC_WEATHER} or the path of a CSV file"),
+        ));
+    }
+    Ok(Series::read(path, &options)?)
+}
+
+/// The name of a run on this series.
+pub fn stem(source: &str) -> String {
+    let stem = Path::new(source).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| "run".to_owned())
+}
+
+/// The unit of a channel, where it is known.
+pub fn unit(source: &str, channel: &str) -> Option<&'static str> {
+    (source == NYC_WEATHER).then(|| nyc_weather_unit(channel)).flatten()
+}
+
+/// Says what was read.
+pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Result<()> {
+    let time = series.time();
+    console.line(format!(
+        "series      {}: {} rows of {} channels, every {} from {} to {}",
+        series.file(),
+        count(series.rows()),
+        series.channels(),
+        time.step(),
+        time.format(0),
+        time.format(series.rows() - 1),
+    ))?;
+    if report.is_complete() {
+        return console.line("gaps        none");
+    }
+    console.line(format!("gaps        {report}; filled by linear interpolation"))
+}

@@ -1,0 +1,137 @@
+//! The real binary in a folder of its own.
+
+#![allow(dead_code)] // Each test file uses its part.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// What the binary said.
+pub struct Said {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    /// The JSON object in the last line of standard output.
+    pub fn json(&self) -> serde_json::Value {
+        let line =
+            self.out.lines().last().unwrap_or_else(|| panic!("nothing on standard output; {}", self.err));
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    #[track_caller]
+    pub fn succeeded(self) -> Said {
+        assert_eq!(self.status, 0, "{}\n{}", self.out, self.err);
+        self
+    }
+
+    /// It failed, with a message of every part.
+    #[track_caller]
+    pub fn failed(self, parts: &[&str]) -> Said {
+        assert!(self.status == 1 || self.status == 2, "status {}: {}\n{}", self.status, self.out, self.err);
+        assert!(self.err.contains("error: ") && !self.err.contains("panicked"), "{}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "no {part:?} in: {}", self.err);
+        }
+        self
+    }
+}
+
+/// A folder to work in.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), content).unwrap();
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        command.current_dir(self.folder.path()).args(arguments);
+        command
+    }
+
+    pub fn refrain(&self, arguments: &[&str]) -> Said {
+        said(self.command(arguments).output().unwrap())
+    }
+
+    /// Every file with its content.
+    pub fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        collect(self.folder.path(), &mut files);
+        files
+    }
+}
+
+pub fn said(output: Output) -> Said {
+    Said {
+        status: output.status.code().unwrap_or(-1),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        match entry.path() {
+            path if path.is_dir() => collect(&path, files),
+            path => {
+                let content = std::fs::read(&path).unwrap();
+                files.insert(path, content);
+            }
+        }
+    }
+}
+
+/// Hourly rows of two channels with a daily season and some noise.
+pub fn series(rows: usize) -> String {
+    let mut csv = "time,a,b\n".to_owned();
+    for row in 0..rows {
+        let noise = |i: usize| ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5;
+        let angle = row as f64 * std::f64::consts::TAU / 24.0;
+        let (a, b) = (angle.sin() + 0.1 * noise(row), 20.0 + 5.0 * angle.cos() + noise(row + 7));
+        csv += &format!("2020-01-{:02} {:02}:00:00,{a},{b}\n", row / 24 + 1, row % 24);
+    }
+    csv
+}
+
+/// Settings of a model that trains within a second.
+pub const TINY: &[&str] = &[
+    "--context",
+    "24",
+    "--horizon",
+    "6",
+    "--patch",
+    "6",
+    "--stride",
+    "3",
+    "--d-model",
+    "8",
+    "--heads",
+    "2",
+    "--ffn",
+    "16",
+    "--layers",
+    "1",
+    "--batch-size",
+    "32",
+    "--epochs",
+    "2",
+];
+
+/// `train` with [`TINY`] and more arguments.
+pub fn tiny<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    ["train"].into_iter().chain(TINY.iter().copied()).chain(more.iter().copied()).collect()
+}

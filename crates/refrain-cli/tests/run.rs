@@ -1,0 +1,254 @@
+//! A run from its first step to its forecast, through the real binary.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Place, Said, series, tiny};
+use serde_json::Value;
+
+/// A folder with a series and a finished run in `run`.
+fn trained() -> (Place, Said) {
+    let place = Place::new();
+    place.write("a.csv", series(300));
+    let said = place.refrain(&tiny(&["--data", "a.csv", "--out", "run", "--json"])).succeeded();
+    (place, said)
+}
+
+#[track_caller]
+fn numbers(json: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(json[key].is_number(), "no number {key} in {json}");
+    }
+}
+
+#[test]
+fn a_run_leaves_what_it_promises() {
+    let (place, said) = trained();
+    let json = said.json();
+    assert_eq!(said.out.lines().count(), 1, "{}", said.out);
+    numbers(
+        &json,
+        &["test_mse", "test_mae", "last_value_mse", "seasonal_naive_mse", "linear_mse", "seconds"],
+    );
+    assert_eq!((json["epochs"].as_u64(), json["steps"].as_u64()), (Some(2), Some(12)));
+    assert_eq!(json["weights_sha256"].as_str().map(str::len), Some(64));
+    assert!(json["parameters"].as_u64() > Some(500));
+    for file in ["model.safetensors", "config.json", "metrics.jsonl", "loss.svg", "forecast.svg"] {
+        assert!(place.path("run").join(file).is_file(), "no {file}");
+    }
+    let metrics = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    let lines: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    lines.iter().for_each(|line| numbers(line, &["epoch", "train_loss", "validation_mse", "seconds"]));
+    let config = std::fs::read_to_string(place.path("run/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["config"]["model"]["d_model"], 8);
+    let plot = std::fs::read_to_string(place.path("run/forecast.svg")).unwrap();
+    assert!(plot.starts_with("<svg") && plot.contains("2020-01"), "{}", &plot[..300]);
+
+    // The table, for people.
+    let again = place.refrain(&tiny(&["--data", "a.csv"])).succeeded();
+    for word in [
+        "300 rows of 2 channels",
+        "gaps        none",
+        "parameters",
+        "seasonal naive",
+        "last value",
+        "epoch   2/2",
+    ] {
+        assert!(again.out.contains(word), "no {word:?} in {}", again.out);
+    }
+    assert!(place.path("runs/a-1/model.safetensors").is_file());
+}
+
+#[test]
+fn evaluate_finds_the_errors_that_train_told() {
+    let (place, said) = trained();
+    let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
+    let told = said.json();
+    for key in
+        ["test_mse", "test_mae", "last_value_mse", "seasonal_naive_mse", "linear_mse", "weights_sha256"]
+    {
+        assert_eq!(evaluated[key], told[key], "{key}");
+    }
+    // Another series of the same channels has other errors.
+    place.write("b.csv", series(280));
+    let other =
+        place.refrain(&["evaluate", "--model", "run", "--data", "b.csv", "--json"]).succeeded().json();
+    assert_ne!(other["test_mse"], told["test_mse"]);
+}
+
+#[test]
+fn forecast_writes_the_rows_after_the_last() {
+    let (place, _) = trained();
+    place.refrain(&["forecast", "--model", "run", "--out", "next.csv"]).succeeded();
+    let csv = std::fs::read_to_string(place.path("next.csv")).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines[0], "time,a,b");
+    assert_eq!(lines.len(), 1 + 6);
+    assert!(
+        lines[1].starts_with("2020-01-13 12:00:00,") && lines[6].starts_with("2020-01-13 17:00:00,"),
+        "{csv}"
+    );
+    for line in &lines[1..] {
+        let values: Vec<f64> = line.split(',').skip(1).map(|cell| cell.parse().unwrap()).collect();
+        // In original units: `a` swings around 0, `b` around 20.
+        assert!(values[0].abs() < 3.0 && (5.0..35.0).contains(&values[1]), "{line}");
+    }
+    let before = place.snapshot();
+    place.refrain(&["forecast", "--model", "run", "--out", "a.csv"]).failed(&["a.csv", "the series itself"]);
+    place.refrain(&["forecast", "--model", "run", "--out", "a.csv/b.csv"]).failed(&["a.csv"]);
+    place.write("short.csv", series(20));
+    place
+        .refrain(&["forecast", "--model", "run", "--data", "short.csv", "--out", "x.csv"])
+        .failed(&["20 rows", "24"]);
+    std::fs::remove_file(place.path("short.csv")).unwrap();
+    assert_eq!(place.snapshot(), before);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_weights_whatever_the_threads() {
+    let (place, said) = trained();
+    let sha = |more: &[&str]| {
+        let arguments = [&["--data", "a.csv", "--json"], more].concat();
+        place.refrain(&tiny(&arguments)).succeeded().json()["weights_sha256"].clone()
+    };
+    assert_eq!(sha(&["--threads", "1"]), said.json()["weights_sha256"]);
+    assert_ne!(sha(&["--seed", "1"]), said.json()["weights_sha256"]);
+}
+
+#[test]
+fn models_that_cannot_be_used() {
+    let (place, _) = trained();
+    let before = place.snapshot();
+    let evaluate = |model: &str| place.refrain(&["evaluate", "--model", model]);
+    evaluate("none").failed(&["none", "no run in this folder", "refrain train"]);
+    place.write("b.csv", series(280).replacen("time,a,b", "time,a,c", 1));
+    place.refrain(&["evaluate", "--model", "run", "--data", "b.csv"]).failed(&[
+        "a, c",
+        "a, b",
+        "same columns",
+    ]);
+    std::fs::remove_file(place.path("b.csv")).unwrap();
+    place.refrain(&tiny(&["--resume", "run"])).failed(&["--resume", "leave them out"]);
+    place.refrain(&["train", "--resume", "none"]).failed(&["no run in this folder"]);
+    place.refrain(&["train", "--resume", "run", "--out", "x"]).failed(&["--resume", "--out"]);
+    assert_eq!(place.snapshot(), before);
+
+    // Cut off, of another kind, of another model.
+    let model = std::fs::read(place.path("run/model.safetensors")).unwrap();
+    place.write("run/model.safetensors", &model[..model.len() / 2]);
+    evaluate("run").failed(&["model.safetensors", "cut off"]);
+    place.write("run/model.safetensors", "hello");
+    evaluate("run").failed(&["model.safetensors"]);
+    place.write("run/model.safetensors", text_replaced(&model, br#"\"d_model\":8"#, br#"\"d_model\":4"#));
+    evaluate("run").failed(&["model.safetensors", "embed"]);
+
+    let latest = "run/checkpoint/model.safetensors";
+    let state = std::fs::read(place.path(latest)).unwrap();
+    place.write(latest, &state[..state.len() - 100]);
+    place.refrain(&["train", "--resume", "run"]).failed(&[latest, "cut off"]);
+    place.write(latest, &state);
+    place.write("a.csv", series(301));
+    place.refrain(&["train", "--resume", "run"]).failed(&["a.csv", "has changed"]);
+}
+
+/// The first occurrence of some bytes replaced by others of the same number.
+fn text_replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    let mut out = bytes.to_vec();
+    out[at..at + to.len()].copy_from_slice(to);
+    out
+}
+
+const SMALL_STEPS: &str = "
+context = 24
+horizon = 6
+patch = 6
+stride = 3
+d-model = 8
+heads = 2
+ffn = 16
+layers = 2
+batch-size = 1
+epochs = 3
+";
+
+/// Ctrl-C finishes the step, saves, and the resumed run ends with the weights of one that was never stopped.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_resumes_to_the_same_weights() {
+    let place = Place::new();
+    place.write("a.csv", series(300));
+    // Many small steps, so that the signal meets one.
+    let small = ["--config", "small.toml", "--data", "a.csv", "--json"];
+    place.write("small.toml", SMALL_STEPS);
+    let arguments = [&["train"], &small[..]].concat();
+    let whole = place.refrain(&[&arguments[..], &["--out", "whole"]].concat()).succeeded().json();
+
+    let child = place
+        .command(&[&arguments[..], &["--out", "cut"]].concat())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first checkpoint is there before the first step.
+    while !place.path("cut/checkpoint/config.json").is_file() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let said = common::said(child.wait_with_output().unwrap());
+    assert_eq!(said.status, 130, "{}", said.err);
+    assert!(said.err.contains("refrain train --resume cut"), "{}", said.err);
+    let resumed = place.refrain(&["train", "--resume", "cut", "--json"]).succeeded().json();
+    assert_eq!(resumed["weights_sha256"], whole["weights_sha256"]);
+    assert_eq!(resumed["test_mse"], whole["test_mse"]);
+    assert_eq!(resumed["steps"], whole["steps"]);
+}
+
+#[test]
+fn benchmarks_tell_their_figures() {
+    let place = Place::new();
+    let arguments = [
+        "bench",
+        "patchtst",
+        "--samples",
+        "20",
+        "--channels",
+        "2",
+        "--epochs",
+        "3",
+        "--batch-size",
+        "8",
+        "--json",
+    ];
+    let json = place.refrain(&arguments).succeeded().json();
+    assert_eq!(json["losses"].as_array().map(Vec::len), Some(3));
+    numbers(&json, &["seconds", "us_per_step", "device_allocations_per_step", "peak_device_bytes"]);
+    assert_eq!(json["loss_fell"], true);
+    let bits = json["loss_bits"][0].as_str().unwrap().strip_prefix("0x").unwrap().to_owned();
+    let loss = f64::from_bits(u64::from_str_radix(&bits, 16).unwrap());
+    assert_eq!(json["losses"][0].as_f64(), Some(loss));
+    let again = place.refrain(&arguments).succeeded().json();
+    assert_eq!(again["loss_bits"], json["loss_bits"]);
+
+    let arguments =
+        ["bench", "step", "--config", "seed", "--steps", "1", "--repeats", "1", "--warmup", "0", "--json"];
+    let json = place.refrain(&arguments).succeeded().json();
+    numbers(&json, &["median_us", "min_us", "max_us", "last_loss"]);
+    assert_eq!(json["config"], "seed");
+}
+
+#[test]
+fn devices_name_the_processor_and_what_is_missing() {
+    let place = Place::new();
+    let json = place.refrain(&["devices", "--json"]).succeeded().json();
+    let cpu = json["devices"].as_array().unwrap().iter().find(|d| d["name"] == "cpu").unwrap();
+    assert_eq!(cpu["usable"], true);
+    let said = place.refrain(&["devices"]).succeeded();
+    assert!(said.out.contains("cpu") && said.out.contains("threads"), "{}", said.out);
+}
