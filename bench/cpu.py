@@ -37,7 +37,7 @@ def command(program, config, threads):
 
 def measure(program, config, threads):
     """The program's median in milliseconds a step, or None if it can't run here."""
-    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads), JAX_PLATFORMS="cpu")
     try:
         ran = subprocess.run([str(word) for word in command(program, config, threads)], capture_output=True,
                              text=True, env=environment, preexec_fn=lambda: os.sched_setaffinity(0, range(threads)))
