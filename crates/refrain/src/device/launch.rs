@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::args::HostArgs;
+use super::cuda::CudaArgs;
 use super::storage::Storage;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
@@ -12,6 +13,9 @@ use crate::tensor::{DType, Layout};
 pub(crate) trait Kernel: Send + Sync {
     /// Runs on the CPU over locked memory.
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()>;
+
+    /// Asks for the kernels and matrix products that do it on CUDA.
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
 }
 
 /// A tensor as a kernel sees it.
@@ -27,6 +31,11 @@ impl Operand<'_> {
     pub(crate) fn byte_range(&self) -> Range<usize> {
         let span = self.layout.span();
         span.start * self.dtype.size()..span.end * self.dtype.size()
+    }
+
+    /// The address of the first element, in the device's address space.
+    pub(crate) fn address(&self) -> u64 {
+        (self.storage.block().address + self.layout.offset() * self.dtype.size()) as u64
     }
 
     pub(super) fn same_view(&self, other: &Operand<'_>) -> bool {
@@ -58,14 +67,21 @@ pub(crate) struct Launch<'a> {
     pub(crate) kernel: &'a dyn Kernel,
     pub(crate) reads: &'a [Operand<'a>],
     pub(crate) writes: &'a [(Operand<'a>, Mode)],
+    /// Memory for the kernel to work in, of no meaning before and after.
+    pub(crate) workspace: Option<Operand<'a>>,
 }
 
-impl Launch<'_> {
+impl<'a> Launch<'a> {
+    /// What the kernel writes, its workspace included.
+    pub(super) fn written(&self) -> impl Iterator<Item = &Operand<'a>> {
+        self.writes.iter().map(|(o, _)| o).chain(&self.workspace)
+    }
+
     /// The rules that make it sound to hand out slices of the operands' memory: every range lies in
     /// its storage, and a range that is written meets no other, except that an operand may be
     /// read where it is written, element for element.
     pub(super) fn verify(&self) -> Result<()> {
-        let all = self.reads.iter().chain(self.writes.iter().map(|(o, _)| o));
+        let all = self.reads.iter().chain(self.written());
         for operand in all {
             if operand.byte_range().end > operand.storage.bytes() {
                 return Err(Error::internal(self.op, "an operand reaches beyond its storage"));

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 mod driver;
 mod launch;
 mod storage;
@@ -14,6 +15,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 pub(crate) use args::HostArgs;
+pub(crate) use cuda::CudaArgs;
 pub(crate) use launch::{Kernel, Launch, Mode, Operand};
 pub(crate) use storage::{Storage, Watch};
 
@@ -171,7 +173,7 @@ impl Device {
         let locks = Locks::of(launch);
         let done = self.0.driver.launch(launch);
         // Also after a failure: what it wrote before it failed is gone.
-        for (operand, _) in launch.writes {
+        for operand in launch.written() {
             operand.storage.note_write(&operand.byte_range(), launch.op);
         }
         drop(locks);
@@ -223,7 +225,7 @@ struct Locks<'a> {
 impl<'a> Locks<'a> {
     fn of(launch: &Launch<'a>) -> Locks<'a> {
         let mut storages: SmallVec<[(&'a Storage, bool); 8]> = SmallVec::new();
-        storages.extend(launch.writes.iter().map(|(o, _)| (&**o.storage, true)));
+        storages.extend(launch.written().map(|o| (&**o.storage, true)));
         storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
         // Writers first among equals, so that a storage both read and written is locked exclusively.
         storages.sort_unstable_by_key(|&(s, writes)| (s.id(), !writes));

@@ -39,7 +39,7 @@ pub(crate) mod windows;
 use smallvec::{SmallVec, smallvec};
 
 use crate::autograd::{self, Differentiable, Gradients, Recording, Saves};
-use crate::device::{HostArgs, Kernel, Launch, Mode, Operand};
+use crate::device::{CudaArgs, Device, DeviceKind, HostArgs, Kernel, Launch, Mode, Operand};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor};
 
@@ -107,6 +107,16 @@ pub(crate) trait Op: Clone + Send + Sync + 'static {
     /// The kernel on the CPU.
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()>;
 
+    /// The kernels on CUDA.
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        Err(Error::Unsupported { op: self.name(), dtype: args.write_dtype(0), device: "cuda".to_string() })
+    }
+
+    /// Bytes of memory that the kernels on CUDA work in, beside operands and results.
+    fn workspace(&self, _launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        Ok(0)
+    }
+
     /// What the kernel expects of input `i`.
     fn input_needs(&self, _i: usize) -> Needs {
         Needs::Contiguous
@@ -149,6 +159,10 @@ struct AsKernel<'a, O>(&'a O);
 impl<O: Op> Kernel for AsKernel<'_, O> {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         self.0.host(args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        self.0.cuda(args)
     }
 }
 
@@ -279,12 +293,23 @@ pub(crate) fn execute<O: Op>(op: &O, inputs: &[&Tensor], dests: &[Dest]) -> Resu
         let read_operands: SmallVec<[Operand<'_>; 6]> = reads.iter().map(Tensor::operand).collect();
         let write_operands: SmallVec<[(Operand<'_>, Mode); 4]> =
             writes.iter().map(|(t, mode)| (t.operand(), *mode)).collect();
-        device.launch(&Launch {
+        let kernel = AsKernel(op);
+        let mut launch = Launch {
             op: name,
-            kernel: &AsKernel(op),
+            kernel: &kernel,
             reads: &read_operands,
             writes: &write_operands,
-        })?;
+            workspace: None,
+        };
+        let workspace = match device.kind() {
+            DeviceKind::Cpu => 0,
+            _ => op.workspace(&launch, &device)?,
+        };
+        let room = (workspace > 0)
+            .then(|| Tensor::empty(name, &Shape::from([workspace]), DType::U8, &device))
+            .transpose()?;
+        launch.workspace = room.as_ref().map(Tensor::operand);
+        device.launch(&launch)?;
     }
     for (o, dst, mode) in staged {
         let dst = dst.detach();

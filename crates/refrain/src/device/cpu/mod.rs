@@ -12,6 +12,7 @@ pub(crate) mod simd;
 pub(crate) mod widen;
 
 use super::args::{HostArgs, copy_in, copy_out};
+use super::cuda::listing;
 use super::driver::{Block, Driver};
 use super::launch::{Launch, Operand};
 use crate::error::Result;
@@ -61,6 +62,7 @@ impl Driver for Cpu {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        listing::add(launch)?;
         let bytes = |o: &Operand<'_>| o.layout.numel() * o.dtype.size();
         let all = launch.reads.iter().chain(launch.writes.iter().map(|(o, _)| o));
         parallel::run(all.map(bytes).sum(), || {

@@ -1,12 +1,13 @@
 //! Functions of two numbers, element by element, with broadcasting; and with a scalar.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::ops::copy::Copy;
 use crate::tensor::{DType, Shape, Tensor};
@@ -90,6 +91,10 @@ impl Op for Binary {
         host::forward(*self, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(*self, args)
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -162,6 +167,10 @@ impl Op for BinaryBackward {
         host::backward(self.op, self.by, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.op, self.by, args)
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -218,6 +227,10 @@ impl Op for WithScalar {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::with_scalar(self.op, self.scalar, self.reverse, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::with_scalar(self.op, self.scalar, self.reverse, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {

@@ -1,12 +1,13 @@
 //! Functions of one number, element by element.
 
+mod cuda;
 pub(crate) mod host;
 #[cfg(test)]
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -106,6 +107,10 @@ impl Op for Unary {
         host::forward(*self, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(*self, args)
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -161,6 +166,10 @@ impl Op for UnaryBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.0, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.0, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {

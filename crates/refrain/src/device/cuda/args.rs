@@ -1,0 +1,101 @@
+//! The operands of a launch as kernels on CUDA see them: addresses.
+
+use super::kernel::{Grid, Params, Spec};
+use crate::device::launch::{Launch, Mode};
+use crate::error::Result;
+use crate::tensor::{DType, Layout, Shape};
+
+/// What happens to the kernels that an operation asks for.
+pub(crate) trait Sink {
+    /// Launches a kernel.
+    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()>;
+
+    /// Runs a matrix product.
+    fn product(&mut self, op: &'static str, product: &super::gemm::Product) -> Result<()>;
+
+    /// How many multiprocessors the device has, for grids that fill it.
+    fn multiprocessors(&self) -> usize;
+}
+
+/// The operands of a launch, and the way to the device.
+pub(crate) struct CudaArgs<'a> {
+    launch: &'a Launch<'a>,
+    sink: &'a mut dyn Sink,
+}
+
+impl<'a> CudaArgs<'a> {
+    pub(crate) fn new(launch: &'a Launch<'a>, sink: &'a mut dyn Sink) -> CudaArgs<'a> {
+        CudaArgs { launch, sink }
+    }
+
+    pub(crate) fn op(&self) -> &'static str {
+        self.launch.op
+    }
+
+    pub(crate) fn reads(&self) -> usize {
+        self.launch.reads.len()
+    }
+
+    pub(crate) fn read_layout(&self, i: usize) -> &'a Layout {
+        self.launch.reads[i].layout
+    }
+
+    pub(crate) fn read_shape(&self, i: usize) -> &'a Shape {
+        self.launch.reads[i].layout.shape()
+    }
+
+    pub(crate) fn read_dtype(&self, i: usize) -> DType {
+        self.launch.reads[i].dtype
+    }
+
+    pub(crate) fn writes(&self) -> usize {
+        self.launch.writes.len()
+    }
+
+    pub(crate) fn write_layout(&self, o: usize) -> &'a Layout {
+        self.launch.writes[o].0.layout
+    }
+
+    pub(crate) fn write_shape(&self, o: usize) -> &'a Shape {
+        self.launch.writes[o].0.layout.shape()
+    }
+
+    pub(crate) fn write_dtype(&self, o: usize) -> DType {
+        self.launch.writes[o].0.dtype
+    }
+
+    /// Whether the kernel adds to output `o` instead of replacing it.
+    pub(crate) fn accumulate(&self, o: usize) -> bool {
+        self.launch.writes[o].1 == Mode::Accumulate
+    }
+
+    /// The address of the first element of read operand `i`.
+    pub(crate) fn read(&self, i: usize) -> u64 {
+        self.launch.reads[i].address()
+    }
+
+    /// The address of the first element of output `o`.
+    pub(crate) fn write(&self, o: usize) -> u64 {
+        self.launch.writes[o].0.address()
+    }
+
+    /// The address of the working memory that the operation asked for; 0 if it asked for none.
+    pub(crate) fn workspace(&self) -> u64 {
+        self.launch.workspace.as_ref().map_or(0, |w| w.address())
+    }
+
+    /// How many multiprocessors the device has, for grids that fill it.
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.sink.multiprocessors()
+    }
+
+    /// Launches a kernel. Kernels of one launch run one after the other.
+    pub(crate) fn kernel(&mut self, spec: Spec, grid: Grid, params: &Params) -> Result<()> {
+        self.sink.kernel(self.launch.op, spec, grid, params)
+    }
+
+    /// Runs a matrix product, by the vendor's library or by our own kernel.
+    pub(crate) fn product(&mut self, product: &super::gemm::Product) -> Result<()> {
+        self.sink.product(self.launch.op, product)
+    }
+}

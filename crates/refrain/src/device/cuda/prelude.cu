@@ -1,0 +1,186 @@
+// What every kernel of the engine begins with. No CUDA headers: the compiler at run time needs none.
+
+typedef double f64_t;
+typedef float f32_t;
+struct f16_t { unsigned short bits; };
+struct bf16_t { unsigned short bits; };
+typedef long long i64_t;
+typedef int i32_t;
+typedef unsigned char u8_t;
+typedef unsigned char bool_t;
+
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+#define DEVICE __device__ __forceinline__
+#define KERNEL extern "C" __global__ void
+
+#define INFINITY_F __int_as_float(0x7f800000)
+#define NAN_F __int_as_float(0x7fffffff)
+
+// ---- Element types: `to<C>(x)` widens to the arithmetic's type, `from<T>(c)` rounds to nearest even.
+
+// The type of the arithmetic: f64 for f64, f32 for the other floats, i64 for integers and bool.
+template <typename T> struct arithmetic { typedef i64 type; };
+template <> struct arithmetic<f64_t> { typedef double type; };
+template <> struct arithmetic<f32_t> { typedef float type; };
+template <> struct arithmetic<f16_t> { typedef float type; };
+template <> struct arithmetic<bf16_t> { typedef float type; };
+
+DEVICE float widen(f16_t x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+DEVICE float widen(bf16_t x) { return __uint_as_float((u32)x.bits << 16); }
+DEVICE double widen(f64_t x) { return x; }
+DEVICE float widen(f32_t x) { return x; }
+DEVICE i64 widen(i64_t x) { return x; }
+DEVICE i64 widen(i32_t x) { return x; }
+DEVICE i64 widen(u8_t x) { return x; }
+
+// Conversion between types of the arithmetic. Floats become integers by cutting off, kept within range; NaN is 0.
+template <typename C> struct cast_to;
+template <> struct cast_to<double> { template <typename S> static DEVICE double of(S x) { return (double)x; } };
+template <> struct cast_to<float> { template <typename S> static DEVICE float of(S x) { return (float)x; } };
+template <> struct cast_to<i64> {
+    static DEVICE i64 of(i64 x) { return x; }
+    static DEVICE i64 of(double x) { return x == x ? __double2ll_rz(x) : 0; }
+    static DEVICE i64 of(float x) { return x == x ? __float2ll_rz(x) : 0; }
+};
+
+template <typename C, typename T> DEVICE C to(T x) { return cast_to<C>::of(widen(x)); }
+
+// A float that keeps in its last bit whether the double lay beyond it, so that a second rounding can't go wrong.
+DEVICE float round_to_odd(double x) {
+    float y = __double2float_rz(x);
+    return (double)y == x || x != x ? y : __uint_as_float(__float_as_uint(y) | 1u);
+}
+
+template <typename T> struct store_as;
+template <> struct store_as<f64_t> { template <typename C> static DEVICE f64_t of(C c) { return (double)c; } };
+template <> struct store_as<f32_t> { template <typename C> static DEVICE f32_t of(C c) { return (float)c; } };
+template <> struct store_as<f16_t> {
+    static DEVICE f16_t of(float c) { f16_t y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(c)); return y; }
+    static DEVICE f16_t of(double c) { return of(round_to_odd(c)); }
+    static DEVICE f16_t of(i64 c) { return of((double)c); }
+};
+template <> struct store_as<bf16_t> {
+    static DEVICE bf16_t of(float c) { bf16_t y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(c)); return y; }
+    static DEVICE bf16_t of(double c) { return of(round_to_odd(c)); }
+    static DEVICE bf16_t of(i64 c) { return of((double)c); }
+};
+template <> struct store_as<i64_t> { template <typename C> static DEVICE i64_t of(C c) { return cast_to<i64>::of(c); } };
+template <> struct store_as<i32_t> { template <typename C> static DEVICE i32_t of(C c) { return (int)cast_to<i64>::of(c); } };
+template <> struct store_as<u8_t> { template <typename C> static DEVICE u8_t of(C c) { return (u8_t)cast_to<i64>::of(c); } };
+
+template <typename T, typename C> DEVICE T from(C c) { return store_as<T>::of(c); }
+
+// `N` elements that are loaded and stored at once.
+template <typename T, int N> struct __align__(sizeof(T) * N) vec { T at[N]; };
+template <int N, typename T> DEVICE vec<T, N> load(const T* p) { return *reinterpret_cast<const vec<T, N>*>(p); }
+template <int N, typename T> DEVICE void store(T* p, const vec<T, N>& v) { *reinterpret_cast<vec<T, N>*>(p) = v; }
+
+// `to = value`, or `to += value` in the arithmetic's type where ADD.
+template <bool ADD, typename T, typename C> DEVICE void put(T* to, C value) {
+    *to = from<T>(ADD ? (C)(::to<C>(*to) + value) : value);
+}
+
+// ---- Arithmetic that float and double share under one name.
+
+DEVICE float exp_(float x) { return expf(x); }
+DEVICE double exp_(double x) { return exp(x); }
+DEVICE float log_(float x) { return logf(x); }
+DEVICE double log_(double x) { return log(x); }
+DEVICE float log1p_(float x) { return log1pf(x); }
+DEVICE double log1p_(double x) { return log1p(x); }
+DEVICE float sqrt_(float x) { return sqrtf(x); }
+DEVICE double sqrt_(double x) { return sqrt(x); }
+DEVICE float sin_(float x) { return sinf(x); }
+DEVICE double sin_(double x) { return sin(x); }
+DEVICE float cos_(float x) { return cosf(x); }
+DEVICE double cos_(double x) { return cos(x); }
+DEVICE float tanh_(float x) { return tanhf(x); }
+DEVICE double tanh_(double x) { return tanh(x); }
+DEVICE float erf_(float x) { return erff(x); }
+DEVICE double erf_(double x) { return erf(x); }
+DEVICE float pow_(float x, float y) { return powf(x, y); }
+DEVICE double pow_(double x, double y) { return pow(x, y); }
+DEVICE float floor_(float x) { return floorf(x); }
+DEVICE double floor_(double x) { return floor(x); }
+DEVICE float ceil_(float x) { return ceilf(x); }
+DEVICE double ceil_(double x) { return ceil(x); }
+DEVICE float round_(float x) { return rintf(x); }
+DEVICE double round_(double x) { return rint(x); }
+DEVICE float abs_(float x) { return fabsf(x); }
+DEVICE double abs_(double x) { return fabs(x); }
+DEVICE i64 abs_(i64 x) { return x < 0 ? (i64)(0 - (u64)x) : x; }
+template <typename C> DEVICE bool is_nan(C x) { return x != x; }
+// The lowest number of a type: what a maximum begins with.
+template <typename C> struct limits;
+template <> struct limits<float> {
+    static DEVICE float lowest() { return -INFINITY_F; }
+    static DEVICE float highest() { return INFINITY_F; }
+};
+template <> struct limits<double> {
+    static DEVICE double lowest() { return -(double)INFINITY_F; }
+    static DEVICE double highest() { return (double)INFINITY_F; }
+};
+template <> struct limits<i64> {
+    static DEVICE i64 lowest() { return (i64)0x8000000000000000ull; }
+    static DEVICE i64 highest() { return 0x7fffffffffffffffll; }
+};
+template <typename C> DEVICE C sigmoid_(C x) {
+    // From the side on which the exponential does not overflow.
+    C e = exp_(-abs_(x));
+    return x >= (C)0 ? (C)1 / ((C)1 + e) : e / ((C)1 + e);
+}
+
+// ---- Reductions within a warp and within a block, always in the same order.
+
+#define FULL 0xffffffffu
+
+struct Add { template <typename C> DEVICE C operator()(C a, C b) const { return a + b; } };
+// The larger; NaN wins.
+struct Max { template <typename C> DEVICE C operator()(C a, C b) const { return a > b || is_nan(a) ? a : b; } };
+struct Min { template <typename C> DEVICE C operator()(C a, C b) const { return a < b || is_nan(a) ? a : b; } };
+
+// The lanes of groups of WIDTH combined; every lane of a group gets the result.
+template <int WIDTH, typename C, typename F> DEVICE C warp_reduce(C x, F f) {
+    #pragma unroll
+    for (int d = WIDTH / 2; d > 0; d /= 2) x = f(x, __shfl_xor_sync(FULL, x, d, WIDTH));
+    return x;
+}
+template <typename C> DEVICE C warp_sum(C x) { return warp_reduce<32>(x, Add()); }
+template <typename C> DEVICE C warp_max(C x) { return warp_reduce<32>(x, Max()); }
+
+// All threads of a block combined; every thread gets the result. THREADS is a multiple of 32.
+template <int THREADS, typename C, typename F> DEVICE C block_reduce(C x, C first, F f) {
+    __shared__ C partial[32];
+    x = warp_reduce<32>(x, f);
+    if (THREADS == 32) return x;
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) partial[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = (threadIdx.x & 31) < THREADS / 32 ? partial[threadIdx.x & 31] : first;
+    return warp_reduce<32>(x, f);
+}
+template <int THREADS, typename C> DEVICE C block_sum(C x) { return block_reduce<THREADS>(x, (C)0, Add()); }
+
+// ---- Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011): a counter in, four random words out.
+
+struct Words { u32 at[4]; };
+
+DEVICE Words philox(u64 seed, u64 block) {
+    u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = 0, c3 = 0;
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+    #pragma unroll
+    for (int i = 0; i < 10; i++) {
+        u32 a_low = 0xD2511F53u * c0, a_high = __umulhi(0xD2511F53u, c0);
+        u32 b_low = 0xCD9E8D57u * c2, b_high = __umulhi(0xCD9E8D57u, c2);
+        c0 = b_high ^ c1 ^ k0;
+        c1 = b_low;
+        c2 = a_high ^ c3 ^ k1;
+        c3 = a_low;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return Words{{c0, c1, c2, c3}};
+}
