@@ -89,6 +89,41 @@ pub enum Error {
         live: usize,
         /// Bytes kept for reuse, given back to the system before the last try.
         pooled: usize,
+        /// Bytes that the system has free, where it tells.
+        free: Option<usize>,
+    },
+    /// The device, or a library that it needs, is not there.
+    Unavailable {
+        /// The device.
+        device: String,
+        /// What is missing, where it was looked for, and what to install.
+        message: String,
+    },
+    /// The device refused something; it can be used further.
+    Device {
+        /// The operation.
+        op: &'static str,
+        /// The device.
+        device: String,
+        /// What the device's driver said.
+        message: String,
+    },
+    /// The device failed for good: everything on it is lost until the process ends.
+    DeviceLost {
+        /// The operation that met the loss.
+        op: &'static str,
+        /// The device.
+        device: String,
+        /// What the driver said at the first failure, and at which operation that was.
+        cause: String,
+    },
+    /// The operation can't be done while a graph is being captured on the device's stream. The capture
+    /// goes on undisturbed: CUDA was not called.
+    CaptureIncompatible {
+        /// What was asked for: the operation and what it needs.
+        operation: String,
+        /// The device.
+        device: String,
     },
     /// A rule of the engine was broken by the engine itself: a defect worth a report.
     Internal {
@@ -138,9 +173,25 @@ impl fmt::Display for Error {
                 "{op}: the backward pass needs {tensor}, but {by} has written over it since: write into another tensor, or call backward first"
             ),
             Error::Autograd { op, message } => write!(f, "{op}: {message}"),
-            Error::OutOfMemory { device, requested, live, pooled } => write!(
+            Error::OutOfMemory { device, requested, live, pooled, free } => {
+                write!(
+                    f,
+                    "out of memory on {device}: asked for {requested} bytes with {live} in use by tensors ({pooled} bytes kept for reuse were given back first"
+                )?;
+                if let Some(free) = free {
+                    write!(f, "; {free} bytes are free")?;
+                }
+                write!(f, "): drop tensors or use a smaller batch")
+            }
+            Error::Unavailable { device, message } => write!(f, "{device} can't be used: {message}"),
+            Error::Device { op, device, message } => write!(f, "{op}: {device}: {message}"),
+            Error::DeviceLost { op, device, cause } => write!(
                 f,
-                "out of memory on {device}: asked for {requested} bytes with {live} in use by tensors ({pooled} bytes kept for reuse were given back first): drop tensors or use a smaller batch"
+                "{op}: {device} is lost: {cause}: start the process anew (REFRAIN_SYNC=1 finds the operation that fails first)"
+            ),
+            Error::CaptureIncompatible { operation, device } => write!(
+                f,
+                "{operation} is not possible while a graph is being captured on the stream of {device}: do it before the capture begins, and write results into tensors that are there already"
             ),
             Error::Internal { op, message } => {
                 write!(f, "{op}: internal rule broken: {message}: please report this")

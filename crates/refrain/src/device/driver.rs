@@ -1,5 +1,6 @@
 //! What the engine asks of a device.
 
+use crate::device::cuda::Product;
 use crate::device::launch::Launch;
 use crate::error::Result;
 
@@ -12,6 +13,17 @@ pub(crate) struct Block {
     pub(crate) bytes: usize,
 }
 
+/// Whether a graph is being captured on a device's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureStatus {
+    /// No capture; also on devices that can't capture.
+    None,
+    /// Work becomes part of a graph instead of running.
+    Active,
+    /// Something forbidden was done during the capture; it must be ended before the stream is of use.
+    Invalidated,
+}
+
 /// A kind of device. The engine is written once against this trait.
 ///
 /// Everything is in stream order: what is asked for later happens after what was asked for earlier.
@@ -20,13 +32,18 @@ pub(crate) trait Driver: Send + Sync {
     fn name(&self) -> String;
 
     /// Memory for at least `bytes` bytes. It holds initialised bytes of no particular value.
-    fn alloc(&self, bytes: usize) -> Result<Block>;
+    fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block>;
 
     /// Takes a block back, after all work asked for so far.
     fn free(&self, block: Block);
 
     /// Gives memory kept for reuse back to the system; says how many bytes.
     fn trim(&self) -> usize;
+
+    /// Bytes that the system has free, where it tells.
+    fn free_bytes(&self) -> Option<usize> {
+        None
+    }
 
     /// Bytes kept for reuse.
     fn pooled_bytes(&self) -> usize;
@@ -35,10 +52,25 @@ pub(crate) trait Driver: Send + Sync {
     fn system_allocations(&self) -> u64;
 
     /// Copies from the host into a block, at a byte offset.
-    fn upload(&self, from: &[u8], to: &Block, offset: usize) -> Result<()>;
+    fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()>;
 
     /// Copies from a block to the host, after all work that writes it.
-    fn download(&self, from: &Block, offset: usize, to: &mut [u8]) -> Result<()>;
+    fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()>;
+
+    /// Waits for all work asked for so far.
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether a graph is being captured on the device's stream.
+    fn capture_status(&self) -> CaptureStatus {
+        CaptureStatus::None
+    }
+
+    /// Bytes of memory that a matrix product works in.
+    fn product_workspace(&self, _op: &'static str, _product: &Product) -> Result<usize> {
+        Ok(0)
+    }
 
     /// Runs a kernel. The door has checked the operands and holds their locks.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;

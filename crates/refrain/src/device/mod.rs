@@ -10,7 +10,7 @@ mod trace;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
 
@@ -20,6 +20,8 @@ pub(crate) use launch::{Kernel, Launch, Mode, Operand};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
+pub use cuda::{CudaDevice, CudaReport};
+pub use driver::CaptureStatus;
 use driver::{Block, Driver};
 
 /// Where tensors lie and operations run: a cheap handle.
@@ -46,6 +48,8 @@ struct Shared {
 pub enum DeviceKind {
     /// The host's processor.
     Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 #[derive(Default)]
@@ -91,9 +95,66 @@ impl Device {
         CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Box::<cpu::Cpu>::default())).clone()
     }
 
-    /// The fastest device that this machine has.
+    /// An NVIDIA GPU, counted from 0. All handles to it are the same device.
+    ///
+    /// Its work runs on one stream of its own, in order; kernels are compiled when they are first used and kept
+    /// in the user's cache folder (`REFRAIN_CACHE` names another).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if there is no such GPU, or the driver or NVRTC is missing or too old; the message
+    /// says which, and what to install.
+    pub fn cuda(ordinal: usize) -> Result<Device> {
+        static DEVICES: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, device)) = devices.iter().find(|(o, _)| *o == ordinal) {
+            return Ok(device.clone());
+        }
+        let device = Device::from_driver(DeviceKind::Cuda, Box::new(cuda::Cuda::open(ordinal)?));
+        devices.push((ordinal, device.clone()));
+        Ok(device)
+    }
+
+    /// A GPU by a stream that the caller lends: the engine's work goes to it, in order with the caller's own. The
+    /// caller may capture a graph on the stream; what can't be part of one is then
+    /// [`Error::CaptureIncompatible`], without any call of CUDA, and memory of tensors dropped meanwhile is freed
+    /// when the capture has ended.
+    ///
+    /// Each call gives a device of its own; tensors of two such devices can't be operands of one operation.
+    ///
+    /// # Safety
+    /// `stream` is a valid `CUstream`, and stays valid for as long as the device or a tensor on it lives. What the
+    /// caller's work on other streams does with the tensors' memory is ordered with this stream by the caller.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], as for [`Device::cuda`].
+    #[allow(unsafe_code)] // Takes a raw handle.
+    pub unsafe fn cuda_on_stream(stream: *mut std::ffi::c_void) -> Result<Device> {
+        // SAFETY: the caller's promise.
+        let cuda = unsafe { cuda::Cuda::lent(stream) }?;
+        Ok(Device::from_driver(DeviceKind::Cuda, Box::new(cuda)))
+    }
+
+    /// The fastest device that this machine has: the first GPU that can be used, or the host's processor.
     pub fn best() -> Device {
-        Device::cpu()
+        Device::cuda(0).unwrap_or_else(|_| Device::cpu())
+    }
+
+    /// Waits for all work that was asked for so far. Reading a tensor waits by itself; this is for timing.
+    ///
+    /// # Errors
+    /// An error of work before, on a GPU; [`Error::CaptureIncompatible`] during a capture.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.driver.synchronize()
+    }
+
+    /// Whether a graph is being captured on the device's stream; `None` on devices that can't capture.
+    pub fn capture_status(&self) -> CaptureStatus {
+        self.0.driver.capture_status()
+    }
+
+    /// Bytes of memory that a matrix product works in.
+    pub(crate) fn product_workspace(&self, op: &'static str, product: &cuda::Product) -> Result<usize> {
+        self.0.driver.product_workspace(op, product)
     }
 
     fn from_driver(kind: DeviceKind, driver: Box<dyn Driver>) -> Device {
@@ -137,16 +198,17 @@ impl Device {
         self.0.driver.trim()
     }
 
-    fn alloc(&self, bytes: usize) -> Result<Block> {
+    fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
         let c = &self.0.counters;
-        let block = match self.0.driver.alloc(bytes) {
+        let block = match self.0.driver.alloc(op, bytes) {
             Err(Error::OutOfMemory { .. }) => {
                 let pooled = self.0.driver.trim();
-                self.0.driver.alloc(bytes).map_err(|_| Error::OutOfMemory {
+                self.0.driver.alloc(op, bytes).map_err(|_| Error::OutOfMemory {
                     device: self.name(),
                     requested: bytes,
                     live: c.live_bytes.load(Ordering::Relaxed),
                     pooled,
+                    free: self.0.driver.free_bytes(),
                 })?
             }
             other => other?,
@@ -194,7 +256,7 @@ impl Device {
         }
         let _lock = storage.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.uploads.fetch_add(1, Ordering::Relaxed);
-        self.0.driver.upload(from, storage.block(), offset)?;
+        self.0.driver.upload(op, from, storage.block(), offset)?;
         storage.note_write(&(offset..offset + from.len()), op);
         Ok(())
     }
@@ -212,7 +274,7 @@ impl Device {
         }
         let _lock = storage.lock.read().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.downloads.fetch_add(1, Ordering::Relaxed);
-        self.0.driver.download(storage.block(), offset, to)
+        self.0.driver.download(op, storage.block(), offset, to)
     }
 }
 

@@ -29,9 +29,9 @@ struct Watches {
 }
 
 impl Storage {
-    pub(crate) fn new(device: &Device, bytes: usize) -> Result<Arc<Storage>> {
+    pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Arc<Storage>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let block = device.alloc(bytes)?;
+        let block = device.alloc(op, bytes)?;
         Ok(Arc::new(Storage {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),

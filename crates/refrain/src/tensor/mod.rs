@@ -44,7 +44,7 @@ impl Tensor {
     /// New memory of the given shape, of no particular value: to be written before it is read.
     pub(crate) fn empty(op: &'static str, shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
         let numel = shape.checked_numel(op, dtype.size())?;
-        let storage = Storage::new(device, numel * dtype.size())?;
+        let storage = Storage::new(op, device, numel * dtype.size())?;
         Ok(Tensor::from_parts(storage, Layout::contiguous(shape.clone()), dtype))
     }
 

@@ -29,7 +29,7 @@ impl Driver for Cpu {
         "cpu".to_string()
     }
 
-    fn alloc(&self, bytes: usize) -> Result<Block> {
+    fn alloc(&self, _: &'static str, bytes: usize) -> Result<Block> {
         self.pool.alloc(bytes)
     }
 
@@ -49,13 +49,13 @@ impl Driver for Cpu {
         self.pool.system_allocations()
     }
 
-    fn upload(&self, from: &[u8], to: &Block, offset: usize) -> Result<()> {
+    fn upload(&self, _: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
         // SAFETY: the pool's blocks are host memory; the door holds the storage's lock exclusively.
         unsafe { copy_in(from, to, offset) };
         Ok(())
     }
 
-    fn download(&self, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
+    fn download(&self, _: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
         // SAFETY: the pool's blocks are host memory; the door holds the storage's lock.
         unsafe { copy_out(from, offset, to) };
         Ok(())

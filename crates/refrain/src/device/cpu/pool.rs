@@ -30,8 +30,13 @@ fn rounded(bytes: usize) -> usize {
 
 impl Pool {
     pub(super) fn alloc(&self, bytes: usize) -> Result<Block> {
-        let refused =
-            || Error::OutOfMemory { device: "cpu".to_string(), requested: bytes, live: 0, pooled: 0 };
+        let refused = || Error::OutOfMemory {
+            device: "cpu".to_string(),
+            requested: bytes,
+            live: 0,
+            pooled: 0,
+            free: None,
+        };
         if bytes > isize::MAX as usize / 2 {
             return Err(refused());
         }

@@ -191,7 +191,7 @@ impl Params {
     }
 
     /// The address of each argument.
-    pub(super) fn addresses(&self) -> SmallVec<[*const u64; 16]> {
-        self.starts.iter().map(|&start| &raw const self.bytes[start]).collect()
+    pub(super) fn addresses(&self) -> SmallVec<[*mut std::ffi::c_void; 16]> {
+        self.starts.iter().map(|&start| (&raw const self.bytes[start]).cast_mut().cast()).collect()
     }
 }

@@ -1,10 +1,55 @@
-//! NVIDIA GPUs.
+//! NVIDIA GPUs, through NVIDIA's driver, its run-time compiler and, where it is there, its library for matrix
+//! products. All are loaded at run time: the engine is built without them and runs without a GPU.
 
 mod args;
 mod cache;
+mod compile;
+mod context;
+mod driver;
 mod gemm;
+mod guard;
 mod kernel;
+mod kernels;
+mod library;
 pub(in crate::device) mod listing;
+mod memory;
 
 pub(crate) use args::CudaArgs;
+pub use context::CudaDevice;
+pub(in crate::device) use driver::Cuda;
+pub(crate) use gemm::Product;
 pub(crate) use kernel::{Grid, Params, Source, Spec};
+
+/// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CudaReport {
+    /// The driver's version: the newest CUDA version that it runs, major and minor.
+    pub driver: std::result::Result<(i32, i32), String>,
+    /// The version of NVRTC, which compiles the kernels.
+    pub nvrtc: std::result::Result<(i32, i32), String>,
+    /// The version of cuBLASLt; without it matrix products run by the engine's own kernels.
+    pub cublaslt: std::result::Result<String, String>,
+    /// The GPUs that the driver sees.
+    pub devices: Vec<CudaDevice>,
+}
+
+impl CudaReport {
+    /// Looks at this machine.
+    pub fn new() -> CudaReport {
+        let devices = context::count()
+            .map_or_else(|_| Vec::new(), |n| (0..n).filter_map(|i| context::info(i).ok()).collect());
+        CudaReport {
+            driver: context::driver_version(),
+            nvrtc: compile::version(),
+            cublaslt: gemm::library_version(),
+            devices,
+        }
+    }
+}
+
+impl Default for CudaReport {
+    fn default() -> CudaReport {
+        CudaReport::new()
+    }
+}

@@ -1,0 +1,93 @@
+//! Kernel text to machine code, through NVRTC: always a CUBIN for one architecture, never PTX, which a driver
+//! older than the compiler would refuse.
+#![allow(unsafe_code)] // Calls NVRTC.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::null;
+
+use cudarc::nvrtc::sys::{self, nvrtcResult};
+
+use super::library;
+
+/// A failed compilation: the compiler's messages.
+pub(super) type Failure = String;
+
+/// The compiler's version.
+pub(super) fn version() -> Result<(i32, i32), Failure> {
+    library::nvrtc()?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the symbol was probed; both point to integers.
+    check("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) })?;
+    Ok((major, minor))
+}
+
+/// What kernels are compiled with, apart from the architecture.
+pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
+
+/// Compiles a text for an architecture such as `sm_90`.
+pub(super) fn cubin(name: &str, text: &str, architecture: &str) -> Result<Vec<u8>, Failure> {
+    library::nvrtc()?;
+    let c_string = |s: &str| CString::new(s).map_err(|_| "a kernel's text holds a zero byte".to_string());
+    let (text, name) = (c_string(text)?, c_string(name)?);
+    let options: Vec<CString> = std::iter::once(format!("--gpu-architecture={architecture}"))
+        .chain(OPTIONS.iter().map(|o| o.to_string()))
+        .map(|o| c_string(&o))
+        .collect::<Result<_, _>>()?;
+    let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+
+    let mut program = Program(std::ptr::null_mut());
+    // SAFETY: strings end with zero and live across the call; no headers are passed.
+    let made =
+        unsafe { sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), 0, null(), null()) };
+    check("nvrtcCreateProgram", made)?;
+    // SAFETY: the program was made; the options live across the call.
+    let done = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
+    if done != nvrtcResult::NVRTC_SUCCESS {
+        return Err(format!("{}\n{}", message(done), program.log()));
+    }
+    let mut size = 0;
+    // SAFETY: the program was compiled; `size` is a size_t.
+    check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) })?;
+    let mut cubin = vec![0u8; size];
+    // SAFETY: the buffer has the size that was asked for.
+    check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(program.0, cubin.as_mut_ptr().cast()) })?;
+    Ok(cubin)
+}
+
+/// A program of the compiler, destroyed when dropped.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: the program was made; the buffer has the size that was asked for.
+        unsafe {
+            if sys::nvrtcGetProgramLogSize(self.0, &mut size) != nvrtcResult::NVRTC_SUCCESS {
+                return String::new();
+            }
+            let mut log = vec![0u8; size];
+            if sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast()) != nvrtcResult::NVRTC_SUCCESS {
+                return String::new();
+            }
+            String::from_utf8_lossy(&log).trim_end_matches('\0').to_string()
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: made by nvrtcCreateProgram, destroyed once.
+            unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+        }
+    }
+}
+
+fn message(result: nvrtcResult) -> String {
+    // SAFETY: returns a constant string for any value.
+    unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(result)) }.to_string_lossy().into_owned()
+}
+
+fn check(call: &str, result: nvrtcResult) -> Result<(), Failure> {
+    if result == nvrtcResult::NVRTC_SUCCESS { Ok(()) } else { Err(format!("{call}: {}", message(result))) }
+}

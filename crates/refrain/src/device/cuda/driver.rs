@@ -1,0 +1,291 @@
+//! The driver for NVIDIA GPUs: all work of a device goes to one stream, in order.
+#![allow(unsafe_code)] // Calls NVIDIA's driver with the engine's memory.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUstreamCaptureStatus};
+
+use super::args::{CudaArgs, Sink};
+use super::context::{self, Context, Table};
+use super::gemm::{self, Product};
+use super::guard::Guard;
+use super::kernel::{Grid, Params, Spec};
+use super::kernels::Kernels;
+use super::memory::{self, Pool, Staging, checked};
+use super::{compile, library};
+use crate::device::driver::{Block, CaptureStatus, Driver};
+use crate::device::launch::Launch;
+use crate::error::{Error, Result};
+
+/// What the devices of one context share.
+struct Shared {
+    context: Context,
+    pool: Pool,
+    kernels: Kernels,
+    staging: Staging,
+    /// The vendor's library for matrix products, once it was looked for.
+    products: OnceLock<Option<gemm::Library>>,
+    /// `REFRAIN_GUARD=1`.
+    guard: Option<Guard>,
+}
+
+/// A stream of a GPU as a device of the engine.
+pub(in crate::device) struct Cuda {
+    shared: Arc<Shared>,
+    stream: sys::CUstream,
+    /// Memory to free when the capture ends that was under way when its owner was dropped.
+    deferred: Mutex<Vec<u64>>,
+    /// `REFRAIN_SYNC=1`: wait after each launch, so that an error names its operation.
+    sync: bool,
+}
+
+// SAFETY: a stream handle may be used from any thread; the rest is Send and Sync.
+unsafe impl Send for Cuda {}
+// SAFETY: as above.
+unsafe impl Sync for Cuda {}
+
+pub(super) fn flag(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0")
+}
+
+/// The contexts in use, by handle: streams of one context share kernels and memory.
+static CONTEXTS: Table<usize, Arc<Shared>> = Table::new();
+
+fn unavailable(device: String) -> impl Fn(String) -> Error {
+    move |message| Error::Unavailable { device: device.clone(), message }
+}
+
+impl Shared {
+    fn of(context: Context) -> std::result::Result<Arc<Shared>, String> {
+        library::nvrtc()?;
+        compile::version()?;
+        CONTEXTS.get(context.handle as usize, || {
+            // SAFETY: the handle is valid for as long as the process runs.
+            unsafe { result::ctx::set_current(context.handle) }.map_err(context::describe)?;
+            let pool = Pool::new(&context).map_err(context::describe)?;
+            Ok(Arc::new(Shared {
+                context,
+                pool,
+                kernels: Kernels::default(),
+                staging: Staging::default(),
+                products: OnceLock::new(),
+                guard: flag("REFRAIN_GUARD").then(Guard::default),
+            }))
+        })
+    }
+}
+
+impl Cuda {
+    /// A stream of its own on a GPU.
+    pub(in crate::device) fn open(ordinal: usize) -> Result<Cuda> {
+        let unavailable = unavailable(format!("cuda:{ordinal}"));
+        let shared = Context::primary(ordinal).and_then(Shared::of).map_err(&unavailable)?;
+        shared.context.enter("open")?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(|e| unavailable(context::describe(e)))?;
+        Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
+    }
+
+    /// A stream that the caller lends.
+    ///
+    /// # Safety
+    /// `stream` is a valid stream (a `CUstream`) for as long as the device or a tensor on it lives.
+    pub(in crate::device) unsafe fn lent(stream: *mut c_void) -> Result<Cuda> {
+        let stream: sys::CUstream = stream.cast();
+        // SAFETY: the caller's promise.
+        let context = unsafe { Context::of_stream(stream) };
+        let shared = context.and_then(Shared::of).map_err(unavailable("the lent stream".to_string()))?;
+        Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
+    }
+
+    fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// Enters the context; an error, before CUDA is called, if a capture is under way.
+    fn outside_capture(&self, op: &'static str, need: &str) -> Result<()> {
+        self.context().enter(op)?;
+        match self.capture_status() {
+            CaptureStatus::None => self.free_deferred(op),
+            _ => Err(Error::CaptureIncompatible {
+                operation: format!("{op} ({need})"),
+                device: self.context().name().to_string(),
+            }),
+        }
+    }
+
+    /// Frees what was dropped during a capture that has ended.
+    fn free_deferred(&self, op: &'static str) -> Result<()> {
+        let deferred = std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+        for address in deferred {
+            // SAFETY: from `alloc`; its owner is gone.
+            checked(self.context(), op, unsafe { self.shared.pool.free(address, self.stream) })?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, op: &'static str) -> Result<()> {
+        // SAFETY: the stream is valid.
+        checked(self.context(), op, unsafe { result::stream::synchronize(self.stream) })
+    }
+
+    /// The vendor's library for matrix products, if it is here.
+    fn products(&self) -> Option<&gemm::Library> {
+        self.shared.products.get_or_init(|| gemm::Library::open(&self.shared.context.info)).as_ref()
+    }
+
+    fn run(&self, launch: &Launch<'_>) -> Result<()> {
+        let workspace = launch.workspace.as_ref().map_or((0, 0), |w| (w.address(), w.byte_range().len()));
+        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, workspace }))
+    }
+}
+
+/// Sends kernels to the stream.
+struct Live<'a> {
+    cuda: &'a Cuda,
+    /// Address and bytes.
+    workspace: (u64, usize),
+}
+
+impl Sink for Live<'_> {
+    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()> {
+        let shared = &self.cuda.shared;
+        shared.kernels.launch(&shared.context, self.cuda.stream, op, spec, grid, params)
+    }
+
+    fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
+        if let Some(library) = self.cuda.products()
+            && library.run(self.cuda.stream, product, self.workspace).map_err(|message| Error::Device {
+                op,
+                device: self.cuda.context().name().to_string(),
+                message,
+            })?
+        {
+            return Ok(());
+        }
+        product.run_own(self.workspace, self.multiprocessors(), &mut |spec, grid, params| {
+            self.kernel(op, spec, grid, params)
+        })
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.cuda.context().info.multiprocessors
+    }
+}
+
+impl Driver for Cuda {
+    fn name(&self) -> String {
+        self.context().name().to_string()
+    }
+
+    fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
+        self.outside_capture(op, "which allocates memory")?;
+        let address = match &self.shared.guard {
+            Some(guard) => guard.alloc(bytes),
+            None => self.shared.pool.alloc(bytes.max(1), self.stream),
+        }
+        .map_err(|e| memory::allocation_error(self.context(), op, bytes, e))?;
+        Ok(Block { address: address as usize, bytes })
+    }
+
+    fn free(&self, block: Block) {
+        let address = block.address as u64;
+        // A lost device has nothing to free.
+        if self.context().enter("free").is_err() {
+            return;
+        }
+        if let Some(guard) = &self.shared.guard {
+            let _ = self.wait("free");
+            guard.free(address);
+            return;
+        }
+        if self.capture_status() != CaptureStatus::None {
+            self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(address);
+            return;
+        }
+        // SAFETY: from `alloc`; the storage that owned it is gone, and what its work queued comes before. An
+        // error can't be told here: one that matters is sticky and meets the next call.
+        let _ = unsafe { self.shared.pool.free(address, self.stream) }
+            .map_err(|e| self.context().error("free", e));
+    }
+
+    fn trim(&self) -> usize {
+        if self.outside_capture("trim", "which waits for the device").is_err() || self.wait("trim").is_err() {
+            return 0;
+        }
+        self.shared.pool.trim()
+    }
+
+    fn free_bytes(&self) -> Option<usize> {
+        self.context().enter("stats").ok()?;
+        memory::free_bytes()
+    }
+
+    fn pooled_bytes(&self) -> usize {
+        self.shared.pool.pooled()
+    }
+
+    fn system_allocations(&self) -> u64 {
+        self.shared.pool.grown()
+    }
+
+    fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
+        self.outside_capture(op, "which copies from the host")?;
+        let address = (to.address + offset) as u64;
+        // SAFETY: the door checked the range; the storage's lock is held.
+        let done = unsafe { self.shared.staging.upload(from, address, self.stream) };
+        checked(self.context(), op, done)?;
+        match &self.shared.guard {
+            Some(guard) => {
+                self.wait(op)?;
+                guard.wrote(to.address as u64).map_err(|e| self.context().error(op, e))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.outside_capture(op, "which reads on the host")?;
+        let address = (from.address + offset) as u64;
+        // SAFETY: the door checked the range; the storage's lock is held.
+        checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.outside_capture("synchronize", "which waits for the device")?;
+        self.wait("synchronize")
+    }
+
+    fn capture_status(&self) -> CaptureStatus {
+        // SAFETY: the stream is valid. A device that can't capture says so by an error: no capture.
+        match unsafe { result::stream::is_capturing(self.stream) } {
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE) => CaptureStatus::Active,
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED) => CaptureStatus::Invalidated,
+            _ => CaptureStatus::None,
+        }
+    }
+
+    fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
+        self.context().enter(op)?;
+        let own = product.own_workspace(self.context().info.multiprocessors);
+        Ok(self.products().and_then(|l| l.workspace(product)).unwrap_or(own))
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.context().enter(launch.op)?;
+        let Some(guard) = &self.shared.guard else {
+            self.run(launch)?;
+            return if self.sync && self.capture_status() == CaptureStatus::None {
+                self.wait(launch.op)
+            } else {
+                Ok(())
+            };
+        };
+        guard.around(self.context(), launch, || {
+            self.run(launch)?;
+            self.wait(launch.op)
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! `REFRAIN_GUARD=1`: finds kernels that write where they did not say.
+//!
+//! Every buffer gets an allocation of its own with canaries before and behind it. Around each launch the bytes
+//! of all buffers are summed: those that the launch does not name as written must be unchanged, and so must be
+//! the canaries. Slow; for tests and for the vendor's checkers, which know allocations but not what is in them.
+#![allow(unsafe_code)] // Calls NVIDIA's driver.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::result::{self, DriverError};
+
+use super::cache::hash;
+use super::context::Context;
+use crate::device::launch::Launch;
+use crate::error::{Error, Result};
+
+/// Bytes of a canary; a multiple of every alignment that kernels make use of.
+const CANARY: usize = 512;
+const PATTERN: u8 = 0xA5;
+
+/// The buffers that live, by address.
+#[derive(Default)]
+pub(super) struct Guard {
+    buffers: Mutex<BTreeMap<u64, Buffer>>,
+}
+
+struct Buffer {
+    bytes: usize,
+    /// Of its contents after the last declared write.
+    sum: u64,
+}
+
+impl Guard {
+    fn buffers(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn alloc(&self, bytes: usize) -> std::result::Result<u64, DriverError> {
+        let whole = bytes.next_multiple_of(16) + 2 * CANARY;
+        // SAFETY: a context is current.
+        let base = unsafe { result::malloc_sync(whole) }?;
+        // SAFETY: the bytes were just allocated and nobody else knows them.
+        unsafe { result::memset_d8_sync(base, PATTERN, whole) }?;
+        let address = base + CANARY as u64;
+        let sum = contents(address, bytes).map(|b| hash(&b))?;
+        self.buffers().insert(address, Buffer { bytes, sum });
+        Ok(address)
+    }
+
+    /// The stream was waited for.
+    pub(super) fn free(&self, address: u64) {
+        if self.buffers().remove(&address).is_some() {
+            // SAFETY: allocated by `alloc`; its owner is gone and no work uses it.
+            let _ = unsafe { result::free_sync(address - CANARY as u64) };
+        }
+    }
+
+    /// The host has written to a buffer.
+    pub(super) fn wrote(&self, address: u64) -> std::result::Result<(), DriverError> {
+        if let Some(buffer) = self.buffers().get_mut(&address) {
+            buffer.sum = hash(&contents(address, buffer.bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Runs a launch to its end and looks at all buffers.
+    pub(super) fn around(
+        &self,
+        context: &Context,
+        launch: &Launch<'_>,
+        run: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // Held throughout: launches of other threads would be taken for writes of this one.
+        let mut buffers = self.buffers();
+        let named = |address: u64| launch.written().find(|o| o.storage.block().address as u64 == address);
+        // What lies beside the written ranges within their buffers must stay.
+        let mut beside = Vec::new();
+        for (&address, buffer) in buffers.iter() {
+            if named(address).is_some() {
+                beside.push((
+                    address,
+                    outside(launch, address, buffer.bytes).map_err(|e| context.error(launch.op, e))?,
+                ));
+            }
+        }
+        run()?;
+        let broken = |what: String| Err(Error::Internal { op: launch.op, message: what });
+        for (&address, buffer) in buffers.iter_mut() {
+            let read = |at: u64, bytes: usize| contents(at, bytes).map_err(|e| context.error(launch.op, e));
+            let end = address + buffer.bytes as u64;
+            let slack = buffer.bytes.next_multiple_of(16) - buffer.bytes;
+            let canaries = [read(address - CANARY as u64, CANARY)?, read(end, CANARY + slack)?];
+            for (canary, place) in canaries.iter().zip(["before", "behind"]) {
+                if let Some(i) = canary.iter().position(|&b| b != PATTERN) {
+                    return broken(format!(
+                        "the kernel wrote {place} a buffer of {} bytes at {address:#x} (byte {i} of the canary)",
+                        buffer.bytes
+                    ));
+                }
+            }
+            let sum = hash(&read(address, buffer.bytes)?);
+            if named(address).is_none() {
+                if sum != buffer.sum {
+                    return broken(format!(
+                        "the kernel wrote to a buffer of {} bytes at {address:#x}, which is not declared as written",
+                        buffer.bytes
+                    ));
+                }
+            } else if let Some((_, before)) = beside.iter().find(|(a, _)| *a == address) {
+                let after =
+                    outside(launch, address, buffer.bytes).map_err(|e| context.error(launch.op, e))?;
+                if after != *before {
+                    return broken(format!(
+                        "the kernel wrote beside the declared range of a buffer of {} bytes at {address:#x}",
+                        buffer.bytes
+                    ));
+                }
+            }
+            buffer.sum = sum;
+        }
+        Ok(())
+    }
+}
+
+fn contents(address: u64, bytes: usize) -> std::result::Result<Vec<u8>, DriverError> {
+    let mut host = vec![MaybeUninit::new(0u8); bytes];
+    if bytes > 0 {
+        // SAFETY: the bytes lie in a live allocation; this waits for work that comes before only by the legacy
+        // stream, so callers wait for theirs first.
+        unsafe { result::memcpy_dtoh_sync(&mut host, address) }?;
+    }
+    // SAFETY: every byte was initialised with 0 and then written by the driver.
+    Ok(host.into_iter().map(|b| unsafe { b.assume_init() }).collect())
+}
+
+/// A sum of the bytes of a buffer that lie in no written element.
+fn outside(launch: &Launch<'_>, address: u64, bytes: usize) -> std::result::Result<u64, DriverError> {
+    let mut host = contents(address, bytes)?;
+    for operand in launch.written().filter(|o| o.storage.block().address as u64 == address) {
+        let size = operand.dtype.size();
+        let layout = operand.layout;
+        let dims = layout.shape();
+        for i in 0..layout.numel() {
+            let (mut rest, mut at) = (i, layout.offset());
+            for (d, stride) in dims.iter().zip(layout.strides()).rev() {
+                at += rest % d * stride;
+                rest /= d;
+            }
+            host[at * size..(at + 1) * size].fill(0);
+        }
+    }
+    Ok(hash(&host))
+}

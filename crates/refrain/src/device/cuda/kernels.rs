@@ -1,0 +1,142 @@
+//! Compiled kernels of a context, by specialisation.
+#![allow(unsafe_code)] // Loads machine code through NVIDIA's driver.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUfunction_attribute, CUstreamCaptureMode};
+
+use super::cache::Cache;
+use super::compile;
+use super::context::Context;
+use super::kernel::{Grid, Params, Spec};
+use crate::error::{Error, Result};
+
+/// Dynamic shared memory that a kernel may use without asking.
+const SHARED_FOR_ALL: u32 = 48 << 10;
+
+/// The kernels that were used so far. One that is new is compiled (or read from the cache) by the first thread
+/// that asks; others wait for it.
+#[derive(Default)]
+pub(super) struct Kernels {
+    loaded: RwLock<HashMap<Spec, Arc<OnceLock<Result<Function>>>>>,
+}
+
+/// A loaded kernel. Modules stay loaded for as long as the process runs.
+pub(super) struct Function {
+    handle: sys::CUfunction,
+    /// Dynamic shared memory that it is allowed.
+    shared: AtomicU32,
+}
+
+// SAFETY: a function handle may be used from any thread of the process.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Kernels {
+    /// Launches a kernel on a stream of the context, which is current.
+    pub(super) fn launch(
+        &self,
+        context: &Context,
+        stream: sys::CUstream,
+        op: &'static str,
+        spec: Spec,
+        grid: Grid,
+        params: &Params,
+    ) -> Result<()> {
+        let slot = self.slot(spec.clone());
+        let function = slot.get_or_init(|| load(context, op, &spec)).as_ref().map_err(Clone::clone)?;
+        if grid.shared > SHARED_FOR_ALL && function.shared.load(Ordering::Relaxed) < grid.shared {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded and stays so.
+            unsafe {
+                result::function::set_function_attribute(function.handle, attribute, grid.shared as i32)
+            }
+            .map_err(|e| context.error(op, e))?;
+            function.shared.fetch_max(grid.shared, Ordering::Relaxed);
+        }
+        let mut addresses = params.addresses();
+        // SAFETY: the parameters are those of the kernel, by the operation that wrote both; the memory that
+        // they point to lives until work queued before its release is done (frees are in stream order), and
+        // the door holds its locks while this is queued.
+        unsafe {
+            result::launch_kernel(
+                function.handle,
+                (grid.blocks[0], grid.blocks[1], grid.blocks[2]),
+                (grid.threads, 1, 1),
+                grid.shared,
+                stream,
+                &mut addresses,
+            )
+        }
+        .map_err(|e| context.error(op, e))
+    }
+
+    fn slot(&self, spec: Spec) -> Arc<OnceLock<Result<Function>>> {
+        if let Some(slot) = self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&spec) {
+            return slot.clone();
+        }
+        self.loaded.write().unwrap_or_else(PoisonError::into_inner).entry(spec).or_default().clone()
+    }
+}
+
+/// Machine code for a kernel, from the cache or the compiler.
+fn machine_code(context: &Context, spec: &Spec) -> std::result::Result<Vec<u8>, String> {
+    let text = spec.text();
+    let architecture = context.architecture();
+    let (major, minor) = compile::version()?;
+    let version = format!("{major}.{minor}");
+    let options = compile::OPTIONS.join(" ");
+    let key: [&[u8]; 4] = [text.as_bytes(), options.as_bytes(), architecture.as_bytes(), version.as_bytes()];
+    let cache = Cache::open();
+    if let Some(code) = cache.and_then(|c| c.get(&key)) {
+        return Ok(code);
+    }
+    let code = compile::cubin(spec.source.name, &text, &architecture)?;
+    if let Some(cache) = cache {
+        cache.put(&key, &code);
+    }
+    Ok(code)
+}
+
+fn load(context: &Context, op: &'static str, spec: &Spec) -> Result<Function> {
+    let failed = |message: String| Error::Device { op, device: context.name().to_string(), message };
+    let code = machine_code(context, spec)
+        .map_err(|e| failed(format!("kernel {} was not compiled: {e}", spec.label())))?;
+    let entry =
+        CString::new(spec.entry).map_err(|_| Error::internal(op, "a kernel's name holds a zero byte"))?;
+    // A capture that somebody began on a stream of this thread's choosing does not forbid loading here.
+    let _relaxed = Relaxed::enter();
+    // SAFETY: the compiler's whole output for this GPU (the cache checks a checksum); the driver copies it.
+    let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(|e| {
+        failed(format!("kernel {} was not loaded: {}", spec.label(), super::context::describe(e)))
+    })?;
+    // SAFETY: the module was just loaded and is never unloaded.
+    let handle = unsafe { result::module::get_function(module, entry) }.map_err(|e| {
+        failed(format!("kernel {} was not found: {}", spec.label(), super::context::describe(e)))
+    })?;
+    Ok(Function { handle, shared: AtomicU32::new(SHARED_FOR_ALL) })
+}
+
+/// While this lives, calls of this thread that might disturb a capture elsewhere are allowed.
+pub(super) struct Relaxed(CUstreamCaptureMode);
+
+impl Relaxed {
+    pub(super) fn enter() -> Relaxed {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: swaps this thread's mode with `mode`.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Relaxed(mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as above; puts back what was there.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}

@@ -1,0 +1,231 @@
+//! Finding NVIDIA's libraries, and looking whether they have what is called.
+//!
+//! cudarc panics where a library or a symbol is missing, so each is probed before its first use.
+#![allow(unsafe_code)] // Loads shared libraries.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use cudarc::driver::sys as cuda;
+use cudarc::nvrtc::sys as nvrtc;
+
+/// Every function of the driver that the engine calls.
+const DRIVER_SYMBOLS: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuCtxSynchronize",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemAllocFromPoolAsync",
+    "cuMemFreeAsync",
+    "cuMemHostAlloc",
+    "cuMemPoolCreate",
+    "cuMemPoolTrimTo",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolSetAttribute",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemsetD8_v2",
+    "cuStreamCreate",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuStreamSynchronize",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuFuncSetAttribute",
+    "cuFuncGetAttribute",
+    "cuLaunchKernel",
+];
+
+const NVRTC_SYMBOLS: &[&str] = &[
+    "nvrtcVersion",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetErrorString",
+];
+
+/// Why a library can't be used, with the fix.
+pub(super) type Missing = String;
+
+/// NVIDIA's driver, version 12.0 or later.
+pub(super) fn driver() -> Result<(), Missing> {
+    static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| {
+            // SAFETY: opens the driver's library, whose initialisers NVIDIA means to run in any process.
+            if !unsafe { cuda::is_culib_present() } {
+                return Err(
+                    "NVIDIA's driver is missing: libcuda.so (libcuda.so.1) is in none of the places \
+                    where the system looks for libraries; install the driver of your GPU, in a container \
+                    run it with NVIDIA's container toolkit, or use --device cpu"
+                        .to_string(),
+                );
+            }
+            // SAFETY: the library is there, so this does not panic; it stays loaded.
+            let library = unsafe { cuda::culib() };
+            probe(library, "NVIDIA's driver", DRIVER_SYMBOLS, "update the driver to one for CUDA 12 or later")
+        })
+        .clone()
+}
+
+/// NVIDIA's compiler for kernels.
+pub(super) fn nvrtc() -> Result<(), Missing> {
+    static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| {
+            // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
+            let present = || unsafe { nvrtc::is_culib_present() };
+            if !present() {
+                let places = places();
+                preload(&places, "libnvrtc.so");
+                if !present() {
+                    return Err(format!(
+                        "NVRTC, which compiles the kernels, is missing: libnvrtc.so is in none of the places \
+                         where the system looks for libraries, nor in {}; install it with `pip install \
+                         nvidia-cuda-nvrtc` or with the CUDA toolkit, or set CUDA_HOME to the toolkit's folder",
+                        listed(&places)
+                    ));
+                }
+            }
+            // SAFETY: the library is there, so this does not panic; it stays loaded.
+            probe(unsafe { nvrtc::culib() }, "NVRTC", NVRTC_SYMBOLS, "install version 12 or later")
+        })
+        .clone()
+}
+
+/// Brings a library to where the loader finds it by name, if it is in a place of its own.
+pub(super) fn preload_from_places(name: &str) {
+    preload(&places(), name);
+}
+
+/// Loads the newest library whose file is `name` with a version behind it. The loader finds a loaded library
+/// by the name that it has within, so that cudarc's search meets it afterwards.
+fn preload(places: &[PathBuf], name: &str) {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for place in places {
+        let Ok(entries) = std::fs::read_dir(place) else { continue };
+        let named = |p: &PathBuf| {
+            p.file_name().and_then(|n| n.to_str()).is_some_and(|n| {
+                n.strip_prefix(name).is_some_and(|rest| {
+                    rest.strip_prefix('.').is_some_and(|v| v.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
+                })
+            })
+        };
+        let mut here: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(named).collect();
+        here.sort();
+        files.extend(here.into_iter().rev());
+    }
+    for file in files {
+        // SAFETY: one of NVIDIA's libraries by its name and place; meant to be loaded by any process.
+        if let Ok(library) = unsafe { libloading::Library::new(&file) } {
+            // Stays loaded for as long as the process runs.
+            std::mem::forget(library);
+            return;
+        }
+    }
+}
+
+fn probe(library: &libloading::Library, what: &str, symbols: &[&str], fix: &str) -> Result<(), Missing> {
+    for symbol in symbols {
+        // SAFETY: only looked up, never called through this type.
+        if unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_err() {
+            return Err(format!("{what} is too old: it has no {symbol}; {fix}"));
+        }
+    }
+    Ok(())
+}
+
+/// Where NVIDIA's libraries may lie apart from the system's places: CUDA toolkits, and the wheels that pip
+/// installs.
+fn places() -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    let mut toolkit = |root: &Path| {
+        for sub in ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"] {
+            places.push(root.join(sub));
+        }
+    };
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        if let Some(root) = std::env::var_os(variable).filter(|v| !v.is_empty()) {
+            toolkit(Path::new(&root));
+        }
+    }
+    for root in children(Path::new("/usr/local"), "cuda").into_iter().rev() {
+        toolkit(&root);
+    }
+    for packages in site_packages() {
+        for sub in ["cu13", "cu12", "cuda_nvrtc", "cublas"] {
+            places.push(packages.join("nvidia").join(sub).join("lib"));
+        }
+    }
+    places.retain(|p| p.is_dir());
+    places
+}
+
+/// Folders of a folder whose names begin with `prefix`, by name.
+fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let named = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix));
+    let mut found: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(named).collect();
+    found.sort();
+    found
+}
+
+/// The folders that pip installs to: of the active virtual environment, of the `python3` on the path, of the
+/// user and of the system.
+fn site_packages() -> Vec<PathBuf> {
+    let mut roots: Vec<PathBuf> = Vec::new();
+    roots.extend(std::env::var_os("VIRTUAL_ENV").map(PathBuf::from));
+    roots.extend(std::env::var_os("CONDA_PREFIX").map(PathBuf::from));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for folder in std::env::split_paths(&path) {
+        let python = folder.join("python3");
+        if python.is_file() {
+            roots.extend(folder.parent().map(Path::to_path_buf));
+            // Where a link leads, as for the interpreters that version managers install.
+            let real = python.canonicalize().ok();
+            roots
+                .extend(real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf));
+        }
+    }
+    roots.extend(std::env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
+    roots.extend(["/usr/local", "/usr"].map(PathBuf::from));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for root in roots {
+        for python in children(&root.join("lib"), "python3") {
+            for packages in ["site-packages", "dist-packages"].map(|p| python.join(p)) {
+                if packages.is_dir() && !found.contains(&packages) {
+                    found.push(packages);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn listed(places: &[PathBuf]) -> String {
+    if places.is_empty() {
+        return "a CUDA toolkit or a pip wheel (none is installed in the usual places)".to_string();
+    }
+    places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+}
