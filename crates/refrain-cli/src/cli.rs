@@ -159,24 +159,38 @@ pub struct Devices {
 /// Where to compute.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DeviceArg {
-    /// Where to compute
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    /// Where to compute: auto (the fastest that is here), cpu, cuda or cuda:N
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = device)]
     pub device: DeviceChoice,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The fastest device of this machine
     Auto,
-    /// The processor
     Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+fn device(text: &str) -> Result<DeviceChoice, String> {
+    match text {
+        "auto" => Ok(DeviceChoice::Auto),
+        "cpu" => Ok(DeviceChoice::Cpu),
+        "cuda" => Ok(DeviceChoice::Cuda(0)),
+        _ => {
+            text.strip_prefix("cuda:").and_then(|n| n.parse().ok()).map(DeviceChoice::Cuda).ok_or_else(|| {
+                "use auto, cpu, cuda or cuda:N (`refrain devices` lists what is here)".to_owned()
+            })
+        }
+    }
 }
 
 impl DeviceArg {
-    pub fn open(self) -> refrain::Device {
+    pub fn open(self) -> refrain::Result<refrain::Device> {
         match self.device {
-            DeviceChoice::Auto => refrain::Device::best(),
-            DeviceChoice::Cpu => refrain::Device::cpu(),
+            DeviceChoice::Auto => Ok(refrain::Device::best()),
+            DeviceChoice::Cpu => Ok(refrain::Device::cpu()),
+            DeviceChoice::Cuda(ordinal) => refrain::Device::cuda(ordinal),
         }
     }
 }

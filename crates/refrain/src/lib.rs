@@ -32,7 +32,7 @@ mod ops;
 mod tensor;
 
 pub use autograd::{gradcheck, is_grad_enabled, no_grad};
-pub use device::{CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Stats};
+pub use device::{CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Stats, compile_kernel};
 pub use error::{Error, Result};
 pub use ops::linear::Activation;
 pub use ops::optim;

@@ -6,7 +6,6 @@ mod common;
 mod reference_support;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use common::{FLOATS, devices};
 use reference_support::arrange::Place;
@@ -14,7 +13,7 @@ use reference_support::case::{Case, load};
 use reference_support::{Entry, entries, run};
 
 fn family(name: &str) -> Vec<Case> {
-    load(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/reference/{name}.safetensors")))
+    load(&common::folder().join(format!("tests/reference/{name}.safetensors")))
 }
 
 fn check(name: &str) {
@@ -62,7 +61,7 @@ macro_rules! families {
         #[test]
         fn every_file_has_a_test() {
             let known = [$($file),*];
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+            let folder = common::folder().join("tests/reference");
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.extension().is_some_and(|e| e == "safetensors") {

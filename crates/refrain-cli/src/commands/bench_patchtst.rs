@@ -30,7 +30,7 @@ struct Outcome {
 
 pub fn run(args: BenchPatchtst) -> Result<()> {
     let console = Console::new(args.json);
-    let device = args.device.open();
+    let device = args.device.open()?;
     if !(args.lr > 0.0 && args.lr.is_finite()) {
         return Err(Error::usage(
             format!("the learning rate is {}", args.lr),

@@ -27,7 +27,7 @@ struct Outcome {
 
 pub fn run(args: BenchStep) -> Result<()> {
     let console = Console::new(args.json);
-    let device = args.device.open();
+    let device = args.device.open()?;
     let Precision::F32 = args.precision;
     let (config, sizes) = match args.config {
         StepConfig::Seed => ("seed", StepSizes::seed()),

@@ -1,5 +1,6 @@
 //! `refrain devices`.
 
+use refrain::{CudaDevice, CudaReport, Device};
 use serde::Serialize;
 
 use crate::cli::Devices;
@@ -13,20 +14,38 @@ struct Outcome {
     best: String,
 }
 
-/// A kind of device.
-#[derive(Serialize)]
+/// A device that is here or could be.
+#[derive(Clone, Serialize)]
 struct Found {
-    name: &'static str,
+    name: String,
     usable: bool,
     about: String,
     /// What to do so that it can be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<Gpu>,
+}
+
+/// What is known of a GPU.
+#[derive(Clone, Serialize)]
+struct Gpu {
+    name: String,
+    compute_capability: String,
+    memory_bytes: usize,
+    multiprocessors: usize,
+    driver: String,
+    nvrtc: String,
+    cublaslt: Option<String>,
+    integrated: bool,
+    unified_addressing: bool,
+    pageable_memory_access: bool,
+    capture: bool,
 }
 
 pub fn run(args: Devices) -> Result<()> {
     let console = Console::new(args.json);
-    let devices = vec![cpu(), nvidia()];
+    let devices = [vec![cpu()], nvidia(&CudaReport::new())].concat();
     for device in &devices {
         let state = if device.usable { "ready" } else { "not used" };
         console.line(format!("{:<8}{state:<10}{}", device.name, device.about))?;
@@ -34,7 +53,7 @@ pub fn run(args: Devices) -> Result<()> {
             console.line(format!("{:<18}{fix}", ""))?;
         }
     }
-    let best = refrain::Device::best().name();
+    let best = Device::best().name();
     console.line(format!("\n--device auto takes {best}"))?;
     console.result(&Outcome { devices, best })
 }
@@ -45,7 +64,7 @@ fn cpu() -> Found {
     let instructions = simd().join(", ");
     let fix = (threads < cores).then(|| format!("{cores} cores are there: --threads {cores} uses all"));
     let about = format!("{} threads, {}, {instructions}", threads, std::env::consts::ARCH);
-    Found { name: "cpu", usable: true, about, fix }
+    Found { name: "cpu".to_owned(), usable: true, about, fix, gpu: None }
 }
 
 /// The vector instructions of this machine.
@@ -72,18 +91,55 @@ fn simd() -> Vec<&'static str> {
     vec!["no vector instructions known"]
 }
 
-/// GPUs of NVIDIA, told by the kernel driver's files; nothing of them is loaded.
-fn nvidia() -> Found {
-    let gpus = std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, |entries| entries.flatten().count());
-    let version = env!("CARGO_PKG_VERSION");
-    let (about, fix) = match gpus {
-        0 => ("no NVIDIA GPU with a running driver here".to_owned(), None),
-        gpus => (
-            format!("{gpus} NVIDIA GPU{} here", if gpus == 1 { "" } else { "s" }),
-            Some(format!(
-                "refrain {version} computes on the processor only; nothing to install changes that"
-            )),
-        ),
+/// GPUs of NVIDIA, with the software that the engine needs for them.
+fn nvidia(report: &CudaReport) -> Vec<Found> {
+    let missing = [report.driver.as_ref().err(), report.nvrtc.as_ref().err()];
+    let missing: Vec<&String> = missing.into_iter().flatten().collect();
+    if report.devices.is_empty() || !missing.is_empty() {
+        let about = match report.devices.len() {
+            0 => "no NVIDIA GPU can be used".to_owned(),
+            n => format!("{n} NVIDIA GPU{} here, but software is missing", if n == 1 { "" } else { "s" }),
+        };
+        let fix = missing.first().map(|m| m.to_string());
+        return vec![Found { name: "cuda".to_owned(), usable: false, about, fix, gpu: None }];
+    }
+    report.devices.iter().map(|device| gpu(device, report)).collect()
+}
+
+fn gpu(device: &CudaDevice, report: &CudaReport) -> Found {
+    let opened = Device::cuda(device.ordinal);
+    let version = |v: &std::result::Result<(i32, i32), String>| {
+        v.as_ref().map_or("?".to_owned(), |(a, b)| format!("{a}.{b}"))
     };
-    Found { name: "cuda", usable: false, about, fix }
+    let (major, minor) = device.compute_capability;
+    let gpu = Gpu {
+        name: device.name.clone(),
+        compute_capability: format!("{major}.{minor}"),
+        memory_bytes: device.memory,
+        multiprocessors: device.multiprocessors,
+        driver: version(&report.driver),
+        nvrtc: version(&report.nvrtc),
+        cublaslt: report.cublaslt.clone().ok(),
+        integrated: device.integrated,
+        unified_addressing: device.unified_addressing,
+        pageable_memory_access: device.pageable_memory_access,
+        capture: opened.is_ok(),
+    };
+    let about = format!(
+        "{}, compute capability {}, {:.1} GiB {}, driver for CUDA {}, NVRTC {}, {}, {}{}graph capture",
+        gpu.name,
+        gpu.compute_capability,
+        gpu.memory_bytes as f64 / (1u64 << 30) as f64,
+        if gpu.integrated { "shared with the processor" } else { "of its own" },
+        gpu.driver,
+        gpu.nvrtc,
+        gpu.cublaslt.as_ref().map_or("no cuBLASLt".to_owned(), |v| format!("cuBLASLt {v}")),
+        if gpu.unified_addressing { "unified addressing, " } else { "" },
+        if gpu.pageable_memory_access { "pageable access, " } else { "" },
+    );
+    let fix = match &opened {
+        Err(e) => Some(e.to_string()),
+        Ok(_) => report.cublaslt.as_ref().err().cloned(),
+    };
+    Found { name: format!("cuda:{}", device.ordinal), usable: opened.is_ok(), about, fix, gpu: Some(gpu) }
 }

@@ -23,7 +23,7 @@ struct Outcome<'a> {
 
 pub fn run(args: Evaluate) -> Result<()> {
     let console = Console::new(args.json);
-    let device = args.device.open();
+    let device = args.device.open()?;
     let (config, model) = run::load(&args.model, &device)?;
     let (series, report) =
         source::read(args.data.as_deref().unwrap_or(&config.data.source), config.data.strict)?;

@@ -10,7 +10,7 @@ use crate::{run, source};
 
 pub fn run(args: Forecast) -> Result<()> {
     let console = Console::new(false);
-    let device = args.device.open();
+    let device = args.device.open()?;
     let (config, model) = run::load(&args.model, &device)?;
     let name = args.data.as_deref().unwrap_or(&config.data.source);
     if same_file(name.as_ref(), &args.out) {

@@ -49,7 +49,7 @@ struct Outcome<'a> {
 
 pub fn run(args: Train) -> Result<()> {
     let console = Console::new(args.json);
-    let device = args.device.open();
+    let device = args.device.open()?;
     let mut run = match &args.resume {
         Some(folder) => resume(console, &args, folder, &device)?,
         None => start(console, &args, &device)?,

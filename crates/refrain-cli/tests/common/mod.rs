@@ -58,7 +58,9 @@ impl Place {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_refrain"));
+        let mut command = Command::new(
+            std::env::var_os("CARGO_BIN_EXE_refrain").unwrap_or_else(|| env!("CARGO_BIN_EXE_refrain").into()),
+        );
         command.current_dir(self.folder.path()).args(arguments);
         command
     }

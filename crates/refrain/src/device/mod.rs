@@ -20,7 +20,7 @@ pub(crate) use launch::{Kernel, Launch, Mode, Operand};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
-pub use cuda::{CudaDevice, CudaReport};
+pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
 use driver::{Block, Driver};
 

@@ -1,13 +1,26 @@
 //! What the test programs share.
 #![allow(dead_code)] // Each program uses a part of it.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use refrain::{DType, Device, Shape, Tensor, bf16, f16};
 
-/// The devices that this machine has: every test runs on each of them.
+/// The devices that this machine has: every test runs on each of them. With `REFRAIN_REQUIRE_CUDA=1` a
+/// missing GPU is a failure.
 pub fn devices() -> Vec<Device> {
-    vec![Device::cpu()]
+    let cuda = Device::cuda(0);
+    if std::env::var("REFRAIN_REQUIRE_CUDA").is_ok_and(|v| v == "1")
+        && let Err(e) = &cuda
+    {
+        panic!("REFRAIN_REQUIRE_CUDA=1, but {e}");
+    }
+    std::iter::once(Device::cpu()).chain(cuda).collect()
+}
+
+/// The crate's folder. Asked for when the test runs, since programs are also carried to other machines.
+pub fn folder() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).into()
 }
 
 /// The four dtypes that arithmetic is defined for.

@@ -24,40 +24,62 @@ pub(super) fn version() -> Result<(i32, i32), Failure> {
 /// What kernels are compiled with, apart from the architecture.
 pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
 
+/// Compiles a kernel's text, as `REFRAIN_KERNELS=DIR` has operations write it down, for an architecture such as
+/// `sm_90`. Needs NVRTC and no GPU. Returns the compiler's messages, among them the assembler's on registers and
+/// spills.
+///
+/// # Errors
+/// The compiler's messages, or what is missing.
+pub fn compile_kernel(text: &str, architecture: &str) -> Result<String, String> {
+    let program = Program::compile("kernel", text, architecture, &["--ptxas-options=-v"])?;
+    program.cubin()?;
+    Ok(program.log())
+}
+
 /// Compiles a text for an architecture such as `sm_90`.
 pub(super) fn cubin(name: &str, text: &str, architecture: &str) -> Result<Vec<u8>, Failure> {
-    library::nvrtc()?;
-    let c_string = |s: &str| CString::new(s).map_err(|_| "a kernel's text holds a zero byte".to_string());
-    let (text, name) = (c_string(text)?, c_string(name)?);
-    let options: Vec<CString> = std::iter::once(format!("--gpu-architecture={architecture}"))
-        .chain(OPTIONS.iter().map(|o| o.to_string()))
-        .map(|o| c_string(&o))
-        .collect::<Result<_, _>>()?;
-    let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
-
-    let mut program = Program(std::ptr::null_mut());
-    // SAFETY: strings end with zero and live across the call; no headers are passed.
-    let made =
-        unsafe { sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), 0, null(), null()) };
-    check("nvrtcCreateProgram", made)?;
-    // SAFETY: the program was made; the options live across the call.
-    let done = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
-    if done != nvrtcResult::NVRTC_SUCCESS {
-        return Err(format!("{}\n{}", message(done), program.log()));
-    }
-    let mut size = 0;
-    // SAFETY: the program was compiled; `size` is a size_t.
-    check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) })?;
-    let mut cubin = vec![0u8; size];
-    // SAFETY: the buffer has the size that was asked for.
-    check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(program.0, cubin.as_mut_ptr().cast()) })?;
-    Ok(cubin)
+    Program::compile(name, text, architecture, &[])?.cubin()
 }
 
 /// A program of the compiler, destroyed when dropped.
 struct Program(sys::nvrtcProgram);
 
 impl Program {
+    fn compile(name: &str, text: &str, architecture: &str, options: &[&str]) -> Result<Program, Failure> {
+        library::nvrtc()?;
+        let c_string = |s: &str| CString::new(s).map_err(|_| "a kernel's text holds a zero byte".to_string());
+        let (text, name) = (c_string(text)?, c_string(name)?);
+        let options: Vec<CString> = std::iter::once(format!("--gpu-architecture={architecture}"))
+            .chain(OPTIONS.iter().chain(options).map(|o| o.to_string()))
+            .map(|o| c_string(&o))
+            .collect::<Result<_, _>>()?;
+        let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+
+        let mut program = Program(std::ptr::null_mut());
+        // SAFETY: strings end with zero and live across the call; no headers are passed.
+        let made = unsafe {
+            sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), 0, null(), null())
+        };
+        check("nvrtcCreateProgram", made)?;
+        // SAFETY: the program was made; the options live across the call.
+        let done = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
+        if done != nvrtcResult::NVRTC_SUCCESS {
+            return Err(format!("{}\n{}", message(done), program.log()));
+        }
+        Ok(program)
+    }
+
+    /// The machine code.
+    fn cubin(&self) -> Result<Vec<u8>, Failure> {
+        let mut size = 0;
+        // SAFETY: the program was compiled; `size` is a size_t.
+        check("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(self.0, &mut size) })?;
+        let mut cubin = vec![0u8; size];
+        // SAFETY: the buffer has the size that was asked for.
+        check("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) })?;
+        Ok(cubin)
+    }
+
     fn log(&self) -> String {
         let mut size = 0;
         // SAFETY: the program was made; the buffer has the size that was asked for.

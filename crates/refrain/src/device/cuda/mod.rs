@@ -15,6 +15,7 @@ pub(in crate::device) mod listing;
 mod memory;
 
 pub(crate) use args::CudaArgs;
+pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use gemm::Product;

@@ -1,0 +1,160 @@
+//! `cargo xtask bundle`: the release command, every test program and what they read, in one folder that runs on
+//! a bare Linux machine with NVIDIA's driver and NVRTC. For those whose build machine is not the GPU machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::root;
+
+/// What tests read, beside what is compiled into them.
+const DATA: &[&str] = &["crates/refrain/tests/reference", "crates/refrain-forecast/tests/reference", "data"];
+
+/// A test program.
+struct Test {
+    package: String,
+    name: String,
+    file: PathBuf,
+}
+
+/// Makes the bundle and an archive of it.
+pub fn make(out: &Path) -> anyhow::Result<()> {
+    let out = if out.is_absolute() { out.to_owned() } else { root().join(out) };
+    if out.exists() {
+        if !out.join("run-tests").exists() && fs::read_dir(&out)?.next().is_some() {
+            bail!("{} is there and is not a bundle; name another folder with --out", out.display());
+        }
+        fs::remove_dir_all(&out)?;
+    }
+    let command = executables(&["build", "--release", "--package", "refrain-cli"])?;
+    let command = command.iter().find(|t| t.name == "refrain").context("cargo built no command")?;
+    let tests = executables(&["test", "--no-run"])?;
+    strip(&command.file, &out.join("bin/refrain"))?;
+    let mut lines = String::new();
+    for test in tests.iter().filter(|t| t.file != command.file) {
+        let to = PathBuf::from("tests").join(&test.package).join(&test.name);
+        strip(&test.file, &out.join(&to))?;
+        lines += &format!("run {} {}\n", test.package, to.display());
+    }
+    for folder in DATA {
+        copy(&root().join(folder), &out.join(folder))?;
+    }
+    for package in ["refrain", "refrain-nn", "refrain-forecast", "refrain-cli"] {
+        fs::create_dir_all(out.join("crates").join(package))?;
+    }
+    let script = out.join("run-tests");
+    fs::write(&script, RUN_TESTS.replace("# TESTS\n", &lines))?;
+    executable(&script)?;
+    let archive = out.with_extension("tar.gz");
+    let parent = out.parent().context("a folder for the archive")?;
+    let name = out.file_name().context("a name for the archive")?;
+    run(Command::new("tar").arg("-C").arg(parent).arg("-czf").arg(&archive).arg(name))?;
+    println!("{} ({} MiB)", out.display(), size(&out)? >> 20);
+    println!("{} ({} MiB)", archive.display(), fs::metadata(&archive)?.len() >> 20);
+    Ok(())
+}
+
+/// The script that runs all tests of a bundle; arguments go to every test program.
+const RUN_TESTS: &str = r#"#!/bin/sh
+# Runs every test program of the bundle, on the processor and on the GPU. REFRAIN_REQUIRE_CUDA=1 makes a missing
+# GPU a failure. Arguments are passed on: ./run-tests --test-threads 4
+here=$(cd "$(dirname "$0")" && pwd)
+failed=""
+run() {
+    package=$1
+    program=$here/$2
+    shift 2
+    echo "== $package ${program##*/}"
+    CARGO_MANIFEST_DIR=$here/crates/$package CARGO_BIN_EXE_refrain=$here/bin/refrain \
+        sh -c 'cd "$CARGO_MANIFEST_DIR" && exec "$@"' sh "$program" $ARGUMENTS || failed="$failed $package/${program##*/}"
+}
+ARGUMENTS=$*
+# TESTS
+if [ -n "$failed" ]; then
+    echo "failed:$failed"
+    exit 1
+fi
+echo "all tests passed"
+"#;
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("running {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// Runs cargo; says which programs it made.
+fn executables(arguments: &[&str]) -> anyhow::Result<Vec<Test>> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args(arguments).args(["--message-format", "json-render-diagnostics"]);
+    let output = cargo.stderr(std::process::Stdio::inherit()).output().context("running cargo")?;
+    if !output.status.success() {
+        bail!("cargo {} ended with {}", arguments.join(" "), output.status);
+    }
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        let Some(file) = message["executable"].as_str() else { continue };
+        let manifest = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
+        let package = manifest.and_then(Path::file_name).context("a package's folder")?;
+        let name = message["target"]["name"].as_str().context("a target's name")?;
+        let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+        let name = match kind {
+            // The unit tests of a library and of a program have the names of both.
+            "lib" | "proc-macro" => format!("{name}-unit"),
+            "bin" if arguments[0] == "test" && message["profile"]["test"] == true => {
+                format!("{name}-bin-unit")
+            }
+            _ => name.to_owned(),
+        };
+        let helper = kind == "bin" && arguments[0] == "test" && message["profile"]["test"] != true;
+        if !helper {
+            found.push(Test { package: package.to_string_lossy().into_owned(), name, file: file.into() });
+        }
+    }
+    Ok(found)
+}
+
+/// Copies a program without its symbols.
+fn strip(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to.parent().context("a folder")?)?;
+    fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
+    run(Command::new("strip").arg(to))
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &target)?,
+            false => drop(fs::copy(entry.path(), target)?),
+        }
+    }
+    Ok(())
+}
+
+fn size(folder: &Path) -> anyhow::Result<u64> {
+    let mut total = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        total += if entry.file_type()?.is_dir() { size(&entry.path())? } else { entry.metadata()?.len() };
+    }
+    Ok(total)
+}
+
+#[cfg(unix)]
+fn executable(file: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
+}
+
+#[cfg(not(unix))]
+fn executable(_: &Path) -> anyhow::Result<()> {
+    Ok(())
+}

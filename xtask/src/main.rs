@@ -1,0 +1,49 @@
+//! `cargo xtask`: what the project does around itself.
+
+mod bundle;
+mod kernels;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+
+/// What the project does around itself.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Put the command and all tests into one folder that runs on a machine with a GPU and without Rust
+    Bundle {
+        /// The folder to make
+        #[arg(long, value_name = "DIR", default_value = "target/bundle")]
+        out: PathBuf,
+    },
+    /// Compile the kernels that REFRAIN_KERNELS=DIR had written down, with NVRTC; no GPU is needed
+    Kernels {
+        /// The folder with the kernels' texts
+        folder: PathBuf,
+        /// Architectures for all of them
+        #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_90")]
+        arch: Vec<String>,
+        /// Architectures for one specialisation of each
+        #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_80,sm_100,sm_120,sm_121")]
+        sample_arch: Vec<String>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().task {
+        Task::Bundle { out } => bundle::make(&out),
+        Task::Kernels { folder, arch, sample_arch } => kernels::compile(&folder, &arch, &sample_arch),
+    }
+}
+
+/// The folder of the workspace.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
