@@ -7,6 +7,7 @@ mod driver;
 mod launch;
 mod storage;
 mod trace;
+mod workspace;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
 use driver::{Block, Driver};
+use workspace::Workspace;
 
 /// Where tensors lie and operations run: a cheap handle.
 ///
@@ -38,8 +40,9 @@ pub struct Device(Arc<Shared>);
 
 struct Shared {
     kind: DeviceKind,
-    driver: Box<dyn Driver>,
-    counters: Counters,
+    driver: Arc<dyn Driver>,
+    counters: Arc<Counters>,
+    workspace: Workspace,
 }
 
 /// The kinds of device.
@@ -92,7 +95,7 @@ impl Device {
     /// Kernels run on rayon's global thread pool: `RAYON_NUM_THREADS` sets the number of threads.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
-        CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Box::<cpu::Cpu>::default())).clone()
+        CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Arc::<cpu::Cpu>::default())).clone()
     }
 
     /// An NVIDIA GPU, counted from 0. All handles to it are the same device.
@@ -109,7 +112,7 @@ impl Device {
         if let Some((_, device)) = devices.iter().find(|(o, _)| *o == ordinal) {
             return Ok(device.clone());
         }
-        let device = Device::from_driver(DeviceKind::Cuda, Box::new(cuda::Cuda::open(ordinal)?));
+        let device = Device::from_driver(DeviceKind::Cuda, Arc::new(cuda::Cuda::open(ordinal)?));
         devices.push((ordinal, device.clone()));
         Ok(device)
     }
@@ -131,7 +134,7 @@ impl Device {
     pub unsafe fn cuda_on_stream(stream: *mut std::ffi::c_void) -> Result<Device> {
         // SAFETY: the caller's promise.
         let cuda = unsafe { cuda::Cuda::lent(stream) }?;
-        Ok(Device::from_driver(DeviceKind::Cuda, Box::new(cuda)))
+        Ok(Device::from_driver(DeviceKind::Cuda, Arc::new(cuda)))
     }
 
     /// The fastest device that this machine has: the first GPU that can be used, or the host's processor.
@@ -157,8 +160,8 @@ impl Device {
         self.0.driver.product_workspace(op, product)
     }
 
-    fn from_driver(kind: DeviceKind, driver: Box<dyn Driver>) -> Device {
-        Device(Arc::new(Shared { kind, driver, counters: Counters::default() }))
+    fn from_driver(kind: DeviceKind, driver: Arc<dyn Driver>) -> Device {
+        Device(Arc::new(Shared { kind, driver, counters: Arc::default(), workspace: Workspace::default() }))
     }
 
     /// What kind of device this is.
@@ -223,6 +226,22 @@ impl Device {
         self.0.counters.frees.fetch_add(1, Ordering::Relaxed);
         self.0.counters.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.0.driver.free(block);
+    }
+
+    /// The same driver in a handle whose storages may lie in the device's own workspace, without keeping it
+    /// alive through itself.
+    fn without_workspace(&self) -> Device {
+        Device(Arc::new(Shared {
+            kind: self.0.kind,
+            driver: self.0.driver.clone(),
+            counters: self.0.counters.clone(),
+            workspace: Workspace::default(),
+        }))
+    }
+
+    /// Memory for a kernel to work in, of at least `bytes` bytes.
+    pub(crate) fn workspace(&self, op: &'static str, bytes: usize) -> Result<Arc<Storage>> {
+        self.0.workspace.get(op, bytes, self)
     }
 
     /// **The door.** Every kernel of every operation goes through here.

@@ -305,10 +305,9 @@ pub(crate) fn execute<O: Op>(op: &O, inputs: &[&Tensor], dests: &[Dest]) -> Resu
             DeviceKind::Cpu => 0,
             _ => op.workspace(&launch, &device)?,
         };
-        let room = (workspace > 0)
-            .then(|| Tensor::empty(name, &Shape::from([workspace]), DType::U8, &device))
-            .transpose()?;
-        launch.workspace = room.as_ref().map(Tensor::operand);
+        let room = (workspace > 0).then(|| device.workspace(name, workspace)).transpose()?;
+        let bytes = Layout::contiguous(Shape::from([workspace]));
+        launch.workspace = room.as_ref().map(|storage| Operand { storage, layout: &bytes, dtype: DType::U8 });
         device.launch(&launch)?;
     }
     for (o, dst, mode) in staged {
