@@ -1,0 +1,167 @@
+//! A graph captured by hand on a stream that the caller lends: what can't be part of one is a typed error at once,
+//! never a hang, and the capture goes on.
+#![allow(unsafe_code)] // Lends streams and captures graphs with NVIDIA's driver.
+
+mod common;
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use common::{devices, values};
+use cudarc::driver::{result, sys};
+use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, Tensor};
+
+/// A stream of the first GPU, where there is one.
+fn lent_stream() -> Option<(sys::CUstream, Device)> {
+    devices().into_iter().find(|d| d.kind() == DeviceKind::Cuda)?;
+    // SAFETY: the driver was started by the device; the primary context exists and is kept.
+    unsafe {
+        let device = result::device::get(0).unwrap();
+        result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
+    }
+    let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
+    // SAFETY: the stream was just made and is never destroyed.
+    let device = unsafe { Device::cuda_on_stream(stream.cast()) }.unwrap();
+    Some((stream, device))
+}
+
+fn begin(stream: sys::CUstream, mode: sys::CUstreamCaptureMode) {
+    // SAFETY: the stream is valid.
+    unsafe { result::stream::begin_capture(stream, mode) }.unwrap();
+}
+
+/// Ends a capture and launches what was captured `times` times.
+fn replay(stream: sys::CUstream, times: usize) {
+    // SAFETY: the stream is valid and captures; what the graph uses lives in the test that calls this.
+    unsafe {
+        let graph = result::stream::end_capture(stream).unwrap();
+        let mut program = std::ptr::null_mut();
+        sys::cuGraphInstantiateWithFlags(&mut program, graph, 0).result().unwrap();
+        for _ in 0..times {
+            result::graph::launch(program, stream).unwrap();
+        }
+        result::stream::synchronize(stream).unwrap();
+        result::graph::exec_destroy(program).unwrap();
+        result::graph::destroy(graph).unwrap();
+    }
+}
+
+/// Fails if `f` takes longer than a second: it would have hung.
+fn at_once<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    let (done, wait) = mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            let began = Instant::now();
+            let result = f();
+            done.send((began.elapsed(), result)).unwrap();
+        });
+        let (took, result) = wait.recv_timeout(Duration::from_secs(20)).expect("a hang");
+        assert!(took < Duration::from_secs(1), "took {took:?}");
+        result
+    })
+}
+
+#[track_caller]
+fn assert_refused<T>(result: refrain::Result<T>, what: &str) {
+    match result {
+        Err(Error::CaptureIncompatible { operation, device }) => {
+            assert!(operation.contains(what), "{operation}");
+            assert_eq!(device, "cuda:0");
+        }
+        Err(e) => panic!("{e}"),
+        Ok(_) => panic!("{what} was not refused"),
+    }
+}
+
+#[test]
+fn no_device_captures_before_somebody_begins() {
+    for device in devices() {
+        assert_eq!(device.capture_status(), CaptureStatus::None);
+        device.synchronize().unwrap();
+    }
+}
+
+#[test]
+fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture_goes_on() {
+    let Some((stream, device)) = lent_stream() else { return };
+    use sys::CUstreamCaptureMode::*;
+    for mode in
+        [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED]
+    {
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &device).unwrap();
+        let total = Tensor::zeros([2, 2], DType::F32, &device).unwrap();
+        let row = Tensor::zeros([2], DType::F32, &device).unwrap();
+        let step = || {
+            x.mul_scalar_into(2.0, &total)?;
+            total.add_into(&x, &total)?;
+            total.sum_into(0, &row)
+        };
+        // Compiles the kernels and makes the workspace.
+        step().unwrap();
+        row.fill(0.0).unwrap();
+        device.synchronize().unwrap();
+
+        begin(stream, mode);
+        assert_eq!(device.capture_status(), CaptureStatus::Active);
+        at_once(|| {
+            let before = device.stats();
+            assert_refused(Tensor::zeros([8], DType::F32, &device), "zeros");
+            assert_refused(x.exp(), "exp");
+            assert_refused(Tensor::from_slice(&[1.0f32], [1], &device), "from_slice");
+            assert_refused(x.write_from(&[0.0f32; 4]), "write_from");
+            assert_refused(x.to_vec::<f32>(), "to_vec");
+            assert_refused(row.narrow(0, 0, 1).unwrap().to_scalar::<f32>(), "to_scalar");
+            assert_refused(device.synchronize(), "synchronize");
+            assert_eq!(device.stats().allocations, before.allocations);
+        });
+        assert_eq!(device.capture_status(), CaptureStatus::Active, "the capture was disturbed");
+        step().unwrap();
+        replay(stream, 3);
+
+        assert_eq!(device.capture_status(), CaptureStatus::None);
+        assert_eq!(values(&total), [3.0, 6.0, 9.0, 12.0]);
+        assert_eq!(values(&row), [12.0, 18.0]);
+        assert_eq!(values(&x.exp().unwrap().log().unwrap().round().unwrap()), [1.0, 2.0, 3.0, 4.0]);
+    }
+}
+
+#[test]
+fn memory_dropped_during_a_capture_is_freed_after_it() {
+    let Some((stream, device)) = lent_stream() else { return };
+    let x = Tensor::ones([1 << 20], DType::F32, &device).unwrap();
+    let y = Tensor::zeros([1 << 20], DType::F32, &device).unwrap();
+    let scratch = Tensor::zeros([1 << 20], DType::F32, &device).unwrap();
+    x.add_into(&x, &scratch).unwrap();
+    scratch.add_into(&x, &y).unwrap();
+    y.fill(0.0).unwrap();
+    device.synchronize().unwrap();
+    begin(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    x.add_into(&x, &scratch).unwrap();
+    scratch.add_into(&x, &y).unwrap();
+    let kept = scratch.clone();
+    drop(scratch);
+    let loose = device.stats().live_bytes;
+    drop(kept);
+    assert_eq!(device.stats().live_bytes, loose - (4 << 20));
+    replay(stream, 1);
+    // The memory of the dropped tensor was still the graph's while it ran.
+    assert!(values(&y).iter().all(|&v| v == 3.0));
+    let again = Tensor::zeros([1 << 20], DType::F32, &device).unwrap();
+    assert_eq!(values(&again.narrow(0, 0, 2).unwrap()), [0.0, 0.0]);
+}
+
+#[test]
+fn an_invalidated_capture_is_told_and_the_stream_is_of_use_after_it() {
+    let Some((stream, device)) = lent_stream() else { return };
+    let x = Tensor::ones([4], DType::F32, &device).unwrap();
+    device.synchronize().unwrap();
+    begin(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
+    // SAFETY: forbidden while the stream captures; the driver refuses it and invalidates the capture.
+    unsafe { result::stream::synchronize(stream) }.unwrap_err();
+    assert_eq!(device.capture_status(), CaptureStatus::Invalidated);
+    at_once(|| assert_refused(x.exp(), "exp"));
+    // SAFETY: the stream is valid.
+    unsafe { result::stream::end_capture(stream) }.unwrap_err();
+    assert_eq!(device.capture_status(), CaptureStatus::None);
+    assert_eq!(values(&x.add(&x).unwrap()), [2.0; 4]);
+}
