@@ -18,6 +18,7 @@ pub(crate) use launch::{Kernel, Launch, Mode, Operand};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
+use crate::ops::{OPERANDS, RESULTS};
 use driver::{Block, Driver};
 
 /// Where tensors lie and operations run: a cheap handle.
@@ -216,13 +217,13 @@ impl Device {
 
 /// The locks of a launch's storages, each once.
 struct Locks<'a> {
-    _reading: SmallVec<[RwLockReadGuard<'a, ()>; 6]>,
-    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; 4]>,
+    _reading: SmallVec<[RwLockReadGuard<'a, ()>; OPERANDS]>,
+    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; RESULTS]>,
 }
 
 impl<'a> Locks<'a> {
     fn of(launch: &Launch<'a>) -> Locks<'a> {
-        let mut storages: SmallVec<[(&'a Storage, bool); 8]> = SmallVec::new();
+        let mut storages: SmallVec<[(&'a Storage, bool); OPERANDS + RESULTS]> = SmallVec::new();
         storages.extend(launch.writes.iter().map(|(o, _)| (&**o.storage, true)));
         storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
         // Writers first among equals, so that a storage both read and written is locked exclusively.

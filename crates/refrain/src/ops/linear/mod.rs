@@ -4,7 +4,7 @@ pub(crate) mod host;
 #[cfg(test)]
 mod tests;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::unary::{Unary, UnaryBackward};
 use super::{Op, Spec, Specs, apply_all, check_dtypes};
@@ -91,7 +91,7 @@ impl Op for Linear {
             return Err(Error::shapes(Self::NAME, &shape, r.shape(), "the residual has the result's shape"));
         }
         let y = Spec::new(shape, x.dtype());
-        Ok(if self.keep { Specs::from_buf([y.clone(), y]) } else { y.one() })
+        Ok(if self.keep { smallvec![y.clone(), y] } else { y.one() })
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -161,7 +161,7 @@ impl Op for WeightGradient {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let last = |t: &Tensor| t.dims()[t.rank() - 1];
         let dw = Spec::new([last(x[0]), last(x[1])], x[0].dtype());
-        Ok(if self.bias { Specs::from_buf([dw, Spec::new([last(x[0])], x[0].dtype())]) } else { dw.one() })
+        Ok(if self.bias { smallvec![dw, Spec::new([last(x[0])], x[0].dtype())] } else { dw.one() })
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
