@@ -29,6 +29,7 @@ mod autograd;
 mod device;
 mod error;
 mod ops;
+mod recycled;
 mod tensor;
 
 pub use autograd::{gradcheck, is_grad_enabled, no_grad};

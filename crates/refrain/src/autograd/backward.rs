@@ -1,7 +1,8 @@
 //! The backward pass.
 
+use std::cell::Cell;
 use std::collections::{BinaryHeap, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -10,7 +11,8 @@ use super::node::{Edge, Input, Node, SavedValues};
 use super::{History, node::Leaf};
 use crate::device::Mode;
 use crate::error::{Error, Result};
-use crate::ops::{Dest, Op, execute};
+use crate::ops::{Dest, Op, RESULTS, execute};
+use crate::recycled::Recycled;
 use crate::tensor::{DType, Shape, Tensor};
 
 impl Tensor {
@@ -39,18 +41,23 @@ impl Tensor {
 }
 
 /// The gradients of a node's outputs, as far as any have arrived.
-type Arrived = SmallVec<[Option<Tensor>; 1]>;
+type Arrived = SmallVec<[Option<Tensor>; RESULTS]>;
 
 /// Gradients on their way to nodes that have not run yet.
 #[derive(Default)]
 struct Pending {
-    nodes: HashMap<u64, (Arc<Node>, Arrived)>,
+    nodes: HashMap<u64, (Recycled<Node>, Arrived)>,
     /// The numbers of the nodes in `nodes`; the highest runs next, when all its consumers have run.
     order: BinaryHeap<u64>,
 }
 
+thread_local! {
+    /// What the last backward pass left, empty, for its memory.
+    static KEPT: Cell<Pending> = Cell::default();
+}
+
 impl Pending {
-    fn slot(&mut self, node: &Arc<Node>, output: usize) -> &mut Option<Tensor> {
+    fn slot(&mut self, node: &Recycled<Node>, output: usize) -> &mut Option<Tensor> {
         let order = &mut self.order;
         let (_, grads) = self.nodes.entry(node.seq).or_insert_with(|| {
             order.push(node.seq);
@@ -59,7 +66,7 @@ impl Pending {
         &mut grads[output]
     }
 
-    fn next(&mut self) -> Option<(Arc<Node>, Arrived)> {
+    fn next(&mut self) -> Option<(Recycled<Node>, Arrived)> {
         self.nodes.remove(&self.order.pop()?)
     }
 }
@@ -91,7 +98,7 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
             });
         }
     };
-    let mut pending = Pending::default();
+    let mut pending = KEPT.try_with(Cell::take).unwrap_or_default();
     match &*root.history() {
         History::Constant => {
             return Err(Error::Autograd {
@@ -110,10 +117,12 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
             run(&node, grads, &mut pending, retain)?;
         }
         Ok(())
-    })
+    })?;
+    let _ = KEPT.try_with(|kept| kept.set(pending));
+    Ok(())
 }
 
-fn run(node: &Arc<Node>, grads: Arrived, pending: &mut Pending, retain: bool) -> Result<()> {
+fn run(node: &Recycled<Node>, grads: Arrived, pending: &mut Pending, retain: bool) -> Result<()> {
     let mut held = node.saved.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = if retain { None } else { Some(held.take()) };
     let saved = taken.as_ref().unwrap_or(&held).as_ref().ok_or_else(|| Error::Autograd {
@@ -160,7 +169,7 @@ impl Gradients<'_> {
 
     fn saved(&self, saved: Option<&super::node::Saved>, role: impl Fn() -> String) -> Result<Tensor> {
         let op = self.node.function.name();
-        saved.ok_or_else(|| Error::internal(op, format!("{} was not saved", role())))?.get(op, &role())
+        saved.ok_or_else(|| Error::internal(op, format!("{} was not saved", role())))?.get(op, role)
     }
 
     /// Input `i` as it was, if the operation saved it.
@@ -260,7 +269,7 @@ impl Gradients<'_> {
     /// the place where that gradient gathers, if it has memory already. Outputs whose gradient
     /// nobody wants are dropped.
     pub(crate) fn emit<O: Op>(&mut self, targets: &[usize], op: O, inputs: &[&Tensor]) -> Result<()> {
-        let mut dests: SmallVec<[Dest; 4]> = SmallVec::new();
+        let mut dests: SmallVec<[Dest; RESULTS]> = SmallVec::new();
         for (o, &i) in targets.iter().enumerate() {
             let place = match self.node.inputs.get(i).and_then(|input| input.edge.as_ref()) {
                 None => None,

@@ -1,14 +1,18 @@
 //! Nodes of the tape.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use smallbox::{SmallBox, smallbox};
 use smallvec::SmallVec;
 
 use super::backward::Gradients;
 use super::grad_mode::is_grad_enabled;
 use crate::device::Watch;
 use crate::error::{Error, Result};
+use crate::ops::RESULTS;
+use crate::recycled::{Recycled, recycle};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// Something with a gradient: an operation or a view.
@@ -63,7 +67,7 @@ pub(crate) enum History {
     /// The user asked for a gradient here.
     Leaf(Arc<Leaf>),
     /// The output of a recorded operation.
-    Output(Arc<Node>, usize),
+    Output(Recycled<Node>, usize),
 }
 
 /// Where the gradient of a leaf gathers.
@@ -89,12 +93,12 @@ impl Saved {
         Saved { tensor: tensor.detach(), watch: Watch::new(tensor.storage(), tensor.operand().byte_range()) }
     }
 
-    pub(super) fn get(&self, op: &'static str, role: &str) -> Result<Tensor> {
+    pub(super) fn get(&self, op: &'static str, role: impl Fn() -> String) -> Result<Tensor> {
         match self.watch.overwritten_by() {
             None => Ok(self.tensor.clone()),
             Some(by) => Err(Error::SavedValueOverwritten {
                 op,
-                tensor: format!("{role} ({} {})", self.tensor.dtype(), self.tensor.shape()),
+                tensor: format!("{} ({} {})", role(), self.tensor.dtype(), self.tensor.shape()),
                 by,
             }),
         }
@@ -104,14 +108,14 @@ impl Saved {
 /// The saved values of a node.
 #[derive(Default)]
 pub(super) struct SavedValues {
-    pub(super) inputs: SmallVec<[Option<Saved>; 3]>,
-    pub(super) outputs: SmallVec<[Option<Saved>; 1]>,
+    pub(super) inputs: SmallVec<[Option<Saved>; INPUTS]>,
+    pub(super) outputs: SmallVec<[Option<Saved>; RESULTS]>,
 }
 
 /// Where the gradient of an input goes.
 pub(super) enum Edge {
     Leaf(Arc<Leaf>),
-    Output(Arc<Node>, usize),
+    Output(Recycled<Node>, usize),
 }
 
 /// An input of a recorded operation.
@@ -121,35 +125,56 @@ pub(super) struct Input {
     pub(super) edge: Option<Edge>,
 }
 
+/// Room for an operation's own values beside its node, so that they need no memory of their own.
+type Inline = [usize; 20];
+
+/// Inputs of which lists need no memory of their own: as many as batch norm has.
+const INPUTS: usize = 5;
+
 /// A recorded operation.
 pub(crate) struct Node {
     /// Nodes are numbered as they are made: consumers have higher numbers than producers.
     pub(super) seq: u64,
-    pub(super) function: Box<dyn Differentiable>,
-    pub(super) inputs: SmallVec<[Input; 3]>,
+    pub(super) function: SmallBox<dyn Differentiable, Inline>,
+    pub(super) inputs: SmallVec<[Input; INPUTS]>,
     pub(super) outputs: usize,
     /// `None` once a backward pass has used them.
     pub(super) saved: Mutex<Option<SavedValues>>,
+}
+
+recycle!(Node);
+
+thread_local! {
+    /// The stack of [`Node::drop`], kept for its memory.
+    static STACK: Cell<Vec<Recycled<Node>>> = const { Cell::new(Vec::new()) };
+}
+
+impl Node {
+    /// Moves the nodes behind this one to the stack.
+    fn detach(&mut self, stack: &mut Vec<Recycled<Node>>) {
+        for input in &mut self.inputs {
+            if let Some(Edge::Output(node, _)) = input.edge.take() {
+                stack.push(node);
+            }
+        }
+    }
 }
 
 impl Drop for Node {
     /// Takes the tape behind this node apart in a loop: a chain of 100,000 operations would overflow
     /// the stack if each node dropped the one before it.
     fn drop(&mut self) {
-        let mut stack: Vec<Arc<Node>> = Vec::new();
-        let detach = |inputs: &mut SmallVec<[Input; 3]>, stack: &mut Vec<Arc<Node>>| {
-            for input in inputs {
-                if let Some(Edge::Output(node, _)) = input.edge.take() {
-                    stack.push(node);
-                }
-            }
-        };
-        detach(&mut self.inputs, &mut stack);
+        if self.inputs.iter().all(|input| !matches!(input.edge, Some(Edge::Output(..)))) {
+            return;
+        }
+        let mut stack = STACK.try_with(Cell::take).unwrap_or_default();
+        self.detach(&mut stack);
         while let Some(node) = stack.pop() {
-            if let Some(mut node) = Arc::into_inner(node) {
-                detach(&mut node.inputs, &mut stack);
+            if let Some(mut node) = node.into_inner() {
+                node.detach(&mut stack);
             }
         }
+        let _ = STACK.try_with(|kept| kept.set(stack));
     }
 }
 
@@ -169,9 +194,9 @@ fn is_recorded(inputs: &[&Tensor]) -> bool {
 /// An operation about to run that belongs on the tape, with its operands as they are before it runs:
 /// it may write over one of them, or over a value that it saves, which the watch then sees.
 pub(crate) struct Recording {
-    inputs: SmallVec<[Input; 3]>,
+    inputs: SmallVec<[Input; INPUTS]>,
     saves: Saves,
-    saved: SmallVec<[Option<Saved>; 3]>,
+    saved: SmallVec<[Option<Saved>; INPUTS]>,
 }
 
 impl Recording {
@@ -180,11 +205,11 @@ impl Recording {
         if !is_recorded(inputs) {
             return None;
         }
-        let operands: SmallVec<[Input; 3]> = inputs
+        let operands: SmallVec<[Input; INPUTS]> = inputs
             .iter()
             .map(|t| Input { shape: t.shape().clone(), dtype: t.dtype(), edge: edge_of(t) })
             .collect();
-        let needs: SmallVec<[bool; 4]> = operands.iter().map(|i| i.edge.is_some()).collect();
+        let needs: SmallVec<[bool; INPUTS]> = operands.iter().map(|i| i.edge.is_some()).collect();
         let saves = function.saves(&needs);
         let saved =
             inputs.iter().enumerate().map(|(i, t)| (saves.inputs >> i & 1 == 1).then(|| Saved::new(t)));
@@ -201,9 +226,9 @@ impl Recording {
         let keep = |(o, t): (usize, &Tensor)| (saves.outputs >> o & 1 == 1).then(|| Saved::new(t));
         let saved = SavedValues { inputs: saved, outputs: outputs.iter().enumerate().map(keep).collect() };
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let node = Arc::new(Node {
+        let node = Recycled::new(Node {
             seq: NEXT.fetch_add(1, Ordering::Relaxed),
-            function: Box::new(function),
+            function: smallbox!(function),
             inputs,
             outputs: outputs.len(),
             saved: Mutex::new(Some(saved)),

@@ -14,13 +14,14 @@ use smallvec::SmallVec;
 
 use super::launch::{Launch, Mode, Operand};
 use crate::error::{Error, Result};
+use crate::ops::RESULTS;
 use crate::tensor::{DType, Layout, Shape};
 
 /// The operands of a launch as slices of host memory.
 pub(crate) struct HostArgs<'a> {
     launch: &'a Launch<'a>,
     /// Whether each written operand was handed out already.
-    taken: SmallVec<[Cell<bool>; 4]>,
+    taken: SmallVec<[Cell<bool>; RESULTS]>,
     /// The slices are of host memory; not to be sent elsewhere as a whole.
     _memory: PhantomData<*mut u8>,
 }

@@ -1,12 +1,12 @@
 //! A launch: a kernel with what it reads and what it writes.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::args::HostArgs;
 use super::cuda::CudaArgs;
 use super::storage::Storage;
 use crate::error::{Error, Result};
+use crate::recycled::Recycled;
 use crate::tensor::{DType, Layout};
 
 /// The work of an operation on each kind of device.
@@ -21,7 +21,7 @@ pub(crate) trait Kernel: Send + Sync {
 /// A tensor as a kernel sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
-    pub(crate) storage: &'a Arc<Storage>,
+    pub(crate) storage: &'a Recycled<Storage>,
     pub(crate) layout: &'a Layout,
     pub(crate) dtype: DType,
 }

@@ -17,12 +17,14 @@ use smallvec::SmallVec;
 
 pub(crate) use args::HostArgs;
 pub(crate) use cuda::CudaArgs;
+pub use cuda::{CudaDevice, CudaReport, compile_kernel};
+pub use driver::CaptureStatus;
 pub(crate) use launch::{Kernel, Launch, Mode, Operand};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
-pub use cuda::{CudaDevice, CudaReport, compile_kernel};
-pub use driver::CaptureStatus;
+use crate::ops::{OPERANDS, RESULTS};
+use crate::recycled::Recycled;
 use driver::{Block, Driver};
 use workspace::Workspace;
 
@@ -240,7 +242,7 @@ impl Device {
     }
 
     /// Memory for a kernel to work in, of at least `bytes` bytes.
-    pub(crate) fn workspace(&self, op: &'static str, bytes: usize) -> Result<Arc<Storage>> {
+    pub(crate) fn workspace(&self, op: &'static str, bytes: usize) -> Result<Recycled<Storage>> {
         self.0.workspace.get(op, bytes, self)
     }
 
@@ -299,13 +301,13 @@ impl Device {
 
 /// The locks of a launch's storages, each once.
 struct Locks<'a> {
-    _reading: SmallVec<[RwLockReadGuard<'a, ()>; 6]>,
-    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; 4]>,
+    _reading: SmallVec<[RwLockReadGuard<'a, ()>; OPERANDS]>,
+    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; RESULTS]>,
 }
 
 impl<'a> Locks<'a> {
     fn of(launch: &Launch<'a>) -> Locks<'a> {
-        let mut storages: SmallVec<[(&'a Storage, bool); 8]> = SmallVec::new();
+        let mut storages: SmallVec<[(&'a Storage, bool); OPERANDS + RESULTS]> = SmallVec::new();
         storages.extend(launch.written().map(|o| (&**o.storage, true)));
         storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
         // Writers first among equals, so that a storage both read and written is locked exclusively.

@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use smallvec::SmallVec;
 
 use super::{Device, driver::Block};
 use crate::error::Result;
+use crate::recycled::{Recycled, recycle};
 
 /// Memory that lives as long as a tensor or a saved value refers to it.
 #[derive(Debug)]
@@ -20,19 +23,20 @@ pub(crate) struct Storage {
     /// How many watches there are; spares writers the lock when nobody watches.
     watching: AtomicUsize,
 }
+recycle!(Storage);
 
 /// Byte ranges whose values must stay as they are, each with the operation that wrote over it.
 #[derive(Debug, Default)]
 struct Watches {
-    slots: Vec<Option<(Range<usize>, Option<&'static str>)>>,
-    free: Vec<usize>,
+    slots: SmallVec<[Option<(Range<usize>, Option<&'static str>)>; 4]>,
+    free: SmallVec<[usize; 4]>,
 }
 
 impl Storage {
-    pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Arc<Storage>> {
+    pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Recycled<Storage>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let block = device.alloc(op, bytes)?;
-        Ok(Arc::new(Storage {
+        Ok(Recycled::new(Storage {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
             bytes,
@@ -89,12 +93,12 @@ impl Drop for Storage {
 /// on the ranges that it touches, so that the error can say who wrote.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    storage: Arc<Storage>,
+    storage: Recycled<Storage>,
     slot: usize,
 }
 
 impl Watch {
-    pub(crate) fn new(storage: &Arc<Storage>, range: Range<usize>) -> Watch {
+    pub(crate) fn new(storage: &Recycled<Storage>, range: Range<usize>) -> Watch {
         let mut watches = storage.watches();
         let slot = watches.free.pop().unwrap_or_else(|| {
             watches.slots.push(None);

@@ -4,10 +4,11 @@
 //! the largest that was asked for; what it outgrew is kept, because a graph that somebody captured on a lent
 //! stream may still use it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::{Device, Storage};
 use crate::error::Result;
+use crate::recycled::Recycled;
 
 /// The smallest piece: most kernels ask for less.
 const SMALLEST: usize = 1 << 20;
@@ -15,12 +16,12 @@ const SMALLEST: usize = 1 << 20;
 /// The pieces, the last of which is in use.
 #[derive(Default)]
 pub(super) struct Workspace {
-    pieces: Mutex<Vec<Arc<Storage>>>,
+    pieces: Mutex<Vec<Recycled<Storage>>>,
 }
 
 impl Workspace {
     /// Memory of at least `bytes` bytes, of `device`'s driver.
-    pub(super) fn get(&self, op: &'static str, bytes: usize, device: &Device) -> Result<Arc<Storage>> {
+    pub(super) fn get(&self, op: &'static str, bytes: usize, device: &Device) -> Result<Recycled<Storage>> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(piece) = pieces.last().filter(|p| p.bytes() >= bytes) {
             return Ok(piece.clone());

@@ -50,8 +50,12 @@ pub(crate) struct Spec {
     pub(crate) dtype: DType,
 }
 
+/// Operands and results of which lists need no heap memory: as many as AdamW and batch norm have.
+pub(crate) const OPERANDS: usize = 12;
+pub(crate) const RESULTS: usize = 5;
+
 /// The results of an operation.
-pub(crate) type Specs = SmallVec<[Spec; 2]>;
+pub(crate) type Specs = SmallVec<[Spec; RESULTS]>;
 
 impl Spec {
     pub(crate) fn new(shape: impl Into<Shape>, dtype: DType) -> Spec {
@@ -208,7 +212,7 @@ pub(crate) fn apply<O: Op>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
 }
 
 /// Runs an operation with new results.
-pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 2]>> {
+pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; RESULTS]>> {
     let function = OnTape(op);
     let recording = Recording::begin(&function, inputs);
     let outputs = execute(&function.0, inputs, &[])?;
@@ -245,25 +249,30 @@ pub(crate) fn accumulate_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) ->
 /// The way of every operation: checks, layouts, destinations, the door. Not part of the tape.
 ///
 /// `dests` may be shorter than the results; the rest are new.
-pub(crate) fn execute<O: Op>(op: &O, inputs: &[&Tensor], dests: &[Dest]) -> Result<SmallVec<[Tensor; 2]>> {
+pub(crate) fn execute<O: Op>(
+    op: &O,
+    inputs: &[&Tensor],
+    dests: &[Dest],
+) -> Result<SmallVec<[Tensor; RESULTS]>> {
     let name = op.name();
     let dest_tensors = dests.iter().filter_map(|d| match d {
         Dest::Into(t, _) => Some(t),
         Dest::New => None,
     });
-    let everything: SmallVec<[&Tensor; 8]> = inputs.iter().copied().chain(dest_tensors).collect();
+    let everything: SmallVec<[&Tensor; OPERANDS + RESULTS]> =
+        inputs.iter().copied().chain(dest_tensors).collect();
     check_devices(name, &everything)?;
     let device = everything.first().ok_or_else(|| Error::internal(name, "no operand"))?.device().clone();
     let specs = op.infer(inputs)?;
 
-    let mut reads: SmallVec<[Tensor; 4]> = SmallVec::new();
+    let mut reads: SmallVec<[Tensor; OPERANDS]> = SmallVec::new();
     for (i, t) in inputs.iter().enumerate() {
         reads.push(if op.input_needs(i).fits(t.layout()) { t.detach() } else { t.detach().copy()? });
     }
 
     // What the kernel writes, how, and where that must still be brought.
-    let mut writes: SmallVec<[(Tensor, Mode); 2]> = SmallVec::new();
-    let mut staged: SmallVec<[(usize, &Tensor, Mode); 2]> = SmallVec::new();
+    let mut writes: SmallVec<[(Tensor, Mode); RESULTS]> = SmallVec::new();
+    let mut staged: SmallVec<[(usize, &Tensor, Mode); RESULTS]> = SmallVec::new();
     for (o, spec) in specs.iter().enumerate() {
         let fresh = || Tensor::empty(name, &spec.shape, spec.dtype, &device);
         match dests.get(o).unwrap_or(&Dest::New) {
@@ -290,8 +299,8 @@ pub(crate) fn execute<O: Op>(op: &O, inputs: &[&Tensor], dests: &[Dest]) -> Resu
     }
 
     {
-        let read_operands: SmallVec<[Operand<'_>; 6]> = reads.iter().map(Tensor::operand).collect();
-        let write_operands: SmallVec<[(Operand<'_>, Mode); 4]> =
+        let read_operands: SmallVec<[Operand<'_>; OPERANDS]> = reads.iter().map(Tensor::operand).collect();
+        let write_operands: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
             writes.iter().map(|(t, mode)| (t.operand(), *mode)).collect();
         let kernel = AsKernel(op);
         let mut launch = Launch {

@@ -8,7 +8,7 @@ mod layout;
 mod shape;
 mod views;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use dtype::{DType, Element, bf16, f16};
 pub(crate) use layout::{Layout, row_major};
@@ -18,6 +18,7 @@ pub(crate) use shape::{Dims, resolve_axis};
 use crate::autograd::{Differentiable, History, Recording};
 use crate::device::{Device, Operand, Storage};
 use crate::error::{Error, Result};
+use crate::recycled::{Recycled, recycle};
 
 /// An array of numbers on a device: a cheap handle to memory that never changes place.
 ///
@@ -25,20 +26,21 @@ use crate::error::{Error, Result};
 /// `narrow`, ...) share it too. An operation makes a new tensor or, in its `_into` form, writes into
 /// the memory that the destination has.
 #[derive(Clone)]
-pub struct Tensor(Arc<Inner>);
+pub struct Tensor(Recycled<Inner>);
 
 struct Inner {
-    storage: Arc<Storage>,
+    storage: Recycled<Storage>,
     layout: Layout,
     dtype: DType,
     /// Where the values came from, for the backward pass.
     history: Mutex<History>,
 }
+recycle!(Inner);
 
 impl Tensor {
     /// A handle to elements of a storage, without history.
-    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Tensor {
-        Tensor(Arc::new(Inner { storage, layout, dtype, history: Mutex::default() }))
+    pub(crate) fn from_parts(storage: Recycled<Storage>, layout: Layout, dtype: DType) -> Tensor {
+        Tensor(Recycled::new(Inner { storage, layout, dtype, history: Mutex::default() }))
     }
 
     /// New memory of the given shape, of no particular value: to be written before it is read.
@@ -95,7 +97,7 @@ impl Tensor {
 
     /// Whether both tensors lie in the same storage (one is a view of the other, or both of a third).
     pub fn shares_storage(&self, other: &Tensor) -> bool {
-        Arc::ptr_eq(&self.0.storage, &other.0.storage)
+        self.0.storage.ptr_eq(&other.0.storage)
     }
 
     /// A number that names the tensor's storage as long as the process runs. It never changes.
@@ -107,7 +109,7 @@ impl Tensor {
         &self.0.layout
     }
 
-    pub(crate) fn storage(&self) -> &Arc<Storage> {
+    pub(crate) fn storage(&self) -> &Recycled<Storage> {
         &self.0.storage
     }
 
@@ -121,7 +123,7 @@ impl Tensor {
 
     /// Whether this handle is the only thing that refers to the memory, so that it may be reused.
     pub(crate) fn is_sole_owner(&self) -> bool {
-        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
+        self.0.is_unique() && self.0.storage.is_unique()
     }
 
     /// Whether the tensor covers its whole storage.

@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::scratch;
+
 /// Elements that are worth a task of their own.
 const GRAIN: usize = 1 << 14;
 
@@ -35,9 +37,10 @@ thread_local! {
     static IS_KERNEL_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks this thread, which has just started, as one of the kernels' own.
+/// Makes this thread, which has just started, one of the kernels' own.
 pub(super) fn mark(_index: usize) {
     IS_KERNEL_THREAD.set(true);
+    scratch::reserve();
 }
 
 /// Whether this thread is one of the kernels' own: only then may a kernel split its work.

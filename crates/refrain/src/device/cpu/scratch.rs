@@ -17,6 +17,18 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// What [`reserve`] provides for: buffers, and bytes of each. The panels of a product fit.
+const RESERVED: (usize, usize) = (4, 1 << 21);
+
+/// Provides this thread with buffers before it needs any: which thread takes up which task is left to
+/// chance, and a thread should not find itself short of memory when all has been running for long.
+/// Pages that are never written cost nothing.
+pub(super) fn reserve() {
+    let (buffers, bytes) = RESERVED;
+    let buffer = || Vec::with_capacity(bytes / size_of::<CacheLine>());
+    FREE.with_borrow_mut(|free| free.extend(std::iter::repeat_with(buffer).take(buffers)));
+}
+
 /// `len` elements of working memory, which the thread keeps for the next use when this is dropped.
 ///
 /// Memory is allocated only when a thread asks for more than ever before at the same depth of nesting.
@@ -55,13 +67,15 @@ impl<T: Pod> Scratch<T> {
 impl<T: Pod> Deref for Scratch<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        let bytes: &[u8] = bytemuck::cast_slice(&self.lines);
+        bytemuck::cast_slice(&bytes[..self.len * size_of::<T>()])
     }
 }
 
 impl<T: Pod> DerefMut for Scratch<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.lines);
+        bytemuck::cast_slice_mut(&mut bytes[..self.len * size_of::<T>()])
     }
 }
 

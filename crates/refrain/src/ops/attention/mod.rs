@@ -4,6 +4,8 @@ mod host;
 #[cfg(test)]
 mod tests;
 
+use smallvec::smallvec;
+
 use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::HostArgs;
@@ -27,7 +29,7 @@ impl Op for Attention {
         let sums = if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let sizes = [q.dims()[0], q.dims()[2], q.dims()[1]];
         debug_assert_eq!(k.dims(), x[2].dims());
-        Ok(Specs::from_buf([Spec::like(q), Spec::new(sizes, sums)]))
+        Ok(smallvec![Spec::like(q), Spec::new(sizes, sums)])
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {

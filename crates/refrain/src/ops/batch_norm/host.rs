@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::BatchNorm;
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
-use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::ops::reduce::Extent;
@@ -23,17 +23,22 @@ fn channels<T: Sync, S: State, F: Reducer<T, S, K> + Reducer<S, S, 1>, const K: 
     x: [&[T]; K],
     extent: Extent,
     f: &F,
-) -> Vec<S> {
+) -> Scratch<S> {
     let Extent { outer, n: channels, inner } = extent;
-    let mut states = vec![S::default(); channels];
+    let mut states = Scratch::<S>::new(channels);
     if inner == 1 {
         reduce(x, Extent { outer: 1, n: outer, inner: channels }, f, &mut states, |to, s: S| *to = s);
     } else {
-        let mut lines = vec![S::default(); outer * channels];
+        let mut lines = Scratch::<S>::new(outer * channels);
         reduce(x, Extent { outer: outer * channels, n: inner, inner: 1 }, f, &mut lines, |to, s: S| *to = s);
         reduce([&lines], Extent { outer: 1, n: outer, inner: channels }, f, &mut states, |to, s: S| *to = s);
     }
     states
+}
+
+/// A number for each channel.
+fn of_channels<R: Real>(values: impl ExactSizeIterator<Item = R>) -> Scratch<R> {
+    Scratch::collect(values.len(), values)
 }
 
 /// Merges the states of parts of a channel; a channel's parts lie `stride` after each other.
@@ -104,8 +109,8 @@ fn forward_of<T: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>) -> Result
         let eps = R::c(op.eps);
         invs.iter_mut().zip(var).for_each(|(to, v)| *to = R::ONE / (v.to::<R>() + eps).sqrt());
     }
-    let scales: Vec<R> = weight.iter().zip(&*invs).map(|(w, &r)| w.to::<R>() * r).collect();
-    let shifts: Vec<R> = bias.iter().map(|b| b.to()).collect();
+    let scales = of_channels(weight.iter().zip(&*invs).map(|(w, &r)| w.to::<R>() * r));
+    let shifts = of_channels(bias.iter().map(|b| b.to::<R>()));
     let means = &*means;
     each_line(y, [x], op.extent, |y, [x], channel| {
         with_scratch(x.len(), |buf: &mut [R]| {
@@ -212,17 +217,17 @@ fn backward_of<T: Stored, R: Real>(extent: Extent, training: bool, args: &HostAr
     let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
     let (dweight, dbias) = (args.write::<T>(1)?, args.write::<T>(2)?);
     let sums = match x.is_empty() {
-        true => vec![[R::ZERO; 2]; extent.n],
+        true => Scratch::filled(extent.n, [R::ZERO; 2]),
         false => channels([x, dy], extent, &GradientSums { means }),
     };
-    let dw: Vec<R> = sums.iter().zip(invs).map(|(s, &r)| s[1] * r).collect();
-    let db: Vec<R> = sums.iter().map(|s| s[0]).collect();
+    let dw = of_channels(sums.iter().zip(invs).map(|(s, &r)| s[1] * r));
+    let db = of_channels(sums.iter().map(|s| s[0]));
     map(dweight, [&dw], args.accumulate(1), |[v]| v);
     map(dbias, [&db], args.accumulate(2), |[v]| v);
     let share = if training { R::c(1.0 / (extent.outer * extent.inner) as f64) } else { R::ZERO };
-    let scales: Vec<R> = weight.iter().zip(invs).map(|(w, &r)| w.to::<R>() * r).collect();
-    let levels: Vec<R> = db.iter().map(|&b| b * share).collect();
-    let slopes: Vec<R> = dw.iter().zip(invs).map(|(&w, &r)| w * r * share).collect();
+    let scales = of_channels(weight.iter().zip(invs).map(|(w, &r)| w.to::<R>() * r));
+    let levels = of_channels(db.iter().map(|&b| b * share));
+    let slopes = of_channels(dw.iter().zip(invs).map(|(&w, &r)| w * r * share));
     each_line(dx, [x, dy], extent, |dx, [x, dy], channel| {
         with_scratch(2 * x.len(), |buf: &mut [R]| {
             let (x_buf, dy_buf) = buf.split_at_mut(x.len());

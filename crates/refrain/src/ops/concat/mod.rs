@@ -19,7 +19,7 @@ struct Concat {
     name: &'static str,
     axis: usize,
     /// How far each operand reaches along the axis.
-    sizes: SmallVec<[usize; 4]>,
+    sizes: SmallVec<[usize; 8]>,
 }
 
 impl Concat {
@@ -93,16 +93,20 @@ fn concat(tensors: &[&Tensor], axis: isize) -> Result<Concat> {
 }
 
 /// The operation, and its operands with the new axis as a size of 1.
-fn stack(tensors: &[&Tensor], axis: isize) -> Result<(Concat, Vec<Tensor>)> {
+fn stack(tensors: &[&Tensor], axis: isize) -> Result<(Concat, SmallVec<[Tensor; 8]>)> {
     const OP: &str = "stack";
     let first = tensors.first().ok_or_else(|| Error::invalid(OP, "no tensors; pass at least one"))?;
     if let Some(other) = tensors.iter().find(|t| t.shape() != first.shape()) {
         return Err(Error::shapes(OP, first.shape(), other.shape(), "all shapes must be equal"));
     }
     let axis = resolve_axis(OP, axis, first.rank() + 1)?;
-    let views = tensors.iter().map(|t| t.unsqueeze(axis as isize)).collect::<Result<Vec<_>>>()?;
-    let op = Concat::new(OP, axis, &views.iter().collect::<Vec<_>>());
+    let views = tensors.iter().map(|t| t.unsqueeze(axis as isize)).collect::<Result<SmallVec<_>>>()?;
+    let op = Concat::new(OP, axis, &list(&views));
     Ok((op, views))
+}
+
+fn list(tensors: &[Tensor]) -> SmallVec<[&Tensor; 8]> {
+    tensors.iter().collect()
 }
 
 impl Tensor {
@@ -136,12 +140,12 @@ impl Tensor {
     /// If there are no tensors, or shapes or dtypes differ.
     pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
         let (op, views) = stack(tensors, axis)?;
-        apply(op, &views.iter().collect::<Vec<_>>())
+        apply(op, &list(&views))
     }
 
     /// [`Tensor::stack`] into the memory of `dst`.
     pub fn stack_into(tensors: &[&Tensor], axis: isize, dst: &Tensor) -> Result<()> {
         let (op, views) = stack(tensors, axis)?;
-        apply_into(op, &views.iter().collect::<Vec<_>>(), dst)
+        apply_into(op, &list(&views), dst)
     }
 }

@@ -49,10 +49,26 @@ fn check_index(op: &'static str, axis: usize, shape: &Shape, index: &Tensor) -> 
 fn check_source(op: &'static str, index: &Tensor, source: &Tensor) -> Result<()> {
     match index.shape() == source.shape() {
         true => Ok(()),
-        false => {
-            Err(Error::shapes(op, index.shape(), source.shape(), "index and source must have one shape"))
+        false => Err(Error::shapes(
+            op,
+            index.shape(),
+            source.shape(),
+            "the source must have as many axes as the index, and be no shorter in any",
+        )),
+    }
+}
+
+/// The part of a source that the index covers; all of it where the two do not fit.
+fn covered(source: &Tensor, index: &Tensor) -> Result<Tensor> {
+    let mut part = source.clone();
+    if index.rank() == source.rank() && index.dims().iter().zip(source.dims()).all(|(i, s)| i <= s) {
+        for (axis, &n) in index.dims().iter().enumerate() {
+            if n < part.dims()[axis] {
+                part = part.narrow(axis as isize, 0, n)?;
+            }
         }
     }
+    Ok(part)
 }
 
 impl Op for Gather {
@@ -164,9 +180,10 @@ impl Tensor {
     }
 
     /// This tensor with the elements of `source` added to picked places: for a matrix and axis 0,
-    /// `out[index[i, j], j] += source[i, j]`. For floats and integers. `index` (i64) and `source` have
-    /// one shape, with as many axes as this tensor, none longer but `axis`. Negative axes count from the
-    /// last.
+    /// `out[index[i, j], j] += source[i, j]`. For floats and integers. `index` (i64) and `source` have as
+    /// many axes as this tensor. No axis of the index is longer than that of the source, nor, but for
+    /// `axis`, than that of this tensor; what of the source the index does not cover is left out and
+    /// has a gradient of zero. Negative axes count from the last.
     ///
     /// Places named several times get the sum, added in the order of the index, whatever the number of
     /// threads; f16 and bf16 are summed in f32.
@@ -176,7 +193,7 @@ impl Tensor {
     /// error names the first, and nothing is written.
     pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
-        apply(ScatterAdd { axis }, &[self, index, source])
+        apply(ScatterAdd { axis }, &[self, index, &covered(source, index)?])
     }
 
     /// [`Tensor::scatter_add`] into the memory of `dst` (which may be this tensor).
@@ -184,6 +201,6 @@ impl Tensor {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
         // Only this tensor may be read where the result is written.
         let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
-        apply_into(ScatterAdd { axis }, &[self, &apart(index)?, &apart(source)?], dst)
+        apply_into(ScatterAdd { axis }, &[self, &apart(index)?, &apart(&covered(source, index)?)?], dst)
     }
 }

@@ -49,6 +49,32 @@ fn added_elements_sum_up_where_they_meet() {
 }
 
 #[test]
+fn of_a_source_larger_than_the_index_the_covered_part_is_added() {
+    // Longer after the axis, along it, before it; the rest would be seen, as no element is 0.
+    let x = Tensor::zeros([2, 3], DType::F64, &Device::cpu()).unwrap();
+    let source = range(&[3, 4]).add_scalar(1.0).unwrap();
+    let i = index(&[2, 0, 2, 2], &[2, 2]);
+    let expected = [2.0, 0.0, 1.0, 0.0, 0.0, 11.0];
+    assert_eq!(x.scatter_add(1, &i, &source).unwrap().to_vec::<f64>().unwrap(), expected);
+    let dst = Tensor::ones([2, 3], DType::F64, &Device::cpu()).unwrap();
+    x.scatter_add_into(1, &i, &source, &dst).unwrap();
+    assert_eq!(dst.to_vec::<f64>().unwrap(), expected);
+    // A source that shares the destination's memory, and one that lies there the other way round.
+    let square = range(&[3, 3]);
+    square.scatter_add_into(0, &index(&[0, 0], &[1, 2]), &square.transpose(0, 1).unwrap(), &square).unwrap();
+    assert_eq!(square.to_vec::<f64>().unwrap(), [0.0, 4.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    // An empty index covers nothing.
+    let none = index(&[], &[0, 2]);
+    assert_eq!(x.scatter_add(0, &none, &source).unwrap().to_vec::<f64>().unwrap(), [0.0; 6]);
+
+    let text = x.scatter_add(0, &index(&[0; 6], &[2, 3]), &range(&[2, 2])).unwrap_err().to_string();
+    assert!(text.contains("[2, 3]") && text.contains("[2, 2]") && text.contains("source"), "{text}");
+    let text = x.scatter_add(0, &index(&[0; 8], &[2, 4]), &source).unwrap_err().to_string();
+    assert!(text.contains("none longer but axis 0"), "{text}");
+    assert!(x.scatter_add(0, &i, &range(&[4])).is_err());
+}
+
+#[test]
 fn halves_are_summed_in_f32() {
     for dtype in [DType::F16, DType::BF16] {
         let x = Tensor::zeros([2], dtype, &Device::cpu()).unwrap();
@@ -80,7 +106,22 @@ fn gradients_agree_with_finite_differences() {
         1e-6,
     )
     .unwrap();
-    gradcheck(|t| t[0].scatter_add(1, &i, &t[1])?.square(), &[x, source], 1e-6).unwrap();
+    gradcheck(|t| t[0].scatter_add(1, &i, &t[1])?.square(), &[x.clone(), source], 1e-6).unwrap();
+    let larger = range(&[3, 4, 2]).mul_scalar(0.1).unwrap();
+    larger.set_requires_grad(true).unwrap();
+    gradcheck(|t| t[0].scatter_add(1, &i, &t[1])?.square(), &[x, larger.clone()], 1e-6).unwrap();
+    let grad = larger.grad().unwrap();
+    assert_eq!(grad.narrow(0, 2, 1).unwrap().to_vec::<f64>().unwrap(), [0.0; 8]);
+    assert!(
+        grad.narrow(0, 0, 2)
+            .unwrap()
+            .select(2, 0)
+            .unwrap()
+            .to_vec::<f64>()
+            .unwrap()
+            .iter()
+            .all(|&g| g != 0.0)
+    );
 }
 
 #[test]

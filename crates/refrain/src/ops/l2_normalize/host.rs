@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
-use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::ops::reduce::Extent;
@@ -159,7 +159,7 @@ fn backward_columns<T: Stored, R: Real>(
     accumulate: bool,
 ) {
     let Extent { n, inner, .. } = extent;
-    let mut along = vec![R::ZERO; norms.len()];
+    let mut along = Scratch::<R>::new(norms.len());
     reduce([y, dy], extent, &Products, &mut along, |to, sum| *to = sum);
     let rows = rows_a_task(inner);
     let size = rows * inner;

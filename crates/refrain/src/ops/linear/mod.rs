@@ -4,10 +4,10 @@ pub(crate) mod host;
 #[cfg(test)]
 mod tests;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::unary::{Unary, UnaryBackward};
-use super::{Op, Spec, Specs, apply_all, check_dtypes};
+use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::HostArgs;
 use crate::error::{Error, Result};
@@ -45,7 +45,7 @@ impl Activation {
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
         match self.unary() {
             None => Ok(x.clone()),
-            Some(function) => super::apply(function, &[x]),
+            Some(function) => apply(function, &[x]),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Op for Linear {
             return Err(Error::shapes(Self::NAME, &shape, r.shape(), "the residual has the result's shape"));
         }
         let y = Spec::new(shape, x.dtype());
-        Ok(if self.keep { Specs::from_buf([y.clone(), y]) } else { y.one() })
+        Ok(if self.keep { smallvec![y.clone(), y] } else { y.one() })
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -107,7 +107,7 @@ impl Op for Linear {
         let dy = g.grad()?.clone();
         let dz = match self.activation.unary() {
             None => dy.clone(),
-            Some(function) => super::apply(UnaryBackward(function), &[&g.output(1)?, &dy])?,
+            Some(function) => apply(UnaryBackward(function), &[&g.output(1)?, &dy])?,
         };
         if self.residual {
             g.add(2 + self.bias as usize, dy)?;
@@ -161,7 +161,7 @@ impl Op for WeightGradient {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let last = |t: &Tensor| t.dims()[t.rank() - 1];
         let dw = Spec::new([last(x[0]), last(x[1])], x[0].dtype());
-        Ok(if self.bias { Specs::from_buf([dw, Spec::new([last(x[0])], x[0].dtype())]) } else { dw.one() })
+        Ok(if self.bias { smallvec![dw, Spec::new([last(x[0])], x[0].dtype())] } else { dw.one() })
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -197,19 +197,10 @@ impl Tensor {
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
         let (op, inputs) = linear(self, weight, bias, activation, residual);
-        let keep = activation != Activation::None
-            && crate::is_grad_enabled()
-            && inputs.iter().any(|t| t.requires_grad());
-        apply_all(Linear { keep, ..op }, &inputs)?
-            .into_iter()
-            .next()
-            .ok_or_else(|| Error::internal(Linear::NAME, "no result"))
+        apply(op, &inputs)
     }
 
     /// [`Tensor::linear`] into the memory of `dst`.
-    ///
-    /// # Errors
-    /// Also if a gradient is required and there is an activation, whose argument would have to be kept.
     pub fn linear_into(
         &self,
         weight: &Tensor,
@@ -219,16 +210,7 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         let (op, inputs) = linear(self, weight, bias, activation, residual);
-        if activation != Activation::None
-            && crate::is_grad_enabled()
-            && inputs.iter().any(|t| t.requires_grad())
-        {
-            return Err(Error::Autograd {
-                op: Linear::NAME,
-                message: "the backward pass through an activation keeps its argument, for which a given destination has no room; use linear, or run this inside no_grad".to_string(),
-            });
-        }
-        super::apply_into(op, &inputs, dst)
+        apply_into(op, &inputs, dst)
     }
 }
 
@@ -239,6 +221,10 @@ fn linear<'a>(
     activation: Activation,
     residual: Option<&'a Tensor>,
 ) -> (Linear, SmallVec<[&'a Tensor; 4]>) {
-    let op = Linear { activation, bias: bias.is_some(), residual: residual.is_some(), keep: false };
-    (op, [Some(x), Some(weight), bias, residual].into_iter().flatten().collect())
+    let inputs: SmallVec<[&Tensor; 4]> =
+        [Some(x), Some(weight), bias, residual].into_iter().flatten().collect();
+    let keep = activation != Activation::None
+        && crate::is_grad_enabled()
+        && inputs.iter().any(|t| t.requires_grad());
+    (Linear { activation, bias: bias.is_some(), residual: residual.is_some(), keep }, inputs)
 }

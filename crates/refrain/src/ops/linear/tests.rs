@@ -40,6 +40,39 @@ fn gradients_agree_with_finite_differences() {
 }
 
 #[test]
+fn a_layer_written_into_a_tensor_has_the_gradients_of_one_with_a_new_result() {
+    let device = Device::cpu();
+    for dtype in [DType::F64, DType::BF16] {
+        let leaf = |shape: &[usize], step| {
+            let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+            let t = t.to_dtype(dtype).unwrap();
+            t.set_requires_grad(true).unwrap();
+            t
+        };
+        let leaves = [leaf(&[2, 3, 5], 0.7), leaf(&[4, 5], 1.1), leaf(&[4], 0.9), leaf(&[2, 3, 4], 0.2)];
+        let [x, w, b, r] = &leaves;
+        for activation in
+            [Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu]
+        {
+            let gradients = |y: &Tensor| {
+                leaves.iter().for_each(|t| t.zero_grad().unwrap());
+                y.square().unwrap().sum(()).unwrap().backward().unwrap();
+                let grad = |t: &Tensor| t.grad().unwrap().to_dtype(DType::F64).unwrap();
+                leaves.iter().map(|t| grad(t).to_vec::<f64>().unwrap()).collect::<Vec<_>>()
+            };
+            let new = x.linear(w, Some(b), activation, Some(r)).unwrap();
+            let dst = Tensor::full([2, 3, 4], 9.0, dtype, &device).unwrap();
+            let place = dst.storage_id();
+            x.linear_into(w, Some(b), activation, Some(r), &dst).unwrap();
+            assert!(dst.requires_grad() && dst.storage_id() == place);
+            let bits = |t: &Tensor| t.detach().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            assert_eq!(bits(&dst), bits(&new), "{activation:?} in {dtype}");
+            assert_eq!(gradients(&dst), gradients(&new), "{activation:?} in {dtype}");
+        }
+    }
+}
+
+#[test]
 fn every_float_dtype_gives_the_rounded_result() {
     let device = Device::cpu();
     let (x, w) = (ramp(300, 0.37), ramp(400, 0.53));

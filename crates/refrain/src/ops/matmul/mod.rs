@@ -6,6 +6,7 @@ mod tests;
 use rayon::prelude::*;
 
 use super::linear::host::mode;
+use super::positions::unravel;
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::HostArgs;
@@ -21,14 +22,10 @@ use crate::tensor::{Dims, Layout, Shape, Tensor};
 #[derive(Clone)]
 struct Matmul;
 
-/// Where the matrices of a batch begin, in elements from the first element of the operand.
-fn matrix_offsets(layout: &Layout) -> Vec<usize> {
-    let batch = layout.rank() - 2;
-    let mut offsets = vec![0];
-    for (&d, &s) in layout.shape()[..batch].iter().zip(layout.strides()) {
-        offsets = offsets.iter().flat_map(|&o| (0..d).map(move |i| o + i * s)).collect();
-    }
-    offsets
+/// Where matrix `i` of a batch begins, in elements from the first element of the operand.
+fn matrix_offset(layout: &Layout, i: usize) -> usize {
+    let at = unravel(i, &layout.shape()[..layout.rank() - 2]);
+    at.iter().zip(layout.strides()).map(|(i, stride)| i * stride).sum()
 }
 
 fn matrix<'a, R>(data: &'a [R], layout: &Layout) -> Matrix<'a, R> {
@@ -47,7 +44,6 @@ fn run<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
     let (m, n) = (args.write_shape(0)[la.rank() - 2], args.write_shape(0)[la.rank() - 1]);
     let (a, b) = (Widened::<R>::of::<T>(args.read(0)?), Widened::<R>::of::<T>(args.read(1)?));
     let (a, b) = (a.get(), b.get());
-    let (offsets_a, offsets_b) = (matrix_offsets(la), matrix_offsets(lb));
     let mode = mode(args, 0);
     narrow(args.write::<T>(0)?, args.accumulate(0), |c| {
         if m * n == 0 {
@@ -56,8 +52,8 @@ fn run<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
         let body = |(i, c): (usize, &mut [R])| {
             // An empty sum has no elements to begin at.
             let from = |data: &'_ [R], offset: usize| offset.min(data.len());
-            let a = matrix(&a[from(a, offsets_a[i])..], la);
-            let b = matrix(&b[from(b, offsets_b[i])..], lb);
+            let a = matrix(&a[from(a, matrix_offset(la, i))..], la);
+            let b = matrix(&b[from(b, matrix_offset(lb, i))..], lb);
             gemm::gemm(a, b, MatrixMut::row_major(c, m, n), mode, Epilogue::default());
         };
         match parallel::allowed() {

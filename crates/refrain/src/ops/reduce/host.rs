@@ -1,9 +1,12 @@
 //! Reductions on the CPU.
 
+use bytemuck::{Pod, Zeroable};
+
 use super::Extent;
 use super::machine::{Place, Reducer, SEGMENT, reduce};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
+use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::ops::rows;
@@ -65,7 +68,8 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
 }
 
 /// Count, mean and sum of squared distances from the mean of some elements.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
 pub(crate) struct Moments {
     pub(crate) count: f64,
     pub(crate) mean: f64,
@@ -148,11 +152,12 @@ pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Res
             means.fill(R::c(f64::NAN));
             return Ok(());
         }
-        let mut both: Vec<(&mut T, &mut R)> = y.iter_mut().zip(means).collect();
-        reduce([x], extent, &InMoments::<R>(std::marker::PhantomData), &mut both, |(y, mean), moments| {
-            **y = T::from_number(moments.variance(correction as f64));
-            **mean = R::c(moments.mean);
-        });
+        let mut moments = Scratch::<Moments>::new(y.len());
+        reduce([x], extent, &InMoments::<R>(std::marker::PhantomData), &mut moments, |to, m| *to = m);
+        for ((y, mean), m) in y.iter_mut().zip(means).zip(&*moments) {
+            *y = T::from_number(m.variance(correction as f64));
+            *mean = R::c(m.mean);
+        }
         Ok(())
     })
 }
@@ -196,8 +201,9 @@ impl<T: Stored, N: Number, const MAX: bool> Reducer<T, N, 1> for Extreme<MAX> {
     }
 }
 
-/// An element and its position.
-#[derive(Clone, Copy, Default)]
+/// An element and its position. Packed, because plain data has no padding.
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C, packed)]
 struct Found<N> {
     value: N,
     position: i64,

@@ -3,9 +3,11 @@
 //! What is combined in which order follows from the extents alone, so that results do not depend on
 //! the number of threads.
 
+use bytemuck::Pod;
 use rayon::prelude::*;
 
 use super::Extent;
+use crate::device::cpu::scratch::Scratch;
 use crate::ops::rows::{TASK, each_task};
 
 /// Rows of a column that are reduced in one go, at least; the piece's state costs little beside them.
@@ -16,9 +18,9 @@ const MOST_ROWS: usize = 1024;
 pub(crate) const SEGMENT: usize = 256;
 
 /// What some elements come to.
-pub(crate) trait State: Copy + Default + Send + Sync {}
+pub(crate) trait State: Pod + Default + Send + Sync {}
 
-impl<S: Copy + Default + Send + Sync> State for S {}
+impl<S: Pod + Default + Send + Sync> State for S {}
 
 /// Where a part of a reduction lies.
 #[derive(Clone, Copy)]
@@ -60,7 +62,7 @@ pub(crate) fn reduce<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: u
     }
     // Pieces along n by themselves, then what they come to in order.
     let count = n.div_ceil(rows);
-    let mut states = vec![S::default(); y.len() * count];
+    let mut states = Scratch::<S>::new(y.len() * count);
     pieces(x, extent, rows, f, &mut states, |to, state| *to = state);
     for (y, states) in y.chunks_mut(inner.max(1)).zip(states.chunks(inner.max(1) * count)) {
         for (i, y) in y.iter_mut().enumerate() {

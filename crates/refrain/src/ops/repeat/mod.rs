@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use smallvec::SmallVec;
+
 use super::positions::unravel;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
@@ -50,7 +52,7 @@ impl Op for Repeat {
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let shape = g.input_shape(0).clone();
         let split: Shape = self.repeats.iter().zip(shape.iter()).flat_map(|(&r, &d)| [r, d]).collect();
-        let repeats: Vec<isize> = (0..shape.rank()).map(|i| 2 * i as isize).collect();
+        let repeats: SmallVec<[isize; 6]> = (0..shape.rank()).map(|i| 2 * i as isize).collect();
         let grad = g.grad()?.reshape(split)?.sum(&repeats[..])?;
         g.add(0, grad)
     }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
-use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::ops::reduce::Extent;
@@ -67,11 +67,7 @@ fn log_rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
 }
 
 /// The largest of some numbers, and the sum of `e^(x - largest)`.
-#[derive(Clone, Copy, Default)]
-struct Exponentials<R> {
-    largest: R,
-    sum: R,
-}
+type Exponentials<R> = [R; 2];
 
 struct SumExponentials;
 
@@ -87,19 +83,19 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
         simd(
             #[inline(always)]
             || {
-                states.fill(Exponentials { largest: R::NEG_INFINITY, sum: R::ZERO });
+                states.fill([R::NEG_INFINITY, R::ZERO]);
                 for r in 0..rows {
-                    for (s, &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                    for ([largest, _], &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
                         let v: R = v.to();
-                        s.largest = if v > s.largest { v } else { s.largest };
+                        *largest = if v > *largest { v } else { *largest };
                     }
                 }
                 for r in 0..rows {
-                    for (s, &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                    for ([largest, sum], &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
                         // Nothing but negative infinity adds nothing to what other parts come to.
                         let v: R = v.to();
-                        let p = (v - s.largest).exp();
-                        s.sum += if v == R::NEG_INFINITY { R::ZERO } else { p };
+                        let p = (v - *largest).exp();
+                        *sum += if v == R::NEG_INFINITY { R::ZERO } else { p };
                     }
                 }
             },
@@ -107,21 +103,21 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
     }
 
     fn merge(&self, a: Exponentials<R>, b: Exponentials<R>) -> Exponentials<R> {
-        let largest = if a.largest > b.largest { a.largest } else { b.largest };
-        let part = |s: Exponentials<R>| match s.largest == R::NEG_INFINITY {
+        let largest = if a[0] > b[0] { a[0] } else { b[0] };
+        let part = |[own, sum]: Exponentials<R>| match own == R::NEG_INFINITY {
             // Zero, or NaN if a number is NaN.
-            true => s.sum,
-            false => s.sum * (s.largest - largest).exp(),
+            true => sum,
+            false => sum * (own - largest).exp(),
         };
-        Exponentials { largest, sum: part(a) + part(b) }
+        [largest, part(a) + part(b)]
     }
 }
 
 fn columns<T: Stored, R: Real>(log: bool, x: &[T], y: &mut [T], extent: Extent) {
     let Extent { outer, n, inner } = extent;
-    let mut states = vec![[R::ZERO; 2]; outer * inner];
-    reduce([x], extent, &SumExponentials, &mut states, |to, s: Exponentials<R>| {
-        *to = [s.largest, if log { s.sum.ln() } else { R::ONE / s.sum }];
+    let mut states = Scratch::<[R; 2]>::new(outer * inner);
+    reduce([x], extent, &SumExponentials, &mut states, |to, [largest, sum]: Exponentials<R>| {
+        *to = [largest, if log { sum.ln() } else { R::ONE / sum }];
     });
     let rows = rows_a_task(inner);
     let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * inner)).enumerate();
@@ -228,7 +224,7 @@ fn columns_backward<T: Stored, R: Real>(
     accumulate: bool,
 ) {
     let Extent { outer, n, inner } = extent;
-    let mut totals = vec![R::ZERO; outer * inner];
+    let mut totals = Scratch::<R>::new(outer * inner);
     reduce([y, dy], extent, &SumGradients { log }, &mut totals, |to, total| *to = total);
     let rows = rows_a_task(inner);
     let size = rows * inner;

@@ -195,7 +195,8 @@ pub(crate) fn gemm<T: Real>(
                     Some(kept) => {
                         let c = c.par_chunks_mut(block_m * c_row_stride);
                         let kept = kept.par_chunks_mut(block_m * kept_row_stride);
-                        c.zip(kept).enumerate().for_each(|(index, (c, kept))| {
+                        let together = if parallel && super::parallel::allowed() { 1 } else { usize::MAX };
+                        c.zip(kept).enumerate().with_min_len(together).for_each(|(index, (c, kept))| {
                             block(index * block_m, c, Some(kept));
                         });
                     }
