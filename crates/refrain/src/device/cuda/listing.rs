@@ -21,10 +21,7 @@ fn folder() -> Option<&'static Path> {
 pub(in crate::device) fn add(launch: &Launch<'_>) -> Result<()> {
     match folder() {
         None => Ok(()),
-        Some(folder) => match launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Listing { folder })) {
-            Err(Error::Unsupported { .. }) => Ok(()),
-            other => other,
-        },
+        Some(folder) => launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Listing { folder })),
     }
 }
 
