@@ -122,7 +122,7 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     if rows > 0 {
         match registers {
             Some(lanes) => {
-                let spec = of_sums(Spec::new(&BACKWARD, "layer_norm_backward"));
+                let spec = of_sums(Spec::new(&BACKWARD, "layer_norm_backward")).int("SCALARS", 1);
                 let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
                 let spec = lanes.constants(spec, dtype.size(), &[x, weight, dy, dx]);
                 let params = params.pointer(args.workspace()).f64(share);

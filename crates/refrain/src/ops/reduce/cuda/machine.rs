@@ -35,6 +35,9 @@ const MAX_COLUMN_ROWS: usize = 512;
 /// States that are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;
 
+/// Numbers that there is always room for.
+const SCALARS: usize = 4;
+
 /// A reduction of operands to results.
 pub(crate) struct Reduction {
     pub(crate) extent: Extent,
@@ -133,7 +136,7 @@ impl Reduction {
                 1 => ("reduce_rows", "REDUCE_ROWS"),
                 _ => ("reduce_columns", "REDUCE_COLUMNS"),
             };
-            let mut spec = constants(Spec::new(source, entry).flag(guard, true))
+            let mut spec = constants(self.spec(source, entry, guard))
                 .int("OPERANDS", self.inputs.len() as i64)
                 .int("VEC", plan.vec as i64)
                 .flag("ALIGNED", aligned);
@@ -162,12 +165,20 @@ impl Reduction {
         let columns = (PARTIAL_THREADS / rows).clamp(4, 32).min(totals.next_power_of_two());
         let blocks = totals.div_ceil(columns);
         let plan = Plan { vec: 1, shift: columns.trailing_zeros(), pieces: 1, piece: 0, blocks };
-        let mut spec = constants(Spec::new(source, "reduce_partials").flag("REDUCE_PARTIALS", true));
+        let mut spec = constants(self.spec(source, "reduce_partials", "REDUCE_PARTIALS"));
         if let Some((_, dtype)) = self.inputs.first() {
             spec = spec.dtype("IN0", *dtype);
         }
         let words = self.words(&plan, false, count, totals);
         args.kernel(spec, Grid::line(blocks, PARTIAL_THREADS as u32), &Params::new().words(&words))
+    }
+
+    fn room_of_scalars(&self) -> usize {
+        self.scalars.len().max(SCALARS)
+    }
+
+    fn spec(&self, source: &'static Source, entry: &'static str, guard: &'static str) -> Spec {
+        Spec::new(source, entry).flag(guard, true).int("SCALARS", self.room_of_scalars() as i64)
     }
 
     /// The struct `Reduction` of the kernels.
@@ -187,7 +198,7 @@ impl Reduction {
         padded(&mut self.outputs.iter().map(|y| y.0), 4);
         padded(&mut self.outputs.iter().map(|y| u64::from(y.1)), 4);
         padded(&mut self.extra.iter().copied(), 4);
-        padded(&mut self.scalars.iter().map(|s| s.to_bits()), 4);
+        padded(&mut self.scalars.iter().map(|s| s.to_bits()), self.room_of_scalars());
         words
     }
 }

@@ -11,8 +11,7 @@ use crate::error::Result;
 use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::tensor::DType;
 
-static SOURCE: Source =
-    Source { name: "reduce", parts: &[REDUCTION, include_str!("../kernel.cu"), MACHINE] };
+static SOURCE: Source = Source { name: "reduce", parts: &[REDUCTION, include_str!("../kernel.cu"), MACHINE] };
 static VARIANCE: Source =
     Source { name: "variance", parts: &[REDUCTION, MOMENTS, include_str!("../kernel.cu"), MACHINE] };
 static GRADIENT: Source = Source { name: "reduce_backward", parts: &[include_str!("../gradient.cu"), LOOP] };

@@ -1,4 +1,4 @@
-// What the passes of a reduction are given. The reducer's text between this one and the machine's defines
+// What the passes of a reduction are given. Constants: COMPUTE (the arithmetic), SCALARS (how many numbers). The reducer's text between this one and the machine's defines
 //   struct Local     what one thread makes of its elements
 //   struct State     what some elements come to, of words of four bytes
 //   DEVICE Local first();                                          of no elements
@@ -26,7 +26,7 @@ struct Reduction {
     i64 accumulate[4];
     // Addresses and numbers that the reducer knows the meaning of.
     u64 extra[4];
-    double s[4];
+    double s[SCALARS];
 };
 
 template <typename S> DEVICE S exchange(const S& s, int distance) {
