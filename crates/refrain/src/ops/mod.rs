@@ -7,6 +7,7 @@
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod binary;
+pub(crate) mod columns;
 pub(crate) mod concat;
 pub(crate) mod copy;
 pub(crate) mod dropout;
@@ -17,6 +18,7 @@ pub(crate) mod gather;
 pub(crate) mod hadamard;
 pub(crate) mod index_select;
 pub(crate) mod l2_normalize;
+pub(crate) mod lanes;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod loss;

@@ -2,12 +2,13 @@
 
 use rayon::prelude::*;
 
+use super::cuda;
 use super::host::total_of;
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::layer_norm::statistics;
 use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
@@ -52,6 +53,14 @@ impl Op for CrossEntropy {
         with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(self.smoothing, args))
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::cross_entropy(self.smoothing, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::cross_entropy_workspace(launch))
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(0).input(1).output(1)
     }
@@ -75,6 +84,10 @@ impl Op for CrossEntropyBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(self.0.smoothing, args))
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::cross_entropy_backward(self.0.smoothing, args)
     }
 
     fn accumulates(&self, _: usize) -> bool {
@@ -176,7 +189,8 @@ impl Tensor {
     /// are no rows.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or an id is not one of the classes.
+    /// If shapes or dtypes do not fit, or an id is not one of the classes. On a GPU such an id makes the loss
+    /// and the gradient of its row NaN instead.
     pub fn cross_entropy(&self, ids: &Tensor) -> Result<Tensor> {
         self.cross_entropy_smoothed(ids, 0.0)
     }
