@@ -1,14 +1,15 @@
 //! A tensor laid out several times along its axes.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
 use super::positions::unravel;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::with_stored;
 use crate::device::cpu::parallel;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Dims, Shape, Tensor};
 
@@ -45,6 +46,10 @@ impl Op for Repeat {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::repeat(self, args)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
