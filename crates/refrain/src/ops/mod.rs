@@ -32,9 +32,11 @@ pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod rows;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod unary;
+pub(crate) mod units;
 pub(crate) mod where_cond;
 pub(crate) mod windows;
 

@@ -1,5 +1,6 @@
 //! Elements picked along an axis, and elements added to picked places: adjoints of each other.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::positions::require_positions;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor, resolve_axis};
 
@@ -83,6 +84,10 @@ impl Op for Gather {
         host::gather(self.axis, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::gather(self.axis, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(1)
     }
@@ -108,6 +113,14 @@ impl Op for GatherBackward {
         host::gather_backward(self.axis, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::gather_backward(self.axis, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        cuda::workspace(self.axis, &self.shape, launch)
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -128,6 +141,14 @@ impl Op for ScatterAdd {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::scatter_add(self.axis, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::scatter_add(self.axis, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        cuda::workspace(self.axis, launch.reads[0].layout.shape(), launch)
     }
 
     fn in_place(&self) -> bool {
@@ -158,7 +179,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
-    /// error names the first, and nothing is written.
+    /// error names the first, and nothing is written. On a GPU such an index gives NaN (0 in other dtypes
+    /// than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -190,7 +212,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
-    /// error names the first, and nothing is written.
+    /// error names the first, and nothing is written. On a GPU such an element is left out.
     pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
         apply(ScatterAdd { axis }, &[self, index, &covered(source, index)?])

@@ -1,5 +1,6 @@
 //! Whole slices picked along an axis: `index_select`, and `embedding` of rows of a table.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::positions::require_positions;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor, resolve_axis};
 
@@ -47,6 +48,10 @@ impl Op for IndexSelect {
         host::select(self.axis, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::select(self.axis, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(1)
     }
@@ -73,6 +78,14 @@ impl Op for IndexAdd {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::add(self.axis, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::add(self.axis, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        cuda::workspace(self.axis, &self.shape, launch)
     }
 
     fn accumulates(&self, _: usize) -> bool {
@@ -112,7 +125,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If the index is not i64 or has other than one dimension, or on the CPU if an index is not in
-    /// `0..size` of the axis; the error names the first, and nothing is written.
+    /// `0..size` of the axis; the error names the first, and nothing is written. On a GPU such an index
+    /// gives NaN (0 in other dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -139,7 +153,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If the table has other than two dimensions or the ids are not i64, or on the CPU if an id is not
-    /// in `0..entries`; the error names the first, and nothing is written.
+    /// in `0..entries`; the error names the first, and nothing is written. On a GPU such an id gives NaN
+    /// (0 in other dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

@@ -1,13 +1,14 @@
 //! Class ids as vectors with a single 1.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
 use super::positions::{check_range, require_positions};
 use super::{Op, Spec, Specs, apply, apply_into};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::parallel;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
 use crate::tensor::{DType, Tensor};
 
@@ -42,6 +43,10 @@ impl Op for OneHot {
         });
         Ok(())
     }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::one_hot(self.classes, args)
+    }
 }
 
 impl Tensor {
@@ -50,6 +55,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the ids are not i64, or on the CPU if one is not in `0..classes`; the error names the first.
+    /// On a GPU such an id gives a vector of zeros.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};

@@ -1,12 +1,14 @@
 //! Filling memory: one value, or a progression.
 
+mod cuda;
+
 use smallvec::SmallVec;
 
 use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, execute};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
-use crate::device::{HostArgs, Mode};
+use crate::device::{CudaArgs, HostArgs, Mode};
 use crate::error::{Error, Result};
 use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
@@ -33,6 +35,10 @@ impl Op for Fill {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         elementwise::number(args, args.write_dtype(0), self)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::fill(self.value, args)
     }
 
     fn output_needs(&self, _: usize) -> Needs {
@@ -63,6 +69,10 @@ impl Op for Arange {
             }
         });
         Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::arange(self, args)
     }
 }
 
