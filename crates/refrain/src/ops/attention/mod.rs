@@ -1,12 +1,13 @@
 //! Scaled dot-product attention as one operation: the scores never leave the cache.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -32,6 +33,10 @@ impl Op for Attention {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::forward(self.scale, self.causal, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.scale, self.causal, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -63,6 +68,14 @@ impl Op for AttentionBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.0.scale, self.0.causal, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.0.scale, self.0.causal, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::backward_workspace(launch))
     }
 
     fn input_needs(&self, _: usize) -> Needs {
