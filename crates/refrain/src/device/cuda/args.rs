@@ -28,6 +28,10 @@ impl<'a> CudaArgs<'a> {
         CudaArgs { launch, sink }
     }
 
+    pub(crate) fn launch(&self) -> &'a Launch<'a> {
+        self.launch
+    }
+
     pub(crate) fn op(&self) -> &'static str {
         self.launch.op
     }

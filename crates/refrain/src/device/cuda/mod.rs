@@ -18,7 +18,7 @@ pub(crate) use args::CudaArgs;
 pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
-pub(crate) use gemm::Product;
+pub(crate) use gemm::{Flat, Matrix, Product};
 pub(crate) use kernel::{Grid, Params, Source, Spec};
 
 /// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.
