@@ -7,7 +7,7 @@ mod common;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{devices, values};
+use common::{devices, turn, values};
 use cudarc::driver::{result, sys};
 use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, Tensor};
 
@@ -83,6 +83,7 @@ fn no_device_captures_before_somebody_begins() {
 
 #[test]
 fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture_goes_on() {
+    let _turn = turn();
     let Some((stream, device)) = lent_stream() else { return };
     use sys::CUstreamCaptureMode::*;
     for mode in
@@ -105,7 +106,7 @@ fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture
         assert_eq!(device.capture_status(), CaptureStatus::Active);
         at_once(|| {
             let before = device.stats();
-            assert_refused(Tensor::zeros([8], DType::F32, &device), "zeros");
+            assert_refused(Tensor::zeros([8], DType::F32, &device), "full");
             assert_refused(x.exp(), "exp");
             assert_refused(Tensor::from_slice(&[1.0f32], [1], &device), "from_slice");
             assert_refused(x.write_from(&[0.0f32; 4]), "write_from");
@@ -127,6 +128,7 @@ fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture
 
 #[test]
 fn memory_dropped_during_a_capture_is_freed_after_it() {
+    let _turn = turn();
     let Some((stream, device)) = lent_stream() else { return };
     let x = Tensor::ones([1 << 20], DType::F32, &device).unwrap();
     let y = Tensor::zeros([1 << 20], DType::F32, &device).unwrap();
@@ -152,6 +154,7 @@ fn memory_dropped_during_a_capture_is_freed_after_it() {
 
 #[test]
 fn an_invalidated_capture_is_told_and_the_stream_is_of_use_after_it() {
+    let _turn = turn();
     let Some((stream, device)) = lent_stream() else { return };
     let x = Tensor::ones([4], DType::F32, &device).unwrap();
     device.synchronize().unwrap();

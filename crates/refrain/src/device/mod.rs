@@ -10,6 +10,7 @@ mod trace;
 mod workspace;
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
@@ -321,6 +322,29 @@ impl<'a> Locks<'a> {
             }
         }
         locks
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// A device by its name: `cpu`, `cuda` (the first GPU) or `cuda:1`.
+    ///
+    /// ```
+    /// use refrain::Device;
+    /// assert_eq!("cpu".parse::<Device>()?, Device::cpu());
+    /// assert!("gpu".parse::<Device>().is_err());
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    fn from_str(name: &str) -> Result<Device> {
+        match (name, name.strip_prefix("cuda:").and_then(|n| n.parse().ok())) {
+            ("cpu", _) => Ok(Device::cpu()),
+            ("cuda", _) => Device::cuda(0),
+            (_, Some(ordinal)) => Device::cuda(ordinal),
+            _ => {
+                Err(Error::invalid("device", format!("there is no device {name:?}; use cpu, cuda or cuda:N")))
+            }
+        }
     }
 }
 

@@ -116,9 +116,7 @@ pub(crate) trait Op: Clone + Send + Sync + 'static {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()>;
 
     /// The kernels on CUDA.
-    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        Err(Error::Unsupported { op: self.name(), dtype: args.write_dtype(0), device: "cuda".to_string() })
-    }
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
 
     /// Bytes of memory that the kernels on CUDA work in, beside operands and results.
     fn workspace(&self, _launch: &Launch<'_>, _device: &Device) -> Result<usize> {

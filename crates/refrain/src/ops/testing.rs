@@ -2,6 +2,11 @@
 
 use crate::{DType, Device, Tensor};
 
+/// The device that tests of one device run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+pub(crate) fn device() -> Device {
+    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
+}
+
 /// Numbers from -1 to 2.4 without a pattern.
 pub(crate) fn numbers(n: usize) -> Vec<f64> {
     (0..n).map(|i| (i as f64 * 0.618_033_988_75 + 0.1).fract() * 3.0 - 1.0 + (i % 5) as f64 * 0.1).collect()
@@ -9,7 +14,7 @@ pub(crate) fn numbers(n: usize) -> Vec<f64> {
 
 /// Such numbers as an f64 tensor that requires a gradient.
 pub(crate) fn leaf(shape: &[usize]) -> Tensor {
-    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &Device::cpu()).unwrap();
+    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap();
     t.set_requires_grad(true).unwrap();
     t
 }

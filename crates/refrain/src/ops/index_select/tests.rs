@@ -1,13 +1,14 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn range(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &device()).unwrap();
     x.reshape(shape).unwrap().detach()
 }
 
 fn index(values: &[i64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn halves_are_summed_in_f32_and_gradients_gather() {
-    let table = Tensor::zeros([3, 2], DType::BF16, &Device::cpu()).unwrap();
+    let table = Tensor::zeros([3, 2], DType::BF16, &device()).unwrap();
     table.set_requires_grad(true).unwrap();
     for pass in [1.0, 2.0] {
         table.embedding(&index(&[1; 512], &[512])).unwrap().sum(()).unwrap().backward().unwrap();
@@ -66,13 +67,13 @@ fn halves_are_summed_in_f32_and_gradients_gather() {
 fn gradients_are_added_in_the_order_of_the_ids() {
     let (n, width, entries) = (5000, 70, 1000);
     let ids: Vec<i64> = (0..n as i64).map(|i| i * i % 53).collect();
-    let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &Device::cpu()).unwrap();
+    let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &device()).unwrap();
     let weights = weights.sin().unwrap().reshape([n, width]).unwrap();
     let mut expected = vec![0f32; entries * width];
     for (row, &id) in weights.to_vec::<f32>().unwrap().chunks(width).zip(&ids) {
         expected[id as usize * width..].iter_mut().zip(row).for_each(|(e, v)| *e += v);
     }
-    let table = Tensor::zeros([entries, width], DType::F32, &Device::cpu()).unwrap();
+    let table = Tensor::zeros([entries, width], DType::F32, &device()).unwrap();
     table.set_requires_grad(true).unwrap();
     table.embedding(&index(&ids, &[n])).unwrap().backward_with(&weights).unwrap();
     assert_eq!(table.grad().unwrap().to_vec::<f32>().unwrap(), expected);
@@ -80,7 +81,7 @@ fn gradients_are_added_in_the_order_of_the_ids() {
 
 #[test]
 fn a_destination_is_written_in_place() {
-    let wide = Tensor::zeros([2, 4], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([2, 4], DType::F64, &device()).unwrap();
     range(&[3, 2]).embedding_into(&index(&[2, 1], &[2]), &wide.narrow(1, 1, 2).unwrap()).unwrap();
     assert_eq!(wide.to_vec::<f64>().unwrap(), [0.0, 4.0, 5.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     range(&[2, 3]).index_select_into(1, &index(&[2, 2, 0, 1], &[4]), &wide).unwrap();
@@ -91,7 +92,7 @@ fn a_destination_is_written_in_place() {
 fn an_index_out_of_range_is_named_and_nothing_is_written() {
     let table = range(&[3, 2]);
     for bad in [3, -1, i64::MAX] {
-        let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &Device::cpu()).unwrap();
+        let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &device()).unwrap();
         let text = table.embedding_into(&index(&[0, bad, 2, 9], &[2, 2]), &dst).unwrap_err().to_string();
         let expected = format!("embedding: index {bad} at [0, 1] is out of range for axis 0 of size 3");
         assert!(text.starts_with(&expected), "{text}");
@@ -109,6 +110,6 @@ fn what_does_not_fit_is_named() {
     let i = index(&[0], &[1]);
     assert!(range(&[2]).embedding(&i).unwrap_err().to_string().contains("[entries, features]"));
     assert!(x.index_select(2, &i).is_err() && range(&[]).index_select(0, &i).is_err());
-    let floats = Tensor::zeros([1], DType::F32, &Device::cpu()).unwrap();
+    let floats = Tensor::zeros([1], DType::F32, &device()).unwrap();
     assert!(matches!(x.index_select(0, &floats), Err(Error::DTypeMismatch { op: "index_select", .. })));
 }

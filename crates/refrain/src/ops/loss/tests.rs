@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, leaf, numbers, values};
-use crate::{DType, Device, Error, Result, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, leaf, numbers, values};
+use crate::{DType, Error, Result, Tensor, gradcheck};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
@@ -46,7 +46,7 @@ fn gradients_of_both_sides_agree_with_finite_differences() {
     gradcheck(|t| t[0].quantile_loss(&t[1], &[0.1, 0.5, 0.8]), &t, 1e-6).unwrap();
     gradcheck(|t| t[0].quantile_loss(&t[0].select(1, 2)?.mul_scalar(1.5)?, &[0.1, 0.5, 0.8]), &t[..1], 1e-6)
         .unwrap();
-    let ids = Tensor::from_slice(&[2i64, 0, 1, 2], [4], &Device::cpu()).unwrap();
+    let ids = Tensor::from_slice(&[2i64, 0, 1, 2], [4], &device()).unwrap();
     gradcheck(|t| t[0].cross_entropy(&ids), &t[..1], 1e-6).unwrap();
     gradcheck(|t| t[0].cross_entropy_smoothed(&ids, 0.1)?.mul_scalar(-2.0), &t[..1], 1e-6).unwrap();
     gradcheck(|t| t[0].reshape([2, 2, 3])?.cross_entropy(&ids.reshape([2, 2])?), &t[..1], 1e-6).unwrap();
@@ -54,7 +54,7 @@ fn gradients_of_both_sides_agree_with_finite_differences() {
 
 #[test]
 fn at_a_kink_the_derivative_is_the_middle() {
-    let x = Tensor::from_slice(&[1.0f64, 2.0], [2], &Device::cpu()).unwrap();
+    let x = Tensor::from_slice(&[1.0f64, 2.0], [2], &device()).unwrap();
     x.set_requires_grad(true).unwrap();
     let t = x.detach();
     x.mae_loss(&t).unwrap().backward().unwrap();
@@ -65,7 +65,7 @@ fn at_a_kink_the_derivative_is_the_middle() {
 
 #[test]
 fn the_quantile_loss_weighs_both_sides() {
-    let device = Device::cpu();
+    let device = device();
     let (rows, levels) = (9001, [0.1, 0.5, 0.9, 0.99]);
     let x = Tensor::from_slice(&numbers(rows * 4), [rows, 4], &device).unwrap();
     let t = Tensor::from_slice(&numbers(rows + 1)[1..], [rows], &device).unwrap();
@@ -84,7 +84,7 @@ fn the_quantile_loss_weighs_both_sides() {
 
 #[test]
 fn cross_entropy_is_the_mean_of_the_ids_log_softmax() {
-    let device = Device::cpu();
+    let device = device();
     let (rows, classes) = (3001, 7);
     let x = Tensor::from_slice(&numbers(rows * classes), [rows, classes], &device).unwrap();
     let ids: Vec<i64> = (0..rows as i64).map(|i| i * i % 7).collect();
@@ -118,7 +118,7 @@ fn cross_entropy_is_the_mean_of_the_ids_log_softmax() {
 
 #[test]
 fn a_loss_of_nothing_is_nan() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::zeros([0, 3], DType::F32, &device).unwrap();
     x.set_requires_grad(true).unwrap();
     let ids = Tensor::zeros([0], DType::I64, &device).unwrap();
@@ -132,7 +132,7 @@ fn a_loss_of_nothing_is_nan() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let device = Device::cpu();
+    let device = device();
     let (x, t) = (leaf(&[3, 2]).detach(), leaf(&[3]).detach());
     let text = x.mse_loss(&t).unwrap_err().to_string();
     assert!(text.starts_with("mse_loss") && text.contains("[3, 2]") && text.contains("[3]"), "{text}");

@@ -1,7 +1,8 @@
-use crate::{DType, Device, Error, Tensor};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor};
 
 fn ids(values: &[i64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 #[test]
@@ -23,12 +24,12 @@ fn every_dtype_and_shape_of_ids_is_taken() {
 #[test]
 fn an_id_beyond_the_classes_is_named_and_nothing_is_written() {
     for bad in [3, -1] {
-        let dst = Tensor::full([2, 2, 3], 5.0, DType::F32, &Device::cpu()).unwrap();
+        let dst = Tensor::full([2, 2, 3], 5.0, DType::F32, &device()).unwrap();
         let text = ids(&[0, 1, bad, 2], &[2, 2]).one_hot_into(3, &dst).unwrap_err().to_string();
         assert!(text.starts_with("one_hot") && text.contains(&format!("index {bad} at [1, 0]")), "{text}");
         assert_eq!(dst.to_vec::<f32>().unwrap(), [5.0; 12]);
     }
-    let floats = Tensor::zeros([2], DType::F32, &Device::cpu()).unwrap();
+    let floats = Tensor::zeros([2], DType::F32, &device()).unwrap();
     assert!(matches!(floats.one_hot(3, DType::F32), Err(Error::DTypeMismatch { op: "one_hot", .. })));
     assert!(ids(&[0], &[1]).one_hot(0, DType::F32).is_err());
     assert!(ids(&[0, 0], &[2]).one_hot(usize::MAX, DType::F32).is_err());

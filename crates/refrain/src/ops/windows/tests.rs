@@ -1,12 +1,13 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn series(time: usize, channels: usize, dtype: DType) -> Tensor {
-    let x = Tensor::arange(0.0, (time * channels) as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(0.0, (time * channels) as f64, 1.0, DType::F64, &device()).unwrap();
     x.reshape([time, channels]).unwrap().to_dtype(dtype).unwrap()
 }
 
 fn starts(s: &[i64]) -> Tensor {
-    Tensor::from_slice(s, [s.len()], &Device::cpu()).unwrap()
+    Tensor::from_slice(s, [s.len()], &device()).unwrap()
 }
 
 #[test]
@@ -20,7 +21,7 @@ fn a_window_holds_what_stands_in_the_series() {
             .flat_map(|(s, c)| (0..length).map(move |l| ((s as usize + l) * channels + c) as f64))
             .collect();
         let columns = x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
-        let wide = Tensor::zeros([time, channels + 2], DType::F64, &Device::cpu()).unwrap();
+        let wide = Tensor::zeros([time, channels + 2], DType::F64, &device()).unwrap();
         let part = wide.narrow(1, 1, channels).unwrap();
         part.copy_from(&x).unwrap();
         for x in [x, columns, part] {
@@ -47,7 +48,7 @@ fn the_series_gets_the_sum_of_its_windows_gradients() {
     let s = starts(&[0, 2, 3, 2]);
     gradcheck(|t| t[0].windows(&s, 4)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
     gradcheck(|t| t[0].windows(&s, 4)?.add(&t[0].windows(&s, 4)?.square()?), &[x], 1e-6).unwrap();
-    let half = Tensor::ones([3, 1], DType::BF16, &Device::cpu()).unwrap();
+    let half = Tensor::ones([3, 1], DType::BF16, &device()).unwrap();
     half.set_requires_grad(true).unwrap();
     // 300 ones added one by one in bf16 would stop at 256.
     half.windows(&starts(&[1; 300]), 1).unwrap().sum(()).unwrap().backward().unwrap();
@@ -59,7 +60,7 @@ fn the_series_gets_the_sum_of_its_windows_gradients() {
 fn a_window_that_reaches_beyond_the_series_is_named() {
     let x = series(6, 2, DType::F32);
     for bad in [3, -1, i64::MAX, i64::MIN] {
-        let dst = Tensor::full([2, 2, 4], 7.0, DType::F32, &Device::cpu()).unwrap();
+        let dst = Tensor::full([2, 2, 4], 7.0, DType::F32, &device()).unwrap();
         let text = x.windows_into(&starts(&[0, bad]), 4, &dst).unwrap_err().to_string();
         assert!(text.starts_with("windows") && text.contains("[1]") && text.contains("0..3"), "{text}");
         assert!(text.contains(&bad.to_string()), "{text}");
@@ -68,7 +69,7 @@ fn a_window_that_reaches_beyond_the_series_is_named() {
     assert!(x.windows(&starts(&[0]), 7).unwrap_err().to_string().contains("do not fit a series of 6"));
     assert!(matches!(x.windows(&x, 2), Err(Error::InvalidArgument { op: "windows", .. })));
     assert!(matches!(starts(&[0]).windows(&starts(&[0]), 1), Err(Error::InvalidArgument { .. })));
-    let floats = Tensor::zeros([1], DType::F32, &Device::cpu()).unwrap();
+    let floats = Tensor::zeros([1], DType::F32, &device()).unwrap();
     assert!(matches!(x.windows(&floats, 2), Err(Error::DTypeMismatch { op: "windows", .. })));
 }
 
