@@ -22,7 +22,11 @@ KERNEL sample(const i64* state, OUT* y, i64 n, i64 offset) {
     const i64 blocks = (n + EACH - 1) / EACH;
     for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {
         Words w = philox(seed, first + (u64)b);
+#if NORMAL || OUT_SIZE == 8
         double values[4];
+#else
+        float values[4];
+#endif
 #if NORMAL && OUT_SIZE == 8
         box_muller((double)(wide(w.at[0], w.at[1]) + 1) * reciprocal_power(53),
                    (double)wide(w.at[2], w.at[3]) * reciprocal_power(53), values);
@@ -33,8 +37,9 @@ KERNEL sample(const i64* state, OUT* y, i64 n, i64 offset) {
         values[0] = (double)wide(w.at[0], w.at[1]) * reciprocal_power(53);
         values[1] = (double)wide(w.at[2], w.at[3]) * reciprocal_power(53);
 #else
+        // No more bits than f32 has: exact.
         #pragma unroll
-        for (int i = 0; i < 4; i++) values[i] = (double)(w.at[i] >> (32 - BITS)) * reciprocal_power(BITS);
+        for (int i = 0; i < 4; i++) values[i] = (float)(w.at[i] >> (32 - BITS)) * (float)reciprocal_power(BITS);
 #endif
         vec<OUT, EACH> v;
         #pragma unroll
