@@ -127,7 +127,7 @@ pub struct BenchStep {
     /// The sizes of model and batch
     #[arg(long, value_name = "NAME")]
     pub config: StepConfig,
-    /// What is computed in
+    /// How matrix products are computed on a GPU
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub precision: Precision,
     /// Steps a repeat
@@ -209,6 +209,28 @@ pub enum StepConfig {
 pub enum Precision {
     /// 32-bit floating point
     F32,
+    /// Operands rounded to TF32, on tensor cores
+    Tf32,
+    /// Operands rounded to bf16, on tensor cores
+    Bf16,
+}
+
+impl Precision {
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    pub fn setting(self) -> refrain::Precision {
+        match self {
+            Precision::F32 => refrain::Precision::F32,
+            Precision::Tf32 => refrain::Precision::Tf32,
+            Precision::Bf16 => refrain::Precision::Bf16,
+        }
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use refrain::with_precision;
 use refrain_forecast::bench::{StepBench, StepSizes};
 use serde::Serialize;
 
-use crate::cli::{BenchStep, Precision, StepConfig};
+use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
 use crate::error::Result;
 
@@ -28,7 +29,7 @@ struct Outcome {
 pub fn run(args: BenchStep) -> Result<()> {
     let console = Console::new(args.json);
     let device = args.device.open()?;
-    let Precision::F32 = args.precision;
+    let precision = args.precision.name();
     let (config, sizes) = match args.config {
         StepConfig::Seed => ("seed", StepSizes::seed()),
         StepConfig::Small => ("small", StepSizes::small()),
@@ -37,22 +38,24 @@ pub fn run(args: BenchStep) -> Result<()> {
     let mut bench = StepBench::new(&sizes, &device, args.seed)?;
     let threads = rayon::current_num_threads();
     console.line(format!(
-        "{config}: {} parameters, {} rows of {} patches, f32, {} with {threads} threads",
+        "{config}: {} parameters, {} rows of {} patches, {precision}, {} with {threads} threads",
         count(bench.parameter_count()),
         count(sizes.rows),
         sizes.model.patches(),
         device.name(),
     ))?;
+    let parameters = bench.parameter_count();
+    let mut step = || with_precision(args.precision.setting(), || bench.step());
     let mut last_loss = f32::NAN;
     for _ in 0..args.warmup {
-        last_loss = bench.step()?.to_scalar()?;
+        last_loss = step()?.to_scalar()?;
     }
     let mut times = Vec::with_capacity(args.repeats);
     for _ in 0..args.repeats {
         let begun = Instant::now();
-        let mut loss = bench.step()?;
+        let mut loss = step()?;
         for _ in 1..args.steps {
-            loss = bench.step()?;
+            loss = step()?;
         }
         last_loss = loss.to_scalar()?; // Waits for the work.
         times.push(begun.elapsed().as_secs_f64() * 1e6 / args.steps as f64);
@@ -65,7 +68,7 @@ pub fn run(args: BenchStep) -> Result<()> {
     ))?;
     console.result(&Outcome {
         config,
-        precision: "f32",
+        precision,
         device: device.name(),
         threads,
         steps: args.steps,
@@ -74,7 +77,7 @@ pub fn run(args: BenchStep) -> Result<()> {
         min_us,
         max_us,
         last_loss,
-        parameters: bench.parameter_count(),
+        parameters,
     })
 }
 
