@@ -125,7 +125,12 @@ pub(crate) struct Product {
 
 impl Product {
     /// The product of an operand `[.., m, k]` and one `[.., k, n]` of the same batch, of any strides.
-    pub(crate) fn batched(precision: Precision, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Product {
+    pub(crate) fn batched(
+        precision: Precision,
+        a: &Operand<'_>,
+        b: &Operand<'_>,
+        c: &Operand<'_>,
+    ) -> Product {
         let (shape, r) = (a.layout.shape(), a.layout.rank());
         let [m, k, n] = [shape[r - 2], shape[r - 1], b.layout.shape()[r - 1]];
         let mut product = Product::new(precision, [m, n, k], Matrix::of(a), Matrix::of(b), c);

@@ -12,11 +12,9 @@ use crate::tensor::DType;
 
 const COMMON: &str = include_str!("common.cu");
 
-static TENSOR: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("tensor.cu")] };
+static TENSOR: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("tensor.cu")] };
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
-static SKINNY: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
+static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
 
 /// Dimensions of a batch that a kernel steps through (`BATCH_RANK` in `common.cu`).
@@ -333,7 +331,12 @@ impl Product {
             return SmallVec::new();
         }
         let first = self.steppable().into_iter().next();
-        first.iter().map(|p| (Plan::of(p), p)).flat_map(|(plan, p)| [Some(plan.spec(p)), plan.gather(p)]).flatten().collect()
+        first
+            .iter()
+            .map(|p| (Plan::of(p), p))
+            .flat_map(|(plan, p)| [Some(plan.spec(p)), plan.gather(p)])
+            .flatten()
+            .collect()
     }
 
     /// Bytes of memory that our own kernels work in.
@@ -359,8 +362,13 @@ impl Product {
             let plan = Plan::of(p);
             let blocks = plan.tiles[0] * plan.tiles[1] * p.batches() * plan.splits;
             if [blocks, p.m, p.n, p.k].iter().any(|&x| x > i32::MAX as usize) {
-                let message =
-                    format!("{} products of sizes {} x {} x {} are more than a kernel counts", p.batches(), p.m, p.n, p.k);
+                let message = format!(
+                    "{} products of sizes {} x {} x {} are more than a kernel counts",
+                    p.batches(),
+                    p.m,
+                    p.n,
+                    p.k
+                );
                 return Err(Error::invalid(OP, message));
             }
             if plan.workspace(p) > workspace.1 {
