@@ -146,7 +146,12 @@ fn preload(places: &[PathBuf], name: &str) {
     }
 }
 
-fn probe(library: &libloading::Library, what: &str, symbols: &[&str], fix: &str) -> Result<(), Missing> {
+pub(super) fn probe(
+    library: &libloading::Library,
+    what: &str,
+    symbols: &[&str],
+    fix: &str,
+) -> Result<(), Missing> {
     for symbol in symbols {
         // SAFETY: only looked up, never called through this type.
         if unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_err() {

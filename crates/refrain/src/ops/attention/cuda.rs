@@ -8,7 +8,12 @@ use crate::device::{Launch, Operand};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-static SOURCE: Source = Source { name: "attention", parts: &[include_str!("kernel.cu")] };
+const COMMON: &str = include_str!("common.cu");
+
+static FORWARD: Source = Source { name: "attention", parts: &[COMMON, include_str!("forward.cu")] };
+static BACKWARD: Source = Source { name: "attention", parts: &[COMMON, include_str!("backward.cu")] };
+static BACKWARD_LONG: Source =
+    Source { name: "attention", parts: &[COMMON, include_str!("backward_long.cu")] };
 
 /// Keys that a kernel takes together (`CHUNK` in the text).
 const CHUNK: usize = 4;
@@ -120,13 +125,13 @@ impl Plan {
         Some(Blocks { together, parts: 1, tile: 0, grid })
     }
 
-    fn spec(&self, entry: &'static str, operands: &[&Operand<'_>]) -> Spec {
+    fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&Operand<'_>]) -> Spec {
         let vec = 16 / self.size;
         let even = |x: &&Operand<'_>| {
             let steps = [&x.layout.strides()[..3], &[x.layout.offset()]].concat();
             steps.iter().all(|s| s.is_multiple_of(vec))
         };
-        Spec::new(&SOURCE, entry)
+        Spec::new(source, entry)
             .dtype("IN", self.dtype)
             .dtype("COMPUTE", if self.size == 8 { DType::F64 } else { DType::F32 })
             .int("HEAD_DIM", self.head_dim as i64)
@@ -175,7 +180,7 @@ pub(super) fn forward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Resu
     let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
     let (o, sums) = (&launch.writes[0].0, args.write(1));
     let job = plan.job([Some(q), Some(k), Some(v), None], [o.address(), 0, 0, 0], [sums, 0], &blocks, scale);
-    args.kernel(plan.spec("attention_forward", &[q, k, v, o]), blocks.grid, &job)
+    args.kernel(plan.spec(&FORWARD, "attention_forward", &[q, k, v, o]), blocks.grid, &job)
 }
 
 pub(super) fn backward_workspace(launch: &Launch<'_>) -> usize {
@@ -197,17 +202,17 @@ pub(super) fn backward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Res
     let rows = [sums.address(), args.workspace()];
     if let Some(blocks) = plan.whole() {
         let job = plan.job(reads, writes, rows, &blocks, scale);
-        return args.kernel(plan.spec("attention_backward", &all), blocks.grid, &job);
+        return args.kernel(plan.spec(&BACKWARD, "attention_backward", &all), blocks.grid, &job);
     }
     if plan.queries > 0 {
         let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
         let job = plan.job(reads, writes, rows, &blocks, scale);
-        args.kernel(plan.spec("attention_backward_queries", &all), blocks.grid, &job)?;
+        args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all), blocks.grid, &job)?;
     }
     if plan.keys > 0 {
         let blocks = plan.blocks(launch.op, plan.keys, plan.queries)?;
         let job = plan.job(reads, writes, rows, &blocks, scale);
-        args.kernel(plan.spec("attention_backward_keys", &all), blocks.grid, &job)?;
+        args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all), blocks.grid, &job)?;
     }
     Ok(())
 }
