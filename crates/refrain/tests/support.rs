@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // Sets a variable of the environment.
 
 mod common;
+#[allow(dead_code)] // Bounds and places are for the comparison of values.
 mod reference_support;
 
 use std::collections::BTreeMap;
