@@ -191,3 +191,18 @@ fn fifteen_samples_lose_four_fifths_of_their_loss_in_ten_epochs() {
     let losses: Vec<f64> = (0..10).map(|_| bench.epoch().unwrap().loss).collect();
     assert!(losses[9] <= 0.2 * losses[0], "{losses:?}");
 }
+
+#[test]
+fn models_trained_side_by_side_on_one_device_lose_as_alone() {
+    let losses = |seed| {
+        let options = FieldOptions { samples: 48, channels: 3, batch_size: 16, lr: 1e-3, seed };
+        let mut bench = FieldBench::new(options, &device()).unwrap();
+        (0..3).map(|_| bench.epoch().unwrap().loss.to_bits()).collect::<Vec<_>>()
+    };
+    let alone = [losses(1), losses(2)];
+    let together = std::thread::scope(|s| {
+        let threads = [1, 2].map(|seed| s.spawn(move || losses(seed)));
+        threads.map(|t| t.join().unwrap())
+    });
+    assert_eq!(together, alone);
+}
