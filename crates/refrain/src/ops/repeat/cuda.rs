@@ -9,6 +9,9 @@ use crate::tensor::Shape;
 
 pub(super) fn repeat(op: &Repeat, args: &mut CudaArgs<'_>) -> Result<()> {
     let (x, y) = (input(args, 0), output(args));
+    if y.layout.numel() == 0 {
+        return Ok(());
+    }
     // Each axis as its repetitions and itself.
     let sizes = || op.repeats.iter().zip(x.layout.shape().iter());
     let once: Shape = sizes().flat_map(|(_, &d)| [1, d]).collect();
