@@ -168,3 +168,42 @@ fn add(axis: usize, base: Option<u64>, source: u64, args: &mut CudaArgs<'_>) -> 
     let grid = Grid::line(entries.div_ceil(THREADS), THREADS as u32);
     args.kernel(spec("add_runs", None, 1), grid, &params)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::positions::unravel;
+
+    #[test]
+    fn a_walk_knows_where_the_other_tensor_has_the_place() {
+        let cases: [(&[usize], &[usize], usize); 7] = [
+            (&[2, 3, 4], &[2, 9, 4], 1),
+            (&[2, 3, 4], &[2, 9, 3], 1),
+            (&[3, 5, 4], &[2, 5, 4], 2),
+            (&[3, 5, 4, 2], &[3, 4, 4, 7], 3),
+            (&[4, 2, 3], &[6, 2, 3], 0),
+            (&[4, 1, 3], &[4, 1, 2], 0),
+            (&[7], &[2], 0),
+        ];
+        for (shape, other, axis) in cases {
+            let (shape, other) = (Shape::from(shape), Shape::from(other));
+            let walk = Walk::new(&shape, &other, axis);
+            let strides = row_major(&other);
+            for n in 0..shape.numel() {
+                let at = unravel(n, &shape);
+                let inside = (0..at.len()).all(|i| i == axis || at[i] < other[i]);
+                let place: usize = (0..at.len()).filter(|&i| i != axis).map(|i| at[i] * strides[i]).sum();
+                let walked = unravel(n, &walk.shape);
+                assert_eq!(
+                    walked.iter().zip(&walk.inside).all(|(i, n)| i < n),
+                    inside,
+                    "{shape} {other} {n}"
+                );
+                if inside {
+                    let reached: usize = walked.iter().zip(&walk.strides).map(|(i, s)| i * s).sum();
+                    assert_eq!(reached, place, "{shape} {other} {n}");
+                }
+            }
+        }
+    }
+}
