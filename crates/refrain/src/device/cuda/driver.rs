@@ -8,7 +8,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 
 use super::args::{CudaArgs, Sink};
-use super::context::{self, Context, Table};
+use super::context::{self, Context, Relaxed, Table};
 use super::gemm::{self, Product};
 use super::guard::Guard;
 use super::kernel::{Grid, Params, Spec};
@@ -82,7 +82,7 @@ impl Cuda {
     pub(in crate::device) fn open(ordinal: usize) -> Result<Cuda> {
         let unavailable = unavailable(format!("cuda:{ordinal}"));
         let shared = Context::primary(ordinal).and_then(Shared::of).map_err(&unavailable)?;
-        shared.context.enter("open")?;
+        let _entered = shared.context.enter("open")?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| unavailable(context::describe(e)))?;
         Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
@@ -105,10 +105,10 @@ impl Cuda {
     }
 
     /// Enters the context; an error, before CUDA is called, if a capture is under way.
-    fn outside_capture(&self, op: &'static str, need: &str) -> Result<()> {
-        self.context().enter(op)?;
+    fn outside_capture(&self, op: &'static str, need: &str) -> Result<Relaxed> {
+        let entered = self.context().enter(op)?;
         match self.capture_status() {
-            CaptureStatus::None => self.free_deferred(op),
+            CaptureStatus::None => self.free_deferred(op).map(|()| entered),
             _ => Err(Error::CaptureIncompatible {
                 operation: format!("{op} ({need})"),
                 device: self.context().name().to_string(),
@@ -181,7 +181,7 @@ impl Driver for Cuda {
     }
 
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
-        self.outside_capture(op, "which allocates memory")?;
+        let _entered = self.outside_capture(op, "which allocates memory")?;
         let address = match &self.shared.guard {
             Some(guard) => guard.alloc(bytes),
             None => self.shared.pool.alloc(bytes.max(1), self.stream),
@@ -193,9 +193,7 @@ impl Driver for Cuda {
     fn free(&self, block: Block) {
         let address = block.address as u64;
         // A lost device has nothing to free.
-        if self.context().enter("free").is_err() {
-            return;
-        }
+        let Ok(_entered) = self.context().enter("free") else { return };
         if let Some(guard) = &self.shared.guard {
             let _ = self.wait("free");
             guard.free(address);
@@ -212,18 +210,20 @@ impl Driver for Cuda {
     }
 
     fn trim(&self) -> usize {
-        if self.outside_capture("trim", "which waits for the device").is_err() || self.wait("trim").is_err() {
+        let Ok(_entered) = self.outside_capture("trim", "which waits for the device") else { return 0 };
+        if self.wait("trim").is_err() {
             return 0;
         }
         self.shared.pool.trim()
     }
 
     fn free_bytes(&self) -> Option<usize> {
-        self.context().enter("stats").ok()?;
+        let _entered = self.context().enter("stats").ok()?;
         memory::free_bytes()
     }
 
     fn pooled_bytes(&self) -> usize {
+        let Ok(_entered) = self.context().enter("stats") else { return 0 };
         self.shared.pool.pooled()
     }
 
@@ -232,7 +232,7 @@ impl Driver for Cuda {
     }
 
     fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
-        self.outside_capture(op, "which copies from the host")?;
+        let _entered = self.outside_capture(op, "which copies from the host")?;
         let address = (to.address + offset) as u64;
         // SAFETY: the door checked the range; the storage's lock is held.
         let done = unsafe { self.shared.staging.upload(from, address, self.stream) };
@@ -247,14 +247,14 @@ impl Driver for Cuda {
     }
 
     fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
-        self.outside_capture(op, "which reads on the host")?;
+        let _entered = self.outside_capture(op, "which reads on the host")?;
         let address = (from.address + offset) as u64;
         // SAFETY: the door checked the range; the storage's lock is held.
         checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.outside_capture("synchronize", "which waits for the device")?;
+        let _entered = self.outside_capture("synchronize", "which waits for the device")?;
         self.wait("synchronize")
     }
 
@@ -268,13 +268,13 @@ impl Driver for Cuda {
     }
 
     fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
-        self.context().enter(op)?;
+        let _entered = self.context().enter(op)?;
         let own = product.own_workspace(self.context().info.multiprocessors);
         Ok(self.products().and_then(|l| l.workspace(product)).unwrap_or(own))
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.context().enter(launch.op)?;
+        let _entered = self.context().enter(launch.op)?;
         let Some(guard) = &self.shared.guard else {
             self.run(launch)?;
             return if self.sync && self.capture_status() == CaptureStatus::None {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUfunction_attribute, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUfunction_attribute};
 
 use super::cache::Cache;
 use super::compile;
@@ -109,8 +109,6 @@ fn load(context: &Context, op: &'static str, spec: &Spec) -> Result<Function> {
         .map_err(|e| failed(format!("kernel {} was not compiled: {e}", spec.label())))?;
     let entry =
         CString::new(spec.entry).map_err(|_| Error::internal(op, "a kernel's name holds a zero byte"))?;
-    // A capture that somebody began on a stream of this thread's choosing does not forbid loading here.
-    let _relaxed = Relaxed::enter();
     // SAFETY: the compiler's whole output for this GPU (the cache checks a checksum); the driver copies it.
     let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(|e| {
         failed(format!("kernel {} was not loaded: {}", spec.label(), super::context::describe(e)))
@@ -120,23 +118,4 @@ fn load(context: &Context, op: &'static str, spec: &Spec) -> Result<Function> {
         failed(format!("kernel {} was not found: {}", spec.label(), super::context::describe(e)))
     })?;
     Ok(Function { handle, shared: AtomicU32::new(SHARED_FOR_ALL) })
-}
-
-/// While this lives, calls of this thread that might disturb a capture elsewhere are allowed.
-pub(super) struct Relaxed(CUstreamCaptureMode);
-
-impl Relaxed {
-    pub(super) fn enter() -> Relaxed {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: swaps this thread's mode with `mode`.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        Relaxed(mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: as above; puts back what was there.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
-    }
 }

@@ -10,7 +10,6 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUmemPool_attribute};
 
 use super::context::Context;
-use super::kernels::Relaxed;
 use crate::error::{Error, Result};
 
 /// Bytes of a piece of pinned host memory that copies go through.
@@ -153,8 +152,6 @@ impl Piece {
 impl Staging {
     fn pieces(&self) -> std::result::Result<MutexGuard<'_, Vec<Piece>>, DriverError> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        // Pinned memory is made once, and must not disturb a capture on another stream.
-        let _relaxed = Relaxed::enter();
         while pieces.len() < PIECES {
             pieces.push(Piece::new()?);
         }
