@@ -13,6 +13,8 @@ mod kernels;
 mod library;
 pub(in crate::device) mod listing;
 mod memory;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use args::CudaArgs;
 pub use compile::compile_kernel;
