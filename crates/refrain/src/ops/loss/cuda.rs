@@ -1,5 +1,7 @@
 //! Losses on CUDA: sums in two passes, gradients element by element.
 
+use smallvec::SmallVec;
+
 use super::Pointwise;
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
@@ -111,7 +113,7 @@ pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'
         .flag("ADD", args.accumulate(0));
     let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
     let params = params.pointer(args.write(0)).f64(1.0 / terms as f64).size(n);
-    let levels: Vec<u64> = levels.iter().map(|q| q.to_bits()).collect();
+    let levels: SmallVec<[u64; 16]> = levels.iter().map(|q| q.to_bits()).collect();
     args.kernel(spec, grid(args, n), &params.words(&levels))
 }
 

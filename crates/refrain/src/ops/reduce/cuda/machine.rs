@@ -128,7 +128,7 @@ impl Reduction {
         let size = self.inputs.iter().map(|(_, dtype)| dtype.size()).max().unwrap_or(1);
         let plan = plan(self.extent, size);
         let totals = self.totals.unwrap_or(results);
-        let count = if totals == 0 { 0 } else { plan.pieces * results / totals };
+        let count = (plan.pieces * results).checked_div(totals).unwrap_or(0);
         let direct = count == 1;
         if results > 0 {
             let aligned = self.inputs.iter().all(|(a, d)| a.is_multiple_of((plan.vec * d.size()) as u64));
