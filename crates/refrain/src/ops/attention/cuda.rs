@@ -118,8 +118,10 @@ impl Plan {
             return None;
         }
         let most = self.queries.max(self.keys).max(1);
-        let together =
-            (WHOLE_BYTES / bytes).min(THREADS / self.lanes / most).min(self.pairs / ENOUGH_BLOCKS).max(1);
+        let together = (WHOLE_BYTES / bytes.max(1))
+            .min(THREADS / self.lanes / most)
+            .min(self.pairs / ENOUGH_BLOCKS)
+            .max(1);
         let threads = (together * most * self.lanes).next_multiple_of(32).min(2 * THREADS);
         let grid = Grid::line(self.pairs.div_ceil(together), threads as u32).shared(together * bytes);
         Some(Blocks { together, parts: 1, tile: 0, grid })

@@ -22,7 +22,7 @@ const BATCH_RANK: usize = 4;
 /// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all.
 const ENOUGH_TILES: usize = 128;
 /// The most parts that k is cut into.
-const MAX_SPLITS: usize = 64;
+const MAX_SPLITS: usize = 128;
 /// Few enough rows or columns for [`SKINNY`].
 const MAX_NARROW: usize = 8;
 
@@ -242,10 +242,14 @@ impl Plan {
         }
     }
 
-    /// The kernel that gathers the splits.
-    fn gather(&self, p: &Product) -> Option<Spec> {
-        (self.splits > 1)
-            .then(|| constants(Spec::new(&SUM, "gemm_sum"), p, p.activation).flag("PARTIAL", false))
+    /// The kernel that gathers the splits, and how many numbers a block of it gathers.
+    fn gather(&self, p: &Product) -> Option<(Spec, usize)> {
+        // Warps that share a number's splits.
+        let slices = if self.splits < 16 { 1 } else { 8 };
+        (self.splits > 1).then(|| {
+            let spec = constants(Spec::new(&SUM, "gemm_sum"), p, p.activation);
+            (spec.flag("PARTIAL", false).int("SLICES", slices as i64), 256 / slices)
+        })
     }
 
     /// The kernel's parameter (`Job` in `common.cu`).
@@ -333,8 +337,10 @@ impl Product {
         let first = self.steppable().into_iter().next();
         first
             .iter()
-            .map(|p| (Plan::of(p), p))
-            .flat_map(|(plan, p)| [Some(plan.spec(p)), plan.gather(p)])
+            .flat_map(|p| {
+                let plan = Plan::of(p);
+                [Some(plan.spec(p)), plan.gather(p).map(|(spec, _)| spec)]
+            })
             .flatten()
             .collect()
     }
@@ -376,9 +382,9 @@ impl Product {
             }
             let job = plan.job(p, workspace.0);
             launch(plan.spec(p), Grid::line(blocks, plan.way.threads()), &job)?;
-            if let Some(gather) = plan.gather(p) {
+            if let Some((gather, share)) = plan.gather(p) {
                 let numbers = p.batches() * p.m * p.n + if p.sums.is_some() { p.m } else { 0 };
-                launch(gather, Grid::line(numbers.div_ceil(256), 256), &job)?;
+                launch(gather, Grid::line(numbers.div_ceil(share), 256), &job)?;
             }
         }
         Ok(())
