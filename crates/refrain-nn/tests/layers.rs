@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Case, Reference, assert_close, assert_within, device, values};
-use refrain::{Activation, DType, Generator, Tensor, no_grad};
+use refrain::{Activation, DType, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
     BatchNorm, Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters,
     Result, TransformerEncoderLayer, TransformerEncoderOptions,
@@ -222,4 +222,38 @@ fn batch_norm_takes_the_batch_in_training_and_what_it_gathered_in_evaluation() {
     let y = values(&norm.forward(&x, Mode::Eval).unwrap());
     assert!((y[1] - 12.0 / 2.1f64.sqrt()).abs() < 1e-12, "{y:?}");
     assert_eq!(gathered("running_mean"), mean);
+}
+
+#[test]
+fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
+    let masks = generator(2);
+    for norm in [NormKind::Layer, NormKind::Batch] {
+        for (norm_first, causal) in [(true, false), (true, true), (false, false), (false, true)] {
+            let options = TransformerEncoderOptions {
+                d_model: 4,
+                heads: 2,
+                ffn: 6,
+                norm_first,
+                norm,
+                eps: 1e-5,
+                activation: Activation::Silu,
+                dropout: 0.2,
+                causal,
+            };
+            let builder = ParameterBuilder::new(&device(), DType::F64);
+            let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
+            let parameters = builder.build(&generator(1)).unwrap();
+            let x = generator(3).normal([2, 3, 4], DType::F64).unwrap();
+            x.set_requires_grad(true).unwrap();
+            let weight = parameters.get("attn.v.weight").unwrap().clone();
+            // The same masks at every evaluation.
+            let forward = |t: &[Tensor]| {
+                masks.set_state(2, 0)?;
+                let y = layer.forward(&t[0], Mode::Train(&masks));
+                Ok(y.unwrap_or_else(|e| panic!("{e}")))
+            };
+            gradcheck(forward, &[x, weight], 1e-6)
+                .unwrap_or_else(|e| panic!("{norm:?}, norm_first {norm_first}, causal {causal}: {e}"));
+        }
+    }
 }
