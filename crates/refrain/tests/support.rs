@@ -57,11 +57,10 @@ fn run(case: &Case, entry: &Entry, dtype: DType) -> Result<()> {
         views.push(case.layout[i].of(&leaf)?);
     }
     let outs = (entry.run)(case, &views)?;
-    for out in outs.iter().filter(|o| o.requires_grad()) {
-        out.backward_with(&out.detach().ones_like()?)?;
-        break;
+    match outs.iter().find(|o| o.requires_grad()) {
+        Some(out) => out.backward_with(&out.detach().ones_like()?),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The first case that a dtype can run: some have arguments that only floats take.
