@@ -21,6 +21,8 @@ static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, includ
 const BATCH_RANK: usize = 4;
 /// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all.
 const ENOUGH_TILES: usize = 128;
+/// A part of k that is worth a large tile.
+const LARGE_PART: usize = 256;
 /// The most parts that k is cut into.
 const MAX_SPLITS: usize = 128;
 /// Few enough rows or columns for [`SKINNY`].
@@ -49,7 +51,7 @@ impl TensorTile {
             () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
-            () if tiles(p, TensorTile::LARGE.size()) >= ENOUGH_TILES => TensorTile::LARGE,
+            () if keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
             () => TensorTile::MEDIUM,
         }
     }
@@ -79,7 +81,7 @@ impl SimtTile {
             () if p.m <= 32 && p.n <= 32 => SimtTile::SMALL,
             () if p.n <= 16 => SimtTile::THINNEST,
             () if p.n <= 32 => SimtTile::THIN,
-            () if p.dtype != DType::F64 && tiles(p, SimtTile::LARGE.size) >= ENOUGH_TILES => SimtTile::LARGE,
+            () if p.dtype != DType::F64 && keeps_busy(p, SimtTile::LARGE.size) => SimtTile::LARGE,
             () => SimtTile::MEDIUM,
         }
     }
@@ -105,6 +107,12 @@ struct Plan {
 
 fn tiles(p: &Product, size: [usize; 2]) -> usize {
     p.m.div_ceil(size[0]) * p.n.div_ceil(size[1]) * p.batches()
+}
+
+/// Whether large tiles are filled by half at least and there are enough of them, parts of k counted.
+fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
+    let filled = 2 * p.m > size[0] && 2 * p.n > size[1];
+    filled && tiles(p, size) * (p.k / LARGE_PART).clamp(1, MAX_SPLITS) >= ENOUGH_TILES
 }
 
 /// The type that is summed in.
