@@ -48,24 +48,14 @@ impl Kernels {
         grid: Grid,
         params: &Params,
     ) -> Result<()> {
-        let slot = self.slot(spec.clone());
-        let function = slot.get_or_init(|| load(context, op, &spec)).as_ref().map_err(Clone::clone)?;
-        if grid.shared > SHARED_FOR_ALL && function.shared.load(Ordering::Relaxed) < grid.shared {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is loaded and stays so.
-            unsafe {
-                result::function::set_function_attribute(function.handle, attribute, grid.shared as i32)
-            }
-            .map_err(|e| context.error(op, e))?;
-            function.shared.fetch_max(grid.shared, Ordering::Relaxed);
-        }
+        let function = self.ready(context, op, spec, grid.shared)?;
         let mut addresses = params.addresses();
         // SAFETY: the parameters are those of the kernel, by the operation that wrote both; the memory that
         // they point to lives until work queued before its release is done (frees are in stream order), and
         // the door holds its locks while this is queued.
         unsafe {
             result::launch_kernel(
-                function.handle,
+                function,
                 (grid.blocks[0], grid.blocks[1], grid.blocks[2]),
                 (grid.threads, 1, 1),
                 grid.shared,
@@ -74,6 +64,26 @@ impl Kernels {
             )
         }
         .map_err(|e| context.error(op, e))
+    }
+
+    /// A kernel that can be launched with so much dynamic shared memory.
+    pub(super) fn ready(
+        &self,
+        context: &Context,
+        op: &'static str,
+        spec: Spec,
+        shared: u32,
+    ) -> Result<sys::CUfunction> {
+        let slot = self.slot(spec.clone());
+        let function = slot.get_or_init(|| load(context, op, &spec)).as_ref().map_err(Clone::clone)?;
+        if shared > SHARED_FOR_ALL && function.shared.load(Ordering::Relaxed) < shared {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded and stays so.
+            unsafe { result::function::set_function_attribute(function.handle, attribute, shared as i32) }
+                .map_err(|e| context.error(op, e))?;
+            function.shared.fetch_max(shared, Ordering::Relaxed);
+        }
+        Ok(function.handle)
     }
 
     fn slot(&self, spec: Spec) -> Arc<OnceLock<Result<Function>>> {
