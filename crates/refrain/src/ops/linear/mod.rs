@@ -130,7 +130,7 @@ impl Op for Linear {
 }
 
 /// `dx = dy w`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct InputGradient;
 
 impl Op for InputGradient {
@@ -150,7 +150,7 @@ impl Op for InputGradient {
 }
 
 /// `dw = dy^T x`, and `db` the sums of `dy` over its rows.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct WeightGradient {
     bias: bool,
 }

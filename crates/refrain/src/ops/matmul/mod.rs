@@ -19,7 +19,7 @@ use crate::ops::copy::Copy;
 use crate::tensor::{Dims, Layout, Shape, Tensor};
 
 /// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Matmul;
 
 /// Where matrix `i` of a batch begins, in elements from the first element of the operand.
