@@ -29,6 +29,7 @@ mod autograd;
 mod device;
 mod error;
 mod ops;
+mod record;
 mod recycled;
 mod tensor;
 
@@ -38,4 +39,5 @@ pub use error::{Error, Result};
 pub use ops::linear::Activation;
 pub use ops::optim;
 pub use ops::random::Generator;
+pub use record::{Outputs, Program, Step};
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

@@ -17,8 +17,9 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What [`reserve`] provides for: buffers, and bytes of each. The panels of a product fit.
-const RESERVED: (usize, usize) = (4, 1 << 21);
+/// What [`reserve`] provides for: buffers, and bytes of each. The panels of a product fit, and the backward pass of
+/// attention holds a dozen.
+const RESERVED: (usize, usize) = (16, 1 << 21);
 
 /// Provides this thread with buffers before it needs any: which thread takes up which task is left to
 /// chance, and a thread should not find itself short of memory when all has been running for long.

@@ -267,6 +267,10 @@ impl Driver for Cuda {
         }
     }
 
+    fn keeps_temporaries_apart(&self) -> bool {
+        self.shared.guard.is_some()
+    }
+
     fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
         self.context().enter(op)?;
         let own = product.own_workspace(self.context().info.multiprocessors);
