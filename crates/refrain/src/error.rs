@@ -1,6 +1,7 @@
 //! Every error of the engine: what went wrong, where, and what to do about it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::tensor::{DType, Shape};
 
@@ -125,6 +126,39 @@ pub enum Error {
         /// The device.
         device: String,
     },
+    /// The operation can't be part of a recorded step: nothing of the step has run, and the device is as before.
+    NotRecordable {
+        /// The operation.
+        op: &'static str,
+        /// The device whose step was being recorded.
+        device: String,
+        /// Why, and what to do instead.
+        message: String,
+    },
+    /// A tensor that was born while a step was recorded is used outside the recording, where it has no memory.
+    Escaped {
+        /// The operation that made it.
+        op: &'static str,
+        /// Its dtype and shape.
+        tensor: String,
+        /// Where it was found, and what to do instead.
+        message: String,
+    },
+    /// The closure of a step, recorded again, did something else than before: something that it takes from the host
+    /// has changed since, which replays would not have seen.
+    RecordingChanged {
+        /// The number of the first launch that differs, from 0.
+        launch: usize,
+        /// Its operation.
+        op: &'static str,
+        /// What moved, and how to put it on the device.
+        message: String,
+    },
+    /// The closure of a step returned an error of its own.
+    Closure {
+        /// The error.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// A rule of the engine was broken by the engine itself: a defect worth a report.
     Internal {
         /// The operation.
@@ -193,6 +227,19 @@ impl fmt::Display for Error {
                 f,
                 "{operation} is not possible while a graph is being captured on the stream of {device}: do it before the capture begins, and write results into tensors that are there already"
             ),
+            Error::NotRecordable { op, device, message } => {
+                write!(f, "{op} can't be part of a recorded step on {device}: {message}")
+            }
+            Error::Escaped { op, tensor, message } => {
+                write!(
+                    f,
+                    "{op}: a tensor ({tensor}) that was made while a step was recorded has escaped: {message}"
+                )
+            }
+            Error::RecordingChanged { launch, op, message } => {
+                write!(f, "the recorded step is out of date at launch {launch} ({op}): {message}")
+            }
+            Error::Closure { source } => write!(f, "the closure of a step failed: {source}"),
             Error::Internal { op, message } => {
                 write!(f, "{op}: internal rule broken: {message}: please report this")
             }
@@ -200,4 +247,11 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Closure { source } => Some(&**source),
+            _ => None,
+        }
+    }
+}

@@ -30,6 +30,7 @@ mod device;
 mod error;
 mod ops;
 mod precision;
+mod record;
 mod recycled;
 mod tensor;
 
@@ -40,4 +41,5 @@ pub use ops::linear::Activation;
 pub use ops::optim;
 pub use ops::random::Generator;
 pub use precision::{Precision, precision, with_precision};
+pub use record::{Outputs, Program, Step};
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

@@ -1,5 +1,7 @@
 //! In the steady state of eager training on the CPU nothing is allocated: the pool has the tensors' memory, and
-//! handles, tape nodes and working memory are used again.
+//! handles, tape nodes and working memory are used again. A replay of a recorded step makes not even a handle of
+//! these, and does
+//! not call the closure.
 //!
 //! One thing is outside the engine's reach: a launch is handed to the kernels' threads through rayon's
 //! queue, which asks for a block of memory at every 63rd push and frees the one that is used up.
@@ -8,10 +10,12 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use refrain::optim::{AdamWBuffers, AdamWOptions, Segment, SegmentTable, adamw, clip_coefficient};
-use refrain::{Activation, DType, Device, Generator, Result, Tensor, no_grad};
+use refrain::{Activation, DType, Device, Generator, Result, Step, Tensor, no_grad};
 
 /// Jobs in a block of rayon's queue (`BLOCK_CAP` of crossbeam-deque), and the block's bytes: a job is a
 /// pointer and a function, a slot adds a state to it, a block a pointer to the next one.
@@ -251,6 +255,68 @@ fn count_steps(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) -
     calls
 }
 
+/// Counts what replays of a step ask of the system, where the closure was not recorded anew for a check; beside the
+/// time of the eager step.
+fn check_replays(
+    what: &str,
+    device: &Device,
+    eager: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+) {
+    const CALLED: usize = 120;
+    let mut times = [Duration::ZERO; 2];
+    for _ in 0..20 {
+        let begin = Instant::now();
+        loss_of(&eager(inputs).unwrap());
+        times[0] = if times[0].is_zero() { begin.elapsed() } else { times[0].min(begin.elapsed()) };
+    }
+    let closures = Cell::new(0u64);
+    let mut step = Step::new(device, |batch| {
+        closures.set(closures.get() + 1);
+        Ok(vec![eager(batch)?.to_dtype(DType::F32)?])
+    });
+    let mut replays = 0;
+    let mut first_blocks = 0;
+    for i in 0..CALLED {
+        let (stats, recordings) = (device.stats(), step.recordings());
+        let [calls, blocks] = [CALLS.load(Relaxed), BLOCKS.load(Relaxed)];
+        let begin = Instant::now();
+        let loss = step.call(inputs).unwrap().to_scalar::<f32>(0).unwrap();
+        let time = begin.elapsed();
+        let calls = CALLS.load(Relaxed) - calls;
+        assert!(loss.is_finite(), "{what}: {loss}");
+        assert_eq!(closures.get(), step.recordings(), "{what}");
+        if i < 20 || step.recordings() > recordings {
+            first_blocks = if i < 20 { BLOCKS.load(Relaxed) } else { first_blocks };
+            continue;
+        }
+        let after = device.stats();
+        assert_eq!(calls, 0, "allocations in a replay: {what}");
+        assert!(BLOCKS.load(Relaxed) - blocks <= 1, "{what}");
+        assert_eq!(after.allocations, stats.allocations, "storages made in a replay: {what}");
+        assert_eq!(after.live_bytes, stats.live_bytes, "{what}");
+        replays += 1;
+        times[1] = if times[1].is_zero() { time } else { times[1].min(time) };
+    }
+    // On a busy machine recording takes less than a hundredth of a call, and most calls check.
+    assert!(replays >= 10, "{replays} of {CALLED} calls were replays alone: {what}");
+    let program = step.program().unwrap();
+    assert!(program.block_bytes() * 10 <= program.live_bytes() * 11, "{what}: {program}");
+    println!(
+        "{what}, recorded: {} launches, {} temporaries in {} bytes (at least {}), recorded in {:?}; fastest step {:?} eager, {:?} replayed",
+        program.launch_count(),
+        program.temporaries(),
+        program.block_bytes(),
+        program.live_bytes(),
+        step.recording_time().unwrap(),
+        times[0],
+        times[1],
+    );
+    let blocks = BLOCKS.load(Relaxed) - first_blocks;
+    assert!(blocks <= CALLED as u64 * 4 / JOBS + 2, "{blocks} blocks of a queue: {what}");
+    step.finish().unwrap();
+}
+
 /// One test, so that nothing else allocates meanwhile.
 #[test]
 fn a_steady_training_step_allocates_nothing() {
@@ -265,8 +331,12 @@ fn a_steady_training_step_allocates_nothing() {
             check(&format!("transformer in {dtype}"), &device, || model.step(&series, &target));
             let last = loss_of(&model.step(&series, &target).unwrap());
             assert!(last < first / 2.0, "the loss went from {first} to {last} in {dtype}");
+            let batch = [series, target];
+            let eager = |batch: &[Tensor]| model.step(&batch[0], &batch[1]);
+            check_replays(&format!("transformer in {dtype}"), &device, eager, &batch);
             let others = Others::new(dtype, &device).unwrap();
             check(&format!("other operations in {dtype}"), &device, || others.step());
+            check_replays(&format!("other operations in {dtype}"), &device, |_| others.step(), &[]);
         }
     }
     // The check itself: the smallest box is seen.

@@ -22,12 +22,17 @@ pub fn is_grad_enabled() -> bool {
 /// # Ok::<(), refrain::Error>(())
 /// ```
 pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
+    with_grad_mode(false, f)
+}
+
+/// Runs `f` with or without recording on the tape, on this thread.
+pub(crate) fn with_grad_mode<R>(enabled: bool, f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
             ENABLED.set(self.0);
         }
     }
-    let _restore = Restore(ENABLED.replace(false));
+    let _restore = Restore(ENABLED.replace(enabled));
     f()
 }

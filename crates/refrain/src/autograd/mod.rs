@@ -6,6 +6,7 @@ mod grad_mode;
 mod node;
 
 pub use check::gradcheck;
+pub(crate) use grad_mode::with_grad_mode;
 pub use grad_mode::{is_grad_enabled, no_grad};
 
 pub(crate) use backward::Gradients;

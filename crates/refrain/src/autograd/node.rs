@@ -82,8 +82,13 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
+    /// The gradient so far. One that was made while a step was recorded, and so has no memory, is as good as none.
     pub(crate) fn grad(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.grad.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut grad = self.grad.lock().unwrap_or_else(PoisonError::into_inner);
+        if grad.as_ref().is_some_and(|g| g.storage().birth().is_some_and(|b| b.is_over())) {
+            *grad = None;
+        }
+        grad
     }
 }
 

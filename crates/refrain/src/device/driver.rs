@@ -3,6 +3,7 @@
 use crate::device::cuda::Product;
 use crate::device::launch::Launch;
 use crate::error::Result;
+use crate::record::{Bound, Executable, LaunchByLaunch};
 
 /// A piece of a device's memory.
 #[derive(Debug)]
@@ -74,4 +75,14 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Runs a kernel. The door has checked the operands and holds their locks.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+
+    /// Whether each temporary of a program gets a block of its own, for finding kernels that write beside theirs.
+    fn keeps_temporaries_apart(&self) -> bool {
+        false
+    }
+
+    /// Makes ready to run a recorded program again and again.
+    fn compile(&self, _program: &Bound) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(LaunchByLaunch))
+    }
 }

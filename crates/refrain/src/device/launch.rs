@@ -16,10 +16,16 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// Asks for the kernels and matrix products that do it on CUDA.
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
+
+    /// The kernel with its parameters, for a recorded program to keep.
+    fn boxed(&self) -> Box<dyn Kernel>;
+
+    /// The parameters as text: equal for two kernels exactly if they do the same.
+    fn parameters(&self) -> String;
 }
 
 /// A tensor as a kernel sees it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand<'a> {
     pub(crate) storage: &'a Recycled<Storage>,
     pub(crate) layout: &'a Layout,
@@ -73,14 +79,14 @@ pub(crate) struct Launch<'a> {
 
 impl<'a> Launch<'a> {
     /// What the kernel writes, its workspace included.
-    pub(super) fn written(&self) -> impl Iterator<Item = &Operand<'a>> {
+    pub(crate) fn written(&self) -> impl Iterator<Item = &Operand<'a>> {
         self.writes.iter().map(|(o, _)| o).chain(&self.workspace)
     }
 
     /// The rules that make it sound to hand out slices of the operands' memory: every range lies in
     /// its storage, and a range that is written meets no other, except that an operand may be
     /// read where it is written, element for element.
-    pub(super) fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&self) -> Result<()> {
         let all = self.reads.iter().chain(self.written());
         for operand in all {
             if operand.byte_range().end > operand.storage.bytes() {

@@ -20,13 +20,15 @@ pub(crate) use args::HostArgs;
 pub(crate) use cuda::CudaArgs;
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
+pub(crate) use driver::Driver;
 pub(crate) use launch::{Kernel, Launch, Mode, Operand};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
 use crate::ops::{OPERANDS, RESULTS};
+use crate::record::{self, Bound, Executable, Ready};
 use crate::recycled::Recycled;
-use driver::{Block, Driver};
+use driver::Block;
 use workspace::Workspace;
 
 /// Where tensors lie and operations run: a cheap handle.
@@ -149,8 +151,15 @@ impl Device {
     /// Waits for all work that was asked for so far. Reading a tensor waits by itself; this is for timing.
     ///
     /// # Errors
-    /// An error of work before, on a GPU; [`Error::CaptureIncompatible`] during a capture.
+    /// An error of work before, on a GPU; [`Error::CaptureIncompatible`] during a capture;
+    /// [`Error::NotRecordable`] within a [`Step`](crate::Step).
     pub fn synchronize(&self) -> Result<()> {
+        record::forbid(
+            "synchronize",
+            self,
+            None,
+            "a replay does not wait for its own work; wait after the step, or not at all, since reading waits by itself",
+        )?;
         self.0.driver.synchronize()
     }
 
@@ -245,24 +254,56 @@ impl Device {
 
     /// Memory for a kernel to work in, of at least `bytes` bytes.
     pub(crate) fn workspace(&self, op: &'static str, bytes: usize) -> Result<Recycled<Storage>> {
-        self.0.workspace.get(op, bytes, self)
+        // A step has a workspace of its own for each launch, a temporary like any other.
+        match record::current() {
+            Some(_) => Storage::new(op, self, bytes),
+            None => self.0.workspace.get(op, bytes, self),
+        }
     }
 
     /// **The door.** Every kernel of every operation goes through here.
     ///
     /// Locks the storages in the order of their ids (so that two launches never wait for each other),
-    /// shared where they are only read, and leaves the operation's name on watched ranges that it wrote.
+    /// shared where they are only read, and leaves the operation's name on watched ranges that it wrote. On a
+    /// thread that records a step, the launch goes on record instead.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         launch.verify()?;
+        if record::launch(self, launch)? {
+            return Ok(());
+        }
         trace::launch(launch);
         let locks = Locks::of(launch);
         let done = self.0.driver.launch(launch);
         // Also after a failure: what it wrote before it failed is gone.
         for operand in launch.written() {
-            operand.storage.note_write(&operand.byte_range(), launch.op);
+            operand.storage.note_write(&operand.byte_range(), launch.op, None);
         }
         drop(locks);
         self.0.counters.launches.fetch_add(1, Ordering::Relaxed);
+        done
+    }
+
+    pub(crate) fn keeps_temporaries_apart(&self) -> bool {
+        self.0.driver.keeps_temporaries_apart()
+    }
+
+    /// Makes the driver ready to run a program again and again.
+    pub(crate) fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+        self.0.driver.compile(program)
+    }
+
+    /// The door for a whole program: its external storages are locked once for all of its launches.
+    pub(crate) fn replay(&self, program: &Ready) -> Result<()> {
+        let bound = program.bound();
+        if trace::enabled() {
+            (0..bound.len()).for_each(|at| bound.with_launch(at, |launch| trace::launch(launch)));
+        }
+        let mut done = Ok(());
+        locked(bound.externals(), &mut || {
+            done = program.run(&*self.0.driver);
+            bound.note_writes();
+        });
+        self.0.counters.launches.fetch_add(bound.len() as u64, Ordering::Relaxed);
         done
     }
 
@@ -277,10 +318,16 @@ impl Device {
         if offset + from.len() > storage.bytes() {
             return Err(Error::internal(op, "an upload reaches beyond its storage"));
         }
+        record::forbid(
+            op,
+            self,
+            Some(storage),
+            "it copies values from the host, which a replay would not do again; make the tensor before the step and let the closure use it, pass the values as an input, or fill one on the device (full, arange)",
+        )?;
         let _lock = storage.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.uploads.fetch_add(1, Ordering::Relaxed);
         self.0.driver.upload(op, from, storage.block(), offset)?;
-        storage.note_write(&(offset..offset + from.len()), op);
+        storage.note_write(&(offset..offset + from.len()), op, None);
         Ok(())
     }
 
@@ -295,6 +342,12 @@ impl Device {
         if offset + to.len() > storage.bytes() {
             return Err(Error::internal(op, "a download reaches beyond its storage"));
         }
+        record::forbid(
+            op,
+            self,
+            Some(storage),
+            "it copies values to the host, and while a step is recorded nothing runs that could be read; return the tensor from the closure and read it from the outputs, or keep the decision on the device (where_cond)",
+        )?;
         let _lock = storage.lock.read().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.downloads.fetch_add(1, Ordering::Relaxed);
         self.0.driver.download(op, storage.block(), offset, to)
@@ -347,6 +400,21 @@ impl FromStr for Device {
             }
         }
     }
+}
+
+/// Calls `f` with all storages locked, without any heap memory: a number of them at each level.
+fn locked(storages: &[(Recycled<Storage>, bool)], f: &mut dyn FnMut()) {
+    const AT_ONCE: usize = 32;
+    let (now, rest) = storages.split_at(storages.len().min(AT_ONCE));
+    let mut reading: SmallVec<[RwLockReadGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
+    let mut writing: SmallVec<[RwLockWriteGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
+    for (storage, writes) in now {
+        match writes {
+            true => writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
+            false => reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+    if rest.is_empty() { f() } else { locked(rest, f) }
 }
 
 impl PartialEq for Device {

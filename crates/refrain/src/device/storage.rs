@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use smallvec::SmallVec;
 
 use super::{Device, driver::Block};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::record::{self, Birth};
 use crate::recycled::{Recycled, recycle};
 
 /// Memory that lives as long as a tensor or a saved value refers to it.
@@ -16,7 +17,7 @@ pub(crate) struct Storage {
     id: u64,
     device: Device,
     bytes: usize,
-    block: Block,
+    memory: Memory,
     /// Held while a kernel or the host reads (shared) or writes (exclusive) the block.
     pub(super) lock: RwLock<()>,
     watches: Mutex<Watches>,
@@ -25,26 +26,71 @@ pub(crate) struct Storage {
 }
 recycle!(Storage);
 
-/// Byte ranges whose values must stay as they are, each with the operation that wrote over it.
+/// Where a storage's bytes lie.
+#[derive(Debug)]
+enum Memory {
+    Own(Block),
+    /// In the block of a recorded program, which this keeps alive.
+    Part {
+        block: Block,
+        _whole: Recycled<Storage>,
+    },
+    /// Nowhere: born while a step was recorded. The program that came of it has memory of its own for it.
+    Recorded(Birth),
+}
+
+/// Byte ranges whose values must stay as they are.
 #[derive(Debug, Default)]
 struct Watches {
-    slots: SmallVec<[Option<(Range<usize>, Option<&'static str>)>; 4]>,
+    slots: SmallVec<[Option<Watched>; 4]>,
     free: SmallVec<[usize; 4]>,
 }
 
+#[derive(Debug)]
+struct Watched {
+    range: Range<usize>,
+    /// The recording that the watch is part of, which only that recording's own launches disturb.
+    recording: Option<u64>,
+    /// The operation that wrote over the range.
+    by: Option<&'static str>,
+}
+
 impl Storage {
+    /// New memory; without any while this thread records a step.
     pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Recycled<Storage>> {
+        let memory = match record::birth(op, device, bytes)? {
+            Some(birth) => Memory::Recorded(birth),
+            None => Memory::Own(device.alloc(op, bytes)?),
+        };
+        Ok(Storage::with(device, bytes, memory))
+    }
+
+    /// `bytes` bytes of `whole` from `offset` on. Parts of one storage may lie over each other: a recorded
+    /// program uses them one after the other.
+    pub(crate) fn part(
+        op: &'static str,
+        whole: &Recycled<Storage>,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Recycled<Storage>> {
+        if offset + bytes > whole.bytes {
+            return Err(Error::internal(op, "a part reaches beyond its storage"));
+        }
+        let block = Block { address: whole.block().address + offset, bytes };
+        Ok(Storage::with(&whole.device, bytes, Memory::Part { block, _whole: whole.clone() }))
+    }
+
+    fn with(device: &Device, bytes: usize, memory: Memory) -> Recycled<Storage> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let block = device.alloc(op, bytes)?;
-        Ok(Recycled::new(Storage {
+        Recycled::new(Storage {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
             bytes,
-            block,
+            memory,
             lock: RwLock::new(()),
             watches: Mutex::default(),
             watching: AtomicUsize::new(0),
-        }))
+        })
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -59,22 +105,36 @@ impl Storage {
         self.bytes
     }
 
+    /// The memory. That of a storage that was recorded has no address: the door lets none through to a driver.
     pub(super) fn block(&self) -> &Block {
-        &self.block
+        match &self.memory {
+            Memory::Own(block) | Memory::Part { block, .. } => block,
+            Memory::Recorded(_) => &Block { address: 0, bytes: 0 },
+        }
+    }
+
+    /// The birth of a storage that has no memory.
+    pub(crate) fn birth(&self) -> Option<&Birth> {
+        match &self.memory {
+            Memory::Recorded(birth) => Some(birth),
+            _ => None,
+        }
     }
 
     fn watches(&self) -> MutexGuard<'_, Watches> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks every watched range that a write to `range` touches.
-    pub(super) fn note_write(&self, range: &Range<usize>, op: &'static str) {
+    /// Marks every watched range that a write to `range` touches: a write that happens those watched by the
+    /// eager tape, one that is recorded those of its own recording.
+    pub(crate) fn note_write(&self, range: &Range<usize>, op: &'static str, recording: Option<u64>) {
         if self.watching.load(Ordering::Acquire) == 0 {
             return;
         }
-        for (watched, by) in self.watches().slots.iter_mut().flatten() {
-            if watched.start < range.end && range.start < watched.end && by.is_none() {
-                *by = Some(op);
+        for watched in self.watches().slots.iter_mut().flatten() {
+            let touched = watched.range.start < range.end && range.start < watched.range.end;
+            if touched && watched.recording == recording && watched.by.is_none() {
+                watched.by = Some(op);
             }
         }
     }
@@ -82,8 +142,10 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let block = std::mem::replace(&mut self.block, Block { address: 0, bytes: 0 });
-        self.device.free(block, self.bytes);
+        if let Memory::Own(block) = &mut self.memory {
+            let block = std::mem::replace(block, Block { address: 0, bytes: 0 });
+            self.device.free(block, self.bytes);
+        }
     }
 }
 
@@ -104,7 +166,7 @@ impl Watch {
             watches.slots.push(None);
             watches.slots.len() - 1
         });
-        watches.slots[slot] = Some((range, None));
+        watches.slots[slot] = Some(Watched { range, recording: record::current(), by: None });
         storage.watching.fetch_add(1, Ordering::Release);
         drop(watches);
         Watch { storage: storage.clone(), slot }
@@ -112,7 +174,7 @@ impl Watch {
 
     /// The first operation that wrote to the range since the watch began.
     pub(crate) fn overwritten_by(&self) -> Option<&'static str> {
-        self.storage.watches().slots[self.slot].as_ref().and_then(|(_, by)| *by)
+        self.storage.watches().slots[self.slot].as_ref().and_then(|watched| watched.by)
     }
 }
 

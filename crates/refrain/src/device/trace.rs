@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::launch::{Launch, Mode, Operand};
 
 /// Whether the environment asks for a trace.
-fn enabled() -> bool {
+pub(super) fn enabled() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("REFRAIN_TRACE").is_ok_and(|v| !v.is_empty() && v != "0"))
 }

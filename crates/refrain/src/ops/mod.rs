@@ -40,6 +40,8 @@ pub(crate) mod units;
 pub(crate) mod where_cond;
 pub(crate) mod windows;
 
+use std::fmt;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::autograd::{self, Differentiable, Gradients, Recording, Saves};
@@ -99,8 +101,8 @@ impl Needs {
     }
 }
 
-/// An operation.
-pub(crate) trait Op: Clone + Send + Sync + 'static {
+/// An operation. Its `Debug` text tells it from another with other parameters: recordings are compared by it.
+pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
     /// The name in errors and traces.
     const NAME: &'static str;
 
@@ -160,15 +162,21 @@ pub(crate) trait Op: Clone + Send + Sync + 'static {
 }
 
 /// An operation at the door.
-struct AsKernel<'a, O>(&'a O);
-
-impl<O: Op> Kernel for AsKernel<'_, O> {
+impl<O: Op> Kernel for O {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        self.0.host(args)
+        Op::host(self, args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        self.0.cuda(args)
+        Op::cuda(self, args)
+    }
+
+    fn boxed(&self) -> Box<dyn Kernel> {
+        Box::new(self.clone())
+    }
+
+    fn parameters(&self) -> String {
+        format!("{self:?}")
     }
 }
 
@@ -304,14 +312,8 @@ pub(crate) fn execute<O: Op>(
         let read_operands: SmallVec<[Operand<'_>; OPERANDS]> = reads.iter().map(Tensor::operand).collect();
         let write_operands: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
             writes.iter().map(|(t, mode)| (t.operand(), *mode)).collect();
-        let kernel = AsKernel(op);
-        let mut launch = Launch {
-            op: name,
-            kernel: &kernel,
-            reads: &read_operands,
-            writes: &write_operands,
-            workspace: None,
-        };
+        let mut launch =
+            Launch { op: name, kernel: op, reads: &read_operands, writes: &write_operands, workspace: None };
         let workspace = match device.kind() {
             DeviceKind::Cpu => 0,
             _ => op.workspace(&launch, &device)?,

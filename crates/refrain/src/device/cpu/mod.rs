@@ -16,6 +16,7 @@ use super::cuda::listing;
 use super::driver::{Block, Driver};
 use super::launch::{Launch, Operand};
 use crate::error::Result;
+use crate::record::{Bound, Executable, LaunchByLaunch};
 use pool::Pool;
 
 /// The host's processor and memory.
@@ -71,5 +72,19 @@ impl Driver for Cpu {
             let mut args = unsafe { HostArgs::new(launch) };
             launch.kernel.host(&mut args)
         })
+    }
+
+    fn compile(&self, _: &Bound) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(OnKernelThreads))
+    }
+}
+
+/// Runs all launches of a program on the kernels' threads, so that the calling thread hands over to them and waits
+/// for them once for a whole replay.
+struct OnKernelThreads;
+
+impl Executable for OnKernelThreads {
+    fn run(&self, program: &Bound, driver: &dyn Driver) -> Result<()> {
+        parallel::inside(|| LaunchByLaunch.run(program, driver))
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn allowed() -> bool {
 /// Runs a kernel that touches `bytes` bytes where it may use all threads.
 pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R {
     match pool() {
-        Some(pool) if bytes >= SMALL => {
+        Some(pool) if bytes >= SMALL && !allowed() => {
             if rayon::current_thread_index().is_none() {
                 return pool.install(kernel);
             }

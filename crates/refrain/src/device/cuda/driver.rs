@@ -10,6 +10,7 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use super::args::{CudaArgs, Sink};
 use super::context::{self, Context, Relaxed, Table};
 use super::gemm::{self, Product};
+use super::graph::Graph;
 use super::guard::Guard;
 use super::kernel::{Grid, Params, Spec};
 use super::kernels::Kernels;
@@ -18,9 +19,10 @@ use super::{compile, library};
 use crate::device::driver::{Block, CaptureStatus, Driver};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
+use crate::record::{Bound, Executable, LaunchByLaunch};
 
 /// What the devices of one context share.
-struct Shared {
+pub(super) struct Shared {
     context: Context,
     pool: Pool,
     kernels: Kernels,
@@ -58,6 +60,15 @@ fn unavailable(device: String) -> impl Fn(String) -> Error {
 }
 
 impl Shared {
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Loads a kernel, so that a later launch finds it.
+    pub(super) fn ready(&self, op: &'static str, spec: Spec, shared: u32) -> Result<()> {
+        self.kernels.ready(&self.context, op, spec, shared).map(drop)
+    }
+
     fn of(context: Context) -> std::result::Result<Arc<Shared>, String> {
         library::nvrtc()?;
         compile::version()?;
@@ -100,8 +111,21 @@ impl Cuda {
         Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
     }
 
-    fn context(&self) -> &Context {
+    pub(super) fn context(&self) -> &Context {
         &self.shared.context
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    /// `REFRAIN_SYNC=1`.
+    pub(super) fn waits_after_launches(&self) -> bool {
+        self.sync
     }
 
     /// Enters the context; an error, before CUDA is called, if a capture is under way.
@@ -136,15 +160,17 @@ impl Cuda {
         self.shared.products.get_or_init(|| gemm::Library::open(&self.shared.context.info)).as_ref()
     }
 
-    fn run(&self, launch: &Launch<'_>) -> Result<()> {
+    /// Sends a launch's kernels to a stream.
+    pub(super) fn run_on(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<()> {
         let workspace = launch.workspace.as_ref().map_or((0, 0), |w| (w.address(), w.byte_range().len()));
-        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, workspace }))
+        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, stream, workspace }))
     }
 }
 
 /// Sends kernels to the stream.
 struct Live<'a> {
     cuda: &'a Cuda,
+    stream: sys::CUstream,
     /// Address and bytes.
     workspace: (u64, usize),
 }
@@ -152,12 +178,12 @@ struct Live<'a> {
 impl Sink for Live<'_> {
     fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()> {
         let shared = &self.cuda.shared;
-        shared.kernels.launch(&shared.context, self.cuda.stream, op, spec, grid, params)
+        shared.kernels.launch(&shared.context, self.stream, op, spec, grid, params)
     }
 
     fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
         if let Some(library) = self.cuda.products()
-            && library.run(self.cuda.stream, product, self.workspace).map_err(|message| Error::Device {
+            && library.run(self.stream, product, self.workspace).map_err(|message| Error::Device {
                 op,
                 device: self.cuda.context().name().to_string(),
                 message,
@@ -267,6 +293,10 @@ impl Driver for Cuda {
         }
     }
 
+    fn keeps_temporaries_apart(&self) -> bool {
+        self.shared.guard.is_some()
+    }
+
     fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
         let _entered = self.context().enter(op)?;
         let own = product.own_workspace(self.context().info.multiprocessors);
@@ -276,7 +306,7 @@ impl Driver for Cuda {
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let _entered = self.context().enter(launch.op)?;
         let Some(guard) = &self.shared.guard else {
-            self.run(launch)?;
+            self.run_on(self.stream, launch)?;
             return if self.sync && self.capture_status() == CaptureStatus::None {
                 self.wait(launch.op)
             } else {
@@ -284,8 +314,16 @@ impl Driver for Cuda {
             };
         };
         guard.around(self.context(), launch, || {
-            self.run(launch)?;
+            self.run_on(self.stream, launch)?;
             self.wait(launch.op)
         })
+    }
+
+    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+        if self.shared.guard.is_some() {
+            return Ok(Box::new(LaunchByLaunch));
+        }
+        let _entered = self.outside_capture("step", "which is captured itself")?;
+        Ok(Box::new(Graph::new(self, program)?))
     }
 }

@@ -42,6 +42,16 @@ const DRIVER_SYMBOLS: &[&str] = &[
     "cuStreamGetCtx",
     "cuStreamIsCapturing",
     "cuStreamSynchronize",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuStreamDestroy_v2",
+    "cuStreamGetCaptureInfo_v3",
+    "cuStreamUpdateCaptureDependencies_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
     "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",
     "cuEventRecord",
@@ -68,7 +78,7 @@ const NVRTC_SYMBOLS: &[&str] = &[
 /// Why a library can't be used, with the fix.
 pub(super) type Missing = String;
 
-/// NVIDIA's driver, version 12.0 or later.
+/// NVIDIA's driver, version 12.3 or later.
 pub(super) fn driver() -> Result<(), Missing> {
     static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
     FOUND
@@ -84,7 +94,12 @@ pub(super) fn driver() -> Result<(), Missing> {
             }
             // SAFETY: the library is there, so this does not panic; it stays loaded.
             let library = unsafe { cuda::culib() };
-            probe(library, "NVIDIA's driver", DRIVER_SYMBOLS, "update the driver to one for CUDA 12 or later")
+            probe(
+                library,
+                "NVIDIA's driver",
+                DRIVER_SYMBOLS,
+                "update the driver to one for CUDA 12.3 or later",
+            )
         })
         .clone()
 }

@@ -7,6 +7,7 @@ mod compile;
 mod context;
 mod driver;
 mod gemm;
+mod graph;
 mod guard;
 mod kernel;
 mod kernels;

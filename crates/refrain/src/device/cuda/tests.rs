@@ -20,7 +20,7 @@ KERNEL nowhere(float* x, float* y, i64 n) { *(float*)16 = 1.0f; }
 };
 
 /// Runs one of the kernels above over an operand and a result of its shape.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Planted(&'static str);
 
 impl Op for Planted {

@@ -58,7 +58,7 @@ impl Op for Attention {
 }
 
 /// The gradients by queries, keys and values; of operands `q, k, v, do` and the log-sum-exps.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct AttentionBackward(Attention);
 
 impl Op for AttentionBackward {

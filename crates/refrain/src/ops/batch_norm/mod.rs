@@ -17,7 +17,7 @@ use crate::tensor::{Tensor, resolve_axis};
 
 /// Operands: x, weight, bias, running mean, running variance. Results: y; mean and 1/std of each channel;
 /// in training also the new running statistics, where the old ones lie.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct BatchNorm {
     /// The channels lie in the middle.
     extent: Extent,
@@ -88,7 +88,7 @@ impl Op for BatchNorm {
 }
 
 /// Of x, weight, dy, mean and 1/std: dx, dweight, dbias.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct BatchNormBackward(BatchNorm);
 
 impl Op for BatchNormBackward {

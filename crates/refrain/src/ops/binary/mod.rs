@@ -149,7 +149,7 @@ impl Op for Binary {
 }
 
 /// `dy * df/da` or `dy * df/db`, of operands `a`, `b`, `dy`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct BinaryBackward {
     op: Binary,
     by: usize,

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{Tensor, resolve_axis};
 
 /// The operands one after the other along `axis`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Concat {
     name: &'static str,
     axis: usize,

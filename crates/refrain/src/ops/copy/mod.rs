@@ -11,11 +11,11 @@ use crate::error::Result;
 use crate::tensor::{DType, Tensor};
 
 /// The same values in other memory, or added to what is there. Carries the name of the method.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Copy(pub(crate) &'static str);
 
 /// The same values in another dtype.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cast(DType);
 
 struct Identity;

@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::random::Generator;
+use super::random::{Generator, Reserved};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::{CudaArgs, HostArgs};
@@ -14,7 +14,7 @@ use crate::tensor::{DType, Tensor};
 
 /// `x * mask / (1 - p)` and, where a backward pass will want it, the mask; of operands `x` and the
 /// generator's state. Element `i`, row-major, is kept if word `i` of the generator is at least `p * 2^32`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Dropout {
     p: f64,
     /// The first block's distance from the generator's base.
@@ -58,7 +58,7 @@ impl Op for Dropout {
 }
 
 /// `dy * mask * scale`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Masked {
     scale: f64,
 }
@@ -107,7 +107,12 @@ fn threshold(p: f64) -> u64 {
 }
 
 /// The operation, with its part of the generator's sequence; `None` if nothing is dropped.
-fn prepare(x: &Tensor, p: f64, generator: &Generator, dst: Option<&Tensor>) -> Result<Option<Dropout>> {
+fn prepare<'a>(
+    x: &Tensor,
+    p: f64,
+    generator: &'a Generator,
+    dst: Option<&Tensor>,
+) -> Result<Option<(Dropout, Reserved<'a>)>> {
     const OP: &str = Dropout::NAME;
     if !(0.0..1.0).contains(&p) {
         return Err(Error::invalid(
@@ -122,8 +127,9 @@ fn prepare(x: &Tensor, p: f64, generator: &Generator, dst: Option<&Tensor>) -> R
     if p == 0.0 {
         return Ok(None);
     }
-    let offset = generator.reserve(x.numel() as u64);
-    Ok(Some(Dropout { p, offset, keeps_mask: is_grad_enabled() && x.requires_grad() }))
+    let reserved = generator.reserve(x.numel() as u64);
+    let keeps_mask = is_grad_enabled() && x.requires_grad();
+    Ok(Some((Dropout { p, offset: reserved.first, keeps_mask }, reserved)))
 }
 
 impl Tensor {
@@ -147,7 +153,7 @@ impl Tensor {
     /// ```
     pub fn dropout(&self, p: f64, generator: &Generator) -> Result<Tensor> {
         match prepare(self, p, generator, None)? {
-            Some(op) => apply(op, &[self, generator.state_tensor()]),
+            Some((op, _reserved)) => apply(op, &[self, generator.state_tensor()]),
             None => Ok(self.clone()),
         }
     }
@@ -155,7 +161,7 @@ impl Tensor {
     /// [`Tensor::dropout`] into the memory of `dst` (which may be this tensor).
     pub fn dropout_into(&self, p: f64, generator: &Generator, dst: &Tensor) -> Result<()> {
         match prepare(self, p, generator, Some(dst))? {
-            Some(op) => apply_into(op, &[self, generator.state_tensor()], dst),
+            Some((op, _reserved)) => apply_into(op, &[self, generator.state_tensor()], dst),
             None => dst.copy_from(self),
         }
     }

@@ -14,7 +14,7 @@ use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
 
 /// One value everywhere.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Fill {
     value: f64,
     spec: Spec,
@@ -47,7 +47,7 @@ impl Op for Fill {
 }
 
 /// `start + i * step`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Arange {
     pub(crate) start: f64,
     pub(crate) step: f64,

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::tensor::{Shape, Tensor};
 
 /// Adds windows `[..., count, ..., size]` into a tensor of `shape`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fold {
     pub(crate) shape: Shape,
     pub(crate) axis: usize,

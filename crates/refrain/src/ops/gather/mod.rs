@@ -13,19 +13,19 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor, resolve_axis};
 
 /// `out[.., i, ..] = x[.., index[.., i, ..], ..]`, of operands `x`, `index`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Gather {
     axis: usize,
 }
 
 /// `x` with `x[.., index[.., i, ..], ..] += source[.., i, ..]`, of operands `x`, `index`, `source`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct ScatterAdd {
     axis: usize,
 }
 
 /// The adjoint of `Gather`: `dy` added to picked places of zeros of `shape`, of operands `dy`, `index`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct GatherBackward {
     axis: usize,
     shape: Shape,

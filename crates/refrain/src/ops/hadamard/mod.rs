@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 
 /// Each row times the Sylvester matrix over the square root of its size. Symmetric and orthonormal, so
 /// its own inverse and its own adjoint.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Hadamard;
 
 impl Op for Hadamard {

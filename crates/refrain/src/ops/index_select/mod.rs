@@ -14,14 +14,14 @@ use crate::tensor::{Shape, Tensor, resolve_axis};
 
 /// `out[o.., i.., j..] = x[o.., index[i..], j..]`, of operands `x`, `index`: the index's axes take the
 /// place of `axis`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct IndexSelect {
     name: &'static str,
     axis: usize,
 }
 
 /// The adjoint: slices of `dy` added to picked places of zeros of `shape`, of operands `dy`, `index`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct IndexAdd {
     axis: usize,
     shape: Shape,

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::tensor::{Tensor, resolve_axis};
 
 /// Results: y, and the norm of each vector.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct L2Normalize {
     extent: Extent,
     eps: f64,
@@ -56,7 +56,7 @@ impl Op for L2Normalize {
 }
 
 /// Of y, dy and the norms: `dx = (dy - y sum(y dy)) / norm`; below eps `dx = dy / eps`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct L2NormalizeBackward(L2Normalize);
 
 impl Op for L2NormalizeBackward {

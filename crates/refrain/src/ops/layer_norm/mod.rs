@@ -14,7 +14,7 @@ use crate::tensor::{DType, Tensor};
 
 /// Operands: x, weight, and bias if centred. Results: y, 1/std (or 1/rms) of each row, and the mean of
 /// each row if centred.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct LayerNorm {
     centred: bool,
     eps: f64,
@@ -102,7 +102,7 @@ impl Op for LayerNorm {
 }
 
 /// Operands: x, weight, dy, 1/std, and the mean if centred. Results: dx, dweight, and dbias if centred.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct LayerNormBackward {
     centred: bool,
 }

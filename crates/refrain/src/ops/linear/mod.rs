@@ -141,7 +141,7 @@ impl Op for Linear {
 }
 
 /// `dx = dy w`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct InputGradient {
     precision: Precision,
 }
@@ -171,7 +171,7 @@ impl Op for InputGradient {
 }
 
 /// `dw = dy^T x`, and `db` the sums of `dy` over its rows.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct WeightGradient {
     bias: bool,
     precision: Precision,

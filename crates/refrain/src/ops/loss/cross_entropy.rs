@@ -16,7 +16,7 @@ use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::{DType, Tensor};
 
 /// Operands: logits and ids. Results: the loss, and the logarithm of the sum of exponentials of each row.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct CrossEntropy {
     smoothing: f64,
 }
@@ -72,7 +72,7 @@ impl Op for CrossEntropy {
 }
 
 /// Of logits, ids, logarithms of sums and dy: `dy / rows * (softmax(logits) - target)`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct CrossEntropyBackward(CrossEntropy);
 
 impl Op for CrossEntropyBackward {

@@ -18,7 +18,7 @@ use crate::ops::rows::map;
 use crate::tensor::Tensor;
 
 /// A function of `e = prediction - target`, of which the loss is the mean.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Pointwise {
     /// `e^2`
     Mse,
@@ -96,7 +96,7 @@ impl Op for Pointwise {
 }
 
 /// Of prediction, target and dy: `scale * dy * f'(e)`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct PointwiseBackward {
     loss: Pointwise,
     scale: f64,

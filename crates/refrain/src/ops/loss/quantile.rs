@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 type Levels = SmallVec<[f64; 9]>;
 
 /// The mean of `max(q e, (q - 1) e)` with `e = target - prediction`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct QuantileLoss {
     levels: Levels,
 }
@@ -77,7 +77,7 @@ impl Op for QuantileLoss {
 }
 
 /// The gradient of the prediction (`by` 0) or of the target, of prediction, target and dy.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct QuantileLossBackward {
     levels: Levels,
     by: usize,

@@ -21,7 +21,7 @@ use crate::precision::{Precision, precision};
 use crate::tensor::{Dims, Layout, Shape, Tensor};
 
 /// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Matmul {
     precision: Precision,
 }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::tensor::{DType, Tensor};
 
 /// `[.., classes]` of operand ids `[..]`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct OneHot {
     classes: usize,
     dtype: DType,

@@ -51,7 +51,7 @@ pub struct AdamWBuffers<'a> {
     pub segments: &'a SegmentTable,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct AdamW {
     options: AdamWOptions,
 }

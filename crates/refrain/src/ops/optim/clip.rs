@@ -17,7 +17,7 @@ const TASK: usize = 1 << 14;
 /// Independent sums side by side, for vector registers.
 const LANES: usize = 16;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct ClipCoefficient {
     max_norm: f64,
 }

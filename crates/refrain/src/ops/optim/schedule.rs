@@ -157,7 +157,7 @@ impl Schedule {
 
 const OP: &str = "learning_rate";
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct LearningRate(Schedule);
 
 /// The learning rate of `schedule` after as many steps as the counter on the device says: f64 `[1]` from

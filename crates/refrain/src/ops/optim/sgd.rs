@@ -42,7 +42,7 @@ pub struct SgdBuffers<'a> {
     pub segments: &'a SegmentTable,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Sgd {
     options: SgdOptions,
     /// How many flat buffers there are: 2, or 3 with momentum.

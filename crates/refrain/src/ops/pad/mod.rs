@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// The operand with a margin before and after it along each axis.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Pad {
     padding: SmallVec<[(usize, usize); 6]>,
     value: f64,

@@ -10,8 +10,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Op, Spec, Specs, apply, apply_into};
+use crate::autograd::no_grad;
 use crate::device::{CudaArgs, Device, HostArgs};
 use crate::error::Result;
+use crate::record;
 use crate::tensor::{DType, Shape, Tensor};
 
 /// A source of random numbers on a device: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as
@@ -94,13 +96,14 @@ impl Generator {
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
     pub fn uniform(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        let op = self.sample(Distribution::Uniform, Spec::new(shape, dtype))?;
+        let (op, _reserved) = self.sample(Distribution::Uniform, Spec::new(shape, dtype))?;
         apply(op, &[&self.0.state])
     }
 
     /// [`Generator::uniform`] into the memory of `dst`: the numbers that a new tensor would hold.
     pub fn uniform_into(&self, dst: &Tensor) -> Result<()> {
-        apply_into(self.sample(Distribution::Uniform, Spec::like(dst))?, &[&self.0.state], dst)
+        let (op, _reserved) = self.sample(Distribution::Uniform, Spec::like(dst))?;
+        apply_into(op, &[&self.0.state], dst)
     }
 
     /// Numbers of the normal distribution with mean 0 and variance 1 (Box and Muller, "A note on the
@@ -112,19 +115,20 @@ impl Generator {
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
     pub fn normal(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        let op = self.sample(Distribution::Normal, Spec::new(shape, dtype))?;
+        let (op, _reserved) = self.sample(Distribution::Normal, Spec::new(shape, dtype))?;
         apply(op, &[&self.0.state])
     }
 
     /// [`Generator::normal`] into the memory of `dst`: the numbers that a new tensor would hold.
     pub fn normal_into(&self, dst: &Tensor) -> Result<()> {
-        apply_into(self.sample(Distribution::Normal, Spec::like(dst))?, &[&self.0.state], dst)
+        let (op, _reserved) = self.sample(Distribution::Normal, Spec::like(dst))?;
+        apply_into(op, &[&self.0.state], dst)
     }
 
-    fn sample(&self, distribution: Distribution, spec: Spec) -> Result<Sample> {
+    fn sample(&self, distribution: Distribution, spec: Spec) -> Result<(Sample, Reserved<'_>)> {
         let op = Sample { distribution, spec, offset: 0 };
-        let words = op.checked_words(self.device())?;
-        Ok(Sample { offset: self.reserve(words), ..op })
+        let reserved = self.reserve(op.checked_words(self.device())?);
+        Ok((Sample { offset: reserved.first, ..op }, reserved))
     }
 
     /// The seed and the base that launches read.
@@ -132,17 +136,50 @@ impl Generator {
         &self.0.state
     }
 
-    /// Reserves blocks for `words` words; returns the first one's distance from the base.
-    pub(crate) fn reserve(&self, words: u64) -> u64 {
+    /// Whether both are handles to one generator.
+    pub(crate) fn is_same(&self, other: &Generator) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Reserves blocks for `words` words of the launch that follows.
+    pub(crate) fn reserve(&self, words: u64) -> Reserved<'_> {
+        let blocks = words.div_ceil(philox::WORDS as u64);
+        if let Some(first) = record::reserve(self, blocks) {
+            return Reserved { first, _until_launched: None };
+        }
         let mut next = self.offset();
         let first = *next;
-        *next = first.wrapping_add(words.div_ceil(philox::WORDS as u64));
-        first
+        *next = first.wrapping_add(blocks);
+        Reserved { first, _until_launched: Some(next) }
+    }
+
+    /// Moves the base by some blocks.
+    pub(crate) fn advance(&self, blocks: u64) -> Result<()> {
+        no_grad(|| self.0.state.narrow(0, 1, 1)?.add_scalar_assign(blocks as f64))
+    }
+
+    /// Moves the base to the position and keeps others from drawing for as long as the result lives: the replay of
+    /// a step counts from the base.
+    pub(crate) fn settle(&self) -> Result<impl Drop + use<'_>> {
+        let mut offset = self.offset();
+        if *offset > 0 {
+            self.advance(*offset)?;
+            *offset = 0;
+        }
+        Ok(offset)
     }
 
     fn offset(&self) -> MutexGuard<'_, u64> {
         self.0.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A part of a generator's sequence, for the launch that follows.
+pub(crate) struct Reserved<'a> {
+    /// The first block's distance from the base.
+    pub(crate) first: u64,
+    /// The base stays where it is until the launch was asked for.
+    _until_launched: Option<MutexGuard<'a, u64>>,
 }
 
 impl fmt::Debug for Generator {
@@ -160,7 +197,7 @@ enum Distribution {
 /// Numbers of a distribution, of operand `[seed, base]`. Element `i` of the result, row-major, is made
 /// of word `i` (words `2 i` and `2 i + 1` in f64) after the launch's first block; normal numbers come
 /// in pairs.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Sample {
     distribution: Distribution,
     spec: Spec,

@@ -112,7 +112,7 @@ fn a_moved_base_gives_what_later_launches_would_get() {
     let second = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
     assert_ne!(first, second);
     // What a replay does: the base on the device moves, the launch keeps its offset.
-    let op = b.sample(super::Distribution::Uniform, super::Spec::new(8, DType::F32)).unwrap();
+    let (op, _reserved) = b.sample(super::Distribution::Uniform, super::Spec::new(8, DType::F32)).unwrap();
     let run = || super::apply(op.clone(), &[b.state_tensor()]).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(run(), first);
     b.state_tensor().narrow(0, 1, 1).unwrap().add_scalar_assign(2.0).unwrap();

@@ -12,13 +12,13 @@ use crate::ops::{Needs, Op, Spec, Specs};
 use crate::tensor::Tensor;
 
 /// Of x, mean and dy, both broadcast: `scale * dy * (x - mean)`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct VarBackward {
     pub(super) scale: f64,
 }
 
 /// Of x, the extreme and a share of its gradient, both broadcast: the share where x is the extreme.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ExtremeBackward;
 
 impl FloatTile for VarBackward {
@@ -85,7 +85,7 @@ elementwise_op!(VarBackward, "var_backward", "VARIANCE", |op| std::slice::from_r
 elementwise_op!(ExtremeBackward, "extreme_backward", "EXTREME", |_| &[]);
 
 /// Of x, its extremes and their gradient dy: dy by the number of elements that are the extreme.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct TieShare {
     pub(super) extent: Extent,
 }

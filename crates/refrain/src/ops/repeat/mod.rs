@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{Dims, Shape, Tensor};
 
 /// The operand `repeats[i]` times along each of its axes.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Repeat {
     repeats: Dims,
 }

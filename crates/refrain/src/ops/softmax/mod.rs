@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::tensor::{Tensor, resolve_axis};
 
 /// `e^x / sum(e^x)`, or its logarithm.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Softmax {
     log: bool,
     extent: Extent,
@@ -57,7 +57,7 @@ impl Op for Softmax {
 }
 
 /// Of y and dy: `dx = y (dy - sum(y dy))`, or `dx = dy - e^y sum(dy)` for the logarithm.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct SoftmaxBackward(Softmax);
 
 impl Op for SoftmaxBackward {

@@ -151,7 +151,7 @@ impl Op for Unary {
 }
 
 /// `dy * f'`, with `f'` computed from the saved operand or result.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct UnaryBackward(pub(crate) Unary);
 
 impl Op for UnaryBackward {

@@ -16,11 +16,11 @@ use crate::tensor::{DType, Shape, Tensor};
 const NAME: &str = "where_cond";
 
 /// `a` where the condition is other than 0, else `b`; of operands condition, `a`, `b` of one shape.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Where;
 
 /// The gradient where the condition is (or is not) other than 0, else 0; of operands condition, `dy`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct WhereBackward {
     chosen: bool,
 }

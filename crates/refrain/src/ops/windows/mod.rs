@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 /// `[B, C, length]` windows of operands series `[T, C]` and starts `[B]`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Windows {
     length: usize,
 }
@@ -71,7 +71,7 @@ impl Op for Windows {
 }
 
 /// The adjoint: windows added back to where they were cut, in their order, into zeros `[time, C]`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct AddWindows {
     time: usize,
 }

@@ -1,0 +1,43 @@
+//! Launches whose results nobody reads.
+
+use super::recorded::{Place, Recorded};
+use crate::device::Mode;
+
+/// The launches that matter, in order: those that write something that was there before the step, an output, or
+/// something that a launch that matters reads later.
+pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
+    let mut needed = vec![false; recorded.temporaries.len()];
+    for output in &recorded.outputs {
+        if let Place::Temporary(t) = output.place {
+            needed[t] = true;
+        }
+    }
+    let mut live = Vec::new();
+    for (i, launch) in recorded.launches.iter().enumerate().rev() {
+        let matters = launch.writes.iter().any(|(w, _)| match w.place {
+            Place::External(_) => w.bytes() > 0,
+            Place::Temporary(t) => needed[t],
+        });
+        if !matters {
+            continue;
+        }
+        live.push(i);
+        for (write, mode) in &launch.writes {
+            if let Place::Temporary(t) = write.place {
+                // Whoever wrote all of it before has written in vain, unless this reads it.
+                let replaced = *mode == Mode::Replace
+                    && write.layout.is_contiguous()
+                    && write.byte_range().len() == recorded.temporaries[t].bytes;
+                needed[t] &= !replaced;
+                needed[t] |= *mode == Mode::Accumulate;
+            }
+        }
+        for read in &launch.reads {
+            if let Place::Temporary(t) = read.place {
+                needed[t] = true;
+            }
+        }
+    }
+    live.reverse();
+    live
+}

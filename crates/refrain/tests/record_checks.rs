@@ -1,0 +1,544 @@
+//! What a recorded step refuses, finds and survives.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use common::devices;
+use refrain::{DType, Device, Error, Generator, Result, Step, Tensor, no_grad};
+
+fn vector(values: &[f32], device: &Device) -> Tensor {
+    Tensor::from_slice(values, [values.len()], device).unwrap()
+}
+
+/// The message of a call that must fail.
+fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
+    match step.call(inputs) {
+        Ok(_) => panic!("the call went through"),
+        Err(e) => e,
+    }
+}
+
+/// The device computes and the same step can't be called by mistake.
+fn assert_usable(device: &Device) {
+    let x = vector(&[1.0, 2.0], device);
+    assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
+    let mut step = Step::new(device, |x| Ok(vec![x[0].mul_scalar(3.0)?]));
+    assert_eq!(step.call(&[x]).unwrap().to_vec::<f32>(0).unwrap(), [3.0, 6.0]);
+}
+
+type Closure<'a> = Box<dyn Fn(&[Tensor]) -> Result<Tensor> + 'a>;
+
+#[test]
+fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
+    for device in devices() {
+        let outside = vector(&[1.0, 2.0], &device);
+        let generator = Generator::new(&device, 1).unwrap();
+        let inner = |x: &Tensor| -> Result<()> {
+            let mut step = Step::new(&device, |x| Ok(vec![x[0].clone()]));
+            step.call(&[x.clone()]).map(|_| ())
+        };
+        let cases: Vec<(&str, Closure<'_>)> = vec![
+            ("to_vec", Box::new(|x| x[0].to_vec::<f32>().map(|_| x[0].clone()))),
+            ("to_scalar", Box::new(|x| x[0].sum(())?.to_scalar::<f32>().map(|_| x[0].clone()))),
+            ("read_into", Box::new(|x| x[0].read_into(&mut [0.0f32; 2]).map(|_| x[0].clone()))),
+            ("write_from", Box::new(|x| x[0].zeros_like()?.write_from(&[1.0f32, 1.0]).map(|_| x[0].clone()))),
+            ("write_from", Box::new(|x| outside.write_from(&[1.0f32, 1.0]).map(|_| x[0].clone()))),
+            ("write_from", Box::new(|_| Tensor::from_slice(&[1.0f32], 1, &device))),
+            ("synchronize", Box::new(|x| device.synchronize().map(|_| x[0].clone()))),
+            ("step", Box::new(|x| inner(&x[0]).map(|_| x[0].clone()))),
+            ("read_into", Box::new(|x| generator.state().map(|_| x[0].clone()))),
+            ("write_from", Box::new(|x| generator.set_state(1, 0).map(|_| x[0].clone()))),
+        ];
+        for (name, closure) in cases {
+            let mut step = Step::new(&device, |x| Ok(vec![closure(x)?]));
+            let error = failure(&mut step, &[outside.clone()]);
+            assert!(matches!(&error, Error::NotRecordable { op, .. } if *op == name), "{name}: {error}");
+            assert!(error.to_string().starts_with(&format!("{name} can't be part of")), "{error}");
+            assert_eq!(outside.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+            assert_eq!(generator.state().unwrap(), (1, 0));
+            assert_usable(&device);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_that_the_closure_ignores_counts() {
+    for device in devices() {
+        let x = vector(&[1.0], &device);
+        let mut step = Step::new(&device, |x| {
+            let rate = x[0].to_scalar::<f32>().unwrap_or(0.5);
+            Ok(vec![x[0].mul_scalar(rate.into())?])
+        });
+        let error = failure(&mut step, &[x.clone()]);
+        assert!(matches!(error, Error::NotRecordable { op: "to_scalar", .. }), "{error}");
+        // Also when only a step was made, and never called.
+        let mut step = Step::new(&device, |x| {
+            drop(Step::new(&device, |x| Ok(x.to_vec())));
+            Ok(x.to_vec())
+        });
+        let error = failure(&mut step, &[x]);
+        assert!(matches!(error, Error::NotRecordable { op: "step", .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_learning_rate_on_the_host_is_found() {
+    for device in devices() {
+        let rate = Cell::new(0.5);
+        let weight = vector(&[1.0, 2.0], &device);
+        let mut step = Step::new(&device, |x| {
+            weight.sub_into(&x[0].mul_scalar(rate.get())?, &weight)?;
+            Ok(vec![])
+        });
+        step.call(&[vector(&[1.0, 1.0], &device)]).unwrap();
+        step.check().unwrap();
+        rate.set(0.25);
+        let error = step.finish().unwrap_err();
+        assert!(matches!(error, Error::RecordingChanged { launch: 0, op: "mul", .. }), "{error}");
+        let message = error.to_string();
+        for part in ["launch 0 (mul)", "0.5", "0.25", "in a tensor on the device"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_usable(&device);
+    }
+}
+
+#[test]
+fn a_counter_on_the_host_is_found_at_the_first_call() {
+    for device in devices() {
+        let count = Cell::new(0);
+        let weight = vector(&[1.0], &device);
+        let mut step = Step::new(&device, |_| {
+            count.set(count.get() + 1);
+            weight.add_scalar_assign(f64::from(count.get()))?;
+            Ok(vec![])
+        });
+        let error = failure(&mut step, &[]);
+        assert!(matches!(error, Error::RecordingChanged { launch: 0, .. }), "{error}");
+        assert_eq!(weight.to_vec::<f32>().unwrap(), [1.0], "nothing has run");
+    }
+}
+
+#[test]
+fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
+    for device in devices() {
+        let late = Cell::new(false);
+        let mask = RefCell::new(vector(&[1.0, 0.0], &device));
+        let x = vector(&[1.0, 2.0], &device);
+
+        let mut branch = Step::new(&device, |x| {
+            let y = x[0].exp()?;
+            Ok(vec![if late.get() { y.relu()? } else { y }])
+        });
+        branch.call(&[x.clone()]).unwrap();
+        let mut other = Step::new(&device, |x| Ok(vec![x[0].mul(&mask.borrow())?]));
+        other.call(&[x.clone()]).unwrap();
+        let mut returns = Step::new(&device, |x| {
+            Ok(if late.get() { vec![x[0].exp()?] } else { vec![x[0].exp()?, x[0].clone()] })
+        });
+        returns.call(&[x.clone()]).unwrap();
+        let mut shape = Step::new(&device, |x| Ok(vec![x[0].narrow(0, late.get() as usize, 1)?.exp()?]));
+        shape.call(&[x]).unwrap();
+
+        late.set(true);
+        *mask.borrow_mut() = vector(&[0.0, 1.0], &device);
+        for (step, what) in [
+            (branch, "the step had 1 launches and has now 2"),
+            (other, "made anew"),
+            (returns, "the step returned 2 tensors and now 1"),
+            (shape, "another part of its memory"),
+        ] {
+            let error = step.finish().unwrap_err();
+            assert!(matches!(error, Error::RecordingChanged { .. }), "{error}");
+            assert!(error.to_string().contains(what), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_change_that_comes_late_is_found_by_a_later_call() {
+    for device in devices() {
+        let scale = Cell::new(1.0);
+        let x = vector(&[1.0, 2.0], &device);
+        let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(scale.get())?]));
+        for _ in 0..100 {
+            step.call(&[x.clone()]).unwrap();
+        }
+        scale.set(2.0);
+        let begin = Instant::now();
+        let error = loop {
+            if let Err(error) = step.call(&[x.clone()]) {
+                break error;
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "not found after {} checks",
+                step.recordings()
+            );
+        };
+        assert!(matches!(error, Error::RecordingChanged { .. }), "{error}");
+    }
+}
+
+#[test]
+fn the_closure_is_called_while_recording_and_never_else() {
+    let device = Device::cpu();
+    let x = vector(&[1.0, 2.0], &device);
+    let calls = Cell::new(0u64);
+    let mut step = Step::new(&device, |x| {
+        calls.set(calls.get() + 1);
+        Ok(vec![x[0].mul_scalar(2.0)?])
+    });
+    let begin = Instant::now();
+    for _ in 0..2000 {
+        step.call(&[x.clone()]).unwrap();
+    }
+    assert_eq!(calls.get(), step.recordings());
+    assert!((2..1000).contains(&calls.get()), "{} recordings for 2000 calls", calls.get());
+    assert!(step.checking_time() < begin.elapsed() / 2);
+}
+
+#[test]
+fn a_tensor_that_outlives_the_recording_is_named() {
+    for device in devices() {
+        let cache: RefCell<Option<Tensor>> = RefCell::default();
+        let x = vector(&[1.0, 2.0], &device);
+        let mut step = Step::new(&device, |x| {
+            let y = x[0].exp()?;
+            cache.borrow_mut().get_or_insert(y.clone());
+            Ok(vec![y.sum(())?])
+        });
+        let error = failure(&mut step, &[x.clone()]);
+        assert!(matches!(&error, Error::Escaped { op: "exp", tensor, .. } if tensor == "f32 [2]"), "{error}");
+        // What escaped has no memory: every use of it says so.
+        let escaped = cache.borrow().clone().unwrap();
+        for error in [
+            escaped.to_vec::<f32>().unwrap_err(),
+            escaped.write_from(&[1.0f32, 2.0]).unwrap_err(),
+            escaped.relu().unwrap_err(),
+            x.add_into(&x, &escaped).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
+        }
+        let error = failure(&mut Step::new(&device, |_| Ok(vec![escaped.relu()?])), &[]);
+        assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
+        let error = failure(&mut Step::new(&device, |_| Ok(vec![escaped.clone()])), &[]);
+        assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
+        assert_usable(&device);
+        // As an output it is welcome.
+        cache.take();
+        let mut step = Step::new(&device, |x| Ok(vec![x[0].exp()?]));
+        step.call(&[x]).unwrap();
+    }
+}
+
+#[test]
+fn a_gradient_made_lazily_is_an_escape_and_one_eager_run_cures_it() {
+    for device in devices() {
+        let w = common::leaf(&[1.0, 2.0], &device);
+        let train = |x: &Tensor| -> Result<Tensor> {
+            let loss = w.mul(x)?.sum(())?;
+            loss.backward()?;
+            Ok(loss)
+        };
+        let x = vector(&[3.0, 5.0], &device);
+        let mut step = Step::new(&device, |x| Ok(vec![train(&x[0])?]));
+        let error = failure(&mut step, &[x.clone()]);
+        assert!(matches!(error, Error::Escaped { .. }), "{error}");
+        assert!(error.to_string().contains("gradients before the step"), "{error}");
+        train(&x).unwrap();
+        assert_eq!(w.grad().unwrap().to_vec::<f32>().unwrap(), [3.0, 5.0]);
+        step.call(&[x]).unwrap();
+        assert_eq!(w.grad().unwrap().to_vec::<f32>().unwrap(), [6.0, 10.0]);
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_tape_that_was_not_walked_back_is_no_escape() {
+    for device in devices() {
+        let w = common::leaf(&[1.0, 2.0], &device);
+        let mut step = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?.exp()?.square()?]));
+        let y = step.call(&[vector(&[0.0, 0.0], &device)]).unwrap().to_vec::<f32>(0).unwrap();
+        assert_eq!(y, [1.0, 1.0]);
+    }
+}
+
+#[test]
+fn a_panic_in_the_closure_ends_the_recording() {
+    for device in devices() {
+        let fine = Cell::new(false);
+        let x = vector(&[1.0, 2.0], &device);
+        let mut step = Step::new(&device, |x| {
+            let y = x[0].exp()?;
+            assert!(fine.get(), "on purpose");
+            Ok(vec![y])
+        });
+        let call = AssertUnwindSafe(|| step.call(&[x.clone()]).map(|_| ()));
+        assert!(catch_unwind(call).is_err());
+        assert_usable(&device);
+        fine.set(true);
+        assert_eq!(step.call(&[x]).unwrap().to_vec::<f32>(0).unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn an_error_of_the_closure_comes_through() {
+    for device in devices() {
+        let mut step = Step::new(&device, |_| Err("no more data".into()));
+        let error = failure(&mut step, &[]);
+        assert_eq!(error.to_string(), "the closure of a step failed: no more data");
+        let mut step = Step::new(&device, |x| Ok(vec![x[0].add(&x[1])?]));
+        let error = failure(&mut step, &[vector(&[1.0, 2.0], &device), vector(&[1.0, 2.0, 3.0], &device)]);
+        assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+        assert_usable(&device);
+    }
+}
+
+#[test]
+fn values_written_between_replays_are_used_and_two_steps_share_parameters() {
+    for device in devices() {
+        let w = vector(&[1.0, 2.0], &device);
+        let mut train = Step::new(&device, |x| {
+            w.add_into(&x[0], &w)?;
+            Ok(vec![])
+        });
+        let mut evaluate = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?.sum(())?, w.clone()]));
+        let one = vector(&[1.0, 1.0], &device);
+        let mut value = |one: &Tensor| evaluate.call(&[one.clone()]).unwrap().to_scalar::<f32>(0).unwrap();
+        assert_eq!(value(&one), 3.0);
+        train.call(&[one.clone()]).unwrap();
+        assert_eq!(value(&one), 5.0);
+        w.write_from(&[10.0f32, 20.0]).unwrap();
+        assert_eq!(value(&one), 30.0);
+        train.call(&[one.clone()]).unwrap();
+        assert_eq!(w.to_vec::<f32>().unwrap(), [11.0, 21.0]);
+        assert_eq!(evaluate.call(&[one]).unwrap().to_vec::<f32>(1).unwrap(), [11.0, 21.0]);
+        train.finish().unwrap();
+        evaluate.finish().unwrap();
+    }
+}
+
+#[test]
+fn a_step_keeps_alive_what_it_uses() {
+    for device in devices() {
+        let x = vector(&[1.0, 2.0], &device);
+        let w = vector(&[3.0, 4.0], &device);
+        let mut step = {
+            let w = w.clone();
+            Step::new(&device, move |x| Ok(vec![w.mul(&x[0])?]))
+        };
+        drop(w);
+        let mut last = Vec::new();
+        for _ in 0..3 {
+            last = step.call(&[x.clone()]).unwrap().to_vec::<f32>(0).unwrap();
+            // Takes up memory that was given back.
+            let _other = vector(&[7.0, 7.0], &device);
+        }
+        assert_eq!(last, [3.0, 8.0]);
+        let copy = step.call(&[x]).unwrap().copy(0).unwrap();
+        drop(step);
+        assert_eq!(copy.to_vec::<f32>().unwrap(), [3.0, 8.0]);
+    }
+}
+
+#[test]
+fn outputs_are_copied_out_and_inputs_copied_in() {
+    for device in devices() {
+        let x = vector(&[1.0, 2.0, 3.0], &device);
+        let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(2.0)?, x[0].narrow(0, 1, 2)?]));
+        let first = step.call(&[x.clone()]).unwrap().copy(0).unwrap();
+        x.fill(5.0).unwrap();
+        let outputs = step.call(&[x.clone()]).unwrap();
+        assert_eq!((outputs.len(), outputs.shape(1).unwrap().dims()), (2, &[2][..]));
+        assert_eq!(outputs.dtype(0).unwrap(), DType::F32);
+        assert_eq!(outputs.to_vec::<f32>(1).unwrap(), [5.0, 5.0]);
+        let mut values = [0.0f32; 3];
+        outputs.read_into(0, &mut values).unwrap();
+        assert_eq!(values, [10.0; 3]);
+        let into = x.zeros_like().unwrap();
+        outputs.copy_into(0, &into).unwrap();
+        outputs.to_device(0, &device).unwrap().fill(0.0).unwrap();
+        assert_eq!(outputs.to_vec::<f32>(0).unwrap(), [10.0; 3]);
+        let error = outputs.to_vec::<f32>(2).unwrap_err().to_string();
+        assert!(error.contains("no output 2; the closure returned 2"), "{error}");
+        assert_eq!(first.to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0]);
+        assert_eq!(into.to_vec::<f32>().unwrap(), [10.0; 3]);
+
+        let mut step = Step::new(&device, |x| {
+            x[0].fill(0.0)?;
+            Ok(vec![])
+        });
+        let error = failure(&mut step, &[x.clone()]);
+        assert!(matches!(error, Error::NotRecordable { op: "fill", .. }), "{error}");
+        assert_eq!(x.to_vec::<f32>().unwrap(), [5.0; 3]);
+    }
+}
+
+#[test]
+fn programs_are_kept_by_shape_and_grad_mode_and_the_oldest_goes() {
+    for device in devices() {
+        let w = common::leaf(&[1.0], &device);
+        let mut step = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?])).keep(2);
+        let x = |n: usize| vector(&vec![1.0; n], &device);
+        for n in [1, 2, 1, 2, 1] {
+            step.call(&[x(n)]).unwrap();
+        }
+        assert_eq!((step.programs(), step.evictions()), (2, 0));
+        step.call(&[x(3)]).unwrap();
+        assert_eq!((step.programs(), step.evictions()), (2, 1));
+        step.call(&[x(1)]).unwrap();
+        assert_eq!(step.evictions(), 1, "the one used last stays");
+        no_grad(|| step.call(&[x(1)]).map(|_| ())).unwrap();
+        assert_eq!(step.evictions(), 2, "without gradients it is another program");
+        step.call(&[x(1).to_dtype(DType::F32).unwrap()]).unwrap();
+        assert_eq!(step.evictions(), 2);
+    }
+}
+
+#[test]
+fn replays_draw_the_numbers_that_eager_code_draws() {
+    for device in devices() {
+        let (eager, recorded) = (Generator::new(&device, 9).unwrap(), Generator::new(&device, 9).unwrap());
+        let draw = |g: &Generator| -> Result<Tensor> {
+            let a = g.normal([5], DType::F32)?;
+            a.add(&g.uniform([5], DType::F32)?)
+        };
+        let mut step = Step::new(&device, |_| Ok(vec![draw(&recorded)?]));
+        let mut other = Step::new(&device, |_| Ok(vec![recorded.uniform([3], DType::F32)?]));
+        for i in 0..6 {
+            let expected = draw(&eager).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(step.call(&[]).unwrap().to_vec::<f32>(0).unwrap(), expected, "replay {i}");
+            assert_eq!(eager.state().unwrap(), recorded.state().unwrap());
+            // In between, eager code and another step draw from it.
+            let expected = eager.normal([7], DType::F32).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(recorded.normal([7], DType::F32).unwrap().to_vec::<f32>().unwrap(), expected);
+            let expected = eager.uniform([3], DType::F32).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(other.call(&[]).unwrap().to_vec::<f32>(0).unwrap(), expected);
+            if i == 3 {
+                recorded.set_state(77, 5).unwrap();
+                eager.set_state(77, 5).unwrap();
+            }
+        }
+        step.finish().unwrap();
+        other.finish().unwrap();
+    }
+}
+
+#[test]
+fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
+    for device in devices() {
+        let w = common::leaf(&[1.0, 2.0], &device);
+        w.set_grad(&w.detach().zeros_like().unwrap()).unwrap();
+        let mut step = Step::new(&device, |x| {
+            let y = w.mul(&x[0])?.exp()?;
+            let loss = y.sum(())?;
+            no_grad(|| y.fill(0.0))?;
+            loss.backward()?;
+            Ok(vec![])
+        });
+        let x = vector(&[1.0, 1.0], &device);
+        let error = failure(&mut step, &[x.clone()]);
+        assert!(matches!(error, Error::SavedValueOverwritten { op: "exp", by: "fill", .. }), "{error}");
+
+        // The eager tape sees what a replay writes, and not what is only recorded.
+        let v = vector(&[1.0, 2.0], &device);
+        let loss = w.mul(&v).unwrap().sum(()).unwrap();
+        let mut step = Step::new(&device, |x| {
+            v.copy_from(&x[0])?;
+            Ok(vec![])
+        });
+        step.call(&[x.clone()]).unwrap();
+        let error = loss.backward().unwrap_err();
+        assert!(matches!(error, Error::SavedValueOverwritten { op: "mul", by: "copy_from", .. }), "{error}");
+        let loss = w.mul(&v).unwrap().sum(()).unwrap();
+        step.check().unwrap();
+        loss.backward().unwrap();
+    }
+}
+
+#[test]
+fn threads_are_told_apart() {
+    for device in devices() {
+        let x = vector(&[1.0, 2.0], &device);
+        // A tensor of the recording on another thread.
+        let mut step = Step::new(&device, |x| {
+            let y = x[0].exp()?;
+            std::thread::scope(|s| s.spawn(|| y.relu().map(|_| ())).join().unwrap())?;
+            Ok(vec![y])
+        });
+        let error = failure(&mut step, &[x.clone()]);
+        assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
+
+        // Eager work elsewhere, during recordings and replays.
+        let mut step = Step::new(&device, |x| {
+            std::thread::scope(|s| s.spawn(|| assert_usable(&device)).join().unwrap());
+            Ok(vec![x[0].exp()?])
+        });
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert_eq!(x.sum(()).unwrap().to_scalar::<f32>().unwrap(), 3.0);
+                }
+            });
+            for _ in 0..100 {
+                step.call(&[x.clone()]).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+
+        // In a worker of a pool.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let (device, x) = (&device, &x);
+        let error = pool.install(move || {
+            let mut step = Step::new(device, |x| Ok(vec![x[0].exp()?]));
+            step.call(&[x.clone()]).map(|_| ()).unwrap_err()
+        });
+        assert!(matches!(error, Error::NotRecordable { .. }), "{error}");
+        assert!(error.to_string().contains("worker of a thread pool"), "{error}");
+    }
+}
+
+#[test]
+fn a_program_can_be_looked_at() {
+    let device = Device::cpu();
+    let mut step = Step::new(&device, |x| {
+        let y = x[0].exp()?;
+        let _unused = y.relu()?.square()?;
+        Ok(vec![y.mul(&x[0])?.sum(())?])
+    });
+    assert!(step.program().is_none());
+    step.call(&[vector(&[1.0; 1000], &device)]).unwrap();
+    let program = step.program().unwrap();
+    assert_eq!((program.launch_count(), program.dead_launches()), (3, 2), "{program}");
+    assert_eq!(program.longest_chain(), 3);
+    assert_eq!(program.temporaries(), 3);
+    let table = program.to_string();
+    assert!(table.contains("exp") && table.contains("f32 [1000]") && !table.contains("relu"), "{table}");
+    let dot = program.to_dot();
+    assert!(dot.starts_with("digraph") && dot.contains("n0 -> n1;") && dot.contains("n1 -> n2;"), "{dot}");
+    let svg = program.memory_svg();
+    assert_eq!(svg.matches("<title>").count(), 3, "{svg}");
+}
+
+#[test]
+fn a_step_repeats_with_a_cursor_on_the_device() {
+    for device in devices() {
+        let series = Tensor::arange(0.0, 300.0, 1.0, DType::F32, &device).unwrap();
+        let cursor = Tensor::zeros([1], DType::I64, &device).unwrap();
+        let sum = Tensor::zeros([1], DType::F32, &device).unwrap();
+        let mut step = Step::new(&device, |_| {
+            sum.add_assign(&series.index_select(0, &cursor)?)?;
+            cursor.add_scalar_assign(1.0)?;
+            Ok(vec![sum.copy()?])
+        });
+        assert_eq!(step.repeat(&[], 200).unwrap().to_scalar::<f32>(0).unwrap(), 19900.0);
+        assert_eq!(cursor.to_vec::<i64>().unwrap(), [200]);
+        assert!(step.repeat(&[], 0).is_err());
+        step.finish().unwrap();
+    }
+}
