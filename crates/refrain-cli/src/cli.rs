@@ -130,6 +130,9 @@ pub struct BenchStep {
     /// How matrix products are computed on a GPU
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub precision: Precision,
+    /// Run operation by operation, instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
     /// Steps a repeat
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub steps: usize,
