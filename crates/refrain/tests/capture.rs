@@ -168,3 +168,30 @@ fn an_invalidated_capture_is_told_and_the_stream_is_of_use_after_it() {
     assert_eq!(device.capture_status(), CaptureStatus::None);
     assert_eq!(values(&x.add(&x).unwrap()), [2.0; 4]);
 }
+
+#[test]
+fn an_index_out_of_range_in_a_graph_is_told_after_each_replay() {
+    let _turn = turn();
+    let Some((stream, device)) = lent_stream() else { return };
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3], &device).unwrap();
+    let index = Tensor::from_slice(&[2i64, 0], [2], &device).unwrap();
+    let y = Tensor::zeros([2], DType::F32, &device).unwrap();
+    let pick = || x.gather_into(0, &index, &y);
+    pick().unwrap();
+    index.write_from(&[0i64, 9]).unwrap();
+    device.synchronize().unwrap();
+    for _ in 0..2 {
+        begin(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+        pick().unwrap();
+        replay(stream, 2);
+        let error = device.synchronize().unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { op: "gather", .. }), "{error}");
+        assert!(error.to_string().contains("index 9 is out of range for an axis of size 3"), "{error}");
+        // Told once for all replays before.
+        let picked = values(&y);
+        assert!(picked[0] == 1.0 && picked[1].is_nan(), "{picked:?}");
+    }
+    index.write_from(&[1i64, 2]).unwrap();
+    pick().unwrap();
+    assert_eq!(values(&y), [2.0, 3.0]);
+}

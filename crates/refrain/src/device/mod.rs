@@ -151,8 +151,11 @@ impl Device {
     /// Waits for all work that was asked for so far. Reading a tensor waits by itself; this is for timing.
     ///
     /// # Errors
-    /// An error of work before, on a GPU; [`Error::CaptureIncompatible`] during a capture;
-    /// [`Error::NotRecordable`] within a [`Step`](crate::Step).
+    /// [`Error::CaptureIncompatible`] during a capture; [`Error::NotRecordable`] within a
+    /// [`Step`](crate::Step). On a GPU, an error of work before: what can be seen by
+    /// the GPU alone, such as an index out of range, is told when the host next waits for the device, here or as
+    /// it reads a tensor. The error names the operation and one of its indices; it is told once, and the device
+    /// can be used further. `REFRAIN_SYNC=1` waits after each operation, which then gives the error itself.
     pub fn synchronize(&self) -> Result<()> {
         record::forbid(
             "synchronize",
@@ -212,6 +215,17 @@ impl Device {
     /// Gives memory that is kept for reuse back to the system; returns the bytes given back.
     pub fn trim(&self) -> usize {
         self.0.driver.trim()
+    }
+
+    /// A device on the same hardware that nobody else works on, so that an error of work before is the caller's.
+    #[cfg(test)]
+    pub(crate) fn apart(&self) -> Device {
+        match self.name().strip_prefix("cuda:").map(|ordinal| ordinal.parse()) {
+            Some(Ok(ordinal)) => {
+                Device::from_driver(DeviceKind::Cuda, Arc::new(cuda::Cuda::open(ordinal).unwrap()))
+            }
+            _ => self.clone(),
+        }
     }
 
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {

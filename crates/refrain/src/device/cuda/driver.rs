@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 
 use super::args::{CudaArgs, Sink};
 use super::context::{self, Context, Relaxed, Table};
+use super::faults::{Bounds, Faults, Slot};
 use super::gemm::{self, Product};
 use super::graph::Graph;
 use super::guard::Guard;
@@ -27,6 +28,7 @@ pub(super) struct Shared {
     pool: Pool,
     kernels: Kernels,
     staging: Staging,
+    faults: Faults,
     /// The vendor's library for matrix products, once it was looked for.
     products: OnceLock<Option<gemm::Library>>,
     /// `REFRAIN_GUARD=1`.
@@ -39,6 +41,8 @@ pub(in crate::device) struct Cuda {
     stream: sys::CUstream,
     /// Memory to free when the capture ends that was under way when its owner was dropped.
     deferred: Mutex<Vec<u64>>,
+    /// Where its kernels report indices out of range.
+    faults: Slot,
     /// `REFRAIN_SYNC=1`: wait after each launch, so that an error names its operation.
     sync: bool,
 }
@@ -81,6 +85,7 @@ impl Shared {
                 pool,
                 kernels: Kernels::default(),
                 staging: Staging::default(),
+                faults: Faults::default(),
                 products: OnceLock::new(),
                 guard: flag("REFRAIN_GUARD").then(Guard::default),
             }))
@@ -96,7 +101,7 @@ impl Cuda {
         let _entered = shared.context.enter("open")?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| unavailable(context::describe(e)))?;
-        Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
+        Cuda::new(shared, stream).map_err(unavailable)
     }
 
     /// A stream that the caller lends.
@@ -107,8 +112,16 @@ impl Cuda {
         let stream: sys::CUstream = stream.cast();
         // SAFETY: the caller's promise.
         let context = unsafe { Context::of_stream(stream) };
-        let shared = context.and_then(Shared::of).map_err(unavailable("the lent stream".to_string()))?;
-        Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
+        let unavailable = unavailable("the lent stream".to_string());
+        let shared = context.and_then(Shared::of).map_err(&unavailable)?;
+        let _entered = shared.context.enter("open")?;
+        Cuda::new(shared, stream).map_err(unavailable)
+    }
+
+    /// The context is current.
+    fn new(shared: Arc<Shared>, stream: sys::CUstream) -> std::result::Result<Cuda, String> {
+        let faults = shared.faults.slot().map_err(context::describe)?;
+        Ok(Cuda { shared, stream, deferred: Mutex::default(), faults, sync: flag("REFRAIN_SYNC") })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -155,6 +168,11 @@ impl Cuda {
         checked(self.context(), op, unsafe { result::stream::synchronize(self.stream) })
     }
 
+    /// What kernels reported by the time of the last wait.
+    fn reported(&self) -> Result<()> {
+        self.faults.take().map_or(Ok(()), Err)
+    }
+
     /// The vendor's library for matrix products, if it is here.
     fn products(&self) -> Option<&gemm::Library> {
         self.shared.products.get_or_init(|| gemm::Library::open(&self.shared.context.info)).as_ref()
@@ -198,6 +216,10 @@ impl Sink for Live<'_> {
 
     fn multiprocessors(&self) -> usize {
         self.cuda.context().info.multiprocessors
+    }
+
+    fn faults(&self, op: &'static str, bounds: Bounds) -> [u64; 2] {
+        self.cuda.faults.words(op, bounds)
     }
 }
 
@@ -276,12 +298,15 @@ impl Driver for Cuda {
         let _entered = self.outside_capture(op, "which reads on the host")?;
         let address = (from.address + offset) as u64;
         // SAFETY: the door checked the range; the storage's lock is held.
-        checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })
+        checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })?;
+        // Nothing to copy, nothing waited for.
+        if to.is_empty() { Ok(()) } else { self.reported() }
     }
 
     fn synchronize(&self) -> Result<()> {
         let _entered = self.outside_capture("synchronize", "which waits for the device")?;
-        self.wait("synchronize")
+        self.wait("synchronize")?;
+        self.reported()
     }
 
     fn capture_status(&self) -> CaptureStatus {
@@ -308,7 +333,8 @@ impl Driver for Cuda {
         let Some(guard) = &self.shared.guard else {
             self.run_on(self.stream, launch)?;
             return if self.sync && self.capture_status() == CaptureStatus::None {
-                self.wait(launch.op)
+                self.wait(launch.op)?;
+                self.reported()
             } else {
                 Ok(())
             };
@@ -316,7 +342,8 @@ impl Driver for Cuda {
         guard.around(self.context(), launch, || {
             self.run_on(self.stream, launch)?;
             self.wait(launch.op)
-        })
+        })?;
+        self.reported()
     }
 
     fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {

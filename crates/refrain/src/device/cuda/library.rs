@@ -31,6 +31,7 @@ const DRIVER_SYMBOLS: &[&str] = &[
     "cuMemAllocFromPoolAsync",
     "cuMemFreeAsync",
     "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
     "cuMemPoolCreate",
     "cuMemPoolTrimTo",
     "cuMemPoolGetAttribute",

@@ -6,6 +6,7 @@ mod cache;
 mod compile;
 mod context;
 mod driver;
+mod faults;
 mod gemm;
 mod graph;
 mod guard;
@@ -21,6 +22,7 @@ pub(crate) use args::CudaArgs;
 pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
+pub(crate) use faults::Bounds;
 pub(crate) use gemm::{Flat, Matrix, Product};
 pub(crate) use kernel::{Grid, Params, Source, Spec};
 

@@ -1,5 +1,5 @@
 // Elements added to picked places: y, along an axis, is the sum of the sources whose index names the place, in the
-// order of the index, on top of `base` (where BASE; it may be y itself). Out of range is nobody's.
+// order of the index, on top of `base` (where BASE; it may be y itself). Out of range is reported and nobody's.
 // Each place looks through the entries that can name it (add), or the entries are sorted by the place that they
 // name (begin, keys, the sort, add_runs). Constants: ELEMENT; INDEX; BASE; RANK, the number of axes.
 
@@ -21,10 +21,17 @@ struct Places {
     i64 n, entries;
     // Of the axis: the size and the stride in y, the number of entries of a column and their stride.
     i64 size, stride, rows, row_stride;
+    Faults faults;
     // Axis by axis: the shape that is walked through, how far it is inside the other one, and the other one's
     // strides. Of y and the index for `add`, of the index and y for `keys`.
     i64 shape[RANK], inside[RANK], strides[RANK];
 };
+
+DEVICE bool check(const Places& p, i64 i) {
+    const bool fits = (u64)i < (u64)p.size;
+    if (!fits) p.faults.report(i, p.size);
+    return fits;
+}
 
 KERNEL add(const __grid_constant__ Places p) {
     const ELEMENT* base = reinterpret_cast<const ELEMENT*>(p.base);
@@ -45,6 +52,7 @@ KERNEL add(const __grid_constant__ Places p) {
         }
         const i64 place = at / (INDEX)p.stride % (INDEX)p.size;
         C sum = BASE ? to<C>(base[at]) : (C)0;
+        // The place at 0 checks the entries of its column.
         if (inside) {
             i64 r = 0;
             for (; r + 4 <= p.rows; r += 4) {
@@ -54,11 +62,13 @@ KERNEL add(const __grid_constant__ Places p) {
                 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                     if (named[k] == place) sum = plus(sum, to<C>(source[column + (r + k) * p.row_stride]));
+                    else if (place == 0) check(p, named[k]);
                 }
             }
             for (; r < p.rows; r++) {
                 u64 e = column + r * p.row_stride;
                 if (index[e] == place) sum = plus(sum, to<C>(source[e]));
+                else if (place == 0) check(p, index[e]);
             }
         }
         y[at] = from<ELEMENT>(sum);
@@ -85,7 +95,7 @@ KERNEL keys(const __grid_constant__ Places p, u32* keys) {
             place += (u64)(rest - q * size) * p.strides[d];
             rest = q;
         }
-        keys[at] = (u64)i < (u64)p.size ? (u32)place : (u32)p.n;
+        keys[at] = check(p, i) ? (u32)place : (u32)p.n;
     }
 }
 

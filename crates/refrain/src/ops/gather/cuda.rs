@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
+use crate::ops::positions::check_places;
 use crate::ops::sort::Sort;
 use crate::ops::units::{self, UNITS};
 use crate::tensor::{Dims, Shape, row_major};
@@ -83,6 +84,7 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let walk = Walk::new(to, from, axis);
     let mut words: SmallVec<[u64; 32]> = SmallVec::from_slice(&[args.read(0), args.read(1), args.write(0)]);
     words.extend([n as u64, from[axis] as u64, row_major(from)[axis] as u64, units::missing(dtype)]);
+    words.extend(args.faults(Bounds::Axis));
     walk.words(&mut words, false);
     let spec = Spec::new(&GATHER, "gather").int("RANK", walk.rank() as i64);
     let spec = units::constants(spec, dtype.size(), n.max(from.numel()));
@@ -121,7 +123,7 @@ fn add(axis: usize, base: Option<u64>, source: u64, args: &mut CudaArgs<'_>) -> 
     let (to, index, dtype) = (args.write_shape(0), args.read_shape(1), args.write_dtype(0));
     let (n, entries) = (to.numel(), index.numel());
     if n == 0 {
-        return Ok(());
+        return check_places(args.op(), index, to[axis], || format!("axis {axis} of size 0"));
     }
     let sort = sort(args.op(), n, entries, index[axis])?;
     // Places look at entries, or entries name places.
@@ -138,6 +140,7 @@ fn add(axis: usize, base: Option<u64>, source: u64, args: &mut CudaArgs<'_>) -> 
         index[axis] as u64,
         row_major(index)[axis] as u64,
     ]);
+    words.extend(args.faults(Bounds::Axis));
     walk.words(&mut words, true);
     let spec = |entry, base: Option<u64>, rank: usize| {
         Spec::new(&ADD, entry)

@@ -6,6 +6,7 @@ struct Gather {
     // Of the axis in x: its size, and how far neighbours lie apart.
     i64 size, stride;
     u64 missing;
+    Faults faults;
     // The index's shape, and the strides of x without those of the axis.
     i64 shape[RANK], strides[RANK];
 };
@@ -17,6 +18,7 @@ KERNEL gather(const __grid_constant__ Gather g) {
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)g.n; at += step) {
         i64 i = index[at];
+        if ((u64)i >= (u64)g.size) g.faults.report(i, g.size);
         INDEX rest = at;
         u64 from = (u64)i * g.stride;
         #pragma unroll

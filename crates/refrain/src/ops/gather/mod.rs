@@ -175,12 +175,13 @@ impl Tensor {
     /// result. It has as many axes as this tensor, and none is longer but `axis`. Negative axes count
     /// from the last.
     ///
-    /// The gradient is added in the order of the index, whatever the number of threads.
+    /// The gradient is added in an order that is always the same: on the CPU that of the index.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
-    /// error names the first, and nothing is written. On a GPU such an index gives NaN (0 in other dtypes
-    /// than floats) and gets no gradient.
+    /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
+    /// names the first, and nothing is written; on a GPU the error comes when the host next waits for the
+    /// device ([`Device::synchronize`]), and such an index gives NaN (0 in other dtypes than floats) and
+    /// gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -207,12 +208,13 @@ impl Tensor {
     /// `axis`, than that of this tensor; what of the source the index does not cover is left out and
     /// has a gradient of zero. Negative axes count from the last.
     ///
-    /// Places named several times get the sum, added in the order of the index, whatever the number of
-    /// threads; f16 and bf16 are summed in f32.
+    /// Places named several times get the sum, added in an order that is always the same (on the CPU that
+    /// of the index); f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
-    /// error names the first, and nothing is written. On a GPU such an element is left out.
+    /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
+    /// names the first, and nothing is written; on a GPU the error comes when the host next waits for the
+    /// device ([`Device::synchronize`]), and such an element is left out.
     pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
         apply(ScatterAdd { axis }, &[self, index, &covered(source, index)?])

@@ -1,7 +1,7 @@
 // Slices added to picked places: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that are i, in
-// their order, on top of y where ADD. Out of range is nobody's. A block takes one i and some columns, those
-// of all o one after the other. Constants: ELEMENT; ADD; SORTED, whether the entries come in order, else each block
-// looks through the index, which then has MOST entries at most.
+// their order, on top of y where ADD. Out of range is reported and nobody's. A block takes one i and some columns,
+// those of all o one after the other. Constants: ELEMENT; ADD; SORTED, whether the entries come in order, else each
+// block looks through the index, which then has MOST entries at most.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -17,9 +17,11 @@ typedef unsigned short entry;
 #endif
 
 // Keys of the sort: places, and behind them what is out of range.
-KERNEL keys(const i64* index, u32* keys, i64 count, i64 size) {
+KERNEL keys(const i64* index, u32* keys, i64 count, i64 size, Faults faults) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
-        keys[i] = (u64)index[i] < (u64)size ? (u32)index[i] : (u32)size;
+        const bool fits = (u64)index[i] < (u64)size;
+        if (!fits) faults.report(index[i], size);
+        keys[i] = fits ? (u32)index[i] : (u32)size;
     }
 }
 
@@ -38,15 +40,17 @@ DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
     return start;
 }
 
-// The entries of an index that are i, in order, into `list`; returns their number.
-DEVICE u32 find(const i64* index, u32 count, i64 i, entry* list) {
+// The entries of an index that are i, in order, into `list`; returns their number. The first block checks all.
+DEVICE u32 find(const i64* index, u32 count, i64 i, i64 size, Faults faults, entry* list) {
     __shared__ u32 found[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 part = (count + THREADS - 1) / THREADS * 32, first = warp * part;
     u32 mine = 0;
     for (u32 k = 0; k < part; k += 32) {
         u32 e = first + k + lane;
-        mine += __popc(__ballot_sync(FULL, e < count && index[e] == i));
+        i64 named = e < count ? index[e] : -1;
+        mine += __popc(__ballot_sync(FULL, named == i));
+        if (blockIdx.x + blockIdx.y == 0 && e < count && (u64)named >= (u64)size) faults.report(named, size);
     }
     if (lane == 0) found[warp] = mine;
     __syncthreads();
@@ -84,7 +88,7 @@ DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum)
 }
 
 KERNEL add(const ELEMENT* x, const i64* index, const u32* sorted_keys, const u32* sorted_entries, ELEMENT* y, i64 outer,
-           i64 size, i64 count, i64 width) {
+           i64 size, i64 count, i64 width, Faults faults) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const i64 i = blockIdx.x, columns = outer * width;
 #if SORTED
@@ -98,7 +102,7 @@ KERNEL add(const ELEMENT* x, const i64* index, const u32* sorted_keys, const u32
     const u32 entries = bounds[1] - bounds[0];
 #else
     __shared__ entry list[MOST];
-    const u32 entries = find(index, (u32)count, i, list);
+    const u32 entries = find(index, (u32)count, i, size, faults, list);
 #endif
     if (entries <= LONG) {
         if (ADD && entries == 0) return;

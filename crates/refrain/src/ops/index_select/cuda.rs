@@ -2,8 +2,9 @@
 
 use super::IndexAdd;
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
+use crate::ops::positions::check_places;
 use crate::ops::sort::Sort;
 use crate::ops::units::{self, UNITS};
 use crate::tensor::{DType, Shape};
@@ -21,10 +22,11 @@ const MAX_Y: usize = 65_535;
 
 pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let n = args.write_shape(0).numel();
-    if n == 0 {
-        return Ok(());
-    }
     let (from, dtype) = (args.read_shape(0), args.write_dtype(0));
+    if n == 0 {
+        let what = || format!("axis {axis} of size 0");
+        return check_places(args.op(), args.read_shape(1), from[axis], what);
+    }
     let count = args.read_shape(1).numel();
     let outer: usize = from[..axis].iter().product();
     let width = from[axis + 1..].iter().product::<usize>() * dtype.size();
@@ -38,7 +40,8 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .size(from[axis])
         .size(count)
         .size(width / unit)
-        .i64(units::missing(dtype) as i64);
+        .i64(units::missing(dtype) as i64)
+        .words(&args.faults(Bounds::Axis));
     let spec = units::constants(Spec::new(&SELECT, "select"), unit, all);
     args.kernel(spec, units::grid(args, all), &params)
 }
@@ -69,10 +72,12 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     };
     let sort = sort(size, count)?;
     let add = spec("add", args.write_dtype(0), args.accumulate(0), sort.is_some());
+    let faults = args.faults(Bounds::Axis);
     let (mut sorted_keys, mut entries) = (0, 0);
     if let Some(sort) = sort {
         let memory = args.workspace();
         let params = Params::new().pointer(args.read(1)).pointer(sort.keys(memory)).size(count).size(size);
+        let params = params.words(&faults);
         args.kernel(spec("keys", DType::F32, false, true), units::grid(args, count), &params)?;
         let sorted = sort.run(args, memory)?;
         (sorted_keys, entries) = (sorted.keys, sorted.entries);
@@ -86,7 +91,8 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .size(outer)
         .size(size)
         .size(count)
-        .size(width);
+        .size(width)
+        .words(&faults);
     let wanted = (args.multiprocessors() * 16).div_ceil(size);
     let columns = (outer * width).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
     let grid = Grid { blocks: [size as u32, columns as u32, 1], ..Grid::line(size, THREADS as u32) };

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::Pointwise;
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::{Error, Result};
 use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::ops::lanes::{Lanes, ROWS};
@@ -134,6 +134,7 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
     let (rows, classes, lanes) = rows(args.read_shape(0), dtype);
     let blocks = rows.div_ceil(lanes.map_or(1, Lanes::rows_a_block));
     if rows > 0 {
+        let faults = args.faults(Bounds::Classes);
         let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY };
         let spec = Spec::new(source, "cross_entropy").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
         let spec = spec.flag("GRADIENT", false);
@@ -143,9 +144,12 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
         match lanes {
             Some(lanes) => {
                 let spec = lanes.constants(spec, dtype.size(), &[x]);
-                args.kernel(spec, lanes.grid(rows), &params.i32(classes as i32))?;
+                args.kernel(spec, lanes.grid(rows), &params.i32(classes as i32).words(&faults))?;
             }
-            None => args.kernel(spec, Grid::line(blocks, THREADS as u32), &params.size(classes))?,
+            None => {
+                let params = params.size(classes).words(&faults);
+                args.kernel(spec, Grid::line(blocks, THREADS as u32), &params)?;
+            }
         }
     }
     total(args, 0, &[], rows).merge(args, &TOTAL, |spec| constants(spec, dtype), blocks, 1)
@@ -166,5 +170,6 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         .flag("ADD", args.accumulate(0));
     let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
     let params = params.pointer(args.read(3)).pointer(args.write(0)).f64(1.0 / rows as f64);
-    args.kernel(spec, grid(args, n), &params.f64(smoothing).size(n).size(classes))
+    let params = params.f64(smoothing).size(n).size(classes).words(&args.faults(Bounds::Classes));
+    args.kernel(spec, grid(args, n), &params)
 }

@@ -54,8 +54,9 @@ impl Tensor {
     /// coordinate is the id, else 0.
     ///
     /// # Errors
-    /// If the ids are not i64, or on the CPU if one is not in `0..classes`; the error names the first.
-    /// On a GPU such an id gives a vector of zeros.
+    /// If the ids are not i64, or one is not in `0..classes`: on the CPU the error names the first, and
+    /// nothing is written; on a GPU the error comes when the host next waits for the device
+    /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives a vector of zeros.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};

@@ -1,6 +1,6 @@
 // The adjoint: y [time, channels] at (t, c) is the sum of x [count, channels, length] at (b, c, t - starts[b]) over
-// the windows b that t lies in, in order, on top of y where ADD. A bad start's window is nobody's. A block takes
-// STEPS time steps of CHANNELS channels, and looks for the windows that meet it, MOST at a time.
+// the windows b that t lies in, in order, on top of y where ADD. A bad start is reported, and its window nobody's.
+// A block takes STEPS time steps of CHANNELS channels, and looks for the windows that meet it, MOST at a time.
 // Constants: ELEMENT, ADD.
 
 #define STEPS 64
@@ -11,7 +11,8 @@
 
 typedef arithmetic<ELEMENT>::type C;
 
-KERNEL add_windows(const ELEMENT* x, const i64* starts, ELEMENT* y, i64 time, i64 channels, i64 count, i64 length) {
+KERNEL add_windows(const ELEMENT* x, const i64* starts, ELEMENT* y, i64 time, i64 channels, i64 count, i64 length,
+                   Faults faults) {
     __shared__ u32 list[MOST];
     __shared__ i64 begins[MOST];
     __shared__ u32 found[WARPS];
@@ -31,7 +32,9 @@ KERNEL add_windows(const ELEMENT* x, const i64* starts, ELEMENT* y, i64 time, i6
         for (int k = 0; k < MOST / THREADS; k++) {
             i64 b = base + warp * (MOST / WARPS) + k * 32 + lane;
             begin[k] = b < count ? starts[b] : -1;
-            hit[k] = begin[k] >= 0 && begin[k] <= time - length && begin[k] < first_t + STEPS && begin[k] + length > first_t;
+            const bool fits = begin[k] >= 0 && begin[k] <= time - length;
+            if (blockIdx.x == 0 && b < count && !fits) faults.report(begin[k], time - length + 1);
+            hit[k] = fits && begin[k] < first_t + STEPS && begin[k] + length > first_t;
             hits[k] = __ballot_sync(FULL, hit[k]);
             mine += __popc(hits[k]);
         }

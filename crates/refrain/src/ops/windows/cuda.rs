@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
 use crate::ops::units::{self, UNITS};
 
@@ -38,6 +38,7 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let mut words: SmallVec<[u64; 16]> = SmallVec::from_slice(&[args.read(0), args.read(1), args.write(0)]);
     words.extend([time, channels, length, step, side, tile_l, tile_c].map(|n| n as u64));
     words.push(units::missing(dtype));
+    words.extend(args.faults(Bounds::Starts));
     let spec = units::constants(Spec::new(&WINDOWS, "windows"), size, 0)
         .int("UNIT_SIZE", size as i64)
         .flag("ALONG_TIME", step < side || channels == 1);
@@ -60,7 +61,8 @@ pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .size(time)
         .size(channels)
         .size(count)
-        .size(length);
+        .size(length)
+        .words(&args.faults(Bounds::Starts));
     let blocks = time.div_ceil(BACKWARD[0]) * channels.div_ceil(BACKWARD[1]);
     args.kernel(spec, Grid::line(blocks, THREADS), &params)
 }

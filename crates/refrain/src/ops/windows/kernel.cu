@@ -14,6 +14,7 @@ struct Windows {
     // Time steps and channels of a tile.
     i64 tile_l, tile_c;
     u64 missing;
+    Faults faults;
 };
 
 KERNEL windows(const __grid_constant__ Windows w) {
@@ -29,6 +30,7 @@ KERNEL windows(const __grid_constant__ Windows w) {
     const i64 start = reinterpret_cast<const i64*>(w.starts)[b];
     const bool fits = start >= 0 && start <= w.time - w.length;
     const UNIT* x = reinterpret_cast<const UNIT*>(w.x);
+    if (!fits && threadIdx.x == 0) w.faults.report(start, w.time - w.length + 1);
     if (fits) x += (start + first_l) * w.step + first_c * w.side;
     UNIT* y = reinterpret_cast<UNIT*>(w.y) + (b * w.channels + first_c) * w.length + first_l;
 

@@ -117,9 +117,10 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes are others, the length exceeds the series, or a window reaches beyond the
-    /// series. On the CPU the starts are checked before anything is written; the error names the first
-    /// bad one. On a GPU the window of a bad start holds NaN (0 in other dtypes than floats) and gets no
-    /// gradient.
+    /// series: on the CPU the error names the first bad start, and nothing is written; on a GPU the error
+    /// comes when the host next waits for the device
+    /// ([`Device::synchronize`](crate::Device::synchronize)), and the window of a bad start holds NaN (0 in
+    /// other dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};
