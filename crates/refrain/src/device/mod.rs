@@ -310,7 +310,7 @@ impl Device {
     pub(crate) fn replay(&self, program: &Ready) -> Result<()> {
         let bound = program.bound();
         if trace::enabled() {
-            (0..bound.len()).for_each(|at| bound.with_launch(at, |launch| trace::launch(launch)));
+            (0..bound.len()).for_each(|at| bound.with_launch(at, trace::launch));
         }
         let mut done = Ok(());
         locked(bound.externals(), &mut || {
