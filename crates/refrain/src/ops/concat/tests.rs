@@ -53,6 +53,17 @@ fn gradients_are_the_parts_of_the_gradient() {
 }
 
 #[test]
+fn any_number_of_parts_has_gradients() {
+    let parts: Vec<Tensor> = (0..100).map(|i| range(f64::from(i), &[1])).collect();
+    parts.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+    let all = Tensor::concat(&parts.iter().collect::<Vec<_>>(), 0).unwrap();
+    all.square().unwrap().sum(()).unwrap().backward().unwrap();
+    for (i, t) in parts.iter().enumerate() {
+        assert_eq!(t.grad().unwrap().to_vec::<f64>().unwrap(), [2.0 * i as f64]);
+    }
+}
+
+#[test]
 fn a_destination_is_written_in_place() {
     let (a, b) = (range(0.0, &[2, 1]), range(5.0, &[2, 1]));
     let wide = Tensor::zeros([2, 4], DType::F64, &device()).unwrap();
