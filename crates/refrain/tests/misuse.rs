@@ -431,6 +431,11 @@ fn errors_say_what_where_and_what_to_do() {
         Tensor::zeros([1 << 60], DType::U8, device).unwrap_err(),
         &["out of memory", "cpu", "1152921504606846976"],
     );
+    let endless = y.narrow(0, 0, 1).unwrap().broadcast_to([1 << 50]).unwrap();
+    says(endless.to_vec::<f32>().unwrap_err(), &["out of memory", "4503599627370496"]);
+    for (from, to) in [(250.0, 260.0), (-2.0, 2.0)] {
+        says(Tensor::arange(from, to, 1.0, DType::U8, device).unwrap_err(), &["arange", "range of u8"]);
+    }
     assert_eq!(
         text(y.sum(()).unwrap().squeeze(0).unwrap_err()),
         "squeeze: axis 0 of a scalar, which has no axes"

@@ -11,8 +11,12 @@ impl Tensor {
     /// # Errors
     /// If `T` is not the host type of the tensor's dtype.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        const OP: &str = "to_vec";
+        self.check_host::<T>(OP, self.numel())?;
+        // First, because a tensor too large for memory is an error on the device and the end of the process here.
+        let whole = self.contiguous()?;
         let mut out = vec![T::default(); self.numel()];
-        self.read("to_vec", &mut out)?;
+        whole.read(OP, &mut out)?;
         Ok(out)
     }
 

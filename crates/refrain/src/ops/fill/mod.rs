@@ -9,7 +9,7 @@ use super::{Needs, Op, Spec, Specs, execute};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::{CudaArgs, HostArgs, Mode};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -88,23 +88,7 @@ impl Tensor {
 
     /// [`Tensor::fill`] in the name of `op`, whatever the tape says.
     pub(crate) fn fill_with(&self, op: &'static str, value: f64) -> Result<()> {
-        let range = match self.dtype() {
-            DType::I64 => i64::MIN as f64..=i64::MAX as f64,
-            DType::I32 => i32::MIN as f64..=i32::MAX as f64,
-            DType::U8 => 0.0..=u8::MAX as f64,
-            _ => f64::NEG_INFINITY..=f64::INFINITY,
-        };
-        if self.dtype().is_int() && !range.contains(&value.trunc()) {
-            return Err(Error::invalid(
-                op,
-                format!(
-                    "{value} is not in the range of {}, {} to {}; use such a value or another dtype",
-                    self.dtype(),
-                    range.start(),
-                    range.end()
-                ),
-            ));
-        }
+        self.dtype().require_in_range(op, value)?;
         let value = if self.dtype() == DType::Bool { (value != 0.0) as u8 as f64 } else { value };
         let dests: SmallVec<[Dest; 1]> = SmallVec::from_buf([Dest::Into(self.detach(), Mode::Replace)]);
         execute(&Fill { value, spec: Spec::like(self) }, &[], &dests)?;

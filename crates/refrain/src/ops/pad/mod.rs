@@ -49,6 +49,7 @@ impl Op for Pad {
                 format!("value {} for a tensor of dtype {}; use a whole number", self.value, x[0].dtype()),
             ));
         }
+        x[0].dtype().require_in_range(Self::NAME, self.value)?;
         let shape: Shape = (x[0].dims().iter().zip(&self.padding))
             .map(|(d, &(before, after))| d.saturating_add(before).saturating_add(after))
             .collect();
@@ -105,8 +106,8 @@ impl Tensor {
     /// pair `(before, after)` for each. For every dtype; the value is rounded to it.
     ///
     /// # Errors
-    /// If there is another number of pairs than axes, or the value is no whole number and the dtype not
-    /// a float.
+    /// If there is another number of pairs than axes, or the dtype is not a float and the value no whole
+    /// number in its range.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

@@ -57,6 +57,7 @@ fn what_does_not_fit_is_named() {
     assert!(text.starts_with("pad") && text.contains("[(1, 1)]") && text.contains("[2, 3]"), "{text}");
     let ints = sample().to_dtype(DType::I32).unwrap();
     assert!(ints.pad(&[(0, 0), (1, 0)], 0.5).unwrap_err().to_string().contains("0.5"));
+    assert!(ints.pad(&[(0, 0), (1, 0)], 3e9).unwrap_err().to_string().contains("range of i32"));
     let text = sample().pad(&[(usize::MAX, usize::MAX), (0, 0)], 0.0).unwrap_err().to_string();
     assert!(text.contains("address space"), "{text}");
 }
