@@ -95,7 +95,8 @@ pub struct Stats {
 impl Device {
     /// The host's processor. All handles to it are the same device.
     ///
-    /// Kernels run on rayon's global thread pool: `RAYON_NUM_THREADS` sets the number of threads.
+    /// Kernels run on threads of their own, as many as rayon's global pool has: `RAYON_NUM_THREADS` sets their
+    /// number, or the program by building the global pool before the first launch.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
         CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Arc::<cpu::Cpu>::default())).clone()
