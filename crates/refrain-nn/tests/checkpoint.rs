@@ -289,6 +289,24 @@ fn a_reader_during_many_writes_always_finds_a_whole_file() {
 
 #[cfg(unix)]
 #[test]
+fn a_link_stays_a_link_and_what_is_no_file_is_never_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempdir().unwrap();
+    let [file, link, socket] = ["file", "link", "socket"].map(|name| folder.path().join(name));
+    fs::write(&file, b"old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    write_atomic(&link, b"new").unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::read(&file).unwrap(), b"new");
+
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let e = write_atomic(&socket, b"content").unwrap_err();
+    assert!(e.to_string().contains("socket"), "{e}");
+    assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
+}
+
+#[cfg(unix)]
+#[test]
 fn others_may_read_a_checkpoint_as_any_new_file() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempdir().unwrap();
