@@ -27,7 +27,7 @@ STEPS = {"seed": 20, "small": 10, "large": 4}
 def command(program, config, threads):
     steps = STEPS[config]
     if program == "refrain":
-        return [ROOT / "target/release/refrain", "--threads", threads, "bench", "step", "--config", config,
+        return [ROOT / "target/release/refrain", "--threads", threads, "bench", "step", "--device", "cpu", "--config", config,
                 "--steps", steps, "--json"]
     if program == "candle":
         return [ROOT / "bench/candle/target/release/candle-step", config, steps, 5]

@@ -10,7 +10,8 @@ use anyhow::{Context, bail};
 use crate::root;
 
 /// What tests read, beside what is compiled into them.
-const DATA: &[&str] = &["crates/refrain/tests/reference", "crates/refrain-forecast/tests/reference", "data"];
+const DATA: &[&str] =
+    &["crates/refrain/tests/reference", "crates/refrain-forecast/tests/reference", "data", "docs"];
 
 /// A test program.
 struct Test {

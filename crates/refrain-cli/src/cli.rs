@@ -127,9 +127,12 @@ pub struct BenchStep {
     /// The sizes of model and batch
     #[arg(long, value_name = "NAME")]
     pub config: StepConfig,
-    /// What is computed in
+    /// How matrix products are computed on a GPU
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub precision: Precision,
+    /// Run operation by operation, instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
     /// Steps a repeat
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub steps: usize,
@@ -209,6 +212,28 @@ pub enum StepConfig {
 pub enum Precision {
     /// 32-bit floating point
     F32,
+    /// Operands rounded to TF32, on tensor cores
+    Tf32,
+    /// Operands rounded to bf16, on tensor cores
+    Bf16,
+}
+
+impl Precision {
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+
+    pub fn setting(self) -> refrain::Precision {
+        match self {
+            Precision::F32 => refrain::Precision::F32,
+            Precision::Tf32 => refrain::Precision::Tf32,
+            Precision::Bf16 => refrain::Precision::Bf16,
+        }
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -1,10 +1,12 @@
 //! Three training steps of each `refrain bench step` configuration beside PyTorch's in float64. What is stored and
 //! how the initial weights and batches are computed is said at the head of `reference/make.py`.
 
+mod common;
+
 use std::path::Path;
 
 use refrain::optim::{AdamWOptions, Schedule};
-use refrain::{DType, Device, Tensor};
+use refrain::{DType, Tensor};
 use refrain_forecast::bench::StepSizes;
 use refrain_forecast::model::{Mode, PatchTst};
 use refrain_nn::{AdamW, Optimizer};
@@ -111,7 +113,7 @@ fn three_steps(name: &str, sizes: &StepSizes) {
     let c = &about.config;
     assert_eq!(sizes.rows, c.batch * c.channels);
 
-    let device = Device::cpu();
+    let device = common::device();
     let model = PatchTst::new(sizes.model.clone(), DType::F32, &device, 0).unwrap();
     let names: Vec<&str> = about.params.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(sorted(model.parameters().names().collect()), sorted(names));

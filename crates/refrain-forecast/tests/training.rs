@@ -1,9 +1,11 @@
 //! Training from end to end: it learns, it can be repeated, and it can be interrupted anywhere.
 
+mod common;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use refrain::Device;
+use common::device;
 use refrain_forecast::bench::{FieldBench, FieldOptions};
 use refrain_forecast::model::{FfnActivation, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions};
 use refrain_forecast::series::{Part, Split};
@@ -75,7 +77,7 @@ fn trainer() -> Trainer {
 }
 
 fn windows() -> Windows {
-    Windows::new(&values(), CHANNELS, 24, 6, &Device::cpu()).unwrap()
+    Windows::new(&values(), CHANNELS, 24, 6, &device()).unwrap()
 }
 
 fn finish(trainer: &mut Trainer) {
@@ -141,7 +143,7 @@ fn the_folder_holds_the_best_weights() {
     let folder = tempfile::tempdir().unwrap();
     let trainer = interrupted(5, folder.path());
     let checkpoint = refrain_nn::Checkpoint::open(folder.path()).unwrap();
-    let loaded = PatchTst::load(&checkpoint, model(), refrain::DType::F32, &Device::cpu()).unwrap();
+    let loaded = PatchTst::load(&checkpoint, model(), refrain::DType::F32, &device()).unwrap();
     assert_eq!(loaded.weights_sha256().unwrap(), trainer.into_best().unwrap().0.weights_sha256().unwrap());
 }
 
@@ -185,7 +187,22 @@ fn a_loss_that_is_not_finite_ends_the_run_with_advice() {
 #[test]
 fn fifteen_samples_lose_four_fifths_of_their_loss_in_ten_epochs() {
     let options = FieldOptions { samples: 15, channels: 5, batch_size: 4, lr: 1e-3, seed: 42 };
-    let mut bench = FieldBench::new(options, &Device::cpu()).unwrap();
+    let mut bench = FieldBench::new(options, &device()).unwrap();
     let losses: Vec<f64> = (0..10).map(|_| bench.epoch().unwrap().loss).collect();
     assert!(losses[9] <= 0.2 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn models_trained_side_by_side_on_one_device_lose_as_alone() {
+    let losses = |seed| {
+        let options = FieldOptions { samples: 48, channels: 3, batch_size: 16, lr: 1e-3, seed };
+        let mut bench = FieldBench::new(options, &device()).unwrap();
+        (0..3).map(|_| bench.epoch().unwrap().loss.to_bits()).collect::<Vec<_>>()
+    };
+    let alone = [losses(1), losses(2)];
+    let together = std::thread::scope(|s| {
+        let threads = [1, 2].map(|seed| s.spawn(move || losses(seed)));
+        threads.map(|t| t.join().unwrap())
+    });
+    assert_eq!(together, alone);
 }

@@ -1,10 +1,13 @@
 //! Checkpoints: a resumed run is the run, and nothing broken is ever half taken.
 
+mod common;
+
 use std::fs;
 use std::path::Path;
 
+use common::device;
 use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
-use refrain::{Activation, DType, Device, Generator, Tensor};
+use refrain::{Activation, DType, Generator, Tensor};
 use refrain_nn::checkpoint::{self, CONFIG, TENSORS, write_atomic};
 use refrain_nn::{
     AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, Optimizer, ParameterBuilder, Parameters,
@@ -34,8 +37,8 @@ const SHAPE: Shape = Shape { hidden: 16, dtype: DType::F32, sgd: false, lr: 0.01
 
 impl Run {
     fn new(seed: u64, shape: Shape) -> Run {
-        let generator = Generator::new(&Device::cpu(), seed).unwrap();
-        let builder = ParameterBuilder::new(&Device::cpu(), shape.dtype);
+        let generator = Generator::new(&device(), seed).unwrap();
+        let builder = ParameterBuilder::new(&device(), shape.dtype);
         let hidden = Linear::new(&builder.scope("hidden"), 5, shape.hidden).unwrap();
         let head = Linear::new(&builder.scope("head"), shape.hidden, 1).unwrap();
         builder.buffer("scale", 1, Init::Normal { mean: 1.0, std: 0.1 }).unwrap();
@@ -186,7 +189,7 @@ fn what_belongs_to_another_run_is_refused_and_changes_nothing() {
     assert!(e.to_string().contains("training"), "{e}");
     assert!(regrouped.bits() == before && unnamed.bits() == before);
 
-    let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+    let builder = ParameterBuilder::new(&device(), DType::F32);
     Linear::new(&builder.scope("body"), 5, 16).unwrap();
     let parameters = builder.build(&unnamed.generator).unwrap();
     let message = checkpoint.load(&parameters).unwrap_err().to_string();
@@ -282,6 +285,24 @@ fn a_reader_during_many_writes_always_finds_a_whole_file() {
             reads += 1;
         }
     });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_stays_a_link_and_what_is_no_file_is_never_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempdir().unwrap();
+    let [file, link, socket] = ["file", "link", "socket"].map(|name| folder.path().join(name));
+    fs::write(&file, b"old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    write_atomic(&link, b"new").unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::read(&file).unwrap(), b"new");
+
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let e = write_atomic(&socket, b"content").unwrap_err();
+    assert!(e.to_string().contains("socket"), "{e}");
+    assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
 }
 
 #[cfg(unix)]

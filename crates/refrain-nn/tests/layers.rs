@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Case, Reference, assert_close, assert_within, values};
-use refrain::{Activation, DType, Device, Generator, Tensor, no_grad};
+use common::{Case, Reference, assert_close, assert_within, device, values};
+use refrain::{Activation, DType, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
     BatchNorm, Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters,
     Result, TransformerEncoderLayer, TransformerEncoderOptions,
@@ -14,7 +14,7 @@ fn reference() -> Reference {
 }
 
 fn generator(seed: u64) -> Generator {
-    Generator::new(&Device::cpu(), seed).unwrap()
+    Generator::new(&device(), seed).unwrap()
 }
 
 fn options(case: &Case<'_>) -> TransformerEncoderOptions {
@@ -80,7 +80,7 @@ const DTYPES: [(DType, f64); 2] =
 fn attention_agrees_with_pytorch() {
     for case in reference().of("attention") {
         for (dtype, bound) in DTYPES {
-            let builder = ParameterBuilder::new(&Device::cpu(), dtype);
+            let builder = ParameterBuilder::new(&device(), dtype);
             let (d_model, heads) = (case.count("d_model"), case.count("heads"));
             let attention =
                 MultiHeadAttention::new(&builder.scope("attn"), d_model, heads, case.flag("causal")).unwrap();
@@ -94,7 +94,7 @@ fn attention_agrees_with_pytorch() {
 fn encoder_layers_agree_with_pytorch() {
     for case in reference().of("encoder") {
         for (dtype, bound) in DTYPES {
-            let builder = ParameterBuilder::new(&Device::cpu(), dtype);
+            let builder = ParameterBuilder::new(&device(), dtype);
             let layer = TransformerEncoderLayer::new(&builder, &options(&case)).unwrap();
             let parameters = builder.build(&generator(0)).unwrap();
             check(&case, dtype, bound, &parameters, |x| layer.forward(x, Mode::Eval));
@@ -107,7 +107,7 @@ fn with_dropout_a_layer_is_the_same_in_evaluation_and_varies_in_training() {
     let reference = reference();
     let case = reference.of("encoder").next().unwrap();
     let layer_with = |dropout: f64| {
-        let builder = ParameterBuilder::new(&Device::cpu(), DType::F64);
+        let builder = ParameterBuilder::new(&device(), DType::F64);
         let options = TransformerEncoderOptions { dropout, ..options(&case) };
         let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
         builder.build(&generator(5)).unwrap();
@@ -137,7 +137,7 @@ fn with_dropout_a_layer_is_the_same_in_evaluation_and_varies_in_training() {
 
 #[test]
 fn dropout_alone_scales_what_it_keeps() {
-    let x = Tensor::ones([1000], DType::F32, &Device::cpu()).unwrap();
+    let x = Tensor::ones([1000], DType::F32, &device()).unwrap();
     let dropout = Dropout::new(0.25).unwrap();
     let y = values(&dropout.forward(&x, Mode::Train(&generator(3))).unwrap());
     let kept = y.iter().filter(|&&v| v != 0.0).count();
@@ -152,7 +152,7 @@ fn dropout_alone_scales_what_it_keeps() {
 #[test]
 fn initial_values_have_the_spread_that_their_names_promise() {
     let fill = |init: Init| {
-        let t = Tensor::zeros([200, 100], DType::F64, &Device::cpu()).unwrap();
+        let t = Tensor::zeros([200, 100], DType::F64, &device()).unwrap();
         init.fill(&t, &generator(9)).unwrap();
         values(&t)
     };
@@ -188,29 +188,29 @@ fn initial_values_have_the_spread_that_their_names_promise() {
 
 #[test]
 fn wrong_arguments_are_named() {
-    let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+    let builder = ParameterBuilder::new(&device(), DType::F32);
     let error = MultiHeadAttention::new(&builder.scope("a"), 10, 3, false).err().unwrap().to_string();
     assert!(error.contains("3 heads for d_model 10"), "{error}");
     let attention = MultiHeadAttention::new(&builder.scope("b"), 10, 2, false).unwrap();
     let layer = Linear::new(&builder.scope("c"), 10, 4).unwrap();
-    let flat = Tensor::zeros([3, 10], DType::F32, &Device::cpu()).unwrap();
+    let flat = Tensor::zeros([3, 10], DType::F32, &device()).unwrap();
     let early = layer.forward(&flat).unwrap_err().to_string();
     assert!(early.contains("`c.bias`") && early.contains("build"), "{early}");
     builder.build(&generator(0)).unwrap();
     let error = attention.forward(&flat).unwrap_err().to_string();
     assert!(error.contains("[3, 10]") && error.contains("[batch, tokens, d_model]"), "{error}");
     assert_eq!(layer.forward(&flat).unwrap().dims(), [3, 4]);
-    assert!(layer.forward(&Tensor::zeros([3, 9], DType::F32, &Device::cpu()).unwrap()).is_err());
+    assert!(layer.forward(&Tensor::zeros([3, 9], DType::F32, &device()).unwrap()).is_err());
 }
 
 #[test]
 fn batch_norm_takes_the_batch_in_training_and_what_it_gathered_in_evaluation() {
-    let builder = ParameterBuilder::new(&Device::cpu(), DType::F64);
+    let builder = ParameterBuilder::new(&device(), DType::F64);
     let norm = BatchNorm::new(&builder, 2, -1, 0.0, 0.1).unwrap();
     let parameters = builder.build(&generator(0)).unwrap();
     // Mean 2.5 and 10, variance 1.25 and 9, unbiased 5/3 and 12.
     let x = [1.0, 13.0, 2.0, 7.0, 3.0, 13.0, 4.0, 7.0];
-    let x = Tensor::from_slice(&x, [2, 2, 2], &Device::cpu()).unwrap();
+    let x = Tensor::from_slice(&x, [2, 2, 2], &device()).unwrap();
     let root = 1.25f64.sqrt();
     let expected = [-1.5 / root, 1.0, -0.5 / root, -1.0, 0.5 / root, 1.0, 1.5 / root, -1.0];
     let y = values(&norm.forward(&x, Mode::Train(&generator(0))).unwrap());
@@ -222,4 +222,38 @@ fn batch_norm_takes_the_batch_in_training_and_what_it_gathered_in_evaluation() {
     let y = values(&norm.forward(&x, Mode::Eval).unwrap());
     assert!((y[1] - 12.0 / 2.1f64.sqrt()).abs() < 1e-12, "{y:?}");
     assert_eq!(gathered("running_mean"), mean);
+}
+
+#[test]
+fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
+    let masks = generator(2);
+    for norm in [NormKind::Layer, NormKind::Batch] {
+        for (norm_first, causal) in [(true, false), (true, true), (false, false), (false, true)] {
+            let options = TransformerEncoderOptions {
+                d_model: 4,
+                heads: 2,
+                ffn: 6,
+                norm_first,
+                norm,
+                eps: 1e-5,
+                activation: Activation::Silu,
+                dropout: 0.2,
+                causal,
+            };
+            let builder = ParameterBuilder::new(&device(), DType::F64);
+            let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
+            let parameters = builder.build(&generator(1)).unwrap();
+            let x = generator(3).normal([2, 3, 4], DType::F64).unwrap();
+            x.set_requires_grad(true).unwrap();
+            let weight = parameters.get("attn.v.weight").unwrap().clone();
+            // The same masks at every evaluation.
+            let forward = |t: &[Tensor]| {
+                masks.set_state(2, 0)?;
+                let y = layer.forward(&t[0], Mode::Train(&masks));
+                Ok(y.unwrap_or_else(|e| panic!("{e}")))
+            };
+            gradcheck(forward, &[x, weight], 1e-6)
+                .unwrap_or_else(|e| panic!("{norm:?}, norm_first {norm_first}, causal {causal}: {e}"));
+        }
+    }
 }

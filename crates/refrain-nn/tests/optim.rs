@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Case, Reference, assert_close, values};
+use common::{Case, Reference, assert_close, device, values};
 use refrain::optim::{self, AdamWOptions, Schedule, SgdOptions};
-use refrain::{DType, Device, Generator, Tensor, no_grad};
+use refrain::{DType, Generator, Tensor, no_grad};
 use refrain_nn::{AdamW, Group, Init, Optimizer, ParameterBuilder, Parameters, Sgd};
 
 fn reference() -> Reference {
@@ -13,12 +13,12 @@ fn reference() -> Reference {
 
 /// The case's parameters in one store.
 fn store(case: &Case<'_>, dtype: DType) -> Parameters {
-    let builder = ParameterBuilder::new(&Device::cpu(), dtype);
+    let builder = ParameterBuilder::new(&device(), dtype);
     for i in 0..case.count("params") {
         let key = if case.has("param0") { format!("param{i}") } else { format!("grad{i}") };
         builder.parameter(format!("p{i}"), case.shape(&key), Init::Constant(0.0)).unwrap();
     }
-    let parameters = builder.build(&Generator::new(&Device::cpu(), 0).unwrap()).unwrap();
+    let parameters = builder.build(&Generator::new(&device(), 0).unwrap()).unwrap();
     for (i, (_, t)) in parameters.iter().enumerate() {
         if case.has("param0") {
             no_grad(|| t.copy_from(&case.tensor(&format!("param{i}"), dtype))).unwrap();
@@ -143,7 +143,7 @@ fn schedule(case: &Case<'_>) -> Schedule {
 fn schedules_agree_with_pytorch() {
     for case in reference().of("schedule") {
         let schedule = schedule(&case);
-        let step = Tensor::zeros([1], DType::I64, &Device::cpu()).unwrap();
+        let step = Tensor::zeros([1], DType::I64, &device()).unwrap();
         for expected in case.values("lr") {
             let rate = values(&optim::learning_rate(schedule, &step).unwrap())[0];
             assert!(
@@ -159,9 +159,9 @@ fn schedules_agree_with_pytorch() {
 
 #[test]
 fn an_optimizer_takes_the_rate_of_its_schedule_at_each_step() {
-    let builder = ParameterBuilder::new(&Device::cpu(), DType::F64);
+    let builder = ParameterBuilder::new(&device(), DType::F64);
     let w = builder.parameter("w", 1, Init::Constant(0.0)).unwrap();
-    let parameters = builder.build(&Generator::new(&Device::cpu(), 0).unwrap()).unwrap();
+    let parameters = builder.build(&Generator::new(&device(), 0).unwrap()).unwrap();
     let schedule =
         Schedule::WarmupCosine { lr: 0.5, warmup_steps: 2, total_steps: 5, start_factor: 0.1, eta_min: 0.0 };
     let optimizer = Sgd::new(&parameters, SgdOptions::default(), schedule).unwrap();

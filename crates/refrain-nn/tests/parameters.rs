@@ -1,13 +1,16 @@
 //! The flat store: names, memory, groups.
 
+mod common;
+
+use common::device;
 use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Generator, Tensor};
 use refrain_nn::{
     AdamW, Error, Group, Init, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Sgd,
 };
 
 fn build(builder: &ParameterBuilder) -> Parameters {
-    builder.build(&Generator::new(&Device::cpu(), 1).unwrap()).unwrap()
+    builder.build(&Generator::new(&device(), 1).unwrap()).unwrap()
 }
 
 fn values(t: &Tensor) -> Vec<f32> {
@@ -16,7 +19,7 @@ fn values(t: &Tensor) -> Vec<f32> {
 
 #[test]
 fn parameters_are_aligned_views_of_one_buffer_under_dotted_names() {
-    let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+    let builder = ParameterBuilder::new(&device(), DType::F32);
     let layers = builder.scope("layers");
     let linear = Linear::new(&layers.scope(0), 5, 3).unwrap();
     LayerNorm::new(&layers.scope(1), 3, 1e-5).unwrap();
@@ -45,7 +48,7 @@ fn parameters_are_aligned_views_of_one_buffer_under_dotted_names() {
     );
     assert!(parameters.get("layers.2.bias").unwrap_err().to_string().contains("layers.2.bias"));
 
-    let x = Tensor::ones([2, 5], DType::F32, &Device::cpu()).unwrap();
+    let x = Tensor::ones([2, 5], DType::F32, &device()).unwrap();
     linear.forward(&x).unwrap().sum(()).unwrap().backward().unwrap();
     let gradients = values(parameters.gradients());
     let bias = segments[1];
@@ -57,9 +60,9 @@ fn parameters_are_aligned_views_of_one_buffer_under_dotted_names() {
 #[test]
 fn the_same_seed_gives_the_same_model() {
     let make = |seed: u64| {
-        let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+        let builder = ParameterBuilder::new(&device(), DType::F32);
         Linear::new(&builder, 7, 9).unwrap();
-        values(builder.build(&Generator::new(&Device::cpu(), seed).unwrap()).unwrap().values())
+        values(builder.build(&Generator::new(&device(), seed).unwrap()).unwrap().values())
     };
     assert_eq!(make(4), make(4));
     assert_ne!(make(4), make(5));
@@ -67,7 +70,7 @@ fn the_same_seed_gives_the_same_model() {
 
 #[test]
 fn groups_steer_decay_rate_and_training() {
-    let device = Device::cpu();
+    let device = device();
     let builder = ParameterBuilder::new(&device, DType::F32);
     for name in ["slow", "frozen", "plain"] {
         builder.parameter(name, 2, Init::Constant(1.0)).unwrap();
@@ -101,7 +104,7 @@ fn groups_steer_decay_rate_and_training() {
 
 #[test]
 fn a_step_allocates_nothing_and_reads_nothing_back() {
-    let device = Device::cpu();
+    let device = device();
     let builder = ParameterBuilder::new(&device, DType::F32);
     Linear::new(&builder, 50, 30).unwrap();
     let parameters = build(&builder);
@@ -127,7 +130,7 @@ fn a_step_allocates_nothing_and_reads_nothing_back() {
 
 #[test]
 fn wrong_declarations_are_named() {
-    let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+    let builder = ParameterBuilder::new(&device(), DType::F32);
     let declare = |name: &str| builder.scope("a").parameter(name, 1, Init::Constant(0.0));
     let early = declare("w").unwrap();
     assert!(early.tensor().unwrap_err().to_string().contains("`a.w`"));
@@ -139,9 +142,9 @@ fn wrong_declarations_are_named() {
     let parameters = build(&builder);
     assert!(early.tensor().is_ok());
     assert!(declare("late").err().unwrap().to_string().contains("before `build`"));
-    assert!(builder.build(&Generator::new(&Device::cpu(), 1).unwrap()).is_err());
-    let integers = ParameterBuilder::new(&Device::cpu(), DType::I64);
-    assert!(integers.build(&Generator::new(&Device::cpu(), 1).unwrap()).is_err());
+    assert!(builder.build(&Generator::new(&device(), 1).unwrap()).is_err());
+    let integers = ParameterBuilder::new(&device(), DType::I64);
+    assert!(integers.build(&Generator::new(&device(), 1).unwrap()).is_err());
     let schedule = Schedule::Constant { lr: 0.1 };
     let negative = AdamW::new(&parameters, AdamWOptions::default(), schedule).unwrap().clip_grad_norm(-1.0);
     assert!(negative.err().unwrap().to_string().contains("max_norm"));
@@ -152,7 +155,7 @@ fn wrong_declarations_are_named() {
 
 #[test]
 fn a_model_without_parameters_builds_and_steps() {
-    let parameters = build(&ParameterBuilder::new(&Device::cpu(), DType::F32));
+    let parameters = build(&ParameterBuilder::new(&device(), DType::F32));
     assert_eq!(parameters.count(), 0);
     let optimizer = AdamW::new(&parameters, AdamWOptions::default(), Schedule::Constant { lr: 0.1 }).unwrap();
     optimizer.step().unwrap();

@@ -7,7 +7,7 @@ mod common;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{devices, values};
+use common::{devices, turn, values};
 use cudarc::driver::{result, sys};
 use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, Tensor};
 
@@ -83,6 +83,7 @@ fn no_device_captures_before_somebody_begins() {
 
 #[test]
 fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture_goes_on() {
+    let _turn = turn();
     let Some((stream, device)) = lent_stream() else { return };
     use sys::CUstreamCaptureMode::*;
     for mode in
@@ -105,7 +106,7 @@ fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture
         assert_eq!(device.capture_status(), CaptureStatus::Active);
         at_once(|| {
             let before = device.stats();
-            assert_refused(Tensor::zeros([8], DType::F32, &device), "zeros");
+            assert_refused(Tensor::zeros([8], DType::F32, &device), "full");
             assert_refused(x.exp(), "exp");
             assert_refused(Tensor::from_slice(&[1.0f32], [1], &device), "from_slice");
             assert_refused(x.write_from(&[0.0f32; 4]), "write_from");
@@ -127,6 +128,7 @@ fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture
 
 #[test]
 fn memory_dropped_during_a_capture_is_freed_after_it() {
+    let _turn = turn();
     let Some((stream, device)) = lent_stream() else { return };
     let x = Tensor::ones([1 << 20], DType::F32, &device).unwrap();
     let y = Tensor::zeros([1 << 20], DType::F32, &device).unwrap();
@@ -152,6 +154,7 @@ fn memory_dropped_during_a_capture_is_freed_after_it() {
 
 #[test]
 fn an_invalidated_capture_is_told_and_the_stream_is_of_use_after_it() {
+    let _turn = turn();
     let Some((stream, device)) = lent_stream() else { return };
     let x = Tensor::ones([4], DType::F32, &device).unwrap();
     device.synchronize().unwrap();
@@ -164,4 +167,31 @@ fn an_invalidated_capture_is_told_and_the_stream_is_of_use_after_it() {
     unsafe { result::stream::end_capture(stream) }.unwrap_err();
     assert_eq!(device.capture_status(), CaptureStatus::None);
     assert_eq!(values(&x.add(&x).unwrap()), [2.0; 4]);
+}
+
+#[test]
+fn an_index_out_of_range_in_a_graph_is_told_after_each_replay() {
+    let _turn = turn();
+    let Some((stream, device)) = lent_stream() else { return };
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3], &device).unwrap();
+    let index = Tensor::from_slice(&[2i64, 0], [2], &device).unwrap();
+    let y = Tensor::zeros([2], DType::F32, &device).unwrap();
+    let pick = || x.gather_into(0, &index, &y);
+    pick().unwrap();
+    index.write_from(&[0i64, 9]).unwrap();
+    device.synchronize().unwrap();
+    for _ in 0..2 {
+        begin(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+        pick().unwrap();
+        replay(stream, 2);
+        let error = device.synchronize().unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { op: "gather", .. }), "{error}");
+        assert!(error.to_string().contains("index 9 is out of range for an axis of size 3"), "{error}");
+        // Told once for all replays before.
+        let picked = values(&y);
+        assert!(picked[0] == 1.0 && picked[1].is_nan(), "{picked:?}");
+    }
+    index.write_from(&[1i64, 2]).unwrap();
+    pick().unwrap();
+    assert_eq!(values(&y), [2.0, 3.0]);
 }

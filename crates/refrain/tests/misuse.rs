@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::devices;
+use common::{devices, turn};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -312,7 +312,12 @@ fn complaint(
         true => method(g, device),
         false => no_grad(|| method(g, device)),
     }));
-    let error = match result {
+    // What a GPU alone can see is told as the host waits.
+    let waited = result.map(|outcome| {
+        let late = device.synchronize().err();
+        outcome.or(late)
+    });
+    let error = match waited {
         Err(_) => return Some(format!("{name} panicked")),
         Ok(None) => {
             *fine += 1;
@@ -342,6 +347,7 @@ fn start(text: &str) -> String {
 #[test]
 fn any_arguments_give_a_result_or_an_error_that_names_the_operation() {
     const CASES: usize = 400;
+    let _turn = turn();
     // The panics that are looked for would print a page each.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
@@ -378,6 +384,7 @@ proptest! {
     #[test]
     fn shapes_print_and_count_whatever_they_hold(dims in prop::collection::vec(size(), 0..6)) {
         let shape = Shape::from(dims.clone());
+        let _turn = turn();
         let _ = (shape.numel(), shape.to_string(), format!("{shape:?}"), shape.rank());
         for device in devices() {
             let t = Tensor::zeros(&dims[..], DType::F32, &device);
@@ -393,6 +400,7 @@ proptest! {
 
     #[test]
     fn tensors_print_whatever_their_layout(r in recipe()) {
+        let _turn = turn();
         for device in devices() {
             let t = make(&r, &device);
             let text = t.to_string();
@@ -431,6 +439,11 @@ fn errors_say_what_where_and_what_to_do() {
         Tensor::zeros([1 << 60], DType::U8, device).unwrap_err(),
         &["out of memory", "cpu", "1152921504606846976"],
     );
+    let endless = y.narrow(0, 0, 1).unwrap().broadcast_to([1 << 50]).unwrap();
+    says(endless.to_vec::<f32>().unwrap_err(), &["out of memory", "4503599627370496"]);
+    for (from, to) in [(250.0, 260.0), (-2.0, 2.0)] {
+        says(Tensor::arange(from, to, 1.0, DType::U8, device).unwrap_err(), &["arange", "range of u8"]);
+    }
     assert_eq!(
         text(y.sum(()).unwrap().squeeze(0).unwrap_err()),
         "squeeze: axis 0 of a scalar, which has no axes"

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use refrain::with_precision;
 use refrain_forecast::bench::{StepBench, StepSizes};
 use serde::Serialize;
 
-use crate::cli::{BenchStep, Precision, StepConfig};
+use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
 use crate::error::Result;
 
@@ -22,50 +23,76 @@ struct Outcome {
     min_us: f64,
     max_us: f64,
     last_loss: f32,
+    recorded: bool,
+    launches_per_step: f64,
+    allocations_per_step: f64,
     parameters: usize,
 }
 
 pub fn run(args: BenchStep) -> Result<()> {
     let console = Console::new(args.json);
     let device = args.device.open()?;
-    let Precision::F32 = args.precision;
+    let precision = args.precision.name();
     let (config, sizes) = match args.config {
         StepConfig::Seed => ("seed", StepSizes::seed()),
         StepConfig::Small => ("small", StepSizes::small()),
         StepConfig::Large => ("large", StepSizes::large()),
     };
-    let mut bench = StepBench::new(&sizes, &device, args.seed)?;
+    let bench = StepBench::new(&sizes, &device, args.seed)?;
     let threads = rayon::current_num_threads();
     console.line(format!(
-        "{config}: {} parameters, {} rows of {} patches, f32, {} with {threads} threads",
+        "{config}: {} parameters, {} rows of {} patches, {precision}, {} with {threads} threads",
         count(bench.parameter_count()),
         count(sizes.rows),
         sizes.model.patches(),
         device.name(),
     ))?;
+    let parameters = bench.parameter_count();
+    let mut recorded = (!args.eager).then(|| bench.recorded());
+    let mut number = 0;
+    // One step; the loss is read where it is wanted, which waits for the work.
+    let mut step = |read: bool| -> Result<f32> {
+        let batch = bench.batch(number);
+        number += 1;
+        with_precision(args.precision.setting(), || {
+            Ok(match &mut recorded {
+                Some(recorded) => {
+                    let outputs = recorded.call(batch)?;
+                    if read { outputs.to_scalar(0)? } else { f32::NAN }
+                }
+                None => {
+                    let loss = bench.step(batch)?;
+                    if read { loss.to_scalar()? } else { f32::NAN }
+                }
+            })
+        })
+    };
     let mut last_loss = f32::NAN;
     for _ in 0..args.warmup {
-        last_loss = bench.step()?.to_scalar()?;
+        last_loss = step(true)?;
     }
+    let before = device.stats();
     let mut times = Vec::with_capacity(args.repeats);
     for _ in 0..args.repeats {
         let begun = Instant::now();
-        let mut loss = bench.step()?;
-        for _ in 1..args.steps {
-            loss = bench.step()?;
+        for i in 1..=args.steps {
+            let loss = step(i == args.steps)?;
+            last_loss = if i == args.steps { loss } else { last_loss };
         }
-        last_loss = loss.to_scalar()?; // Waits for the work.
         times.push(begun.elapsed().as_secs_f64() * 1e6 / args.steps as f64);
     }
+    let (after, done) = (device.stats(), (args.steps * args.repeats) as f64);
+    let launches_per_step = (after.launches - before.launches) as f64 / done;
+    let allocations_per_step = (after.allocations - before.allocations) as f64 / done;
     times.sort_by(f64::total_cmp);
     let (min_us, max_us, median_us) = (times[0], times[times.len() - 1], median(&times));
     console.line(format!(
-        "median {median_us:.0} us a step, minimum {min_us:.0}, maximum {max_us:.0} over {} repeats of {} steps; last loss {last_loss:.6}",
+        "median {median_us:.0} us a step, minimum {min_us:.0}, maximum {max_us:.0} over {} repeats of {} steps; {launches_per_step:.0} launches and {allocations_per_step:.0} storages a step; last loss {last_loss:.6}",
         args.repeats, args.steps
     ))?;
     console.result(&Outcome {
         config,
-        precision: "f32",
+        precision,
         device: device.name(),
         threads,
         steps: args.steps,
@@ -74,7 +101,10 @@ pub fn run(args: BenchStep) -> Result<()> {
         min_us,
         max_us,
         last_loss,
-        parameters: bench.parameter_count(),
+        recorded: !args.eager,
+        launches_per_step,
+        allocations_per_step,
+        parameters,
     })
 }
 

@@ -66,8 +66,10 @@ pub fn run(args: Train) -> Result<()> {
     let plot = forecast_plot(&config, &series, &split, &model, &device)?;
     folder.write(run::FORECAST, plot.as_bytes())?;
     let score = score::measure(console, &config, &series, &split, &model, &windows)?;
+    let plural = if history.len() == 1 { "" } else { "s" };
     let trained = duration(Duration::from_secs_f64(seconds));
-    console.line(format!("\ntrained {} epochs in {trained}, the best is epoch {best}", history.len()))?;
+    console
+        .line(format!("\ntrained {} epoch{plural} in {trained}, the best is epoch {best}", history.len()))?;
     console.line(format!("written to {}", folder.path().display()))?;
     console.result(&Outcome {
         score: &score,

@@ -4,7 +4,7 @@ use super::optimizer;
 use crate::Result;
 use crate::model::{Mode, PatchTst, PatchTstConfig};
 use crate::training;
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::AdamW;
 
 /// Random batches that lie on the device and rotate.
@@ -43,8 +43,8 @@ impl StepSizes {
 pub struct StepBench {
     model: PatchTst,
     optimizer: AdamW,
-    batches: Vec<(Tensor, Tensor)>,
-    steps: usize,
+    device: Device,
+    batches: Vec<[Tensor; 2]>,
 }
 
 impl StepBench {
@@ -57,20 +57,30 @@ impl StepBench {
         let generator = Generator::new(device, seed.wrapping_add(1))?;
         let normal = |length| generator.normal([sizes.rows, 1, length], DType::F32);
         let batches = (0..POOL)
-            .map(|_| Ok((normal(config.context)?, normal(config.horizon)?)))
+            .map(|_| Ok([normal(config.context)?, normal(config.horizon)?]))
             .collect::<Result<_>>()?;
         let model = PatchTst::new(config, DType::F32, device, seed)?;
-        Ok(StepBench { optimizer: optimizer(&model, LR)?, model, batches, steps: 0 })
+        Ok(StepBench { optimizer: optimizer(&model, LR)?, model, device: device.clone(), batches })
     }
 
-    /// One step on the next batch; the loss before it, f32 `[]`, still on the device.
+    /// The batch of step `i`: `x` and `y`. They rotate.
+    pub fn batch(&self, i: usize) -> &[Tensor; 2] {
+        &self.batches[i % self.batches.len()]
+    }
+
+    /// One step; the loss before it, f32 `[]`, still on the device.
     ///
     /// # Errors
     /// [`crate::Error::Engine`] if the device fails.
-    pub fn step(&mut self) -> Result<Tensor> {
-        let (x, y) = &self.batches[self.steps % self.batches.len()];
-        self.steps += 1;
+    pub fn step(&self, [x, y]: &[Tensor; 2]) -> Result<Tensor> {
         training::step(&self.model, &self.optimizer, x, y, Mode::Eval)
+    }
+
+    /// The step to be called with batches: recorded at the first call, replayed from then on. Its output is the loss.
+    pub fn recorded(&self) -> Step<'_> {
+        Step::new(&self.device, |batch| {
+            Ok(vec![training::step(&self.model, &self.optimizer, &batch[0], &batch[1], Mode::Eval)?])
+        })
     }
 
     /// Number of trained numbers.

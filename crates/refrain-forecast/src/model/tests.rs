@@ -1,5 +1,10 @@
 use super::*;
 
+/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+fn device() -> Device {
+    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
+}
+
 const CHANNELS: usize = 3;
 
 fn config() -> PatchTstConfig {
@@ -20,12 +25,12 @@ fn paper() -> PatchTstConfig {
 }
 
 fn build(config: PatchTstConfig) -> PatchTst {
-    PatchTst::new(config, DType::F64, &Device::cpu(), 7).unwrap()
+    PatchTst::new(config, DType::F64, &device(), 7).unwrap()
 }
 
 /// `[2, 3, 20]`
 fn contexts(seed: u64) -> Tensor {
-    let generator = Generator::new(&Device::cpu(), seed).unwrap();
+    let generator = Generator::new(&device(), seed).unwrap();
     generator.normal([2, CHANNELS, 20], DType::F64).unwrap()
 }
 
@@ -74,7 +79,7 @@ fn every_setting_changes_the_forecast() {
 /// Central differences of the loss along every kind of parameter, in the mode that batch norm trains in.
 #[test]
 fn gradients_are_those_of_finite_differences() {
-    let generator = Generator::new(&Device::cpu(), 0).unwrap();
+    let generator = Generator::new(&device(), 0).unwrap();
     for config in [config(), paper(), PatchTstConfig { individual_head: true, ..paper() }] {
         let model = build(config);
         let (x, y) = (contexts(2), contexts(3).narrow(2, 0, 5).unwrap());
@@ -183,7 +188,7 @@ fn the_first_layer_attends_alike_with_and_without_residual_attention() {
 fn dropout_acts_in_training_only() {
     let x = contexts(9);
     let plain = forecast(&build(config()), &x);
-    let generator = Generator::new(&Device::cpu(), 1).unwrap();
+    let generator = Generator::new(&device(), 1).unwrap();
     let places: [fn(&mut PatchTstConfig); 3] =
         [|c| c.dropout = 0.3, |c| c.attention_dropout = 0.3, |c| c.head_dropout = 0.3];
     for place in places {
@@ -202,7 +207,7 @@ fn dropout_acts_in_training_only() {
 fn contexts_of_another_shape_are_refused() {
     let model = build(config());
     for shape in [vec![2, 3, 21], vec![2, 4, 20], vec![3, 20]] {
-        let x = Tensor::zeros(&shape[..], DType::F64, &Device::cpu()).unwrap();
+        let x = Tensor::zeros(&shape[..], DType::F64, &device()).unwrap();
         let message = model.forward(&x, Mode::Eval).unwrap_err().to_string();
         assert!(message.contains("3 channels and a context of 20"), "{message}");
     }

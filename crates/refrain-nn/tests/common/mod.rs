@@ -5,6 +5,11 @@ use refrain::{DType, Device, Tensor};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
+/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+pub fn device() -> Device {
+    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
+}
+
 /// A file of reference cases.
 pub struct Reference {
     bytes: &'static [u8],
@@ -51,7 +56,7 @@ impl Case<'_> {
     }
 
     pub fn tensor(&self, key: &str, dtype: DType) -> Tensor {
-        let whole = Tensor::from_slice(&self.values(key), self.shape(key), &Device::cpu()).unwrap();
+        let whole = Tensor::from_slice(&self.values(key), self.shape(key), &device()).unwrap();
         whole.to_dtype(dtype).unwrap()
     }
 

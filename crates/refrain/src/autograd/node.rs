@@ -56,6 +56,11 @@ impl Saves {
         self.outputs |= 1 << o;
         self
     }
+
+    /// Whether bit `i` is set. An operation on more operands than there are bits saves none of those.
+    fn has(bits: u32, i: usize) -> bool {
+        i < u32::BITS as usize && bits >> i & 1 == 1
+    }
 }
 
 /// Where a tensor's values came from.
@@ -217,7 +222,7 @@ impl Recording {
         let needs: SmallVec<[bool; INPUTS]> = operands.iter().map(|i| i.edge.is_some()).collect();
         let saves = function.saves(&needs);
         let saved =
-            inputs.iter().enumerate().map(|(i, t)| (saves.inputs >> i & 1 == 1).then(|| Saved::new(t)));
+            inputs.iter().enumerate().map(|(i, t)| Saves::has(saves.inputs, i).then(|| Saved::new(t)));
         let saved = saved.collect();
         Some(Recording { inputs: operands, saves, saved })
     }
@@ -228,7 +233,7 @@ impl Recording {
         if !outputs.iter().any(|t| t.dtype().is_float()) {
             return outputs.iter().for_each(forget);
         }
-        let keep = |(o, t): (usize, &Tensor)| (saves.outputs >> o & 1 == 1).then(|| Saved::new(t));
+        let keep = |(o, t): (usize, &Tensor)| Saves::has(saves.outputs, o).then(|| Saved::new(t));
         let saved = SavedValues { inputs: saved, outputs: outputs.iter().enumerate().map(keep).collect() };
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let node = Recycled::new(Node {

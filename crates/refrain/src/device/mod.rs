@@ -10,6 +10,7 @@ mod trace;
 mod workspace;
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
@@ -96,7 +97,8 @@ pub struct Stats {
 impl Device {
     /// The host's processor. All handles to it are the same device.
     ///
-    /// Kernels run on rayon's global thread pool: `RAYON_NUM_THREADS` sets the number of threads.
+    /// Kernels run on threads of their own, as many as rayon's global pool has: `RAYON_NUM_THREADS` sets their
+    /// number, or the program by building the global pool before the first launch.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
         CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Arc::<cpu::Cpu>::default())).clone()
@@ -149,8 +151,11 @@ impl Device {
     /// Waits for all work that was asked for so far. Reading a tensor waits by itself; this is for timing.
     ///
     /// # Errors
-    /// An error of work before, on a GPU; [`Error::CaptureIncompatible`] during a capture;
-    /// [`Error::NotRecordable`] within a [`Step`](crate::Step).
+    /// [`Error::CaptureIncompatible`] during a capture; [`Error::NotRecordable`] within a
+    /// [`Step`](crate::Step). On a GPU, an error of work before: what can be seen by
+    /// the GPU alone, such as an index out of range, is told when the host next waits for the device, here or as
+    /// it reads a tensor. The error names the operation and one of its indices; it is told once, and the device
+    /// can be used further. `REFRAIN_SYNC=1` waits after each operation, which then gives the error itself.
     pub fn synchronize(&self) -> Result<()> {
         record::forbid(
             "synchronize",
@@ -210,6 +215,17 @@ impl Device {
     /// Gives memory that is kept for reuse back to the system; returns the bytes given back.
     pub fn trim(&self) -> usize {
         self.0.driver.trim()
+    }
+
+    /// A device on the same hardware that nobody else works on, so that an error of work before is the caller's.
+    #[cfg(test)]
+    pub(crate) fn apart(&self) -> Device {
+        match self.name().strip_prefix("cuda:").map(|ordinal| ordinal.parse()) {
+            Some(Ok(ordinal)) => {
+                Device::from_driver(DeviceKind::Cuda, Arc::new(cuda::Cuda::open(ordinal).unwrap()))
+            }
+            _ => self.clone(),
+        }
     }
 
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
@@ -374,6 +390,29 @@ impl<'a> Locks<'a> {
             }
         }
         locks
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// A device by its name: `cpu`, `cuda` (the first GPU) or `cuda:1`.
+    ///
+    /// ```
+    /// use refrain::Device;
+    /// assert_eq!("cpu".parse::<Device>()?, Device::cpu());
+    /// assert!("gpu".parse::<Device>().is_err());
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    fn from_str(name: &str) -> Result<Device> {
+        match (name, name.strip_prefix("cuda:").and_then(|n| n.parse().ok())) {
+            ("cpu", _) => Ok(Device::cpu()),
+            ("cuda", _) => Device::cuda(0),
+            (_, Some(ordinal)) => Device::cuda(ordinal),
+            _ => {
+                Err(Error::invalid("device", format!("there is no device {name:?}; use cpu, cuda or cuda:N")))
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod binary;
+pub(crate) mod columns;
 pub(crate) mod concat;
 pub(crate) mod copy;
 pub(crate) mod dropout;
@@ -17,6 +18,7 @@ pub(crate) mod gather;
 pub(crate) mod hadamard;
 pub(crate) mod index_select;
 pub(crate) mod l2_normalize;
+pub(crate) mod lanes;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod loss;
@@ -30,9 +32,11 @@ pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod rows;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod unary;
+pub(crate) mod units;
 pub(crate) mod where_cond;
 pub(crate) mod windows;
 
@@ -114,9 +118,7 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()>;
 
     /// The kernels on CUDA.
-    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        Err(Error::Unsupported { op: self.name(), dtype: args.write_dtype(0), device: "cuda".to_string() })
-    }
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
 
     /// Bytes of memory that the kernels on CUDA work in, beside operands and results.
     fn workspace(&self, _launch: &Launch<'_>, _device: &Device) -> Result<usize> {

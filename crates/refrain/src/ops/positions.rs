@@ -32,6 +32,22 @@ pub(crate) fn check_range(
     }
 }
 
+/// No position lies in an empty range, whatever its value: what of [`check_range`] can be told on any device.
+pub(crate) fn check_places(
+    op: &'static str,
+    index: &Shape,
+    count: usize,
+    what: impl Fn() -> String,
+) -> Result<()> {
+    match count == 0 && index.numel() > 0 {
+        false => Ok(()),
+        true => Err(Error::invalid(
+            op,
+            format!("an index of shape {index} is out of range for {}, which has no places", what()),
+        )),
+    }
+}
+
 /// The coordinates of element `n` of a row-major tensor with sizes `dims`, none of which is 0.
 pub(crate) fn unravel(n: usize, dims: &[usize]) -> Dims {
     let mut at: Dims = SmallVec::from_elem(0, dims.len());

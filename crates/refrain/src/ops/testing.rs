@@ -1,6 +1,40 @@
 //! What the tests of operations have in common.
 
-use crate::{DType, Device, Tensor};
+use crate::{DType, Device, DeviceKind, Error, Result, Tensor};
+
+/// The device that tests of one device run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+pub(crate) fn device() -> Device {
+    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
+}
+
+/// Such a device that no other test works on: what its kernels find wrong is told to one test alone.
+pub(crate) fn own_device() -> Device {
+    device().apart()
+}
+
+/// The error of an operation on a device of the test's own: of the call on the CPU, of the next wait on a GPU.
+#[track_caller]
+pub(crate) fn error_of<T>(device: &Device, result: Result<T>) -> Error {
+    let error = match device.kind() {
+        DeviceKind::Cpu => result.map(drop).expect_err("an error of the call"),
+        _ => result.and_then(|_| device.synchronize()).expect_err("an error of the call or the wait"),
+    };
+    device.synchronize().expect("an error is told once");
+    error
+}
+
+/// On the CPU `sums` are those `in_order`; on a GPU they come in another order that is always the same.
+#[track_caller]
+pub(crate) fn assert_sums(sums: impl Fn() -> Vec<f32>, in_order: &[f32], exact: &[f64], tolerance: f64) {
+    let first = sums();
+    if device().kind() == DeviceKind::Cpu {
+        assert_eq!(first, in_order);
+    }
+    let wide: Vec<f64> = first.iter().map(|&s| f64::from(s)).collect();
+    assert_close(&wide, exact, tolerance);
+    let bits = |sums: Vec<f32>| sums.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    assert_eq!(bits(sums()), bits(first), "two runs differ");
+}
 
 /// Numbers from -1 to 2.4 without a pattern.
 pub(crate) fn numbers(n: usize) -> Vec<f64> {
@@ -9,7 +43,7 @@ pub(crate) fn numbers(n: usize) -> Vec<f64> {
 
 /// Such numbers as an f64 tensor that requires a gradient.
 pub(crate) fn leaf(shape: &[usize]) -> Tensor {
-    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &Device::cpu()).unwrap();
+    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap();
     t.set_requires_grad(true).unwrap();
     t
 }

@@ -14,6 +14,7 @@ use crate::autograd::{is_grad_enabled, no_grad, with_grad_mode};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;
+use crate::precision::{Precision, precision, with_precision};
 use crate::tensor::Tensor;
 
 const OP: &str = "step";
@@ -103,11 +104,28 @@ pub struct Step<'f> {
     checking: Duration,
 }
 
+/// What of the calling thread a recording depends on.
+#[derive(Clone, Copy, PartialEq)]
+struct Settings {
+    grad_enabled: bool,
+    precision: Precision,
+}
+
+impl Settings {
+    fn now() -> Settings {
+        Settings { grad_enabled: is_grad_enabled(), precision: precision() }
+    }
+
+    fn with<R>(self, f: impl FnOnce() -> R) -> R {
+        with_precision(self.precision, || with_grad_mode(self.grad_enabled, f))
+    }
+}
+
 /// A program with what it is for.
 struct Entry {
     /// What the program reads its inputs from.
     inputs: Vec<Tensor>,
-    grad_enabled: bool,
+    settings: Settings,
     /// In an order of their own, so that two steps never wait for each other.
     generators: Vec<Generator>,
     ready: Ready,
@@ -198,13 +216,13 @@ impl<'f> Step<'f> {
             let (lhs, rhs) = (self.device.name(), other.device().name());
             return Err(Error::DeviceMismatch { op: OP, lhs, rhs });
         }
-        let grad_enabled = is_grad_enabled();
-        match self.entries.iter().position(|e| e.fits(inputs, grad_enabled)) {
+        let settings = Settings::now();
+        match self.entries.iter().position(|e| e.fits(inputs, settings)) {
             Some(at) => {
                 self.current = at;
                 self.check_within_budget()?;
             }
-            None => self.current = self.add(inputs, grad_enabled)?,
+            None => self.current = self.add(inputs, settings)?,
         }
         self.clock += 1;
         let entry = &mut self.entries[self.current];
@@ -269,15 +287,15 @@ impl<'f> Step<'f> {
     }
 
     /// Records the closure twice and makes a program ready.
-    fn add(&mut self, inputs: &[Tensor], grad_enabled: bool) -> Result<usize> {
+    fn add(&mut self, inputs: &[Tensor], settings: Settings) -> Result<usize> {
         let inputs: Vec<Tensor> = inputs
             .iter()
             .map(|t| Tensor::empty(OP, t.shape(), t.dtype(), &self.device))
             .collect::<Result<_>>()?;
         let begin = Instant::now();
-        let recorded = self.record(&inputs, grad_enabled)?;
+        let recorded = self.record(&inputs, settings)?;
         let cost = begin.elapsed();
-        recorded.check_same(&self.record(&inputs, grad_enabled)?)?;
+        recorded.check_same(&self.record(&inputs, settings)?)?;
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
@@ -289,17 +307,17 @@ impl<'f> Step<'f> {
             self.entries.swap_remove(oldest);
             self.evictions += 1;
         }
-        self.entries.push(Entry { inputs, grad_enabled, generators, ready, outputs, last_used: 0, cost });
+        self.entries.push(Entry { inputs, settings, generators, ready, outputs, last_used: 0, cost });
         self.started.get_or_insert_with(Instant::now);
         Ok(self.entries.len() - 1)
     }
 
-    fn record(&mut self, inputs: &[Tensor], grad_enabled: bool) -> Result<Recorded> {
+    fn record(&mut self, inputs: &[Tensor], settings: Settings) -> Result<Recorded> {
         self.recordings += 1;
         // Handles of this recording alone: what the closure hangs on them is gone afterwards.
         let handles: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
         let closure = || (self.closure)(&handles);
-        let recorded = recorder::record(&self.device, || with_grad_mode(grad_enabled, closure))?;
+        let recorded = recorder::record(&self.device, || settings.with(closure))?;
         for launch in &recorded.launches {
             for write in launch.written() {
                 let Place::External(e) = write.place else { continue };
@@ -325,9 +343,9 @@ impl<'f> Step<'f> {
 
     fn check_entry(&mut self, at: usize) -> Result<()> {
         let begin = Instant::now();
-        let Entry { inputs, grad_enabled, .. } = &self.entries[at];
-        let (inputs, grad_enabled) = (inputs.clone(), *grad_enabled);
-        let now = self.record(&inputs, grad_enabled)?;
+        let Entry { inputs, settings, .. } = &self.entries[at];
+        let (inputs, settings) = (inputs.clone(), *settings);
+        let now = self.record(&inputs, settings)?;
         let same = self.entries[at].ready.bound().program().recorded.check_same(&now);
         self.checking += begin.elapsed();
         same
@@ -335,9 +353,9 @@ impl<'f> Step<'f> {
 }
 
 impl Entry {
-    fn fits(&self, inputs: &[Tensor], grad_enabled: bool) -> bool {
+    fn fits(&self, inputs: &[Tensor], settings: Settings) -> bool {
         let same = |(a, b): (&Tensor, &Tensor)| a.shape() == b.shape() && a.dtype() == b.dtype();
-        self.grad_enabled == grad_enabled
+        self.settings == settings
             && self.inputs.len() == inputs.len()
             && self.inputs.iter().zip(inputs).all(same)
     }

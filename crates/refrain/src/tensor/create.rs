@@ -65,6 +65,9 @@ impl Tensor {
 
     /// `start, start + step, ...` up to but without `end`: `ceil((end - start) / step)` values. For floats and integers.
     ///
+    /// # Errors
+    /// If a bound or the step is not finite, the step is 0, or a value is not in the range of an integer dtype.
+    ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
     /// let x = Tensor::arange(0.0, 1.0, 0.25, DType::F32, &Device::cpu())?;
@@ -84,7 +87,13 @@ impl Tensor {
         if dtype == DType::Bool {
             return Err(Error::Unsupported { op: "arange", dtype, device: device.name() });
         }
-        let out = Tensor::empty("arange", &Shape::from(n.max(0.0) as usize), dtype, device)?;
+        let n = n.max(0.0) as usize;
+        if n > 0 {
+            // The values lie between these two.
+            dtype.require_in_range("arange", start)?;
+            dtype.require_in_range("arange", start + (n - 1) as f64 * step)?;
+        }
+        let out = Tensor::empty("arange", &Shape::from(n), dtype, device)?;
         crate::ops::apply_into(Arange { start, step, dtype, shape: out.shape().clone() }, &[], &out)?;
         Ok(out)
     }

@@ -4,6 +4,8 @@ use std::fmt;
 
 pub use half::{bf16, f16};
 
+use crate::error::Error;
+
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
@@ -62,6 +64,27 @@ impl DType {
             DType::U8 => "u8",
             DType::Bool => "bool",
         }
+    }
+
+    /// Refuses a value that an integer type can't hold after cutting it off towards zero.
+    pub(crate) fn require_in_range(self, op: &'static str, value: f64) -> crate::Result<()> {
+        let range = match self {
+            DType::I64 => i64::MIN as f64..=i64::MAX as f64,
+            DType::I32 => i32::MIN as f64..=i32::MAX as f64,
+            DType::U8 => 0.0..=u8::MAX as f64,
+            _ => return Ok(()),
+        };
+        if range.contains(&value.trunc()) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            op,
+            format!(
+                "{value} is not in the range of {self}, {} to {}; use such a value or another dtype",
+                range.start(),
+                range.end()
+            ),
+        ))
     }
 
     /// The distance from 1 to the next number above it, for floating-point types.

@@ -9,17 +9,23 @@ impl Tensor {
     /// The values, row-major.
     ///
     /// # Errors
-    /// If `T` is not the host type of the tensor's dtype.
+    /// If `T` is not the host type of the tensor's dtype; an error of work before (see
+    /// [`Device::synchronize`]).
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        const OP: &str = "to_vec";
+        self.check_host::<T>(OP, self.numel())?;
+        // First, because a tensor too large for memory is an error on the device and the end of the process here.
+        let whole = self.contiguous()?;
         let mut out = vec![T::default(); self.numel()];
-        self.read("to_vec", &mut out)?;
+        whole.read(OP, &mut out)?;
         Ok(out)
     }
 
     /// The value of a tensor with one element.
     ///
     /// # Errors
-    /// If the tensor has another number of elements, or `T` is not the host type of its dtype.
+    /// If the tensor has another number of elements, or `T` is not the host type of its dtype; an error of
+    /// work before (see [`Device::synchronize`]).
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::invalid(
@@ -39,7 +45,8 @@ impl Tensor {
     /// Reads the values, row-major, into host memory that is there already.
     ///
     /// # Errors
-    /// If `out` has another length than the tensor has elements, or `T` is not the host type of the dtype.
+    /// If `out` has another length than the tensor has elements, or `T` is not the host type of the dtype; an
+    /// error of work before (see [`Device::synchronize`]).
     pub fn read_into<T: Element>(&self, out: &mut [T]) -> Result<()> {
         self.read("read_into", out)
     }

@@ -1,8 +1,10 @@
-//! Working memory of the CPU's kernels, kept by each thread between calls.
+//! Working memory of the CPU's kernels, kept between calls: small buffers by each thread, large ones by all
+//! together.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -17,22 +19,43 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What [`reserve`] provides for: buffers, and bytes of each. The panels of a product fit, and the backward pass of
-/// attention holds a dozen.
-const RESERVED: (usize, usize) = (16, 1 << 21);
+/// Large buffers that are not in use. A kernel takes these before it splits its work, so that a few are
+/// enough for all threads.
+static LARGE: Mutex<Vec<Vec<CacheLine>>> = Mutex::new(Vec::new());
 
-/// Provides this thread with buffers before it needs any: which thread takes up which task is left to
-/// chance, and a thread should not find itself short of memory when all has been running for long.
-/// Pages that are never written cost nothing.
+/// Lines of the largest small buffer: half a megabyte.
+const SMALL: usize = (1 << 19) / size_of::<CacheLine>();
+/// As many small buffers as a kernel and a task that its thread takes up while it waits have at a time.
+const RESERVED: usize = 16;
+
+/// Provides this thread with small buffers before it needs any: which thread takes up which task is left
+/// to chance, and none should find itself short of memory when all has been running for long.
 pub(super) fn reserve() {
-    let (buffers, bytes) = RESERVED;
-    let buffer = || Vec::with_capacity(bytes / size_of::<CacheLine>());
-    FREE.with_borrow_mut(|free| free.extend(std::iter::repeat_with(buffer).take(buffers)));
+    // Memory that is never written takes up no more than addresses on most systems.
+    let buffers = std::iter::repeat_with(|| Vec::with_capacity(SMALL)).take(RESERVED);
+    FREE.with_borrow_mut(|free| free.extend(buffers));
 }
 
-/// `len` elements of working memory, which the thread keeps for the next use when this is dropped.
+fn large() -> MutexGuard<'static, Vec<Vec<CacheLine>>> {
+    LARGE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The large buffer that fits best: the smallest that is large enough, or else the largest, to grow.
+fn take_large(count: usize) -> Vec<CacheLine> {
+    let mut free = large();
+    let by_fit = |i: &usize| {
+        let capacity = free[*i].capacity();
+        (capacity < count, capacity.abs_diff(count))
+    };
+    match (0..free.len()).min_by_key(by_fit) {
+        Some(best) => free.swap_remove(best),
+        None => Vec::new(),
+    }
+}
+
+/// `len` elements of working memory, which are kept for the next use when this is dropped.
 ///
-/// Memory is allocated only when a thread asks for more than ever before at the same depth of nesting.
+/// Memory is allocated only when more is asked for than ever before at the same depth of nesting.
 pub struct Scratch<T> {
     lines: Vec<CacheLine>,
     len: usize,
@@ -43,7 +66,10 @@ impl<T: Pod> Scratch<T> {
     /// Working memory of unspecified content.
     pub fn new(len: usize) -> Scratch<T> {
         let count = (len * size_of::<T>()).div_ceil(size_of::<CacheLine>());
-        let mut lines = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        let mut lines = match count > SMALL {
+            true => take_large(count),
+            false => FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(SMALL)),
+        };
         if lines.len() < count {
             lines.resize(count, CacheLine::zeroed());
         }
@@ -83,6 +109,9 @@ impl<T: Pod> DerefMut for Scratch<T> {
 impl<T> Drop for Scratch<T> {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
+        if lines.capacity() > SMALL {
+            return large().push(lines);
+        }
         // A thread that ends has no more use for it.
         let _ = FREE.try_with(|free| free.borrow_mut().push(lines));
     }

@@ -1,5 +1,6 @@
 //! The operands of a launch as kernels on CUDA see them: addresses.
 
+use super::faults::Bounds;
 use super::kernel::{Grid, Params, Spec};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
@@ -15,6 +16,9 @@ pub(crate) trait Sink {
 
     /// How many multiprocessors the device has, for grids that fill it.
     fn multiprocessors(&self) -> usize;
+
+    /// What a kernel of `op` reports indices out of range with: the two words of the prelude's `Faults`.
+    fn faults(&self, op: &'static str, bounds: Bounds) -> [u64; 2];
 }
 
 /// The operands of a launch, and the way to the device.
@@ -26,6 +30,10 @@ pub(crate) struct CudaArgs<'a> {
 impl<'a> CudaArgs<'a> {
     pub(crate) fn new(launch: &'a Launch<'a>, sink: &'a mut dyn Sink) -> CudaArgs<'a> {
         CudaArgs { launch, sink }
+    }
+
+    pub(crate) fn launch(&self) -> &'a Launch<'a> {
+        self.launch
     }
 
     pub(crate) fn op(&self) -> &'static str {
@@ -87,6 +95,12 @@ impl<'a> CudaArgs<'a> {
     /// How many multiprocessors the device has, for grids that fill it.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.sink.multiprocessors()
+    }
+
+    /// What a kernel reports indices out of range with, as the two words of a parameter `Faults`. The host meets the
+    /// error when it next waits for the device.
+    pub(crate) fn faults(&self, bounds: Bounds) -> [u64; 2] {
+        self.sink.faults(self.launch.op, bounds)
     }
 
     /// Launches a kernel. Kernels of one launch run one after the other.

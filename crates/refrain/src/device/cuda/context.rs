@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult, CUstreamCaptureMode};
 
 use super::library;
 use crate::error::{Error, Result};
@@ -178,13 +178,15 @@ impl Context {
         format!("sm_{major}{minor}")
     }
 
-    /// Makes this the calling thread's context; an error if the device was lost.
-    pub(super) fn enter(&self, op: &'static str) -> Result<()> {
+    /// Makes this the calling thread's context; an error if the device was lost. What is called while the guard
+    /// lives does not disturb a capture that somebody runs on another stream.
+    pub(super) fn enter(&self, op: &'static str) -> Result<Relaxed> {
         if let Some(cause) = self.lost.get() {
             return Err(self.device_lost(op, cause));
         }
         // SAFETY: the handle is valid for as long as the process runs.
-        unsafe { result::ctx::set_current(self.handle) }.map_err(|e| self.error(op, e))
+        unsafe { result::ctx::set_current(self.handle) }.map_err(|e| self.error(op, e))?;
+        Ok(Relaxed::enter())
     }
 
     fn device_lost(&self, op: &'static str, cause: &str) -> Error {
@@ -199,6 +201,26 @@ impl Context {
         }
         let cause = self.lost.get_or_init(|| format!("{}, seen first at {op}", describe(e)));
         self.device_lost(op, cause)
+    }
+}
+
+/// While this lives, calls of this thread that might disturb a capture on another stream are allowed.
+#[must_use]
+pub(super) struct Relaxed(CUstreamCaptureMode);
+
+impl Relaxed {
+    fn enter() -> Relaxed {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: swaps this thread's mode with `mode`.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Relaxed(mode)
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as above; puts back what was there.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
     }
 }
 

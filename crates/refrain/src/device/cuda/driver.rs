@@ -8,8 +8,10 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 
 use super::args::{CudaArgs, Sink};
-use super::context::{self, Context, Table};
+use super::context::{self, Context, Relaxed, Table};
+use super::faults::{Bounds, Faults, Slot};
 use super::gemm::{self, Product};
+use super::graph::Graph;
 use super::guard::Guard;
 use super::kernel::{Grid, Params, Spec};
 use super::kernels::Kernels;
@@ -18,13 +20,15 @@ use super::{compile, library};
 use crate::device::driver::{Block, CaptureStatus, Driver};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
+use crate::record::{Bound, Executable, LaunchByLaunch};
 
 /// What the devices of one context share.
-struct Shared {
+pub(super) struct Shared {
     context: Context,
     pool: Pool,
     kernels: Kernels,
     staging: Staging,
+    faults: Faults,
     /// The vendor's library for matrix products, once it was looked for.
     products: OnceLock<Option<gemm::Library>>,
     /// `REFRAIN_GUARD=1`.
@@ -37,6 +41,8 @@ pub(in crate::device) struct Cuda {
     stream: sys::CUstream,
     /// Memory to free when the capture ends that was under way when its owner was dropped.
     deferred: Mutex<Vec<u64>>,
+    /// Where its kernels report indices out of range.
+    faults: Slot,
     /// `REFRAIN_SYNC=1`: wait after each launch, so that an error names its operation.
     sync: bool,
 }
@@ -58,6 +64,15 @@ fn unavailable(device: String) -> impl Fn(String) -> Error {
 }
 
 impl Shared {
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Loads a kernel, so that a later launch finds it.
+    pub(super) fn ready(&self, op: &'static str, spec: Spec, shared: u32) -> Result<()> {
+        self.kernels.ready(&self.context, op, spec, shared).map(drop)
+    }
+
     fn of(context: Context) -> std::result::Result<Arc<Shared>, String> {
         library::nvrtc()?;
         compile::version()?;
@@ -70,6 +85,7 @@ impl Shared {
                 pool,
                 kernels: Kernels::default(),
                 staging: Staging::default(),
+                faults: Faults::default(),
                 products: OnceLock::new(),
                 guard: flag("REFRAIN_GUARD").then(Guard::default),
             }))
@@ -82,10 +98,10 @@ impl Cuda {
     pub(in crate::device) fn open(ordinal: usize) -> Result<Cuda> {
         let unavailable = unavailable(format!("cuda:{ordinal}"));
         let shared = Context::primary(ordinal).and_then(Shared::of).map_err(&unavailable)?;
-        shared.context.enter("open")?;
+        let _entered = shared.context.enter("open")?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| unavailable(context::describe(e)))?;
-        Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
+        Cuda::new(shared, stream).map_err(unavailable)
     }
 
     /// A stream that the caller lends.
@@ -96,19 +112,40 @@ impl Cuda {
         let stream: sys::CUstream = stream.cast();
         // SAFETY: the caller's promise.
         let context = unsafe { Context::of_stream(stream) };
-        let shared = context.and_then(Shared::of).map_err(unavailable("the lent stream".to_string()))?;
-        Ok(Cuda { shared, stream, deferred: Mutex::default(), sync: flag("REFRAIN_SYNC") })
+        let unavailable = unavailable("the lent stream".to_string());
+        let shared = context.and_then(Shared::of).map_err(&unavailable)?;
+        let _entered = shared.context.enter("open")?;
+        Cuda::new(shared, stream).map_err(unavailable)
     }
 
-    fn context(&self) -> &Context {
+    /// The context is current.
+    fn new(shared: Arc<Shared>, stream: sys::CUstream) -> std::result::Result<Cuda, String> {
+        let faults = shared.faults.slot().map_err(context::describe)?;
+        Ok(Cuda { shared, stream, deferred: Mutex::default(), faults, sync: flag("REFRAIN_SYNC") })
+    }
+
+    pub(super) fn context(&self) -> &Context {
         &self.shared.context
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    /// `REFRAIN_SYNC=1`.
+    pub(super) fn waits_after_launches(&self) -> bool {
+        self.sync
+    }
+
     /// Enters the context; an error, before CUDA is called, if a capture is under way.
-    fn outside_capture(&self, op: &'static str, need: &str) -> Result<()> {
-        self.context().enter(op)?;
+    fn outside_capture(&self, op: &'static str, need: &str) -> Result<Relaxed> {
+        let entered = self.context().enter(op)?;
         match self.capture_status() {
-            CaptureStatus::None => self.free_deferred(op),
+            CaptureStatus::None => self.free_deferred(op).map(|()| entered),
             _ => Err(Error::CaptureIncompatible {
                 operation: format!("{op} ({need})"),
                 device: self.context().name().to_string(),
@@ -131,20 +168,27 @@ impl Cuda {
         checked(self.context(), op, unsafe { result::stream::synchronize(self.stream) })
     }
 
+    /// What kernels reported by the time of the last wait.
+    fn reported(&self) -> Result<()> {
+        self.faults.take().map_or(Ok(()), Err)
+    }
+
     /// The vendor's library for matrix products, if it is here.
     fn products(&self) -> Option<&gemm::Library> {
         self.shared.products.get_or_init(|| gemm::Library::open(&self.shared.context.info)).as_ref()
     }
 
-    fn run(&self, launch: &Launch<'_>) -> Result<()> {
+    /// Sends a launch's kernels to a stream.
+    pub(super) fn run_on(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<()> {
         let workspace = launch.workspace.as_ref().map_or((0, 0), |w| (w.address(), w.byte_range().len()));
-        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, workspace }))
+        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, stream, workspace }))
     }
 }
 
 /// Sends kernels to the stream.
 struct Live<'a> {
     cuda: &'a Cuda,
+    stream: sys::CUstream,
     /// Address and bytes.
     workspace: (u64, usize),
 }
@@ -152,12 +196,12 @@ struct Live<'a> {
 impl Sink for Live<'_> {
     fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()> {
         let shared = &self.cuda.shared;
-        shared.kernels.launch(&shared.context, self.cuda.stream, op, spec, grid, params)
+        shared.kernels.launch(&shared.context, self.stream, op, spec, grid, params)
     }
 
     fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
         if let Some(library) = self.cuda.products()
-            && library.run(self.cuda.stream, product, self.workspace).map_err(|message| Error::Device {
+            && library.run(self.stream, product, self.workspace).map_err(|message| Error::Device {
                 op,
                 device: self.cuda.context().name().to_string(),
                 message,
@@ -173,6 +217,10 @@ impl Sink for Live<'_> {
     fn multiprocessors(&self) -> usize {
         self.cuda.context().info.multiprocessors
     }
+
+    fn faults(&self, op: &'static str, bounds: Bounds) -> [u64; 2] {
+        self.cuda.faults.words(op, bounds)
+    }
 }
 
 impl Driver for Cuda {
@@ -181,7 +229,7 @@ impl Driver for Cuda {
     }
 
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
-        self.outside_capture(op, "which allocates memory")?;
+        let _entered = self.outside_capture(op, "which allocates memory")?;
         let address = match &self.shared.guard {
             Some(guard) => guard.alloc(bytes),
             None => self.shared.pool.alloc(bytes.max(1), self.stream),
@@ -193,9 +241,7 @@ impl Driver for Cuda {
     fn free(&self, block: Block) {
         let address = block.address as u64;
         // A lost device has nothing to free.
-        if self.context().enter("free").is_err() {
-            return;
-        }
+        let Ok(_entered) = self.context().enter("free") else { return };
         if let Some(guard) = &self.shared.guard {
             let _ = self.wait("free");
             guard.free(address);
@@ -212,18 +258,20 @@ impl Driver for Cuda {
     }
 
     fn trim(&self) -> usize {
-        if self.outside_capture("trim", "which waits for the device").is_err() || self.wait("trim").is_err() {
+        let Ok(_entered) = self.outside_capture("trim", "which waits for the device") else { return 0 };
+        if self.wait("trim").is_err() {
             return 0;
         }
         self.shared.pool.trim()
     }
 
     fn free_bytes(&self) -> Option<usize> {
-        self.context().enter("stats").ok()?;
+        let _entered = self.context().enter("stats").ok()?;
         memory::free_bytes()
     }
 
     fn pooled_bytes(&self) -> usize {
+        let Ok(_entered) = self.context().enter("stats") else { return 0 };
         self.shared.pool.pooled()
     }
 
@@ -232,7 +280,7 @@ impl Driver for Cuda {
     }
 
     fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
-        self.outside_capture(op, "which copies from the host")?;
+        let _entered = self.outside_capture(op, "which copies from the host")?;
         let address = (to.address + offset) as u64;
         // SAFETY: the door checked the range; the storage's lock is held.
         let done = unsafe { self.shared.staging.upload(from, address, self.stream) };
@@ -247,15 +295,18 @@ impl Driver for Cuda {
     }
 
     fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
-        self.outside_capture(op, "which reads on the host")?;
+        let _entered = self.outside_capture(op, "which reads on the host")?;
         let address = (from.address + offset) as u64;
         // SAFETY: the door checked the range; the storage's lock is held.
-        checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })
+        checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })?;
+        // Nothing to copy, nothing waited for.
+        if to.is_empty() { Ok(()) } else { self.reported() }
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.outside_capture("synchronize", "which waits for the device")?;
-        self.wait("synchronize")
+        let _entered = self.outside_capture("synchronize", "which waits for the device")?;
+        self.wait("synchronize")?;
+        self.reported()
     }
 
     fn capture_status(&self) -> CaptureStatus {
@@ -272,24 +323,34 @@ impl Driver for Cuda {
     }
 
     fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
-        self.context().enter(op)?;
+        let _entered = self.context().enter(op)?;
         let own = product.own_workspace(self.context().info.multiprocessors);
         Ok(self.products().and_then(|l| l.workspace(product)).unwrap_or(own))
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.context().enter(launch.op)?;
+        let _entered = self.context().enter(launch.op)?;
         let Some(guard) = &self.shared.guard else {
-            self.run(launch)?;
+            self.run_on(self.stream, launch)?;
             return if self.sync && self.capture_status() == CaptureStatus::None {
-                self.wait(launch.op)
+                self.wait(launch.op)?;
+                self.reported()
             } else {
                 Ok(())
             };
         };
         guard.around(self.context(), launch, || {
-            self.run(launch)?;
+            self.run_on(self.stream, launch)?;
             self.wait(launch.op)
-        })
+        })?;
+        self.reported()
+    }
+
+    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+        if self.shared.guard.is_some() {
+            return Ok(Box::new(LaunchByLaunch));
+        }
+        let _entered = self.outside_capture("step", "which is captured itself")?;
+        Ok(Box::new(Graph::new(self, program)?))
     }
 }

@@ -175,10 +175,6 @@ impl Params {
         self.word(u64::from(value as u32))
     }
 
-    pub(crate) fn f32(self, value: f32) -> Params {
-        self.word(u64::from(value.to_bits()))
-    }
-
     pub(crate) fn f64(self, value: f64) -> Params {
         self.word(value.to_bits())
     }

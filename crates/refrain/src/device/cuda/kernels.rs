@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUfunction_attribute, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUfunction_attribute};
 
 use super::cache::Cache;
 use super::compile;
@@ -48,24 +48,14 @@ impl Kernels {
         grid: Grid,
         params: &Params,
     ) -> Result<()> {
-        let slot = self.slot(spec.clone());
-        let function = slot.get_or_init(|| load(context, op, &spec)).as_ref().map_err(Clone::clone)?;
-        if grid.shared > SHARED_FOR_ALL && function.shared.load(Ordering::Relaxed) < grid.shared {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is loaded and stays so.
-            unsafe {
-                result::function::set_function_attribute(function.handle, attribute, grid.shared as i32)
-            }
-            .map_err(|e| context.error(op, e))?;
-            function.shared.fetch_max(grid.shared, Ordering::Relaxed);
-        }
+        let function = self.ready(context, op, spec, grid.shared)?;
         let mut addresses = params.addresses();
         // SAFETY: the parameters are those of the kernel, by the operation that wrote both; the memory that
         // they point to lives until work queued before its release is done (frees are in stream order), and
         // the door holds its locks while this is queued.
         unsafe {
             result::launch_kernel(
-                function.handle,
+                function,
                 (grid.blocks[0], grid.blocks[1], grid.blocks[2]),
                 (grid.threads, 1, 1),
                 grid.shared,
@@ -74,6 +64,26 @@ impl Kernels {
             )
         }
         .map_err(|e| context.error(op, e))
+    }
+
+    /// A kernel that can be launched with so much dynamic shared memory.
+    pub(super) fn ready(
+        &self,
+        context: &Context,
+        op: &'static str,
+        spec: Spec,
+        shared: u32,
+    ) -> Result<sys::CUfunction> {
+        let slot = self.slot(spec.clone());
+        let function = slot.get_or_init(|| load(context, op, &spec)).as_ref().map_err(Clone::clone)?;
+        if shared > SHARED_FOR_ALL && function.shared.load(Ordering::Relaxed) < shared {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded and stays so.
+            unsafe { result::function::set_function_attribute(function.handle, attribute, shared as i32) }
+                .map_err(|e| context.error(op, e))?;
+            function.shared.fetch_max(shared, Ordering::Relaxed);
+        }
+        Ok(function.handle)
     }
 
     fn slot(&self, spec: Spec) -> Arc<OnceLock<Result<Function>>> {
@@ -109,8 +119,6 @@ fn load(context: &Context, op: &'static str, spec: &Spec) -> Result<Function> {
         .map_err(|e| failed(format!("kernel {} was not compiled: {e}", spec.label())))?;
     let entry =
         CString::new(spec.entry).map_err(|_| Error::internal(op, "a kernel's name holds a zero byte"))?;
-    // A capture that somebody began on a stream of this thread's choosing does not forbid loading here.
-    let _relaxed = Relaxed::enter();
     // SAFETY: the compiler's whole output for this GPU (the cache checks a checksum); the driver copies it.
     let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(|e| {
         failed(format!("kernel {} was not loaded: {}", spec.label(), super::context::describe(e)))
@@ -120,23 +128,4 @@ fn load(context: &Context, op: &'static str, spec: &Spec) -> Result<Function> {
         failed(format!("kernel {} was not found: {}", spec.label(), super::context::describe(e)))
     })?;
     Ok(Function { handle, shared: AtomicU32::new(SHARED_FOR_ALL) })
-}
-
-/// While this lives, calls of this thread that might disturb a capture elsewhere are allowed.
-pub(super) struct Relaxed(CUstreamCaptureMode);
-
-impl Relaxed {
-    pub(super) fn enter() -> Relaxed {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: swaps this thread's mode with `mode`.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        Relaxed(mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: as above; puts back what was there.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
-    }
 }

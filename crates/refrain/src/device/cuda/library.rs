@@ -31,6 +31,7 @@ const DRIVER_SYMBOLS: &[&str] = &[
     "cuMemAllocFromPoolAsync",
     "cuMemFreeAsync",
     "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
     "cuMemPoolCreate",
     "cuMemPoolTrimTo",
     "cuMemPoolGetAttribute",
@@ -42,6 +43,16 @@ const DRIVER_SYMBOLS: &[&str] = &[
     "cuStreamGetCtx",
     "cuStreamIsCapturing",
     "cuStreamSynchronize",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuStreamDestroy_v2",
+    "cuStreamGetCaptureInfo_v3",
+    "cuStreamUpdateCaptureDependencies_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
     "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",
     "cuEventRecord",
@@ -68,7 +79,7 @@ const NVRTC_SYMBOLS: &[&str] = &[
 /// Why a library can't be used, with the fix.
 pub(super) type Missing = String;
 
-/// NVIDIA's driver, version 12.0 or later.
+/// NVIDIA's driver, version 12.3 or later.
 pub(super) fn driver() -> Result<(), Missing> {
     static FOUND: OnceLock<Result<(), Missing>> = OnceLock::new();
     FOUND
@@ -84,7 +95,12 @@ pub(super) fn driver() -> Result<(), Missing> {
             }
             // SAFETY: the library is there, so this does not panic; it stays loaded.
             let library = unsafe { cuda::culib() };
-            probe(library, "NVIDIA's driver", DRIVER_SYMBOLS, "update the driver to one for CUDA 12 or later")
+            probe(
+                library,
+                "NVIDIA's driver",
+                DRIVER_SYMBOLS,
+                "update the driver to one for CUDA 12.3 or later",
+            )
         })
         .clone()
 }
@@ -146,7 +162,12 @@ fn preload(places: &[PathBuf], name: &str) {
     }
 }
 
-fn probe(library: &libloading::Library, what: &str, symbols: &[&str], fix: &str) -> Result<(), Missing> {
+pub(super) fn probe(
+    library: &libloading::Library,
+    what: &str,
+    symbols: &[&str],
+    fix: &str,
+) -> Result<(), Missing> {
     for symbol in symbols {
         // SAFETY: only looked up, never called through this type.
         if unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_err() {

@@ -6,19 +6,24 @@ mod cache;
 mod compile;
 mod context;
 mod driver;
+mod faults;
 mod gemm;
+mod graph;
 mod guard;
 mod kernel;
 mod kernels;
 mod library;
 pub(in crate::device) mod listing;
 mod memory;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use args::CudaArgs;
 pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
-pub(crate) use gemm::Product;
+pub(crate) use faults::Bounds;
+pub(crate) use gemm::{Flat, Matrix, Product};
 pub(crate) use kernel::{Grid, Params, Source, Spec};
 
 /// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.

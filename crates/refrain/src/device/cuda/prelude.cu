@@ -164,6 +164,25 @@ template <int THREADS, typename C, typename F> DEVICE C block_reduce(C x, C firs
 }
 template <int THREADS, typename C> DEVICE C block_sum(C x) { return block_reduce<THREADS>(x, (C)0, Add()); }
 
+// ---- Indices out of range, for the host to find when it next waits for the device.
+
+struct Faults {
+    // Words of host memory, of the stream: who reports (0: nobody so far), the index, the number of places.
+    volatile u64* slot;
+    // Who the operation is.
+    u64 origin;
+
+    // Keeps the first report. Threads of a launch that meet here write alike but for the index, and any of their
+    // indices will do; launches of a stream do not meet.
+    DEVICE void report(i64 index, i64 places) const {
+        if (slot[0] != 0) return;
+        slot[1] = (u64)index;
+        slot[2] = (u64)places;
+        __threadfence_system();
+        slot[0] = origin;
+    }
+};
+
 // ---- Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011): a counter in, four random words out.
 
 struct Words { u32 at[4]; };

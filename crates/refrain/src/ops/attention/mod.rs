@@ -1,5 +1,6 @@
 //! Scaled dot-product attention as one operation: the scores never leave the cache.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -8,7 +9,7 @@ use smallvec::smallvec;
 
 use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -34,6 +35,10 @@ impl Op for Attention {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::forward(self.scale, self.causal, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.scale, self.causal, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -65,6 +70,14 @@ impl Op for AttentionBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.0.scale, self.0.causal, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.0.scale, self.0.causal, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::backward_workspace(launch))
     }
 
     fn input_needs(&self, _: usize) -> Needs {

@@ -1,9 +1,10 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn ramp(shape: &[usize], step: f64) -> Tensor {
     let n = shape.iter().product();
     let v: Vec<f64> = (0..n).map(|i| ((i as f64 * step + 0.3) * 1.7).sin()).collect();
-    let t = Tensor::from_slice(&v, shape, &Device::cpu()).unwrap();
+    let t = Tensor::from_slice(&v, shape, &device()).unwrap();
     t.set_requires_grad(true).unwrap();
     t
 }
@@ -44,7 +45,7 @@ fn one_key_and_wrong_shapes() {
     let v = ramp(&[1, 2, 1, 3], 0.4);
     let o = v.scaled_dot_product_attention(&v, &v, None, true).unwrap();
     assert_eq!(o.to_vec::<f64>().unwrap(), v.to_vec::<f64>().unwrap());
-    let d = Device::cpu();
+    let d = device();
     let (q, wrong) = (ramp(&[1, 2, 4, 3], 0.1), Tensor::zeros([1, 2, 4, 5], DType::F64, &d).unwrap());
     assert!(matches!(
         q.scaled_dot_product_attention(&wrong, &wrong, None, false),

@@ -1,5 +1,6 @@
 //! Batch normalisation: each channel over all else.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -10,7 +11,7 @@ use super::layer_norm::{check_eps, check_parameter, statistics};
 use super::reduce::Extent;
 use super::{Dest, OnTape, Op, Spec, Specs, execute};
 use crate::autograd::{self, Gradients, Recording, Saves};
-use crate::device::{HostArgs, Mode};
+use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, resolve_axis};
 
@@ -62,6 +63,14 @@ impl Op for BatchNorm {
         host::forward(self, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(if self.training { cuda::workspace(self.extent, launch) } else { 0 })
+    }
+
     /// For the running statistics; `batch_norm_into` refuses `x` as the destination.
     fn in_place(&self) -> bool {
         true
@@ -93,6 +102,14 @@ impl Op for BatchNormBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.0.extent, self.0.training, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.0.extent, self.0.training, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(self.0.extent, launch))
     }
 
     fn accumulates(&self, _: usize) -> bool {

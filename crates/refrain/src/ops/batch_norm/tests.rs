@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, leaf, values};
-use crate::{DType, Device, Error, Result, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, leaf, values};
+use crate::{DType, Error, Result, Tensor, gradcheck};
 
 /// Weight, bias, running mean and running variance of some channels.
 fn parameters(channels: usize, dtype: DType) -> [Tensor; 4] {
@@ -106,7 +106,7 @@ fn the_gradient_of_many_values_is_that_of_the_formula() {
 
 #[test]
 fn destinations_and_statistics_may_be_parts_of_larger_tensors() {
-    let device = Device::cpu();
+    let device = device();
     let x = leaf(&[6, 3]).detach();
     let p = parameters(3, DType::F64);
     let q = parameters(3, DType::F64);
@@ -136,7 +136,7 @@ fn what_does_not_fit_is_named() {
         "{text}"
     );
     assert_eq!(normalise(&x, &p, 1, false).unwrap().dims(), [1, 3]);
-    let empty = Tensor::zeros([0, 3], DType::F64, &Device::cpu()).unwrap();
+    let empty = Tensor::zeros([0, 3], DType::F64, &device()).unwrap();
     assert_eq!(normalise(&empty, &p, 1, false).unwrap().dims(), [0, 3]);
     assert!(matches!(normalise(&empty, &p, 1, true), Err(Error::InvalidArgument { .. })));
     let x = leaf(&[4, 3]).detach();

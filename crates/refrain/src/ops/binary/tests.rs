@@ -1,3 +1,4 @@
+use crate::ops::testing::device;
 use crate::{DType, Device, Error, Result, Tensor, gradcheck, no_grad};
 
 fn pair(device: &Device) -> (Tensor, Tensor) {
@@ -10,7 +11,7 @@ fn pair(device: &Device) -> (Tensor, Tensor) {
 
 #[test]
 fn gradients_agree_with_finite_differences_under_broadcasting() {
-    let (a, b) = pair(&Device::cpu());
+    let (a, b) = pair(&device());
     let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 7] =
         [Tensor::add, Tensor::sub, Tensor::mul, Tensor::div, Tensor::pow, Tensor::maximum, Tensor::minimum];
     for (i, f) in functions.into_iter().enumerate() {
@@ -36,7 +37,7 @@ fn gradients_agree_with_finite_differences_under_broadcasting() {
 
 #[test]
 fn a_destination_that_is_an_operand_holds_the_right_result() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::arange(0.0, 5000.0, 1.0, DType::F32, &device).unwrap();
     x.mul_into(&x, &x).unwrap();
     assert_eq!(x.to_vec::<f32>().unwrap()[70], 4900.0);
@@ -60,7 +61,7 @@ fn a_destination_that_is_an_operand_holds_the_right_result() {
 
 #[test]
 fn a_destination_keeps_its_storage_or_is_refused() {
-    let device = Device::cpu();
+    let device = device();
     let a = Tensor::ones([2, 3], DType::F32, &device).unwrap();
     let wide = Tensor::zeros([2, 5], DType::F32, &device).unwrap();
     let (id, before) = (wide.storage_id(), device.stats().system_allocations);
@@ -78,7 +79,7 @@ fn a_destination_keeps_its_storage_or_is_refused() {
 
 #[test]
 fn in_place_work_on_a_leaf_needs_no_grad() {
-    let (a, b) = pair(&Device::cpu());
+    let (a, b) = pair(&device());
     assert!(matches!(b.add_assign(&b), Err(Error::Autograd { .. })));
     assert!(matches!(b.add_into(&b, &b), Err(Error::Autograd { .. })));
     no_grad(|| b.add_assign(&b)).unwrap();
@@ -88,7 +89,7 @@ fn in_place_work_on_a_leaf_needs_no_grad() {
 
 #[test]
 fn comparisons_give_bools_for_every_dtype() {
-    let device = Device::cpu();
+    let device = device();
     for dtype in DType::ALL {
         let x = Tensor::arange(0.0, 2.0, 1.0, DType::F64, &device).unwrap().to_dtype(dtype).unwrap();
         let y = x.eq_scalar(1.0).unwrap();

@@ -1,5 +1,6 @@
 //! Tensors one after the other: along an axis that they have, or along a new one.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -7,9 +8,9 @@ use smallvec::SmallVec;
 
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::Gradients;
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::with_stored;
 use crate::device::cpu::parallel;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, resolve_axis};
 
@@ -68,6 +69,10 @@ impl Op for Concat {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::concat(self, args)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {

@@ -1,8 +1,9 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn range(start: f64, shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    let x = Tensor::arange(start, start + n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(start, start + n as f64, 1.0, DType::F64, &device()).unwrap();
     x.reshape(shape).unwrap().detach()
 }
 
@@ -52,9 +53,20 @@ fn gradients_are_the_parts_of_the_gradient() {
 }
 
 #[test]
+fn any_number_of_parts_has_gradients() {
+    let parts: Vec<Tensor> = (0..100).map(|i| range(f64::from(i), &[1])).collect();
+    parts.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+    let all = Tensor::concat(&parts.iter().collect::<Vec<_>>(), 0).unwrap();
+    all.square().unwrap().sum(()).unwrap().backward().unwrap();
+    for (i, t) in parts.iter().enumerate() {
+        assert_eq!(t.grad().unwrap().to_vec::<f64>().unwrap(), [2.0 * i as f64]);
+    }
+}
+
+#[test]
 fn a_destination_is_written_in_place() {
     let (a, b) = (range(0.0, &[2, 1]), range(5.0, &[2, 1]));
-    let wide = Tensor::zeros([2, 4], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([2, 4], DType::F64, &device()).unwrap();
     Tensor::concat_into(&[&a, &b], 1, &wide.narrow(1, 1, 2).unwrap()).unwrap();
     assert_eq!(wide.to_vec::<f64>().unwrap(), [0.0, 0.0, 5.0, 0.0, 0.0, 1.0, 6.0, 0.0]);
     Tensor::stack_into(&[&a, &b], 0, &wide.reshape([2, 2, 2]).unwrap().narrow(2, 0, 1).unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Dropout, scale};
+use super::{Dropout, scale, threshold};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::{parallel, simd::simd};
@@ -15,8 +15,7 @@ const TILE: usize = 1024;
 
 pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
     let (seed, first) = position(args, 1, op.offset)?;
-    // p * 2^32 is at most 2^32 - 2^-21, which rounds to a number that no word reaches.
-    let threshold = (op.p * 4_294_967_296.0).round() as u64;
+    let threshold = threshold(op.p);
     with_float!(args, args.write_dtype(0), T, R => {
         let x = if args.in_place(0).is_some() { None } else { Some(args.read::<T>(0)?) };
         let y = args.write::<T>(0)?;

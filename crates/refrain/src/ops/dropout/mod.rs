@@ -1,5 +1,6 @@
 //! Dropout.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::random::{Generator, Reserved};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -35,6 +36,10 @@ impl Op for Dropout {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::forward(self, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self, args)
     }
 
     fn in_place(&self) -> bool {
@@ -74,6 +79,10 @@ impl Op for Masked {
         host::backward(self.scale, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.scale, args)
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -89,6 +98,12 @@ impl Op for Masked {
 
 fn scale(p: f64) -> f64 {
     1.0 / (1.0 - p)
+}
+
+/// The smallest word that keeps its element.
+fn threshold(p: f64) -> u64 {
+    // p * 2^32 is at most 2^32 - 2^-21, which rounds to a number that no word reaches.
+    (p * 4_294_967_296.0).round() as u64
 }
 
 /// The operation, with its part of the generator's sequence; `None` if nothing is dropped.

@@ -1,8 +1,9 @@
 use crate::ops::random::philox;
+use crate::ops::testing::device;
 use crate::{DType, Device, Error, Generator, Tensor, gradcheck, no_grad};
 
 fn setup(seed: u64) -> (Device, Generator) {
-    let device = Device::cpu();
+    let device = device();
     let generator = Generator::new(&device, seed).unwrap();
     (device, generator)
 }

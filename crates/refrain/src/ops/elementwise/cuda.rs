@@ -27,6 +27,26 @@ pub(crate) fn arithmetic(dtype: DType) -> DType {
     }
 }
 
+/// An operand of the loop.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    /// Of the shape that all operands have.
+    pub(crate) layout: &'a Layout,
+    pub(crate) dtype: DType,
+    /// Where the first element lies.
+    pub(crate) address: u64,
+}
+
+/// The launch's first output as an operand.
+pub(crate) fn output<'a>(args: &CudaArgs<'a>) -> Operand<'a> {
+    Operand { layout: args.write_layout(0), dtype: args.write_dtype(0), address: args.write(0) }
+}
+
+/// The launch's input `i` as an operand.
+pub(crate) fn input<'a>(args: &CudaArgs<'a>, i: usize) -> Operand<'a> {
+    Operand { layout: args.read_layout(i), dtype: args.read_dtype(i), address: args.read(i) }
+}
+
 /// Runs `y = apply(x, scalars)` over the launch's operands and its first output, in the arithmetic of
 /// `compute`. `constants` adds those of the operation.
 pub(crate) fn run(
@@ -36,9 +56,23 @@ pub(crate) fn run(
     scalars: &[f64],
     constants: impl FnOnce(Spec) -> Spec,
 ) -> Result<()> {
-    let inputs = args.reads();
-    let layouts: SmallVec<[&Layout; 6]> =
-        std::iter::once(args.write_layout(0)).chain((0..inputs).map(|i| args.read_layout(i))).collect();
+    let x: SmallVec<[Operand<'_>; MAX_INPUTS]> = (0..args.reads()).map(|i| input(args, i)).collect();
+    run_on(args, source, compute, scalars, output(args), &x, constants)
+}
+
+/// [`run`] on other views of the operands.
+pub(crate) fn run_on(
+    args: &mut CudaArgs<'_>,
+    source: &'static Source,
+    compute: DType,
+    scalars: &[f64],
+    y: Operand<'_>,
+    x: &[Operand<'_>],
+    constants: impl FnOnce(Spec) -> Spec,
+) -> Result<()> {
+    let inputs = x.len();
+    let operands: SmallVec<[Operand<'_>; 6]> = std::iter::once(y).chain(x.iter().copied()).collect();
+    let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|o| o.layout).collect();
     if inputs > MAX_INPUTS {
         return Err(Error::internal(args.op(), "an elementwise kernel with too many operands"));
     }
@@ -48,12 +82,8 @@ pub(crate) fn run(
         return Ok(());
     }
     let last = plan.shape.len() - 1;
-    let sizes: SmallVec<[usize; 6]> = std::iter::once(args.write_dtype(0))
-        .chain((0..inputs).map(|i| args.read_dtype(i)))
-        .map(DType::size)
-        .collect();
-    let addresses: SmallVec<[u64; 6]> =
-        std::iter::once(args.write(0)).chain((0..inputs).map(|i| args.read(i))).collect();
+    let sizes: SmallVec<[usize; 6]> = operands.iter().map(|o| o.dtype.size()).collect();
+    let addresses: SmallVec<[u64; 6]> = operands.iter().map(|o| o.address).collect();
 
     let vec = VECTOR_BYTES / sizes.iter().max().copied().unwrap_or(VECTOR_BYTES);
     let fits = |o: usize| {
@@ -78,7 +108,7 @@ pub(crate) fn run(
 
     let mut spec = Spec::new(source, "elementwise")
         .dtype("COMPUTE", compute)
-        .dtype("OUT", args.write_dtype(0))
+        .dtype("OUT", y.dtype)
         .int("INPUTS", inputs as i64)
         .int("SCALARS", scalars.len() as i64)
         .int("RANK", rank as i64)
@@ -87,7 +117,7 @@ pub(crate) fn run(
         .word("INDEX", if wide { "u64" } else { "u32" })
         .flag("ADD", args.accumulate(0));
     for (i, name) in INPUT_NAMES.into_iter().enumerate().take(inputs) {
-        spec = spec.dtype(name, args.read_dtype(i));
+        spec = spec.dtype(name, x[i].dtype);
     }
 
     let mut words: SmallVec<[u64; 64]> = SmallVec::new();

@@ -1,5 +1,6 @@
 //! Elements picked along an axis, and elements added to picked places: adjoints of each other.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::positions::require_positions;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor, resolve_axis};
 
@@ -83,6 +84,10 @@ impl Op for Gather {
         host::gather(self.axis, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::gather(self.axis, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(1)
     }
@@ -108,6 +113,14 @@ impl Op for GatherBackward {
         host::gather_backward(self.axis, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::gather_backward(self.axis, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        cuda::workspace(self.axis, &self.shape, launch)
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -128,6 +141,14 @@ impl Op for ScatterAdd {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::scatter_add(self.axis, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::scatter_add(self.axis, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        cuda::workspace(self.axis, launch.reads[0].layout.shape(), launch)
     }
 
     fn in_place(&self) -> bool {
@@ -154,11 +175,13 @@ impl Tensor {
     /// result. It has as many axes as this tensor, and none is longer but `axis`. Negative axes count
     /// from the last.
     ///
-    /// The gradient is added in the order of the index, whatever the number of threads.
+    /// The gradient is added in an order that is always the same: on the CPU that of the index.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
-    /// error names the first, and nothing is written.
+    /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
+    /// names the first, and nothing is written; on a GPU the error comes when the host next waits for the
+    /// device ([`Device::synchronize`]), and such an index gives NaN (0 in other dtypes than floats) and
+    /// gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -185,12 +208,13 @@ impl Tensor {
     /// `axis`, than that of this tensor; what of the source the index does not cover is left out and
     /// has a gradient of zero. Negative axes count from the last.
     ///
-    /// Places named several times get the sum, added in the order of the index, whatever the number of
-    /// threads; f16 and bf16 are summed in f32.
+    /// Places named several times get the sum, added in an order that is always the same (on the CPU that
+    /// of the index); f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or on the CPU if an index is not in `0..size` of the axis; the
-    /// error names the first, and nothing is written.
+    /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
+    /// names the first, and nothing is written; on a GPU the error comes when the host next waits for the
+    /// device ([`Device::synchronize`]), and such an element is left out.
     pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
         apply(ScatterAdd { axis }, &[self, index, &covered(source, index)?])

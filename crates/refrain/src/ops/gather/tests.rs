@@ -1,13 +1,14 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_sums, device, error_of, own_device};
+use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn range(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &device()).unwrap();
     x.reshape(shape).unwrap().detach()
 }
 
 fn index(values: &[i64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 #[test]
@@ -27,8 +28,7 @@ fn elements_are_picked_along_each_axis() {
 #[test]
 fn every_dtype_is_picked_from() {
     for dtype in DType::ALL {
-        let x =
-            Tensor::from_slice(&[0.0f64, 1.0, 1.0], [3], &Device::cpu()).unwrap().to_dtype(dtype).unwrap();
+        let x = Tensor::from_slice(&[0.0f64, 1.0, 1.0], [3], &device()).unwrap().to_dtype(dtype).unwrap();
         let y = x.gather(0, &index(&[2, 0, 1, 0], &[4])).unwrap();
         assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0, 0.0], "{dtype}");
     }
@@ -41,8 +41,8 @@ fn added_elements_sum_up_where_they_meet() {
     let y = x.scatter_add(1, &i, &range(&[2, 3])).unwrap();
     assert_eq!(y.to_vec::<f64>().unwrap(), [2.0, 1.0, 3.0, 3.0, 16.0, 5.0]);
     // An index that is shorter than the tensor before and after the axis.
-    let x = Tensor::zeros([3, 2, 3], DType::I32, &Device::cpu()).unwrap();
-    let source = Tensor::ones([2, 3, 2], DType::I32, &Device::cpu()).unwrap();
+    let x = Tensor::zeros([3, 2, 3], DType::I32, &device()).unwrap();
+    let source = Tensor::ones([2, 3, 2], DType::I32, &device()).unwrap();
     let i = index(&[0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0], &[2, 3, 2]);
     let y = x.scatter_add(1, &i, &source).unwrap().to_vec::<i32>().unwrap();
     assert_eq!(y, [2, 0, 0, 1, 3, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -51,12 +51,12 @@ fn added_elements_sum_up_where_they_meet() {
 #[test]
 fn of_a_source_larger_than_the_index_the_covered_part_is_added() {
     // Longer after the axis, along it, before it; the rest would be seen, as no element is 0.
-    let x = Tensor::zeros([2, 3], DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::zeros([2, 3], DType::F64, &device()).unwrap();
     let source = range(&[3, 4]).add_scalar(1.0).unwrap();
     let i = index(&[2, 0, 2, 2], &[2, 2]);
     let expected = [2.0, 0.0, 1.0, 0.0, 0.0, 11.0];
     assert_eq!(x.scatter_add(1, &i, &source).unwrap().to_vec::<f64>().unwrap(), expected);
-    let dst = Tensor::ones([2, 3], DType::F64, &Device::cpu()).unwrap();
+    let dst = Tensor::ones([2, 3], DType::F64, &device()).unwrap();
     x.scatter_add_into(1, &i, &source, &dst).unwrap();
     assert_eq!(dst.to_vec::<f64>().unwrap(), expected);
     // A source that shares the destination's memory, and one that lies there the other way round.
@@ -77,8 +77,8 @@ fn of_a_source_larger_than_the_index_the_covered_part_is_added() {
 #[test]
 fn halves_are_summed_in_f32() {
     for dtype in [DType::F16, DType::BF16] {
-        let x = Tensor::zeros([2], dtype, &Device::cpu()).unwrap();
-        let ones = Tensor::ones([4096], dtype, &Device::cpu()).unwrap();
+        let x = Tensor::zeros([2], dtype, &device()).unwrap();
+        let ones = Tensor::ones([4096], dtype, &device()).unwrap();
         let i = index(&[1; 4096], &[4096]);
         let y = x.scatter_add(0, &i, &ones).unwrap().to_dtype(DType::F32).unwrap();
         assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, 4096.0], "{dtype}");
@@ -125,21 +125,28 @@ fn gradients_agree_with_finite_differences() {
 }
 
 #[test]
-fn sums_are_added_in_the_order_of_the_index() {
+fn sums_are_added_in_one_order() {
     let (rows, n, size) = (8, 5000, 3000);
     let positions: Vec<i64> = (0..(rows * n) as i64).map(|i| i * i % 97).collect();
-    let source = Tensor::arange(0.0, (rows * n) as f64, 1.0, DType::F32, &Device::cpu()).unwrap();
+    let source = Tensor::arange(0.0, (rows * n) as f64, 1.0, DType::F32, &device()).unwrap();
     let source = source.sin().unwrap().reshape([rows, n]).unwrap();
-    let mut expected = vec![0f32; rows * size];
+    let (mut in_order, mut exact) = (vec![0f32; rows * size], vec![0f64; rows * size]);
     for (i, v) in source.to_vec::<f32>().unwrap().into_iter().enumerate() {
-        expected[i / n * size + positions[i] as usize] += v;
+        let place = i / n * size + positions[i] as usize;
+        in_order[place] += v;
+        exact[place] += f64::from(v);
     }
-    let x = Tensor::zeros([rows, size], DType::F32, &Device::cpu()).unwrap();
+    let x = Tensor::zeros([rows, size], DType::F32, &device()).unwrap();
     let i = index(&positions, &[rows, n]);
-    assert_eq!(x.scatter_add(1, &i, &source).unwrap().to_vec::<f32>().unwrap(), expected);
-    x.set_requires_grad(true).unwrap();
-    x.gather(1, &i).unwrap().backward_with(&source).unwrap();
-    assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), expected);
+    let added = || x.scatter_add(1, &i, &source).unwrap().to_vec::<f32>().unwrap();
+    assert_sums(added, &in_order, &exact, 1e-4);
+    let gradient = || {
+        let x = x.detach();
+        x.set_requires_grad(true).unwrap();
+        x.gather(1, &i).unwrap().backward_with(&source).unwrap();
+        x.grad().unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_sums(gradient, &in_order, &exact, 1e-4);
 }
 
 #[test]
@@ -154,26 +161,52 @@ fn a_destination_may_be_the_tensor_added_to() {
     let ints = index(&[1, 0], &[2]);
     ints.scatter_add_into(0, &ints, &ints, &ints).unwrap();
     assert_eq!(ints.to_vec::<i64>().unwrap(), [1, 1]);
-    let y = Tensor::zeros([4], DType::F64, &Device::cpu()).unwrap();
+    let y = Tensor::zeros([4], DType::F64, &device()).unwrap();
     x.gather_into(0, &i, &y.narrow(0, 1, 2).unwrap()).unwrap();
     assert_eq!(y.to_vec::<f64>().unwrap(), [0.0, 6.0, 6.0, 0.0]);
     assert!(matches!(x.gather_into(0, &i, &x.narrow(0, 0, 2).unwrap()), Err(Error::Aliased { .. })));
 }
 
 #[test]
-fn an_index_out_of_range_is_named_and_nothing_is_written() {
-    let x = range(&[2, 3]);
+fn an_index_out_of_range_is_named() {
+    let own = own_device();
+    let cpu = own.kind() == DeviceKind::Cpu;
+    let x = range(&[2, 3]).to_device(&own).unwrap();
+    let before = x.to_vec::<f64>().unwrap();
     for bad in [3, -1, i64::MIN] {
-        let i = index(&[0, 1, 2, bad], &[2, 2]);
-        let dst = Tensor::full([2, 2], 7.0, DType::F64, &Device::cpu()).unwrap();
-        let text = x.gather_into(1, &i, &dst).unwrap_err().to_string();
-        let expected = format!("gather: index {bad} at [1, 1] is out of range for axis 1 of size 3");
-        assert!(text.starts_with(&expected), "{text}");
-        assert_eq!(dst.to_vec::<f64>().unwrap(), [7.0; 4]);
-        assert!(x.scatter_add_into(1, &i, &dst, &x).unwrap_err().to_string().contains("[1, 1]"));
-        assert_eq!(x.to_vec::<f64>().unwrap(), range(&[2, 3]).to_vec::<f64>().unwrap());
+        let i = index(&[0, 1, 2, bad], &[2, 2]).to_device(&own).unwrap();
+        let dst = Tensor::full([2, 2], 7.0, DType::F64, &own).unwrap();
+        let named = |text: String, op: &str| {
+            assert!(text.starts_with(&format!("{op}: index {bad} ")) && text.contains("0..3"), "{text}");
+            assert_eq!(text.contains("at [1, 1] is out of range for axis 1 of size 3"), cpu, "{text}");
+        };
+        named(error_of(&own, x.gather_into(1, &i, &dst)).to_string(), "gather");
+        let values = dst.to_vec::<f64>().unwrap();
+        match cpu {
+            true => assert_eq!(values, [7.0; 4]),
+            false => assert!(values[..3] == [0.0, 1.0, 5.0] && values[3].is_nan(), "{values:?}"),
+        }
+        let source = Tensor::full([2, 2], 7.0, DType::F64, &own).unwrap();
+        named(error_of(&own, x.scatter_add_into(1, &i, &source, &x)).to_string(), "scatter_add");
+        let values = x.to_vec::<f64>().unwrap();
+        match cpu {
+            true => assert_eq!(values, before),
+            false => {
+                assert_eq!(values, [7.0, 8.0, 2.0, 3.0, 4.0, 12.0]);
+                x.write_from(&before).unwrap();
+            }
+        }
     }
-    assert!(Tensor::zeros([0], DType::F32, &Device::cpu()).unwrap().gather(0, &index(&[0], &[1])).is_err());
+    // So many entries that they are sorted by the place that they name.
+    let many: Vec<i64> = (0..5000).map(|i| if i == 4321 { 3000 } else { i % 3000 }).collect();
+    let wide = Tensor::zeros([3000], DType::F32, &own).unwrap();
+    let (i, ones) = (index(&many, &[5000]).to_device(&own).unwrap(), Tensor::ones([5000], DType::F32, &own));
+    let text = error_of(&own, wide.scatter_add(0, &i, &ones.unwrap())).to_string();
+    assert!(text.starts_with("scatter_add: index 3000 ") && text.contains("0..3000"), "{text}");
+    let none = Tensor::zeros([0], DType::F32, &own).unwrap();
+    let i = index(&[0], &[1]).to_device(&own).unwrap();
+    error_of(&own, none.gather(0, &i));
+    error_of(&own, none.scatter_add(0, &i, &Tensor::ones([1], DType::F32, &own).unwrap()));
 }
 
 #[test]
@@ -186,7 +219,7 @@ fn what_does_not_fit_is_named() {
     assert!(x.gather(2, &i).is_err() && range(&[]).gather(0, &i).is_err());
     assert!(matches!(x.gather(0, &x), Err(Error::DTypeMismatch { op: "gather", .. })));
     assert!(matches!(x.scatter_add(0, &i, &x), Err(Error::ShapeMismatch { op: "scatter_add", .. })));
-    let other = Tensor::zeros([3, 1], DType::F32, &Device::cpu()).unwrap();
+    let other = Tensor::zeros([3, 1], DType::F32, &device()).unwrap();
     assert!(matches!(x.scatter_add(0, &i, &other), Err(Error::DTypeMismatch { op: "scatter_add", .. })));
     let flags = x.to_dtype(DType::Bool).unwrap();
     assert!(matches!(flags.scatter_add(0, &i, &flags), Err(Error::Unsupported { op: "scatter_add", .. })));
@@ -197,7 +230,7 @@ fn empty_ones_have_their_shape() {
     let x = range(&[2, 3]);
     let none = index(&[], &[2, 0]);
     assert_eq!(x.gather(1, &none).unwrap().dims(), [2, 0]);
-    let source = Tensor::zeros([2, 0], DType::F64, &Device::cpu()).unwrap();
+    let source = Tensor::zeros([2, 0], DType::F64, &device()).unwrap();
     let y = x.scatter_add(1, &none, &source).unwrap();
     assert_eq!(y.to_vec::<f64>().unwrap(), x.to_vec::<f64>().unwrap());
     x.set_requires_grad(true).unwrap();

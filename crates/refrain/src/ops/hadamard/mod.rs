@@ -1,12 +1,13 @@
 //! The Walsh-Hadamard transform.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -31,6 +32,14 @@ impl Op for Hadamard {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::transform(args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::transform(args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        Ok(cuda::workspace(launch))
     }
 
     fn in_place(&self) -> bool {

@@ -1,8 +1,9 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn sample(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &device()).unwrap();
     x.mul_scalar(0.7).unwrap().sin().unwrap().reshape(shape).unwrap().detach()
 }
 
@@ -45,7 +46,7 @@ fn twice_is_the_identity_and_in_place_is_the_same() {
     for (a, b) in y.to_vec::<f64>().unwrap().iter().zip(x.to_vec::<f64>().unwrap()) {
         assert!((a - b).abs() < 1e-14);
     }
-    let wide = Tensor::zeros([6, 40], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([6, 40], DType::F64, &device()).unwrap();
     x.hadamard_transform_into(&wide.narrow(1, 4, 32).unwrap()).unwrap();
     assert_eq!(wide.narrow(1, 4, 32).unwrap().to_vec::<f64>().unwrap(), once);
     let columns = x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
@@ -72,6 +73,6 @@ fn other_sizes_are_refused() {
         let text = sample(shape).hadamard_transform().unwrap_err().to_string();
         assert!(text.starts_with("hadamard_transform") && text.contains("power of two"), "{text}");
     }
-    let ints = Tensor::zeros([4], DType::I32, &Device::cpu()).unwrap();
+    let ints = Tensor::zeros([4], DType::I32, &device()).unwrap();
     assert!(matches!(ints.hadamard_transform(), Err(Error::Unsupported { op: "hadamard_transform", .. })));
 }

@@ -1,5 +1,6 @@
 //! Whole slices picked along an axis: `index_select`, and `embedding` of rows of a table.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::positions::require_positions;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor, resolve_axis};
 
@@ -47,6 +48,10 @@ impl Op for IndexSelect {
         host::select(self.axis, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::select(self.axis, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(1)
     }
@@ -73,6 +78,14 @@ impl Op for IndexAdd {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::add(self.axis, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::add(self.axis, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+        cuda::workspace(self.axis, &self.shape, launch)
     }
 
     fn accumulates(&self, _: usize) -> bool {
@@ -107,12 +120,14 @@ impl Tensor {
     /// Slices picked along an axis: of i64 `index` `[N]` the tensor whose slice `n` along `axis` is slice
     /// `index[n]` of this one. For every dtype. Negative axes count from the last.
     ///
-    /// The gradient adds slices that were picked several times in the order of the index, whatever the
-    /// number of threads; f16 and bf16 are summed in f32.
+    /// The gradient adds slices that were picked several times in an order that is always the same (on the
+    /// CPU that of the index); f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If the index is not i64 or has other than one dimension, or on the CPU if an index is not in
-    /// `0..size` of the axis; the error names the first, and nothing is written.
+    /// If the index is not i64 or has other than one dimension, or an index is not in `0..size` of the axis:
+    /// on the CPU the error names the first, and nothing is written; on a GPU the error comes when the host
+    /// next waits for the device ([`Device::synchronize`](crate::Device::synchronize)), and such an index
+    /// gives NaN (0 in other dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -134,12 +149,14 @@ impl Tensor {
     /// Rows of this table `[entries, features]`: of i64 ids of shape `[..]` the tensor `[.., features]`.
     /// For every dtype.
     ///
-    /// The gradient adds rows that were picked several times in the order of the ids, whatever the
-    /// number of threads; f16 and bf16 are summed in f32.
+    /// The gradient adds rows that were picked several times in an order that is always the same (on the
+    /// CPU that of the ids); f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If the table has other than two dimensions or the ids are not i64, or on the CPU if an id is not
-    /// in `0..entries`; the error names the first, and nothing is written.
+    /// If the table has other than two dimensions or the ids are not i64, or an id is not in `0..entries`: on
+    /// the CPU the error names the first, and nothing is written; on a GPU the error comes when the host next
+    /// waits for the device ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives NaN
+    /// (0 in other dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

@@ -1,13 +1,14 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_sums, device, error_of, own_device};
+use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn range(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &device()).unwrap();
     x.reshape(shape).unwrap().detach()
 }
 
 fn index(values: &[i64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn halves_are_summed_in_f32_and_gradients_gather() {
-    let table = Tensor::zeros([3, 2], DType::BF16, &Device::cpu()).unwrap();
+    let table = Tensor::zeros([3, 2], DType::BF16, &device()).unwrap();
     table.set_requires_grad(true).unwrap();
     for pass in [1.0, 2.0] {
         table.embedding(&index(&[1; 512], &[512])).unwrap().sum(()).unwrap().backward().unwrap();
@@ -63,24 +64,29 @@ fn halves_are_summed_in_f32_and_gradients_gather() {
 }
 
 #[test]
-fn gradients_are_added_in_the_order_of_the_ids() {
+fn gradients_are_added_in_one_order() {
     let (n, width, entries) = (5000, 70, 1000);
     let ids: Vec<i64> = (0..n as i64).map(|i| i * i % 53).collect();
-    let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &Device::cpu()).unwrap();
+    let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &device()).unwrap();
     let weights = weights.sin().unwrap().reshape([n, width]).unwrap();
-    let mut expected = vec![0f32; entries * width];
+    let (mut in_order, mut exact) = (vec![0f32; entries * width], vec![0f64; entries * width]);
     for (row, &id) in weights.to_vec::<f32>().unwrap().chunks(width).zip(&ids) {
-        expected[id as usize * width..].iter_mut().zip(row).for_each(|(e, v)| *e += v);
+        let first = id as usize * width;
+        in_order[first..].iter_mut().zip(row).for_each(|(e, v)| *e += v);
+        exact[first..].iter_mut().zip(row).for_each(|(e, v)| *e += f64::from(*v));
     }
-    let table = Tensor::zeros([entries, width], DType::F32, &Device::cpu()).unwrap();
-    table.set_requires_grad(true).unwrap();
-    table.embedding(&index(&ids, &[n])).unwrap().backward_with(&weights).unwrap();
-    assert_eq!(table.grad().unwrap().to_vec::<f32>().unwrap(), expected);
+    let gradient = || {
+        let table = Tensor::zeros([entries, width], DType::F32, &device()).unwrap();
+        table.set_requires_grad(true).unwrap();
+        table.embedding(&index(&ids, &[n])).unwrap().backward_with(&weights).unwrap();
+        table.grad().unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_sums(gradient, &in_order, &exact, 1e-4);
 }
 
 #[test]
 fn a_destination_is_written_in_place() {
-    let wide = Tensor::zeros([2, 4], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([2, 4], DType::F64, &device()).unwrap();
     range(&[3, 2]).embedding_into(&index(&[2, 1], &[2]), &wide.narrow(1, 1, 2).unwrap()).unwrap();
     assert_eq!(wide.to_vec::<f64>().unwrap(), [0.0, 4.0, 5.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     range(&[2, 3]).index_select_into(1, &index(&[2, 2, 0, 1], &[4]), &wide).unwrap();
@@ -88,17 +94,56 @@ fn a_destination_is_written_in_place() {
 }
 
 #[test]
-fn an_index_out_of_range_is_named_and_nothing_is_written() {
-    let table = range(&[3, 2]);
+fn an_index_out_of_range_is_named() {
+    let own = own_device();
+    let cpu = own.kind() == DeviceKind::Cpu;
+    let table = range(&[3, 2]).to_device(&own).unwrap();
     for bad in [3, -1, i64::MAX] {
-        let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &Device::cpu()).unwrap();
-        let text = table.embedding_into(&index(&[0, bad, 2, 9], &[2, 2]), &dst).unwrap_err().to_string();
-        let expected = format!("embedding: index {bad} at [0, 1] is out of range for axis 0 of size 3");
-        assert!(text.starts_with(&expected), "{text}");
-        assert_eq!(dst.to_vec::<f64>().unwrap(), [7.0; 8]);
+        let ids = index(&[0, bad, 2, 9], &[2, 2]).to_device(&own).unwrap();
+        let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &own).unwrap();
+        let text = error_of(&own, table.embedding_into(&ids, &dst)).to_string();
+        let values = dst.to_vec::<f64>().unwrap();
+        if cpu {
+            let expected = format!("embedding: index {bad} at [0, 1] is out of range for axis 0 of size 3");
+            assert!(text.starts_with(&expected), "{text}");
+            assert_eq!(values, [7.0; 8]);
+        } else {
+            // Whichever was met first.
+            let named =
+                [bad, 9].map(|i| format!("embedding: index {i} is out of range for an axis of size 3"));
+            assert!(named.iter().any(|n| text.starts_with(n)), "{text}");
+            assert_eq!((&values[..2], &values[4..6]), (&[0.0, 1.0][..], &[4.0, 5.0][..]));
+            assert!([2, 3, 6, 7].iter().all(|&i| values[i].is_nan()), "{values:?}");
+        }
     }
-    let text = table.index_select(1, &index(&[0, 2], &[2])).unwrap_err().to_string();
-    assert!(text.starts_with("index_select: index 2 at [1]") && text.contains("0..2"), "{text}");
+    // Reading the result is a wait, too.
+    let i = index(&[0, 2], &[2]).to_device(&own).unwrap();
+    let read = table.index_select(1, &i).and_then(|y| y.to_vec::<f64>());
+    let text = read.unwrap_err().to_string();
+    assert!(text.starts_with("index_select: index 2 ") && text.contains("0..2"), "{text}");
+    let none = Tensor::zeros([0, 2], DType::F64, &own).unwrap();
+    error_of(&own, none.index_select(0, &i));
+}
+
+#[test]
+fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
+    // Few ids and many: a GPU sorts the latter.
+    for n in [8, 10_000] {
+        let own = own_device();
+        let table = Tensor::zeros([3, 2], DType::F32, &own).unwrap();
+        table.set_requires_grad(true).unwrap();
+        let ids: Vec<i64> = (0..n).map(|i| if i == n - 2 { 3 } else { i % 3 }).collect();
+        let ids = index(&ids, &[n as usize]).to_device(&own).unwrap();
+        let y = match table.embedding(&ids) {
+            Err(_) => continue, // The CPU has no result to go back from.
+            Ok(y) => y,
+        };
+        assert!(own.synchronize().is_err());
+        let text = error_of(&own, y.sum(()).and_then(|y| y.backward())).to_string();
+        assert!(text.starts_with("index_select_backward: index 3 is out of range"), "{text}");
+        let counts = table.grad().unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(counts.iter().sum::<f32>(), 2.0 * (n - 1) as f32);
+    }
 }
 
 #[test]
@@ -109,6 +154,6 @@ fn what_does_not_fit_is_named() {
     let i = index(&[0], &[1]);
     assert!(range(&[2]).embedding(&i).unwrap_err().to_string().contains("[entries, features]"));
     assert!(x.index_select(2, &i).is_err() && range(&[]).index_select(0, &i).is_err());
-    let floats = Tensor::zeros([1], DType::F32, &Device::cpu()).unwrap();
+    let floats = Tensor::zeros([1], DType::F32, &device()).unwrap();
     assert!(matches!(x.index_select(0, &floats), Err(Error::DTypeMismatch { op: "index_select", .. })));
 }

@@ -1,5 +1,6 @@
 //! Vectors of length 1 along an axis.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -8,7 +9,7 @@ use super::layer_norm::{check_eps, statistics};
 use super::reduce::Extent;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
 use crate::tensor::{Tensor, resolve_axis};
 
@@ -40,6 +41,10 @@ impl Op for L2Normalize {
         host::forward(self.extent, self.eps, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.extent, self.eps, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().output(0).output(1)
     }
@@ -63,6 +68,10 @@ impl Op for L2NormalizeBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.0.extent, self.0.eps, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.0.extent, self.0.eps, args)
     }
 
     fn accumulates(&self, _: usize) -> bool {

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, leaf, values};
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, leaf, values};
+use crate::{DType, Error, Tensor, gradcheck};
 
 #[test]
 fn vectors_along_any_axis_have_length_one_in_every_dtype() {
@@ -34,7 +34,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn below_eps_a_vector_is_scaled() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::from_slice(&[0.0f64, 0.0, 0.25, 0.0, 3.0, -4.0], [3, 2], &device).unwrap();
     x.set_requires_grad(true).unwrap();
     let y = x.l2_normalize(1, 0.5).unwrap();
@@ -46,7 +46,7 @@ fn below_eps_a_vector_is_scaled() {
 
 #[test]
 fn empty_shapes_destinations_and_bad_arguments() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::zeros([2, 0, 3], DType::F32, &device).unwrap();
     x.set_requires_grad(true).unwrap();
     for axis in 0..3 {

@@ -1,13 +1,14 @@
 //! Normalisation of the last axis: layer norm, and the root-mean-square norm, which does not subtract
 //! the mean and has no bias.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -79,6 +80,10 @@ impl Op for LayerNorm {
         host::forward(self.centred, self.eps, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.centred, self.eps, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         let saves = Saves::default().input(0).input(1).output(1);
         if self.centred { saves.output(2) } else { saves }
@@ -121,6 +126,14 @@ impl Op for LayerNormBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.centred, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.centred, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(launch))
     }
 
     fn accumulates(&self, _: usize) -> bool {

@@ -1,9 +1,9 @@
-use crate::ops::testing::{assert_close, leaf, numbers};
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, leaf, numbers};
+use crate::{DType, Error, Tensor, gradcheck};
 
 #[test]
 fn rows_are_normalised_scaled_and_shifted() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::from_slice(&[1.0f64, 2.0, 6.0, -1.0, -1.0, 5.0], [2, 3], &device).unwrap();
     let w = Tensor::from_slice(&[1.0f64, 2.0, -1.0], [3], &device).unwrap();
     let b = Tensor::from_slice(&[0.0f64, 0.5, 10.0], [3], &device).unwrap();
@@ -39,7 +39,7 @@ fn gradients_agree_with_finite_differences() {
 /// Many rows: several tasks, several blocks a task, and parameter gradients that are sums of pieces.
 #[test]
 fn parameter_gradients_sum_over_all_rows() {
-    let device = Device::cpu();
+    let device = device();
     let (rows, d) = (40_001, 32);
     let x = Tensor::from_slice(&numbers(rows * d), [rows, d], &device).unwrap();
     let (w, b) = (leaf(&[d]), leaf(&[d]));
@@ -94,7 +94,7 @@ fn halves_compute_in_f32() {
 
 #[test]
 fn a_destination_takes_part_in_the_backward_pass() {
-    let device = Device::cpu();
+    let device = device();
     let t = [leaf(&[3, 4]), leaf(&[4]), leaf(&[4])];
     let dst = Tensor::zeros([3, 4], DType::F64, &device).unwrap();
     let id = dst.storage_id();
@@ -131,7 +131,7 @@ fn no_rows_give_no_gradient_and_no_columns_no_values() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let device = Device::cpu();
+    let device = device();
     let (x, w) = (leaf(&[3, 4]).detach(), leaf(&[4]).detach());
     let text = x.layer_norm(&w, &leaf(&[3]), 1e-5).unwrap_err().to_string();
     assert!(text.starts_with("layer_norm") && text.contains("[3]") && text.contains("[4]"), "{text}");

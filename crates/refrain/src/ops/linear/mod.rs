@@ -1,5 +1,6 @@
 //! The affine map of a layer, with what follows it fused in.
 
+mod cuda;
 pub(crate) mod host;
 #[cfg(test)]
 mod tests;
@@ -9,8 +10,9 @@ use smallvec::{SmallVec, smallvec};
 use super::unary::{Unary, UnaryBackward};
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::precision::{Precision, precision};
 use crate::tensor::{Shape, Tensor};
 
 /// What is applied to the result of a linear layer.
@@ -58,6 +60,7 @@ struct Linear {
     residual: bool,
     /// A second result keeps what the activation was applied to, for the backward pass.
     keep: bool,
+    precision: Precision,
 }
 
 /// Rows of a tensor whose last dimension is the one that a layer maps.
@@ -98,6 +101,14 @@ impl Op for Linear {
         host::forward(self, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        args.product(&cuda::forward(self, args.launch()))
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
+        device.product_workspace(Self::NAME, &cuda::forward(self, launch))
+    }
+
     fn saves(&self, needs: &[bool]) -> Saves {
         let saves = Saves::default().input_if(0, needs[1]).input_if(1, needs[0]);
         if self.keep { saves.output(1) } else { saves }
@@ -114,12 +125,12 @@ impl Op for Linear {
         }
         if g.needs(0) {
             let w = g.input(1)?;
-            g.emit(&[0], InputGradient, &[&dz, &w])?;
+            g.emit(&[0], InputGradient { precision: self.precision }, &[&dz, &w])?;
         }
         if g.needs(1) {
             let x = g.input(0)?;
             let targets: &[usize] = if self.bias { &[1, 2] } else { &[1] };
-            g.emit(targets, WeightGradient { bias: self.bias }, &[&dz, &x])
+            g.emit(targets, WeightGradient { bias: self.bias, precision: self.precision }, &[&dz, &x])
         } else if self.bias && g.needs(2) {
             let axes: SmallVec<[isize; 6]> = (0..dz.rank() as isize - 1).collect();
             g.add(2, dz.sum(&axes[..])?)
@@ -131,7 +142,9 @@ impl Op for Linear {
 
 /// `dx = dy w`.
 #[derive(Clone, Debug)]
-struct InputGradient;
+struct InputGradient {
+    precision: Precision,
+}
 
 impl Op for InputGradient {
     const NAME: &'static str = "linear_input_gradient";
@@ -144,6 +157,14 @@ impl Op for InputGradient {
         host::input_gradient(args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        args.product(&cuda::input_gradient(self.precision, args.launch()))
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
+        device.product_workspace(Self::NAME, &cuda::input_gradient(self.precision, launch))
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -153,6 +174,7 @@ impl Op for InputGradient {
 #[derive(Clone, Debug)]
 struct WeightGradient {
     bias: bool,
+    precision: Precision,
 }
 
 impl Op for WeightGradient {
@@ -168,6 +190,14 @@ impl Op for WeightGradient {
         host::weight_gradient(self.bias, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        args.product(&cuda::weight_gradient(self, args.launch()))
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
+        device.product_workspace(Self::NAME, &cuda::weight_gradient(self, launch))
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -177,7 +207,8 @@ impl Tensor {
     /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
     ///
     /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`, the residual and
-    /// the result `[.., out]`. For floats; f16 and bf16 are multiplied and summed in f32.
+    /// the result `[.., out]`. For floats; f16 and bf16 are multiplied and summed in f32. On a GPU f32 is
+    /// multiplied as [`with_precision`](crate::with_precision) says.
     ///
     /// ```
     /// use refrain::{Activation, Device, Tensor};
@@ -226,5 +257,6 @@ fn linear<'a>(
     let keep = activation != Activation::None
         && crate::is_grad_enabled()
         && inputs.iter().any(|t| t.requires_grad());
-    (Linear { activation, bias: bias.is_some(), residual: residual.is_some(), keep }, inputs)
+    let (bias, residual) = (bias.is_some(), residual.is_some());
+    (Linear { activation, bias, residual, keep, precision: precision() }, inputs)
 }

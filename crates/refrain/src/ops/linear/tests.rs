@@ -1,4 +1,5 @@
-use crate::{Activation, DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{Activation, DType, Error, Tensor, gradcheck};
 
 fn ramp(n: usize, step: f64) -> Vec<f64> {
     (0..n).map(|i| ((i as f64 * step + 0.3) * 1.7).sin()).collect()
@@ -6,7 +7,7 @@ fn ramp(n: usize, step: f64) -> Vec<f64> {
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let device = Device::cpu();
+    let device = device();
     let leaf = |shape: &[usize], step| {
         let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
         t.set_requires_grad(true).unwrap();
@@ -41,7 +42,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn a_layer_written_into_a_tensor_has_the_gradients_of_one_with_a_new_result() {
-    let device = Device::cpu();
+    let device = device();
     for dtype in [DType::F64, DType::BF16] {
         let leaf = |shape: &[usize], step| {
             let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
@@ -74,7 +75,7 @@ fn a_layer_written_into_a_tensor_has_the_gradients_of_one_with_a_new_result() {
 
 #[test]
 fn every_float_dtype_gives_the_rounded_result() {
-    let device = Device::cpu();
+    let device = device();
     let (x, w) = (ramp(300, 0.37), ramp(400, 0.53));
     let exact: Vec<f64> =
         (0..60).map(|i| (0..20).map(|p| x[i / 20 * 20 + p] * w[i % 20 * 20 + p]).sum()).collect();
@@ -91,7 +92,7 @@ fn every_float_dtype_gives_the_rounded_result() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let device = Device::cpu();
+    let device = device();
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &device).unwrap();
     let (x, w) = (zeros(&[2, 3]), zeros(&[4, 3]));
     for wrong in [

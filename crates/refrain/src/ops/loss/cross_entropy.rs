@@ -2,14 +2,16 @@
 
 use rayon::prelude::*;
 
+use super::cuda;
 use super::host::total_of;
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::layer_norm::statistics;
+use crate::ops::positions::check_range;
 use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::{DType, Tensor};
@@ -52,6 +54,14 @@ impl Op for CrossEntropy {
         with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(self.smoothing, args))
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::cross_entropy(self.smoothing, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::cross_entropy_workspace(launch))
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(0).input(1).output(1)
     }
@@ -77,6 +87,10 @@ impl Op for CrossEntropyBackward {
         with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(self.0.smoothing, args))
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::cross_entropy_backward(self.0.smoothing, args)
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -85,16 +99,8 @@ impl Op for CrossEntropyBackward {
 /// The class ids, each one of `classes`.
 fn class_ids<'a>(args: &HostArgs<'a>, classes: usize) -> Result<&'a [i64]> {
     let ids = args.read::<i64>(1)?;
-    match ids.iter().position(|&id| id < 0 || id as usize >= classes) {
-        None => Ok(ids),
-        Some(i) => Err(Error::invalid(
-            args.op(),
-            format!(
-                "class id {} at position {i} is out of range; the logits have {classes} classes, so use ids from 0 to below {classes}",
-                ids[i]
-            ),
-        )),
-    }
+    check_range(args.op(), ids, args.read_shape(1), classes, || format!("{classes} classes"))?;
+    Ok(ids)
 }
 
 fn forward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()> {
@@ -176,7 +182,10 @@ impl Tensor {
     /// are no rows.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or an id is not one of the classes.
+    /// If shapes or dtypes do not fit, or an id is not in `0..classes`: on the CPU the error names the first,
+    /// and nothing is written; on a GPU the error comes when the host next waits for the device
+    /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id makes the loss and the gradient of
+    /// its row NaN.
     pub fn cross_entropy(&self, ids: &Tensor) -> Result<Tensor> {
         self.cross_entropy_smoothed(ids, 0.0)
     }

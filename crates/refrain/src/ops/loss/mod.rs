@@ -1,6 +1,7 @@
 //! Losses: the mean over all elements as a scalar, each in one pass.
 
 mod cross_entropy;
+mod cuda;
 mod host;
 mod quantile;
 #[cfg(test)]
@@ -9,9 +10,9 @@ mod tests;
 use super::elementwise::{self, FloatTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, with_float};
 use crate::device::cpu::simd::simd;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::rows::map;
 use crate::tensor::Tensor;
@@ -66,6 +67,14 @@ impl Op for Pointwise {
                 })
             }
         })
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(*self, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(launch))
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -141,6 +150,10 @@ impl Op for PointwiseBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         elementwise::float(args, args.write_dtype(0), self)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.loss, self.scale, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {

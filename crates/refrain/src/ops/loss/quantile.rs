@@ -3,12 +3,13 @@
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
+use super::cuda;
 use super::host::{BLOCK, total_of};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::rows::{each_task, load, map, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into, check_dtypes};
@@ -52,6 +53,14 @@ impl Op for QuantileLoss {
         with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(&self.levels, args))
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::quantile(&self.levels, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(launch))
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(0).input(1)
     }
@@ -83,6 +92,10 @@ impl Op for QuantileLossBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(&self.levels, self.by, args))
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::quantile_backward(&self.levels, self.by, args)
     }
 
     fn accumulates(&self, _: usize) -> bool {
@@ -184,7 +197,8 @@ impl Tensor {
     ///
     /// For floats: the target is `[...]`, the prediction `[..., levels.len()]` of the same dtype, with
     /// the quantile of level `levels[i]` at position i. Levels lie between 0 and 1. The result is a scalar,
-    /// NaN if there are no elements. At `e = 0` the derivative is the mean of both sides.
+    /// NaN if there are no elements. At `e = 0` the derivative is the mean of both sides. On a GPU there are 256
+    /// levels at most.
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or a level does not lie between 0 and 1.

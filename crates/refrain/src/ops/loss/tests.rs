@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, leaf, numbers, values};
-use crate::{DType, Device, Error, Result, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, error_of, leaf, numbers, own_device, values};
+use crate::{DType, DeviceKind, Error, Result, Tensor, gradcheck};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
@@ -46,7 +46,7 @@ fn gradients_of_both_sides_agree_with_finite_differences() {
     gradcheck(|t| t[0].quantile_loss(&t[1], &[0.1, 0.5, 0.8]), &t, 1e-6).unwrap();
     gradcheck(|t| t[0].quantile_loss(&t[0].select(1, 2)?.mul_scalar(1.5)?, &[0.1, 0.5, 0.8]), &t[..1], 1e-6)
         .unwrap();
-    let ids = Tensor::from_slice(&[2i64, 0, 1, 2], [4], &Device::cpu()).unwrap();
+    let ids = Tensor::from_slice(&[2i64, 0, 1, 2], [4], &device()).unwrap();
     gradcheck(|t| t[0].cross_entropy(&ids), &t[..1], 1e-6).unwrap();
     gradcheck(|t| t[0].cross_entropy_smoothed(&ids, 0.1)?.mul_scalar(-2.0), &t[..1], 1e-6).unwrap();
     gradcheck(|t| t[0].reshape([2, 2, 3])?.cross_entropy(&ids.reshape([2, 2])?), &t[..1], 1e-6).unwrap();
@@ -54,7 +54,7 @@ fn gradients_of_both_sides_agree_with_finite_differences() {
 
 #[test]
 fn at_a_kink_the_derivative_is_the_middle() {
-    let x = Tensor::from_slice(&[1.0f64, 2.0], [2], &Device::cpu()).unwrap();
+    let x = Tensor::from_slice(&[1.0f64, 2.0], [2], &device()).unwrap();
     x.set_requires_grad(true).unwrap();
     let t = x.detach();
     x.mae_loss(&t).unwrap().backward().unwrap();
@@ -65,7 +65,7 @@ fn at_a_kink_the_derivative_is_the_middle() {
 
 #[test]
 fn the_quantile_loss_weighs_both_sides() {
-    let device = Device::cpu();
+    let device = device();
     let (rows, levels) = (9001, [0.1, 0.5, 0.9, 0.99]);
     let x = Tensor::from_slice(&numbers(rows * 4), [rows, 4], &device).unwrap();
     let t = Tensor::from_slice(&numbers(rows + 1)[1..], [rows], &device).unwrap();
@@ -84,7 +84,7 @@ fn the_quantile_loss_weighs_both_sides() {
 
 #[test]
 fn cross_entropy_is_the_mean_of_the_ids_log_softmax() {
-    let device = Device::cpu();
+    let device = device();
     let (rows, classes) = (3001, 7);
     let x = Tensor::from_slice(&numbers(rows * classes), [rows, classes], &device).unwrap();
     let ids: Vec<i64> = (0..rows as i64).map(|i| i * i % 7).collect();
@@ -118,7 +118,7 @@ fn cross_entropy_is_the_mean_of_the_ids_log_softmax() {
 
 #[test]
 fn a_loss_of_nothing_is_nan() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::zeros([0, 3], DType::F32, &device).unwrap();
     x.set_requires_grad(true).unwrap();
     let ids = Tensor::zeros([0], DType::I64, &device).unwrap();
@@ -132,7 +132,7 @@ fn a_loss_of_nothing_is_nan() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let device = Device::cpu();
+    let device = device();
     let (x, t) = (leaf(&[3, 2]).detach(), leaf(&[3]).detach());
     let text = x.mse_loss(&t).unwrap_err().to_string();
     assert!(text.starts_with("mse_loss") && text.contains("[3, 2]") && text.contains("[3]"), "{text}");
@@ -144,10 +144,6 @@ fn what_does_not_fit_is_named() {
     assert!(matches!(x.quantile_loss(&t, &[0.5, 1.0]), Err(Error::InvalidArgument { .. })));
     assert!(matches!(x.cross_entropy(&t), Err(Error::DTypeMismatch { op: "cross_entropy", .. })));
     let ids = |ids: [i64; 3]| Tensor::from_slice(&ids, [3], &device).unwrap();
-    for bad in [2, -1] {
-        let text = x.cross_entropy(&ids([0, bad, 1])).unwrap_err().to_string();
-        assert!(text.contains(&format!("class id {bad} at position 1")), "{text}");
-    }
     assert!(matches!(x.cross_entropy_smoothed(&ids([0, 1, 1]), 1.5), Err(Error::InvalidArgument { .. })));
     assert!(matches!(
         x.reshape([6]).unwrap().cross_entropy(&ids([0, 1, 1])),
@@ -158,4 +154,25 @@ fn what_does_not_fit_is_named() {
     assert_eq!(values(&dst), values(&x.cross_entropy(&ids([0, 1, 1])).unwrap()));
     x.huber_loss_into(&x, 1.0, &dst).unwrap();
     assert_eq!(values(&dst), [0.0]);
+}
+
+#[test]
+fn a_class_id_out_of_range_is_named() {
+    let own = own_device();
+    // Rows that fit into registers, and wider ones.
+    for classes in [2, 5000] {
+        let x = Tensor::zeros([3, classes], DType::F32, &own).unwrap();
+        for bad in [classes as i64, -1] {
+            let ids = Tensor::from_slice(&[0, bad, 1], [3], &own).unwrap();
+            let dst = Tensor::full((), 7.0, DType::F32, &own).unwrap();
+            let text = error_of(&own, x.cross_entropy_into(&ids, &dst)).to_string();
+            let after = dst.to_scalar::<f32>().unwrap();
+            assert!(text.starts_with(&format!("cross_entropy: index {bad} ")), "{text}");
+            assert!(text.contains(&format!("0..{classes}")), "{text}");
+            match own.kind() {
+                DeviceKind::Cpu => assert!(text.contains("at [1]") && after == 7.0, "{text} {after}"),
+                _ => assert!(after.is_nan(), "{after}"),
+            }
+        }
+    }
 }

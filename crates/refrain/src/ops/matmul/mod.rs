@@ -9,18 +9,35 @@ use super::linear::host::mode;
 use super::positions::unravel;
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
 use crate::device::cpu::gemm::{self, Epilogue, Matrix, MatrixMut};
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, narrow};
+use crate::device::cuda::Product;
+use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::ops::copy::Copy;
+use crate::precision::{Precision, precision};
 use crate::tensor::{Dims, Layout, Shape, Tensor};
 
 /// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
-#[derive(Clone, Debug)]
-struct Matmul;
+#[derive(Clone, Copy, Debug)]
+struct Matmul {
+    precision: Precision,
+}
+
+impl Matmul {
+    /// As this thread is set.
+    fn new() -> Matmul {
+        Matmul { precision: precision() }
+    }
+
+    fn product(&self, launch: &Launch<'_>) -> Product {
+        let (c, mode) = &launch.writes[0];
+        let product = Product::batched(self.precision, &launch.reads[0], &launch.reads[1], c);
+        Product { add: *mode == Mode::Accumulate, ..product }
+    }
+}
 
 /// Where matrix `i` of a batch begins, in elements from the first element of the operand.
 fn matrix_offset(layout: &Layout, i: usize) -> usize {
@@ -85,6 +102,14 @@ impl Op for Matmul {
         with_float!(args, args.read_dtype(0), T, R => run::<T, R>(args))
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        args.product(&self.product(args.launch()))
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
+        device.product_workspace(Self::NAME, &self.product(launch))
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -101,11 +126,11 @@ impl Op for Matmul {
         let dy = g.grad()?.clone();
         if g.needs(0) {
             let b = g.input(1)?;
-            g.emit(&[0], Matmul, &[&dy, &b.transpose(-2, -1)?])?;
+            g.emit(&[0], *self, &[&dy, &b.transpose(-2, -1)?])?;
         }
         if g.needs(1) {
             let a = g.input(0)?;
-            g.emit(&[1], Matmul, &[&a.transpose(-2, -1)?, &dy])?;
+            g.emit(&[1], *self, &[&a.transpose(-2, -1)?, &dy])?;
         }
         Ok(())
     }
@@ -157,7 +182,8 @@ impl Tensor {
     /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
     ///
     /// Leading dimensions broadcast. Operands may have any strides: a transposed one is not copied.
-    /// For floats; f16 and bf16 are multiplied and summed in f32.
+    /// For floats; f16 and bf16 are multiplied and summed in f32. On a GPU f32 is
+    /// multiplied as [`with_precision`](crate::with_precision) says.
     ///
     /// A vector `[k]` stands for one row on the left and for one column on the right, which the result
     /// goes without: two vectors give a scalar.
@@ -169,7 +195,7 @@ impl Tensor {
             return vectors(self, other);
         }
         let (a, b) = prepare(self, other)?;
-        apply(Matmul, &[&a, &b])
+        apply(Matmul::new(), &[&a, &b])
     }
 
     /// [`Tensor::matmul`] into the memory of `dst`.
@@ -178,6 +204,6 @@ impl Tensor {
             return apply_into(Copy(Matmul::NAME), &[&vectors(self, other)?], dst);
         }
         let (a, b) = prepare(self, other)?;
-        apply_into(Matmul, &[&a, &b], dst)
+        apply_into(Matmul::new(), &[&a, &b], dst)
     }
 }

@@ -1,9 +1,10 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn ramp(shape: &[usize]) -> Tensor {
     let n = shape.iter().product();
     let v: Vec<f64> = (0..n).map(|i| ((i as f64 + 0.3) * 1.7).sin()).collect();
-    Tensor::from_slice(&v, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(&v, shape, &device()).unwrap()
 }
 
 /// Three nested loops.
@@ -44,7 +45,7 @@ fn batches_broadcast_and_have_gradients() {
 #[test]
 fn a_destination_may_be_a_window_and_not_an_operand() {
     let (a, b) = (ramp(&[3, 3]), ramp(&[3, 3]));
-    let wide = Tensor::zeros([3, 5], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([3, 5], DType::F64, &device()).unwrap();
     a.matmul_into(&b, &wide.narrow(1, 1, 3).unwrap()).unwrap();
     let c = wide.narrow(1, 1, 3).unwrap().to_vec::<f64>().unwrap();
     assert!(c.iter().zip(reference(&a, &b)).all(|(x, y)| (x - y).abs() < 1e-12));

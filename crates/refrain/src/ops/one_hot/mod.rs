@@ -1,13 +1,14 @@
 //! Class ids as vectors with a single 1.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
 use super::positions::{check_range, require_positions};
 use super::{Op, Spec, Specs, apply, apply_into};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::parallel;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
 use crate::tensor::{DType, Tensor};
 
@@ -42,6 +43,10 @@ impl Op for OneHot {
         });
         Ok(())
     }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::one_hot(self.classes, args)
+    }
 }
 
 impl Tensor {
@@ -49,7 +54,9 @@ impl Tensor {
     /// coordinate is the id, else 0.
     ///
     /// # Errors
-    /// If the ids are not i64, or on the CPU if one is not in `0..classes`; the error names the first.
+    /// If the ids are not i64, or one is not in `0..classes`: on the CPU the error names the first, and
+    /// nothing is written; on a GPU the error comes when the host next waits for the device
+    /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives a vector of zeros.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};

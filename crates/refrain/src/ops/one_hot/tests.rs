@@ -1,7 +1,8 @@
-use crate::{DType, Device, Error, Tensor};
+use crate::ops::testing::{device, error_of, own_device};
+use crate::{DType, DeviceKind, Error, Tensor};
 
 fn ids(values: &[i64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 #[test]
@@ -21,15 +22,24 @@ fn every_dtype_and_shape_of_ids_is_taken() {
 }
 
 #[test]
-fn an_id_beyond_the_classes_is_named_and_nothing_is_written() {
+fn an_id_beyond_the_classes_is_named() {
+    let own = own_device();
+    let on = |values: &[i64], shape: &[usize]| ids(values, shape).to_device(&own).unwrap();
     for bad in [3, -1] {
-        let dst = Tensor::full([2, 2, 3], 5.0, DType::F32, &Device::cpu()).unwrap();
-        let text = ids(&[0, 1, bad, 2], &[2, 2]).one_hot_into(3, &dst).unwrap_err().to_string();
-        assert!(text.starts_with("one_hot") && text.contains(&format!("index {bad} at [1, 0]")), "{text}");
-        assert_eq!(dst.to_vec::<f32>().unwrap(), [5.0; 12]);
+        let dst = Tensor::full([2, 2, 3], 5.0, DType::F32, &own).unwrap();
+        let text = error_of(&own, on(&[0, 1, bad, 2], &[2, 2]).one_hot_into(3, &dst)).to_string();
+        assert!(text.starts_with(&format!("one_hot: index {bad} ")) && text.contains("3 classes"), "{text}");
+        let after = dst.to_vec::<f32>().unwrap();
+        match own.kind() {
+            DeviceKind::Cpu => {
+                assert!(text.contains("at [1, 0]"), "{text}");
+                assert_eq!(after, [5.0; 12]);
+            }
+            _ => assert_eq!(after, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
+        }
     }
-    let floats = Tensor::zeros([2], DType::F32, &Device::cpu()).unwrap();
+    error_of(&own, on(&[0], &[1]).one_hot(0, DType::F32));
+    let floats = Tensor::zeros([2], DType::F32, &own).unwrap();
     assert!(matches!(floats.one_hot(3, DType::F32), Err(Error::DTypeMismatch { op: "one_hot", .. })));
-    assert!(ids(&[0], &[1]).one_hot(0, DType::F32).is_err());
-    assert!(ids(&[0, 0], &[2]).one_hot(usize::MAX, DType::F32).is_err());
+    assert!(on(&[0, 0], &[2]).one_hot(usize::MAX, DType::F32).is_err());
 }

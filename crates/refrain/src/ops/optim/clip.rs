@@ -3,11 +3,11 @@
 
 use smallvec::smallvec;
 
-use super::{check_control, check_flat};
+use super::{check_control, check_flat, cuda};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::{parallel, simd::simd};
-use crate::device::{HostArgs, Mode};
+use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::ops::{Dest, Op, Spec, Specs, execute};
 use crate::tensor::{DType, Tensor};
@@ -93,6 +93,14 @@ impl Op for ClipCoefficient {
         args.write::<f64>(1)?[0] =
             if coefficient > 1.0 || self.max_norm == f64::INFINITY { 1.0 } else { coefficient };
         Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::clip(self.max_norm, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::clip_workspace(launch))
     }
 }
 

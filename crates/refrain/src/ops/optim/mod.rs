@@ -40,6 +40,7 @@
 
 mod adamw;
 mod clip;
+mod cuda;
 mod schedule;
 mod segments;
 mod sgd;

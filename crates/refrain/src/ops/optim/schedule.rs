@@ -2,9 +2,9 @@
 
 use std::f64::consts::PI;
 
-use super::{check_control, check_option};
+use super::{check_control, check_option, cuda};
 use crate::autograd::check_in_place;
-use crate::device::{HostArgs, Mode};
+use crate::device::{CudaArgs, HostArgs, Mode};
 use crate::error::Result;
 use crate::ops::{Dest, Op, Spec, Specs, apply, execute};
 use crate::tensor::{DType, Tensor};
@@ -189,5 +189,9 @@ impl Op for LearningRate {
         let step = args.read::<i64>(0)?[0].max(0) as u64;
         args.write::<f64>(0)?[0] = self.0.at(step);
         Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::learning_rate(&self.0, args)
     }
 }

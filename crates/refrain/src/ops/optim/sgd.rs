@@ -4,11 +4,11 @@
 use smallvec::SmallVec;
 
 use super::sweep::{Settings, Table, check_table, sweep};
-use super::{SegmentTable, check_control, check_flat, check_option};
+use super::{SegmentTable, check_control, check_flat, check_option, cuda};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::simd::simd;
-use crate::device::{HostArgs, Mode};
+use crate::device::{CudaArgs, HostArgs, Mode};
 use crate::error::{Error, Result};
 use crate::ops::{Dest, Op, Spec, Specs, execute};
 use crate::tensor::{DType, Tensor};
@@ -109,6 +109,10 @@ impl Op for Sgd {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         with_float!(args, args.write_dtype(0), T, R => self.run::<T, R>(args))
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::sgd(&self.options, self.flat, args)
     }
 
     fn in_place(&self) -> bool {

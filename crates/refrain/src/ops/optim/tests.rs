@@ -1,5 +1,6 @@
 use super::*;
-use crate::{Device, bf16, f16};
+use crate::ops::testing::device;
+use crate::{bf16, f16};
 
 /// A few tasks long, and no multiple of anything.
 const LONG: usize = 3 * (1 << 14) + 77;
@@ -9,11 +10,11 @@ fn wave(n: usize, factor: f64) -> Vec<f64> {
 }
 
 fn tensor(values: &[f64], dtype: DType) -> Tensor {
-    Tensor::from_slice(values, values.len(), &Device::cpu()).unwrap().to_dtype(dtype).unwrap()
+    Tensor::from_slice(values, values.len(), &device()).unwrap().to_dtype(dtype).unwrap()
 }
 
 fn one(value: f64) -> Tensor {
-    Tensor::from_slice(&[value], 1, &Device::cpu()).unwrap()
+    Tensor::from_slice(&[value], 1, &device()).unwrap()
 }
 
 fn values(t: &Tensor) -> Vec<f64> {
@@ -40,10 +41,10 @@ impl Bench {
             g: tensor(&wave(n, 0.7), dtype),
             m: tensor(&wave(n, 0.03), dtype),
             v: tensor(&square, dtype),
-            step: Tensor::from_slice(&[4i64], 1, &Device::cpu()).unwrap(),
+            step: Tensor::from_slice(&[4i64], 1, &device()).unwrap(),
             rate: one(0.01),
             scale: one(0.5),
-            segments: SegmentTable::new(segments, &Device::cpu()).unwrap(),
+            segments: SegmentTable::new(segments, &device()).unwrap(),
         }
     }
 
@@ -183,9 +184,9 @@ fn the_norm_is_that_of_all_elements_and_nan_stays() {
     assert!(values(&norm)[0].is_nan() && values(&coefficient)[0].is_nan());
     let nothing = clip_coefficient(&tensor(&[], DType::F32), 1.0).unwrap();
     assert_eq!((values(&nothing.0), values(&nothing.1)), (vec![0.0], vec![1.0]));
-    let halves = Tensor::from_slice(&[f16::from_f32(3.0), f16::from_f32(4.0)], 2, &Device::cpu()).unwrap();
+    let halves = Tensor::from_slice(&[f16::from_f32(3.0), f16::from_f32(4.0)], 2, &device()).unwrap();
     assert_eq!(values(&clip_coefficient(&halves, f64::INFINITY).unwrap().1), [1.0]);
-    let brain = Tensor::from_slice(&[bf16::from_f32(3.0), bf16::from_f32(4.0)], 2, &Device::cpu()).unwrap();
+    let brain = Tensor::from_slice(&[bf16::from_f32(3.0), bf16::from_f32(4.0)], 2, &device()).unwrap();
     assert_eq!(values(&clip_coefficient(&brain, 1.0).unwrap().0), [5.0]);
 }
 
@@ -218,7 +219,7 @@ fn settings_change_in_place() {
 #[test]
 fn broken_arguments_are_named() {
     let message = |r: Result<()>| r.unwrap_err().to_string();
-    let device = Device::cpu();
+    let device = device();
     let table = |segments: &[Segment]| SegmentTable::new(segments, &device).map(|_| ());
     assert!(message(table(&[Segment::new(4, 4), Segment::new(7, 1)])).contains("segment 1"));
     assert!(message(table(&[Segment::new(usize::MAX, 2)])).contains("too long"));
@@ -269,7 +270,7 @@ fn broken_arguments_are_named() {
 
 #[test]
 fn schedules_run_on_the_device_and_stay_at_their_last_value() {
-    let step = Tensor::from_slice(&[0i64], 1, &Device::cpu()).unwrap();
+    let step = Tensor::from_slice(&[0i64], 1, &device()).unwrap();
     let rate = one(0.0);
     let schedules = [
         Schedule::Constant { lr: 0.5 },

@@ -1,5 +1,6 @@
 //! A tensor with a margin of one value.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -8,9 +9,9 @@ use smallvec::SmallVec;
 use super::positions::unravel;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Stored, with_stored};
 use crate::device::cpu::parallel;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -19,6 +20,13 @@ use crate::tensor::{DType, Shape, Tensor};
 struct Pad {
     padding: SmallVec<[(usize, usize); 6]>,
     value: f64,
+}
+
+impl Pad {
+    /// The value, where bools are 0 or 1.
+    fn value_as(&self, dtype: DType) -> f64 {
+        if dtype == DType::Bool { (self.value != 0.0) as u8 as f64 } else { self.value }
+    }
 }
 
 impl Op for Pad {
@@ -41,6 +49,7 @@ impl Op for Pad {
                 format!("value {} for a tensor of dtype {}; use a whole number", self.value, x[0].dtype()),
             ));
         }
+        x[0].dtype().require_in_range(Self::NAME, self.value)?;
         let shape: Shape = (x[0].dims().iter().zip(&self.padding))
             .map(|(d, &(before, after))| d.saturating_add(before).saturating_add(after))
             .collect();
@@ -53,8 +62,7 @@ impl Op for Pad {
         let width = from.shape().get(outer).copied().unwrap_or(1);
         let row = to.get(outer).copied().unwrap_or(1);
         let before = self.padding.get(outer).map_or(0, |p| p.0);
-        let value =
-            if args.write_dtype(0) == DType::Bool { (self.value != 0.0) as u8 as f64 } else { self.value };
+        let value = self.value_as(args.write_dtype(0));
         with_stored!(args.write_dtype(0), T => {
             let value = T::from_number(value);
             let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
@@ -79,6 +87,10 @@ impl Op for Pad {
         Ok(())
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::pad(self, self.value_as(args.write_dtype(0)), args)
+    }
+
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let shape = g.input_shape(0).clone();
         let mut grad = g.grad()?.clone();
@@ -94,8 +106,8 @@ impl Tensor {
     /// pair `(before, after)` for each. For every dtype; the value is rounded to it.
     ///
     /// # Errors
-    /// If there is another number of pairs than axes, or the value is no whole number and the dtype not
-    /// a float.
+    /// If there is another number of pairs than axes, or the dtype is not a float and the value no whole
+    /// number in its range.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

@@ -1,7 +1,8 @@
-use crate::{DType, Device, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Tensor, gradcheck};
 
 fn sample() -> Tensor {
-    Tensor::from_slice(&[1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], &Device::cpu()).unwrap()
+    Tensor::from_slice(&[1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], &device()).unwrap()
 }
 
 #[test]
@@ -20,14 +21,14 @@ fn the_margin_lies_around_the_tensor() {
 #[test]
 fn every_dtype_scalars_and_nothing_are_taken() {
     for dtype in DType::ALL {
-        let x = Tensor::zeros([1], dtype, &Device::cpu()).unwrap();
+        let x = Tensor::zeros([1], dtype, &device()).unwrap();
         let y = x.pad(&[(1, 1)], 3.0).unwrap();
         let value = if dtype == DType::Bool { 1.0 } else { 3.0 };
         assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [value, 0.0, value], "{dtype}");
         let none = x.narrow(0, 0, 0).unwrap().pad(&[(1, 1)], 0.0).unwrap();
         assert_eq!(none.dims(), [2]);
     }
-    let scalar = Tensor::scalar(4.0f32, &Device::cpu()).unwrap();
+    let scalar = Tensor::scalar(4.0f32, &device()).unwrap();
     assert_eq!(scalar.pad(&[], 1.0).unwrap().to_vec::<f32>().unwrap(), [4.0]);
     let columns = sample().narrow(1, 0, 0).unwrap().pad(&[(0, 0), (1, 0)], 2.0).unwrap();
     assert_eq!(columns.to_vec::<f64>().unwrap(), [2.0; 2]);
@@ -45,7 +46,7 @@ fn the_gradient_is_what_lies_within_the_margin() {
 
 #[test]
 fn a_destination_is_written_in_place() {
-    let wide = Tensor::zeros([2, 6], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([2, 6], DType::F64, &device()).unwrap();
     sample().pad_into(&[(0, 0), (1, 0)], 8.0, &wide.narrow(1, 1, 4).unwrap()).unwrap();
     assert_eq!(wide.to_vec::<f64>().unwrap()[..6], [0.0, 8.0, 1.0, 2.0, 3.0, 0.0]);
 }
@@ -56,6 +57,7 @@ fn what_does_not_fit_is_named() {
     assert!(text.starts_with("pad") && text.contains("[(1, 1)]") && text.contains("[2, 3]"), "{text}");
     let ints = sample().to_dtype(DType::I32).unwrap();
     assert!(ints.pad(&[(0, 0), (1, 0)], 0.5).unwrap_err().to_string().contains("0.5"));
+    assert!(ints.pad(&[(0, 0), (1, 0)], 3e9).unwrap_err().to_string().contains("range of i32"));
     let text = sample().pad(&[(usize::MAX, usize::MAX), (0, 0)], 0.0).unwrap_err().to_string();
     assert!(text.contains("address space"), "{text}");
 }

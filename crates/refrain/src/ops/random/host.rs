@@ -47,7 +47,7 @@ pub(super) fn words_each(dtype: DType) -> usize {
 }
 
 /// Bits of a significand, the leading one included: so many random bits a uniform number has.
-fn bits(dtype: DType) -> u32 {
+pub(super) fn bits(dtype: DType) -> u32 {
     match dtype {
         DType::F64 => 53,
         DType::F16 => 11,

@@ -1,5 +1,6 @@
 //! Random numbers: a generator whose position lies on the device.
 
+mod cuda;
 pub(crate) mod host;
 pub(crate) mod philox;
 #[cfg(test)]
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::no_grad;
-use crate::device::{Device, HostArgs};
+use crate::device::{CudaArgs, Device, HostArgs};
 use crate::error::Result;
 use crate::record;
 use crate::tensor::{DType, Shape, Tensor};
@@ -234,5 +235,9 @@ impl Op for Sample {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::sample(self, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::sample(self, args)
     }
 }

@@ -1,12 +1,13 @@
 use std::collections::HashSet;
 
 use super::philox;
-use crate::{DType, Device, Error, Generator, Tensor};
+use crate::ops::testing::device;
+use crate::{DType, Error, Generator, Tensor};
 
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
 fn generator(seed: u64) -> Generator {
-    Generator::new(&Device::cpu(), seed).unwrap()
+    Generator::new(&device(), seed).unwrap()
 }
 
 fn values(t: &Tensor) -> Vec<f64> {
@@ -84,7 +85,7 @@ fn moments_are_those_of_the_distributions() {
 
 #[test]
 fn a_restored_generator_continues_bit_for_bit() {
-    let device = Device::cpu();
+    let device = device();
     let (seed, far) = (u64::MAX - 3, u64::MAX - 100);
     for start in [0, 17, far] {
         let g = Generator::from_state(&device, seed, start).unwrap();
@@ -141,7 +142,7 @@ fn threads_get_different_parts_of_the_sequence() {
 
 #[test]
 fn a_destination_gets_the_numbers_of_a_new_tensor() {
-    let device = Device::cpu();
+    let device = device();
     let wide = Tensor::zeros([3, 7], DType::F32, &device).unwrap();
     let id = wide.storage_id();
     for view in [wide.narrow(1, 2, 4).unwrap(), wide.transpose(0, 1).unwrap(), wide.clone()] {
@@ -160,7 +161,7 @@ fn what_can_not_be_drawn_is_an_error_and_moves_nothing() {
     let g = generator(2);
     let e = g.uniform([2, 2], DType::I64).unwrap_err();
     assert!(matches!(e, Error::Unsupported { op: "uniform", dtype: DType::I64, .. }), "{e}");
-    let ints = Tensor::zeros([2], DType::U8, &Device::cpu()).unwrap();
+    let ints = Tensor::zeros([2], DType::U8, &device()).unwrap();
     assert!(matches!(g.normal_into(&ints), Err(Error::Unsupported { op: "normal", .. })));
     assert!(g.uniform([usize::MAX, 2], DType::F32).unwrap_err().to_string().contains("address space"));
     assert_eq!(g.state().unwrap(), (2, 0));

@@ -1,9 +1,9 @@
 //! The backward passes of reductions.
 
-use super::{Extent, host};
-use crate::device::HostArgs;
+use super::{Extent, cuda, host};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::Result;
 use crate::ops::elementwise::{self, FloatTile};
 use crate::ops::layer_norm::statistics;
@@ -49,7 +49,7 @@ impl FloatTile for ExtremeBackward {
 }
 
 macro_rules! elementwise_op {
-    ($op:ident, $name:literal) => {
+    ($op:ident, $name:literal, $form:literal, $scalars:expr) => {
         impl Op for $op {
             const NAME: &'static str = $name;
 
@@ -59,6 +59,11 @@ macro_rules! elementwise_op {
 
             fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
                 elementwise::float(args, args.write_dtype(0), self)
+            }
+
+            fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+                let scalars: fn(&$op) -> &[f64] = $scalars;
+                cuda::backward($form, scalars(self), args)
             }
 
             fn input_needs(&self, _: usize) -> Needs {
@@ -76,8 +81,8 @@ macro_rules! elementwise_op {
     };
 }
 
-elementwise_op!(VarBackward, "var_backward");
-elementwise_op!(ExtremeBackward, "extreme_backward");
+elementwise_op!(VarBackward, "var_backward", "VARIANCE", |op| std::slice::from_ref(&op.scale));
+elementwise_op!(ExtremeBackward, "extreme_backward", "EXTREME", |_| &[]);
 
 /// Of x, its extremes and their gradient dy: dy by the number of elements that are the extreme.
 #[derive(Clone, Copy, Debug)]
@@ -94,5 +99,13 @@ impl Op for TieShare {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::tie_share(args, self.extent)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::tie_share(self.extent, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(self.extent, launch))
     }
 }

@@ -1,5 +1,6 @@
 //! Reductions over axes.
 
+pub(crate) mod cuda;
 mod gradient;
 pub(crate) mod host;
 pub(crate) mod machine;
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::layer_norm::statistics;
 use crate::tensor::{Axes, DType, Shape, Tensor};
@@ -156,6 +157,14 @@ impl Op for Reduce {
             Kind::Var { correction } => host::var(args, self.extent, correction),
             Kind::ArgMax | Kind::ArgMin => host::arg_extreme(args, self.extent, self.kind == Kind::ArgMax),
         }
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.kind, self.extent, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(self.extent, launch))
     }
 
     fn accumulates(&self, _: usize) -> bool {

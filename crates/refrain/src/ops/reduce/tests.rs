@@ -1,9 +1,9 @@
-use crate::ops::testing::{assert_close, leaf, values};
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, leaf, values};
+use crate::{DType, Error, Tensor, gradcheck};
 
 #[test]
 fn sums_over_any_axes_are_right_and_have_gradients() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::arange(0.0, 24.0, 1.0, DType::F64, &device).unwrap().reshape([2, 3, 4]).unwrap();
     assert_eq!(x.sum(()).unwrap().to_scalar::<f64>().unwrap(), 276.0);
     assert_eq!(x.sum([0, 2]).unwrap().to_vec::<f64>().unwrap(), [60.0, 92.0, 124.0]);
@@ -19,7 +19,7 @@ fn sums_over_any_axes_are_right_and_have_gradients() {
 
 #[test]
 fn a_long_sum_does_not_lose_small_terms() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::full([1 << 20], 0.1, DType::F32, &device).unwrap();
     let s = x.sum(()).unwrap().to_scalar::<f32>().unwrap();
     let exact = 0.1f32 as f64 * (1 << 20) as f64;
@@ -32,7 +32,7 @@ fn a_long_sum_does_not_lose_small_terms() {
 
 #[test]
 fn the_sum_of_nothing_is_zero() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::zeros([2, 0, 3], DType::F32, &device).unwrap();
     assert_eq!(x.sum(1).unwrap().to_vec::<f32>().unwrap(), [0.0; 6]);
     assert_eq!(x.sum(()).unwrap().to_scalar::<f32>().unwrap(), 0.0);
@@ -99,7 +99,7 @@ fn every_reduction_is_right_over_any_axes_in_every_dtype() {
 
 #[test]
 fn a_variance_does_not_lose_digits_to_a_large_mean() {
-    let device = Device::cpu();
+    let device = device();
     for shape in [[1, 60_000], [60_000, 1]] {
         let x: Vec<f32> = (0..60_000).map(|i| 4096.0 + (i % 2) as f32).collect();
         let x = Tensor::from_slice(&x, shape, &device).unwrap().broadcast_to([shape[0], shape[1]]).unwrap();
@@ -123,7 +123,7 @@ fn gradients_of_extremes_and_variances_agree_with_finite_differences() {
 
 #[test]
 fn equal_extremes_share_the_gradient() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::from_slice(&[2.0f32, 1.0, 2.0, 2.0, 0.0, 2.0, 1.0, 1.0], [2, 4], &device).unwrap();
     x.set_requires_grad(true).unwrap();
     x.max(1).unwrap().sum(()).unwrap().backward().unwrap();
@@ -145,7 +145,7 @@ fn equal_extremes_share_the_gradient() {
 
 #[test]
 fn the_first_extreme_is_found_and_nan_wins() {
-    let device = Device::cpu();
+    let device = device();
     let nan = f64::NAN;
     let x = [1.0, nan, nan, 2.0, 2.0, 1.0, 0.0, f64::INFINITY, f64::NEG_INFINITY];
     let x = Tensor::from_slice(&x, [3, 3], &device).unwrap();
@@ -168,7 +168,7 @@ fn the_first_extreme_is_found_and_nan_wins() {
 
 #[test]
 fn destinations_say_whether_axes_are_kept() {
-    let device = Device::cpu();
+    let device = device();
     let x = leaf(&[3, 4]);
     let dst = Tensor::zeros([3, 1], DType::F64, &device).unwrap();
     x.var_into(1, 1, &dst).unwrap();
@@ -186,7 +186,7 @@ fn destinations_say_whether_axes_are_kept() {
 
 #[test]
 fn there_is_no_extreme_of_nothing() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::zeros([2, 0, 3], DType::F32, &device).unwrap();
     let text = x.max(1).unwrap_err().to_string();
     assert!(text.starts_with("max") && text.contains("[2, 0, 3]"), "{text}");

@@ -1,5 +1,6 @@
 //! A tensor laid out several times along its axes.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
@@ -8,9 +9,9 @@ use smallvec::SmallVec;
 use super::positions::unravel;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::with_stored;
 use crate::device::cpu::parallel;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Dims, Shape, Tensor};
 
@@ -47,6 +48,10 @@ impl Op for Repeat {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::repeat(self, args)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {

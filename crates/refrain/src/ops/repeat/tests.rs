@@ -1,7 +1,8 @@
-use crate::{DType, Device, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Tensor, gradcheck};
 
 fn sample() -> Tensor {
-    Tensor::from_slice(&[0.5f64, 1.0, 1.5, 2.0, 2.5, 3.0], [2, 3], &Device::cpu()).unwrap()
+    Tensor::from_slice(&[0.5f64, 1.0, 1.5, 2.0, 2.5, 3.0], [2, 3], &device()).unwrap()
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn tiles_lie_side_by_side() {
 #[test]
 fn every_dtype_scalars_and_nothing_are_taken() {
     for dtype in DType::ALL {
-        let x = Tensor::ones((), dtype, &Device::cpu()).unwrap();
+        let x = Tensor::ones((), dtype, &device()).unwrap();
         assert_eq!(x.repeat(&[]).unwrap().dims(), [0usize; 0]);
         let y = x.repeat(&[2, 3]).unwrap();
         assert_eq!((y.dims(), y.dtype()), (&[2, 3][..], dtype));
@@ -43,7 +44,7 @@ fn the_gradient_is_the_sum_over_the_tiles() {
 
 #[test]
 fn a_destination_is_written_in_place() {
-    let wide = Tensor::zeros([2, 8], DType::F64, &Device::cpu()).unwrap();
+    let wide = Tensor::zeros([2, 8], DType::F64, &device()).unwrap();
     sample().repeat_into(&[1, 2], &wide.narrow(1, 1, 6).unwrap()).unwrap();
     assert_eq!(wide.to_vec::<f64>().unwrap()[..8], [0.0, 0.5, 1.0, 1.5, 0.5, 1.0, 1.5, 0.0]);
 }

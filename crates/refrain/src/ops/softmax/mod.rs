@@ -1,5 +1,6 @@
 //! Softmax and its logarithm along an axis.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::reduce::Extent;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
 use crate::tensor::{Tensor, resolve_axis};
 
@@ -41,6 +42,10 @@ impl Op for Softmax {
         host::forward(self.log, self.extent, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::run(self.log, false, self.extent, args)
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().output(0)
     }
@@ -68,6 +73,10 @@ impl Op for SoftmaxBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::backward(self.0.log, self.0.extent, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::run(self.0.log, true, self.0.extent, args)
     }
 
     fn accumulates(&self, _: usize) -> bool {

@@ -1,5 +1,5 @@
-use crate::ops::testing::{assert_close, leaf, numbers, values};
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, leaf, numbers, values};
+use crate::{DType, Error, Tensor, gradcheck};
 
 /// The softmax of one row, or its logarithm, as the formula says.
 fn formula(x: &[f64], log: bool) -> Vec<f64> {
@@ -19,7 +19,7 @@ fn every_axis_follows_the_formula_in_every_dtype() {
         ([2, 2, 20_000], 2),
         ([2, 5, 9000], 1),
     ] {
-        let x = Tensor::from_slice(&numbers(shape.iter().product()), shape, &Device::cpu()).unwrap();
+        let x = Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap();
         for (dtype, ulp) in [
             (DType::F64, f64::EPSILON),
             (DType::F32, f32::EPSILON as f64),
@@ -63,7 +63,7 @@ fn gradients_agree_with_finite_differences() {
 #[test]
 fn long_columns_have_the_gradients_of_long_rows() {
     let x = leaf(&[2, 3000, 3]);
-    let weights = Tensor::from_slice(&numbers(18_000), [2, 3000, 3], &Device::cpu()).unwrap();
+    let weights = Tensor::from_slice(&numbers(18_000), [2, 3000, 3], &device()).unwrap();
     for log in [false, true] {
         let f = |t: &Tensor, axis| if log { t.log_softmax(axis) } else { t.softmax(axis) }.unwrap();
         x.set_grad(&x.zeros_like().unwrap()).unwrap();
@@ -79,7 +79,7 @@ fn long_columns_have_the_gradients_of_long_rows() {
 fn masked_and_special_values_give_what_the_formula_gives() {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
     let x = [1.0, -inf, 1.0, -inf, -inf, -inf, 1.0, nan, 0.0, inf, 0.0, 0.0];
-    let x = Tensor::from_slice(&x, [4, 3], &Device::cpu()).unwrap();
+    let x = Tensor::from_slice(&x, [4, 3], &device()).unwrap();
     let bad = [f64::NAN; 3];
     let expected = [&[0.5, 0.0, 0.5][..], &bad, &bad, &[f64::NAN; 3]].concat();
     for y in [x.softmax(1).unwrap(), x.transpose(0, 1).unwrap().softmax(0).unwrap().transpose(0, 1).unwrap()]
@@ -91,13 +91,13 @@ fn masked_and_special_values_give_what_the_formula_gives() {
     // A piece of a long column that is nothing but negative infinity.
     let mut column = vec![-inf; 5000];
     column[4000..].fill(2.0);
-    let x = Tensor::from_slice(&column, [5000, 1], &Device::cpu()).unwrap().broadcast_to([5000, 2]).unwrap();
+    let x = Tensor::from_slice(&column, [5000, 1], &device()).unwrap().broadcast_to([5000, 2]).unwrap();
     assert_close(&values(&x.softmax(0).unwrap().narrow(0, 3999, 2).unwrap()), &[0.0, 0.0, 1e-3, 1e-3], 1e-9);
 }
 
 #[test]
 fn empty_shapes_and_bad_arguments() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::zeros([2, 0, 3], DType::F32, &device).unwrap();
     for axis in 0..3 {
         assert_eq!(x.softmax(axis).unwrap().dims(), [2, 0, 3]);

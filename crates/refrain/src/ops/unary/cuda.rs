@@ -5,7 +5,10 @@ use crate::device::cuda::{CudaArgs, Source};
 use crate::error::Result;
 use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
 
-static SOURCE: Source = Source { name: "unary", parts: &[include_str!("kernel.cu"), LOOP] };
+/// The activation functions as text.
+pub(crate) const ACTIVATIONS: &str = include_str!("activations.cu");
+
+static SOURCE: Source = Source { name: "unary", parts: &[ACTIVATIONS, include_str!("kernel.cu"), LOOP] };
 
 fn function(op: Unary) -> &'static str {
     match op {

@@ -5,20 +5,12 @@ enum { NEG, ABS, SIGN, EXP, LOG, SQRT, RSQRT, RECIPROCAL, SQUARE, SIN, COS, TANH
        SILU, ERF, FLOOR, CEIL, ROUND, CLAMP };
 
 template <typename R> DEVICE R sign_(R x) { return x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0; }
-template <typename R> DEVICE R relu_(R x) { return x < (R)0 ? (R)0 : x; }
 template <typename R> DEVICE R clamp_(R x, R low, R high) { return x < low ? low : x > high ? high : x; }
 
-template <typename R> DEVICE R gelu_(R x) { return (R)0.5 * x * ((R)1 + erf_(x * (R)0.70710678118654752440)); }
 template <typename R> DEVICE R gelu_derivative(R x) {
     R density = (R)0.39894228040143267794 * exp_((R)-0.5 * x * x);
     return (R)0.5 * ((R)1 + erf_(x * (R)0.70710678118654752440)) + x * density;
 }
-// sqrt(2/pi) (x + 0.044715 x^3)
-template <typename R> DEVICE R gelu_inner(R x) {
-    return (R)0.79788456080286535588 * x * ((R)1 + (R)0.044715 * x * x);
-}
-// x/2 (1 + tanh(u)) is x sigmoid(2u), which keeps its accuracy where tanh is near -1.
-template <typename R> DEVICE R gelu_tanh_(R x) { return x * sigmoid_((R)2 * gelu_inner(x)); }
 template <typename R> DEVICE R gelu_tanh_derivative(R x) {
     R s = sigmoid_((R)2 * gelu_inner(x));
     R inner = (R)0.79788456080286535588 * ((R)1 + (R)3 * (R)0.044715 * x * x);
@@ -49,7 +41,7 @@ template <typename R> DEVICE R float_function(R x, const double* s) {
     case RELU: return relu_(x);
     case GELU: return gelu_(x);
     case GELU_TANH: return gelu_tanh_(x);
-    case SILU: return x * sigmoid_(x);
+    case SILU: return silu_(x);
     case ERF: return erf_(x);
     case FLOOR: return floor_(x);
     case CEIL: return ceil_(x);

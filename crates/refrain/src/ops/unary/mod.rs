@@ -6,6 +6,8 @@ pub(crate) mod host;
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
+pub(crate) use cuda::ACTIVATIONS;
+
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};

@@ -1,8 +1,9 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
     x.set_requires_grad(true).unwrap();
     let functions: [fn(&Tensor) -> crate::Result<Tensor>; 19] = [
@@ -34,7 +35,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn nan_stays_and_the_gradient_of_a_step_is_zero() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::from_slice(&[f32::NAN, -1.5, 2.5], [3], &device).unwrap();
     for y in [x.relu(), x.clamp(-1.0, 1.0), x.round()] {
         assert!(y.unwrap().to_vec::<f32>().unwrap()[0].is_nan());
@@ -47,7 +48,7 @@ fn nan_stays_and_the_gradient_of_a_step_is_zero() {
 
 #[test]
 fn integers_take_what_maps_integers_to_integers() {
-    let device = Device::cpu();
+    let device = device();
     let x = Tensor::from_slice(&[-3i32, 0, 5], [3], &device).unwrap();
     assert_eq!(x.neg().unwrap().to_vec::<i32>().unwrap(), [3, 0, -5]);
     assert_eq!(x.clamp(-1.5, 4.5).unwrap().to_vec::<i32>().unwrap(), [-1, 0, 4]);

@@ -1,14 +1,15 @@
 //! A choice between two tensors, element by element.
 
+mod cuda;
 #[cfg(test)]
 mod tests;
 
 use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -72,6 +73,10 @@ impl Op for Where {
         elementwise::number(args, args.write_dtype(0), self)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(args)
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -109,6 +114,10 @@ impl Op for WhereBackward {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         elementwise::number(args, args.write_dtype(0), self)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.chosen, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {

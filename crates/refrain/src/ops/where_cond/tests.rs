@@ -1,11 +1,12 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::device;
+use crate::{DType, Error, Tensor, gradcheck};
 
 fn condition(values: &[bool], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 fn floats(values: &[f64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::cpu()).unwrap()
+    Tensor::from_slice(values, shape, &device()).unwrap()
 }
 
 #[test]
@@ -14,14 +15,14 @@ fn every_dtype_is_chosen_from_bit_for_bit() {
     for dtype in DType::ALL {
         let a = floats(&[1.0, 1.0, 0.0], &[3]).to_dtype(dtype).unwrap();
         let b = floats(&[0.0, 0.0, 1.0], &[3]).to_dtype(dtype).unwrap();
-        let bytes = Tensor::from_slice(&[1u8, 0, 255], [3], &Device::cpu()).unwrap();
+        let bytes = Tensor::from_slice(&[1u8, 0, 255], [3], &device()).unwrap();
         for c in [&c, &bytes] {
             let y = c.where_cond(&a, &b).unwrap();
             assert_eq!(y.dtype(), dtype);
             assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 0.0], "{dtype}");
         }
     }
-    let big = Tensor::from_slice(&[i64::MAX - 1, i64::MIN + 1, 3], [3], &Device::cpu()).unwrap();
+    let big = Tensor::from_slice(&[i64::MAX - 1, i64::MIN + 1, 3], [3], &device()).unwrap();
     let y = c.where_cond(&big, &big).unwrap();
     assert_eq!(y.to_vec::<i64>().unwrap(), big.to_vec::<i64>().unwrap());
 }

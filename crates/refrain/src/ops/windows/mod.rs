@@ -1,5 +1,6 @@
 //! Windows cut out of a series that lies on the device.
 
+mod cuda;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -7,7 +8,7 @@ mod tests;
 use super::positions::require_positions;
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::HostArgs;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -48,6 +49,10 @@ impl Op for Windows {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::forward(self.length, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.length, args)
     }
 
     fn input_needs(&self, i: usize) -> Needs {
@@ -94,6 +99,10 @@ impl Op for AddWindows {
         host::backward(self.time, args)
     }
 
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.time, args)
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -108,8 +117,10 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes are others, the length exceeds the series, or a window reaches beyond the
-    /// series. On the CPU the starts are checked before anything is written; the error names the first
-    /// bad one.
+    /// series: on the CPU the error names the first bad start, and nothing is written; on a GPU the error
+    /// comes when the host next waits for the device
+    /// ([`Device::synchronize`](crate::Device::synchronize)), and the window of a bad start holds NaN (0 in
+    /// other dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};

@@ -1,12 +1,13 @@
-use crate::{DType, Device, Error, Tensor, gradcheck};
+use crate::ops::testing::{device, error_of, own_device};
+use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn series(time: usize, channels: usize, dtype: DType) -> Tensor {
-    let x = Tensor::arange(0.0, (time * channels) as f64, 1.0, DType::F64, &Device::cpu()).unwrap();
+    let x = Tensor::arange(0.0, (time * channels) as f64, 1.0, DType::F64, &device()).unwrap();
     x.reshape([time, channels]).unwrap().to_dtype(dtype).unwrap()
 }
 
 fn starts(s: &[i64]) -> Tensor {
-    Tensor::from_slice(s, [s.len()], &Device::cpu()).unwrap()
+    Tensor::from_slice(s, [s.len()], &device()).unwrap()
 }
 
 #[test]
@@ -20,7 +21,7 @@ fn a_window_holds_what_stands_in_the_series() {
             .flat_map(|(s, c)| (0..length).map(move |l| ((s as usize + l) * channels + c) as f64))
             .collect();
         let columns = x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
-        let wide = Tensor::zeros([time, channels + 2], DType::F64, &Device::cpu()).unwrap();
+        let wide = Tensor::zeros([time, channels + 2], DType::F64, &device()).unwrap();
         let part = wide.narrow(1, 1, channels).unwrap();
         part.copy_from(&x).unwrap();
         for x in [x, columns, part] {
@@ -47,7 +48,7 @@ fn the_series_gets_the_sum_of_its_windows_gradients() {
     let s = starts(&[0, 2, 3, 2]);
     gradcheck(|t| t[0].windows(&s, 4)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
     gradcheck(|t| t[0].windows(&s, 4)?.add(&t[0].windows(&s, 4)?.square()?), &[x], 1e-6).unwrap();
-    let half = Tensor::ones([3, 1], DType::BF16, &Device::cpu()).unwrap();
+    let half = Tensor::ones([3, 1], DType::BF16, &device()).unwrap();
     half.set_requires_grad(true).unwrap();
     // 300 ones added one by one in bf16 would stop at 256.
     half.windows(&starts(&[1; 300]), 1).unwrap().sum(()).unwrap().backward().unwrap();
@@ -57,18 +58,37 @@ fn the_series_gets_the_sum_of_its_windows_gradients() {
 
 #[test]
 fn a_window_that_reaches_beyond_the_series_is_named() {
+    let own = own_device();
     let x = series(6, 2, DType::F32);
+    let series = x.to_device(&own).unwrap();
     for bad in [3, -1, i64::MAX, i64::MIN] {
-        let dst = Tensor::full([2, 2, 4], 7.0, DType::F32, &Device::cpu()).unwrap();
-        let text = x.windows_into(&starts(&[0, bad]), 4, &dst).unwrap_err().to_string();
-        assert!(text.starts_with("windows") && text.contains("[1]") && text.contains("0..3"), "{text}");
-        assert!(text.contains(&bad.to_string()), "{text}");
-        assert_eq!(dst.to_vec::<f32>().unwrap(), [7.0; 16]);
+        let dst = Tensor::full([2, 2, 4], 7.0, DType::F32, &own).unwrap();
+        let starts = starts(&[0, bad]).to_device(&own).unwrap();
+        let text = error_of(&own, series.windows_into(&starts, 4, &dst)).to_string();
+        assert!(text.starts_with(&format!("windows: index {bad} ")) && text.contains("0..3"), "{text}");
+        let after = dst.to_vec::<f32>().unwrap();
+        match own.kind() {
+            DeviceKind::Cpu => {
+                assert!(text.contains("[1]"), "{text}");
+                assert_eq!(after, [7.0; 16]);
+            }
+            _ => {
+                assert_eq!(after[..8], [0.0, 2.0, 4.0, 6.0, 1.0, 3.0, 5.0, 7.0]);
+                assert!(after[8..].iter().all(|v| v.is_nan()), "{after:?}");
+                // The gradient of the series is without that window.
+                let leaf = series.detach();
+                leaf.set_requires_grad(true).unwrap();
+                let back = leaf.windows(&starts, 4).and_then(|y| y.sum(())?.backward());
+                assert!(error_of(&own, back).to_string().starts_with("windows: index"));
+                let gradient = leaf.grad().unwrap().to_vec::<f32>().unwrap();
+                assert_eq!(gradient[..], [[1.0; 8].as_slice(), &[0.0; 4]].concat()[..]);
+            }
+        }
     }
     assert!(x.windows(&starts(&[0]), 7).unwrap_err().to_string().contains("do not fit a series of 6"));
     assert!(matches!(x.windows(&x, 2), Err(Error::InvalidArgument { op: "windows", .. })));
     assert!(matches!(starts(&[0]).windows(&starts(&[0]), 1), Err(Error::InvalidArgument { .. })));
-    let floats = Tensor::zeros([1], DType::F32, &Device::cpu()).unwrap();
+    let floats = Tensor::zeros([1], DType::F32, &device()).unwrap();
     assert!(matches!(x.windows(&floats, 2), Err(Error::DTypeMismatch { op: "windows", .. })));
 }
 

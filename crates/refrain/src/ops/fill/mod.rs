@@ -1,13 +1,15 @@
 //! Filling memory: one value, or a progression.
 
+mod cuda;
+
 use smallvec::SmallVec;
 
 use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, execute};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
-use crate::device::{HostArgs, Mode};
-use crate::error::{Error, Result};
+use crate::device::{CudaArgs, HostArgs, Mode};
+use crate::error::Result;
 use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -33,6 +35,10 @@ impl Op for Fill {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         elementwise::number(args, args.write_dtype(0), self)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::fill(self.value, args)
     }
 
     fn output_needs(&self, _: usize) -> Needs {
@@ -64,6 +70,10 @@ impl Op for Arange {
         });
         Ok(())
     }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::arange(self, args)
+    }
 }
 
 impl Tensor {
@@ -78,23 +88,7 @@ impl Tensor {
 
     /// [`Tensor::fill`] in the name of `op`, whatever the tape says.
     pub(crate) fn fill_with(&self, op: &'static str, value: f64) -> Result<()> {
-        let range = match self.dtype() {
-            DType::I64 => i64::MIN as f64..=i64::MAX as f64,
-            DType::I32 => i32::MIN as f64..=i32::MAX as f64,
-            DType::U8 => 0.0..=u8::MAX as f64,
-            _ => f64::NEG_INFINITY..=f64::INFINITY,
-        };
-        if self.dtype().is_int() && !range.contains(&value.trunc()) {
-            return Err(Error::invalid(
-                op,
-                format!(
-                    "{value} is not in the range of {}, {} to {}; use such a value or another dtype",
-                    self.dtype(),
-                    range.start(),
-                    range.end()
-                ),
-            ));
-        }
+        self.dtype().require_in_range(op, value)?;
         let value = if self.dtype() == DType::Bool { (value != 0.0) as u8 as f64 } else { value };
         let dests: SmallVec<[Dest; 1]> = SmallVec::from_buf([Dest::Into(self.detach(), Mode::Replace)]);
         execute(&Fill { value, spec: Spec::like(self) }, &[], &dests)?;

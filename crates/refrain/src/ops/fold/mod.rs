@@ -1,9 +1,11 @@
 //! The adjoint of `unfold`: windows added back to where they were cut.
 
+mod cuda;
+
 use super::{Op, Spec, Specs};
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float};
 use crate::device::cpu::scratch::Scratch;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
 use crate::tensor::{Shape, Tensor};
 
@@ -51,5 +53,9 @@ impl Op for Fold {
             }
             Ok(())
         })
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::fold(self, args)
     }
 }

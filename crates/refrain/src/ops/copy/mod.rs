@@ -1,10 +1,12 @@
 //! Copies and casts.
 
+pub(crate) mod cuda;
+
 use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
-use crate::device::HostArgs;
 use crate::device::cpu::numeric::Number;
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
 use crate::tensor::{DType, Tensor};
 
@@ -37,6 +39,10 @@ impl Op for Copy {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         elementwise::number(args, args.write_dtype(0), &Identity)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::copy(args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -96,6 +102,10 @@ impl Op for Cast {
             DType::Bool => elementwise::number(args, through, &NonZero),
             _ => elementwise::number(args, through, &Identity),
         }
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::cast(self.0, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {

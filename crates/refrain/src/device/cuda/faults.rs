@@ -1,0 +1,162 @@
+//! What kernels report of the values that they met: an index out of range is known on the device only, and the host
+//! is told when it next waits for the device.
+#![allow(unsafe_code)] // Reads host memory that the device writes.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use crate::error::Error;
+
+/// What an index is a position in, as the error says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounds {
+    /// The places along an axis.
+    Axis,
+    /// Classes.
+    Classes,
+    /// The time steps at which windows of some length may start.
+    Starts,
+}
+
+/// Words of a slot that are in use: the origin (0: nothing was reported), the index and the number of places.
+const WORDS: usize = 3;
+/// Bytes of a slot: a line of memory, so that slots do not share one.
+const SLOT: usize = 64;
+/// Slots of a page.
+const SLOTS: usize = 64;
+
+/// Where kernels of a context report: pinned host memory, which the device writes and the host reads. A slot belongs
+/// to one stream until the process ends, as a graph that was captured on it may outlive the device's handle.
+#[derive(Default)]
+pub(super) struct Faults {
+    unused: Mutex<Vec<Slot>>,
+}
+
+/// The place where the kernels of one stream report.
+pub(super) struct Slot {
+    memory: *const AtomicU64,
+    /// The same memory in the device's address space.
+    address: u64,
+}
+
+// SAFETY: the memory is never freed, and the host looks at it through atomics only.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+impl Faults {
+    /// A slot for a stream. A context is current.
+    pub(super) fn slot(&self) -> std::result::Result<Slot, DriverError> {
+        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        if unused.is_empty() {
+            let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
+            // SAFETY: a context is current; the memory is kept until the process ends.
+            let memory: *mut c_void = unsafe { result::malloc_host(SLOT * SLOTS, flags) }?;
+            // SAFETY: the bytes were just allocated.
+            unsafe { std::ptr::write_bytes(memory.cast::<u8>(), 0, SLOT * SLOTS) };
+            let mut address = 0;
+            // SAFETY: the memory is mapped for devices; writes one address.
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, memory, 0) }.result()?;
+            unused.extend((0..SLOTS).map(|i| Slot {
+                memory: memory.wrapping_byte_add(i * SLOT).cast_const().cast(),
+                address: address + (i * SLOT) as u64,
+            }));
+        }
+        unused.pop().ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))
+    }
+}
+
+impl Slot {
+    /// What a kernel of `op` gets to report with, as the prelude's `Faults`.
+    pub(super) fn words(&self, op: &'static str, bounds: Bounds) -> [u64; 2] {
+        [self.address, origin(op, bounds)]
+    }
+
+    /// Takes what was reported, if anything. The stream was waited for, so that all words of a report are there.
+    pub(super) fn take(&self) -> Option<Error> {
+        // SAFETY: the words lie within the slot, are aligned, and live until the process ends.
+        let words: [&AtomicU64; WORDS] = std::array::from_fn(|i| unsafe { &*self.memory.add(i) });
+        let origin = match words[0].load(Ordering::Acquire) {
+            0 => return None,
+            origin => origin,
+        };
+        let (index, places) = (words[1].load(Ordering::Relaxed) as i64, words[2].load(Ordering::Relaxed));
+        // Of threads that have waited, one takes it.
+        let mine = words[0].compare_exchange(origin, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        mine.then(|| error(origin, index, places))
+    }
+}
+
+/// Who can report: operations and what their indices are positions in. A report has the place in this list, from 1.
+static ORIGINS: Mutex<Vec<(&'static str, Bounds)>> = Mutex::new(Vec::new());
+
+fn origin(op: &'static str, bounds: Bounds) -> u64 {
+    let mut origins = ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = origins.iter().position(|&o| o == (op, bounds));
+    let at = known.unwrap_or_else(|| {
+        origins.push((op, bounds));
+        origins.len() - 1
+    });
+    at as u64 + 1
+}
+
+fn error(origin: u64, index: i64, places: u64) -> Error {
+    let origins = ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(&(op, bounds)) = usize::try_from(origin).ok().and_then(|o| origins.get(o.checked_sub(1)?))
+    else {
+        return Error::internal(
+            "synchronize",
+            format!("a kernel reported an index as of operation {origin}"),
+        );
+    };
+    let what = match bounds {
+        Bounds::Axis => format!("an axis of size {places}"),
+        Bounds::Classes => format!("{places} classes"),
+        Bounds::Starts => format!("the {places} time steps at which a window may start"),
+    };
+    Error::invalid(
+        op,
+        format!(
+            "index {index} is out of range for {what}; indices must lie in 0..{places} (found by the GPU and seen as \
+             the host next waited for it: what was computed since holds NaN or 0 there)"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_names_the_operation_the_index_and_the_places_once() {
+        let words: [AtomicU64; WORDS] = Default::default();
+        let slot = Slot { memory: words.as_ptr(), address: 64 };
+        assert!(slot.take().is_none());
+        let [address, gather] = slot.words("gather", Bounds::Axis);
+        let [_, one_hot] = slot.words("one_hot", Bounds::Classes);
+        assert_eq!((address, slot.words("gather", Bounds::Axis)), (64, [64, gather]));
+        assert_ne!(gather, one_hot);
+        for (origin, index, starts) in [
+            (gather, 7, "gather: index 7 is out of range for an axis of size 5; indices must lie in 0..5"),
+            (one_hot, -1, "one_hot: index -1 is out of range for 5 classes"),
+        ] {
+            words[1].store(index as u64, Ordering::Relaxed);
+            words[2].store(5, Ordering::Relaxed);
+            words[0].store(origin, Ordering::Relaxed);
+            let error = slot.take().expect("a report");
+            assert!(matches!(error, Error::InvalidArgument { .. }));
+            assert!(error.to_string().starts_with(starts), "{error}");
+            assert!(slot.take().is_none());
+        }
+    }
+
+    #[test]
+    fn a_report_of_nobody_is_an_internal_error() {
+        assert!(matches!(error(0, 0, 0), Error::Internal { .. }));
+        assert!(matches!(error(u64::MAX, 0, 0), Error::Internal { .. }));
+    }
+}

@@ -1,0 +1,78 @@
+// Matrix products of which one side, the narrow one, has but a few rows or columns: sums of products, each number of
+// the wide operand read once. Constants, beside those of common.cu:
+//   NARROW       at least as many as the narrow side has
+//   WIDE_IS_A    C has few columns; else few rows
+//   ALONG_K      the wide operand's elements along k follow each other in memory: a warp takes a row of it; else a
+//                warp takes 32 rows of it, one a lane, and every eighth number of k
+//   LOAD         elements of the wide operand that are loaded at once
+
+KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
+    Place p = place(j);
+    const IN *a, *b;
+    begin(j, p.batch, a, b);
+    const IN* x = WIDE_IS_A ? a : b;
+    const IN* y = WIDE_IS_A ? b : a;
+    i64 x_step = WIDE_IS_A ? j.a_row : j.b_col, x_k = WIDE_IS_A ? j.a_col : j.b_row;
+    i64 y_step = WIDE_IS_A ? j.b_col : j.a_row, y_k = WIDE_IS_A ? j.b_row : j.a_col;
+    int wide = (int)(WIDE_IS_A ? j.m : j.n), narrow = (int)(WIDE_IS_A ? j.n : j.m);
+    int first = (int)(p.split * j.depth), last = (int)min(j.k, p.split * j.depth + j.depth);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    COMPUTE acc[NARROW];
+    #pragma unroll
+    for (int s = 0; s < NARROW; s++) acc[s] = 0;
+
+    if (ALONG_K) {
+        int i = p.tile_m * 8 + warp;
+        if (i >= wide) return;
+        x += i * x_step;
+        #pragma unroll 2
+        for (int k = first + lane * LOAD; k < last; k += 32 * LOAD) {
+            COMPUTE v[LOAD];
+            if (LOAD > 1 && k + LOAD <= last) {
+                vec<IN, LOAD> w = load<LOAD>(x + k);
+                #pragma unroll
+                for (int e = 0; e < LOAD; e++) v[e] = to<COMPUTE>(w.at[e]);
+            } else {
+                #pragma unroll
+                for (int e = 0; e < LOAD; e++) v[e] = k + e < last ? to<COMPUTE>(x[(k + e) * x_k]) : (COMPUTE)0;
+            }
+            #pragma unroll
+            for (int s = 0; s < NARROW; s++) {
+                if (s < narrow) {
+                    #pragma unroll
+                    for (int e = 0; e < LOAD; e++) {
+                        if (LOAD == 1 || k + e < last) acc[s] += v[e] * to<COMPUTE>(y[s * y_step + (k + e) * y_k]);
+                    }
+                }
+            }
+        }
+        #pragma unroll
+        for (int s = 0; s < NARROW; s++) {
+            acc[s] = warp_sum(acc[s]);
+            if (lane == s && s < narrow) finish<1>(j, p, WIDE_IS_A ? i : s, WIDE_IS_A ? s : i, acc + s);
+        }
+    } else {
+        __shared__ COMPUTE partial[8][NARROW][32];
+        int i = p.tile_m * 32 + lane;
+        if (i < wide) {
+            x += i * x_step;
+            #pragma unroll 4
+            for (int k = first + warp; k < last; k += 8) {
+                COMPUTE v = to<COMPUTE>(x[k * x_k]);
+                #pragma unroll
+                for (int s = 0; s < NARROW; s++) {
+                    if (s < narrow) acc[s] += v * to<COMPUTE>(y[s * y_step + k * y_k]);
+                }
+            }
+        }
+        #pragma unroll
+        for (int s = 0; s < NARROW; s++) partial[warp][s][lane] = acc[s];
+        __syncthreads();
+        for (int s = warp; s < narrow; s += 8) {
+            COMPUTE v = 0;
+            #pragma unroll
+            for (int w = 0; w < 8; w++) v += partial[w][s][lane];
+            if (i < wide) finish<1>(j, p, WIDE_IS_A ? i : s, WIDE_IS_A ? s : i, &v);
+        }
+    }
+}

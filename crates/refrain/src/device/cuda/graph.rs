@@ -1,0 +1,234 @@
+//! A recorded program as one graph of CUDA: captured once, launched whole.
+//!
+//! Every kernel is compiled and loaded before the capture begins, and the program's memory is there, so that a
+//! capture meets no allocation. It runs on a private stream; each launch gets exactly the dependencies that the
+//! program says, so that independent ones become parallel branches.
+#![allow(unsafe_code)] // Calls NVIDIA's driver.
+
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUstreamCaptureMode, CUstreamUpdateCaptureDependencies_flags};
+
+use super::args::{CudaArgs, Sink};
+use super::context::Context;
+use super::driver::{Cuda, Shared};
+use super::faults::Bounds;
+use super::gemm::Product;
+use super::kernel::{Grid, Params, Spec};
+use super::memory::checked;
+use crate::device::driver::Driver;
+use crate::error::{Error, Result};
+use crate::record::{Bound, Executable};
+
+const OP: &str = "step";
+
+/// An instantiated graph. The program that it was made of owns all memory that it touches.
+pub(super) struct Graph {
+    shared: Arc<Shared>,
+    /// The stream of the device, on which the graph is in order with eager work.
+    stream: sys::CUstream,
+    handle: sys::CUgraphExec,
+    sync: bool,
+}
+
+// SAFETY: the handles may be used from any thread, one launch at a time (the door holds the program's locks).
+unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+impl Graph {
+    /// Makes the graph of a program for a device's stream. The context is entered.
+    pub(super) fn new(cuda: &Cuda, program: &Bound) -> Result<Graph> {
+        let context = cuda.context();
+        (0..program.len()).try_for_each(|at| {
+            program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
+        })?;
+        let stream = Private::new(context)?;
+        let graph = Captured(capture(cuda, stream.0, program)?);
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the graph was just captured.
+        checked(context, OP, unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph.0, 0) }.result())?;
+        let graph = Graph {
+            shared: cuda.shared().clone(),
+            stream: cuda.stream(),
+            handle,
+            sync: cuda.waits_after_launches(),
+        };
+        // SAFETY: both are valid; what is uploaded is the graph itself.
+        checked(context, OP, unsafe { sys::cuGraphUpload(handle, graph.stream) }.result())?;
+        Ok(graph)
+    }
+}
+
+impl Executable for Graph {
+    fn run(&self, _: &Bound, _: &dyn Driver) -> Result<()> {
+        let context = self.shared.context();
+        let _entered = context.enter(OP)?;
+        // SAFETY: the graph is instantiated, and its memory lives with the program, which the caller has; the
+        // stream is the device's.
+        checked(context, OP, unsafe { sys::cuGraphLaunch(self.handle, self.stream) }.result())?;
+        if self.sync {
+            // SAFETY: the stream is valid.
+            checked(context, OP, unsafe { result::stream::synchronize(self.stream) })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.shared.context().enter("drop") {
+            // SAFETY: instantiated once; the driver keeps what still runs until it is done.
+            let _ = unsafe { sys::cuGraphExecDestroy(self.handle) };
+        }
+    }
+}
+
+/// Loads kernels instead of launching them.
+struct Warm<'a> {
+    cuda: &'a Cuda,
+}
+
+impl Sink for Warm<'_> {
+    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, _: &Params) -> Result<()> {
+        self.cuda.shared().ready(op, spec, grid.shared)
+    }
+
+    fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
+        // Chooses the library's algorithm, or compiles our kernel.
+        self.cuda.product_workspace(op, product)?;
+        product.kernels().into_iter().try_for_each(|spec| self.cuda.shared().ready(op, spec, 0))
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.cuda.context().info.multiprocessors
+    }
+
+    fn faults(&self, _: &'static str, _: Bounds) -> [u64; 2] {
+        [0; 2]
+    }
+}
+
+/// A stream for a capture.
+struct Private(sys::CUstream);
+
+impl Private {
+    fn new(context: &Context) -> Result<Private> {
+        checked(context, OP, result::stream::create(result::stream::StreamKind::NonBlocking)).map(Private)
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; a capture on it has ended.
+        let _ = unsafe { result::stream::destroy(self.0) };
+    }
+}
+
+/// A graph that is destroyed once it is instantiated.
+struct Captured(sys::CUgraph);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        // SAFETY: made by a capture, destroyed once.
+        let _ = unsafe { result::graph::destroy(self.0) };
+    }
+}
+
+/// Captures the program's launches with the dependencies that it says.
+fn capture(cuda: &Cuda, stream: sys::CUstream, program: &Bound) -> Result<sys::CUgraph> {
+    let context = cuda.context();
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: the stream is private and idle.
+    checked(context, OP, unsafe { result::stream::begin_capture(stream, mode) })?;
+    let captured = launches(cuda, stream, program);
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the stream captures; this ends the capture also when it was invalidated.
+    let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) }.result();
+    match (captured, ended) {
+        (Ok(()), Ok(())) => Ok(graph),
+        (Err(e), ended) => {
+            if ended.is_ok() {
+                drop(Captured(graph));
+            }
+            Err(e)
+        }
+        (Ok(()), Err(e)) => Err(context.error(OP, e)),
+    }
+}
+
+fn launches(cuda: &Cuda, stream: sys::CUstream, program: &Bound) -> Result<()> {
+    let context = cuda.context();
+    // The nodes after which each launch is done.
+    let mut last: Vec<Vec<sys::CUgraphNode>> = Vec::with_capacity(program.len());
+    let mut has_successor = vec![false; program.len()];
+    for at in 0..program.len() {
+        let mut before: Vec<sys::CUgraphNode> = Vec::new();
+        for &wait in program.waits(at) {
+            has_successor[wait] = true;
+            before.extend(&last[wait]);
+        }
+        before.sort_unstable();
+        before.dedup();
+        depend(context, stream, &mut before)?;
+        program.with_launch(at, |launch| {
+            let refused = |e| match e {
+                Error::Device { op, device, message } => {
+                    let message = format!("the driver refused it while a step was captured: {message}");
+                    Error::Device { op, device, message }
+                }
+                other => other,
+            };
+            cuda.run_on(stream, launch).map_err(refused)
+        })?;
+        last.push(dependencies(context, stream)?);
+    }
+    // All that nothing waits for, so that the capture ends joined.
+    let ends = last.iter().zip(&has_successor).filter(|(_, succeeded)| !**succeeded);
+    let mut ends: Vec<sys::CUgraphNode> = ends.flat_map(|(nodes, _)| nodes.iter().copied()).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    depend(context, stream, &mut ends)
+}
+
+/// Sets what the next work on the capturing stream waits for.
+fn depend(context: &Context, stream: sys::CUstream, nodes: &mut [sys::CUgraphNode]) -> Result<()> {
+    let flags = CUstreamUpdateCaptureDependencies_flags::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
+    // SAFETY: the stream captures, and the nodes are of its graph.
+    let set = unsafe {
+        sys::cuStreamUpdateCaptureDependencies_v2(
+            stream,
+            nodes.as_mut_ptr(),
+            std::ptr::null(),
+            nodes.len(),
+            flags,
+        )
+    };
+    checked(context, OP, set.result())
+}
+
+/// What the next work on the capturing stream would wait for: the nodes of the work before it.
+fn dependencies(context: &Context, stream: sys::CUstream) -> Result<Vec<sys::CUgraphNode>> {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut nodes, mut count) = (std::ptr::null(), 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: the stream captures; the outputs are a status, a pointer to nodes and their number.
+    let told = unsafe {
+        sys::cuStreamGetCaptureInfo_v3(
+            stream,
+            &mut status,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            &mut nodes,
+            none,
+            &mut count,
+        )
+    };
+    checked(context, OP, told.result())?;
+    if nodes.is_null() || count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the driver's array of `count` nodes, valid until the next call on the stream.
+    Ok(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())
+}

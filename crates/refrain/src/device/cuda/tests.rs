@@ -1,0 +1,105 @@
+//! Kernels that break the rules on purpose. Each runs in a process of its own, since a guard is chosen when the
+//! device is opened and a lost device stays lost.
+
+use std::process::Command;
+
+use super::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::{Device, HostArgs};
+use crate::error::{Error, Result};
+use crate::ops::{self, Op, Specs, apply};
+use crate::{DType, Tensor};
+
+static SOURCE: Source = Source {
+    name: "planted",
+    parts: &["
+KERNEL beyond(float* x, float* y, i64 n) { y[n] = 1.0f; }
+KERNEL operand(float* x, float* y, i64 n) { x[n - 1] = 7.0f; y[0] = 1.0f; }
+KERNEL beside(float* x, float* y, i64 n) { y[2 * n - 1] = 1.0f; }
+KERNEL nowhere(float* x, float* y, i64 n) { *(float*)16 = 1.0f; }
+"],
+};
+
+/// Runs one of the kernels above over an operand and a result of its shape.
+#[derive(Clone, Debug)]
+struct Planted(&'static str);
+
+impl Op for Planted {
+    const NAME: &'static str = "planted";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(ops::Spec::like(x[0]).one())
+    }
+
+    fn host(&self, _: &mut HostArgs<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        let params =
+            Params::new().pointer(args.read(0)).pointer(args.write(0)).size(args.write_shape(0).numel());
+        args.kernel(Spec::new(&SOURCE, self.0), Grid::line(1, 1), &params)
+    }
+}
+
+/// Runs `body` in a process of its own with a variable set, where there is a GPU.
+fn alone(test: &str, variable: &str, body: impl FnOnce(&Device)) {
+    let Ok(device) = Device::cuda(0) else { return };
+    if std::env::var(variable).is_ok_and(|v| v == "1") {
+        return body(&device);
+    }
+    let program = std::env::current_exe().unwrap();
+    let name = format!("device::cuda::tests::{test}");
+    let run =
+        Command::new(program).args(["--exact", &name, "--nocapture"]).env(variable, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(
+        run.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+}
+
+#[track_caller]
+fn assert_found(result: Result<Tensor>, what: &str) {
+    match result {
+        Err(Error::Internal { op: "planted", message }) => assert!(message.contains(what), "{message}"),
+        other => panic!("not found: {other:?}"),
+    }
+}
+
+#[test]
+fn the_guard_finds_a_write_beyond_a_buffer() {
+    alone("the_guard_finds_a_write_beyond_a_buffer", "REFRAIN_GUARD", |device| {
+        let x = Tensor::ones([1000], DType::F32, device).unwrap();
+        assert_found(apply(Planted("beyond"), &[&x]), "behind a buffer of 4000 bytes");
+        assert_eq!(x.exp().unwrap().log().unwrap().sum(()).unwrap().to_scalar::<f32>().unwrap(), 1000.0);
+    });
+}
+
+#[test]
+fn the_guard_finds_a_write_that_was_not_declared() {
+    alone("the_guard_finds_a_write_that_was_not_declared", "REFRAIN_GUARD", |device| {
+        let x = Tensor::ones([1000], DType::F32, device).unwrap();
+        assert_found(apply(Planted("operand"), &[&x]), "not declared as written");
+        // Beside a destination that is a part of a larger tensor.
+        let both = Tensor::zeros([2, 1000], DType::F32, device).unwrap();
+        let into = ops::apply_into(Planted("beside"), &[&x], &both.select(0, 0).unwrap());
+        assert_found(into.map(|()| x.clone()), "beside the declared range");
+    });
+}
+
+#[test]
+fn a_lost_device_tells_every_later_call_what_failed_first() {
+    alone("a_lost_device_tells_every_later_call_what_failed_first", "REFRAIN_SYNC", |device| {
+        let x = Tensor::ones([4], DType::F32, device).unwrap();
+        for result in [apply(Planted("nowhere"), &[&x]), x.exp(), Tensor::zeros([2], DType::F32, device)] {
+            match result {
+                Err(Error::DeviceLost { cause, .. }) => assert!(cause.contains("planted"), "{cause}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(x.to_vec::<f32>(), Err(Error::DeviceLost { op: "to_vec", .. })));
+        drop(x);
+        assert!(Tensor::ones([4], DType::F32, &Device::cpu()).unwrap().exp().is_ok());
+    });
+}

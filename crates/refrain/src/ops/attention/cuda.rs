@@ -1,0 +1,220 @@
+//! Attention on CUDA, in the arithmetic of f32 (or f64). A few lanes share a query; keys and values pass through
+//! shared memory. Sums have one order whatever the shape of the blocks.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::{Launch, Operand};
+use crate::error::{Error, Result};
+use crate::tensor::DType;
+
+const COMMON: &str = include_str!("common.cu");
+
+static FORWARD: Source = Source { name: "attention", parts: &[COMMON, include_str!("forward.cu")] };
+static BACKWARD: Source = Source { name: "attention", parts: &[COMMON, include_str!("backward.cu")] };
+static BACKWARD_LONG: Source =
+    Source { name: "attention", parts: &[COMMON, include_str!("backward_long.cu")] };
+
+/// Keys that a kernel takes together (`CHUNK` in the text).
+const CHUNK: usize = 4;
+/// Threads of a block with rows enough.
+const THREADS: usize = 128;
+/// Blocks that keep a GPU busy.
+const ENOUGH_BLOCKS: usize = 264;
+/// Shared memory of a block that leaves room for several on a multiprocessor.
+const TILE_BYTES: usize = 24 << 10;
+/// Shared memory of a block that holds the probabilities of a whole sequence, where several find room.
+const WHOLE_BYTES: usize = 48 << 10;
+/// Shared memory that a block can have on every GPU of compute capability 8.0 and later.
+const MOST_BYTES: usize = 99 << 10;
+
+/// Sizes, and how a row is spread over lanes.
+struct Plan {
+    dtype: DType,
+    causal: bool,
+    /// Pairs of a sequence and a head.
+    pairs: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    head_dim: usize,
+    lanes: usize,
+    /// Numbers of a row that a lane holds.
+    each: usize,
+    /// Bytes of a number in the arithmetic.
+    size: usize,
+}
+
+/// How the rows of one side are spread over blocks, and the other side's rows pass by.
+struct Blocks {
+    together: usize,
+    parts: usize,
+    tile: usize,
+    grid: Grid,
+}
+
+impl Plan {
+    fn new(q: &Operand<'_>, k: &Operand<'_>, causal: bool) -> Plan {
+        let (shape, dtype) = (q.layout.shape(), q.dtype);
+        let size = if dtype == DType::F64 { 8 } else { 4 };
+        let (head_dim, vec) = (shape[3], 16 / size);
+        // As many numbers as registers hold well.
+        let lanes = head_dim.div_ceil(64 / size).next_power_of_two().clamp(1, 32);
+        Plan {
+            dtype,
+            causal,
+            pairs: shape[0] * shape[2],
+            heads: shape[2],
+            queries: shape[1],
+            keys: k.layout.shape()[1],
+            head_dim,
+            lanes,
+            each: head_dim.div_ceil(lanes).next_multiple_of(vec),
+            size,
+        }
+    }
+
+    fn padded(&self) -> usize {
+        self.lanes * self.each
+    }
+
+    /// Blocks for `rows` rows of each pair, which meet `others` rows.
+    fn blocks(&self, op: &'static str, rows: usize, others: usize) -> Result<Blocks> {
+        let groups = THREADS / self.lanes;
+        let slot = |tile: usize| 2 * self.size * (tile * self.padded() + 16 / self.size * self.lanes);
+        let whole = others.next_multiple_of(CHUNK).max(CHUNK);
+        let together = match groups / rows {
+            0 => 1,
+            most => {
+                let fitting = (TILE_BYTES / slot(whole)).min(self.pairs / ENOUGH_BLOCKS);
+                most.min(fitting.max(1))
+            }
+        };
+        let mut tile = whole;
+        while tile > CHUNK && together * slot(tile) > TILE_BYTES {
+            tile = (tile / 2).next_multiple_of(CHUNK);
+        }
+        let bytes = together * slot(tile);
+        if bytes > MOST_BYTES {
+            return Err(Error::invalid(
+                op,
+                format!("heads of {} numbers do not fit in a GPU's shared memory", self.head_dim),
+            ));
+        }
+        let (parts, threads) = match rows <= groups {
+            true => (1, (together * rows * self.lanes).next_multiple_of(32)),
+            false => (rows.div_ceil(groups), THREADS),
+        };
+        let grid = Grid::line(self.pairs.div_ceil(together) * parts, threads as u32).shared(bytes);
+        Ok(Blocks { together, parts, tile, grid })
+    }
+
+    /// Blocks that hold whole pairs with their probabilities, where sequences are short enough.
+    fn whole(&self) -> Option<Blocks> {
+        let rows = |n: usize| n.next_multiple_of(CHUNK) * self.padded();
+        let scores = self.queries * (self.keys | 1);
+        let bytes = (2 * rows(self.queries) + 2 * rows(self.keys) + 2 * scores + self.queries) * self.size;
+        if bytes > MOST_BYTES {
+            return None;
+        }
+        let most = self.queries.max(self.keys).max(1);
+        let together = (WHOLE_BYTES / bytes.max(1))
+            .min(THREADS / self.lanes / most)
+            .min(self.pairs / ENOUGH_BLOCKS)
+            .max(1);
+        let threads = (together * most * self.lanes).next_multiple_of(32).min(2 * THREADS);
+        let grid = Grid::line(self.pairs.div_ceil(together), threads as u32).shared(together * bytes);
+        Some(Blocks { together, parts: 1, tile: 0, grid })
+    }
+
+    fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&Operand<'_>]) -> Spec {
+        let vec = 16 / self.size;
+        let even = |x: &&Operand<'_>| {
+            let steps = [&x.layout.strides()[..3], &[x.layout.offset()]].concat();
+            steps.iter().all(|s| s.is_multiple_of(vec))
+        };
+        Spec::new(source, entry)
+            .dtype("IN", self.dtype)
+            .dtype("COMPUTE", if self.size == 8 { DType::F64 } else { DType::F32 })
+            .int("HEAD_DIM", self.head_dim as i64)
+            .int("LANES", self.lanes as i64)
+            .int("EACH", self.each as i64)
+            .flag("ALIGNED", self.head_dim.is_multiple_of(vec) && operands.iter().all(even))
+            .flag("CAUSAL", self.causal)
+    }
+
+    /// The kernels' parameter (`Job` in the text): `reads` are q, k, v and the gradient of o, `writes` o, dq, dk
+    /// and dv, `rows` the sums and deltas.
+    fn job(
+        &self,
+        reads: [Option<&Operand<'_>>; 4],
+        writes: [u64; 4],
+        rows: [u64; 2],
+        blocks: &Blocks,
+        scale: f64,
+    ) -> Params {
+        let mut words: SmallVec<[u64; 36]> = smallvec![];
+        for x in reads {
+            match x {
+                None => words.extend([0; 4]),
+                Some(x) => {
+                    let s = x.layout.strides();
+                    words.extend([x.address(), s[0] as u64, s[1] as u64, s[2] as u64]);
+                }
+            }
+        }
+        words.extend(writes);
+        words.extend(rows);
+        let counts = [self.pairs, self.heads, self.queries, self.keys];
+        words.extend(counts.iter().chain(&[blocks.together, blocks.parts, blocks.tile]).map(|&x| x as u64));
+        words.push(scale.to_bits());
+        Params::new().words(&words)
+    }
+}
+
+pub(super) fn forward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+    let launch = args.launch();
+    let [q, k, v] = [0, 1, 2].map(|i| &launch.reads[i]);
+    let plan = Plan::new(q, k, causal);
+    if plan.pairs * plan.queries * plan.head_dim == 0 {
+        return Ok(());
+    }
+    let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
+    let (o, sums) = (&launch.writes[0].0, args.write(1));
+    let job = plan.job([Some(q), Some(k), Some(v), None], [o.address(), 0, 0, 0], [sums, 0], &blocks, scale);
+    args.kernel(plan.spec(&FORWARD, "attention_forward", &[q, k, v, o]), blocks.grid, &job)
+}
+
+pub(super) fn backward_workspace(launch: &Launch<'_>) -> usize {
+    let plan = Plan::new(&launch.reads[0], &launch.reads[1], false);
+    if plan.whole().is_some() { 0 } else { plan.pairs * plan.queries * plan.size }
+}
+
+pub(super) fn backward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+    let launch = args.launch();
+    let [q, k, v, d_o, sums] = [0, 1, 2, 3, 4].map(|i| &launch.reads[i]);
+    let [dq, dk, dv] = [0, 1, 2].map(|o| &launch.writes[o].0);
+    let plan = Plan::new(q, k, causal);
+    if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
+        return Ok(());
+    }
+    let all = [q, k, v, d_o, dq, dk, dv];
+    let reads = [Some(q), Some(k), Some(v), Some(d_o)];
+    let writes = [0, dq.address(), dk.address(), dv.address()];
+    let rows = [sums.address(), args.workspace()];
+    if let Some(blocks) = plan.whole() {
+        let job = plan.job(reads, writes, rows, &blocks, scale);
+        return args.kernel(plan.spec(&BACKWARD, "attention_backward", &all), blocks.grid, &job);
+    }
+    if plan.queries > 0 {
+        let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
+        let job = plan.job(reads, writes, rows, &blocks, scale);
+        args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all), blocks.grid, &job)?;
+    }
+    if plan.keys > 0 {
+        let blocks = plan.blocks(launch.op, plan.keys, plan.queries)?;
+        let job = plan.job(reads, writes, rows, &blocks, scale);
+        args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all), blocks.grid, &job)?;
+    }
+    Ok(())
+}

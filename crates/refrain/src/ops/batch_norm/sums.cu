@@ -1,0 +1,36 @@
+// What the statistics of channels and the gradients of weight and bias come to. Constants: COMPUTE (the arithmetic),
+// IN (dtype), BACKWARD.
+
+#if BACKWARD
+// The sums of dy and of dy (x - mean). Extra: the means, 1/std, and where the sums go as they are. Results: dweight,
+// dbias. s[0] is how many channels there are.
+struct State { COMPUTE level, slope; };
+typedef State Local;
+DEVICE Local first() { return {(COMPUTE)0, (COMPUTE)0}; }
+DEVICE State state(const Local& l) { return l; }
+DEVICE State merge(State a, State b) { return {a.level + b.level, a.slope + b.slope}; }
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
+    // Along lines of a channel there are several results to each.
+    i64 channels = (i64)r.s[0], channel = result < channels ? result : result % channels;
+    l.level += x[1];
+    l.slope += x[1] * (x[0] - extra<COMPUTE>(r, 0)[channel]);
+}
+DEVICE void finish(const Reduction& r, i64 channel, State s) {
+    COMPUTE slope = s.slope * extra<COMPUTE>(r, 1)[channel];
+    put_result<IN>(r.y[0], channel, r.accumulate[0], slope);
+    put_result<IN>(r.y[1], channel, r.accumulate[1], s.level);
+    COMPUTE* sums = reinterpret_cast<COMPUTE*>(r.extra[2]) + 2 * channel;
+    sums[0] = s.level;
+    sums[1] = slope;
+}
+#else
+// Results: mean and 1/std, and the new running statistics. Extra: the old ones. s: momentum, eps.
+DEVICE void finish(const Reduction& r, i64 channel, State s) {
+    double momentum = r.s[0];
+    put_result<COMPUTE>(r.y[0], channel, false, s.mean);
+    put_result<COMPUTE>(r.y[1], channel, false, 1.0 / sqrt(s.squares / s.count + r.s[1]));
+    double mean = to<double>(extra<IN>(r, 0)[channel]), var = to<double>(extra<IN>(r, 1)[channel]);
+    put_result<IN>(r.y[2], channel, false, (1.0 - momentum) * mean + momentum * s.mean);
+    put_result<IN>(r.y[3], channel, false, (1.0 - momentum) * var + momentum * (s.squares / (s.count - 1.0)));
+}
+#endif

@@ -1,0 +1,29 @@
+// Columns of [outer, n, inner], some side by side for each block of 256 threads, whose other threads take more of
+// their elements.
+
+struct Columns {
+    // Of the column's first element, and of its result in [outer, inner].
+    i64 offset, result;
+    // The thread's first element and the distance to its next.
+    int start, step;
+    bool live;
+};
+
+DEVICE Columns columns_of(i64 n, i64 inner, int shift) {
+    const int columns = 1 << shift;
+    i64 across = (inner + columns - 1) >> shift, slab = blockIdx.x / across;
+    i64 column = ((blockIdx.x - slab * across) << shift) + (threadIdx.x & (columns - 1));
+    return {slab * n * inner + column, slab * inner + column, (int)(threadIdx.x >> shift), 256 >> shift, column < inner};
+}
+
+// What the threads of a column have; every one of them gets the result. All threads of a block take part.
+template <typename S, typename F> DEVICE S merge_column(const Columns& c, S s, F merge) {
+    __shared__ S all[256];
+    all[threadIdx.x] = s;
+    for (int d = c.step / 2; d > 0; d /= 2) {
+        __syncthreads();
+        if (c.start < d) all[threadIdx.x] = merge(all[threadIdx.x], all[threadIdx.x + d * (256 / c.step)]);
+    }
+    __syncthreads();
+    return all[threadIdx.x & (256 / c.step - 1)];
+}

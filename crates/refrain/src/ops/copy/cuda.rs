@@ -1,0 +1,108 @@
+//! Copies and casts on CUDA.
+
+use smallvec::SmallVec;
+
+use super::between;
+use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::error::Result;
+use crate::ops::elementwise::Plan;
+use crate::ops::elementwise::cuda::{LOOP, Operand, arithmetic, input, output, run_on};
+use crate::tensor::DType;
+
+static SOURCE: Source = Source { name: "copy", parts: &[include_str!("kernel.cu"), LOOP] };
+static TRANSPOSE: Source = Source { name: "transpose", parts: &[include_str!("transpose.cu")] };
+
+const THREADS: u32 = 256;
+/// Sides of a tile of a transposing copy.
+const SIDE: usize = 64;
+/// Elements that make a tile worth its barriers.
+const WORTHWHILE: usize = 512;
+
+/// The dtype that stands for all of its size where bits are only moved. Halves stay what they are: they
+/// pass through f32.
+fn same_bits(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::I64,
+        DType::F32 => DType::I32,
+        DType::Bool => DType::U8,
+        other => other,
+    }
+}
+
+pub(super) fn copy(args: &mut CudaArgs<'_>) -> Result<()> {
+    copy_between(args, output(args), input(args, 0))
+}
+
+/// Copies `x` to `y`, which have one shape and dtype, or adds it there if the launch accumulates.
+pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: Operand<'_>, x: Operand<'_>) -> Result<()> {
+    let dtype = if args.accumulate(0) { y.dtype } else { same_bits(y.dtype) };
+    let (y, x) = (Operand { dtype, ..y }, Operand { dtype, ..x });
+    match Transpose::of(y, x) {
+        Some(transpose) => transpose.launch(args, y, x),
+        None => run_on(args, &SOURCE, arithmetic(dtype), &[], y, &[x], |spec| spec.flag("TRUTH", false)),
+    }
+}
+
+pub(super) fn cast(dtype: DType, args: &mut CudaArgs<'_>) -> Result<()> {
+    let compute = between(args.read_dtype(0), dtype);
+    let (y, x) = (output(args), input(args, 0));
+    run_on(args, &SOURCE, compute, &[], y, &[x], |spec| spec.flag("TRUTH", dtype == DType::Bool))
+}
+
+/// A copy in which the neighbours of one side lie far apart on the other.
+struct Transpose {
+    plan: Plan,
+    /// The axis along which elements of the operand are neighbours. Those of the result are along the last.
+    a: usize,
+    tile: [usize; 2],
+}
+
+impl Transpose {
+    fn of(y: Operand<'_>, x: Operand<'_>) -> Option<Transpose> {
+        let plan = Plan::new(&[y.layout, x.layout]);
+        let last = plan.shape.len() - 1;
+        if plan.numel() == 0 || plan.strides[0][last] != 1 || plan.strides[1][last] <= 1 {
+            return None;
+        }
+        let a = (0..last).find(|&i| plan.strides[1][i] == 1)?;
+        let (count_a, count_b) = (plan.shape[a], plan.shape[last]);
+        if count_a.min(count_b) < 4 || count_a.saturating_mul(count_b) < WORTHWHILE {
+            return None;
+        }
+        // As the kernel reckons its room.
+        let skew = if y.dtype.size() < 4 { 4 / y.dtype.size() } else { 1 };
+        let room = SIDE * (SIDE + skew);
+        let tile = if count_a < SIDE {
+            [count_a, count_b.min(room / count_a - skew)]
+        } else if count_b < SIDE {
+            [count_a.min(room / (count_b + skew)), count_b]
+        } else {
+            [SIDE, SIDE]
+        };
+        Some(Transpose { plan, a, tile })
+    }
+
+    fn launch(&self, args: &mut CudaArgs<'_>, y: Operand<'_>, x: Operand<'_>) -> Result<()> {
+        let Transpose { plan, a, tile: [tile_a, tile_b] } = self;
+        let last = plan.shape.len() - 1;
+        let (count_a, count_b) = (plan.shape[*a], plan.shape[last]);
+        let others: SmallVec<[usize; 6]> = (0..last).filter(|i| i != a).collect();
+        let rank = others.len().max(1).next_power_of_two();
+        let spec = Spec::new(&TRANSPOSE, "transpose")
+            .dtype("ELEMENT", y.dtype)
+            .flag("ADD", args.accumulate(0))
+            .flag("NARROW", [*tile_a, *tile_b] != [SIDE, SIDE])
+            .int("RANK", rank as i64);
+
+        let mut words: SmallVec<[u64; 32]> = SmallVec::from_slice(&[x.address, y.address]);
+        let strides = [plan.strides[1][last], plan.strides[0][*a]];
+        words.extend([count_a, count_b, strides[0], strides[1], *tile_a, *tile_b].map(|n| n as u64));
+        for (values, fill) in [(&plan.shape, 1), (&plan.strides[1], 0), (&plan.strides[0], 0)] {
+            words.extend(others.iter().map(|&i| values[i] as u64));
+            words.extend(std::iter::repeat_n(fill, rank - others.len()));
+        }
+        let batch: usize = others.iter().map(|&i| plan.shape[i]).product();
+        let tiles = count_a.div_ceil(*tile_a) * count_b.div_ceil(*tile_b) * batch;
+        args.kernel(spec, Grid::line(tiles, THREADS), &Params::new().words(&words))
+    }
+}

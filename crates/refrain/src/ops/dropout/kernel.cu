@@ -1,0 +1,42 @@
+// Dropout. Element i is kept if word i from the block that the state and the offset name is at least the
+// threshold. Constants: ELEMENT; MASK, whether the mask is written.
+
+typedef arithmetic<ELEMENT>::type C;
+
+KERNEL dropout(const ELEMENT* x, const i64* state, ELEMENT* y, unsigned char* mask, i64 n, i64 offset, i64 threshold,
+               double scale_) {
+    const u64 seed = (u64)state[0], first = (u64)state[1] + (u64)offset;
+    const C scale = (C)scale_;
+    const bool aligned = (((u64)x | (u64)y) % (4 * ELEMENT_SIZE) | (MASK ? (u64)mask % 4 : 0)) == 0;
+    const i64 blocks = (n + 3) / 4;
+    for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {
+        const bool whole = aligned && 4 * b + 4 <= n;
+        vec<ELEMENT, 4> v;
+        if (whole) {
+            v = load<4>(x + 4 * b);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) if (4 * b + i < n) v.at[i] = x[4 * b + i];
+        }
+        Words w = philox(seed, first + (u64)b);
+        vec<unsigned char, 4> m;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bool kept = (i64)w.at[i] >= threshold;
+            v.at[i] = from<ELEMENT>(kept ? to<C>(v.at[i]) * scale : (C)0);
+            m.at[i] = kept;
+        }
+        if (whole) {
+            store<4>(y + 4 * b, v);
+            if (MASK) store<4>(mask + 4 * b, m);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (4 * b + i < n) {
+                    y[4 * b + i] = v.at[i];
+                    if (MASK) mask[4 * b + i] = m.at[i];
+                }
+            }
+        }
+    }
+}

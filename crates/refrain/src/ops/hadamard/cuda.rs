@@ -1,0 +1,70 @@
+//! The Walsh-Hadamard transform on CUDA.
+//!
+//! A block does the steps of short distances of one chunk of memory; longer rows take further passes, in
+//! which a chunk is made of stretches that lie far apart.
+
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::error::Result;
+use crate::ops::elementwise::cuda::arithmetic;
+
+static SOURCE: Source = Source { name: "hadamard", parts: &[include_str!("kernel.cu")] };
+
+const THREADS: u32 = 256;
+/// Binary logarithms of the numbers in a chunk: of rows that fit, and of others.
+const LOG_CHUNK: u32 = 11;
+const LOG_LARGE_CHUNK: u32 = 12;
+/// Distances, by their number, of a pass over stretches that lie far apart, which are not too short then.
+const FAR: u32 = 6;
+
+/// Bytes for what is between the passes.
+pub(super) fn workspace(launch: &Launch<'_>) -> usize {
+    let x = &launch.reads[0];
+    match x.layout.shape().last() {
+        Some(&n) if n > 1 << LOG_LARGE_CHUNK => x.layout.numel() * arithmetic(x.dtype).size(),
+        _ => 0,
+    }
+}
+
+pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
+    let (all, dtype) = (args.write_shape(0).numel(), args.write_dtype(0));
+    if all == 0 {
+        return Ok(());
+    }
+    let compute = arithmetic(dtype);
+    let width = args.write_shape(0).last().copied().unwrap_or(1);
+    let bits = width.ilog2();
+    let scale = 1.0 / (width as f64).sqrt();
+    let log_chunk = if bits <= LOG_CHUNK { LOG_CHUNK } else { LOG_LARGE_CHUNK };
+    // The distances done are those below 2^done.
+    let mut done = 0;
+    loop {
+        let steps = if done == 0 { bits.min(log_chunk) } else { (bits - done).min(FAR) };
+        let (first, last) = (done == 0, done + steps == bits);
+        let log_columns = if first { log_chunk } else { log_chunk - steps };
+        let distance = if first { 1 << log_chunk } else { 1usize << done };
+        let first_bit = if first { 0 } else { log_columns };
+        let spec = Spec::new(&SOURCE, "hadamard")
+            .dtype("IN", if first { dtype } else { compute })
+            .dtype("OUT", if last { dtype } else { compute })
+            .dtype("COMPUTE", compute)
+            .int("CHUNK", 1 << log_chunk)
+            .int("LOG_CHUNK", i64::from(log_chunk))
+            .flag("LAST", last)
+            .flag("ADD", last && args.accumulate(0));
+        let params = Params::new()
+            .pointer(if first { args.read(0) } else { args.workspace() })
+            .pointer(if last { args.write(0) } else { args.workspace() })
+            .size(all)
+            .size(distance)
+            .i32(log_columns as i32)
+            .i32(first_bit as i32)
+            .i32((first_bit + steps) as i32)
+            .f64(scale);
+        args.kernel(spec, Grid::line(all.div_ceil(1 << log_chunk), THREADS), &params)?;
+        done += steps;
+        if last {
+            return Ok(());
+        }
+    }
+}

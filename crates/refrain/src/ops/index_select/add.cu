@@ -1,0 +1,134 @@
+// Slices added to picked places: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that are i, in
+// their order, on top of y where ADD. Out of range is reported and nobody's. A block takes one i and some columns,
+// those of all o one after the other. Constants: ELEMENT; ADD; SORTED, whether the entries come in order, else each
+// block looks through the index, which then has MOST entries at most.
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+#define MOST 4096
+// Of more entries, each warp sums a part.
+#define LONG 64
+
+typedef arithmetic<ELEMENT>::type C;
+#if SORTED
+typedef u32 entry;
+#else
+typedef unsigned short entry;
+#endif
+
+// Keys of the sort: places, and behind them what is out of range.
+KERNEL keys(const i64* index, u32* keys, i64 count, i64 size, Faults faults) {
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
+        const bool fits = (u64)index[i] < (u64)size;
+        if (!fits) faults.report(index[i], size);
+        keys[i] = fits ? (u32)index[i] : (u32)size;
+    }
+}
+
+// The number of sorted keys below a key, by the whole warp.
+DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
+    u32 start = 0, left = n;
+    while (left > 0) {
+        u32 step = (left + 31) / 32, offset = (threadIdx.x & 31) * step;
+        bool below = offset < left && keys[start + offset] < key;
+        u32 count = __popc(__ballot_sync(FULL, below));
+        if (count == 0) break;
+        u32 end = min(left, count * step);
+        start += (count - 1) * step + 1;
+        left = end - ((count - 1) * step + 1);
+    }
+    return start;
+}
+
+// The entries of an index that are i, in order, into `list`; returns their number. The first block checks all.
+DEVICE u32 find(const i64* index, u32 count, i64 i, i64 size, Faults faults, entry* list) {
+    __shared__ u32 found[WARPS];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const u32 part = (count + THREADS - 1) / THREADS * 32, first = warp * part;
+    u32 mine = 0;
+    for (u32 k = 0; k < part; k += 32) {
+        u32 e = first + k + lane;
+        i64 named = e < count ? index[e] : -1;
+        mine += __popc(__ballot_sync(FULL, named == i));
+        if (blockIdx.x + blockIdx.y == 0 && e < count && (u64)named >= (u64)size) faults.report(named, size);
+    }
+    if (lane == 0) found[warp] = mine;
+    __syncthreads();
+    u32 at = 0, all = 0;
+    #pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp) at += found[w];
+        all += found[w];
+    }
+    if (mine > 0) {
+        for (u32 k = 0; k < part; k += 32) {
+            u32 e = first + k + lane;
+            bool hit = e < count && index[e] == i;
+            u32 hits = __ballot_sync(FULL, hit);
+            if (hit) list[at + __popc(hits & ((1u << lane) - 1))] = (entry)e;
+            at += __popc(hits);
+        }
+    }
+    __syncthreads();
+    return all;
+}
+
+// The sum of a column's elements at some entries, on top of `sum`.
+DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum) {
+    u32 e = 0;
+    for (; e + 4 <= count; e += 4) {
+        ELEMENT v[4];
+        #pragma unroll
+        for (int k = 0; k < 4; k++) v[k] = x[list[e + k] * width];
+        #pragma unroll
+        for (int k = 0; k < 4; k++) sum += to<C>(v[k]);
+    }
+    for (; e < count; e++) sum += to<C>(x[list[e] * width]);
+    return sum;
+}
+
+KERNEL add(const ELEMENT* x, const i64* index, const u32* sorted_keys, const u32* sorted_entries, ELEMENT* y, i64 outer,
+           i64 size, i64 count, i64 width, Faults faults) {
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const i64 i = blockIdx.x, columns = outer * width;
+#if SORTED
+    __shared__ u32 bounds[2];
+    if (warp < 2) {
+        u32 bound = lower_bound(sorted_keys, (u32)count, (u32)i + warp);
+        if (lane == 0) bounds[warp] = bound;
+    }
+    __syncthreads();
+    const entry* list = sorted_entries + bounds[0];
+    const u32 entries = bounds[1] - bounds[0];
+#else
+    __shared__ entry list[MOST];
+    const u32 entries = find(index, (u32)count, i, size, faults, list);
+#endif
+    if (entries <= LONG) {
+        if (ADD && entries == 0) return;
+        for (i64 c = (i64)blockIdx.y * THREADS + threadIdx.x; c < columns; c += (i64)gridDim.y * THREADS) {
+            i64 o = c / width, j = c - o * width;
+            ELEMENT* to_y = y + (o * size + i) * width + j;
+            C sum = ADD ? to<C>(*to_y) : (C)0;
+            *to_y = from<ELEMENT>(total(x + o * count * width + j, list, entries, width, sum));
+        }
+        return;
+    }
+    __shared__ C partial[WARPS][32];
+    const u32 begin = (u32)((u64)entries * warp / WARPS), end = (u32)((u64)entries * (warp + 1) / WARPS);
+    for (i64 first = (i64)blockIdx.y * 32; first < columns; first += (i64)gridDim.y * 32) {
+        i64 c = first + lane, o = c / width, j = c - o * width;
+        C sum = (C)0;
+        if (c < columns) sum = total(x + o * count * width + j, list + begin, end - begin, width, sum);
+        partial[warp][lane] = sum;
+        __syncthreads();
+        if (warp == 0 && c < columns) {
+            ELEMENT* to_y = y + (o * size + i) * width + j;
+            sum = ADD ? to<C>(*to_y) : (C)0;
+            #pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += partial[w][lane];
+            *to_y = from<ELEMENT>(sum);
+        }
+        __syncthreads();
+    }
+}

@@ -1,0 +1,59 @@
+// Rows in the registers of some lanes of a warp each. Constants: COMPUTE (the arithmetic), LANES (of a row: a power of
+// 2, 32 at most), EACH (vectors that a lane holds), VEC (elements of a vector, which divides the width), ALIGNED
+// (whether vectors can be loaded at once). Blocks are of 256 threads.
+
+#define HELD (EACH * VEC)
+
+DEVICE int row_lane() { return threadIdx.x & (LANES - 1); }
+DEVICE i64 row_number() { return (i64)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; }
+
+// Where element `i` of those that a lane holds lies in its row.
+DEVICE int column_of(int i) { return (i / VEC * LANES + row_lane()) * VEC + i % VEC; }
+
+// The lane's elements of a row; `fill` beyond its width, and everywhere if it is not there.
+template <typename T> DEVICE void fetch_row(COMPUTE* x, const T* row, int width, bool live, COMPUTE fill) {
+    #pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int at = (e * LANES + row_lane()) * VEC;
+        if (live && at < width) {
+            if (ALIGNED) {
+                vec<T, VEC> v = load<VEC>(row + at);
+                #pragma unroll
+                for (int i = 0; i < VEC; i++) x[e * VEC + i] = to<COMPUTE>(v.at[i]);
+            } else {
+                #pragma unroll
+                for (int i = 0; i < VEC; i++) x[e * VEC + i] = to<COMPUTE>(row[at + i]);
+            }
+        } else {
+            #pragma unroll
+            for (int i = 0; i < VEC; i++) x[e * VEC + i] = fill;
+        }
+    }
+}
+
+template <bool ADD_TO, typename T> DEVICE void put_row(T* row, const COMPUTE* y, int width, bool live) {
+    #pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int at = (e * LANES + row_lane()) * VEC;
+        if (live && at < width) {
+            if (ALIGNED) {
+                vec<T, VEC> v;
+                if (ADD_TO) v = load<VEC>(row + at);
+                #pragma unroll
+                for (int i = 0; i < VEC; i++) put<ADD_TO>(&v.at[i], y[e * VEC + i]);
+                store<VEC>(row + at, v);
+            } else {
+                #pragma unroll
+                for (int i = 0; i < VEC; i++) put<ADD_TO>(row + at + i, y[e * VEC + i]);
+            }
+        }
+    }
+}
+
+// The sum over a row; every lane of it gets the result.
+DEVICE COMPUTE row_sum(const COMPUTE* x) {
+    COMPUTE sum = x[0];
+    #pragma unroll
+    for (int i = 1; i < HELD; i++) sum += x[i];
+    return warp_reduce<LANES>(sum, Add());
+}

@@ -1,0 +1,59 @@
+//! Rows in registers on CUDA: how a row of a modest width is shared out among the lanes of a warp.
+
+use crate::device::cuda::{Grid, Spec};
+
+/// The functions over such rows, which come before those of an operation.
+pub(crate) const ROWS: &str = include_str!("lanes.cu");
+
+/// Threads of a block.
+pub(crate) const THREADS: usize = 256;
+/// The widest row.
+const MAX_WIDTH: usize = 1024;
+
+/// How many lanes hold how many vectors of how many elements of a row.
+#[derive(Clone, Copy)]
+pub(crate) struct Lanes {
+    pub(crate) vec: usize,
+    pub(crate) lanes: usize,
+    pub(crate) each: usize,
+}
+
+impl Lanes {
+    /// For rows of `width` elements of `size` bytes; `None` of those that registers are too few for.
+    pub(crate) fn of(width: usize, size: usize) -> Option<Lanes> {
+        if width > MAX_WIDTH {
+            return None;
+        }
+        let mut vec = 16 / size;
+        while !width.is_multiple_of(vec) {
+            vec /= 2;
+        }
+        let vectors = (width / vec).max(1);
+        let lanes = vectors.next_power_of_two().min(32);
+        Some(Lanes { vec, lanes, each: vectors.div_ceil(lanes).next_power_of_two() })
+    }
+
+    /// Elements that a lane holds.
+    pub(crate) fn held(self) -> usize {
+        self.vec * self.each
+    }
+
+    /// Rows that a block of threads takes at once.
+    pub(crate) fn rows_a_block(self) -> usize {
+        THREADS / self.lanes
+    }
+
+    /// The constants, for operands of elements of `size` bytes at these addresses.
+    pub(crate) fn constants(self, spec: Spec, size: usize, addresses: &[u64]) -> Spec {
+        let aligned = addresses.iter().all(|a| a.is_multiple_of((self.vec * size) as u64));
+        spec.int("LANES", self.lanes as i64)
+            .int("EACH", self.each as i64)
+            .int("VEC", self.vec as i64)
+            .flag("ALIGNED", aligned)
+    }
+
+    /// Blocks for `rows` rows, each taken once.
+    pub(crate) fn grid(self, rows: usize) -> Grid {
+        Grid::line(rows.div_ceil(self.rows_a_block()), THREADS as u32)
+    }
+}

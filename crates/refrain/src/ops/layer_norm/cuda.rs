@@ -1,0 +1,143 @@
+//! Layer and root-mean-square norm on CUDA. A row lies in registers where it fits; the backward pass then
+//! sums the gradients of weight and bias on its way, block by block, and a second launch adds these sums up.
+
+use super::statistics;
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::error::Result;
+use crate::ops::elementwise::cuda::arithmetic;
+use crate::ops::lanes::{self, Lanes, ROWS};
+use crate::ops::reduce::Extent;
+use crate::ops::reduce::cuda::machine::{MACHINE, REDUCTION, Reduction, room};
+use crate::tensor::DType;
+
+static FORWARD: Source = Source { name: "layer_norm", parts: &[ROWS, include_str!("forward.cu")] };
+static BACKWARD: Source = Source {
+    name: "layer_norm_backward",
+    parts: &[REDUCTION, include_str!("sums.cu"), ROWS, include_str!("backward.cu")],
+};
+static SUMS: Source =
+    Source { name: "layer_norm_sums", parts: &[REDUCTION, include_str!("sums.cu"), MACHINE] };
+static WIDE: Source = Source { name: "layer_norm_wide", parts: &[include_str!("wide.cu")] };
+
+/// Threads of a block that takes a wide row.
+const WIDE_THREADS: u32 = 256;
+/// Elements that a lane can hold beside its sums.
+const MAX_HELD: usize = 8;
+/// Blocks at most that leave sums.
+const MAX_BLOCKS: usize = 512;
+/// Rows, at least, that a lane takes one after the other.
+const FEWEST_ROWS: usize = 2;
+
+fn constants(spec: Spec, dtype: DType, centred: bool) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).flag("CENTRED", centred)
+}
+
+/// Rows and their width.
+fn shape(dims: &[usize]) -> (usize, usize) {
+    match dims.split_last() {
+        Some((&width, rows)) => (rows.iter().product(), width),
+        None => (1, 1),
+    }
+}
+
+pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (rows, width) = shape(args.read_shape(0));
+    if rows == 0 {
+        return Ok(());
+    }
+    let dtype = args.read_dtype(0);
+    let (x, weight, y) = (args.read(0), args.read(1), args.write(0));
+    let bias = if centred { args.read(2) } else { weight };
+    let mean = if centred { args.write(2) } else { 0 };
+    let share = if width == 0 { 0.0 } else { 1.0 / width as f64 };
+    let params = Params::new().pointer(x).pointer(weight).pointer(bias);
+    let params = params.pointer(y).pointer(args.write(1)).pointer(mean).f64(share).f64(eps);
+    match Lanes::of(width, dtype.size()) {
+        Some(lanes) => {
+            let spec = constants(Spec::new(&FORWARD, "layer_norm"), dtype, centred);
+            let spec = lanes.constants(spec, dtype.size(), &[x, weight, bias, y]);
+            args.kernel(spec, lanes.grid(rows), &params.size(rows).i32(width as i32))
+        }
+        None => {
+            let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtype, centred);
+            let spec = spec.flag("BACKWARD", false).flag("ADD", false);
+            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.size(width))
+        }
+    }
+}
+
+/// Rows that lie in registers beside the sums of weight and bias.
+fn summed(width: usize, dtype: DType) -> Option<Lanes> {
+    Lanes::of(width, dtype.size()).filter(|lanes| lanes.held() <= MAX_HELD)
+}
+
+/// How many rows each block takes, of those that leave sums.
+fn rows_a_block(lanes: Lanes, rows: usize) -> usize {
+    let groups = lanes.rows_a_block();
+    rows.div_ceil(MAX_BLOCKS).max(FEWEST_ROWS * groups).next_multiple_of(groups)
+}
+
+fn by_columns(rows: usize, width: usize) -> Extent {
+    Extent { outer: 1, n: rows, inner: width }
+}
+
+pub(super) fn workspace(launch: &Launch<'_>) -> usize {
+    let (rows, width) = shape(launch.reads[0].layout.shape());
+    let dtype = launch.reads[0].dtype;
+    let state = 2 * statistics(dtype).size();
+    match summed(width, dtype) {
+        Some(lanes) => rows.div_ceil(rows_a_block(lanes, rows)) * width * state,
+        None => room(by_columns(rows, width), dtype.size(), state),
+    }
+}
+
+pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (rows, width) = shape(args.read_shape(0));
+    if width == 0 {
+        return Ok(());
+    }
+    let dtype = args.read_dtype(0);
+    let (x, weight, dy, inv) = (args.read(0), args.read(1), args.read(2), args.read(3));
+    let (mean, dx) = (if centred { args.read(4) } else { 0 }, args.write(0));
+    let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(inv).pointer(mean).pointer(dx);
+    let share = 1.0 / width as f64;
+
+    let mut sums = Reduction::new(args, by_columns(rows, width), &[0, 2]).output(args, 1);
+    if centred {
+        sums = sums.output(args, 2);
+    }
+    sums.extra.extend([inv, mean]);
+    let of_sums = |spec: Spec| constants(spec, dtype, centred).dtype("OUT", dtype);
+
+    let fused = summed(width, dtype);
+    let registers = fused.or_else(|| Lanes::of(width, dtype.size()));
+    let per_block = match (fused, registers) {
+        (Some(lanes), _) => rows_a_block(lanes, rows),
+        (None, Some(lanes)) => lanes.rows_a_block(),
+        (None, None) => 1,
+    };
+    let blocks = rows.div_ceil(per_block);
+    let add = args.accumulate(0);
+    if rows > 0 {
+        match registers {
+            Some(lanes) => {
+                let spec = of_sums(Spec::new(&BACKWARD, "layer_norm_backward")).int("SCALARS", 1);
+                let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
+                let spec = lanes.constants(spec, dtype.size(), &[x, weight, dy, dx]);
+                let params = params.pointer(args.workspace()).f64(share);
+                let params = params.size(rows).size(per_block).i32(width as i32);
+                args.kernel(spec, Grid::line(blocks, lanes::THREADS as u32), &params)?;
+            }
+            None => {
+                let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtype, centred);
+                let spec = spec.flag("BACKWARD", true).flag("ADD", add);
+                args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.f64(share).size(width))?;
+            }
+        }
+    }
+    match fused {
+        Some(_) => sums.merge(args, &SUMS, of_sums, blocks, width),
+        None => sums.run(args, &SUMS, of_sums),
+    }
+}

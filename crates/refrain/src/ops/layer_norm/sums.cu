@@ -1,0 +1,17 @@
+// The gradients of weight and bias: sums over rows. Constants: COMPUTE (the arithmetic), OUT (dtype), CENTRED.
+
+struct State { COMPUTE weight, bias; };
+typedef State Local;
+DEVICE Local first() { return {(COMPUTE)0, (COMPUTE)0}; }
+DEVICE State state(const Local& l) { return l; }
+DEVICE State merge(State a, State b) { return {a.weight + b.weight, a.bias + b.bias}; }
+// Of x and dy, with 1/std and the mean of each row in `extra`.
+DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& r) {
+    COMPUTE m = CENTRED ? extra<COMPUTE>(r, 1)[position] : (COMPUTE)0;
+    l.weight += x[1] * ((x[0] - m) * extra<COMPUTE>(r, 0)[position]);
+    l.bias += x[1];
+}
+DEVICE void finish(const Reduction& r, i64 result, State s) {
+    put_result<OUT>(r.y[0], result, r.accumulate[0], s.weight);
+    if (CENTRED) put_result<OUT>(r.y[1], result, r.accumulate[1], s.bias);
+}

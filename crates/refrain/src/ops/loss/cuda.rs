@@ -1,0 +1,175 @@
+//! Losses on CUDA: sums in two passes, gradients element by element.
+
+use smallvec::SmallVec;
+
+use super::Pointwise;
+use crate::device::Launch;
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::error::{Error, Result};
+use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::ops::lanes::{Lanes, ROWS};
+use crate::ops::reduce::Extent;
+use crate::ops::reduce::cuda::machine::{MACHINE, REDUCTION, Reduction, room};
+use crate::tensor::DType;
+
+static TERMS: Source = Source {
+    name: "loss",
+    parts: &[REDUCTION, include_str!("total.cu"), include_str!("kernel.cu"), MACHINE],
+};
+static TOTAL: Source = Source { name: "loss", parts: &[REDUCTION, include_str!("total.cu"), MACHINE] };
+static GRADIENT: Source = Source { name: "loss_backward", parts: &[include_str!("gradient.cu"), LOOP] };
+static QUANTILE_GRADIENT: Source =
+    Source { name: "quantile_loss_backward", parts: &[include_str!("quantile.cu")] };
+static ENTROPY_IN_ROWS: Source =
+    Source { name: "cross_entropy", parts: &[ROWS, include_str!("cross_entropy.cu")] };
+static ENTROPY: Source = Source { name: "cross_entropy", parts: &[include_str!("cross_entropy.cu")] };
+
+const THREADS: usize = 256;
+/// Bytes of a state: an f64.
+const STATE: usize = 8;
+/// Levels that the arguments of a kernel have room for.
+const MAX_LEVELS: usize = 256;
+
+fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> Reduction {
+    let mut total = Reduction::new(args, Extent { outer: 1, n, inner: 1 }, inputs).output(args, 0);
+    total.scalars.push(divisor as f64);
+    total
+}
+
+fn constants(spec: Spec, dtype: DType) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("OUT", dtype)
+}
+
+/// Working memory of a sum over the elements of the first operand.
+pub(super) fn workspace(launch: &Launch<'_>) -> usize {
+    let extent = Extent { outer: 1, n: launch.reads[0].layout.shape().numel(), inner: 1 };
+    room(extent, launch.reads[0].dtype.size(), STATE)
+}
+
+fn grid(args: &CudaArgs<'_>, n: usize) -> Grid {
+    Grid::line(n.div_ceil(THREADS).min(args.multiprocessors() * 64), THREADS as u32)
+}
+
+fn index(n: usize) -> &'static str {
+    if n >= 1 << 30 { "u64" } else { "u32" }
+}
+
+fn word(loss: Pointwise) -> (&'static str, f64) {
+    match loss {
+        Pointwise::Mse => ("MSE", 0.0),
+        Pointwise::Mae => ("MAE", 0.0),
+        Pointwise::Huber { delta } => ("HUBER", delta),
+    }
+}
+
+pub(super) fn forward(loss: Pointwise, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (n, dtype, (word, delta)) = (args.read_shape(0).numel(), args.read_dtype(0), word(loss));
+    let mut total = total(args, n, &[0, 1], n);
+    total.scalars.push(delta);
+    total.run(args, &TERMS, |spec| constants(spec, dtype).word("LOSS", word))
+}
+
+pub(super) fn backward(loss: Pointwise, scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (word, delta) = word(loss);
+    let compute = arithmetic(args.write_dtype(0));
+    run(args, &GRADIENT, compute, &[scale, delta], |spec| spec.word("LOSS", word))
+}
+
+fn check_levels(args: &CudaArgs<'_>, levels: &[f64]) -> Result<()> {
+    if levels.len() <= MAX_LEVELS {
+        return Ok(());
+    }
+    let message = format!(
+        "there are {} levels; a GPU takes at most {MAX_LEVELS} at once: split the prediction by levels",
+        levels.len()
+    );
+    Err(Error::invalid(args.op(), message))
+}
+
+pub(super) fn quantile(levels: &[f64], args: &mut CudaArgs<'_>) -> Result<()> {
+    check_levels(args, levels)?;
+    let (n, dtype) = (args.read_shape(0).numel(), args.read_dtype(0));
+    let mut total = total(args, n, &[0], n);
+    total.scalars.extend_from_slice(levels);
+    total.extra.push(args.read(1));
+    total.run(args, &TERMS, |spec| {
+        constants(spec, dtype).word("LOSS", "QUANTILE").int("LEVELS", levels.len() as i64)
+    })
+}
+
+pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'_>) -> Result<()> {
+    check_levels(args, levels)?;
+    let (terms, n) = (args.read_shape(0).numel(), args.write_shape(0).numel());
+    if n == 0 {
+        return Ok(());
+    }
+    let dtype = args.read_dtype(0);
+    let spec = Spec::new(&QUANTILE_GRADIENT, "quantile_backward")
+        .dtype("COMPUTE", arithmetic(dtype))
+        .dtype("IN", dtype)
+        .int("LEVELS", levels.len() as i64)
+        .int("BY", by as i64)
+        .word("INDEX", index(terms))
+        .flag("ADD", args.accumulate(0));
+    let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
+    let params = params.pointer(args.write(0)).f64(1.0 / terms as f64).size(n);
+    let levels: SmallVec<[u64; 16]> = levels.iter().map(|q| q.to_bits()).collect();
+    args.kernel(spec, grid(args, n), &params.words(&levels))
+}
+
+/// Rows, classes, and how the rows are shared out if registers have room for them.
+fn rows(dims: &[usize], dtype: DType) -> (usize, usize, Option<Lanes>) {
+    let (classes, rows) = dims.split_last().map_or((1, 1), |(&c, rows)| (c, rows.iter().product()));
+    (rows, classes, Lanes::of(classes, dtype.size()))
+}
+
+pub(super) fn cross_entropy_workspace(launch: &Launch<'_>) -> usize {
+    let x = &launch.reads[0];
+    let (rows, _, lanes) = rows(x.layout.shape(), x.dtype);
+    rows.div_ceil(lanes.map_or(1, Lanes::rows_a_block)) * STATE
+}
+
+pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let dtype = args.read_dtype(0);
+    let (rows, classes, lanes) = rows(args.read_shape(0), dtype);
+    let blocks = rows.div_ceil(lanes.map_or(1, Lanes::rows_a_block));
+    if rows > 0 {
+        let faults = args.faults(Bounds::Classes);
+        let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY };
+        let spec = Spec::new(source, "cross_entropy").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
+        let spec = spec.flag("GRADIENT", false);
+        let x = args.read(0);
+        let params = Params::new().pointer(x).pointer(args.read(1)).pointer(args.write(1));
+        let params = params.pointer(args.workspace()).f64(smoothing).size(rows);
+        match lanes {
+            Some(lanes) => {
+                let spec = lanes.constants(spec, dtype.size(), &[x]);
+                args.kernel(spec, lanes.grid(rows), &params.i32(classes as i32).words(&faults))?;
+            }
+            None => {
+                let params = params.size(classes).words(&faults);
+                args.kernel(spec, Grid::line(blocks, THREADS as u32), &params)?;
+            }
+        }
+    }
+    total(args, 0, &[], rows).merge(args, &TOTAL, |spec| constants(spec, dtype), blocks, 1)
+}
+
+pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let dtype = args.read_dtype(0);
+    let (rows, classes, _) = rows(args.read_shape(0), dtype);
+    let n = rows * classes;
+    if n == 0 {
+        return Ok(());
+    }
+    let spec = Spec::new(&ENTROPY, "cross_entropy_backward")
+        .dtype("COMPUTE", arithmetic(dtype))
+        .dtype("IN", dtype)
+        .flag("GRADIENT", true)
+        .word("INDEX", index(n))
+        .flag("ADD", args.accumulate(0));
+    let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
+    let params = params.pointer(args.read(3)).pointer(args.write(0)).f64(1.0 / rows as f64);
+    let params = params.f64(smoothing).size(n).size(classes).words(&args.faults(Bounds::Classes));
+    args.kernel(spec, grid(args, n), &params)
+}

@@ -1,0 +1,12 @@
+// Gradients of losses of an error, of prediction, target and dy. LOSS is one of those below; s[0] is the scale, s[1]
+// delta.
+
+enum { MSE, MAE, HUBER };
+
+DEVICE COMPUTE apply(const COMPUTE* x, const double* s) {
+    COMPUTE scale = (COMPUTE)s[0], delta = (COMPUTE)s[1], e = x[0] - x[1];
+    if (LOSS == MSE) return e * (scale + scale) * x[2];
+    if (LOSS == HUBER) return (e > delta ? delta : e < -delta ? -delta : e) * scale * x[2];
+    COMPUTE d = scale * x[2];
+    return x[0] > x[1] ? d : x[0] < x[1] ? -d : (COMPUTE)0 * d;
+}

@@ -1,0 +1,11 @@
+// A sum in f64 of what threads add up in the arithmetic, divided by s[0]. Constants: COMPUTE (the arithmetic), OUT
+// (dtype of the result).
+
+struct Local { COMPUTE sum; };
+struct State { double sum; };
+DEVICE Local first() { return {(COMPUTE)0}; }
+DEVICE State state(const Local& l) { return {(double)l.sum}; }
+DEVICE State merge(State a, State b) { return {a.sum + b.sum}; }
+DEVICE void finish(const Reduction& r, i64 result, State s) {
+    put_result<OUT>(r.y[0], result, false, s.sum / r.s[0]);
+}

@@ -1,0 +1,24 @@
+// Class ids as vectors with a single 1, or none where an id is out of range, which is reported. Constants: OUT;
+// INDEX; WIDE, elements that a thread writes at once.
+
+KERNEL one_hot(const i64* ids, OUT* y, i64 n_, i64 classes_, Faults faults) {
+    const INDEX n = (INDEX)n_, classes = (INDEX)classes_, step = ((INDEX)gridDim.x * blockDim.x) * WIDE;
+    const OUT zero = from<OUT>((i64)0), one = from<OUT>((i64)1);
+    for (INDEX at = ((INDEX)blockIdx.x * blockDim.x + threadIdx.x) * WIDE; at < n; at += step) {
+        INDEX row = at / classes, column = at - row * classes;
+        vec<OUT, WIDE> v;
+        #pragma unroll
+        for (int i = 0; i < WIDE; i++) {
+            const i64 id = at + i < n ? ids[row] : -1;
+            v.at[i] = id == (i64)column ? one : zero;
+            if (column == 0 && at + i < n && (u64)id >= (u64)classes) faults.report(id, classes_);
+            if (++column == classes) column = 0, row++;
+        }
+        if (at + WIDE <= n) {
+            store<WIDE>(y + at, v);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < WIDE; i++) if (at + i < n) y[at + i] = v.at[i];
+        }
+    }
+}

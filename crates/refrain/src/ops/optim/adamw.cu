@@ -1,0 +1,59 @@
+// A step of AdamW (Loshchilov and Hutter, 2019). Constants: those of segments.
+
+struct Coefficients { COMPUTE keep, step_size; };
+
+struct AdamW {
+    IN *p, *g, *m, *v;
+    double rate, decay, correction;
+    COMPUTE scale, one_minus_beta1, beta2, one_minus_beta2, root_correction, eps;
+
+    DEVICE Coefficients of(const double* settings) const {
+        double lr = rate * settings[1];
+        return {(COMPUTE)(1.0 - lr * decay * settings[0]), (COMPUTE)(lr / correction)};
+    }
+
+    template <int N> DEVICE void update(i64 at, const Coefficients& c) const {
+        COMPUTE parameter[N], gradient[N], mean[N], square[N];
+        fetch<N>(parameter, p + at);
+        fetch<N>(gradient, g + at);
+        fetch<N>(mean, m + at);
+        fetch<N>(square, v + at);
+        #pragma unroll
+        for (int i = 0; i < N; i++) {
+            COMPUTE d = gradient[i] * scale;
+            mean[i] += one_minus_beta1 * (d - mean[i]);
+            square[i] = beta2 * square[i] + one_minus_beta2 * d * d;
+            parameter[i] = c.keep * parameter[i] - c.step_size * (mean[i] / (sqrt_(square[i]) / root_correction + eps));
+        }
+        put_all<N>(p + at, parameter);
+        put_zeros<N>(g + at);
+        put_all<N>(m + at, mean);
+        put_all<N>(v + at, square);
+    }
+
+    template <int N> DEVICE void clear(i64 at) const { put_zeros<N>(g + at); }
+};
+
+KERNEL adamw(IN* p, IN* g, IN* m, IN* v, const i64* step, const double* rate, const double* scale, const i64* ranges,
+             const double* settings, double beta1, double beta2, double eps, double decay, i64 n, i64 segments) {
+    __shared__ double powers[2];
+    // Two warps, so that the powers are computed side by side.
+    if (threadIdx.x == 0) powers[0] = pow(beta1, (double)(*step + 1));
+    if (threadIdx.x == 32) powers[1] = pow(beta2, (double)(*step + 1));
+    __syncthreads();
+    AdamW o;
+    o.p = p;
+    o.g = g;
+    o.m = m;
+    o.v = v;
+    o.rate = *rate;
+    o.decay = decay;
+    o.correction = 1.0 - powers[0];
+    o.scale = (COMPUTE)*scale;
+    o.one_minus_beta1 = (COMPUTE)(1.0 - beta1);
+    o.beta2 = (COMPUTE)beta2;
+    o.one_minus_beta2 = (COMPUTE)(1.0 - beta2);
+    o.root_correction = (COMPUTE)sqrt(1.0 - powers[1]);
+    o.eps = (COMPUTE)eps;
+    sweep(o, Table{ranges, settings, segments}, n);
+}

@@ -1,0 +1,68 @@
+// Segments of flat buffers: which run of elements is updated how. Constants: COMPUTE (the arithmetic), IN (dtype), VEC
+// (elements that a thread takes at once), ALIGNED (whether they can be loaded at once). Blocks are of 256 threads.
+
+struct Table {
+    // Offset and length of each segment, in rising order.
+    const i64* ranges;
+    // Decay factor, rate factor, trainable (1 or 0).
+    const double* settings;
+    i64 count;
+};
+
+DEVICE i64 end_of(const Table& t, i64 i) { return t.ranges[2 * i] + t.ranges[2 * i + 1]; }
+
+// The first segment that ends after element `at`.
+DEVICE i64 first_after(const Table& t, i64 at) {
+    i64 low = 0, high = t.count;
+    while (low < high) {
+        i64 middle = (low + high) / 2;
+        if (end_of(t, middle) > at) high = middle; else low = middle + 1;
+    }
+    return low;
+}
+
+// The first of the elements that this thread updates.
+DEVICE i64 first_element() { return ((i64)blockIdx.x * 256 + threadIdx.x) * VEC; }
+
+// Updates this thread's elements of buffers of `n` elements, those that lie in segments. The optimiser has
+//   Coefficients of(const double* settings)        what is the same for all elements of a segment
+//   template <int N> void update(i64 at, const Coefficients& c)       N elements of a trainable segment
+//   template <int N> void clear(i64 at)            the gradients of N elements
+template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table& t, i64 n) {
+    const i64 at = first_element();
+    if (at >= n) return;
+    i64 i = first_after(t, at);
+    if (i == t.count) return;
+    if (ALIGNED && t.ranges[2 * i] <= at && end_of(t, i) >= at + VEC) {
+        const double* s = t.settings + 3 * i;
+        if (s[2] != 0.0) o.template update<VEC>(at, o.of(s)); else o.template clear<VEC>(at);
+        return;
+    }
+    for (i64 e = at; e < at + VEC && e < n; e++) {
+        while (i < t.count && end_of(t, i) <= e) i++;
+        if (i == t.count) return;
+        if (t.ranges[2 * i] > e) continue;
+        const double* s = t.settings + 3 * i;
+        if (s[2] != 0.0) o.template update<1>(e, o.of(s)); else o.template clear<1>(e);
+    }
+}
+
+template <int N> DEVICE void fetch(COMPUTE* x, const IN* p) {
+    vec<IN, N> v = load<N>(p);
+    #pragma unroll
+    for (int i = 0; i < N; i++) x[i] = to<COMPUTE>(v.at[i]);
+}
+
+template <int N> DEVICE void put_all(IN* p, const COMPUTE* x) {
+    vec<IN, N> v;
+    #pragma unroll
+    for (int i = 0; i < N; i++) v.at[i] = from<IN>(x[i]);
+    store<N>(p, v);
+}
+
+template <int N> DEVICE void put_zeros(IN* p) {
+    COMPUTE zeros[N];
+    #pragma unroll
+    for (int i = 0; i < N; i++) zeros[i] = (COMPUTE)0;
+    put_all<N>(p, zeros);
+}

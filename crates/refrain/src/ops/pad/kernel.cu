@@ -1,0 +1,30 @@
+// A tensor with a margin of one value. Constants: UNIT; INDEX; RANK, the number of axes.
+
+struct Pad {
+    u64 x, y;
+    i64 n;
+    u64 value;
+    // Axis by axis: the size of y, the margin before x, the size and the stride of x.
+    i64 shape[RANK], before[RANK], size[RANK], strides[RANK];
+};
+
+KERNEL pad(const __grid_constant__ Pad p) {
+    const UNIT* x = reinterpret_cast<const UNIT*>(p.x);
+    UNIT* y = reinterpret_cast<UNIT*>(p.y);
+    const INDEX step = (INDEX)gridDim.x * blockDim.x;
+    for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)p.n; at += step) {
+        INDEX rest = at;
+        u64 from = 0;
+        bool inside = true;
+        #pragma unroll
+        for (int d = RANK - 1; d >= 0; d--) {
+            INDEX size = (INDEX)p.shape[d], q = rest / size;
+            // Before x it wraps around to beyond its end.
+            INDEX i = rest - q * size - (INDEX)p.before[d];
+            inside = inside && i < (INDEX)p.size[d];
+            from += (u64)i * p.strides[d];
+            rest = q;
+        }
+        y[at] = inside ? x[from] : filled<UNIT>::with(p.value);
+    }
+}

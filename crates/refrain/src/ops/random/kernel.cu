@@ -1,0 +1,54 @@
+// Random numbers. A block of four words makes four numbers, or two in f64. Constants: OUT; NORMAL; BITS, the bits
+// of a significand.
+
+#define EACH (OUT_SIZE == 8 ? 2 : 4)
+
+// 2^-n
+DEVICE double reciprocal_power(int n) { return __longlong_as_double((i64)(1023 - n) << 52); }
+// The top 53 bits of two words, the first of which is the upper.
+DEVICE u64 wide(u32 upper, u32 lower) { return ((u64)upper << 32 | lower) >> 11; }
+
+// Two normal numbers of two uniform ones, u in (0, 1] and v in [0, 1) (Box and Muller, 1958).
+DEVICE void box_muller(double u, double v, double* out) {
+    double radius = sqrt(-2.0 * log(u)), s, c;
+    sincos(__dmul_rn(6.283185307179586, v), &s, &c);
+    out[0] = radius * c;
+    out[1] = radius * s;
+}
+
+KERNEL sample(const i64* state, OUT* y, i64 n, i64 offset) {
+    const u64 seed = (u64)state[0], first = (u64)state[1] + (u64)offset;
+    const bool aligned = (u64)y % (EACH * OUT_SIZE) == 0;
+    const i64 blocks = (n + EACH - 1) / EACH;
+    for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {
+        Words w = philox(seed, first + (u64)b);
+#if NORMAL || OUT_SIZE == 8
+        double values[4];
+#else
+        float values[4];
+#endif
+#if NORMAL && OUT_SIZE == 8
+        box_muller((double)(wide(w.at[0], w.at[1]) + 1) * reciprocal_power(53),
+                   (double)wide(w.at[2], w.at[3]) * reciprocal_power(53), values);
+#elif NORMAL
+        box_muller(((double)w.at[0] + 1.0) * reciprocal_power(32), (double)w.at[1] * reciprocal_power(32), values);
+        box_muller(((double)w.at[2] + 1.0) * reciprocal_power(32), (double)w.at[3] * reciprocal_power(32), values + 2);
+#elif OUT_SIZE == 8
+        values[0] = (double)wide(w.at[0], w.at[1]) * reciprocal_power(53);
+        values[1] = (double)wide(w.at[2], w.at[3]) * reciprocal_power(53);
+#else
+        // No more bits than f32 has: exact.
+        #pragma unroll
+        for (int i = 0; i < 4; i++) values[i] = (float)(w.at[i] >> (32 - BITS)) * (float)reciprocal_power(BITS);
+#endif
+        vec<OUT, EACH> v;
+        #pragma unroll
+        for (int i = 0; i < EACH; i++) v.at[i] = from<OUT>(values[i]);
+        if (aligned && EACH * b + EACH <= n) {
+            store<EACH>(y + EACH * b, v);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < EACH; i++) if (EACH * b + i < n) y[EACH * b + i] = v.at[i];
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Reductions and their gradients on CUDA.
+
+pub(crate) mod machine;
+
+use machine::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
+
+use super::{Extent, Kind};
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Source, Spec};
+use crate::error::Result;
+use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::tensor::DType;
+
+static SOURCE: Source = Source { name: "reduce", parts: &[REDUCTION, include_str!("../kernel.cu"), MACHINE] };
+static VARIANCE: Source =
+    Source { name: "variance", parts: &[REDUCTION, MOMENTS, include_str!("../kernel.cu"), MACHINE] };
+static GRADIENT: Source = Source { name: "reduce_backward", parts: &[include_str!("../gradient.cu"), LOOP] };
+
+/// Bytes of a state, at most: three f64.
+const STATE: usize = 24;
+
+/// Working memory of reductions of the first operand.
+pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
+    room(extent, launch.reads[0].dtype.size(), STATE)
+}
+
+fn constants(spec: Spec, kind: &'static str, maximum: bool, compute: DType, out: DType) -> Spec {
+    spec.word("KIND", kind).flag("MAXIMUM", maximum).dtype("COMPUTE", compute).dtype("OUT", out)
+}
+
+pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
+    let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
+    let (source, word, maximum) = match kind {
+        Kind::Sum | Kind::Mean => {
+            reduction.scalars.push(if kind == Kind::Mean { extent.n as f64 } else { 1.0 });
+            (&SOURCE, "SUM", false)
+        }
+        Kind::Max | Kind::Min => (&SOURCE, "EXTREME", kind == Kind::Max),
+        Kind::ArgMax | Kind::ArgMin => (&SOURCE, "POSITION", kind == Kind::ArgMax),
+        Kind::Var { correction } => {
+            reduction = reduction.output(args, 1);
+            reduction.scalars.push(correction as f64);
+            (&VARIANCE, "VARIANCE", false)
+        }
+    };
+    reduction.run(args, source, |spec| constants(spec, word, maximum, compute, out))
+}
+
+/// Of x, its extremes and their gradient.
+pub(super) fn tie_share(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
+    let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
+    reduction.extra.extend([args.read(1), args.read(2)]);
+    reduction.run(args, &SOURCE, |spec| constants(spec, "TIES", false, compute, out))
+}
+
+/// Of x and two tensors that broadcast to it.
+pub(super) fn backward(form: &'static str, scalars: &[f64], args: &mut CudaArgs<'_>) -> Result<()> {
+    let compute = arithmetic(args.write_dtype(0));
+    run(args, &GRADIENT, compute, scalars, |spec| spec.word("FORM", form))
+}

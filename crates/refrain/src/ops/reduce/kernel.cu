@@ -1,0 +1,84 @@
+// Reducers. KIND is one of those below; MAXIMUM: whether an extreme is the largest. Constants: COMPUTE (the
+// arithmetic), OUT (dtype of the result), IN0 (dtype of the operand).
+
+#define SUM 1
+#define VARIANCE 2
+#define EXTREME 3
+#define POSITION 4
+#define TIES 5
+
+// Strictly more extreme, or the first NaN.
+template <typename C> DEVICE bool beats(C a, C b) {
+    return (MAXIMUM ? b > a : b < a) || (is_nan(b) && !is_nan(a));
+}
+
+DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE double plus(double a, double b) { return a + b; }
+DEVICE i64 over(i64 a, double) { return a; }
+DEVICE float over(float a, double b) { return a / (float)b; }
+DEVICE double over(double a, double b) { return a / b; }
+
+#if KIND == SUM || KIND == TIES
+struct State { COMPUTE sum; };
+typedef State Local;
+DEVICE Local first() { return {(COMPUTE)0}; }
+DEVICE State merge(State a, State b) { return {plus(a.sum, b.sum)}; }
+DEVICE State state(const Local& l) { return l; }
+#endif
+
+#if KIND == SUM
+// s[0] is the divisor.
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) { l.sum = plus(l.sum, x[0]); }
+DEVICE void finish(const Reduction& r, i64 result, State s) {
+    put_result<OUT>(r.y[0], result, r.accumulate[0], over(s.sum, r.s[0]));
+}
+#endif
+
+#if KIND == TIES
+// Of the extremes and their gradient, in `extra`: the gradient by the number of elements that share it.
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
+    COMPUTE e = to<COMPUTE>(extra<IN0>(r, 0)[result]);
+    if (x[0] == e || (is_nan(x[0]) && is_nan(e))) l.sum += (COMPUTE)1;
+}
+DEVICE void finish(const Reduction& r, i64 result, State s) {
+    put_result<OUT>(r.y[0], result, false, to<COMPUTE>(extra<IN0>(r, 1)[result]) / s.sum);
+}
+#endif
+
+#if KIND == EXTREME
+struct State { COMPUTE value; };
+typedef State Local;
+DEVICE Local first() { return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest()}; }
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) {
+    if (beats(l.value, x[0])) l.value = x[0];
+}
+DEVICE State state(const Local& l) { return l; }
+DEVICE State merge(State a, State b) { return beats(a.value, b.value) ? b : a; }
+DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.y[0], result, false, s.value); }
+#endif
+
+#if KIND == POSITION
+struct State { COMPUTE value; i64 position; };
+typedef State Local;
+DEVICE Local first() {
+    return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest(), limits<i64>::highest()};
+}
+// Of equals the first, which an element that comes later is not, except beside no element at all.
+DEVICE State merge(State a, State b) {
+    bool equal = a.value == b.value || (is_nan(a.value) && is_nan(b.value));
+    return equal ? (b.position < a.position ? b : a) : beats(a.value, b.value) ? b : a;
+}
+DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction&) { l = merge(l, {x[0], position}); }
+DEVICE State state(const Local& l) { return l; }
+DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.y[0], result, false, s.position); }
+#endif
+
+#if KIND == VARIANCE
+// s[0] is the correction; the mean is the second result.
+DEVICE void finish(const Reduction& r, i64 result, State s) {
+    double nan = (double)NAN_F, by = s.count - r.s[0];
+    put_result<OUT>(r.y[0], result, false, s.count > 0.0 ? s.squares / (by > 0.0 ? by : 0.0) : nan);
+    put_result<COMPUTE>(r.y[1], result, false, s.count > 0.0 ? s.mean : nan);
+}
+#endif

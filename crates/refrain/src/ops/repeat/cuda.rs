@@ -1,0 +1,26 @@
+//! A tensor laid out several times on CUDA: a copy of a view that repeats it.
+
+use super::Repeat;
+use crate::device::cuda::CudaArgs;
+use crate::error::{Error, Result};
+use crate::ops::copy::cuda::copy_between;
+use crate::ops::elementwise::cuda::{Operand, input, output};
+use crate::tensor::Shape;
+
+pub(super) fn repeat(op: &Repeat, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (x, y) = (input(args, 0), output(args));
+    if y.layout.numel() == 0 {
+        return Ok(());
+    }
+    // Each axis as its repetitions and itself.
+    let sizes = || op.repeats.iter().zip(x.layout.shape().iter());
+    let once: Shape = sizes().flat_map(|(_, &d)| [1, d]).collect();
+    let split: Shape = sizes().flat_map(|(&r, &d)| [r, d]).collect();
+    let from = x.layout.reshape(&once).and_then(|layout| layout.broadcast_to(&split));
+    match (from, y.layout.reshape(&split)) {
+        (Some(from), Some(to)) => {
+            copy_between(args, Operand { layout: &to, ..y }, Operand { layout: &from, ..x })
+        }
+        _ => Err(Error::internal(args.op(), "a contiguous tensor cannot be seen as its repetitions")),
+    }
+}

@@ -1,0 +1,20 @@
+//! A choice between two tensors on CUDA.
+
+use crate::device::cuda::{CudaArgs, Source};
+use crate::error::Result;
+use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+
+static SOURCE: Source = Source { name: "where_cond", parts: &[include_str!("kernel.cu"), LOOP] };
+
+fn launch(form: &'static str, args: &mut CudaArgs<'_>) -> Result<()> {
+    let compute = arithmetic(args.write_dtype(0));
+    run(args, &SOURCE, compute, &[], |spec| spec.word("FORM", form))
+}
+
+pub(super) fn forward(args: &mut CudaArgs<'_>) -> Result<()> {
+    launch("CHOICE", args)
+}
+
+pub(super) fn backward(chosen: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+    launch(if chosen { "CHOSEN" } else { "REFUSED" }, args)
+}

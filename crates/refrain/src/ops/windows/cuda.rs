@@ -1,0 +1,68 @@
+//! Windows on CUDA.
+
+use smallvec::SmallVec;
+
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::error::Result;
+use crate::ops::units::{self, UNITS};
+
+static WINDOWS: Source = Source { name: "windows", parts: &[UNITS, include_str!("kernel.cu")] };
+static ADD: Source = Source { name: "add_windows", parts: &[include_str!("add.cu")] };
+
+const THREADS: u32 = 256;
+/// Elements of a tile, the gaps that keep its rows on different banks included.
+const ROOM: usize = 4096;
+/// Channels of a tile at most, of a series of more than that.
+const CHANNELS: usize = 32;
+/// Time steps of a tile at most.
+const STEPS: usize = 256;
+/// Time steps that make a line of memory, at least.
+const LINE: usize = 32;
+/// Time steps and channels of a block of the backward pass.
+const BACKWARD: [usize; 2] = [64, 4];
+
+pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (series, dtype) = (args.read_layout(0), args.write_dtype(0));
+    if args.write_shape(0).numel() == 0 {
+        return Ok(());
+    }
+    let (time, channels) = (series.shape()[0], series.shape()[1]);
+    let (step, side) = (series.strides()[0], series.strides()[1]);
+    let count = args.read_shape(1).numel();
+    let size = dtype.size();
+    let skew = if size < 4 { 4 / size } else { 1 };
+    let tile_c = channels.min(CHANNELS);
+    let room = (ROOM / tile_c - skew).min(STEPS);
+    // Whole lines, if not the whole length.
+    let tile_l = if length <= room { length } else { room / LINE * LINE };
+    let mut words: SmallVec<[u64; 16]> = SmallVec::from_slice(&[args.read(0), args.read(1), args.write(0)]);
+    words.extend([time, channels, length, step, side, tile_l, tile_c].map(|n| n as u64));
+    words.push(units::missing(dtype));
+    words.extend(args.faults(Bounds::Starts));
+    let spec = units::constants(Spec::new(&WINDOWS, "windows"), size, 0)
+        .int("UNIT_SIZE", size as i64)
+        .flag("ALONG_TIME", step < side || channels == 1);
+    let blocks = length.div_ceil(tile_l) * channels.div_ceil(tile_c) * count;
+    args.kernel(spec, Grid::line(blocks, THREADS), &Params::new().words(&words))
+}
+
+pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
+    if args.write_shape(0).numel() == 0 {
+        return Ok(());
+    }
+    let x = args.read_shape(0);
+    let (count, channels, length) = (x[0], x[1], x[2]);
+    let spec =
+        Spec::new(&ADD, "add_windows").dtype("ELEMENT", args.write_dtype(0)).flag("ADD", args.accumulate(0));
+    let params = Params::new()
+        .pointer(args.read(0))
+        .pointer(args.read(1))
+        .pointer(args.write(0))
+        .size(time)
+        .size(channels)
+        .size(count)
+        .size(length)
+        .words(&args.faults(Bounds::Starts));
+    let blocks = time.div_ceil(BACKWARD[0]) * channels.div_ceil(BACKWARD[1]);
+    args.kernel(spec, Grid::line(blocks, THREADS), &params)
+}

@@ -1,0 +1,170 @@
+//! Operations along an axis at sizes that kernels treat differently (rows of a few elements, of a warp, of a block;
+//! few rows and many; sums in one pass and in two), forward and backward, on every device: against f64 on the
+//! CPU, and twice for the same bits.
+
+mod common;
+
+use common::{devices, tensor, values};
+use refrain::{DType, Device, Result, Tensor};
+
+type Function = fn(&[Tensor]) -> Result<Tensor>;
+
+/// Numbers from -1 to 2 without a pattern, no two alike.
+fn numbers(n: usize, seed: usize) -> Vec<f64> {
+    (0..n).map(|i| ((i + 7 * seed) as f64 * 0.618_033_988_75).fract() * 3.0 - 1.0).collect()
+}
+
+fn inputs(shapes: &[&[usize]], dtype: DType, device: &Device) -> Vec<Tensor> {
+    let of = |(seed, shape): (usize, &&[usize])| {
+        tensor(&numbers(shape.iter().product(), seed), *shape, dtype, device)
+    };
+    shapes.iter().enumerate().map(of).collect()
+}
+
+/// The result and the gradients of all operands.
+fn run(f: Function, operands: &[Tensor]) -> Vec<Vec<f64>> {
+    let operands: Vec<Tensor> = operands.iter().map(|t| t.detach().copy().unwrap()).collect();
+    operands.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+    let y = f(&operands).unwrap();
+    if !y.requires_grad() {
+        return vec![values(&y)];
+    }
+    let dy = tensor(&numbers(y.numel(), 5), y.shape(), y.dtype(), y.device());
+    y.backward_with(&dy).unwrap();
+    let gradients = operands.iter().filter_map(|t| t.grad()).map(|g| values(&g));
+    std::iter::once(values(&y.detach())).chain(gradients).collect()
+}
+
+/// Each number is right to `tolerance` of the largest.
+fn compare(got: &[f64], expected: &[f64], tolerance: f64) -> std::result::Result<(), String> {
+    let scale = expected.iter().fold(1e-3f64, |m, v| m.max(v.abs()));
+    let close = |a: f64, b: f64| (a - b).abs() <= tolerance * scale;
+    match got.iter().zip(expected).position(|(&a, &b)| !close(a, b)) {
+        _ if got.len() != expected.len() => Err(format!("{} elements, not {}", got.len(), expected.len())),
+        Some(i) => Err(format!("element {i} is {}, not {} (the largest is {scale})", got[i], expected[i])),
+        None => Ok(()),
+    }
+}
+
+#[track_caller]
+fn check(name: &str, shapes: &[&[usize]], f: Function) {
+    let mut failures = Vec::new();
+    for device in devices() {
+        for (dtype, tolerance) in [(DType::F64, 1e-11), (DType::F32, 2e-5), (DType::BF16, 2e-2)] {
+            let operands = inputs(shapes, dtype, &device);
+            let got = run(f, &operands);
+            let exact: Vec<Tensor> =
+                operands.iter().map(|t| tensor(&values(t), t.shape(), DType::F64, &Device::cpu())).collect();
+            for (i, (got, expected)) in got.iter().zip(run(f, &exact)).enumerate() {
+                let result = if i == 0 { "result".to_string() } else { format!("gradient {}", i - 1) };
+                let told = |e| format!("{name} of {shapes:?} in {dtype} on {device}, {result}: {e}");
+                failures.extend(compare(got, &expected, tolerance).err().map(told));
+            }
+            let bits = |v: &[Vec<f64>]| v.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+            if bits(&got) != bits(&run(f, &operands)) {
+                failures
+                    .push(format!("{name} of {shapes:?} in {dtype} on {device}: other bits the second time"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn reductions() {
+    let kinds: [(&str, Function, Function, Function); 6] = [
+        ("sum", |t| t[0].sum(0), |t| t[0].sum(1), |t| t[0].sum(())),
+        ("mean", |t| t[0].mean(0), |t| t[0].mean(1), |t| t[0].mean(())),
+        ("var", |t| t[0].var(0, 1), |t| t[0].var(1, 1), |t| t[0].var((), 0)),
+        ("max", |t| t[0].max(0), |t| t[0].max(1), |t| t[0].max(())),
+        ("min", |t| t[0].min(0), |t| t[0].min(1), |t| t[0].min(())),
+        ("argmax", |t| t[0].argmax(0), |t| t[0].argmax(1), |t| t[0].argmax(())),
+    ];
+    for (name, first, second, all) in kinds {
+        for shape in [&[27_001, 16][..], &[3_001, 128], &[9_000, 3], &[17, 1], &[70, 33]] {
+            check(name, &[shape], first);
+        }
+        for shape in
+            [&[5_001, 7][..], &[4_200, 1_100], &[70, 5_000], &[3, 9_001], &[5, 2_049, 3], &[2, 300_000]]
+        {
+            check(name, &[shape], second);
+        }
+        for shape in [&[1][..], &[7], &[4_097], &[100_003]] {
+            check(name, &[shape], all);
+        }
+    }
+}
+
+#[test]
+fn softmax() {
+    for width in [1, 5, 8, 42, 64, 300, 1_024, 1_025, 3_000] {
+        check("softmax", &[&[33, width]], |t| t[0].softmax(1));
+        check("log_softmax", &[&[33, width]], |t| t[0].log_softmax(1));
+        check("softmax", &[&[3, width, 5]], |t| t[0].softmax(1));
+        check("log_softmax", &[&[2, width, 40]], |t| t[0].log_softmax(1));
+    }
+}
+
+#[test]
+fn normalisations_of_rows() {
+    for (rows, width) in [
+        (6_001, 64),
+        (3_000, 16),
+        (1_001, 128),
+        (257, 5),
+        (1, 1),
+        (70, 256),
+        (65, 300),
+        (33, 1_000),
+        (9, 1_500),
+        (1_500, 1_030),
+    ] {
+        let shapes: [&[usize]; 3] = [&[rows, width], &[width], &[width]];
+        check("layer_norm", &shapes, |t| t[0].layer_norm(&t[1], &t[2], 1e-3));
+        check("rms_norm", &shapes[..2], |t| t[0].rms_norm(&t[1], 1e-3));
+        check("l2_normalize", &shapes[..1], |t| t[0].l2_normalize(1, 1e-6));
+        check("l2_normalize", &shapes[..1], |t| t[0].l2_normalize(0, 1e-6));
+    }
+}
+
+#[test]
+fn batch_norm() {
+    for shape in [&[2_001, 64][..], &[20_000, 7], &[9, 7, 130], &[33, 5, 1], &[2, 3, 5_000], &[300, 130, 8]] {
+        let channels: &[usize] = &shape[1..2];
+        check("batch_norm", &[shape, channels, channels], |t| {
+            let (mean, var) = (t[1].detach().zeros_like()?, t[1].detach().ones_like()?);
+            let y = t[0].batch_norm(&t[1], &t[2], &mean, &var, 1, true, 0.1, 1e-3)?;
+            // The running statistics take part, so that they are compared as well.
+            y.add(&t[0].batch_norm(&t[1], &t[2], &mean, &var, 1, false, 0.1, 1e-3)?)
+        });
+    }
+}
+
+#[test]
+fn losses() {
+    for n in [1, 7, 1_030, 5_000, 90_003] {
+        check("mse_loss", &[&[n], &[n]], |t| t[0].mse_loss(&t[1]));
+        check("mae_loss", &[&[n], &[n]], |t| t[0].mae_loss(&t[1]));
+        check("huber_loss", &[&[n], &[n]], |t| t[0].huber_loss(&t[1], 0.7));
+        check("quantile_loss", &[&[n, 3], &[n]], |t| t[0].quantile_loss(&t[1], &[0.1, 0.5, 0.9]));
+    }
+    for (rows, classes) in [(1, 1), (3_001, 10), (70, 129), (40, 1_024), (40, 1_500)] {
+        for smoothed in [false, true] {
+            check(
+                "cross_entropy",
+                &[&[rows, classes]],
+                match smoothed {
+                    false => |t| t[0].cross_entropy(&classes_of(&t[0])),
+                    true => |t| t[0].cross_entropy_smoothed(&classes_of(&t[0]), 0.1),
+                },
+            );
+        }
+    }
+}
+
+/// A class for each row of logits.
+fn classes_of(logits: &Tensor) -> Tensor {
+    let (rows, classes) = (logits.dims()[0], logits.dims()[1]);
+    let ids: Vec<i64> = (0..rows).map(|i| (i * 37 % classes) as i64).collect();
+    Tensor::from_slice(&ids, [rows], logits.device()).unwrap()
+}
