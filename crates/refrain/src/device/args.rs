@@ -134,6 +134,10 @@ impl<'a> HostArgs<'a> {
     }
 
     fn check_type<T>(&self, operand: &Operand<'_>) -> Result<()> {
+        // The door lets no storage without memory through: this is the last line of defence.
+        if operand.byte_range().end > operand.storage.block().bytes {
+            return Err(Error::internal(self.op(), "an operand reaches beyond its memory"));
+        }
         if size_of::<T>() == operand.dtype.size() && align_of::<T>() <= 64 {
             return Ok(());
         }
