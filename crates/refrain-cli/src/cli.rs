@@ -47,6 +47,9 @@ pub struct Train {
     /// The run's folder [default: runs/SERIES-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Run operation by operation, instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
     /// Go on with an interrupted run, with its settings
     #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "out"])]
     pub resume: Option<PathBuf>,
@@ -112,6 +115,9 @@ pub struct BenchPatchtst {
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     pub lr: f64,
+    /// Run operation by operation, instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
     /// Seed of the data, the weights and the order of the samples
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,

@@ -23,6 +23,9 @@ struct Outcome {
     /// How often a step asked the system for memory, over all epochs but the first (over the only one, if it is).
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
+    launches_per_step: f64,
+    /// How long recording the step took; none with --eager.
+    recording_seconds: Option<f64>,
     device: String,
     threads: usize,
     parameters: usize,
@@ -45,7 +48,8 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         lr: args.lr,
         seed: args.seed,
     };
-    let mut bench = FieldBench::new(options, &device)?;
+    let bench = FieldBench::new(options, &device)?;
+    let mut bench = if args.eager { bench.eager() } else { bench };
     console.line(format!(
         "{} samples of {} channels, {} parameters, {} with {} threads",
         count(args.samples),
@@ -56,7 +60,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
     ))?;
     let mut losses = Vec::with_capacity(args.epochs);
     let (mut time, mut steps) = (Duration::ZERO, 0);
-    let mut steady = device.stats().system_allocations;
+    let mut steady = device.stats();
     let mut steady_steps = 0;
     for epoch in 1..=args.epochs {
         let report = bench.epoch()?;
@@ -72,12 +76,15 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
             duration(report.time)
         ))?;
         if epoch == 1 && args.epochs > 1 {
-            steady = device.stats().system_allocations;
+            steady = device.stats();
             steady_steps = 0;
         }
     }
     let stats = device.stats();
-    let allocations = (stats.system_allocations - steady) as f64 / steady_steps as f64;
+    let a_step = |now: u64, then: u64| (now - then) as f64 / steady_steps as f64;
+    let allocations = a_step(stats.system_allocations, steady.system_allocations);
+    let launches_per_step = a_step(stats.launches, steady.launches);
+    let recording = bench.recorded().and_then(|step| step.recording_time());
     let loss_fell = losses[losses.len() - 1] < losses[0];
     let seconds = time.as_secs_f64();
     let us_per_step = seconds * 1e6 / steps as f64;
@@ -89,6 +96,12 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         losses[0],
         losses[losses.len() - 1],
     ))?;
+    if let Some(recording) = recording {
+        console.line(format!(
+            "{launches_per_step:.0} launches a step, replayed; recording took {:.1} ms",
+            recording.as_secs_f64() * 1e3
+        ))?;
+    }
     console.line(format!(
         "{allocations} allocations from the system a step, at most {} bytes in use",
         count(stats.peak_bytes)
@@ -102,6 +115,8 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         steps,
         device_allocations_per_step: allocations,
         peak_device_bytes: stats.peak_bytes,
+        launches_per_step,
+        recording_seconds: recording.map(|r| r.as_secs_f64()),
         device: device.name(),
         threads: rayon::current_num_threads(),
         parameters: bench.parameter_count(),

@@ -54,6 +54,9 @@ pub fn run(args: Train) -> Result<()> {
         Some(folder) => resume(console, &args, folder, &device)?,
         None => start(console, &args, &device)?,
     };
+    if args.eager {
+        run.trainer = run.trainer.eager();
+    }
     describe(console, &run, &device)?;
     train(console, &mut run)?;
 

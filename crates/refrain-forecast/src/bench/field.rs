@@ -3,8 +3,9 @@
 use super::optimizer;
 use crate::Result;
 use crate::model::{Mode, PatchTst, PatchTstConfig};
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::{AdamW, Optimizer};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Length of a walk.
@@ -31,12 +32,33 @@ pub struct FieldOptions {
 /// 256 with tanh-GELU, LayerNorm eps 1e-5, flatten head to 1 output. The label of a sample is the mean of all its
 /// values, the prediction is the mean of the head's output over channels; MSE, clipping at 1.0, AdamW.
 pub struct FieldBench {
+    learner: Rc<Learner>,
+    step: Option<Step<'static>>,
+    options: FieldOptions,
+    epochs: u64,
+}
+
+/// What a step works on.
+struct Learner {
     model: PatchTst,
     optimizer: AdamW,
-    options: FieldOptions,
     samples: Tensor, // [S, C, 24]
     labels: Tensor,  // [S]
-    epochs: u64,
+    /// Sum over the samples of this epoch of their losses, f64 `[]`.
+    loss_sum: Tensor,
+}
+
+impl Learner {
+    /// One step on the samples of these numbers.
+    fn step(&self, batch: &Tensor) -> Result<()> {
+        let (x, y) = (self.samples.index_select(0, batch)?, self.labels.index_select(0, batch)?);
+        let output = self.model.forward(&x, Mode::Eval)?; // [B, C, 1]
+        let loss = output.mean([1, 2])?.mse_loss(&y)?;
+        loss.backward()?;
+        self.optimizer.step()?;
+        let of_batch = loss.detach().to_dtype(DType::F64)?.mul_scalar(batch.numel() as f64)?;
+        Ok(self.loss_sum.add_assign(&of_batch)?)
+    }
 }
 
 /// What an epoch came to.
@@ -62,14 +84,30 @@ impl FieldBench {
         };
         let (samples, labels) = random_walks(&options, device)?;
         let model = PatchTst::new(config, DType::F32, device, options.seed)?;
-        Ok(FieldBench {
+        let learner = Rc::new(Learner {
             optimizer: optimizer(&model, options.lr)?,
             model,
-            options,
             samples,
             labels,
-            epochs: 0,
-        })
+            loss_sum: Tensor::zeros((), DType::F64, device)?,
+        });
+        let recorded = learner.clone();
+        let step = Step::new(device, move |inputs| {
+            recorded.step(&inputs[0])?;
+            Ok(Vec::new())
+        });
+        Ok(FieldBench { learner, step: Some(step), options, epochs: 0 })
+    }
+
+    /// Runs the steps operation by operation, instead of replaying a recorded one.
+    pub fn eager(mut self) -> FieldBench {
+        self.step = None;
+        self
+    }
+
+    /// The recorded step, for what it can tell; `None` if there is none.
+    pub fn recorded(&self) -> Option<&Step<'static>> {
+        self.step.as_ref()
     }
 
     /// One pass over all samples in a new order.
@@ -78,17 +116,21 @@ impl FieldBench {
     /// [`crate::Error::Engine`] if the device fails.
     pub fn epoch(&mut self) -> Result<FieldEpoch> {
         let begun = Instant::now();
-        let (count, device) = (self.options.samples, self.samples.device().clone());
-        let order = Tensor::from_slice(&self.order()?, count, &device)?;
-        let loss_sum = Tensor::zeros((), DType::F64, &device)?;
+        let Learner { samples, loss_sum, .. } = &*self.learner;
+        let count = self.options.samples;
+        let order = Tensor::from_slice(&self.order()?, count, samples.device())?;
+        loss_sum.fill(0.0)?;
         let batches = order.split(self.options.batch_size, 0)?;
         for batch in &batches {
-            let (x, y) = (self.samples.index_select(0, batch)?, self.labels.index_select(0, batch)?);
-            let output = self.model.forward(&x, Mode::Eval)?; // [B, C, 1]
-            let loss = output.mean([1, 2])?.mse_loss(&y)?;
-            loss.backward()?;
-            self.optimizer.step()?;
-            loss_sum.add_assign(&loss.detach().to_dtype(DType::F64)?.mul_scalar(batch.numel() as f64)?)?;
+            match &mut self.step {
+                Some(step) => {
+                    step.call(std::slice::from_ref(batch))?;
+                }
+                None => self.learner.step(batch)?,
+            }
+        }
+        if let Some(step) = &mut self.step {
+            step.check()?;
         }
         let loss = loss_sum.to_scalar::<f64>()? / count as f64;
         self.epochs += 1;
@@ -96,12 +138,17 @@ impl FieldBench {
     }
 
     fn order(&self) -> Result<Vec<i64>> {
-        crate::training::shuffled(self.options.samples, self.options.seed, self.epochs, self.samples.device())
+        crate::training::shuffled(
+            self.options.samples,
+            self.options.seed,
+            self.epochs,
+            self.learner.samples.device(),
+        )
     }
 
     /// Number of trained numbers.
     pub fn parameter_count(&self) -> usize {
-        self.model.parameter_count()
+        self.learner.model.parameter_count()
     }
 }
 

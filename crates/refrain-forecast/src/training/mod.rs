@@ -12,10 +12,11 @@ use crate::series::{Part, Split};
 use crate::windows::{Windows, split_batches};
 use crate::{Error, Result};
 use refrain::optim::{AdamWOptions, Schedule};
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::{AdamW, Optimizer};
 use state::State;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::time::Instant;
 
 /// What sets the sequence of random numbers for the order of the windows apart from that for the weights.
@@ -27,20 +28,39 @@ const DROPOUT: u64 = 0x6472_6f70_0000_0002;
 ///
 /// What a run does follows from its settings and its series alone: the same weights, bit for bit, on the same
 /// device, also after being saved and resumed in the middle of an epoch.
+///
+/// The step is recorded at its first call and replayed from then on (see [`refrain::Step`]), unless
+/// [`Trainer::eager`] turns that off; the results are the same bits.
 pub struct Trainer {
-    model: PatchTst,
-    optimizer: AdamW,
+    learner: Rc<Learner>,
+    step: Option<Step<'static>>,
     config: TrainingConfig,
-    windows: Windows,
     train: Part,
     validation: Part,
-    dropout: Generator,
-    /// Sum over the windows of this epoch of their losses, f64 `[]`.
-    loss_sum: Tensor,
     state: State,
     /// Copies of the weights of the best epoch, and whether they are those that the model has.
     best: Option<Vec<Tensor>>,
     best_is_current: bool,
+}
+
+/// What a step works on.
+struct Learner {
+    model: PatchTst,
+    optimizer: AdamW,
+    windows: Windows,
+    dropout: Generator,
+    /// Sum over the windows of this epoch of their losses, f64 `[]`.
+    loss_sum: Tensor,
+}
+
+impl Learner {
+    /// One step on the windows that begin at rows `starts`.
+    fn step(&self, starts: &Tensor) -> Result<()> {
+        let (x, y) = self.windows.cut(starts)?;
+        let loss = step(&self.model, &self.optimizer, &x, &y, Mode::Train(&self.dropout))?;
+        let of_batch = loss.to_dtype(DType::F64)?.mul_scalar(starts.numel() as f64)?;
+        Ok(self.loss_sum.add_assign(&of_batch)?)
+    }
 }
 
 /// How a call of [`Trainer::epoch`] ended.
@@ -69,19 +89,39 @@ impl Trainer {
         let model = PatchTst::new(model, DType::F32, &device, config.seed)?;
         let steps = split.train.windows.div_ceil(config.batch_size) as u64;
         let optimizer = optimizer(&model, &config, steps.saturating_mul(config.epochs as u64))?;
-        Ok(Trainer {
+        let learner = Rc::new(Learner {
+            model,
             optimizer,
+            windows,
             dropout: Generator::new(&device, config.seed ^ DROPOUT)?,
             loss_sum: Tensor::zeros((), DType::F64, &device)?,
+        });
+        let recorded = learner.clone();
+        let step = Step::new(&device, move |inputs| {
+            recorded.step(&inputs[0])?;
+            Ok(Vec::new())
+        });
+        Ok(Trainer {
+            learner,
+            step: Some(step),
             train: split.train.clone(),
             validation: split.validation.clone(),
             state: State::default(),
             best: None,
             best_is_current: false,
-            model,
             config,
-            windows,
         })
+    }
+
+    /// Runs the steps operation by operation, instead of replaying a recorded one.
+    pub fn eager(mut self) -> Trainer {
+        self.step = None;
+        self
+    }
+
+    /// The recorded step, for what it can tell; `None` if there is none.
+    pub fn recorded(&self) -> Option<&Step<'static>> {
+        self.step.as_ref()
     }
 
     /// Trains to the end of the epoch, then validates. After every step `on_step` is called and may stop it there.
@@ -99,8 +139,12 @@ impl Trainer {
                 return Ok(EpochEnd::Stopped);
             }
         }
+        if let Some(step) = &mut self.step {
+            step.check()?;
+        }
         let train_loss = self.mean_loss()?;
-        let errors = evaluation::evaluate(&self.model, &self.windows, &self.validation)?.standardised();
+        let errors = evaluation::evaluate(&self.learner.model, &self.learner.windows, &self.validation)?
+            .standardised();
         let epoch = self.state.history.len() + 1;
         if ![train_loss, errors.mse].iter().all(|loss| loss.is_finite()) {
             return Err(Error::Training {
@@ -121,32 +165,34 @@ impl Trainer {
             train_loss,
             validation_mse: errors.mse,
             validation_mae: errors.mae,
-            learning_rate: self.optimizer.step_state().schedule().at(self.steps().saturating_sub(1)),
+            learning_rate: self.learner.optimizer.step_state().schedule().at(self.steps().saturating_sub(1)),
             seconds: before + begun.elapsed().as_secs_f64(),
             best,
         };
         self.state.history.push(report.clone());
         self.state.epoch_steps = 0;
         self.state.seconds = 0.0;
-        self.loss_sum.fill(0.0)?;
+        self.learner.loss_sum.fill(0.0)?;
         Ok(EpochEnd::Finished(report))
     }
 
-    /// One step on the windows that begin at rows `starts`.
     fn step(&mut self, starts: &Tensor) -> Result<()> {
         self.best_is_current = false;
-        let (x, y) = self.windows.cut(starts)?;
-        let loss = step(&self.model, &self.optimizer, &x, &y, Mode::Train(&self.dropout))?;
-        let of_batch = loss.to_dtype(DType::F64)?.mul_scalar(starts.numel() as f64)?;
-        Ok(self.loss_sum.add_assign(&of_batch)?)
+        match &mut self.step {
+            Some(step) => {
+                step.call(std::slice::from_ref(starts))?;
+                Ok(())
+            }
+            None => self.learner.step(starts),
+        }
     }
 
     /// The first rows of the windows of this epoch in batches, in an order that follows from seed and epoch.
     fn order(&self) -> Result<Vec<Tensor>> {
         let epoch = self.state.history.len() as u64;
-        let mut order = shuffled(self.train.windows, self.config.seed, epoch, self.windows.device())?;
+        let mut order = shuffled(self.train.windows, self.config.seed, epoch, self.learner.windows.device())?;
         order.iter_mut().for_each(|window| *window += self.train.rows.start as i64);
-        split_batches(&order, self.config.batch_size, self.windows.device())
+        split_batches(&order, self.config.batch_size, self.learner.windows.device())
     }
 
     /// The mean loss over the windows of this epoch so far. It waits for the device.
@@ -156,12 +202,12 @@ impl Trainer {
     pub fn mean_loss(&self) -> Result<f64> {
         let seen =
             (self.state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.train.windows);
-        Ok(self.loss_sum.to_scalar::<f64>()? / seen as f64)
+        Ok(self.learner.loss_sum.to_scalar::<f64>()? / seen as f64)
     }
 
     /// Copies of all tensors of the model.
     fn copies(&self) -> Result<Vec<Tensor>> {
-        let copies = self.model.tensors().map(|(_, tensor)| tensor.detach().copy());
+        let copies = self.learner.model.tensors().map(|(_, tensor)| tensor.detach().copy());
         Ok(copies.collect::<refrain::Result<_>>()?)
     }
 
@@ -194,7 +240,7 @@ impl Trainer {
 
     /// The model as it is now.
     pub fn model(&self) -> &PatchTst {
-        &self.model
+        &self.learner.model
     }
 
     /// The model with the weights of the best epoch (of the last step, before the first epoch is finished), and the
@@ -202,11 +248,17 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::Engine`] if the device fails.
-    pub fn into_best(self) -> Result<(PatchTst, Windows)> {
+    pub fn into_best(mut self) -> Result<(PatchTst, Windows)> {
         if let Some(best) = &self.best {
-            restore(&self.model, best)?;
+            restore(&self.learner.model, best)?;
         }
-        Ok((self.model, self.windows))
+        // The closure that is recorded holds the other handle.
+        self.step = None;
+        let learner = Rc::into_inner(self.learner).ok_or(Error::Training {
+            problem: "the model is still in use".to_owned(),
+            fix: "drop what was made from the trainer first",
+        })?;
+        Ok((learner.model, learner.windows))
     }
 }
 

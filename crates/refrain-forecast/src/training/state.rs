@@ -75,18 +75,18 @@ impl Trainer {
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
         if self.best_is_current {
             let snapshot = Snapshot {
-                parameters: self.model.parameters(),
+                parameters: self.learner.model.parameters(),
                 optimizer: None,
                 generators: &[],
                 config: run.clone(),
             };
             checkpoint::save(folder, &snapshot)?;
         }
-        let loss_sum = self.loss_sum.to_scalar::<f64>()?.to_bits();
+        let loss_sum = self.learner.loss_sum.to_scalar::<f64>()?.to_bits();
         let snapshot = Snapshot {
-            parameters: self.model.parameters(),
-            optimizer: Some(&self.optimizer),
-            generators: &[(DROPOUT, &self.dropout)],
+            parameters: self.learner.model.parameters(),
+            optimizer: Some(&self.learner.optimizer),
+            generators: &[(DROPOUT, &self.learner.dropout)],
             config: json!({ "run": run, "state": self.state, "loss_sum": loss_sum }),
         };
         Ok(checkpoint::save(folder.join(LATEST), &snapshot)?)
@@ -118,11 +118,15 @@ impl Trainer {
             });
         }
         if state.best().is_some() {
-            Checkpoint::open(folder)?.load(trainer.model.parameters())?;
+            Checkpoint::open(folder)?.load(trainer.learner.model.parameters())?;
             trainer.best = Some(trainer.copies()?);
         }
-        latest.resume(trainer.model.parameters(), &trainer.optimizer, &[(DROPOUT, &trainer.dropout)])?;
-        trainer.loss_sum.fill(f64::from_bits(loss_sum))?;
+        latest.resume(
+            trainer.learner.model.parameters(),
+            &trainer.learner.optimizer,
+            &[(DROPOUT, &trainer.learner.dropout)],
+        )?;
+        trainer.learner.loss_sum.fill(f64::from_bits(loss_sum))?;
         trainer.state = state;
         Ok(trainer)
     }
