@@ -4,6 +4,7 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 use common::devices;
@@ -38,7 +39,7 @@ fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
         let generator = Generator::new(&device, 1).unwrap();
         let inner = |x: &Tensor| -> Result<()> {
             let mut step = Step::new(&device, |x| Ok(vec![x[0].clone()]));
-            step.call(&[x.clone()]).map(|_| ())
+            step.call(from_ref(x)).map(|_| ())
         };
         let cases: Vec<(&str, Closure<'_>)> = vec![
             ("to_vec", Box::new(|x| x[0].to_vec::<f32>().map(|_| x[0].clone()))),
@@ -54,13 +55,36 @@ fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
         ];
         for (name, closure) in cases {
             let mut step = Step::new(&device, |x| Ok(vec![closure(x)?]));
-            let error = failure(&mut step, &[outside.clone()]);
+            let error = failure(&mut step, from_ref(&outside));
             assert!(matches!(&error, Error::NotRecordable { op, .. } if *op == name), "{name}: {error}");
             assert!(error.to_string().starts_with(&format!("{name} can't be part of")), "{error}");
             assert_eq!(outside.to_vec::<f32>().unwrap(), [1.0, 2.0]);
             assert_eq!(generator.state().unwrap(), (1, 0));
             assert_usable(&device);
         }
+    }
+}
+
+#[test]
+fn work_on_another_device_is_refused() {
+    let [cpu, cuda] = &devices()[..] else { return };
+    for (device, other) in [(cpu, cuda), (cuda, cpu)] {
+        let [x, y] = [device, other].map(|d| vector(&[1.0, 2.0], d));
+        let cases: Vec<(&str, Closure<'_>)> = vec![
+            ("exp", Box::new(|_| y.exp())),
+            ("full", Box::new(|_| Tensor::zeros([2], DType::F32, other))),
+            ("to_device", Box::new(|x| x[0].to_device(other))),
+            ("to_device", Box::new(|_| y.to_device(device))),
+            ("step", Box::new(|_| Ok(y.clone()))),
+        ];
+        for (name, closure) in cases {
+            let mut step = Step::new(device, |x| Ok(vec![closure(x)?]));
+            let error = failure(&mut step, from_ref(&x));
+            assert!(matches!(&error, Error::NotRecordable { op, .. } if *op == name), "{name}: {error}");
+        }
+        let error = failure(&mut Step::new(device, |x| Ok(x.to_vec())), from_ref(&y));
+        assert!(matches!(error, Error::DeviceMismatch { .. }), "{error}");
+        assert_usable(device);
     }
 }
 
@@ -72,7 +96,7 @@ fn a_refusal_that_the_closure_ignores_counts() {
             let rate = x[0].to_scalar::<f32>().unwrap_or(0.5);
             Ok(vec![x[0].mul_scalar(rate.into())?])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::NotRecordable { op: "to_scalar", .. }), "{error}");
         // Also when only a step was made, and never called.
         let mut step = Step::new(&device, |x| {
@@ -133,13 +157,13 @@ fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
             let y = x[0].exp()?;
             Ok(vec![if late.get() { y.relu()? } else { y }])
         });
-        branch.call(&[x.clone()]).unwrap();
+        branch.call(from_ref(&x)).unwrap();
         let mut other = Step::new(&device, |x| Ok(vec![x[0].mul(&mask.borrow())?]));
-        other.call(&[x.clone()]).unwrap();
+        other.call(from_ref(&x)).unwrap();
         let mut returns = Step::new(&device, |x| {
             Ok(if late.get() { vec![x[0].exp()?] } else { vec![x[0].exp()?, x[0].clone()] })
         });
-        returns.call(&[x.clone()]).unwrap();
+        returns.call(from_ref(&x)).unwrap();
         let mut shape = Step::new(&device, |x| Ok(vec![x[0].narrow(0, late.get() as usize, 1)?.exp()?]));
         shape.call(&[x]).unwrap();
 
@@ -165,12 +189,12 @@ fn a_change_that_comes_late_is_found_by_a_later_call() {
         let x = vector(&[1.0, 2.0], &device);
         let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(scale.get())?]));
         for _ in 0..100 {
-            step.call(&[x.clone()]).unwrap();
+            step.call(from_ref(&x)).unwrap();
         }
         scale.set(2.0);
         let begin = Instant::now();
         let error = loop {
-            if let Err(error) = step.call(&[x.clone()]) {
+            if let Err(error) = step.call(from_ref(&x)) {
                 break error;
             }
             assert!(
@@ -194,7 +218,7 @@ fn the_closure_is_called_while_recording_and_never_else() {
     });
     let begin = Instant::now();
     for _ in 0..2000 {
-        step.call(&[x.clone()]).unwrap();
+        step.call(from_ref(&x)).unwrap();
     }
     assert_eq!(calls.get(), step.recordings());
     assert!((2..1000).contains(&calls.get()), "{} recordings for 2000 calls", calls.get());
@@ -211,7 +235,7 @@ fn a_tensor_that_outlives_the_recording_is_named() {
             cache.borrow_mut().get_or_insert(y.clone());
             Ok(vec![y.sum(())?])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(&error, Error::Escaped { op: "exp", tensor, .. } if tensor == "f32 [2]"), "{error}");
         // What escaped has no memory: every use of it says so.
         let escaped = cache.borrow().clone().unwrap();
@@ -246,7 +270,7 @@ fn a_gradient_made_lazily_is_an_escape_and_one_eager_run_cures_it() {
         };
         let x = vector(&[3.0, 5.0], &device);
         let mut step = Step::new(&device, |x| Ok(vec![train(&x[0])?]));
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::Escaped { .. }), "{error}");
         assert!(error.to_string().contains("gradients before the step"), "{error}");
         train(&x).unwrap();
@@ -277,7 +301,7 @@ fn a_panic_in_the_closure_ends_the_recording() {
             assert!(fine.get(), "on purpose");
             Ok(vec![y])
         });
-        let call = AssertUnwindSafe(|| step.call(&[x.clone()]).map(|_| ()));
+        let call = AssertUnwindSafe(|| step.call(from_ref(&x)).map(|_| ()));
         assert!(catch_unwind(call).is_err());
         assert_usable(&device);
         fine.set(true);
@@ -308,13 +332,13 @@ fn values_written_between_replays_are_used_and_two_steps_share_parameters() {
         });
         let mut evaluate = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?.sum(())?, w.clone()]));
         let one = vector(&[1.0, 1.0], &device);
-        let mut value = |one: &Tensor| evaluate.call(&[one.clone()]).unwrap().to_scalar::<f32>(0).unwrap();
+        let mut value = |one: &Tensor| evaluate.call(from_ref(one)).unwrap().to_scalar::<f32>(0).unwrap();
         assert_eq!(value(&one), 3.0);
-        train.call(&[one.clone()]).unwrap();
+        train.call(from_ref(&one)).unwrap();
         assert_eq!(value(&one), 5.0);
         w.write_from(&[10.0f32, 20.0]).unwrap();
         assert_eq!(value(&one), 30.0);
-        train.call(&[one.clone()]).unwrap();
+        train.call(from_ref(&one)).unwrap();
         assert_eq!(w.to_vec::<f32>().unwrap(), [11.0, 21.0]);
         assert_eq!(evaluate.call(&[one]).unwrap().to_vec::<f32>(1).unwrap(), [11.0, 21.0]);
         train.finish().unwrap();
@@ -334,7 +358,7 @@ fn a_step_keeps_alive_what_it_uses() {
         drop(w);
         let mut last = Vec::new();
         for _ in 0..3 {
-            last = step.call(&[x.clone()]).unwrap().to_vec::<f32>(0).unwrap();
+            last = step.call(from_ref(&x)).unwrap().to_vec::<f32>(0).unwrap();
             // Takes up memory that was given back.
             let _other = vector(&[7.0, 7.0], &device);
         }
@@ -350,9 +374,9 @@ fn outputs_are_copied_out_and_inputs_copied_in() {
     for device in devices() {
         let x = vector(&[1.0, 2.0, 3.0], &device);
         let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(2.0)?, x[0].narrow(0, 1, 2)?]));
-        let first = step.call(&[x.clone()]).unwrap().copy(0).unwrap();
+        let first = step.call(from_ref(&x)).unwrap().copy(0).unwrap();
         x.fill(5.0).unwrap();
-        let outputs = step.call(&[x.clone()]).unwrap();
+        let outputs = step.call(from_ref(&x)).unwrap();
         assert_eq!((outputs.len(), outputs.shape(1).unwrap().dims()), (2, &[2][..]));
         assert_eq!(outputs.dtype(0).unwrap(), DType::F32);
         assert_eq!(outputs.to_vec::<f32>(1).unwrap(), [5.0, 5.0]);
@@ -372,7 +396,7 @@ fn outputs_are_copied_out_and_inputs_copied_in() {
             x[0].fill(0.0)?;
             Ok(vec![])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::NotRecordable { op: "fill", .. }), "{error}");
         assert_eq!(x.to_vec::<f32>().unwrap(), [5.0; 3]);
     }
@@ -441,7 +465,7 @@ fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
             Ok(vec![])
         });
         let x = vector(&[1.0, 1.0], &device);
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::SavedValueOverwritten { op: "exp", by: "fill", .. }), "{error}");
 
         // The eager tape sees what a replay writes, and not what is only recorded.
@@ -451,7 +475,7 @@ fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
             v.copy_from(&x[0])?;
             Ok(vec![])
         });
-        step.call(&[x.clone()]).unwrap();
+        step.call(from_ref(&x)).unwrap();
         let error = loss.backward().unwrap_err();
         assert!(matches!(error, Error::SavedValueOverwritten { op: "mul", by: "copy_from", .. }), "{error}");
         let loss = w.mul(&v).unwrap().sum(()).unwrap();
@@ -470,7 +494,7 @@ fn threads_are_told_apart() {
             std::thread::scope(|s| s.spawn(|| y.relu().map(|_| ())).join().unwrap())?;
             Ok(vec![y])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
 
         // Eager work elsewhere, during recordings and replays.
@@ -486,7 +510,7 @@ fn threads_are_told_apart() {
                 }
             });
             for _ in 0..100 {
-                step.call(&[x.clone()]).unwrap();
+                step.call(from_ref(&x)).unwrap();
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
@@ -496,7 +520,7 @@ fn threads_are_told_apart() {
         let (device, x) = (&device, &x);
         let error = pool.install(move || {
             let mut step = Step::new(device, |x| Ok(vec![x[0].exp()?]));
-            step.call(&[x.clone()]).map(|_| ()).unwrap_err()
+            step.call(from_ref(x)).map(|_| ()).unwrap_err()
         });
         assert!(matches!(error, Error::NotRecordable { .. }), "{error}");
         assert!(error.to_string().contains("worker of a thread pool"), "{error}");
