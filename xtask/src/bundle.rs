@@ -112,7 +112,7 @@ fn executables(arguments: &[&str]) -> anyhow::Result<Vec<Test>> {
             }
             _ => name.to_owned(),
         };
-        let helper = kind == "bin" && arguments[0] == "test" && message["profile"]["test"] != true;
+        let helper = arguments[0] == "test" && (kind == "example" || message["profile"]["test"] != true);
         if !helper {
             found.push(Test { package: package.to_string_lossy().into_owned(), name, file: file.into() });
         }
