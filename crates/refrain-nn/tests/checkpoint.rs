@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::device;
 use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
-use refrain::{Activation, DType, Generator, Tensor};
+use refrain::{Activation, DType, Generator, Step, Tensor};
 use refrain_nn::checkpoint::{self, CONFIG, TENSORS, write_atomic};
 use refrain_nn::{
     AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, Optimizer, ParameterBuilder, Parameters,
@@ -62,23 +62,27 @@ impl Run {
         Run { parameters, hidden, head, optimizer, generator }
     }
 
-    /// Loss bits of some steps, batches and masks drawn from the run's generator.
+    /// A step whose batch and mask are drawn from the run's generator; the loss, f64.
+    fn step(&self) -> refrain_nn::Result<Tensor> {
+        let x = self.generator.normal([32, 5], self.parameters.values().dtype())?;
+        let y = x.sum_keepdim(1)?.tanh()?;
+        let h = self.hidden.forward_with(&x, Activation::Gelu, None)?;
+        let h = Dropout::new(0.3)?.forward(&h, Mode::Train(&self.generator))?;
+        let error = self.head.forward(&h)?.mul(self.parameters.get("scale")?)?.sub(&y)?;
+        let loss = error.square()?.mean(())?;
+        loss.backward()?;
+        self.optimizer.step()?;
+        Ok(loss.to_dtype(DType::F64)?)
+    }
+
+    /// Loss bits of some steps.
     fn train(&self, steps: usize) -> Vec<u64> {
-        let dropout = Dropout::new(0.3).unwrap();
-        let dtype = self.parameters.values().dtype();
-        let step = |_| {
-            let x = self.generator.normal([32, 5], dtype).unwrap();
-            let y = x.sum_keepdim(1).unwrap().tanh().unwrap();
-            let h = self.hidden.forward_with(&x, Activation::Gelu, None).unwrap();
-            let h = dropout.forward(&h, Mode::Train(&self.generator)).unwrap();
-            let scale = self.parameters.get("scale").unwrap();
-            let error = self.head.forward(&h).unwrap().mul(scale).unwrap().sub(&y).unwrap();
-            let loss = error.square().unwrap().mean(()).unwrap();
-            loss.backward().unwrap();
-            self.optimizer.step().unwrap();
-            loss.to_dtype(DType::F64).unwrap().to_scalar::<f64>().unwrap().to_bits()
-        };
-        (0..steps).map(step).collect()
+        (0..steps).map(|_| self.step().unwrap().to_scalar::<f64>().unwrap().to_bits()).collect()
+    }
+
+    /// The step to be recorded.
+    fn recorded(&self) -> Step<'_> {
+        Step::new(&device(), |_| Ok(vec![self.step()?]))
     }
 
     fn save(&self, folder: &Path) {
@@ -128,6 +132,31 @@ fn a_resumed_run_continues_bit_for_bit() {
         second.train(1);
         second.resume(folder.path()).unwrap();
         losses.extend(second.train(5));
+        assert_eq!(losses, expected);
+        assert!(second.bits() == whole.bits());
+    }
+}
+
+#[test]
+fn a_checkpoint_loaded_between_two_replays_is_what_the_next_one_goes_on_from() {
+    for (dtype, sgd) in [(DType::F32, false), (DType::F64, false), (DType::F32, true)] {
+        let shape = Shape { dtype, sgd, ..SHAPE };
+        let whole = Run::new(7, shape);
+        let expected = whole.train(8);
+        let replay = |step: &mut Step<'_>| step.call(&[]).unwrap().to_scalar::<f64>(0).unwrap().to_bits();
+
+        let folder = tempdir().unwrap();
+        let first = Run::new(7, shape);
+        let mut step = first.recorded();
+        let mut losses: Vec<u64> = (0..3).map(|_| replay(&mut step)).collect();
+        step.check().unwrap();
+        first.save(folder.path());
+        let second = Run::new(8, shape);
+        let mut step = second.recorded();
+        replay(&mut step);
+        second.resume(folder.path()).unwrap();
+        losses.extend((0..5).map(|_| replay(&mut step)));
+        step.finish().unwrap();
         assert_eq!(losses, expected);
         assert!(second.bits() == whole.bits());
     }

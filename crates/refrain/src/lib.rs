@@ -20,7 +20,8 @@
 //! then goes through one door, `Device::launch`, as a kernel together with the byte ranges that it
 //! reads and writes. Everything that depends on that fact stands at the door: the locks that keep
 //! safe code free of data races, the marks that find a saved value overwritten, the trace
-//! (`REFRAIN_TRACE=1`).
+//! (`REFRAIN_TRACE=1`). On a thread that records a [`Step`], the door notes launches instead of
+//! running them (`record/`); a replay takes them through it again, all at once.
 //!
 //! A tensor's storage is set when the tensor is created and never replaced. An operation writes
 //! into a new tensor or, in its `_into` form, into the memory that the destination already has.

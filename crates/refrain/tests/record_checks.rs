@@ -4,6 +4,7 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 use common::devices;
@@ -38,7 +39,7 @@ fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
         let generator = Generator::new(&device, 1).unwrap();
         let inner = |x: &Tensor| -> Result<()> {
             let mut step = Step::new(&device, |x| Ok(vec![x[0].clone()]));
-            step.call(&[x.clone()]).map(|_| ())
+            step.call(from_ref(x)).map(|_| ())
         };
         let cases: Vec<(&str, Closure<'_>)> = vec![
             ("to_vec", Box::new(|x| x[0].to_vec::<f32>().map(|_| x[0].clone()))),
@@ -54,13 +55,36 @@ fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
         ];
         for (name, closure) in cases {
             let mut step = Step::new(&device, |x| Ok(vec![closure(x)?]));
-            let error = failure(&mut step, &[outside.clone()]);
+            let error = failure(&mut step, from_ref(&outside));
             assert!(matches!(&error, Error::NotRecordable { op, .. } if *op == name), "{name}: {error}");
             assert!(error.to_string().starts_with(&format!("{name} can't be part of")), "{error}");
             assert_eq!(outside.to_vec::<f32>().unwrap(), [1.0, 2.0]);
             assert_eq!(generator.state().unwrap(), (1, 0));
             assert_usable(&device);
         }
+    }
+}
+
+#[test]
+fn work_on_another_device_is_refused() {
+    let [cpu, cuda] = &devices()[..] else { return };
+    for (device, other) in [(cpu, cuda), (cuda, cpu)] {
+        let [x, y] = [device, other].map(|d| vector(&[1.0, 2.0], d));
+        let cases: Vec<(&str, Closure<'_>)> = vec![
+            ("exp", Box::new(|_| y.exp())),
+            ("full", Box::new(|_| Tensor::zeros([2], DType::F32, other))),
+            ("to_device", Box::new(|x| x[0].to_device(other))),
+            ("to_device", Box::new(|_| y.to_device(device))),
+            ("step", Box::new(|_| Ok(y.clone()))),
+        ];
+        for (name, closure) in cases {
+            let mut step = Step::new(device, |x| Ok(vec![closure(x)?]));
+            let error = failure(&mut step, from_ref(&x));
+            assert!(matches!(&error, Error::NotRecordable { op, .. } if *op == name), "{name}: {error}");
+        }
+        let error = failure(&mut Step::new(device, |x| Ok(x.to_vec())), from_ref(&y));
+        assert!(matches!(error, Error::DeviceMismatch { .. }), "{error}");
+        assert_usable(device);
     }
 }
 
@@ -72,7 +96,7 @@ fn a_refusal_that_the_closure_ignores_counts() {
             let rate = x[0].to_scalar::<f32>().unwrap_or(0.5);
             Ok(vec![x[0].mul_scalar(rate.into())?])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::NotRecordable { op: "to_scalar", .. }), "{error}");
         // Also when only a step was made, and never called.
         let mut step = Step::new(&device, |x| {
@@ -133,13 +157,13 @@ fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
             let y = x[0].exp()?;
             Ok(vec![if late.get() { y.relu()? } else { y }])
         });
-        branch.call(&[x.clone()]).unwrap();
+        branch.call(from_ref(&x)).unwrap();
         let mut other = Step::new(&device, |x| Ok(vec![x[0].mul(&mask.borrow())?]));
-        other.call(&[x.clone()]).unwrap();
+        other.call(from_ref(&x)).unwrap();
         let mut returns = Step::new(&device, |x| {
             Ok(if late.get() { vec![x[0].exp()?] } else { vec![x[0].exp()?, x[0].clone()] })
         });
-        returns.call(&[x.clone()]).unwrap();
+        returns.call(from_ref(&x)).unwrap();
         let mut shape = Step::new(&device, |x| Ok(vec![x[0].narrow(0, late.get() as usize, 1)?.exp()?]));
         shape.call(&[x]).unwrap();
 
@@ -165,12 +189,12 @@ fn a_change_that_comes_late_is_found_by_a_later_call() {
         let x = vector(&[1.0, 2.0], &device);
         let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(scale.get())?]));
         for _ in 0..100 {
-            step.call(&[x.clone()]).unwrap();
+            step.call(from_ref(&x)).unwrap();
         }
         scale.set(2.0);
         let begin = Instant::now();
         let error = loop {
-            if let Err(error) = step.call(&[x.clone()]) {
+            if let Err(error) = step.call(from_ref(&x)) {
                 break error;
             }
             assert!(
@@ -194,7 +218,7 @@ fn the_closure_is_called_while_recording_and_never_else() {
     });
     let begin = Instant::now();
     for _ in 0..2000 {
-        step.call(&[x.clone()]).unwrap();
+        step.call(from_ref(&x)).unwrap();
     }
     assert_eq!(calls.get(), step.recordings());
     assert!((2..1000).contains(&calls.get()), "{} recordings for 2000 calls", calls.get());
@@ -211,7 +235,7 @@ fn a_tensor_that_outlives_the_recording_is_named() {
             cache.borrow_mut().get_or_insert(y.clone());
             Ok(vec![y.sum(())?])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(&error, Error::Escaped { op: "exp", tensor, .. } if tensor == "f32 [2]"), "{error}");
         // What escaped has no memory: every use of it says so.
         let escaped = cache.borrow().clone().unwrap();
@@ -246,7 +270,7 @@ fn a_gradient_made_lazily_is_an_escape_and_one_eager_run_cures_it() {
         };
         let x = vector(&[3.0, 5.0], &device);
         let mut step = Step::new(&device, |x| Ok(vec![train(&x[0])?]));
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::Escaped { .. }), "{error}");
         assert!(error.to_string().contains("gradients before the step"), "{error}");
         train(&x).unwrap();
@@ -277,7 +301,7 @@ fn a_panic_in_the_closure_ends_the_recording() {
             assert!(fine.get(), "on purpose");
             Ok(vec![y])
         });
-        let call = AssertUnwindSafe(|| step.call(&[x.clone()]).map(|_| ()));
+        let call = AssertUnwindSafe(|| step.call(from_ref(&x)).map(|_| ()));
         assert!(catch_unwind(call).is_err());
         assert_usable(&device);
         fine.set(true);
@@ -299,136 +323,6 @@ fn an_error_of_the_closure_comes_through() {
 }
 
 #[test]
-fn values_written_between_replays_are_used_and_two_steps_share_parameters() {
-    for device in devices() {
-        let w = vector(&[1.0, 2.0], &device);
-        let mut train = Step::new(&device, |x| {
-            w.add_into(&x[0], &w)?;
-            Ok(vec![])
-        });
-        let mut evaluate = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?.sum(())?, w.clone()]));
-        let one = vector(&[1.0, 1.0], &device);
-        let mut value = |one: &Tensor| evaluate.call(&[one.clone()]).unwrap().to_scalar::<f32>(0).unwrap();
-        assert_eq!(value(&one), 3.0);
-        train.call(&[one.clone()]).unwrap();
-        assert_eq!(value(&one), 5.0);
-        w.write_from(&[10.0f32, 20.0]).unwrap();
-        assert_eq!(value(&one), 30.0);
-        train.call(&[one.clone()]).unwrap();
-        assert_eq!(w.to_vec::<f32>().unwrap(), [11.0, 21.0]);
-        assert_eq!(evaluate.call(&[one]).unwrap().to_vec::<f32>(1).unwrap(), [11.0, 21.0]);
-        train.finish().unwrap();
-        evaluate.finish().unwrap();
-    }
-}
-
-#[test]
-fn a_step_keeps_alive_what_it_uses() {
-    for device in devices() {
-        let x = vector(&[1.0, 2.0], &device);
-        let w = vector(&[3.0, 4.0], &device);
-        let mut step = {
-            let w = w.clone();
-            Step::new(&device, move |x| Ok(vec![w.mul(&x[0])?]))
-        };
-        drop(w);
-        let mut last = Vec::new();
-        for _ in 0..3 {
-            last = step.call(&[x.clone()]).unwrap().to_vec::<f32>(0).unwrap();
-            // Takes up memory that was given back.
-            let _other = vector(&[7.0, 7.0], &device);
-        }
-        assert_eq!(last, [3.0, 8.0]);
-        let copy = step.call(&[x]).unwrap().copy(0).unwrap();
-        drop(step);
-        assert_eq!(copy.to_vec::<f32>().unwrap(), [3.0, 8.0]);
-    }
-}
-
-#[test]
-fn outputs_are_copied_out_and_inputs_copied_in() {
-    for device in devices() {
-        let x = vector(&[1.0, 2.0, 3.0], &device);
-        let mut step = Step::new(&device, |x| Ok(vec![x[0].mul_scalar(2.0)?, x[0].narrow(0, 1, 2)?]));
-        let first = step.call(&[x.clone()]).unwrap().copy(0).unwrap();
-        x.fill(5.0).unwrap();
-        let outputs = step.call(&[x.clone()]).unwrap();
-        assert_eq!((outputs.len(), outputs.shape(1).unwrap().dims()), (2, &[2][..]));
-        assert_eq!(outputs.dtype(0).unwrap(), DType::F32);
-        assert_eq!(outputs.to_vec::<f32>(1).unwrap(), [5.0, 5.0]);
-        let mut values = [0.0f32; 3];
-        outputs.read_into(0, &mut values).unwrap();
-        assert_eq!(values, [10.0; 3]);
-        let into = x.zeros_like().unwrap();
-        outputs.copy_into(0, &into).unwrap();
-        outputs.to_device(0, &device).unwrap().fill(0.0).unwrap();
-        assert_eq!(outputs.to_vec::<f32>(0).unwrap(), [10.0; 3]);
-        let error = outputs.to_vec::<f32>(2).unwrap_err().to_string();
-        assert!(error.contains("no output 2; the closure returned 2"), "{error}");
-        assert_eq!(first.to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0]);
-        assert_eq!(into.to_vec::<f32>().unwrap(), [10.0; 3]);
-
-        let mut step = Step::new(&device, |x| {
-            x[0].fill(0.0)?;
-            Ok(vec![])
-        });
-        let error = failure(&mut step, &[x.clone()]);
-        assert!(matches!(error, Error::NotRecordable { op: "fill", .. }), "{error}");
-        assert_eq!(x.to_vec::<f32>().unwrap(), [5.0; 3]);
-    }
-}
-
-#[test]
-fn programs_are_kept_by_shape_and_grad_mode_and_the_oldest_goes() {
-    for device in devices() {
-        let w = common::leaf(&[1.0], &device);
-        let mut step = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?])).keep(2);
-        let x = |n: usize| vector(&vec![1.0; n], &device);
-        for n in [1, 2, 1, 2, 1] {
-            step.call(&[x(n)]).unwrap();
-        }
-        assert_eq!((step.programs(), step.evictions()), (2, 0));
-        step.call(&[x(3)]).unwrap();
-        assert_eq!((step.programs(), step.evictions()), (2, 1));
-        step.call(&[x(1)]).unwrap();
-        assert_eq!(step.evictions(), 1, "the one used last stays");
-        no_grad(|| step.call(&[x(1)]).map(|_| ())).unwrap();
-        assert_eq!(step.evictions(), 2, "without gradients it is another program");
-        step.call(&[x(1).to_dtype(DType::F32).unwrap()]).unwrap();
-        assert_eq!(step.evictions(), 2);
-    }
-}
-
-#[test]
-fn replays_draw_the_numbers_that_eager_code_draws() {
-    for device in devices() {
-        let (eager, recorded) = (Generator::new(&device, 9).unwrap(), Generator::new(&device, 9).unwrap());
-        let draw = |g: &Generator| -> Result<Tensor> {
-            let a = g.normal([5], DType::F32)?;
-            a.add(&g.uniform([5], DType::F32)?)
-        };
-        let mut step = Step::new(&device, |_| Ok(vec![draw(&recorded)?]));
-        let mut other = Step::new(&device, |_| Ok(vec![recorded.uniform([3], DType::F32)?]));
-        for i in 0..6 {
-            let expected = draw(&eager).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(step.call(&[]).unwrap().to_vec::<f32>(0).unwrap(), expected, "replay {i}");
-            assert_eq!(eager.state().unwrap(), recorded.state().unwrap());
-            // In between, eager code and another step draw from it.
-            let expected = eager.normal([7], DType::F32).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(recorded.normal([7], DType::F32).unwrap().to_vec::<f32>().unwrap(), expected);
-            let expected = eager.uniform([3], DType::F32).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(other.call(&[]).unwrap().to_vec::<f32>(0).unwrap(), expected);
-            if i == 3 {
-                recorded.set_state(77, 5).unwrap();
-                eager.set_state(77, 5).unwrap();
-            }
-        }
-        step.finish().unwrap();
-        other.finish().unwrap();
-    }
-}
-
-#[test]
 fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
     for device in devices() {
         let w = common::leaf(&[1.0, 2.0], &device);
@@ -441,7 +335,7 @@ fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
             Ok(vec![])
         });
         let x = vector(&[1.0, 1.0], &device);
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::SavedValueOverwritten { op: "exp", by: "fill", .. }), "{error}");
 
         // The eager tape sees what a replay writes, and not what is only recorded.
@@ -451,7 +345,7 @@ fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
             v.copy_from(&x[0])?;
             Ok(vec![])
         });
-        step.call(&[x.clone()]).unwrap();
+        step.call(from_ref(&x)).unwrap();
         let error = loss.backward().unwrap_err();
         assert!(matches!(error, Error::SavedValueOverwritten { op: "mul", by: "copy_from", .. }), "{error}");
         let loss = w.mul(&v).unwrap().sum(()).unwrap();
@@ -470,7 +364,7 @@ fn threads_are_told_apart() {
             std::thread::scope(|s| s.spawn(|| y.relu().map(|_| ())).join().unwrap())?;
             Ok(vec![y])
         });
-        let error = failure(&mut step, &[x.clone()]);
+        let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
 
         // Eager work elsewhere, during recordings and replays.
@@ -486,7 +380,7 @@ fn threads_are_told_apart() {
                 }
             });
             for _ in 0..100 {
-                step.call(&[x.clone()]).unwrap();
+                step.call(from_ref(&x)).unwrap();
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
@@ -496,49 +390,9 @@ fn threads_are_told_apart() {
         let (device, x) = (&device, &x);
         let error = pool.install(move || {
             let mut step = Step::new(device, |x| Ok(vec![x[0].exp()?]));
-            step.call(&[x.clone()]).map(|_| ()).unwrap_err()
+            step.call(from_ref(x)).map(|_| ()).unwrap_err()
         });
         assert!(matches!(error, Error::NotRecordable { .. }), "{error}");
         assert!(error.to_string().contains("worker of a thread pool"), "{error}");
-    }
-}
-
-#[test]
-fn a_program_can_be_looked_at() {
-    let device = Device::cpu();
-    let mut step = Step::new(&device, |x| {
-        let y = x[0].exp()?;
-        let _unused = y.relu()?.square()?;
-        Ok(vec![y.mul(&x[0])?.sum(())?])
-    });
-    assert!(step.program().is_none());
-    step.call(&[vector(&[1.0; 1000], &device)]).unwrap();
-    let program = step.program().unwrap();
-    assert_eq!((program.launch_count(), program.dead_launches()), (3, 2), "{program}");
-    assert_eq!(program.longest_chain(), 3);
-    assert_eq!(program.temporaries(), 3);
-    let table = program.to_string();
-    assert!(table.contains("exp") && table.contains("f32 [1000]") && !table.contains("relu"), "{table}");
-    let dot = program.to_dot();
-    assert!(dot.starts_with("digraph") && dot.contains("n0 -> n1;") && dot.contains("n1 -> n2;"), "{dot}");
-    let svg = program.memory_svg();
-    assert_eq!(svg.matches("<title>").count(), 3, "{svg}");
-}
-
-#[test]
-fn a_step_repeats_with_a_cursor_on_the_device() {
-    for device in devices() {
-        let series = Tensor::arange(0.0, 300.0, 1.0, DType::F32, &device).unwrap();
-        let cursor = Tensor::zeros([1], DType::I64, &device).unwrap();
-        let sum = Tensor::zeros([1], DType::F32, &device).unwrap();
-        let mut step = Step::new(&device, |_| {
-            sum.add_assign(&series.index_select(0, &cursor)?)?;
-            cursor.add_scalar_assign(1.0)?;
-            Ok(vec![sum.copy()?])
-        });
-        assert_eq!(step.repeat(&[], 200).unwrap().to_scalar::<f32>(0).unwrap(), 19900.0);
-        assert_eq!(cursor.to_vec::<i64>().unwrap(), [200]);
-        assert!(step.repeat(&[], 0).is_err());
-        step.finish().unwrap();
     }
 }
