@@ -10,20 +10,37 @@ DEVICE i64 row_number() { return (i64)blockIdx.x * (256 / LANES) + threadIdx.x /
 // Where element `i` of those that a lane holds lies in its row.
 DEVICE int column_of(int i) { return (i / VEC * LANES + row_lane()) * VEC + i % VEC; }
 
+// VEC neighbours, from memory and to memory.
+template <typename T> DEVICE void fetch_vec(COMPUTE* x, const T* p) {
+    if (ALIGNED) {
+        vec<T, VEC> v = load<VEC>(p);
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(v.at[i]);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(p[i]);
+    }
+}
+template <bool ADD_TO, typename T> DEVICE void put_vec(T* p, const COMPUTE* y) {
+    if (ALIGNED) {
+        vec<T, VEC> v;
+        if (ADD_TO) v = load<VEC>(p);
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) put<ADD_TO>(&v.at[i], y[i]);
+        store<VEC>(p, v);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) put<ADD_TO>(p + i, y[i]);
+    }
+}
+
 // The lane's elements of a row; `fill` beyond its width, and everywhere if it is not there.
 template <typename T> DEVICE void fetch_row(COMPUTE* x, const T* row, int width, bool live, COMPUTE fill) {
     #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const int at = (e * LANES + row_lane()) * VEC;
+        const int at = column_of(e * VEC);
         if (live && at < width) {
-            if (ALIGNED) {
-                vec<T, VEC> v = load<VEC>(row + at);
-                #pragma unroll
-                for (int i = 0; i < VEC; i++) x[e * VEC + i] = to<COMPUTE>(v.at[i]);
-            } else {
-                #pragma unroll
-                for (int i = 0; i < VEC; i++) x[e * VEC + i] = to<COMPUTE>(row[at + i]);
-            }
+            fetch_vec(x + e * VEC, row + at);
         } else {
             #pragma unroll
             for (int i = 0; i < VEC; i++) x[e * VEC + i] = fill;
@@ -34,19 +51,8 @@ template <typename T> DEVICE void fetch_row(COMPUTE* x, const T* row, int width,
 template <bool ADD_TO, typename T> DEVICE void put_row(T* row, const COMPUTE* y, int width, bool live) {
     #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const int at = (e * LANES + row_lane()) * VEC;
-        if (live && at < width) {
-            if (ALIGNED) {
-                vec<T, VEC> v;
-                if (ADD_TO) v = load<VEC>(row + at);
-                #pragma unroll
-                for (int i = 0; i < VEC; i++) put<ADD_TO>(&v.at[i], y[e * VEC + i]);
-                store<VEC>(row + at, v);
-            } else {
-                #pragma unroll
-                for (int i = 0; i < VEC; i++) put<ADD_TO>(row + at + i, y[e * VEC + i]);
-            }
-        }
+        const int at = column_of(e * VEC);
+        if (live && at < width) put_vec<ADD_TO>(row + at, y + e * VEC);
     }
 }
 

@@ -130,7 +130,7 @@ template <> struct limits<i64> {
 template <typename C> DEVICE C sigmoid_(C x) {
     // From the side on which the exponential does not overflow.
     C e = exp_(-abs_(x));
-    return x >= (C)0 ? (C)1 / ((C)1 + e) : e / ((C)1 + e);
+    return (x >= (C)0 ? (C)1 : e) / ((C)1 + e);
 }
 
 // ---- Reductions within a warp and within a block, always in the same order.

@@ -15,6 +15,7 @@ static TRANSPOSE: Source = Source { name: "transpose", parts: &[include_str!("tr
 const THREADS: u32 = 256;
 /// Sides of a tile of a transposing copy.
 const SIDE: usize = 64;
+const VECTOR_BYTES: usize = 16;
 /// Elements that make a tile worth its barriers.
 const WORTHWHILE: usize = 512;
 
@@ -49,12 +50,34 @@ pub(super) fn cast(dtype: DType, args: &mut CudaArgs<'_>) -> Result<()> {
     run_on(args, &SOURCE, compute, &[], y, &[x], |spec| spec.flag("TRUTH", dtype == DType::Bool))
 }
 
+/// The side of a tile that moves 16 bytes at a time, where rows of both tensors begin and end on such a
+/// boundary and are long enough to fill half a tile.
+fn vector_side(plan: &Plan, a: usize, y: Operand<'_>, x: Operand<'_>) -> Option<usize> {
+    let (size, last) = (y.dtype.size(), plan.shape.len() - 1);
+    let side = match size {
+        1 => 128,
+        8 => 32,
+        _ => 64,
+    };
+    let whole = |n: usize| (n * size).is_multiple_of(VECTOR_BYTES);
+    let counts = [plan.shape[a], plan.shape[last]];
+    let fits = counts.iter().all(|&n| n >= side / 2 && whole(n))
+        && [(y, 0, last), (x, 1, a)].iter().all(|&(operand, o, along)| {
+            operand.address.is_multiple_of(VECTOR_BYTES as u64)
+                && plan.strides[o].iter().enumerate().all(|(i, &s)| i == along || whole(s))
+        });
+    fits.then_some(side)
+}
+
 /// A copy in which the neighbours of one side lie far apart on the other.
 struct Transpose {
     plan: Plan,
     /// The axis along which elements of the operand are neighbours. Those of the result are along the last.
     a: usize,
+    side: usize,
     tile: [usize; 2],
+    /// Whether both sides are moved 16 bytes at a time.
+    vectors: bool,
 }
 
 impl Transpose {
@@ -69,6 +92,9 @@ impl Transpose {
         if count_a.min(count_b) < 4 || count_a.saturating_mul(count_b) < WORTHWHILE {
             return None;
         }
+        if let Some(side) = vector_side(&plan, a, y, x) {
+            return Some(Transpose { plan, a, side, tile: [side; 2], vectors: true });
+        }
         // As the kernel reckons its room.
         let skew = if y.dtype.size() < 4 { 4 / y.dtype.size() } else { 1 };
         let room = SIDE * (SIDE + skew);
@@ -79,11 +105,11 @@ impl Transpose {
         } else {
             [SIDE, SIDE]
         };
-        Some(Transpose { plan, a, tile })
+        Some(Transpose { plan, a, side: SIDE, tile, vectors: false })
     }
 
     fn launch(&self, args: &mut CudaArgs<'_>, y: Operand<'_>, x: Operand<'_>) -> Result<()> {
-        let Transpose { plan, a, tile: [tile_a, tile_b] } = self;
+        let Transpose { plan, a, side, tile: [tile_a, tile_b], vectors } = self;
         let last = plan.shape.len() - 1;
         let (count_a, count_b) = (plan.shape[*a], plan.shape[last]);
         let others: SmallVec<[usize; 6]> = (0..last).filter(|i| i != a).collect();
@@ -91,18 +117,22 @@ impl Transpose {
         let spec = Spec::new(&TRANSPOSE, "transpose")
             .dtype("ELEMENT", y.dtype)
             .flag("ADD", args.accumulate(0))
-            .flag("NARROW", [*tile_a, *tile_b] != [SIDE, SIDE])
+            .int("SIDE", *side as i64)
+            .flag("VECTORS", *vectors)
+            .flag("NARROW", [*tile_a, *tile_b] != [*side; 2])
             .int("RANK", rank as i64);
 
         let mut words: SmallVec<[u64; 32]> = SmallVec::from_slice(&[x.address, y.address]);
         let strides = [plan.strides[1][last], plan.strides[0][*a]];
-        words.extend([count_a, count_b, strides[0], strides[1], *tile_a, *tile_b].map(|n| n as u64));
+        let tiles = [count_a.div_ceil(*tile_a), count_b.div_ceil(*tile_b)];
+        words.extend([count_a, count_b].map(|n| n as u64));
+        words.extend([strides, [*tile_a, *tile_b], tiles].as_flattened().iter().map(|&n| n as u64));
         for (values, fill) in [(&plan.shape, 1), (&plan.strides[1], 0), (&plan.strides[0], 0)] {
             words.extend(others.iter().map(|&i| values[i] as u64));
             words.extend(std::iter::repeat_n(fill, rank - others.len()));
         }
         let batch: usize = others.iter().map(|&i| plan.shape[i]).product();
-        let tiles = count_a.div_ceil(*tile_a) * count_b.div_ceil(*tile_b) * batch;
-        args.kernel(spec, Grid::line(tiles, THREADS), &Params::new().words(&words))
+        let blocks = tiles[0] * tiles[1] * batch;
+        args.kernel(spec, Grid::line(blocks, THREADS), &Params::new().words(&words))
     }
 }

@@ -1,46 +1,110 @@
 // Copies between tensors whose elements are neighbours along different axes: along axis a in x, along axis b in
 // y. A tile of both passes through shared memory, so that reads and writes take whole lines.
-// Constants: ELEMENT; ADD; NARROW, whether one of the axes is shorter than a tile, which then is as long
-// as there is room along the other; RANK, of all other axes.
+// Constants: ELEMENT; ADD; SIDE, of a tile; VECTORS, whether both sides are moved 16 bytes at a time; NARROW, whether
+// one of the axes is shorter than a tile, which then is as long as there is room along the other; RANK, of all
+// other axes.
 
-#define SIDE 64
 #define THREADS 256
-// Elements that a thread holds at a time.
-#define HELD 8
-// Keeps the columns of a tile on different banks.
-#define SKEW (ELEMENT_SIZE < 4 ? 4 / ELEMENT_SIZE : 1)
-#define ROOM (SIDE * (SIDE + SKEW))
+// Tiles along a that are neighbours in the order of blocks, before those along b: blocks that run at one time then
+// share pages of memory on both sides.
+#define BAND 8
 
 struct Transpose {
     u64 x, y;
     i64 a, b;
     i64 x_b, y_a;
     i64 tile_a, tile_b;
+    i64 tiles_a, tiles_b;
     i64 shape[RANK], x_strides[RANK], y_strides[RANK];
 };
+
+struct Tile {
+    const ELEMENT* x;
+    ELEMENT* y;
+    u32 count_a, count_b;
+};
+
+// The tile of this block.
+DEVICE Tile tile_of(const Transpose& t, u32 tile_a, u32 tile_b) {
+    const u32 tiles_a = (u32)t.tiles_a, tiles_b = (u32)t.tiles_b;
+    u32 rest = blockIdx.x / (tiles_a * tiles_b), n = blockIdx.x - rest * (tiles_a * tiles_b);
+    const u32 band = n / (BAND * tiles_b);
+    n -= band * (BAND * tiles_b);
+    const u32 width = tiles_a - band * BAND < BAND ? tiles_a - band * BAND : BAND;
+    const i64 first_a = (i64)(band * BAND + n % width) * tile_a, first_b = (i64)(n / width) * tile_b;
+    i64 x_at = first_a + first_b * t.x_b, y_at = first_a * t.y_a + first_b;
+    #pragma unroll
+    for (int d = RANK - 1; d >= 0; d--) {
+        const u32 size = (u32)t.shape[d], at = rest % size;
+        rest /= size;
+        x_at += at * t.x_strides[d];
+        y_at += at * t.y_strides[d];
+    }
+    const u32 count_a = t.a - first_a < tile_a ? t.a - first_a : tile_a;
+    const u32 count_b = t.b - first_b < tile_b ? t.b - first_b : tile_b;
+    return {reinterpret_cast<const ELEMENT*>(t.x) + x_at, reinterpret_cast<ELEMENT*>(t.y) + y_at, count_a, count_b};
+}
+
+#if VECTORS
+
+// Elements of a vector, and vectors along a side.
+#define WIDE (16 / ELEMENT_SIZE)
+#define CHUNKS (SIDE / WIDE)
+#define HELD (SIDE * CHUNKS / THREADS)
+
+KERNEL transpose(const __grid_constant__ Transpose t) {
+    // Rows along a. Chunk c of row b lies at c ^ (b / WIDE % 8): eight lanes that gather neighbouring vectors along b
+    // then read from different banks.
+    __shared__ vec<ELEMENT, WIDE> tile[SIDE][CHUNKS];
+    const Tile here = tile_of(t, SIDE, SIDE);
+    vec<ELEMENT, WIDE> held[HELD];
+    #pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 n = threadIdx.x + i * THREADS, b = n / CHUNKS, c = n % CHUNKS;
+        if (c * WIDE < here.count_a && b < here.count_b) held[i] = load<WIDE>(here.x + b * t.x_b + c * WIDE);
+    }
+    #pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const u32 n = threadIdx.x + i * THREADS, b = n / CHUNKS, c = n % CHUNKS;
+        if (c * WIDE < here.count_a && b < here.count_b) tile[b][c ^ (b / WIDE % 8)] = held[i];
+    }
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        // Eight lanes side by side along b, four along a.
+        const u32 n = threadIdx.x + i * THREADS, rest = n / 32;
+        const u32 c = n % 8 + rest % (CHUNKS / 8) * 8, a = n / 8 % 4 + rest / (CHUNKS / 8) * 4;
+        if (a >= here.count_a || c * WIDE >= here.count_b) continue;
+        vec<ELEMENT, WIDE> v;
+        #pragma unroll
+        for (int k = 0; k < WIDE; k++) v.at[k] = tile[c * WIDE + k][a / WIDE ^ (c % 8)].at[a % WIDE];
+        ELEMENT* to_y = here.y + a * t.y_a + c * WIDE;
+#if ADD
+        vec<ELEMENT, WIDE> sum = load<WIDE>(to_y);
+        #pragma unroll
+        for (int k = 0; k < WIDE; k++) put<true>(&sum.at[k], to<arithmetic<ELEMENT>::type>(v.at[k]));
+        v = sum;
+#endif
+        store<WIDE>(to_y, v);
+    }
+}
+
+#else
+
+// Elements that a thread holds at a time.
+#define HELD 8
+// Keeps the columns of a tile on different banks.
+#define SKEW (ELEMENT_SIZE < 4 ? 4 / ELEMENT_SIZE : 1)
+#define ROOM (SIDE * (SIDE + SKEW))
 
 KERNEL transpose(const __grid_constant__ Transpose t) {
     __shared__ ELEMENT tile[ROOM];
     const u32 tile_a = NARROW ? (u32)t.tile_a : SIDE, tile_b = NARROW ? (u32)t.tile_b : SIDE;
     const u32 pitch = tile_b + SKEW, all = tile_a * tile_b;
-    u64 rest = blockIdx.x;
-    const u64 tiles_b = (t.b + tile_b - 1) / tile_b, tiles_a = (t.a + tile_a - 1) / tile_a;
-    const i64 first_b = rest % tiles_b * tile_b;
-    rest /= tiles_b;
-    const i64 first_a = rest % tiles_a * tile_a;
-    rest /= tiles_a;
-    i64 x_at = first_a + first_b * t.x_b, y_at = first_a * t.y_a + first_b;
-    #pragma unroll
-    for (int d = RANK - 1; d >= 0; d--) {
-        i64 at = rest % t.shape[d];
-        rest /= t.shape[d];
-        x_at += at * t.x_strides[d];
-        y_at += at * t.y_strides[d];
-    }
-    const ELEMENT* x = reinterpret_cast<const ELEMENT*>(t.x) + x_at;
-    ELEMENT* y = reinterpret_cast<ELEMENT*>(t.y) + y_at;
-    const u32 count_a = t.a - first_a < tile_a ? t.a - first_a : tile_a;
-    const u32 count_b = t.b - first_b < tile_b ? t.b - first_b : tile_b;
+    const Tile here = tile_of(t, tile_a, tile_b);
+    const ELEMENT* x = here.x;
+    ELEMENT* y = here.y;
+    const u32 count_a = here.count_a, count_b = here.count_b;
 
     for (u32 start = threadIdx.x; start < all; start += HELD * THREADS) {
         ELEMENT held[HELD];
@@ -69,3 +133,5 @@ KERNEL transpose(const __grid_constant__ Transpose t) {
 #endif
     }
 }
+
+#endif

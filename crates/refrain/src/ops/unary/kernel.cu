@@ -4,6 +4,18 @@
 enum { NEG, ABS, SIGN, EXP, LOG, SQRT, RSQRT, RECIPROCAL, SQUARE, SIN, COS, TANH, SIGMOID, RELU, GELU, GELU_TANH,
        SILU, ERF, FLOOR, CEIL, ROUND, CLAMP };
 
+// The logistic function. A half's few digits need no more than the hardware's exponential and reciprocal, with which
+// memory sets the pace. The exponential carries a factor of 2^24, so that it is no denormal before the result is.
+template <typename R> DEVICE R logistic(R x) { return sigmoid_(x); }
+#if OUT_SIZE == 2
+DEVICE float logistic(float x) {
+    float e, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(24.0f - 1.4426950408889634f * fabsf(x)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(16777216.0f + e));
+    return (x >= 0.0f ? 16777216.0f : e) * inverse;
+}
+#endif
+
 template <typename R> DEVICE R sign_(R x) { return x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0; }
 template <typename R> DEVICE R clamp_(R x, R low, R high) { return x < low ? low : x > high ? high : x; }
 
@@ -12,14 +24,14 @@ template <typename R> DEVICE R gelu_derivative(R x) {
     return (R)0.5 * ((R)1 + erf_(x * (R)0.70710678118654752440)) + x * density;
 }
 template <typename R> DEVICE R gelu_tanh_derivative(R x) {
-    R s = sigmoid_((R)2 * gelu_inner(x));
-    R inner = (R)0.79788456080286535588 * ((R)1 + (R)3 * (R)0.044715 * x * x);
+    R s = logistic(gelu_logit(x));
+    R slope = (R)1.59576912160573071176 + (R)0.21406444881780076 * (x * x);
     R bell = s * ((R)1 - s);
     // Far out the bell is 0, whatever x^2 is by then.
-    return s + (bell == (R)0 ? (R)0 : (R)2 * x * bell * inner);
+    return s + (bell == (R)0 ? (R)0 : x * bell * slope);
 }
 template <typename R> DEVICE R silu_derivative(R x) {
-    R s = sigmoid_(x);
+    R s = logistic(x);
     return s * ((R)1 + x * ((R)1 - s));
 }
 
@@ -37,11 +49,11 @@ template <typename R> DEVICE R float_function(R x, const double* s) {
     case SIN: return sin_(x);
     case COS: return cos_(x);
     case TANH: return tanh_(x);
-    case SIGMOID: return sigmoid_(x);
+    case SIGMOID: return logistic(x);
     case RELU: return relu_(x);
     case GELU: return gelu_(x);
-    case GELU_TANH: return gelu_tanh_(x);
-    case SILU: return silu_(x);
+    case GELU_TANH: return x * logistic(gelu_logit(x));
+    case SILU: return x * logistic(x);
     case ERF: return erf_(x);
     case FLOOR: return floor_(x);
     case CEIL: return ceil_(x);

@@ -5,23 +5,47 @@
 
 #if defined(REDUCE_ROWS) || defined(REDUCE_COLUMNS)
 
-template <int K, typename T> DEVICE void fetch(COMPUTE (*x)[2], const Reduction& r, i64 at) {
-    const T* p = reinterpret_cast<const T*>(r.x[K]) + at;
-    if (ALIGNED) {
-        vec<T, VEC> v = load<VEC>(p);
-        #pragma unroll
-        for (int i = 0; i < VEC; i++) x[i][K] = to<COMPUTE>(v.at[i]);
-    } else {
-        #pragma unroll
-        for (int i = 0; i < VEC; i++) x[i][K] = to<COMPUTE>(p[i]);
-    }
+// Vectors that a thread loads before it adds the first.
+#define AHEAD 4
+
+template <typename T> DEVICE vec<T, VEC> fetch(u64 base, i64 at) {
+    const T* p = reinterpret_cast<const T*>(base) + at;
+    if (ALIGNED) return load<VEC>(p);
+    vec<T, VEC> v;
+    #pragma unroll
+    for (int i = 0; i < VEC; i++) v.at[i] = p[i];
+    return v;
 }
 
-DEVICE void fetch_all(COMPUTE (*x)[2], const Reduction& r, i64 at) {
-    fetch<0, IN0>(x, r, at);
+// Neighbours of all operands.
+struct Neighbours {
+    vec<IN0, VEC> x0;
 #if OPERANDS > 1
-    fetch<1, IN1>(x, r, at);
+    vec<IN1, VEC> x1;
 #endif
+};
+
+DEVICE Neighbours fetch_all(const Reduction& r, i64 at) {
+    Neighbours v;
+    v.x0 = fetch<IN0>(r.x[0], at);
+#if OPERANDS > 1
+    v.x1 = fetch<IN1>(r.x[1], at);
+#endif
+    return v;
+}
+
+// Adds each to its own `acc`; positions and results go on by what the steps say.
+DEVICE void add_all(Local* acc, const Neighbours& n, i64 position, int step, i64 result, int result_step,
+                    const Reduction& r) {
+    #pragma unroll
+    for (int v = 0; v < VEC; v++) {
+        COMPUTE x[2];
+        x[0] = to<COMPUTE>(n.x0.at[v]);
+#if OPERANDS > 1
+        x[1] = to<COMPUTE>(n.x1.at[v]);
+#endif
+        add(acc[v], x, position + v * step, result + v * result_step, r);
+    }
 }
 
 DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
@@ -45,13 +69,15 @@ KERNEL reduce_rows(const __grid_constant__ Reduction r) {
     if (live) {
         i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
         i64 base = row * r.n, i = start + lane * VEC;
-        #pragma unroll 4
-        for (; i + VEC <= end; i += lanes * VEC) {
-            COMPUTE x[VEC][2];
-            fetch_all(x, r, base + i);
+        const i64 step = lanes * VEC;
+        for (; i + (AHEAD - 1) * step + VEC <= end; i += AHEAD * step) {
+            Neighbours n[AHEAD];
             #pragma unroll
-            for (int v = 0; v < VEC; v++) add(acc[v], x[v], i + v, row, r);
+            for (int k = 0; k < AHEAD; k++) n[k] = fetch_all(r, base + i + k * step);
+            #pragma unroll
+            for (int k = 0; k < AHEAD; k++) add_all(acc, n[k], i + k * step, 1, row, 0, r);
         }
+        for (; i + VEC <= end; i += step) add_all(acc, fetch_all(r, base + i), i, 1, row, 0, r);
         #pragma unroll
         for (int v = 0; v < VEC - 1; v++) {
             if (i + v < end) {
@@ -82,7 +108,7 @@ KERNEL reduce_rows(const __grid_constant__ Reduction r) {
 #ifdef REDUCE_COLUMNS
 // A piece of some columns for each block: threads side by side take neighbouring columns, the rest of them rows.
 KERNEL reduce_columns(const __grid_constant__ Reduction r) {
-    __shared__ State warps[8][32][VEC];
+    __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;
     i64 across = (r.inner + columns * VEC - 1) / (columns * VEC);
@@ -97,29 +123,33 @@ KERNEL reduce_columns(const __grid_constant__ Reduction r) {
     if (live) {
         i64 start = piece * r.piece, end = start + r.piece < r.n ? start + r.piece : r.n;
         i64 at = (slab * r.n + start + ty) * r.inner + column;
-        #pragma unroll 4
-        for (i64 i = start + ty; i < end; i += step, at += step * r.inner) {
-            COMPUTE x[VEC][2];
-            fetch_all(x, r, at);
+        const i64 stride = step * r.inner;
+        i64 i = start + ty;
+        for (; i + (AHEAD - 1) * step < end; i += AHEAD * step, at += AHEAD * stride) {
+            Neighbours n[AHEAD];
             #pragma unroll
-            for (int v = 0; v < VEC; v++) add(acc[v], x[v], i, result + v, r);
+            for (int k = 0; k < AHEAD; k++) n[k] = fetch_all(r, at + k * stride);
+            #pragma unroll
+            for (int k = 0; k < AHEAD; k++) add_all(acc, n[k], i + k * step, 0, result, 1, r);
         }
+        for (; i < end; i += step, at += stride) add_all(acc, fetch_all(r, at), i, 0, result, 1, r);
     }
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     #pragma unroll
     for (int v = 0; v < VEC; v++) {
         State s = state(acc[v]);
         for (int d = 16; d >= columns; d /= 2) s = merge(s, exchange(s, d));
-        if (lane < columns) warps[warp][lane][v] = s;
+        if (lane < columns) warps[warp][lane * VEC + v] = s;
     }
     __syncthreads();
-    if (live && threadIdx.x < columns) {
+    // VEC divides inner: a column is there if its first neighbour is.
+    const int e = threadIdx.x;
+    const i64 first_column = column - tx * VEC;
+    if (e < columns * VEC && first_column + e < r.inner) {
+        State s = warps[0][e];
         #pragma unroll
-        for (int v = 0; v < VEC; v++) {
-            State s = warps[0][lane][v];
-            for (int w = 1; w < 8; w++) s = merge(s, warps[w][lane][v]);
-            emit(r, result + v, piece, s);
-        }
+        for (int w = 1; w < 8; w++) s = merge(s, warps[w][e]);
+        emit(r, slab * r.inner + first_column + e, piece, s);
     }
 }
 #endif

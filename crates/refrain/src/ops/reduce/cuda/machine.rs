@@ -21,10 +21,11 @@ pub(crate) const MOMENTS: &str = include_str!("moments.cu");
 /// Threads of a block in the first and in the second pass.
 const THREADS: usize = 256;
 const PARTIAL_THREADS: usize = 512;
-/// Neighbours that a thread takes at once, at most.
-const MAX_VEC: usize = 4;
+/// Neighbours that a thread takes at once, at most, and where that many do not divide an extent.
+const MAX_VEC: usize = 8;
+const LESSER_VEC: usize = 4;
 /// Blocks that are enough to fill a device: a reduction to fewer results is cut into pieces.
-const BLOCKS: usize = 256;
+const BLOCKS: usize = 1024;
 /// Elements of a row that are worth a block.
 const ROW_PIECE: usize = 4096;
 /// And at most, which bounds the rounding error of what a thread adds one after the other.
@@ -64,11 +65,17 @@ struct Plan {
     blocks: usize,
 }
 
+/// How many neighbours of elements of `size` bytes a thread takes at once, where these divide `extent`.
+fn neighbours(extent: usize, size: usize) -> usize {
+    let widest = (16 / size).clamp(1, MAX_VEC);
+    [widest, widest.min(LESSER_VEC)].into_iter().find(|&v| extent.is_multiple_of(v)).unwrap_or(1)
+}
+
 fn plan(extent: Extent, size: usize) -> Plan {
     let Extent { outer, n, inner } = extent;
-    let widest = (16 / size).clamp(1, MAX_VEC);
     if inner == 1 {
-        let vec = if outer == 1 || n.is_multiple_of(widest) { widest } else { 1 };
+        // A single row may end within a vector.
+        let vec = neighbours(if outer == 1 { 0 } else { n }, size);
         let block = n > ROW_PIECE || (n > ROW_PIECE / 4 && outer < ROW_PIECE);
         let lanes = if block { THREADS } else { n.div_ceil(vec).next_power_of_two().min(32) };
         let wanted = (n / ROW_PIECE).min(BLOCKS.div_ceil(outer.max(1)));
@@ -79,7 +86,7 @@ fn plan(extent: Extent, size: usize) -> Plan {
         let blocks = (outer * pieces).div_ceil(THREADS / lanes);
         return Plan { vec, shift: lanes.trailing_zeros(), pieces, piece, blocks };
     }
-    let vec = if inner.is_multiple_of(widest) { widest } else { 1 };
+    let vec = neighbours(inner, size);
     let columns = (inner / vec).max(1).next_power_of_two().min(32);
     let across = inner.div_ceil(columns * vec);
     let rows = THREADS / columns;
