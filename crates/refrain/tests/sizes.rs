@@ -96,6 +96,28 @@ fn reductions() {
 }
 
 #[test]
+fn copies_to_another_order_of_axes() {
+    for shape in [
+        [3, 200, 136],
+        [1, 1_096, 72],
+        [2, 80, 1_160],
+        [1, 1_103, 33],
+        [2, 64, 32],
+        [4, 300, 7],
+        [2, 130, 258],
+    ] {
+        check("transpose", &[&shape], |t| t[0].transpose(1, 2)?.copy());
+        check("permute", &[&shape], |t| t[0].permute(&[2, 0, 1])?.copy());
+        check("added through a transpose", &[&shape], |t| {
+            t[0].transpose(1, 2)?.copy()?.add(&t[0].square()?.transpose(1, 2)?.copy()?)
+        });
+        check("transpose of bools", &[&shape], |t| {
+            t[0].detach().relu()?.to_dtype(DType::Bool)?.transpose(1, 2)?.copy()?.to_dtype(DType::F64)
+        });
+    }
+}
+
+#[test]
 fn softmax() {
     for width in [1, 5, 8, 42, 64, 300, 1_024, 1_025, 3_000] {
         check("softmax", &[&[33, width]], |t| t[0].softmax(1));

@@ -2,7 +2,7 @@
 
 // Registers for one row alone leave room for enough warps to keep memory busy: weight and bias come last, from the
 // cache.
-KERNEL __launch_bounds__(256, COMPUTE_SIZE > 4 ? 1 : 4)
+KERNEL __launch_bounds__(256, COMPUTE_SIZE > 4 || VEC == 1 ? 1 : 4)
 layer_norm(const IN* __restrict__ x, const IN* __restrict__ weight, const IN* __restrict__ bias, IN* __restrict__ y,
            COMPUTE* inv, COMPUTE* mean, double share, double eps, i64 rows, int width) {
     i64 row = row_number();
