@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use smallvec::{SmallVec, smallvec};
 
 use super::grad_mode::no_grad;
+use super::lineage::check_current;
 use super::node::{Edge, Input, Node, SavedValues};
 use super::{History, node::Leaf};
 use crate::device::Mode;
@@ -73,6 +74,7 @@ impl Pending {
 
 fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()> {
     const OP: &str = "backward";
+    check_current(OP, root, || "this tensor".to_string())?;
     let seed = match gradient {
         Some(g) => {
             if g.shape() != root.shape() {

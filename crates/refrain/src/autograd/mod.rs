@@ -3,6 +3,7 @@
 mod backward;
 mod check;
 mod grad_mode;
+mod lineage;
 mod node;
 
 pub use check::gradcheck;
@@ -10,4 +11,7 @@ pub(crate) use grad_mode::with_grad_mode;
 pub use grad_mode::{is_grad_enabled, no_grad};
 
 pub(crate) use backward::Gradients;
-pub(crate) use node::{Differentiable, History, Recording, Saves, check_destination, check_in_place, forget};
+pub(crate) use lineage::{Lineage, check_operands};
+pub(crate) use node::{
+    Differentiable, History, Recording, Saves, check_destination, check_in_place, wrote_into,
+};

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::backward::Gradients;
 use super::grad_mode::is_grad_enabled;
+use super::lineage::{check_current, check_operands, supersede};
 use crate::device::Watch;
 use crate::error::{Error, Result};
 use crate::ops::RESULTS;
@@ -100,7 +101,10 @@ pub(super) struct Saved {
 
 impl Saved {
     fn new(tensor: &Tensor) -> Saved {
-        Saved { tensor: tensor.detach(), watch: Watch::new(tensor.storage(), tensor.operand().byte_range()) }
+        Saved {
+            tensor: tensor.untracked(),
+            watch: Watch::new(tensor.storage(), tensor.operand().byte_range()),
+        }
     }
 
     pub(super) fn get(&self, op: &'static str, role: impl Fn() -> String) -> Result<Tensor> {
@@ -231,7 +235,7 @@ impl Recording {
     pub(crate) fn finish(self, function: impl Differentiable + 'static, outputs: &[Tensor]) {
         let Recording { inputs, saves, saved } = self;
         if !outputs.iter().any(|t| t.dtype().is_float()) {
-            return outputs.iter().for_each(forget);
+            return;
         }
         let keep = |(o, t): (usize, &Tensor)| Saves::has(saves.outputs, o).then(|| Saved::new(t));
         let saved = SavedValues { inputs: saved, outputs: outputs.iter().enumerate().map(keep).collect() };
@@ -252,23 +256,40 @@ impl Recording {
     }
 }
 
-/// Says that `dst` was overwritten with values that need no gradient. Inside `no_grad` it stays what
-/// it is, so that a leaf that is updated in place remains one.
-pub(crate) fn forget(dst: &Tensor) {
-    if is_grad_enabled() {
-        *dst.history() = History::Constant;
+/// After an operation that wrote into `dst`: puts it on the tape, with `dst` as the first of its outputs, if it
+/// was recorded. If not, `dst` needs no gradient any more; but inside `no_grad` it stays what it is, so that a leaf
+/// that is updated in place remains one.
+pub(crate) fn wrote_into(
+    function: impl Differentiable + 'static,
+    recording: Option<Recording>,
+    dst: &Tensor,
+    outputs: &[Tensor],
+) {
+    if !is_grad_enabled() {
+        return;
+    }
+    let op = function.name();
+    let before = std::mem::take(&mut *dst.history());
+    if let Some(recording) = recording {
+        recording.finish(function, outputs);
+    }
+    if dst.requires_grad() || !matches!(before, History::Constant) {
+        supersede(op, dst);
     }
 }
 
 /// Whether `dst` may be written by an operation outside the tape.
 pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
-    if is_grad_enabled() && dst.requires_grad() {
+    if !is_grad_enabled() {
+        return Ok(());
+    }
+    if dst.requires_grad() {
         return Err(Error::Autograd {
             op,
             message: "the destination requires a gradient and would be overwritten; run this inside no_grad, or write into another tensor".to_string(),
         });
     }
-    Ok(())
+    check_current(op, dst, || "the destination".to_string())
 }
 
 /// Whether an operation may write into `dst`, after which `dst` is its result on the tape.
@@ -284,6 +305,8 @@ pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tens
     if leaf {
         return check_in_place(op, dst);
     }
+    check_operands(op, inputs)?;
+    check_current(op, dst, || "the destination".to_string())?;
     // Other views of the memory would not know where their values came from.
     if view || is_recorded(inputs) && !dst.covers_storage() {
         let what = if view { "the destination" } else { "an operand" };

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use smallvec::SmallVec;
 
 use super::{Device, driver::Block};
+use crate::autograd::Lineage;
 use crate::error::{Error, Result};
 use crate::record::{self, Birth};
 use crate::recycled::{Recycled, recycle};
@@ -23,6 +24,8 @@ pub(crate) struct Storage {
     watches: Mutex<Watches>,
     /// How many watches there are; spares writers the lock when nobody watches.
     watching: AtomicUsize,
+    /// What its tensors share that were never detached.
+    lineage: Lineage,
 }
 recycle!(Storage);
 
@@ -90,7 +93,12 @@ impl Storage {
             lock: RwLock::new(()),
             watches: Mutex::default(),
             watching: AtomicUsize::new(0),
+            lineage: Lineage::default(),
         })
+    }
+
+    pub(crate) fn lineage(&self) -> &Lineage {
+        &self.lineage
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -223,6 +223,7 @@ pub(crate) fn apply<O: Op>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
 
 /// Runs an operation with new results.
 pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; RESULTS]>> {
+    autograd::check_operands(op.name(), inputs)?;
     let function = OnTape(op);
     let recording = Recording::begin(&function, inputs);
     let outputs = execute(&function.0, inputs, &[])?;
@@ -239,13 +240,8 @@ pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Resu
     let function = OnTape(op);
     let recording = Recording::begin(&function, inputs);
     let mut outputs = execute(&function.0, inputs, &[Dest::Into(dst.clone(), Mode::Replace)])?;
-    match recording {
-        Some(recording) => {
-            outputs[0] = dst.clone();
-            recording.finish(function, &outputs);
-        }
-        None => autograd::forget(dst),
-    }
+    outputs[0] = dst.clone();
+    autograd::wrote_into(function, recording, dst, &outputs);
     Ok(())
 }
 
@@ -277,7 +273,7 @@ pub(crate) fn execute<O: Op>(
 
     let mut reads: SmallVec<[Tensor; OPERANDS]> = SmallVec::new();
     for (i, t) in inputs.iter().enumerate() {
-        reads.push(if op.input_needs(i).fits(t.layout()) { t.detach() } else { t.detach().copy()? });
+        reads.push(if op.input_needs(i).fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });
     }
 
     // What the kernel writes, how, and where that must still be brought.
@@ -299,7 +295,7 @@ pub(crate) fn execute<O: Op>(
                             *read = read.copy()?;
                         }
                     }
-                    writes.push((dst.detach(), *mode));
+                    writes.push((dst.untracked(), *mode));
                 } else {
                     writes.push((fresh()?, Mode::Replace));
                     staged.push((o, dst, *mode));
@@ -324,7 +320,7 @@ pub(crate) fn execute<O: Op>(
         device.launch(&launch)?;
     }
     for (o, dst, mode) in staged {
-        let dst = dst.detach();
+        let dst = dst.untracked();
         match mode {
             Mode::Replace => dst.copy_from(&writes[o].0)?,
             Mode::Accumulate => dst.add_assign(&writes[o].0)?,

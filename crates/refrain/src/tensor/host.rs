@@ -15,7 +15,7 @@ impl Tensor {
         const OP: &str = "to_vec";
         self.check_host::<T>(OP, self.numel())?;
         // First, because a tensor too large for memory is an error on the device and the end of the process here.
-        let whole = self.contiguous()?;
+        let whole = self.untracked().contiguous()?;
         let mut out = vec![T::default(); self.numel()];
         whole.read(OP, &mut out)?;
         Ok(out)
@@ -53,7 +53,7 @@ impl Tensor {
 
     fn read<T: Element>(&self, op: &'static str, out: &mut [T]) -> Result<()> {
         self.check_host::<T>(op, out.len())?;
-        let whole = self.contiguous()?;
+        let whole = self.untracked().contiguous()?;
         let offset = whole.layout().offset() * size_of::<T>();
         T::fill_from(out, |bytes| self.device().download(op, whole.storage(), offset, bytes))
     }
@@ -101,7 +101,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         const OP: &str = "to_device";
-        let whole = self.contiguous()?;
+        let whole = self.untracked().contiguous()?;
         let mut bytes = vec![0u8; self.numel() * self.dtype().size()];
         self.device().download(
             OP,

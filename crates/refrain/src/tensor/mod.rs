@@ -8,6 +8,7 @@ mod layout;
 mod shape;
 mod views;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use dtype::{DType, Element, bf16, f16};
@@ -15,7 +16,7 @@ pub(crate) use layout::{Layout, row_major};
 pub use shape::{Axes, Shape};
 pub(crate) use shape::{Dims, resolve_axis};
 
-use crate::autograd::{Differentiable, History, Recording};
+use crate::autograd::{Differentiable, History, Lineage, Recording};
 use crate::device::{Device, Operand, Storage};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
@@ -34,13 +35,25 @@ struct Inner {
     dtype: DType,
     /// Where the values came from, for the backward pass.
     history: Mutex<History>,
+    /// That of the storage if `None`.
+    lineage: Option<Recycled<Lineage>>,
+    /// The change in the lineage that the history belongs to.
+    change: AtomicU64,
 }
 recycle!(Inner);
 
 impl Tensor {
     /// A handle to elements of a storage, without history.
     pub(crate) fn from_parts(storage: Recycled<Storage>, layout: Layout, dtype: DType) -> Tensor {
-        Tensor(Recycled::new(Inner { storage, layout, dtype, history: Mutex::default() }))
+        let change = AtomicU64::new(storage.lineage().changes());
+        Tensor(Recycled::new(Inner {
+            storage,
+            layout,
+            dtype,
+            history: Mutex::default(),
+            lineage: None,
+            change,
+        }))
     }
 
     /// New memory of the given shape, of no particular value: to be written before it is read.
@@ -121,6 +134,19 @@ impl Tensor {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn lineage(&self) -> &Lineage {
+        self.0.lineage.as_deref().unwrap_or_else(|| self.0.storage.lineage())
+    }
+
+    /// The change in the lineage that the history belongs to.
+    pub(crate) fn change(&self) -> u64 {
+        self.0.change.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn belongs_to_change(&self, change: u64) {
+        self.0.change.store(change, Ordering::Release);
+    }
+
     /// Whether this handle is the only thing that refers to the memory, so that it may be reused.
     pub(crate) fn is_sole_owner(&self) -> bool {
         self.0.is_unique() && self.0.storage.is_unique()
@@ -133,7 +159,14 @@ impl Tensor {
 
     /// The same memory under another layout, with the view in the tape.
     pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
-        let out = Tensor::from_parts(self.0.storage.clone(), layout, self.0.dtype);
+        let out = Tensor(Recycled::new(Inner {
+            storage: self.0.storage.clone(),
+            layout,
+            dtype: self.0.dtype,
+            history: Mutex::default(),
+            lineage: self.0.lineage.clone(),
+            change: AtomicU64::new(self.change()),
+        }));
         if let Some(recording) = Recording::begin(&view, &[self]) {
             recording.finish(view, std::slice::from_ref(&out));
         }
@@ -144,6 +177,19 @@ impl Tensor {
     ///
     /// The memory is shared, not copied.
     pub fn detach(&self) -> Tensor {
+        Tensor(Recycled::new(Inner {
+            storage: self.0.storage.clone(),
+            layout: self.0.layout.clone(),
+            dtype: self.0.dtype,
+            history: Mutex::default(),
+            lineage: Some(Recycled::new(Lineage::default())),
+            change: AtomicU64::new(0),
+        }))
+    }
+
+    /// A handle to the same memory for work that the tape has no part in: [`Tensor::detach`] for what the engine
+    /// keeps to itself.
+    pub(crate) fn untracked(&self) -> Tensor {
         Tensor::from_parts(self.0.storage.clone(), self.0.layout.clone(), self.0.dtype)
     }
 

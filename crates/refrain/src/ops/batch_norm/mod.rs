@@ -123,7 +123,7 @@ type Parameters<'a> = [&'a Tensor; 4];
 fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tensor>) -> Result<Tensor> {
     // The backward pass takes the running statistics for constants.
     let [weight, bias, mean, var] = parameters;
-    let (running_mean, running_var) = (mean.detach(), var.detach());
+    let (running_mean, running_var) = (mean.untracked(), var.untracked());
     let inputs = [x, weight, bias, &running_mean, &running_var];
     // Only a running statistic is read where it is written.
     let apart = |dst: &Tensor, operands: &[&Tensor]| {
@@ -149,19 +149,21 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
         for running in [mean, var] {
             autograd::check_in_place(BatchNorm::NAME, running)?;
             apart(running, &inputs[..3])?;
-            dests.push(Dest::Into(running.detach(), Mode::Replace));
+            dests.push(Dest::Into(running.untracked(), Mode::Replace));
         }
     }
+    autograd::check_operands(BatchNorm::NAME, &inputs)?;
     let function = OnTape(op);
     let recording = Recording::begin(&function, &inputs);
     let mut outputs = execute(&function.0, &inputs, &dests)?;
-    if let Some(dst) = dst {
-        outputs[0] = dst.clone();
-    }
     outputs.truncate(3);
-    match recording {
-        Some(recording) => recording.finish(function, &outputs),
-        None => autograd::forget(&outputs[0]),
+    match (dst, recording) {
+        (Some(dst), recording) => {
+            outputs[0] = dst.clone();
+            autograd::wrote_into(function, recording, dst, &outputs);
+        }
+        (None, Some(recording)) => recording.finish(function, &outputs),
+        (None, None) => {}
     }
     Ok(outputs.swap_remove(0))
 }

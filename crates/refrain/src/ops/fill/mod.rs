@@ -90,7 +90,7 @@ impl Tensor {
     pub(crate) fn fill_with(&self, op: &'static str, value: f64) -> Result<()> {
         self.dtype().require_in_range(op, value)?;
         let value = if self.dtype() == DType::Bool { (value != 0.0) as u8 as f64 } else { value };
-        let dests: SmallVec<[Dest; 1]> = SmallVec::from_buf([Dest::Into(self.detach(), Mode::Replace)]);
+        let dests: SmallVec<[Dest; 1]> = SmallVec::from_buf([Dest::Into(self.untracked(), Mode::Replace)]);
         execute(&Fill { value, spec: Spec::like(self) }, &[], &dests)?;
         Ok(())
     }

@@ -93,7 +93,7 @@ pub fn adamw(options: AdamWOptions, buffers: AdamWBuffers<'_>) -> Result<()> {
     let controls = [b.step, b.learning_rate, b.gradient_scale, b.segments.ranges(), b.segments.settings()];
     let [p, g, m, v] = flat;
     let [step, rate, scale, ranges, settings] = controls;
-    let dests = flat.map(|t| Dest::Into(t.detach(), Mode::Replace));
+    let dests = flat.map(|t| Dest::Into(t.untracked(), Mode::Replace));
     execute(&AdamW { options }, &[p, g, m, v, step, rate, scale, ranges, settings], &dests)?;
     Ok(())
 }

@@ -85,7 +85,7 @@ pub fn sgd(options: SgdOptions, buffers: SgdBuffers<'_>) -> Result<()> {
     let mut dests: SmallVec<[Dest; 3]> = SmallVec::new();
     for t in &flat {
         check_in_place(Sgd::NAME, t)?;
-        dests.push(Dest::Into(t.detach(), Mode::Replace));
+        dests.push(Dest::Into(t.untracked(), Mode::Replace));
     }
     let op = Sgd { options, flat: flat.len() };
     let controls = [b.learning_rate, b.gradient_scale, b.segments.ranges(), b.segments.settings()];
