@@ -166,6 +166,32 @@ fn a_destination_is_taken_off_the_tape_with_its_values_or_refused() {
 }
 
 #[test]
+fn an_assignment_in_place_drops_no_gradient_of_its_second_operand() {
+    let _turn = turn();
+    for device in devices() {
+        let w = leaf(&[1.0, 2.0], &device);
+        let y = w.mul_scalar(3.0).unwrap();
+        let sum = Tensor::ones([2], DType::F32, &device).unwrap();
+        for (op, assign) in [
+            ("add_assign", Tensor::add_assign as fn(&Tensor, &Tensor) -> Result<()>),
+            ("sub_assign", Tensor::sub_assign),
+            ("mul_assign", Tensor::mul_assign),
+            ("div_assign", Tensor::div_assign),
+        ] {
+            for operand in [&w, &y] {
+                let e = assign(&sum, operand).unwrap_err();
+                assert!(matches!(e, Error::Autograd { op: name, .. } if name == op), "{e}");
+                let text = e.to_string();
+                assert!(["no_grad", "detach()", "_into"].iter().all(|fix| text.contains(fix)), "{text}");
+                assert_eq!(values(&sum), [1.0, 1.0]);
+                assign(&sum.copy().unwrap(), &operand.detach()).unwrap();
+                no_grad(|| assign(&sum.copy()?, operand)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
 fn a_leaf_that_is_updated_in_place_stays_a_leaf_with_its_gradient() {
     let _turn = turn();
     for device in devices() {

@@ -13,5 +13,5 @@ pub use grad_mode::{is_grad_enabled, no_grad};
 pub(crate) use backward::Gradients;
 pub(crate) use lineage::{Lineage, check_operands};
 pub(crate) use node::{
-    Differentiable, History, Recording, Saves, check_destination, check_in_place, wrote_into,
+    Differentiable, History, Recording, Saves, check_destination, check_in_place, check_untaped, wrote_into,
 };

@@ -292,6 +292,21 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
     check_current(op, dst, || "the destination".to_string())
 }
 
+/// Whether an operation outside the tape may take `operand` as its second, whose gradient would be lost.
+pub(crate) fn check_untaped(op: &'static str, operand: &Tensor) -> Result<()> {
+    if is_grad_enabled() && operand.requires_grad() {
+        return Err(Error::Autograd {
+            op,
+            message: format!(
+                "the second operand ({} {}) requires a gradient, which an assignment in place does not pass on; detach() it or run this inside no_grad if it needs none here, or use the _into form, which is on the tape",
+                operand.dtype(),
+                operand.shape()
+            ),
+        });
+    }
+    check_operands(op, &[operand])
+}
+
 /// Whether an operation may write into `dst`, after which `dst` is its result on the tape.
 pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     if !is_grad_enabled() {

@@ -380,7 +380,7 @@ impl Tensor {
     /// Adds `other` (broadcast to this shape) in place, outside the tape.
     ///
     /// # Errors
-    /// Where this tensor requires a gradient, unless inside [`crate::no_grad`]; and as for every destination:
+    /// Where this tensor or `other` requires a gradient, unless inside [`crate::no_grad`]; and as for every destination:
     /// `Error::Aliased` if `other` overlaps it otherwise than element for element.
     pub fn add_assign(&self, other: &Tensor) -> Result<()> {
         const OP: &str = "add_assign";
@@ -422,6 +422,7 @@ impl Tensor {
 
     /// `other` as a view of this tensor's shape, for an operation that changes this tensor.
     fn second_operand(&self, op: &'static str, other: &Tensor) -> Result<Tensor> {
+        crate::autograd::check_untaped(op, other)?;
         check_devices(op, &[self, other])?;
         check_dtypes(op, self, other)?;
         if self.dtype() == DType::Bool {
