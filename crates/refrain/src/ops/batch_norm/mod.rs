@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::layer_norm::{check_eps, check_parameter, statistics};
 use super::reduce::Extent;
-use super::{Dest, OnTape, Op, Spec, Specs, execute};
+use super::{Dest, OnTape, Op, Spec, Specs, execute, spans_apart};
 use crate::autograd::{self, Gradients, Recording, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
@@ -145,6 +145,12 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
         }
     });
     if op.training {
+        if !spans_apart(mean, var) && !mean.layout().is_disjoint(var.layout()) {
+            return Err(Error::Aliased {
+                op: BatchNorm::NAME,
+                message: "running mean and running variance share memory, where each would overwrite the other; give each a tensor of its own".to_string(),
+            });
+        }
         dests.extend([Dest::New, Dest::New]);
         for running in [mean, var] {
             autograd::check_in_place(BatchNorm::NAME, running)?;
@@ -182,7 +188,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, `eps` is negative or not finite; in training, if `momentum` is not
-    /// in 0 to 1, there are fewer than two values a channel, or a running statistic requires a gradient.
+    /// in 0 to 1, there are fewer than two values a channel, the running statistics share memory, or one of them requires a gradient.
     pub fn batch_norm(
         &self,
         weight: &Tensor,

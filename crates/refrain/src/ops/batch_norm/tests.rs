@@ -124,6 +124,17 @@ fn destinations_and_statistics_may_be_parts_of_larger_tensors() {
     assert!(matches!(same, Err(Error::Aliased { op: "batch_norm", .. })));
     let same = x.batch_norm(&q[0], &q[1], &q[0], &q[3], 1, true, 0.1, 1e-3);
     assert!(matches!(same, Err(Error::Aliased { op: "batch_norm", .. })));
+    // The running statistics lie apart, or side by side in one tensor.
+    let both = Tensor::ones([4, 2], DType::F64, &device).unwrap();
+    let column = |i| both.narrow(0, 0, 3).unwrap().select(1, i).unwrap();
+    let next = both.narrow(0, 1, 3).unwrap().select(1, 0).unwrap();
+    for (mean, var) in [(&q[2], &q[2]), (&column(0), &next)] {
+        let e = x.batch_norm(&q[0], &q[1], mean, var, 1, true, 0.1, 1e-3).unwrap_err();
+        assert!(matches!(e, Error::Aliased { op: "batch_norm", .. }), "{e}");
+        assert!(e.to_string().contains("a tensor of its own"), "{e}");
+        x.batch_norm(&q[0], &q[1], mean, var, 1, false, 0.1, 1e-3).unwrap();
+    }
+    x.batch_norm(&q[0], &q[1], &column(0), &column(1), 1, true, 0.1, 1e-3).unwrap();
 }
 
 #[test]
