@@ -106,7 +106,7 @@ fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture
         assert_eq!(device.capture_status(), CaptureStatus::Active);
         at_once(|| {
             let before = device.stats();
-            assert_refused(Tensor::zeros([8], DType::F32, &device), "full");
+            assert_refused(Tensor::zeros([8], DType::F32, &device), "zeros");
             assert_refused(x.exp(), "exp");
             assert_refused(Tensor::from_slice(&[1.0f32], [1], &device), "from_slice");
             assert_refused(x.write_from(&[0.0f32; 4]), "write_from");

@@ -176,7 +176,7 @@ fn flags(t: &Tensor) -> Tensor {
 
 const METHODS: &[Method] = methods! {
     "full": |g, a, b, c| Tensor::full(&g.shape[..], g.x, g.dtype, a.device());
-    "full": |g, a, b, c| Tensor::zeros(&g.shape[..], g.dtype, a.device());
+    "zeros": |g, a, b, c| Tensor::zeros(&g.shape[..], g.dtype, a.device());
     "arange": |g, a, b, c| Tensor::arange(g.x, g.y, if g.flag || (g.y.abs() < 0.01 && g.y != 0.0) { 1.0 } else { g.y }, g.dtype, a.device());
     "from_slice": |g, a, b, c| Tensor::from_slice(&[1.0f32; 12][..g.n.min(12)], &g.shape[..], a.device());
     "size": |g, a, b, c| a.size(g.axis);
@@ -434,7 +434,7 @@ fn errors_say_what_where_and_what_to_do() {
     says(x.to_vec::<f64>().unwrap_err(), &["to_vec", "f32", "f64"]);
     says(x.to_scalar::<f32>().unwrap_err(), &["to_scalar", "6 elements", "to_vec"]);
     says(x.backward().unwrap_err(), &["backward", "sum"]);
-    says(Tensor::zeros([1 << 40, 1 << 40], DType::F32, device).unwrap_err(), &["full", "smaller"]);
+    says(Tensor::zeros([1 << 40, 1 << 40], DType::F32, device).unwrap_err(), &["zeros", "smaller"]);
     says(
         Tensor::zeros([1 << 60], DType::U8, device).unwrap_err(),
         &["out of memory", "cpu", "1152921504606846976"],

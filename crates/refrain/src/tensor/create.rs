@@ -38,18 +38,22 @@ impl Tensor {
 
     /// All zeros (`false` for bool).
     pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::full(shape, 0.0, dtype, device)
+        Tensor::filled("zeros", shape.into(), 0.0, dtype, device)
     }
 
     /// All ones (`true` for bool).
     pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::full(shape, 1.0, dtype, device)
+        Tensor::filled("ones", shape.into(), 1.0, dtype, device)
     }
 
     /// One value everywhere, rounded to the dtype.
     pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
-        let out = Tensor::empty("full", &shape.into(), dtype, device)?;
-        out.fill_with("full", value)?;
+        Tensor::filled("full", shape.into(), value, dtype, device)
+    }
+
+    fn filled(op: &'static str, shape: Shape, value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+        let out = Tensor::empty(op, &shape, dtype, device)?;
+        out.fill_with(op, value)?;
         Ok(out)
     }
 
