@@ -30,11 +30,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// More threads than any machine has cores only take memory.
+const MOST_THREADS: u16 = 1024;
+
 /// The kernels take as many threads as rayon's global pool has.
 fn set_threads(threads: Option<u16>) -> Result<()> {
     let Some(threads) = threads else {
         return Ok(());
     };
+    if threads > MOST_THREADS {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        return Err(Error::usage(
+            format!("--threads {threads} is more than {MOST_THREADS}, the most that are of use"),
+            format!("--threads {cores} uses every core of this machine"),
+        ));
+    }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
     pool.build_global()
         .map_err(|error| Error::usage(format!("cannot start {threads} threads: {error}"), "ask for fewer"))

@@ -95,6 +95,7 @@ fn arguments_that_are_none() {
         (&["train", "--norm", "group"], &["group", "batch"]),
         (&["train", "--device", "gpu"], &["gpu", "cpu"]),
         (&["train", "--threads", "0"], &["--threads"]),
+        (&["train", "--threads", "1025"], &["--threads 1025", "1024", "every core"]),
         (&["train", "--preset", "etth1"], &["--data", "ETTh1.csv"]),
         (&["train", "--config", "none.toml"], &["none.toml"]),
         (&["bench", "patchtst", "--samples", "0", "--channels", "1", "--epochs", "1"], &["1 or more"]),
