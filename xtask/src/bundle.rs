@@ -48,10 +48,10 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     let script = out.join("run-tests");
     fs::write(&script, RUN_TESTS.replace("# TESTS\n", &lines))?;
     executable(&script)?;
-    let archive = out.with_extension("tar.gz");
+    let archive = out.with_extension("tar.xz");
     let parent = out.parent().context("a folder for the archive")?;
     let name = out.file_name().context("a name for the archive")?;
-    run(Command::new("tar").arg("-C").arg(parent).arg("-czf").arg(&archive).arg(name))?;
+    run(Command::new("tar").arg("-C").arg(parent).arg("-cJf").arg(&archive).arg(name))?;
     println!("{} ({} MiB)", out.display(), size(&out)? >> 20);
     println!("{} ({} MiB)", archive.display(), fs::metadata(&archive)?.len() >> 20);
     Ok(())

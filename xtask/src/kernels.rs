@@ -17,8 +17,9 @@ struct Outcome {
     spilled: usize,
 }
 
-/// Compiles every text for `all`, and for `sample` one text of each kernel.
-pub fn compile(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<()> {
+/// Compiles every text for `all`, and for `sample` one text of each kernel; a failure, or more than `spill` bytes of
+/// spilled registers, is an error.
+pub fn compile(folder: &Path, all: &[String], sample: &[String], spill: usize) -> anyhow::Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "cu"));
@@ -45,14 +46,14 @@ pub fn compile(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Resu
     for outcome in &outcomes {
         if let Some(failure) = &outcome.failure {
             eprintln!("{} for {}:\n{failure}", outcome.name, outcome.architecture);
-        } else if outcome.spilled > 0 {
+        } else if outcome.spilled > spill {
             eprintln!("{} for {}: {} bytes spilled", outcome.name, outcome.architecture, outcome.spilled);
         }
     }
     let failed = outcomes.iter().filter(|o| o.failure.is_some()).count();
-    let spilling = outcomes.iter().filter(|o| o.spilled > 0).count();
+    let spilling = outcomes.iter().filter(|o| o.spilled > spill).count();
     println!(
-        "{} texts of {} kernels: {} compilations, {failed} failed, {spilling} with spills",
+        "{} texts of {} kernels: {} compilations, {failed} failed, {spilling} spill more than {spill} bytes",
         files.len(),
         first.len(),
         outcomes.len()

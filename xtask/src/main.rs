@@ -33,13 +33,18 @@ enum Task {
         /// Architectures for one specialisation of each
         #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_80,sm_100,sm_120,sm_121")]
         sample_arch: Vec<String>,
+        /// Bytes of spilled registers that are let pass: calls of subroutines, as for divisions of f64, spill a few
+        #[arg(long, value_name = "BYTES", default_value_t = 64)]
+        spill: usize,
     },
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Bundle { out } => bundle::make(&out),
-        Task::Kernels { folder, arch, sample_arch } => kernels::compile(&folder, &arch, &sample_arch),
+        Task::Kernels { folder, arch, sample_arch, spill } => {
+            kernels::compile(&folder, &arch, &sample_arch, spill)
+        }
     }
 }
 

@@ -282,15 +282,17 @@ impl Driver for Cuda {
     fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
         let _entered = self.outside_capture(op, "which copies from the host")?;
         let address = (to.address + offset) as u64;
-        // SAFETY: the door checked the range; the storage's lock is held.
-        let done = unsafe { self.shared.staging.upload(from, address, self.stream) };
-        checked(self.context(), op, done)?;
+        let upload = || {
+            // SAFETY: the door checked the range; the storage's lock is held.
+            let done = unsafe { self.shared.staging.upload(from, address, self.stream) };
+            checked(self.context(), op, done)
+        };
         match &self.shared.guard {
-            Some(guard) => {
-                self.wait(op)?;
-                guard.wrote(to.address as u64).map_err(|e| self.context().error(op, e))
-            }
-            None => Ok(()),
+            Some(guard) => guard.write(self.context(), op, to.address as u64, || {
+                upload()?;
+                self.wait(op)
+            }),
+            None => upload(),
         }
     }
 

@@ -57,10 +57,19 @@ impl Guard {
         }
     }
 
-    /// The host has written to a buffer.
-    pub(super) fn wrote(&self, address: u64) -> std::result::Result<(), DriverError> {
-        if let Some(buffer) = self.buffers().get_mut(&address) {
-            buffer.sum = hash(&contents(address, buffer.bytes)?);
+    /// Runs a write by the host to its end; `address` is where its buffer begins.
+    pub(super) fn write(
+        &self,
+        context: &Context,
+        op: &'static str,
+        address: u64,
+        run: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // Held throughout: a launch of another thread would be blamed for this write.
+        let mut buffers = self.buffers();
+        run()?;
+        if let Some(buffer) = buffers.get_mut(&address) {
+            buffer.sum = hash(&contents(address, buffer.bytes).map_err(|e| context.error(op, e))?);
         }
         Ok(())
     }
