@@ -117,7 +117,7 @@ fn table() -> String {
     let mut text = String::from(
         "# Operations by dtype and device\n\n\
          Where an operation runs, forward and backward; an empty cell is `Error::Unsupported`, because the\n\
-         operation has no meaning for the dtype. Index operands are i64. Made by `REFRAIN_UPDATE=1 cargo test -p \
+         operation has no meaning for the dtype. Index operands are i64 or i32. Made by `REFRAIN_UPDATE=1 cargo test -p \
          refrain --test support`.\n\n| operation |",
     );
     DType::ALL.iter().for_each(|d| text += &format!(" {d} |"));

@@ -1,7 +1,8 @@
 // Elements added to picked places: y, along an axis, is the sum of the sources whose index names the place, in the
 // order of the index, on top of `base` (where BASE; it may be y itself). Out of range is reported and nobody's.
 // Each place looks through the entries that can name it (add), or the entries are sorted by the place that they
-// name (begin, keys, the sort, add_runs). Constants: ELEMENT; INDEX; BASE; RANK, the number of axes.
+// name (begin, keys, the sort, add_runs). Constants: ELEMENT; INDEX; ID, the dtype of the index; BASE; RANK, the
+// number of axes.
 
 #define WARP 32
 // From so many entries on, the whole warp sums a place.
@@ -36,7 +37,7 @@ DEVICE bool check(const Places& p, i64 i) {
 KERNEL add(const __grid_constant__ Places p) {
     const ELEMENT* base = reinterpret_cast<const ELEMENT*>(p.base);
     const ELEMENT* source = reinterpret_cast<const ELEMENT*>(p.source);
-    const i64* index = reinterpret_cast<const i64*>(p.index);
+    const ID* index = reinterpret_cast<const ID*>(p.index);
     ELEMENT* y = reinterpret_cast<ELEMENT*>(p.y);
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)p.n; at += step) {
@@ -83,7 +84,7 @@ KERNEL begin(const ELEMENT* base, ELEMENT* y, i64 n) {
 
 // Keys of the sort: places in y, and behind them what is out of range.
 KERNEL keys(const __grid_constant__ Places p, u32* keys) {
-    const i64* index = reinterpret_cast<const i64*>(p.index);
+    const ID* index = reinterpret_cast<const ID*>(p.index);
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)p.entries; at += step) {
         i64 i = index[at];

@@ -86,7 +86,7 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     words.extend([n as u64, from[axis] as u64, row_major(from)[axis] as u64, units::missing(dtype)]);
     words.extend(args.faults(Bounds::Axis));
     walk.words(&mut words, false);
-    let spec = Spec::new(&GATHER, "gather").int("RANK", walk.rank() as i64);
+    let spec = Spec::new(&GATHER, "gather").dtype("ID", args.read_dtype(1)).int("RANK", walk.rank() as i64);
     let spec = units::constants(spec, dtype.size(), n.max(from.numel()));
     args.kernel(spec, units::grid(args, n), &Params::new().words(&words))
 }
@@ -142,8 +142,10 @@ fn add(axis: usize, base: Option<u64>, source: u64, args: &mut CudaArgs<'_>) -> 
     ]);
     words.extend(args.faults(Bounds::Axis));
     walk.words(&mut words, true);
+    let ids = args.read_dtype(1);
     let spec = |entry, base: Option<u64>, rank: usize| {
         Spec::new(&ADD, entry)
+            .dtype("ID", ids)
             .dtype("ELEMENT", dtype)
             .word("INDEX", units::index_type(n.max(entries)))
             .flag("BASE", base.is_some())

@@ -4,16 +4,15 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
-use crate::ops::positions::{check_range, unravel};
+use crate::ops::positions::{Position, check_range, unravel};
 use crate::tensor::{DType, Dims, Shape, row_major};
 
-fn check(args: &HostArgs<'_>, index: &[i64], axis: usize, of: &Shape) -> Result<()> {
+fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
     let size = of[axis];
     check_range(args.op(), index, args.read_shape(1), size, || format!("axis {axis} of size {size}"))
 }
 
-pub(super) fn gather(axis: usize, args: &HostArgs<'_>) -> Result<()> {
-    let index = args.read::<i64>(1)?;
+pub(super) fn gather<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let (from, to) = (args.read_shape(0), args.write_shape(0));
     check(args, index, axis, from)?;
     let strides = row_major(from);
@@ -26,9 +25,9 @@ pub(super) fn gather(axis: usize, args: &HostArgs<'_>) -> Result<()> {
                 (at.iter().zip(&strides).enumerate()).map(|(d, (i, s))| if d == axis { 0 } else { i * s }).sum();
             let index = &index[i * to[last]..][..row.len()];
             if axis == last {
-                row.iter_mut().zip(index).for_each(|(y, &i)| *y = x[start + i as usize]);
+                row.iter_mut().zip(index).for_each(|(y, &i)| *y = x[start + i.place()]);
             } else {
-                let pick = |(j, (y, &i)): (usize, (&mut T, &i64))| *y = x[start + i as usize * strides[axis] + j];
+                let pick = |(j, (y, &i)): (usize, (&mut T, &I))| *y = x[start + i.place() * strides[axis] + j];
                 row.iter_mut().zip(index).enumerate().for_each(pick);
             }
         });
@@ -36,8 +35,7 @@ pub(super) fn gather(axis: usize, args: &HostArgs<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn gather_backward(axis: usize, args: &HostArgs<'_>) -> Result<()> {
-    let index = args.read::<i64>(1)?;
+pub(super) fn gather_backward<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
     let plan = Plan::new(axis, to, args.read_shape(1));
@@ -46,31 +44,34 @@ pub(super) fn gather_backward(axis: usize, args: &HostArgs<'_>) -> Result<()> {
         if !args.accumulate(0) {
             y.fill(T::from_number(<R as Number>::ZERO));
         }
-        plan.add::<T, R>(index, args.read::<T>(0)?, y);
+        plan.add::<T, R, I>(index, args.read::<T>(0)?, y);
         Ok(())
     })
 }
 
-pub(super) fn scatter_add(axis: usize, args: &HostArgs<'_>) -> Result<()> {
-    let index = args.read::<i64>(1)?;
+pub(super) fn scatter_add<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
     let plan = Plan::new(axis, to, args.read_shape(1));
     match args.write_dtype(0) {
-        DType::F64 => add_to_copy::<f64, f64>(args, &plan, index),
-        DType::F32 => add_to_copy::<f32, f32>(args, &plan, index),
-        DType::F16 => add_to_copy::<half::f16, f32>(args, &plan, index),
-        DType::BF16 => add_to_copy::<half::bf16, f32>(args, &plan, index),
-        other => with_stored!(other, T => add_to_copy::<T, i64>(args, &plan, index)),
+        DType::F64 => add_to_copy::<f64, f64, I>(args, &plan, index),
+        DType::F32 => add_to_copy::<f32, f32, I>(args, &plan, index),
+        DType::F16 => add_to_copy::<half::f16, f32, I>(args, &plan, index),
+        DType::BF16 => add_to_copy::<half::bf16, f32, I>(args, &plan, index),
+        other => with_stored!(other, T => add_to_copy::<T, i64, I>(args, &plan, index)),
     }
 }
 
-fn add_to_copy<T: Stored, N: Number>(args: &HostArgs<'_>, plan: &Plan, index: &[i64]) -> Result<()> {
+fn add_to_copy<T: Stored, N: Number, I: Position>(
+    args: &HostArgs<'_>,
+    plan: &Plan,
+    index: &[I],
+) -> Result<()> {
     let y = args.write::<T>(0)?;
     if args.in_place(0).is_none() {
         y.copy_from_slice(args.read::<T>(0)?);
     }
-    plan.add::<T, N>(index, args.read::<T>(2)?, y);
+    plan.add::<T, N, I>(index, args.read::<T>(2)?, y);
     Ok(())
 }
 
@@ -104,7 +105,7 @@ impl Plan {
     }
 
     /// `y[place] += source`, in the order of the index.
-    fn add<T: Stored, N: Number>(&self, index: &[i64], source: &[T], y: &mut [T]) {
+    fn add<T: Stored, N: Number, I: Position>(&self, index: &[I], source: &[T], y: &mut [T]) {
         let size = self.rows * self.inner.len();
         if size == 0 {
             return;
@@ -128,11 +129,11 @@ impl Plan {
         });
     }
 
-    fn add_block<T: Stored, N: Number>(&self, index: &[i64], source: &[T], y: &mut [N]) {
+    fn add_block<T: Stored, N: Number, I: Position>(&self, index: &[I], source: &[T], y: &mut [N]) {
         let width = self.inner.len();
         for (index, source) in index.chunks_exact(width).zip(source.chunks_exact(width)) {
             for ((&i, s), inner) in index.iter().zip(source).zip(&*self.inner) {
-                let y = &mut y[i as usize * self.stride + inner];
+                let y = &mut y[i.place() * self.stride + inner];
                 *y = y.plus(s.to());
             }
         }

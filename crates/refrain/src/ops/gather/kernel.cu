@@ -1,4 +1,5 @@
-// Elements picked along an axis. Constants: UNIT; INDEX; RANK, the number of axes.
+// Elements picked along an axis. Constants: UNIT; INDEX; ID, the dtype of the index; RANK, the number of
+// axes.
 
 struct Gather {
     u64 x, index, y;
@@ -13,7 +14,7 @@ struct Gather {
 
 KERNEL gather(const __grid_constant__ Gather g) {
     const UNIT* x = reinterpret_cast<const UNIT*>(g.x);
-    const i64* index = reinterpret_cast<const i64*>(g.index);
+    const ID* index = reinterpret_cast<const ID*>(g.index);
     UNIT* y = reinterpret_cast<UNIT*>(g.y);
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)g.n; at += step) {

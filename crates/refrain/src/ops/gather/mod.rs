@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::positions::require_positions;
+use super::positions::{require_positions, with_positions};
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
@@ -81,7 +81,7 @@ impl Op for Gather {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::gather(self.axis, args)
+        with_positions!(args, 1, index => host::gather(self.axis, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -110,7 +110,7 @@ impl Op for GatherBackward {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::gather_backward(self.axis, args)
+        with_positions!(args, 1, index => host::gather_backward(self.axis, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -140,7 +140,7 @@ impl Op for ScatterAdd {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::scatter_add(self.axis, args)
+        with_positions!(args, 1, index => host::scatter_add(self.axis, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -171,7 +171,7 @@ impl Op for ScatterAdd {
 
 impl Tensor {
     /// Elements picked along an axis: for a matrix and axis 0, `out[i, j] = x[index[i, j], j]`; for axis
-    /// 1, `out[i, j] = x[i, index[i, j]]`. For every dtype; the index is i64, and its shape that of the
+    /// 1, `out[i, j] = x[i, index[i, j]]`. For every dtype; the index is i64 or i32, and its shape that of the
     /// result. It has as many axes as this tensor, and none is longer but `axis`. Negative axes count
     /// from the last.
     ///
@@ -203,7 +203,7 @@ impl Tensor {
     }
 
     /// This tensor with the elements of `source` added to picked places: for a matrix and axis 0,
-    /// `out[index[i, j], j] += source[i, j]`. For floats and integers. `index` (i64) and `source` have as
+    /// `out[index[i, j], j] += source[i, j]`. For floats and integers. `index` (i64 or i32) and `source` have as
     /// many axes as this tensor. No axis of the index is longer than that of the source, nor, but for
     /// `axis`, than that of this tensor; what of the source the index does not cover is left out and
     /// has a gradient of zero. Negative axes count from the last.

@@ -1,6 +1,7 @@
 // Slices added to picked places: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that are i, in
 // their order, on top of y where ADD. Out of range is reported and nobody's. A block takes one i and some columns,
-// those of all o one after the other. Constants: ELEMENT; ADD; SORTED, whether the entries come in order, else each
+// those of all o one after the other. Constants: ID, the dtype of the index;
+// ELEMENT; ADD; SORTED, whether the entries come in order, else each
 // block looks through the index, which then has MOST entries at most.
 
 #define THREADS 256
@@ -17,7 +18,7 @@ typedef unsigned short entry;
 #endif
 
 // Keys of the sort: places, and behind them what is out of range.
-KERNEL keys(const i64* index, u32* keys, i64 count, i64 size, Faults faults) {
+KERNEL keys(const ID* index, u32* keys, i64 count, i64 size, Faults faults) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
         const bool fits = (u64)index[i] < (u64)size;
         if (!fits) faults.report(index[i], size);
@@ -41,7 +42,7 @@ DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
 }
 
 // The entries of an index that are i, in order, into `list`; returns their number. The first block checks all.
-DEVICE u32 find(const i64* index, u32 count, i64 i, i64 size, Faults faults, entry* list) {
+DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, Faults faults, entry* list) {
     __shared__ u32 found[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 part = (count + THREADS - 1) / THREADS * 32, first = warp * part;
@@ -87,7 +88,7 @@ DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum)
     return sum;
 }
 
-KERNEL add(const ELEMENT* x, const i64* index, const u32* sorted_keys, const u32* sorted_entries, ELEMENT* y, i64 outer,
+KERNEL add(const ELEMENT* x, const ID* index, const u32* sorted_keys, const u32* sorted_entries, ELEMENT* y, i64 outer,
            i64 size, i64 count, i64 width, Faults faults) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const i64 i = blockIdx.x, columns = outer * width;

@@ -42,7 +42,7 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .size(width / unit)
         .i64(units::missing(dtype) as i64)
         .words(&args.faults(Bounds::Axis));
-    let spec = units::constants(Spec::new(&SELECT, "select"), unit, all);
+    let spec = units::constants(Spec::new(&SELECT, "select").dtype("ID", args.read_dtype(1)), unit, all);
     args.kernel(spec, units::grid(args, all), &params)
 }
 
@@ -67,8 +67,13 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let (size, count) = (to[axis], args.read_shape(1).numel());
     let outer: usize = to[..axis].iter().product();
     let width: usize = to[axis + 1..].iter().product();
+    let ids = args.read_dtype(1);
     let spec = |entry, dtype, accumulate, sorted| {
-        Spec::new(&ADD, entry).dtype("ELEMENT", dtype).flag("ADD", accumulate).flag("SORTED", sorted)
+        Spec::new(&ADD, entry)
+            .dtype("ID", ids)
+            .dtype("ELEMENT", dtype)
+            .flag("ADD", accumulate)
+            .flag("SORTED", sorted)
     };
     let sort = sort(size, count)?;
     let add = spec("add", args.write_dtype(0), args.accumulate(0), sort.is_some());

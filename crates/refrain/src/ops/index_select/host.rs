@@ -4,19 +4,18 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
-use crate::ops::positions::check_range;
+use crate::ops::positions::{Position, check_range};
 use crate::tensor::Shape;
 
 /// Columns that are summed together, in registers or the first-level cache.
 const COLUMNS: usize = 64;
 
-fn check(args: &HostArgs<'_>, index: &[i64], axis: usize, of: &Shape) -> Result<()> {
+fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
     let size = of[axis];
     check_range(args.op(), index, args.read_shape(1), size, || format!("axis {axis} of size {size}"))
 }
 
-pub(super) fn select(axis: usize, args: &HostArgs<'_>) -> Result<()> {
-    let index = args.read::<i64>(1)?;
+pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let from = args.read_shape(0);
     check(args, index, axis, from)?;
     let size = from[axis];
@@ -24,7 +23,7 @@ pub(super) fn select(axis: usize, args: &HostArgs<'_>) -> Result<()> {
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
         parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
-            let from = i / index.len() * size + index[i % index.len()] as usize;
+            let from = i / index.len() * size + index[i % index.len()].place();
             row.copy_from_slice(&x[from * inner..][..inner]);
         });
     });
@@ -39,15 +38,15 @@ struct Sorted {
 }
 
 impl Sorted {
-    fn new(index: &[i64], size: usize) -> Sorted {
+    fn new<I: Position>(index: &[I], size: usize) -> Sorted {
         let mut ends = Scratch::filled(size + 1, 0usize);
-        index.iter().for_each(|&i| ends[i as usize + 1] += 1);
+        index.iter().for_each(|&i| ends[i.place() + 1] += 1);
         (0..size).for_each(|i| ends[i + 1] += ends[i]);
         // Each entry moves the beginning of its slice's places, which thereby become the ends.
         let mut entries = Scratch::filled(index.len(), 0usize);
         for (entry, &i) in index.iter().enumerate() {
-            entries[ends[i as usize]] = entry;
-            ends[i as usize] += 1;
+            entries[ends[i.place()]] = entry;
+            ends[i.place()] += 1;
         }
         Sorted { ends, entries }
     }
@@ -57,8 +56,7 @@ impl Sorted {
     }
 }
 
-pub(super) fn add(axis: usize, args: &HostArgs<'_>) -> Result<()> {
-    let index = args.read::<i64>(1)?;
+pub(super) fn add<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
     let (size, count) = (to[axis], index.len());

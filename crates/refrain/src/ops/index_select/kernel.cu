@@ -1,6 +1,7 @@
-// Slices picked along an axis: y[o, i, :] = x[o, index[i], :], of x of outer * size rows. Constants: UNIT, INDEX.
+// Slices picked along an axis: y[o, i, :] = x[o, index[i], :], of x of outer * size rows. Constants: UNIT, INDEX;
+// ID, the dtype of the index.
 
-KERNEL select(const UNIT* x, const i64* index, UNIT* y, i64 outer, i64 size_, i64 count_, i64 width_, i64 missing,
+KERNEL select(const UNIT* x, const ID* index, UNIT* y, i64 outer, i64 size_, i64 count_, i64 width_, i64 missing,
               Faults faults) {
     const INDEX count = (INDEX)count_, width = (INDEX)width_, n = (INDEX)outer * count * width;
     const INDEX step = (INDEX)gridDim.x * blockDim.x;

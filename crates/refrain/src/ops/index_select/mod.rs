@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::positions::require_positions;
+use super::positions::{require_positions, with_positions};
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
@@ -45,7 +45,7 @@ impl Op for IndexSelect {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::select(self.axis, args)
+        with_positions!(args, 1, index => host::select(self.axis, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -77,7 +77,7 @@ impl Op for IndexAdd {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::add(self.axis, args)
+        with_positions!(args, 1, index => host::add(self.axis, index, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -117,14 +117,14 @@ fn embedding(weight: &Tensor) -> Result<IndexSelect> {
 }
 
 impl Tensor {
-    /// Slices picked along an axis: of i64 `index` `[N]` the tensor whose slice `n` along `axis` is slice
+    /// Slices picked along an axis: of an `index` `[N]` (i64 or i32) the tensor whose slice `n` along `axis` is slice
     /// `index[n]` of this one. For every dtype. Negative axes count from the last.
     ///
     /// The gradient adds slices that were picked several times in an order that is always the same (on the
     /// CPU that of the index); f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If the index is not i64 or has other than one dimension, or an index is not in `0..size` of the axis:
+    /// If the index is not i64 or i32, or has other than one dimension, or an index is not in `0..size` of the axis:
     /// on the CPU the error names the first, and nothing is written; on a GPU the error comes when the host
     /// next waits for the device ([`Device::synchronize`](crate::Device::synchronize)), and such an index
     /// gives NaN (0 in other dtypes than floats) and gets no gradient.
@@ -146,14 +146,14 @@ impl Tensor {
         apply_into(index_select(self, axis, index)?, &[self, index], dst)
     }
 
-    /// Rows of this table `[entries, features]`: of i64 ids of shape `[..]` the tensor `[.., features]`.
+    /// Rows of this table `[entries, features]`: of ids (i64 or i32) of shape `[..]` the tensor `[.., features]`.
     /// For every dtype.
     ///
     /// The gradient adds rows that were picked several times in an order that is always the same (on the
     /// CPU that of the ids); f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If the table has other than two dimensions or the ids are not i64, or an id is not in `0..entries`: on
+    /// If the table has other than two dimensions or the ids are not i64 or i32, or an id is not in `0..entries`: on
     /// the CPU the error names the first, and nothing is written; on a GPU the error comes when the host next
     /// waits for the device ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives NaN
     /// (0 in other dtypes than floats) and gets no gradient.

@@ -11,10 +11,10 @@ use crate::device::cpu::simd::simd;
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::layer_norm::statistics;
-use crate::ops::positions::check_range;
+use crate::ops::positions::{Position, check_range, require_positions, with_positions};
 use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::Tensor;
 
 /// Operands: logits and ids. Results: the loss, and the logarithm of the sum of exponentials of each row.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +28,7 @@ impl Op for CrossEntropy {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let (logits, ids) = (x[0], x[1]);
         logits.require_float(Self::NAME)?;
-        if ids.dtype() != DType::I64 {
-            return Err(Error::DTypeMismatch { op: Self::NAME, lhs: ids.dtype(), rhs: DType::I64 });
-        }
+        require_positions(Self::NAME, ids)?;
         if !(0.0..=1.0).contains(&self.smoothing) {
             let message = format!("label smoothing is {}; use a number from 0 to 1", self.smoothing);
             return Err(Error::invalid(Self::NAME, message));
@@ -51,7 +49,9 @@ impl Op for CrossEntropy {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(self.smoothing, args))
+        with_positions!(args, 1, ids => {
+            with_float!(args, args.read_dtype(0), T, R => forward::<T, R, _>(self.smoothing, ids, args))
+        })
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -84,7 +84,9 @@ impl Op for CrossEntropyBackward {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(self.0.smoothing, args))
+        with_positions!(args, 1, ids => {
+            with_float!(args, args.read_dtype(0), T, R => backward::<T, R, _>(self.0.smoothing, ids, args))
+        })
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -96,17 +98,15 @@ impl Op for CrossEntropyBackward {
     }
 }
 
-/// The class ids, each one of `classes`.
-fn class_ids<'a>(args: &HostArgs<'a>, classes: usize) -> Result<&'a [i64]> {
-    let ids = args.read::<i64>(1)?;
-    check_range(args.op(), ids, args.read_shape(1), classes, || format!("{classes} classes"))?;
-    Ok(ids)
+/// Each of the class ids is one of `classes`.
+fn check_ids<I: Position>(args: &HostArgs<'_>, ids: &[I], classes: usize) -> Result<()> {
+    check_range(args.op(), ids, args.read_shape(1), classes, || format!("{classes} classes"))
 }
 
-fn forward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()> {
+fn forward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
     let x = args.read::<T>(0)?;
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
-    let ids = class_ids(args, classes)?;
+    check_ids(args, ids, classes)?;
     let (y, sums) = (args.write::<T>(0)?, args.write::<R>(1)?);
     let share = R::c(1.0 / classes as f64);
     let (picked, level) = (R::c(1.0 - smoothing), R::c(smoothing));
@@ -123,7 +123,7 @@ fn forward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()
                         let shift = max(x);
                         let log = sum([x], |[x]| (x - shift).exp()).ln();
                         *to = shift + log;
-                        let mut loss = picked * (log + (shift - x[id as usize]));
+                        let mut loss = picked * (log + (shift - x[id.place()]));
                         if smoothing > 0.0 {
                             loss += level * (log + share * sum([x], |[x]| shift - x));
                         }
@@ -138,10 +138,10 @@ fn forward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()
     Ok(())
 }
 
-fn backward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<()> {
+fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
     let x = args.read::<T>(0)?;
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
-    let ids = class_ids(args, classes)?;
+    check_ids(args, ids, classes)?;
     let sums = args.read::<R>(2)?;
     let dy: R = args.read::<T>(3)?.first().map_or(R::ZERO, |d| d.to());
     let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
@@ -164,7 +164,7 @@ fn backward<T: Stored, R: Real>(smoothing: f64, args: &HostArgs<'_>) -> Result<(
                     let rows = dx.chunks_exact_mut(classes).zip(x.chunks_exact(classes));
                     for ((dx, x), (&sum, &id)) in rows.zip(sums.iter().zip(ids)) {
                         map(d, [load(x, x_buf)], false, |[x]| (x - sum).exp() * scale - level);
-                        d[id as usize] = d[id as usize] - picked;
+                        d[id.place()] = d[id.place()] - picked;
                         map(dx, [d], accumulate, |[d]| d);
                     }
                 },
@@ -178,7 +178,7 @@ impl Tensor {
     /// The cross entropy of these logits with class ids: the mean of `-log_softmax(logits)[id]` over all
     /// rows.
     ///
-    /// For floats: logits are `[..., classes]`, ids are i64 `[...]`. The result is a scalar, NaN if there
+    /// For floats: logits are `[..., classes]`, ids are i64 or i32 `[...]`. The result is a scalar, NaN if there
     /// are no rows.
     ///
     /// # Errors

@@ -137,7 +137,7 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
         let faults = args.faults(Bounds::Classes);
         let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY };
         let spec = Spec::new(source, "cross_entropy").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
-        let spec = spec.flag("GRADIENT", false);
+        let spec = spec.dtype("ID", args.read_dtype(1)).flag("GRADIENT", false);
         let x = args.read(0);
         let params = Params::new().pointer(x).pointer(args.read(1)).pointer(args.write(1));
         let params = params.pointer(args.workspace()).f64(smoothing).size(rows);
@@ -165,6 +165,7 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
     let spec = Spec::new(&ENTROPY, "cross_entropy_backward")
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
+        .dtype("ID", args.read_dtype(1))
         .flag("GRADIENT", true)
         .word("INDEX", index(n))
         .flag("ADD", args.accumulate(0));

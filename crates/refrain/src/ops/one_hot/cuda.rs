@@ -14,6 +14,7 @@ pub(super) fn one_hot(classes: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let wide = units::largest([args.write(0)]).max(dtype.size()) / dtype.size();
     let spec = Spec::new(&SOURCE, "one_hot")
+        .dtype("ID", args.read_dtype(0))
         .dtype("OUT", dtype)
         .word("INDEX", units::index_type(n))
         .int("WIDE", wide as i64);

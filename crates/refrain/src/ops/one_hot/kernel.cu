@@ -1,7 +1,7 @@
-// Class ids as vectors with a single 1, or none where an id is out of range, which is reported. Constants: OUT;
-// INDEX; WIDE, elements that a thread writes at once.
+// Class ids as vectors with a single 1, or none where an id is out of range, which is reported. Constants: ID, the
+// dtype of the ids; OUT; INDEX; WIDE, elements that a thread writes at once.
 
-KERNEL one_hot(const i64* ids, OUT* y, i64 n_, i64 classes_, Faults faults) {
+KERNEL one_hot(const ID* ids, OUT* y, i64 n_, i64 classes_, Faults faults) {
     const INDEX n = (INDEX)n_, classes = (INDEX)classes_, step = ((INDEX)gridDim.x * blockDim.x) * WIDE;
     const OUT zero = from<OUT>((i64)0), one = from<OUT>((i64)1);
     for (INDEX at = ((INDEX)blockIdx.x * blockDim.x + threadIdx.x) * WIDE; at < n; at += step) {

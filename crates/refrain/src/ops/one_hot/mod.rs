@@ -4,7 +4,7 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-use super::positions::{check_range, require_positions};
+use super::positions::{Position, check_range, require_positions, with_positions};
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::parallel;
@@ -30,18 +30,7 @@ impl Op for OneHot {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        let ids = args.read::<i64>(0)?;
-        check_range(args.op(), ids, args.read_shape(0), self.classes, || {
-            format!("{} classes", self.classes)
-        })?;
-        with_stored!(self.dtype, T => {
-            let (zero, one) = (T::from_number(<i64 as Number>::ZERO), T::from_number(<i64 as Number>::ONE));
-            parallel::pieces(args.write::<T>(0)?, self.classes, |i, row| {
-                row.fill(zero);
-                row[ids[i] as usize] = one;
-            });
-        });
-        Ok(())
+        with_positions!(args, 0, ids => self.write(ids, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -49,12 +38,28 @@ impl Op for OneHot {
     }
 }
 
+impl OneHot {
+    fn write<I: Position>(&self, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
+        check_range(args.op(), ids, args.read_shape(0), self.classes, || {
+            format!("{} classes", self.classes)
+        })?;
+        with_stored!(self.dtype, T => {
+            let (zero, one) = (T::from_number(<i64 as Number>::ZERO), T::from_number(<i64 as Number>::ONE));
+            parallel::pieces(args.write::<T>(0)?, self.classes, |i, row| {
+                row.fill(zero);
+                row[ids[i].place()] = one;
+            });
+        });
+        Ok(())
+    }
+}
+
 impl Tensor {
-    /// Of i64 ids of shape `[..]` the tensor `[.., classes]` of any dtype that is 1 where the last
+    /// Of ids (i64 or i32) of shape `[..]` the tensor `[.., classes]` of any dtype that is 1 where the last
     /// coordinate is the id, else 0.
     ///
     /// # Errors
-    /// If the ids are not i64, or one is not in `0..classes`: on the CPU the error names the first, and
+    /// If the ids are not i64 or i32, or one is not in `0..classes`: on the CPU the error names the first, and
     /// nothing is written; on a GPU the error comes when the host next waits for the device
     /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives a vector of zeros.
     ///

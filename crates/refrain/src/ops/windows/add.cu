@@ -1,7 +1,7 @@
 // The adjoint: y [time, channels] at (t, c) is the sum of x [count, channels, length] at (b, c, t - starts[b]) over
 // the windows b that t lies in, in order, on top of y where ADD. A bad start is reported, and its window nobody's.
 // A block takes STEPS time steps of CHANNELS channels, and looks for the windows that meet it, MOST at a time.
-// Constants: ELEMENT, ADD.
+// Constants: ID, the dtype of the starts; ELEMENT, ADD.
 
 #define STEPS 64
 #define CHANNELS 4
@@ -11,7 +11,7 @@
 
 typedef arithmetic<ELEMENT>::type C;
 
-KERNEL add_windows(const ELEMENT* x, const i64* starts, ELEMENT* y, i64 time, i64 channels, i64 count, i64 length,
+KERNEL add_windows(const ELEMENT* x, const ID* starts, ELEMENT* y, i64 time, i64 channels, i64 count, i64 length,
                    Faults faults) {
     __shared__ u32 list[MOST];
     __shared__ i64 begins[MOST];

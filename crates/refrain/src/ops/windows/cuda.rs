@@ -40,6 +40,7 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     words.push(units::missing(dtype));
     words.extend(args.faults(Bounds::Starts));
     let spec = units::constants(Spec::new(&WINDOWS, "windows"), size, 0)
+        .dtype("ID", args.read_dtype(1))
         .int("UNIT_SIZE", size as i64)
         .flag("ALONG_TIME", step < side || channels == 1);
     let blocks = length.div_ceil(tile_l) * channels.div_ceil(tile_c) * count;
@@ -52,8 +53,10 @@ pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let x = args.read_shape(0);
     let (count, channels, length) = (x[0], x[1], x[2]);
-    let spec =
-        Spec::new(&ADD, "add_windows").dtype("ELEMENT", args.write_dtype(0)).flag("ADD", args.accumulate(0));
+    let spec = Spec::new(&ADD, "add_windows")
+        .dtype("ID", args.read_dtype(1))
+        .dtype("ELEMENT", args.write_dtype(0))
+        .flag("ADD", args.accumulate(0));
     let params = Params::new()
         .pointer(args.read(0))
         .pointer(args.read(1))

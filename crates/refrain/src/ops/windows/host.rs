@@ -4,19 +4,18 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
-use crate::ops::positions::check_range;
+use crate::ops::positions::{Position, check_range};
 
 /// Channels that are transposed together, so that each line of the series' memory is read once.
 const CHANNELS: usize = 16;
 
-fn check_starts(args: &HostArgs<'_>, starts: &[i64], time: usize, length: usize) -> Result<()> {
+fn check_starts<I: Position>(args: &HostArgs<'_>, starts: &[I], time: usize, length: usize) -> Result<()> {
     check_range(args.op(), starts, args.read_shape(1), time - length + 1, || {
         format!("the starts of windows of {length} time steps in a series of {time}")
     })
 }
 
-pub(super) fn forward(length: usize, args: &HostArgs<'_>) -> Result<()> {
-    let starts = args.read::<i64>(1)?;
+pub(super) fn forward<I: Position>(length: usize, starts: &[I], args: &HostArgs<'_>) -> Result<()> {
     let series = args.read_layout(0);
     let (time, channels) = (series.shape()[0], series.shape()[1]);
     let (step, side) = (series.strides()[0], series.strides()[1]);
@@ -24,7 +23,7 @@ pub(super) fn forward(length: usize, args: &HostArgs<'_>) -> Result<()> {
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
         parallel::pieces(args.write::<T>(0)?, channels * length, |b, window| {
-            let first = starts[b] as usize * step;
+            let first = starts[b].place() * step;
             for (group, rows) in window.chunks_mut(CHANNELS * length).enumerate() {
                 let first = first + group * CHANNELS * side;
                 if step == 1 {
@@ -46,8 +45,7 @@ pub(super) fn forward(length: usize, args: &HostArgs<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn backward(time: usize, args: &HostArgs<'_>) -> Result<()> {
-    let starts = args.read::<i64>(1)?;
+pub(super) fn backward<I: Position>(time: usize, starts: &[I], args: &HostArgs<'_>) -> Result<()> {
     let (channels, length) = (args.read_shape(0)[1], args.read_shape(0)[2]);
     check_starts(args, starts, time, length)?;
     let accumulate = args.accumulate(0);
@@ -58,7 +56,7 @@ pub(super) fn backward(time: usize, args: &HostArgs<'_>) -> Result<()> {
         if channels * length > 0 {
             for (&start, window) in starts.iter().zip(dy.chunks_exact(channels * length)) {
                 for (c, row) in window.chunks_exact(length).enumerate() {
-                    let first = start as usize * channels + c;
+                    let first = start.place() * channels + c;
                     for (sum, &d) in sum[first..].iter_mut().step_by(channels).zip(row) {
                         *sum += d.to::<R>();
                     }

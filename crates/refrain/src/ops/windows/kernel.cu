@@ -1,6 +1,7 @@
 // Windows of a series [time, channels] with any strides: y[b, c, l] = x[starts[b] + l, c]. A block takes `tile`
 // time steps of some channels of a window, through shared memory, so that reads and writes take whole lines.
-// Constants: UNIT, UNIT_SIZE; ALONG_TIME, whether it is steps in time that are neighbours in x.
+// Constants: UNIT, UNIT_SIZE; ID, the dtype of the starts; ALONG_TIME, whether it is steps in time that
+// are neighbours in x.
 
 #define THREADS 256
 #define ROOM 4096
@@ -27,7 +28,7 @@ KERNEL windows(const __grid_constant__ Windows w) {
     const i64 first_c = rest % tiles_c * tile_c, b = rest / tiles_c;
     const u32 count_l = w.length - first_l < tile_l ? w.length - first_l : tile_l;
     const u32 count_c = w.channels - first_c < tile_c ? w.channels - first_c : tile_c;
-    const i64 start = reinterpret_cast<const i64*>(w.starts)[b];
+    const i64 start = reinterpret_cast<const ID*>(w.starts)[b];
     const bool fits = start >= 0 && start <= w.time - w.length;
     const UNIT* x = reinterpret_cast<const UNIT*>(w.x);
     if (!fits && threadIdx.x == 0) w.faults.report(start, w.time - w.length + 1);

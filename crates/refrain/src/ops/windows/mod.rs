@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::positions::require_positions;
+use super::positions::{require_positions, with_positions};
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
@@ -48,7 +48,7 @@ impl Op for Windows {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::forward(self.length, args)
+        with_positions!(args, 1, starts => host::forward(self.length, starts, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -96,7 +96,7 @@ impl Op for AddWindows {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::backward(self.time, args)
+        with_positions!(args, 1, starts => host::backward(self.time, starts, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -109,7 +109,7 @@ impl Op for AddWindows {
 }
 
 impl Tensor {
-    /// Windows of a series: of this series `[T, C]` (time steps, channels) and i64 `starts` `[B]`, the
+    /// Windows of a series: of this series `[T, C]` (time steps, channels) and `starts` `[B]` (i64 or i32), the
     /// tensor `[B, C, length]` whose element `[b, c, l]` is `series[starts[b] + l, c]`.
     ///
     /// For every dtype. The series is read where it lies, whatever its strides; nothing but the result
