@@ -139,6 +139,9 @@ pub struct BenchStep {
     /// Run operation by operation, instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
+    /// Tell at the end what each operation of the step takes
+    #[arg(long, conflicts_with = "eager")]
+    pub profile: bool,
     /// Steps a repeat
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub steps: usize,

@@ -42,5 +42,5 @@ pub use ops::linear::Activation;
 pub use ops::optim;
 pub use ops::random::Generator;
 pub use precision::{Precision, precision, with_precision};
-pub use record::{Outputs, Program, Step};
+pub use record::{Outputs, Profile, ProfileLine, Program, Step};
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use refrain::with_precision;
+use refrain::{ProfileLine, with_precision};
 use refrain_forecast::bench::{StepBench, StepSizes};
 use serde::Serialize;
 
@@ -27,6 +27,19 @@ struct Outcome {
     launches_per_step: f64,
     allocations_per_step: f64,
     parameters: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Vec<Line>>,
+}
+
+/// Launches of one operation.
+#[derive(Serialize)]
+struct Line {
+    operation: &'static str,
+    operands: String,
+    launches: usize,
+    us: f64,
+    bytes: usize,
+    flops: u64,
 }
 
 pub fn run(args: BenchStep) -> Result<()> {
@@ -90,6 +103,19 @@ pub fn run(args: BenchStep) -> Result<()> {
         "median {median_us:.0} us a step, minimum {min_us:.0}, maximum {max_us:.0} over {} repeats of {} steps; {launches_per_step:.0} launches and {allocations_per_step:.0} storages a step; last loss {last_loss:.6}",
         args.repeats, args.steps
     ))?;
+    let profile = match &mut recorded {
+        Some(recorded) if args.profile => {
+            let runs = args.steps * args.repeats;
+            let profile =
+                with_precision(args.precision.setting(), || recorded.profile(bench.batch(0), runs))?;
+            console
+                .line(format!("\nThe launches of a step, one after the other, medians of {runs} runs:"))?;
+            console.line(profile.to_string())?;
+            let lines = profile.lines().iter();
+            Some(lines.map(Line::of).collect())
+        }
+        _ => None,
+    };
     console.result(&Outcome {
         config,
         precision,
@@ -105,7 +131,21 @@ pub fn run(args: BenchStep) -> Result<()> {
         launches_per_step,
         allocations_per_step,
         parameters,
+        profile,
     })
+}
+
+impl Line {
+    fn of(line: &ProfileLine) -> Line {
+        Line {
+            operation: line.operation,
+            operands: line.operands.clone(),
+            launches: line.launches,
+            us: line.time.as_secs_f64() * 1e6,
+            bytes: line.bytes,
+            flops: line.flops,
+        }
+    }
 }
 
 /// Of one or more ascending values.

@@ -1,5 +1,7 @@
 //! What the engine asks of a device.
 
+use std::time::{Duration, Instant};
+
 use crate::device::cuda::Product;
 use crate::device::launch::Launch;
 use crate::error::Result;
@@ -84,5 +86,16 @@ pub(crate) trait Driver: Send + Sync {
     /// Makes ready to run a recorded program again and again.
     fn compile(&self, _program: &Bound) -> Result<Box<dyn Executable>> {
         Ok(Box::new(LaunchByLaunch))
+    }
+
+    /// Runs a program that was compiled, launch by launch, and takes the time of each launch in each run.
+    fn time(&self, program: &Bound, runs: usize) -> Result<Vec<Vec<Duration>>> {
+        let launch = |at| {
+            let begun = Instant::now();
+            program.with_launch(at, |launch| self.launch(launch))?;
+            self.synchronize()?;
+            Ok(begun.elapsed())
+        };
+        (0..runs).map(|_| (0..program.len()).map(launch).collect()).collect()
     }
 }

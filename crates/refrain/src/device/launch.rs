@@ -7,7 +7,7 @@ use super::cuda::CudaArgs;
 use super::storage::Storage;
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
-use crate::tensor::{DType, Layout};
+use crate::tensor::{DType, Layout, Shape};
 
 /// The work of an operation on each kind of device.
 pub(crate) trait Kernel: Send + Sync {
@@ -16,6 +16,9 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// Asks for the kernels and matrix products that do it on CUDA.
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
+
+    /// Multiplications and additions of the products of matrices in it, by the shapes of operands and results.
+    fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64;
 
     /// The kernel with its parameters, for a recorded program to keep.
     fn boxed(&self) -> Box<dyn Kernel>;

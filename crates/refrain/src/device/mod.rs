@@ -13,6 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -308,17 +309,26 @@ impl Device {
 
     /// The door for a whole program: its external storages are locked once for all of its launches.
     pub(crate) fn replay(&self, program: &Ready) -> Result<()> {
+        self.run(program, 1, |driver| program.run(driver))
+    }
+
+    /// Runs a program a number of times and takes the time of each launch in each run.
+    pub(crate) fn time(&self, program: &Ready, runs: usize) -> Result<Vec<Vec<Duration>>> {
+        self.run(program, runs, |driver| driver.time(program.bound(), runs))
+    }
+
+    fn run<R>(&self, program: &Ready, times: usize, run: impl Fn(&dyn Driver) -> Result<R>) -> Result<R> {
         let bound = program.bound();
         if trace::enabled() {
             (0..bound.len()).for_each(|at| bound.with_launch(at, trace::launch));
         }
-        let mut done = Ok(());
+        let mut done = None;
         locked(bound.externals(), &mut || {
-            done = program.run(&*self.0.driver);
+            done = Some(run(&*self.0.driver));
             bound.note_writes();
         });
-        self.0.counters.launches.fetch_add(bound.len() as u64, Ordering::Relaxed);
-        done
+        self.0.counters.launches.fetch_add((times * bound.len()) as u64, Ordering::Relaxed);
+        done.unwrap_or_else(|| Err(Error::internal("step", "its storages were never locked")))
     }
 
     /// Copies host bytes into a storage, in order with the launches before and after.

@@ -125,6 +125,12 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         Ok(0)
     }
 
+    /// Multiplications and additions of the products of matrices in it, by the shapes of operands and results: 0
+    /// for an operation that has none.
+    fn flops(&self, _reads: &[&Shape], _writes: &[&Shape]) -> u64 {
+        0
+    }
+
     /// What the kernel expects of input `i`.
     fn input_needs(&self, _i: usize) -> Needs {
         Needs::Contiguous
@@ -169,6 +175,10 @@ impl<O: Op> Kernel for O {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         Op::cuda(self, args)
+    }
+
+    fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {
+        Op::flops(self, reads, writes)
     }
 
     fn boxed(&self) -> Box<dyn Kernel> {

@@ -9,6 +9,7 @@ mod dead;
 mod edges;
 mod outputs;
 mod plan;
+mod profile;
 mod program;
 mod recorded;
 mod recorder;
@@ -20,6 +21,7 @@ mod verify;
 mod view;
 
 pub use outputs::Outputs;
+pub use profile::{Profile, ProfileLine};
 pub use program::Program;
 pub use step::Step;
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::outputs::Outputs;
+use super::profile::Profile;
 use super::program::Program;
 use super::recorded::{Place, Recorded};
 use super::recorder::{self, not_recordable};
@@ -200,6 +201,34 @@ impl<'f> Step<'f> {
             self.replay()?;
         }
         Ok(Outputs::new(&self.entries[self.current].outputs))
+    }
+
+    /// Runs the step `runs` times on the same inputs and takes the time of each launch: of kernels one after the
+    /// other on a GPU, by events in a graph; of calls on the CPU. Where independent launches run side by side, a call
+    /// takes less than their sum.
+    ///
+    /// # Errors
+    /// As [`Step::call`]; the device's own.
+    ///
+    /// ```
+    /// # use refrain::{DType, Device, Step, Tensor};
+    /// # let device = Device::cpu();
+    /// let mut step = Step::new(&device, |x| Ok(vec![x[0].matmul(&x[0])?.sum(())?]));
+    /// let profile = step.profile(&[Tensor::ones([64, 64], DType::F32, &device)?], 5)?;
+    /// assert!(profile.lines().iter().any(|line| line.operation == "matmul" && line.flops == 2 * 64 * 64 * 64));
+    /// println!("{profile}");
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn profile(&mut self, inputs: &[Tensor], runs: usize) -> Result<Profile> {
+        if runs == 0 {
+            return Err(Error::invalid(OP, "a profile of 0 runs; ask for at least one"));
+        }
+        self.prepare(inputs)?;
+        let entry = &self.entries[self.current];
+        let settled = entry.generators.iter().map(Generator::settle);
+        let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
+        let times = self.device.time(&entry.ready, runs)?;
+        Ok(Profile::new(entry.ready.bound().program(), &times))
     }
 
     /// Makes the program for these inputs the current one and gives it their values.

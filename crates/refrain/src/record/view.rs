@@ -16,7 +16,7 @@ fn operand(program: &Program, access: &Access) -> String {
 }
 
 /// Bytes that a launch reads and writes; what it adds to is both.
-fn bytes(launch: &RecordedLaunch) -> usize {
+pub(super) fn bytes(launch: &RecordedLaunch) -> usize {
     let writes = launch.writes.iter().map(|(a, mode)| match mode {
         Mode::Replace => a.bytes(),
         Mode::Accumulate => 2 * a.bytes(),
@@ -24,9 +24,16 @@ fn bytes(launch: &RecordedLaunch) -> usize {
     launch.reads.iter().map(Access::bytes).chain(writes).sum()
 }
 
+/// Multiplications and additions of the products of matrices in a launch.
+pub(super) fn flops(launch: &RecordedLaunch) -> u64 {
+    let reads: Vec<_> = launch.reads.iter().map(|a| a.layout.shape()).collect();
+    let writes: Vec<_> = launch.writes.iter().map(|(a, _)| a.layout.shape()).collect();
+    launch.kernel.flops(&reads, &writes)
+}
+
 impl fmt::Display for Program {
     /// A line for each launch: its number, the numbers of those that it waits for, the bytes that it reads and writes,
-    /// the operation, and its operands. `@` is an offset in the block, `#` the storage of a tensor from outside.
+    /// the multiplications and additions of its products of matrices, the operation, and its operands. `@` is an offset in the block, `#` the storage of a tensor from outside.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -41,8 +48,8 @@ impl fmt::Display for Program {
         )?;
         writeln!(
             f,
-            "{:>5}  {:>16}  {:>12}  {:<28}  operands -> results",
-            "#", "waits for", "bytes", "operation"
+            "{:>5}  {:>16}  {:>12}  {:>14}  {:<28}  operands -> results",
+            "#", "waits for", "bytes", "flops", "operation"
         )?;
         for (at, launch) in self.launches().enumerate() {
             let waits: Vec<String> = self.waits[at].iter().map(usize::to_string).collect();
@@ -54,9 +61,10 @@ impl fmt::Display for Program {
             let writes: Vec<String> = writes.collect();
             writeln!(
                 f,
-                "{at:>5}  {:>16}  {:>12}  {:<28}  {} -> {}",
+                "{at:>5}  {:>16}  {:>12}  {:>14}  {:<28}  {} -> {}",
                 waits.join(" "),
                 bytes(launch),
+                flops(launch),
                 launch.op,
                 reads.join(", "),
                 writes.join(", ")

@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
@@ -16,7 +17,7 @@ use super::guard::Guard;
 use super::kernel::{Grid, Params, Spec};
 use super::kernels::Kernels;
 use super::memory::{self, Pool, Staging, checked};
-use super::{compile, library};
+use super::{compile, library, timed};
 use crate::device::driver::{Block, CaptureStatus, Driver};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
@@ -163,7 +164,7 @@ impl Cuda {
         Ok(())
     }
 
-    fn wait(&self, op: &'static str) -> Result<()> {
+    pub(super) fn wait(&self, op: &'static str) -> Result<()> {
         // SAFETY: the stream is valid.
         checked(self.context(), op, unsafe { result::stream::synchronize(self.stream) })
     }
@@ -354,5 +355,10 @@ impl Driver for Cuda {
         }
         let _entered = self.outside_capture("step", "which is captured itself")?;
         Ok(Box::new(Graph::new(self, program)?))
+    }
+
+    fn time(&self, program: &Bound, runs: usize) -> Result<Vec<Vec<Duration>>> {
+        let _entered = self.outside_capture("profile", "which is captured itself")?;
+        timed::time(self, program, runs)
     }
 }

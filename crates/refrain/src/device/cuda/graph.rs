@@ -40,12 +40,17 @@ unsafe impl Sync for Graph {}
 impl Graph {
     /// Makes the graph of a program for a device's stream. The context is entered.
     pub(super) fn new(cuda: &Cuda, program: &Bound) -> Result<Graph> {
-        let context = cuda.context();
         (0..program.len()).try_for_each(|at| {
             program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
         })?;
+        Graph::capture(cuda, |stream| launches(cuda, stream, program))
+    }
+
+    /// Makes a graph of what `work` sends to a stream.
+    pub(super) fn capture(cuda: &Cuda, work: impl FnOnce(sys::CUstream) -> Result<()>) -> Result<Graph> {
+        let context = cuda.context();
         let stream = Private::new(context)?;
-        let graph = Captured(capture(cuda, stream.0, program)?);
+        let graph = Captured(capture(context, stream.0, work)?);
         let mut handle = std::ptr::null_mut();
         // SAFETY: the graph was just captured.
         checked(context, OP, unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph.0, 0) }.result())?;
@@ -59,10 +64,9 @@ impl Graph {
         checked(context, OP, unsafe { sys::cuGraphUpload(handle, graph.stream) }.result())?;
         Ok(graph)
     }
-}
 
-impl Executable for Graph {
-    fn run(&self, _: &Bound, _: &dyn Driver) -> Result<()> {
+    /// Sends the graph to the device's stream. The memory that it touches is there.
+    pub(super) fn launch(&self) -> Result<()> {
         let context = self.shared.context();
         let _entered = context.enter(OP)?;
         // SAFETY: the graph is instantiated, and its memory lives with the program, which the caller has; the
@@ -73,6 +77,12 @@ impl Executable for Graph {
             checked(context, OP, unsafe { result::stream::synchronize(self.stream) })?;
         }
         Ok(())
+    }
+}
+
+impl Executable for Graph {
+    fn run(&self, _: &Bound, _: &dyn Driver) -> Result<()> {
+        self.launch()
     }
 }
 
@@ -136,13 +146,16 @@ impl Drop for Captured {
     }
 }
 
-/// Captures the program's launches with the dependencies that it says.
-fn capture(cuda: &Cuda, stream: sys::CUstream, program: &Bound) -> Result<sys::CUgraph> {
-    let context = cuda.context();
+/// Captures what `work` sends to an idle, private stream.
+fn capture(
+    context: &Context,
+    stream: sys::CUstream,
+    work: impl FnOnce(sys::CUstream) -> Result<()>,
+) -> Result<sys::CUgraph> {
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     // SAFETY: the stream is private and idle.
     checked(context, OP, unsafe { result::stream::begin_capture(stream, mode) })?;
-    let captured = launches(cuda, stream, program);
+    let captured = work(stream);
     let mut graph = std::ptr::null_mut();
     // SAFETY: the stream captures; this ends the capture also when it was invalidated.
     let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) }.result();
@@ -158,6 +171,7 @@ fn capture(cuda: &Cuda, stream: sys::CUstream, program: &Bound) -> Result<sys::C
     }
 }
 
+/// A program's launches with the dependencies that it says.
 fn launches(cuda: &Cuda, stream: sys::CUstream, program: &Bound) -> Result<()> {
     let context = cuda.context();
     // The nodes after which each launch is done.

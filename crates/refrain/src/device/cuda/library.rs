@@ -56,6 +56,8 @@ const DRIVER_SYMBOLS: &[&str] = &[
     "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",
     "cuEventRecord",
+    "cuEventRecordWithFlags",
+    "cuEventDestroy_v2",
     "cuEventSynchronize",
     "cuModuleLoadData",
     "cuModuleGetFunction",
@@ -103,6 +105,19 @@ pub(super) fn driver() -> Result<(), Missing> {
             )
         })
         .clone()
+}
+
+/// What takes the times of kernels, which the driver has since version 12.8.
+pub(super) fn timing() -> Result<(), Missing> {
+    driver()?;
+    // SAFETY: the library is there, so this does not panic; it stays loaded.
+    let library = unsafe { cuda::culib() };
+    probe(
+        library,
+        "NVIDIA's driver",
+        &["cuEventElapsedTime_v2"],
+        "update the driver to one for CUDA 12.8 or later",
+    )
 }
 
 /// NVIDIA's compiler for kernels.

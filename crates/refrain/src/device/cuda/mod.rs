@@ -17,6 +17,7 @@ pub(in crate::device) mod listing;
 mod memory;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub(crate) use args::CudaArgs;
 pub use compile::compile_kernel;

@@ -11,7 +11,7 @@ use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 
 /// `softmax(scale q k^T) v` for each sequence and head. Operands are `[batch, tokens, heads, dim]`, as
 /// projections leave them; a second result keeps the log-sum-exp of each row of scores for the
@@ -20,6 +20,11 @@ use crate::tensor::{DType, Tensor};
 struct Attention {
     scale: f64,
     causal: bool,
+}
+
+/// Multiplications and additions of queries with all keys.
+fn product(qkv: &[&Shape]) -> u64 {
+    2 * (qkv[0].numel() * qkv[1][1]) as u64
 }
 
 impl Op for Attention {
@@ -39,6 +44,10 @@ impl Op for Attention {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::forward(self.scale, self.causal, args)
+    }
+
+    fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
+        2 * product(reads)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -78,6 +87,10 @@ impl Op for AttentionBackward {
 
     fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
         Ok(cuda::backward_workspace(launch))
+    }
+
+    fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
+        5 * product(reads)
     }
 
     fn input_needs(&self, _: usize) -> Needs {

@@ -68,6 +68,11 @@ fn rows(shape: &Shape) -> usize {
     shape.dims()[..shape.rank() - 1].iter().product()
 }
 
+/// Of each number of `y` times a row of `x`'s last dimension, or the other way round.
+fn flops(y: &Shape, x: &Shape) -> u64 {
+    2 * (y.numel() * x.last().copied().unwrap_or(1)) as u64
+}
+
 fn with_last(shape: &Shape, last: usize) -> Shape {
     shape.dims()[..shape.rank() - 1].iter().copied().chain([last]).collect()
 }
@@ -107,6 +112,10 @@ impl Op for Linear {
 
     fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
         device.product_workspace(Self::NAME, &cuda::forward(self, launch))
+    }
+
+    fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {
+        flops(writes[0], reads[1])
     }
 
     fn saves(&self, needs: &[bool]) -> Saves {
@@ -165,6 +174,10 @@ impl Op for InputGradient {
         device.product_workspace(Self::NAME, &cuda::input_gradient(self.precision, launch))
     }
 
+    fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
+        flops(reads[0], reads[1])
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -196,6 +209,10 @@ impl Op for WeightGradient {
 
     fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
         device.product_workspace(Self::NAME, &cuda::weight_gradient(self, launch))
+    }
+
+    fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
+        flops(reads[0], reads[1])
     }
 
     fn accumulates(&self, _: usize) -> bool {

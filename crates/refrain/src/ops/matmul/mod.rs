@@ -110,6 +110,10 @@ impl Op for Matmul {
         device.product_workspace(Self::NAME, &self.product(launch))
     }
 
+    fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {
+        2 * (writes[0].numel() * reads[0].last().copied().unwrap_or(1)) as u64
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
