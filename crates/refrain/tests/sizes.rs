@@ -81,12 +81,18 @@ fn reductions() {
         ("argmax", |t| t[0].argmax(0), |t| t[0].argmax(1), |t| t[0].argmax(())),
     ];
     for (name, first, second, all) in kinds {
-        for shape in [&[27_001, 16][..], &[3_001, 128], &[9_000, 3], &[17, 1], &[70, 33]] {
+        for shape in [&[27_001, 16][..], &[3_001, 128], &[2_100, 264], &[9_000, 3], &[17, 1], &[70, 33]] {
             check(name, &[shape], first);
         }
-        for shape in
-            [&[5_001, 7][..], &[4_200, 1_100], &[70, 5_000], &[3, 9_001], &[5, 2_049, 3], &[2, 300_000]]
-        {
+        for shape in [
+            &[5_001, 7][..],
+            &[4_200, 1_100],
+            &[2_100, 1_016],
+            &[70, 5_000],
+            &[3, 9_001],
+            &[5, 2_049, 3],
+            &[2, 300_000],
+        ] {
             check(name, &[shape], second);
         }
         for shape in [&[1][..], &[7], &[4_097], &[100_003]] {
@@ -114,6 +120,38 @@ fn copies_to_another_order_of_axes() {
         check("transpose of bools", &[&shape], |t| {
             t[0].detach().relu()?.to_dtype(DType::Bool)?.transpose(1, 2)?.copy()?.to_dtype(DType::F64)
         });
+    }
+}
+
+/// Of so many elements that tiles are larger; with sides that end within a tile, once also within the 16 bytes that
+/// are moved at a time.
+#[test]
+fn large_copies_to_another_order_of_axes() {
+    for device in devices() {
+        for (dtype, [rows, width]) in [
+            (DType::BF16, [2_064, 2_040]),
+            (DType::F16, [136, 31_000]),
+            (DType::F16, [33_000, 128]),
+            (DType::BF16, [2_052, 2_050]),
+            (DType::F32, [1_100, 1_036]),
+        ] {
+            let told = format!("of [{rows}, {width}] in {dtype} on {device}");
+            // Whole numbers that even bf16 holds exactly, and twice them.
+            let numbers: Vec<f64> = (0..rows * width).map(|i| (i * 31 % 127) as f64 - 63.0).collect();
+            let turned = |x: &[f64], rows: usize, width: usize| -> Vec<f64> {
+                (0..rows * width).map(|i| x[i % rows * width + i / rows]).collect()
+            };
+            let x = tensor(&numbers, [rows, width], dtype, &device);
+            x.set_requires_grad(true).unwrap();
+            let copy = || x.transpose(0, 1).unwrap().copy().unwrap();
+            let (once, twice) = (copy(), copy());
+            assert!(values(&once.detach()) == turned(&numbers, rows, width), "transpose {told}");
+            // Both add what they get, through a transpose, to the gradient.
+            let dy = tensor(&numbers, [width, rows], dtype, &device);
+            once.add(&twice).unwrap().backward_with(&dy).unwrap();
+            let expected: Vec<f64> = turned(&numbers, width, rows).iter().map(|v| 2.0 * v).collect();
+            assert!(values(&x.grad().unwrap()) == expected, "gradient through a transpose {told}");
+        }
     }
 }
 

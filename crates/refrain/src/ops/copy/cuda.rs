@@ -18,6 +18,8 @@ const SIDE: usize = 64;
 const VECTOR_BYTES: usize = 16;
 /// Elements that make a tile worth its barriers.
 const WORTHWHILE: usize = 512;
+/// Elements of two bytes from which tiles of twice the side are still enough to fill a device.
+const MANY: usize = 4 << 20;
 
 /// The dtype that stands for all of its size where bits are only moved. Halves stay what they are: they
 /// pass through f32.
@@ -54,13 +56,15 @@ pub(super) fn cast(dtype: DType, args: &mut CudaArgs<'_>) -> Result<()> {
 /// boundary and are long enough to fill half a tile.
 fn vector_side(plan: &Plan, a: usize, y: Operand<'_>, x: Operand<'_>) -> Option<usize> {
     let (size, last) = (y.dtype.size(), plan.shape.len() - 1);
+    let counts = [plan.shape[a], plan.shape[last]];
     let side = match size {
         1 => 128,
+        // Lines of 256 bytes on both sides, where there are many.
+        2 if plan.numel() >= MANY && counts.iter().all(|&n| n >= 128) => 128,
         8 => 32,
         _ => 64,
     };
     let whole = |n: usize| (n * size).is_multiple_of(VECTOR_BYTES);
-    let counts = [plan.shape[a], plan.shape[last]];
     let fits = counts.iter().all(|&n| n >= side / 2 && whole(n))
         && [(y, 0, last), (x, 1, a)].iter().all(|&(operand, o, along)| {
             operand.address.is_multiple_of(VECTOR_BYTES as u64)

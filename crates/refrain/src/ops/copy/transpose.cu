@@ -7,7 +7,7 @@
 #define THREADS 256
 // Tiles along a that are neighbours in the order of blocks, before those along b: blocks that run at one time then
 // share pages of memory on both sides.
-#define BAND 8
+#define BAND (512 / SIDE)
 
 struct Transpose {
     u64 x, y;
@@ -51,41 +51,66 @@ DEVICE Tile tile_of(const Transpose& t, u32 tile_a, u32 tile_b) {
 #define WIDE (16 / ELEMENT_SIZE)
 #define CHUNKS (SIDE / WIDE)
 #define HELD (SIDE * CHUNKS / THREADS)
+// Neighbours along a that fill a bank of shared memory, which a thread gathers at once.
+#define GROUP (ELEMENT_SIZE < 4 ? 4 / ELEMENT_SIZE : 1)
 
-KERNEL transpose(const __grid_constant__ Transpose t) {
+// In one go: of a vector that was put together by its elements, the compiler makes several stores.
+DEVICE void store_whole(ELEMENT* to, const vec<ELEMENT, WIDE>& v) {
+    union { vec<ELEMENT, WIDE> v; u32 at[4]; } bits;
+    bits.v = v;
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(__cvta_generic_to_global(to)), "r"(bits.at[0]), "r"(bits.at[1]), "r"(bits.at[2]), "r"(bits.at[3])
+                 : "memory");
+}
+
+// The bounds leave registers to all loads of a thread.
+KERNEL __launch_bounds__(THREADS, 4) transpose(const __grid_constant__ Transpose t) {
     // Rows along a. Chunk c of row b lies at c ^ (b / WIDE % 8): eight lanes that gather neighbouring vectors along b
     // then read from different banks.
     __shared__ vec<ELEMENT, WIDE> tile[SIDE][CHUNKS];
     const Tile here = tile_of(t, SIDE, SIDE);
     vec<ELEMENT, WIDE> held[HELD];
+    // Beyond an edge the last row and vector again, so that no load waits for a comparison. Both counts are whole
+    // vectors.
     #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const u32 n = threadIdx.x + i * THREADS, b = n / CHUNKS, c = n % CHUNKS;
-        if (c * WIDE < here.count_a && b < here.count_b) held[i] = load<WIDE>(here.x + b * t.x_b + c * WIDE);
+        const u32 row = b < here.count_b ? b : here.count_b - 1;
+        const u32 at = c * WIDE < here.count_a ? c * WIDE : here.count_a - WIDE;
+        held[i] = load<WIDE>(here.x + row * t.x_b + at);
     }
     #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const u32 n = threadIdx.x + i * THREADS, b = n / CHUNKS, c = n % CHUNKS;
-        if (c * WIDE < here.count_a && b < here.count_b) tile[b][c ^ (b / WIDE % 8)] = held[i];
+        tile[b][c ^ (b / WIDE % 8)] = held[i];
     }
     __syncthreads();
     #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        // Eight lanes side by side along b, four along a.
+    for (int i = 0; i < HELD / GROUP; i++) {
+        // Eight lanes side by side along b, four groups along a.
         const u32 n = threadIdx.x + i * THREADS, rest = n / 32;
-        const u32 c = n % 8 + rest % (CHUNKS / 8) * 8, a = n / 8 % 4 + rest / (CHUNKS / 8) * 4;
+        const u32 c = n % 8 + rest % (CHUNKS / 8) * 8, a = (n / 8 % 4 + rest / (CHUNKS / 8) * 4) * GROUP;
         if (a >= here.count_a || c * WIDE >= here.count_b) continue;
-        vec<ELEMENT, WIDE> v;
+        vec<ELEMENT, GROUP> groups[WIDE];
         #pragma unroll
-        for (int k = 0; k < WIDE; k++) v.at[k] = tile[c * WIDE + k][a / WIDE ^ (c % 8)].at[a % WIDE];
-        ELEMENT* to_y = here.y + a * t.y_a + c * WIDE;
+        for (int k = 0; k < WIDE; k++) groups[k] = load<GROUP>(&tile[c * WIDE + k][a / WIDE ^ (c % 8)].at[a % WIDE]);
+        #pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            vec<ELEMENT, WIDE> v;
+            #pragma unroll
+            for (int k = 0; k < WIDE; k++) v.at[k] = groups[k].at[g];
+            ELEMENT* to_y = here.y + (a + g) * t.y_a + c * WIDE;
 #if ADD
-        vec<ELEMENT, WIDE> sum = load<WIDE>(to_y);
-        #pragma unroll
-        for (int k = 0; k < WIDE; k++) put<true>(&sum.at[k], to<arithmetic<ELEMENT>::type>(v.at[k]));
-        v = sum;
+            const vec<ELEMENT, WIDE> before = load<WIDE>(to_y);
+            #pragma unroll
+            for (int k = 0; k < WIDE; k++) {
+                ELEMENT sum = before.at[k];
+                put<true>(&sum, to<arithmetic<ELEMENT>::type>(v.at[k]));
+                v.at[k] = sum;
+            }
 #endif
-        store<WIDE>(to_y, v);
+            store_whole(to_y, v);
+        }
     }
 }
 

@@ -7,6 +7,10 @@
 #define POSITION 4
 #define TIES 5
 
+#if KIND != VARIANCE
+#define BOUNDS __launch_bounds__(256, 3)
+#endif
+
 // Strictly more extreme, or the first NaN.
 template <typename C> DEVICE bool beats(C a, C b) {
     return (MAXIMUM ? b > a : b < a) || (is_nan(b) && !is_nan(a));

@@ -7,6 +7,11 @@
 
 // Vectors that a thread loads before it adds the first.
 #define AHEAD 4
+// Of a reducer that needs few registers: how many it may take. Told of no number, the assembler saves them for more
+// blocks by loading a vector only when the one before is added.
+#ifndef BOUNDS
+#define BOUNDS
+#endif
 
 template <typename T> DEVICE vec<T, VEC> fetch(u64 base, i64 at) {
     const T* p = reinterpret_cast<const T*>(base) + at;
@@ -57,7 +62,7 @@ DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
 
 #ifdef REDUCE_ROWS
 // A piece of a row for each group of lanes: up to a warp, or the whole block.
-KERNEL reduce_rows(const __grid_constant__ Reduction r) {
+KERNEL BOUNDS reduce_rows(const __grid_constant__ Reduction r) {
     __shared__ State warps[8];
     const int lanes = 1 << (int)r.shift, lane = threadIdx.x & (lanes - 1);
     i64 item = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift;
@@ -107,7 +112,7 @@ KERNEL reduce_rows(const __grid_constant__ Reduction r) {
 
 #ifdef REDUCE_COLUMNS
 // A piece of some columns for each block: threads side by side take neighbouring columns, the rest of them rows.
-KERNEL reduce_columns(const __grid_constant__ Reduction r) {
+KERNEL BOUNDS reduce_columns(const __grid_constant__ Reduction r) {
     __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;

@@ -6,7 +6,7 @@
 //   DEVICE State state(const Local& l);
 //   DEVICE State merge(State a, State b);                          in whichever order
 //   DEVICE void finish(const Reduction& r, i64 result, State s);   stores a result
-// where x are the operands' elements at `position` along the reduced axis.
+// where x are the operands' elements at `position` along the reduced axis; and, if it likes, BOUNDS of the first pass.
 
 struct Reduction {
     // The operands are [outer, n, inner], their reductions [outer, inner].
