@@ -107,8 +107,9 @@ impl Device {
 
     /// An NVIDIA GPU, counted from 0. All handles to it are the same device.
     ///
-    /// Its work runs on one stream of its own, in order; kernels are compiled when they are first used and kept
-    /// in the user's cache folder (`REFRAIN_CACHE` names another).
+    /// Its work runs on one stream of its own, in order; kernels are compiled when they are first used and kept,
+    /// with the algorithms that were chosen for matrix products, in the user's cache folder (`REFRAIN_CACHE`
+    /// names another).
     ///
     /// # Errors
     /// [`Error::Unavailable`] if there is no such GPU, or the driver or NVRTC is missing or too old; the message

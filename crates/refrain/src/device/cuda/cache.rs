@@ -1,7 +1,8 @@
-//! Compiled kernels on disk, so that only the first process on a machine waits for the compiler.
+//! What one process finds out and others need not, on disk: compiled kernels, so that only the first process on a
+//! machine waits for the compiler, and algorithms that were chosen for matrix products.
 //!
-//! An entry's name is a hash of all that the machine code depends on: text, options, architecture, compiler
-//! version. Entries are written to a temporary file and renamed, so that processes side by side see whole ones;
+//! An entry's name is a hash of all that it depends on (of machine code: text, options, architecture, compiler
+//! version), and ends in its kind. Entries are written to a temporary file and renamed, so that processes side by side see whole ones;
 //! each begins with a checksum of the rest, and one that does not fit is removed and made anew. The folder is
 //! the owner's alone: machine code from it runs on the GPU.
 
@@ -48,24 +49,24 @@ impl Cache {
             .as_ref()
     }
 
-    fn at(folder: PathBuf, capacity: u64) -> Option<Cache> {
+    pub(super) fn at(folder: PathBuf, capacity: u64) -> Option<Cache> {
         make_private(&folder).ok()?;
         Some(Cache { folder, capacity })
     }
 
-    fn path(&self, key: &[&[u8]]) -> PathBuf {
+    pub(super) fn path(&self, kind: &str, key: &[&[u8]]) -> PathBuf {
         let mut name = Sha256::new();
         for part in key {
             name.update((part.len() as u64).to_le_bytes());
             name.update(part);
         }
         let name: String = name.finalize().iter().take(20).map(|b| format!("{b:02x}")).collect();
-        self.folder.join(name).with_extension("cubin")
+        self.folder.join(name).with_extension(kind)
     }
 
     /// The entry of a key; a broken one is removed.
-    pub(super) fn get(&self, key: &[&[u8]]) -> Option<Vec<u8>> {
-        let path = self.path(key);
+    pub(super) fn get(&self, kind: &str, key: &[&[u8]]) -> Option<Vec<u8>> {
+        let path = self.path(kind, key);
         let bytes = fs::read(&path).ok()?;
         let whole = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(SUM));
         match whole {
@@ -83,8 +84,8 @@ impl Cache {
     }
 
     /// Keeps an entry. A cache that can't be written costs time, nothing else.
-    pub(super) fn put(&self, key: &[&[u8]], body: &[u8]) {
-        let _ = self.write(&self.path(key), body);
+    pub(super) fn put(&self, kind: &str, key: &[&[u8]], body: &[u8]) {
+        let _ = self.write(&self.path(kind, key), body);
         self.shrink();
     }
 
@@ -185,25 +186,26 @@ mod tests {
     #[test]
     fn an_entry_comes_back_under_its_key_alone() {
         let cache = cache("keys", CAPACITY);
-        cache.put(&[b"ab", b"c"], b"code");
-        assert_eq!(cache.get(&[b"ab", b"c"]).as_deref(), Some(&b"code"[..]));
-        assert_eq!(cache.get(&[b"a", b"bc"]), None, "parts of a key run together");
+        cache.put("cubin", &[b"ab", b"c"], b"code");
+        assert_eq!(cache.get("cubin", &[b"ab", b"c"]).as_deref(), Some(&b"code"[..]));
+        assert_eq!(cache.get("cubin", &[b"a", b"bc"]), None, "parts of a key run together");
+        assert_eq!(cache.get("algorithm", &[b"ab", b"c"]), None, "kinds run together");
         fs::remove_dir_all(&cache.folder).unwrap();
     }
 
     #[test]
     fn a_broken_entry_is_removed() {
         let cache = cache("broken", CAPACITY);
-        let path = cache.path(&[b"k"]);
+        let path = cache.path("cubin", &[b"k"]);
         for damage in [0, 4, 12, 45, usize::MAX] {
-            cache.put(&[b"k"], b"machine code");
+            cache.put("cubin", &[b"k"], b"machine code");
             let mut bytes = fs::read(&path).unwrap();
             match bytes.get_mut(damage) {
                 Some(byte) => *byte ^= 1,
                 None => bytes.truncate(20),
             }
             fs::write(&path, bytes).unwrap();
-            assert_eq!(cache.get(&[b"k"]), None);
+            assert_eq!(cache.get("cubin", &[b"k"]), None);
             assert!(!path.exists());
         }
         fs::remove_dir_all(&cache.folder).unwrap();
@@ -213,16 +215,16 @@ mod tests {
     fn the_entries_used_last_stay_when_room_is_short() {
         let cache = cache("full", 4000);
         for i in 0..5u8 {
-            cache.put(&[&[i]], &[i; 700]);
+            cache.put("cubin", &[&[i]], &[i; 700]);
             let age = SystemTime::now() - std::time::Duration::from_secs(100 - u64::from(i));
-            let file = fs::File::options().append(true).open(cache.path(&[&[i]])).unwrap();
+            let file = fs::File::options().append(true).open(cache.path("cubin", &[&[i]])).unwrap();
             file.set_modified(age).unwrap();
         }
-        assert!(cache.get(&[&[0]]).is_some(), "which makes it young");
-        cache.put(&[b"last"], &[9; 700]);
-        assert!(cache.get(&[&[0]]).is_some());
-        assert!(cache.get(&[b"last"]).is_some());
-        assert!(cache.get(&[&[1]]).is_none());
+        assert!(cache.get("cubin", &[&[0]]).is_some(), "which makes it young");
+        cache.put("cubin", &[b"last"], &[9; 700]);
+        assert!(cache.get("cubin", &[&[0]]).is_some());
+        assert!(cache.get("cubin", &[b"last"]).is_some());
+        assert!(cache.get("cubin", &[&[1]]).is_none());
         fs::remove_dir_all(&cache.folder).unwrap();
     }
 
@@ -231,9 +233,9 @@ mod tests {
     fn the_folder_and_its_entries_are_the_owners_alone() {
         use std::os::unix::fs::PermissionsExt;
         let cache = cache("owner", CAPACITY);
-        cache.put(&[b"k"], b"code");
+        cache.put("cubin", &[b"k"], b"code");
         let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&cache.folder), mode(&cache.path(&[b"k"]))), (0o700, 0o600));
+        assert_eq!((mode(&cache.folder), mode(&cache.path("cubin", &[b"k"]))), (0o700, 0o600));
         fs::remove_dir_all(&cache.folder).unwrap();
     }
 }

@@ -15,6 +15,8 @@ use super::context::Context;
 use super::kernel::{Grid, Params, Spec};
 use crate::error::{Error, Result};
 
+/// What entries of the cache are called.
+const CUBIN: &str = "cubin";
 /// Dynamic shared memory that a kernel may use without asking.
 const SHARED_FOR_ALL: u32 = 48 << 10;
 
@@ -103,12 +105,12 @@ fn machine_code(context: &Context, spec: &Spec) -> std::result::Result<Vec<u8>, 
     let options = compile::OPTIONS.join(" ");
     let key: [&[u8]; 4] = [text.as_bytes(), options.as_bytes(), architecture.as_bytes(), version.as_bytes()];
     let cache = Cache::open();
-    if let Some(code) = cache.and_then(|c| c.get(&key)) {
+    if let Some(code) = cache.and_then(|c| c.get(CUBIN, &key)) {
         return Ok(code);
     }
     let code = compile::cubin(spec.source.name, &text, &architecture)?;
     if let Some(cache) = cache {
-        cache.put(&key, &code);
+        cache.put(CUBIN, &key, &code);
     }
     Ok(code)
 }

@@ -5,13 +5,13 @@
 //! our own kernels: products that are small or skinny, sums beside the product, activations other than GELU's
 //! tanh form, whose rounding in the library suits f16 and bf16 only.
 //!
-//! An algorithm is what the library's heuristic names first. The heuristic is a function of sizes, layouts,
-//! dtypes, alignments, device and the library's version, so the choice is the same in every run with one
-//! version; it is kept for as long as the process runs.
+//! An algorithm is what the library's heuristic names first, for sizes, layouts, dtypes, alignments, device and the
+//! library's version; it is kept on disk (see `choices`), and in memory for as long as the process runs.
 #![allow(unsafe_code)] // Calls cuBLASLt.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +19,10 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
 use cudarc::driver::sys::CUstream;
 
-use super::{Flat, Matrix, Product};
+use super::choices::{Choice, Choices};
+use super::descriptors::{Descriptor, Layout, Preference, Side, data_type};
+use super::{Flat, Product};
+use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
 use crate::device::cuda::library::{preload_from_places, probe};
 use crate::ops::linear::Activation;
@@ -34,6 +37,7 @@ const SYMBOLS: &[&str] = &[
     "cublasLtDestroy",
     "cublasLtGetVersion",
     "cublasLtMatmul",
+    "cublasLtMatmulAlgoCheck",
     "cublasLtMatmulAlgoGetHeuristic",
     "cublasLtMatmulDescCreate",
     "cublasLtMatmulDescDestroy",
@@ -72,17 +76,23 @@ fn present() -> Result<()> {
     probe(unsafe { sys::culib() }, "cuBLASLt", SYMBOLS, "install version 12 or later")
 }
 
-/// The library's version.
-pub(in crate::device::cuda) fn library_version() -> Result<String> {
+/// The library's version, as it counts it.
+fn version() -> Result<usize> {
     present()?;
     // SAFETY: the symbol was probed; takes nothing.
-    let version = unsafe { sys::cublasLtGetVersion() };
+    Ok(unsafe { sys::cublasLtGetVersion() })
+}
+
+/// The library's version.
+pub(in crate::device::cuda) fn library_version() -> Result<String> {
+    let version = version()?;
     Ok(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
 }
 
 /// The library, open.
 pub(in crate::device::cuda) struct Library {
     handle: sys::cublasLtHandle_t,
+    choices: Choices<'static>,
     /// Products that were asked for, with how they are run; `None` for those that the library has no algorithm for.
     plans: Mutex<HashMap<Key, Option<Arc<Plan>>>>,
 }
@@ -105,15 +115,6 @@ enum Epilogue {
     Nothing,
     Bias,
     Gelu { bias: bool, kept: bool },
-}
-
-/// An operand as the library sees it: by columns. What our row-major matrix is to it is the transpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Side {
-    transposed: bool,
-    leading: usize,
-    batch: usize,
-    alignment: usize,
 }
 
 /// All that an algorithm depends on.
@@ -195,25 +196,6 @@ impl Key {
     }
 }
 
-impl Side {
-    /// A matrix by columns: its rows and columns, whether each of the two dimensions is dense, and its steps.
-    fn of(x: &Matrix, sizes: [usize; 2], dense: [bool; 2], steps: [usize; 2]) -> Option<Side> {
-        let transposed = !dense[0];
-        let (along, across) = if transposed { (1, 0) } else { (0, 1) };
-        if !dense[along] {
-            return None;
-        }
-        // Of one column only, the step is of no matter.
-        let leading = if sizes[across] > 1 { steps[across] } else { sizes[along] };
-        (leading >= sizes[along]).then(|| Side {
-            transposed,
-            leading,
-            batch: x.batch.first().copied().unwrap_or(0),
-            alignment: x.alignment,
-        })
-    }
-}
-
 /// Descriptors and the algorithm of a product.
 struct Plan {
     /// Addresses of bias and kept values are set for each call, under the lock.
@@ -229,98 +211,12 @@ unsafe impl Send for Plan {}
 // SAFETY: as above.
 unsafe impl Sync for Plan {}
 
-struct Descriptor(sys::cublasLtMatmulDesc_t);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: owned, destroyed once.
-        let _ = unsafe { result::destroy_matmul_desc(self.0) };
-    }
-}
-
-impl Descriptor {
-    fn set<T>(&mut self, attribute: Attribute, value: T) -> std::result::Result<(), CublasError> {
-        // SAFETY: the descriptor is alive; the attribute's value is read from `value`, of its size.
-        unsafe {
-            result::set_matmul_desc_attribute(self.0, attribute, (&raw const value).cast(), size_of::<T>())
-        }
-    }
-}
-
-struct Layout(sys::cublasLtMatrixLayout_t);
-
-impl Drop for Layout {
-    fn drop(&mut self) {
-        // SAFETY: owned, destroyed once.
-        let _ = unsafe { result::destroy_matrix_layout(self.0) };
-    }
-}
-
-impl Layout {
-    /// `sizes` are the rows and columns that the product sees.
-    fn new(
-        dtype: DType,
-        sizes: [usize; 2],
-        side: &Side,
-        batches: usize,
-    ) -> std::result::Result<Layout, CublasError> {
-        use sys::cublasLtMatrixLayoutAttribute_t::*;
-        let [rows, cols] = if side.transposed { [sizes[1], sizes[0]] } else { sizes };
-        let layout = Layout(result::create_matrix_layout(
-            data_type(dtype),
-            rows as u64,
-            cols as u64,
-            side.leading as i64,
-        )?);
-        if batches > 1 {
-            let (count, step) = (batches as i32, side.batch as i64);
-            // SAFETY: the layout is alive; the values have the attributes' sizes.
-            unsafe {
-                let count = (&raw const count).cast();
-                result::set_matrix_layout_attribute(layout.0, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count, 4)?;
-                let step = (&raw const step).cast();
-                let attribute = CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
-                result::set_matrix_layout_attribute(layout.0, attribute, step, 8)?;
-            }
-        }
-        Ok(layout)
-    }
-}
-
-struct Preference(sys::cublasLtMatmulPreference_t);
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: owned, destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(self.0) };
-    }
-}
-
-impl Preference {
-    fn set<T>(
-        &mut self,
-        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
-        value: T,
-    ) -> std::result::Result<(), CublasError> {
-        // SAFETY: the preference is alive; the attribute's value is read from `value`, of its size.
-        unsafe {
-            result::set_matmul_pref_attribute(self.0, attribute, (&raw const value).cast(), size_of::<T>())
-        }
-    }
-}
-
-fn data_type(dtype: DType) -> sys::cudaDataType {
-    use sys::cudaDataType_t::*;
-    match dtype {
-        DType::F64 => CUDA_R_64F,
-        DType::F16 => CUDA_R_16F,
-        DType::BF16 => CUDA_R_16BF,
-        _ => CUDA_R_32F,
-    }
-}
-
 impl Plan {
-    fn new(handle: sys::cublasLtHandle_t, key: &Key) -> std::result::Result<Plan, CublasError> {
+    fn new(
+        handle: sys::cublasLtHandle_t,
+        choices: &Choices<'_>,
+        key: &Key,
+    ) -> std::result::Result<Plan, CublasError> {
         use sys::cublasComputeType_t::*;
         use sys::cublasLtEpilogue_t::*;
         use sys::cublasLtMatmulPreferenceAttributes_t::*;
@@ -373,18 +269,54 @@ impl Plan {
         // Parts of a sum are gathered in the type that is summed in, never in that of the result.
         let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
-        // SAFETY: all descriptors are alive.
-        let found = unsafe {
-            let [a, b, c] = &layouts;
-            result::get_matmul_algo_heuristic(handle, descriptor.0, a.0, b.0, c.0, c.0, preference.0)
-        }?;
+        let [a, b, c] = &layouts;
+        let ask = || {
+            // SAFETY: all descriptors are alive.
+            let found = unsafe {
+                result::get_matmul_algo_heuristic(handle, descriptor.0, a.0, b.0, c.0, c.0, preference.0)
+            }?;
+            Ok(Choice { algorithm: found.algo.data, workspace: found.workspaceSize })
+        };
+        // What the library is asked, beside the preferences that never differ.
+        let product = format!("{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}");
+        let choice = choices.choose(&product, |kept| suits(handle, &descriptor, &layouts, kept), ask)?;
         Ok(Plan {
             descriptor: Mutex::new(descriptor),
             layouts,
-            algorithm: found.algo,
-            workspace: found.workspaceSize,
+            algorithm: sys::cublasLtMatmulAlgo_t { data: choice.algorithm },
+            workspace: choice.workspace,
         })
     }
+}
+
+/// Whether the library takes an algorithm from the disk for a product, and needs no more memory than it did.
+fn suits(
+    handle: sys::cublasLtHandle_t,
+    descriptor: &Descriptor,
+    [a, b, c]: &[Layout; 3],
+    choice: &Choice,
+) -> bool {
+    let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
+    let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+    // SAFETY: the symbol was probed; all descriptors are alive; the result has room.
+    let status = unsafe {
+        sys::cublasLtMatmulAlgoCheck(
+            handle,
+            descriptor.0,
+            a.0,
+            b.0,
+            c.0,
+            c.0,
+            &raw const algorithm,
+            found.as_mut_ptr(),
+        )
+    };
+    // SAFETY: plain data, zero where the library wrote nothing; zero is a status.
+    let found = unsafe { found.assume_init() };
+    status.result().is_ok()
+        && found.state.result().is_ok()
+        && found.workspaceSize <= choice.workspace
+        && choice.workspace <= MOST_WORKSPACE
 }
 
 fn described(e: CublasError) -> String {
@@ -393,10 +325,10 @@ fn described(e: CublasError) -> String {
 
 impl Library {
     /// Opens the library for a device, whose context is current; `None` if it is not there.
-    pub(in crate::device::cuda) fn open(_: &CudaDevice) -> Option<Library> {
-        present().ok()?;
+    pub(in crate::device::cuda) fn open(device: &CudaDevice) -> Option<Library> {
+        let choices = Choices::new(Cache::open(), device, version().ok()?);
         let handle = result::create_handle().ok()?;
-        Some(Library { handle, plans: Mutex::default() })
+        Some(Library { handle, choices, plans: Mutex::default() })
     }
 
     /// How a product is run; `None` if it is not for the library.
@@ -404,7 +336,8 @@ impl Library {
         let key = Key::of(product)?;
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         // What the library refuses it refuses always.
-        plans.entry(key).or_insert_with(|| Plan::new(self.handle, &key).ok().map(Arc::new)).clone()
+        let plan = || Plan::new(self.handle, &self.choices, &key).ok().map(Arc::new);
+        plans.entry(key).or_insert_with(plan).clone()
     }
 
     /// Bytes of memory that the library works in; `None` if the product is not for it.

@@ -4,7 +4,9 @@
 //! Which of them runs, and with which tiles, is a function of the product's sizes, strides, dtype, precision
 //! and of the library's version, never of timing: results are bitwise repeatable.
 
+mod choices;
 mod cublaslt;
+mod descriptors;
 mod plan;
 
 use smallvec::{SmallVec, smallvec};
