@@ -60,7 +60,12 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
 /// The script that runs all tests of a bundle; arguments go to every test program.
 const RUN_TESTS: &str = r#"#!/bin/sh
 # Runs every test program of the bundle, on the processor and on the GPU. REFRAIN_REQUIRE_CUDA=1 makes a missing
-# GPU a failure. Arguments are passed on: ./run-tests --test-threads 4
+# GPU a failure. Arguments are passed on: ./run-tests --test-threads 4. RUN_WITH is what each program is run with:
+# RUN_WITH="compute-sanitizer --tool memcheck --error-exitcode 9 --require-cuda-init=no" ./run-tests
+# REFRAIN_SANITIZER=1, which that implies, skips tests that break memory on purpose.
+case ${RUN_WITH:-} in
+*compute-sanitizer*) export REFRAIN_SANITIZER=1 ;;
+esac
 here=$(cd "$(dirname "$0")" && pwd)
 failed=""
 run() {
@@ -69,7 +74,7 @@ run() {
     shift 2
     echo "== $package ${program##*/}"
     CARGO_MANIFEST_DIR=$here/crates/$package CARGO_BIN_EXE_refrain=$here/bin/refrain \
-        sh -c 'cd "$CARGO_MANIFEST_DIR" && exec "$@"' sh "$program" $ARGUMENTS || failed="$failed $package/${program##*/}"
+        sh -c 'cd "$CARGO_MANIFEST_DIR" && exec $RUN_WITH "$@"' sh "$program" $ARGUMENTS || failed="$failed $package/${program##*/}"
 }
 ARGUMENTS=$*
 # TESTS
