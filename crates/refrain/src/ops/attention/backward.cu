@@ -1,80 +1,106 @@
-// Gradients of short sequences.
+// Gradients of short sequences: a block holds its pairs whole. Probabilities are computed again wherever they are
+// wanted, which takes less time than to keep them in shared memory.
 
-// The gradients of the block's pairs, whole, with the probabilities in shared memory.
 KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) {
-    int queries = (int)j.queries, keys = (int)j.keys, together = (int)j.together;
+    i64 first_pair = (i64)blockIdx.x * j.together;
+    int queries = (int)j.queries, keys = (int)j.keys, slots = slots_of(j, first_pair);
     int group = threadIdx.x / LANES, groups = blockDim.x / LANES, lane = threadIdx.x % LANES;
-    // Whole chunks, as they are brought.
-    int q_size = (queries + CHUNK - 1) / CHUNK * CHUNK * PADDED, k_size = (keys + CHUNK - 1) / CHUNK * CHUNK * PADDED;
-    // Odd, so that lanes that walk down a column meet in no bank.
-    int pitch = keys | 1;
-    i64 first_pair = (i64)blockIdx.x * together;
-    together = (int)min((i64)together, j.pairs - first_pair);
+    int q_size = slot_size(queries), k_size = slot_size(keys);
     COMPUTE* q = reinterpret_cast<COMPUTE*>(memory);
     COMPUTE* d_o = q + j.together * q_size;
     COMPUTE* k = d_o + j.together * q_size;
     COMPUTE* v = k + j.together * k_size;
-    COMPUTE* p = v + j.together * k_size;
-    COMPUTE* dp = p + j.together * (queries * pitch);
-    COMPUTE* deltas = dp + j.together * (queries * pitch);
-    for (int s = 0; s < together; s++) {
-        bring(q + s * q_size, begin(j.q, j, first_pair + s), j.q.token, queries);
-        bring(d_o + s * q_size, begin(j.d_o, j, first_pair + s), j.d_o.token, queries);
-        bring(k + s * k_size, begin(j.k, j, first_pair + s), j.k.token, keys);
-        bring(v + s * k_size, begin(j.v, j, first_pair + s), j.v.token, keys);
-    }
+    COMPUTE* sums = v + j.together * k_size;
+    COMPUTE* deltas = sums + j.together * queries;
+    bring(q, q_size, j.q, j, first_pair, slots, 0, queries);
+    bring(d_o, q_size, j.d_o, j, first_pair, slots, 0, queries);
+    bring(k, k_size, j.k, j, first_pair, slots, 0, keys);
+    bring(v, k_size, j.v, j, first_pair, slots, 0, keys);
+    const COMPUTE* kept = reinterpret_cast<const COMPUTE*>(j.sums) + first_pair * queries;
+    for (int i = threadIdx.x; i < slots * queries; i += blockDim.x) sums[i] = kept[i];
     __syncthreads();
     COMPUTE scale = (COMPUTE)j.scale;
 
-    // Queries: probabilities, their gradients, and the queries' gradients.
-    for (int base = 0; base < together * queries; base += groups) {
-        bool there = base + group < together * queries;
-        int at = there ? base + group : 0, slot = at / queries, row = at - slot * queries;
-        COMPUTE x[EACH], y[EACH];
-        take_shared(x, q + slot * q_size + row * PADDED, lane, scale);
-        take_shared(y, d_o + slot * q_size + row * PADDED, lane, (COMPUTE)1);
-        COMPUTE sum = reinterpret_cast<const COMPUTE*>(j.sums)[(first_pair + slot) * j.queries + row];
-        COMPUTE* p_row = p + at * pitch;
-        COMPUTE* dp_row = dp + at * pitch;
-        COMPUTE delta = 0;
-        #pragma unroll 4
-        for (int i = 0; i < keys; i++) {
-            COMPUTE s = row_sum(dot(x, k + slot * k_size + i * PADDED, lane));
-            COMPUTE d = row_sum(dot(y, v + slot * k_size + i * PADDED, lane));
-            COMPUTE weight = CAUSAL && i > row ? (COMPUTE)0 : exp_(s - sum);
-            delta += weight * d;
-            if (lane == 0 && there) {
-                p_row[i] = weight;
-                dp_row[i] = d;
+    // Queries.
+    int units = (queries + ROWS - 1) / ROWS;
+    for (int base = 0; base < slots * units; base += groups) {
+        bool there = base + group < slots * units;
+        int at = there ? base + group : 0, slot = at / units, row = (at - slot * units) * ROWS;
+        const COMPUTE* k_rows = k + slot * k_size;
+        const COMPUTE* v_rows = v + slot * k_size;
+        COMPUTE x[ROWS][EACH], y[ROWS][EACH], dx[ROWS][EACH], sum[ROWS], delta[ROWS];
+        #pragma unroll
+        for (int w = 0; w < ROWS; w++) {
+            int line = min(row + w, queries - 1);
+            take_shared(x[w], q + slot * q_size + line * PADDED, lane, scale);
+            take_shared(y[w], d_o + slot * q_size + line * PADDED, lane, (COMPUTE)1);
+            clear(dx[w]);
+            sum[w] = sums[slot * queries + line];
+            delta[w] = 0;
+        }
+        // Once for delta, once for the gradients, which depend on it.
+        #pragma unroll
+        for (int pass = 0; pass < 2; pass++) {
+            #pragma unroll 2
+            for (int i = 0; i < keys; i++) {
+                COMPUTE key[EACH], value[EACH];
+                look(key, k_rows + i * PADDED, lane);
+                look(value, v_rows + i * PADDED, lane);
+                #pragma unroll
+                for (int w = 0; w < ROWS; w++) {
+                    COMPUTE s = row_sum(dot(x[w], key)), d = row_sum(dot(y[w], value));
+                    COMPUTE p = CAUSAL && i > row + w ? (COMPUTE)0 : exp_(s - sum[w]);
+                    if (pass == 0) delta[w] += p * d;
+                    else add_times(dx[w], p * (d - delta[w]) * scale, key);
+                }
             }
         }
-        if (lane == 0 && there) deltas[at] = delta;
-        __syncwarp();
-        if (!there) continue;
-        clear(x);
-        #pragma unroll 4
-        for (int i = 0; i < keys; i++) {
-            add_times(x, p_row[i] * (dp_row[i] - delta) * scale, k + slot * k_size + i * PADDED, lane);
+        #pragma unroll
+        for (int w = 0; w < ROWS; w++) {
+            if (there && row + w < queries) {
+                give(row_of(j.dq, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
+                if (lane == 0) deltas[slot * queries + row + w] = delta[w];
+            }
         }
-        give(result(j.dq, j, j.queries, first_pair + slot, row), x, lane, (COMPUTE)1);
     }
     __syncthreads();
 
     // Keys and values.
-    for (int at = group; at < together * keys; at += groups) {
-        int slot = at / keys, row = at - slot * keys;
-        COMPUTE x[EACH], y[EACH];
-        clear(x);
-        clear(y);
-        #pragma unroll 4
-        for (int i = 0; i < queries; i++) {
-            int line = slot * queries + i;
-            COMPUTE weight = p[line * pitch + row];
-            COMPUTE d = weight * (dp[line * pitch + row] - deltas[line]) * scale;
-            add_times(x, d, q + slot * q_size + i * PADDED, lane);
-            add_times(y, weight, d_o + slot * q_size + i * PADDED, lane);
+    units = (keys + ROWS - 1) / ROWS;
+    for (int base = 0; base < slots * units; base += groups) {
+        bool there = base + group < slots * units;
+        int at = there ? base + group : 0, slot = at / units, row = (at - slot * units) * ROWS;
+        const COMPUTE* q_rows = q + slot * q_size;
+        const COMPUTE* d_o_rows = d_o + slot * q_size;
+        COMPUTE x[ROWS][EACH], y[ROWS][EACH], dx[ROWS][EACH], dy[ROWS][EACH];
+        #pragma unroll
+        for (int w = 0; w < ROWS; w++) {
+            int line = min(row + w, keys - 1);
+            take_shared(x[w], k + slot * k_size + line * PADDED, lane, scale);
+            take_shared(y[w], v + slot * k_size + line * PADDED, lane, (COMPUTE)1);
+            clear(dx[w]);
+            clear(dy[w]);
         }
-        give(result(j.dk, j, j.keys, first_pair + slot, row), x, lane, (COMPUTE)1);
-        give(result(j.dv, j, j.keys, first_pair + slot, row), y, lane, (COMPUTE)1);
+        #pragma unroll 2
+        for (int i = 0; i < queries; i++) {
+            COMPUTE query[EACH], d_out[EACH];
+            look(query, q_rows + i * PADDED, lane);
+            look(d_out, d_o_rows + i * PADDED, lane);
+            COMPUTE sum = sums[slot * queries + i], delta = deltas[slot * queries + i];
+            #pragma unroll
+            for (int w = 0; w < ROWS; w++) {
+                COMPUTE s = row_sum(dot(x[w], query)), d = row_sum(dot(y[w], d_out));
+                COMPUTE p = CAUSAL && row + w > i ? (COMPUTE)0 : exp_(s - sum);
+                add_times(dy[w], p, d_out);
+                add_times(dx[w], p * (d - delta) * scale, query);
+            }
+        }
+        #pragma unroll
+        for (int w = 0; w < ROWS; w++) {
+            if (there && row + w < keys) {
+                give(row_of(j.dk, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
+                give(row_of(j.dv, j, first_pair + slot, row + w), dy[w], lane, (COMPUTE)1);
+            }
+        }
     }
 }

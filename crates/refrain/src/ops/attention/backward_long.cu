@@ -2,20 +2,25 @@
 
 // The gradients of queries, of which there may be any number, and what those of keys need.
 KERNEL __launch_bounds__(256) attention_backward_queries(const __grid_constant__ Job j) {
-    Row r = locate(j, j.queries);
-    int keys = (int)j.keys, tile = (int)j.tile;
+    Rows r = locate(j, j.queries);
+    i64 first_pair = r.pair - r.slot;
+    int keys = (int)j.keys, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
     COMPUTE* k_tiles = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* v_tiles = k_tiles + j.together * slot_size(j);
-    const COMPUTE* k_rows = k_tiles + r.slot * slot_size(j);
-    const COMPUTE* v_rows = v_tiles + r.slot * slot_size(j);
+    COMPUTE* v_tiles = k_tiles + j.together * size;
+    const COMPUTE* k_rows = k_tiles + r.slot * size;
+    const COMPUTE* v_rows = v_tiles + r.slot * size;
     COMPUTE scale = (COMPUTE)j.scale;
-    COMPUTE q[EACH], d_o[EACH], dq[EACH];
-    take(q, begin(j.q, j, r.pair) + r.row * j.q.token, r.lane, scale);
-    take(d_o, begin(j.d_o, j, r.pair) + r.row * j.d_o.token, r.lane, (COMPUTE)1);
-    clear(dq);
-    COMPUTE sum = reinterpret_cast<const COMPUTE*>(j.sums)[r.pair * j.queries + r.row], delta = 0;
+    COMPUTE q[ROWS][EACH], d_o[ROWS][EACH], dq[ROWS][EACH], sum[ROWS], delta[ROWS];
+    #pragma unroll
+    for (int w = 0; w < ROWS; w++) {
+        take(q[w], row_of(j.q, j, r.pair, r.at(w)), r.lane, scale);
+        take(d_o[w], row_of(j.d_o, j, r.pair, r.at(w)), r.lane, (COMPUTE)1);
+        clear(dq[w]);
+        sum[w] = reinterpret_cast<const COMPUTE*>(j.sums)[r.pair * j.queries + r.at(w)];
+        delta[w] = 0;
+    }
 
-    int end = CAUSAL && j.together == 1 ? min(keys, r.first + (int)blockDim.x / LANES) : keys;
+    int end = CAUSAL && j.together == 1 ? min(keys, r.end) : keys;
     // Once for delta, once for the gradients, which depend on it.
     for (int pass = 0; pass < 2; pass++) {
         for (int first = 0; first < end; first += tile) {
@@ -23,60 +28,83 @@ KERNEL __launch_bounds__(256) attention_backward_queries(const __grid_constant__
             // One tile with all keys stays.
             if (pass == 0 || end > tile) {
                 if (pass > 0 || first > 0) __syncthreads();
-                bring_all(k_tiles, j.k, j, first, count);
-                bring_all(v_tiles, j.v, j, first, count);
+                bring(k_tiles, size, j.k, j, first_pair, slots, first, count);
+                bring(v_tiles, size, j.v, j, first_pair, slots, first, count);
                 __syncthreads();
             }
-            #pragma unroll 4
+            #pragma unroll 2
             for (int i = 0; i < count; i++) {
-                COMPUTE s = row_sum(dot(q, k_rows + i * PADDED, r.lane));
-                COMPUTE d = row_sum(dot(d_o, v_rows + i * PADDED, r.lane));
-                COMPUTE p = CAUSAL && first + i > r.row ? (COMPUTE)0 : exp_(s - sum);
-                if (pass == 0) delta += p * d;
-                else add_times(dq, p * (d - delta) * scale, k_rows + i * PADDED, r.lane);
+                COMPUTE key[EACH], value[EACH];
+                look(key, k_rows + i * PADDED, r.lane);
+                look(value, v_rows + i * PADDED, r.lane);
+                #pragma unroll
+                for (int w = 0; w < ROWS; w++) {
+                    COMPUTE s = row_sum(dot(q[w], key)), d = row_sum(dot(d_o[w], value));
+                    COMPUTE p = CAUSAL && first + i > r.row + w ? (COMPUTE)0 : exp_(s - sum[w]);
+                    if (pass == 0) delta[w] += p * d;
+                    else add_times(dq[w], p * (d - delta[w]) * scale, key);
+                }
             }
         }
     }
-    if (!r.there) return;
-    give(result(j.dq, j, j.queries, r.pair, r.row), dq, r.lane, (COMPUTE)1);
-    if (r.lane == 0) reinterpret_cast<COMPUTE*>(j.deltas)[r.pair * j.queries + r.row] = delta;
+    #pragma unroll
+    for (int w = 0; w < ROWS; w++) {
+        if (w < r.there) {
+            give(row_of(j.dq, j, r.pair, r.row + w), dq[w], r.lane, (COMPUTE)1);
+            if (r.lane == 0) reinterpret_cast<COMPUTE*>(j.deltas)[r.pair * j.queries + r.row + w] = delta[w];
+        }
+    }
 }
 
 // The gradients of keys and values, of which there may be any number.
 KERNEL __launch_bounds__(256) attention_backward_keys(const __grid_constant__ Job j) {
-    Row r = locate(j, j.keys);
-    int queries = (int)j.queries, tile = (int)j.tile;
+    Rows r = locate(j, j.keys);
+    i64 first_pair = r.pair - r.slot;
+    int queries = (int)j.queries, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
     COMPUTE* q_tiles = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* d_o_tiles = q_tiles + j.together * slot_size(j);
-    const COMPUTE* q_rows = q_tiles + r.slot * slot_size(j);
-    const COMPUTE* d_o_rows = d_o_tiles + r.slot * slot_size(j);
+    COMPUTE* d_o_tiles = q_tiles + j.together * size;
+    const COMPUTE* q_rows = q_tiles + r.slot * size;
+    const COMPUTE* d_o_rows = d_o_tiles + r.slot * size;
     const COMPUTE* sums = reinterpret_cast<const COMPUTE*>(j.sums) + r.pair * j.queries;
     const COMPUTE* deltas = reinterpret_cast<const COMPUTE*>(j.deltas) + r.pair * j.queries;
     COMPUTE scale = (COMPUTE)j.scale;
-    COMPUTE k[EACH], v[EACH], dk[EACH], dv[EACH];
-    take(k, begin(j.k, j, r.pair) + r.row * j.k.token, r.lane, scale);
-    take(v, begin(j.v, j, r.pair) + r.row * j.v.token, r.lane, (COMPUTE)1);
-    clear(dk);
-    clear(dv);
+    COMPUTE k[ROWS][EACH], v[ROWS][EACH], dk[ROWS][EACH], dv[ROWS][EACH];
+    #pragma unroll
+    for (int w = 0; w < ROWS; w++) {
+        take(k[w], row_of(j.k, j, r.pair, r.at(w)), r.lane, scale);
+        take(v[w], row_of(j.v, j, r.pair, r.at(w)), r.lane, (COMPUTE)1);
+        clear(dk[w]);
+        clear(dv[w]);
+    }
 
     // Earlier queries see none of the block's keys.
     int begin_at = CAUSAL && j.together == 1 ? r.first / tile * tile : 0;
     for (int first = begin_at; first < queries; first += tile) {
         int count = min(tile, queries - first);
         if (first > begin_at) __syncthreads();
-        bring_all(q_tiles, j.q, j, first, count);
-        bring_all(d_o_tiles, j.d_o, j, first, count);
+        bring(q_tiles, size, j.q, j, first_pair, slots, first, count);
+        bring(d_o_tiles, size, j.d_o, j, first_pair, slots, first, count);
         __syncthreads();
         #pragma unroll 2
         for (int i = 0; i < count; i++) {
-            COMPUTE s = row_sum(dot(k, q_rows + i * PADDED, r.lane));
-            COMPUTE d = row_sum(dot(v, d_o_rows + i * PADDED, r.lane));
-            COMPUTE p = CAUSAL && r.row > first + i ? (COMPUTE)0 : exp_(s - sums[first + i]);
-            add_times(dv, p, d_o_rows + i * PADDED, r.lane);
-            add_times(dk, p * (d - deltas[first + i]) * scale, q_rows + i * PADDED, r.lane);
+            COMPUTE query[EACH], d_out[EACH];
+            look(query, q_rows + i * PADDED, r.lane);
+            look(d_out, d_o_rows + i * PADDED, r.lane);
+            COMPUTE sum = sums[first + i], delta = deltas[first + i];
+            #pragma unroll
+            for (int w = 0; w < ROWS; w++) {
+                COMPUTE s = row_sum(dot(k[w], query)), d = row_sum(dot(v[w], d_out));
+                COMPUTE p = CAUSAL && r.row + w > first + i ? (COMPUTE)0 : exp_(s - sum);
+                add_times(dv[w], p, d_out);
+                add_times(dk[w], p * (d - delta) * scale, query);
+            }
         }
     }
-    if (!r.there) return;
-    give(result(j.dk, j, j.keys, r.pair, r.row), dk, r.lane, (COMPUTE)1);
-    give(result(j.dv, j, j.keys, r.pair, r.row), dv, r.lane, (COMPUTE)1);
+    #pragma unroll
+    for (int w = 0; w < ROWS; w++) {
+        if (w < r.there) {
+            give(row_of(j.dk, j, r.pair, r.row + w), dk[w], r.lane, (COMPUTE)1);
+            give(row_of(j.dv, j, r.pair, r.row + w), dv[w], r.lane, (COMPUTE)1);
+        }
+    }
 }

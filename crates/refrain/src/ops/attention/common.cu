@@ -1,12 +1,14 @@
 // What the kernels of attention share: scores never leave the chip. LANES neighbours of a warp share a row (a query, or a
-// key where its gradient is gathered) and hold EACH of its numbers each. Constants: IN (the operands' dtype), COMPUTE,
-// HEAD_DIM, LANES, EACH (LANES * EACH numbers cover a head), ALIGNED (16 bytes of COMPUTE, as many numbers of IN, can be
-// moved at once), CAUSAL.
+// key where its gradient is gathered) and hold EACH of its numbers each, of ROWS rows, so that what is read from shared
+// memory serves as many. Constants: IN (the operands' dtype), COMPUTE, HEAD_DIM, LANES, EACH (LANES * EACH numbers cover
+// a head), ROWS, ALIGNED (16 bytes of COMPUTE, as many numbers of IN, can be moved at once), CAUSAL.
 
 constexpr int VEC = 16 / (int)sizeof(COMPUTE);
 constexpr int PADDED = LANES * EACH;
 // Keys or queries that are taken together.
 constexpr int CHUNK = 4;
+// Runs of numbers that a thread has on their way to shared memory.
+constexpr int BATCH = 4;
 
 struct Heads {
     // Where the first element is; elements from a sequence, a token and a head to the next.
@@ -15,28 +17,21 @@ struct Heads {
 };
 
 struct Job {
-    Heads q, k, v, d_o;
-    // [sequences, tokens, heads, HEAD_DIM] without holes.
-    u64 o, dq, dk, dv;
+    Heads q, k, v, d_o, o, dq, dk, dv;
     // [sequences, heads, queries]: log-sum-exps of the rows of scores, and sums of probabilities times their gradients.
     u64 sums, deltas;
     i64 pairs, heads, queries, keys;
-    // Pairs of a sequence and a head that a block takes, blocks that share a pair, rows of the other side at a time.
+    // Pairs of a sequence and a head that a block takes, blocks that share a pair, and of the other side the rows that
+    // pass by at a time.
     i64 together, parts, tile;
     double scale;
 };
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-DEVICE const IN* begin(const Heads& x, const Job& j, i64 pair) {
+DEVICE IN* row_of(const Heads& x, const Job& j, i64 pair, int row) {
     i64 sequence = pair / j.heads, head = pair - sequence * j.heads;
-    return reinterpret_cast<const IN*>(x.at) + sequence * x.sequence + head * x.head;
-}
-
-// Row `token` of a result.
-DEVICE IN* result(u64 at, const Job& j, i64 tokens, i64 pair, i64 token) {
-    i64 sequence = pair / j.heads, head = pair - sequence * j.heads;
-    return reinterpret_cast<IN*>(at) + ((sequence * tokens + token) * j.heads + head) * HEAD_DIM;
+    return reinterpret_cast<IN*>(x.at) + sequence * x.sequence + row * x.token + head * x.head;
 }
 
 // VEC numbers of a row from `d` on; zeros beyond its end.
@@ -53,19 +48,35 @@ DEVICE vec<COMPUTE, VEC> piece(const IN* row, int d) {
     return x;
 }
 
-// Brings `count` rows to shared memory, and zeros up to whole chunks.
-DEVICE void bring(COMPUTE* tile, const IN* rows, i64 step, int count) {
-    int padded = (count + CHUNK - 1) / CHUNK * CHUNK;
-    for (int i = threadIdx.x; i < padded * (PADDED / VEC); i += blockDim.x) {
-        int row = i / (PADDED / VEC), d = i % (PADDED / VEC) * VEC;
-        vec<COMPUTE, VEC> x;
-        if (row < count) {
-            x = piece(rows + row * step, d);
-        } else {
-            #pragma unroll
-            for (int e = 0; e < VEC; e++) x.at[e] = 0;
+// Elements from the rows of one pair to those of the next: a shift, so that lanes of different pairs meet in no bank.
+DEVICE int slot_size(int rows) { return (rows + CHUNK - 1) / CHUNK * CHUNK * PADDED + LANES * VEC; }
+
+// Brings rows `first` to `first + count` of `slots` pairs, from `first_pair` on, to shared memory, and zeros up to whole
+// chunks. Neighbouring threads take neighbouring heads.
+DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 first_pair, int slots, int first, int count) {
+    constexpr int RUNS = PADDED / VEC;
+    int heads = (int)j.heads, padded = (count + CHUNK - 1) / CHUNK * CHUNK, total = padded * slots * RUNS;
+    i64 sequence = first_pair / j.heads;
+    int head = (int)(first_pair - sequence * j.heads);
+    const IN* base = reinterpret_cast<const IN*>(x.at) + sequence * x.sequence + first * x.token;
+    for (int begin = threadIdx.x; begin < total; begin += BATCH * blockDim.x) {
+        vec<COMPUTE, VEC> v[BATCH];
+        int to[BATCH];
+        #pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            int i = begin + b * (int)blockDim.x;
+            int run = i % RUNS, line = i / RUNS, row = line / slots, slot = line - row * slots;
+            to[b] = i < total ? slot * size + row * PADDED + run * VEC : -1;
+            if (i < total && row < count) {
+                int at = head + slot, over = at / heads;
+                v[b] = piece(base + over * x.sequence + row * x.token + (at - over * heads) * x.head, run * VEC);
+            } else {
+                #pragma unroll
+                for (int e = 0; e < VEC; e++) v[b].at[e] = 0;
+            }
         }
-        store<VEC>(tile + row * PADDED + d, x);
+        #pragma unroll
+        for (int b = 0; b < BATCH; b++) if (to[b] >= 0) store<VEC>(tiles + to[b], v[b]);
     }
 }
 
@@ -106,25 +117,20 @@ DEVICE void give(IN* row, const COMPUTE* x, int lane, COMPUTE factor) {
     }
 }
 
-// The lane's part of a product of rows, one of them in shared memory.
-DEVICE COMPUTE dot(const COMPUTE* x, const COMPUTE* row, int lane) {
+// The lane's part of a row in shared memory.
+DEVICE void look(COMPUTE* x, const COMPUTE* row, int lane) { take_shared(x, row, lane, (COMPUTE)1); }
+
+// The lane's part of a product of rows.
+DEVICE COMPUTE dot(const COMPUTE* x, const COMPUTE* y) {
     COMPUTE sum = 0;
     #pragma unroll
-    for (int r = 0; r < EACH / VEC; r++) {
-        vec<COMPUTE, VEC> v = load<VEC>(row + place(r, lane));
-        #pragma unroll
-        for (int e = 0; e < VEC; e++) sum += x[r * VEC + e] * v.at[e];
-    }
+    for (int e = 0; e < EACH; e++) sum += x[e] * y[e];
     return sum;
 }
 
-DEVICE void add_times(COMPUTE* x, COMPUTE factor, const COMPUTE* row, int lane) {
+DEVICE void add_times(COMPUTE* x, COMPUTE factor, const COMPUTE* y) {
     #pragma unroll
-    for (int r = 0; r < EACH / VEC; r++) {
-        vec<COMPUTE, VEC> v = load<VEC>(row + place(r, lane));
-        #pragma unroll
-        for (int e = 0; e < VEC; e++) x[r * VEC + e] += factor * v.at[e];
-    }
+    for (int e = 0; e < EACH; e++) x[e] += factor * y[e];
 }
 
 DEVICE COMPUTE row_sum(COMPUTE x) { return warp_reduce<LANES>(x, Add()); }
@@ -134,38 +140,36 @@ DEVICE void clear(COMPUTE* x) {
     for (int e = 0; e < EACH; e++) x[e] = 0;
 }
 
-// The row that a thread works on: of which of the block's pairs, and which of the pair's `count` rows. Threads without
+// The rows that a thread works on: of which of the block's pairs, and which of the pair's `count` rows. Threads without
 // a row compute along with row 0, so that whole warps meet.
-struct Row {
+struct Rows {
     i64 pair;
     int slot, row, lane;
-    // The first of the block's rows.
-    int first;
-    bool there;
+    // How many there are.
+    int there;
+    // The first of the block's rows, and the one after its last.
+    int first, end;
+
+    // Row i, or the last there is.
+    DEVICE int at(int i) const { return row + max(min(i, there - 1), 0); }
 };
 
-DEVICE Row locate(const Job& j, i64 count) {
-    Row r;
-    int group = threadIdx.x / LANES, groups = blockDim.x / LANES;
+// Pairs that the block has.
+DEVICE int slots_of(const Job& j, i64 first_pair) { return (int)min(j.together, j.pairs - first_pair); }
+
+DEVICE Rows locate(const Job& j, i64 count) {
+    Rows r;
+    int group = threadIdx.x / LANES, groups = blockDim.x / LANES, units = ((int)count + ROWS - 1) / ROWS;
+    u32 parts = (u32)j.parts;
+    i64 first_pair = (i64)(blockIdx.x / parts) * j.together;
     r.lane = threadIdx.x % LANES;
-    i64 first_pair = blockIdx.x / j.parts * j.together;
-    r.first = (int)(blockIdx.x % j.parts) * groups;
-    r.slot = j.together > 1 ? group / (int)count : 0;
-    r.row = r.first + group - r.slot * (int)count * (j.together > 1);
-    r.there = r.slot < j.together && first_pair + r.slot < j.pairs && r.row < count;
-    if (!r.there) r.slot = r.row = 0;
+    r.first = (int)(blockIdx.x % parts) * groups * ROWS;
+    r.end = min((int)count, r.first + groups * ROWS);
+    r.slot = j.together > 1 ? group / units : 0;
+    r.row = r.first + (group - r.slot * units * (j.together > 1)) * ROWS;
+    bool there = r.slot < slots_of(j, first_pair) && r.row < count;
+    if (!there) r.slot = r.row = 0;
+    r.there = there ? min(ROWS, (int)count - r.row) : 0;
     r.pair = first_pair + r.slot;
     return r;
 }
-
-// Elements from the tile of one pair to that of the next.
-DEVICE int slot_size(const Job& j) { return (int)j.tile * PADDED + LANES * VEC; }
-
-// Brings the same rows of each of the block's pairs.
-DEVICE void bring_all(COMPUTE* tiles, const Heads& x, const Job& j, int first, int count) {
-    i64 first_pair = blockIdx.x / j.parts * j.together;
-    for (int s = 0; s < j.together && first_pair + s < j.pairs; s++) {
-        bring(tiles + s * slot_size(j), begin(x, j, first_pair + s) + first * x.token, x.token, count);
-    }
-}
-

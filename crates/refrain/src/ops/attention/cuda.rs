@@ -19,12 +19,14 @@ static BACKWARD_LONG: Source =
 const CHUNK: usize = 4;
 /// Threads of a block with rows enough.
 const THREADS: usize = 128;
+/// Rows of a sequence from which on a thread works on two.
+const LONG: usize = 16;
 /// Blocks that keep a GPU busy.
 const ENOUGH_BLOCKS: usize = 264;
 /// Shared memory of a block that leaves room for several on a multiprocessor.
 const TILE_BYTES: usize = 24 << 10;
-/// Shared memory of a block that holds the probabilities of a whole sequence, where several find room.
-const WHOLE_BYTES: usize = 48 << 10;
+/// Shared memory of a block that holds sequences whole, where several find room.
+const WHOLE_BYTES: usize = 24 << 10;
 /// Shared memory that a block can have on every GPU of compute capability 8.0 and later.
 const MOST_BYTES: usize = 99 << 10;
 
@@ -41,6 +43,8 @@ struct Plan {
     lanes: usize,
     /// Numbers of a row that a lane holds.
     each: usize,
+    /// Rows that a thread works on: two, where there are rows enough for all threads.
+    rows: usize,
     /// Bytes of a number in the arithmetic.
     size: usize,
 }
@@ -57,7 +61,7 @@ impl Plan {
     fn new(q: &Operand<'_>, k: &Operand<'_>, causal: bool) -> Plan {
         let (shape, dtype) = (q.layout.shape(), q.dtype);
         let size = if dtype == DType::F64 { 8 } else { 4 };
-        let (head_dim, vec) = (shape[3], 16 / size);
+        let (keys, head_dim, vec) = (k.layout.shape()[1], shape[3], 16 / size);
         // As many numbers as registers hold well.
         let lanes = head_dim.div_ceil(64 / size).next_power_of_two().clamp(1, 32);
         Plan {
@@ -66,10 +70,11 @@ impl Plan {
             pairs: shape[0] * shape[2],
             heads: shape[2],
             queries: shape[1],
-            keys: k.layout.shape()[1],
+            keys,
             head_dim,
             lanes,
             each: head_dim.div_ceil(lanes).next_multiple_of(vec),
+            rows: if shape[1].min(keys) >= LONG { 2 } else { 1 },
             size,
         }
     }
@@ -78,12 +83,17 @@ impl Plan {
         self.lanes * self.each
     }
 
+    /// Elements of shared memory for `rows` rows of a pair (`slot_size` in the text).
+    fn slot(&self, rows: usize) -> usize {
+        rows.next_multiple_of(CHUNK) * self.padded() + 16 / self.size * self.lanes
+    }
+
     /// Blocks for `rows` rows of each pair, which meet `others` rows.
     fn blocks(&self, op: &'static str, rows: usize, others: usize) -> Result<Blocks> {
-        let groups = THREADS / self.lanes;
-        let slot = |tile: usize| 2 * self.size * (tile * self.padded() + 16 / self.size * self.lanes);
+        let (groups, units) = (THREADS / self.lanes, rows.div_ceil(self.rows));
+        let slot = |tile: usize| 2 * self.size * self.slot(tile);
         let whole = others.next_multiple_of(CHUNK).max(CHUNK);
-        let together = match groups / rows {
+        let together = match groups / units {
             0 => 1,
             most => {
                 let fitting = (TILE_BYTES / slot(whole)).min(self.pairs / ENOUGH_BLOCKS);
@@ -101,23 +111,21 @@ impl Plan {
                 format!("heads of {} numbers do not fit in a GPU's shared memory", self.head_dim),
             ));
         }
-        let (parts, threads) = match rows <= groups {
-            true => (1, (together * rows * self.lanes).next_multiple_of(32)),
-            false => (rows.div_ceil(groups), THREADS),
+        let (parts, threads) = match units <= groups {
+            true => (1, (together * units * self.lanes).next_multiple_of(32)),
+            false => (units.div_ceil(groups), THREADS),
         };
         let grid = Grid::line(self.pairs.div_ceil(together) * parts, threads as u32).shared(bytes);
         Ok(Blocks { together, parts, tile, grid })
     }
 
-    /// Blocks that hold whole pairs with their probabilities, where sequences are short enough.
+    /// Blocks that hold pairs whole, where sequences are short enough.
     fn whole(&self) -> Option<Blocks> {
-        let rows = |n: usize| n.next_multiple_of(CHUNK) * self.padded();
-        let scores = self.queries * (self.keys | 1);
-        let bytes = (2 * rows(self.queries) + 2 * rows(self.keys) + 2 * scores + self.queries) * self.size;
-        if bytes > MOST_BYTES {
+        let bytes = 2 * (self.slot(self.queries) + self.slot(self.keys) + self.queries) * self.size;
+        if bytes > WHOLE_BYTES {
             return None;
         }
-        let most = self.queries.max(self.keys).max(1);
+        let most = self.queries.max(self.keys).max(1).div_ceil(self.rows);
         let together = (WHOLE_BYTES / bytes.max(1))
             .min(THREADS / self.lanes / most)
             .min(self.pairs / ENOUGH_BLOCKS)
@@ -139,22 +147,16 @@ impl Plan {
             .int("HEAD_DIM", self.head_dim as i64)
             .int("LANES", self.lanes as i64)
             .int("EACH", self.each as i64)
+            .int("ROWS", self.rows as i64)
             .flag("ALIGNED", self.head_dim.is_multiple_of(vec) && operands.iter().all(even))
             .flag("CAUSAL", self.causal)
     }
 
-    /// The kernels' parameter (`Job` in the text): `reads` are q, k, v and the gradient of o, `writes` o, dq, dk
-    /// and dv, `rows` the sums and deltas.
-    fn job(
-        &self,
-        reads: [Option<&Operand<'_>>; 4],
-        writes: [u64; 4],
-        rows: [u64; 2],
-        blocks: &Blocks,
-        scale: f64,
-    ) -> Params {
-        let mut words: SmallVec<[u64; 36]> = smallvec![];
-        for x in reads {
+    /// The kernels' parameter (`Job` in the text): `operands` are q, k, v, the gradient of o, o, dq, dk and dv, as far as
+    /// a kernel has them, `rows` the sums and deltas.
+    fn job(&self, operands: [Option<&Operand<'_>>; 8], rows: [u64; 2], blocks: &Blocks, scale: f64) -> Params {
+        let mut words: SmallVec<[u64; 48]> = smallvec![];
+        for x in operands {
             match x {
                 None => words.extend([0; 4]),
                 Some(x) => {
@@ -163,7 +165,6 @@ impl Plan {
                 }
             }
         }
-        words.extend(writes);
         words.extend(rows);
         let counts = [self.pairs, self.heads, self.queries, self.keys];
         words.extend(counts.iter().chain(&[blocks.together, blocks.parts, blocks.tile]).map(|&x| x as u64));
@@ -181,7 +182,8 @@ pub(super) fn forward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Resu
     }
     let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
     let (o, sums) = (&launch.writes[0].0, args.write(1));
-    let job = plan.job([Some(q), Some(k), Some(v), None], [o.address(), 0, 0, 0], [sums, 0], &blocks, scale);
+    let operands = [Some(q), Some(k), Some(v), None, Some(o), None, None, None];
+    let job = plan.job(operands, [sums, 0], &blocks, scale);
     args.kernel(plan.spec(&FORWARD, "attention_forward", &[q, k, v, o]), blocks.grid, &job)
 }
 
@@ -199,21 +201,20 @@ pub(super) fn backward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Res
         return Ok(());
     }
     let all = [q, k, v, d_o, dq, dk, dv];
-    let reads = [Some(q), Some(k), Some(v), Some(d_o)];
-    let writes = [0, dq.address(), dk.address(), dv.address()];
+    let operands = [Some(q), Some(k), Some(v), Some(d_o), None, Some(dq), Some(dk), Some(dv)];
     let rows = [sums.address(), args.workspace()];
     if let Some(blocks) = plan.whole() {
-        let job = plan.job(reads, writes, rows, &blocks, scale);
+        let job = plan.job(operands, rows, &blocks, scale);
         return args.kernel(plan.spec(&BACKWARD, "attention_backward", &all), blocks.grid, &job);
     }
     if plan.queries > 0 {
         let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
-        let job = plan.job(reads, writes, rows, &blocks, scale);
+        let job = plan.job(operands, rows, &blocks, scale);
         args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all), blocks.grid, &job)?;
     }
     if plan.keys > 0 {
         let blocks = plan.blocks(launch.op, plan.keys, plan.queries)?;
-        let job = plan.job(reads, writes, rows, &blocks, scale);
+        let job = plan.job(operands, rows, &blocks, scale);
         args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all), blocks.grid, &job)?;
     }
     Ok(())

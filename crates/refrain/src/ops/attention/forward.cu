@@ -1,51 +1,75 @@
 // Outputs and the log-sum-exps of the rows of scores; the softmax gathers as keys pass by.
 
 KERNEL __launch_bounds__(256) attention_forward(const __grid_constant__ Job j) {
-    Row r = locate(j, j.queries);
-    int keys = (int)j.keys, tile = (int)j.tile;
+    Rows r = locate(j, j.queries);
+    i64 first_pair = r.pair - r.slot;
+    int keys = (int)j.keys, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
     COMPUTE* k_tiles = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* v_tiles = k_tiles + j.together * slot_size(j);
-    const COMPUTE* k_rows = k_tiles + r.slot * slot_size(j);
-    const COMPUTE* v_rows = v_tiles + r.slot * slot_size(j);
-    COMPUTE q[EACH], o[EACH];
-    take(q, begin(j.q, j, r.pair) + r.row * j.q.token, r.lane, (COMPUTE)j.scale);
-    clear(o);
-    COMPUTE largest = limits<COMPUTE>::lowest(), total = 0;
+    COMPUTE* v_tiles = k_tiles + j.together * size;
+    const COMPUTE* k_rows = k_tiles + r.slot * size;
+    const COMPUTE* v_rows = v_tiles + r.slot * size;
+    COMPUTE q[ROWS][EACH], o[ROWS][EACH], largest[ROWS], total[ROWS];
+    #pragma unroll
+    for (int w = 0; w < ROWS; w++) {
+        take(q[w], row_of(j.q, j, r.pair, r.at(w)), r.lane, (COMPUTE)j.scale);
+        clear(o[w]);
+        largest[w] = limits<COMPUTE>::lowest();
+        total[w] = 0;
+    }
 
     // Later keys are seen by none of the block's queries.
-    int end = CAUSAL && j.together == 1 ? min(keys, r.first + (int)blockDim.x / LANES) : keys;
+    int end = CAUSAL && j.together == 1 ? min(keys, r.end) : keys;
     for (int first = 0; first < end; first += tile) {
         int count = min(tile, end - first);
         if (first > 0) __syncthreads();
-        bring_all(k_tiles, j.k, j, first, count);
-        bring_all(v_tiles, j.v, j, first, count);
+        bring(k_tiles, size, j.k, j, first_pair, slots, first, count);
+        bring(v_tiles, size, j.v, j, first_pair, slots, first, count);
         __syncthreads();
         for (int i = 0; i < count; i += CHUNK) {
-            COMPUTE s[CHUNK], top = largest;
-            #pragma unroll
-            for (int c = 0; c < CHUNK; c++) s[c] = dot(q, k_rows + (i + c) * PADDED, r.lane);
+            COMPUTE s[ROWS][CHUNK], x[EACH];
             #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
-                s[c] = row_sum(s[c]);
-                if (i + c >= count || (CAUSAL && first + i + c > r.row)) s[c] = limits<COMPUTE>::lowest();
-                if (s[c] > top) top = s[c];
+                look(x, k_rows + (i + c) * PADDED, r.lane);
+                #pragma unroll
+                for (int w = 0; w < ROWS; w++) s[w][c] = dot(q[w], x);
             }
-            // Scores that are all minus infinity so far have no weight.
-            COMPUTE shift = top == limits<COMPUTE>::lowest() ? (COMPUTE)0 : top;
-            COMPUTE factor = exp_(largest - shift);
-            largest = top;
-            total *= factor;
             #pragma unroll
-            for (int e = 0; e < EACH; e++) o[e] *= factor;
+            for (int w = 0; w < ROWS; w++) {
+                COMPUTE top = largest[w];
+                #pragma unroll
+                for (int c = 0; c < CHUNK; c++) {
+                    s[w][c] = row_sum(s[w][c]);
+                    if (i + c >= count || (CAUSAL && first + i + c > r.row + w)) s[w][c] = limits<COMPUTE>::lowest();
+                    if (s[w][c] > top) top = s[w][c];
+                }
+                // Scores that are all minus infinity so far have no weight.
+                COMPUTE shift = top == limits<COMPUTE>::lowest() ? (COMPUTE)0 : top;
+                COMPUTE factor = exp_(largest[w] - shift);
+                largest[w] = top;
+                total[w] *= factor;
+                #pragma unroll
+                for (int e = 0; e < EACH; e++) o[w][e] *= factor;
+                #pragma unroll
+                for (int c = 0; c < CHUNK; c++) {
+                    s[w][c] = exp_(s[w][c] - shift);
+                    total[w] += s[w][c];
+                }
+            }
             #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
-                COMPUTE p = exp_(s[c] - shift);
-                total += p;
-                add_times(o, p, v_rows + (i + c) * PADDED, r.lane);
+                look(x, v_rows + (i + c) * PADDED, r.lane);
+                #pragma unroll
+                for (int w = 0; w < ROWS; w++) add_times(o[w], s[w][c], x);
             }
         }
     }
-    if (!r.there) return;
-    give(result(j.o, j, j.queries, r.pair, r.row), o, r.lane, (COMPUTE)1 / total);
-    if (r.lane == 0) reinterpret_cast<COMPUTE*>(j.sums)[r.pair * j.queries + r.row] = largest + log_(total);
+    #pragma unroll
+    for (int w = 0; w < ROWS; w++) {
+        if (w < r.there) {
+            give(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, (COMPUTE)1 / total[w]);
+            if (r.lane == 0) {
+                reinterpret_cast<COMPUTE*>(j.sums)[r.pair * j.queries + r.row + w] = largest[w] + log_(total[w]);
+            }
+        }
+    }
 }
