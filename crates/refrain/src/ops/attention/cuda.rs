@@ -154,7 +154,13 @@ impl Plan {
 
     /// The kernels' parameter (`Job` in the text): `operands` are q, k, v, the gradient of o, o, dq, dk and dv, as far as
     /// a kernel has them, `rows` the sums and deltas.
-    fn job(&self, operands: [Option<&Operand<'_>>; 8], rows: [u64; 2], blocks: &Blocks, scale: f64) -> Params {
+    fn job(
+        &self,
+        operands: [Option<&Operand<'_>>; 8],
+        rows: [u64; 2],
+        blocks: &Blocks,
+        scale: f64,
+    ) -> Params {
         let mut words: SmallVec<[u64; 48]> = smallvec![];
         for x in operands {
             match x {

@@ -65,71 +65,105 @@ DEVICE COMPUTE activate(COMPUTE x) {
 
 DEVICE const IN* of(u64 address, i64 at) { return reinterpret_cast<const IN*>(address) + at; }
 
-// Writes W neighbours of a row of C, of which `there` exist: activation(v + bias) + residual.
-template <int W> DEVICE void complete(const Job& j, i64 at, int col, int there, COMPUTE* v) {
-    IN* c = reinterpret_cast<IN*>(j.c) + at;
+// W neighbours of a row, of which `there` exist.
+template <int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 address, i64 at, int there) {
     if (W > 1 && j.aligned && there >= W) {
-        vec<IN, W> x;
-        if (j.bias) {
-            x = load<W>(of(j.bias, col));
-            #pragma unroll
-            for (int i = 0; i < W; i++) v[i] += to<COMPUTE>(x.at[i]);
-        }
-        if (j.kept) {
-            #pragma unroll
-            for (int i = 0; i < W; i++) x.at[i] = from<IN>(v[i]);
-            store<W>(reinterpret_cast<IN*>(j.kept) + at, x);
-        }
+        vec<IN, W> v = load<W>(of(address, at));
         #pragma unroll
-        for (int i = 0; i < W; i++) v[i] = activate(v[i]);
-        if (j.residual) {
-            x = load<W>(of(j.residual, at));
-            #pragma unroll
-            for (int i = 0; i < W; i++) v[i] += to<COMPUTE>(x.at[i]);
-        }
-        if (j.add) {
-            x = load<W>(c);
-            #pragma unroll
-            for (int i = 0; i < W; i++) v[i] += to<COMPUTE>(x.at[i]);
-        }
-        #pragma unroll
-        for (int i = 0; i < W; i++) x.at[i] = from<IN>(v[i]);
-        store<W>(c, x);
+        for (int i = 0; i < W; i++) x[i] = to<COMPUTE>(v.at[i]);
         return;
     }
     #pragma unroll
-    for (int i = 0; i < W; i++) {
-        if (i < there) {
-            COMPUTE x = v[i];
-            if (j.bias) x += to<COMPUTE>(*of(j.bias, col + i));
-            if (j.kept) reinterpret_cast<IN*>(j.kept)[at + i] = from<IN>(x);
-            x = activate(x);
-            if (j.residual) x += to<COMPUTE>(*of(j.residual, at + i));
-            if (j.add) x += to<COMPUTE>(c[i]);
-            c[i] = from<IN>(x);
+    for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(*of(address, at + i)) : (COMPUTE)0;
+}
+
+template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int there, const COMPUTE* x) {
+    IN* to = reinterpret_cast<IN*>(address) + at;
+    if (W > 1 && j.aligned && there >= W) {
+        vec<IN, W> v;
+        #pragma unroll
+        for (int i = 0; i < W; i++) v.at[i] = from<IN>(x[i]);
+        store<W>(to, v);
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < W; i++) if (i < there) to[i] = from<IN>(x[i]);
+}
+
+// The bias of COUNT groups of W columns that begin STEP apart; nothing where the sums are not complete.
+template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, COMPUTE (*x)[W]) {
+    if (PARTIAL || !j.bias) return;
+    #pragma unroll
+    for (int g = 0; g < COUNT; g++) read_row<W>(j, x[g], j.bias, col + g * STEP, (int)j.n - (col + g * STEP));
+}
+
+// Writes groups of neighbours of a row of C, whose first is `at`: activation(v + bias) + residual. What is added is
+// on its way for all of them before anything is written.
+template <int COUNT, int W, int STEP>
+DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
+    int there = (int)j.n - col;
+    COMPUTE added[COUNT][W];
+    u64 first = j.residual ? j.residual : j.add ? j.c : 0;
+    if (first) {
+        #pragma unroll
+        for (int g = 0; g < COUNT; g++) read_row<W>(j, added[g], first, at + g * STEP, there - g * STEP);
+    }
+    #pragma unroll
+    for (int g = 0; g < COUNT; g++) {
+        i64 place = at + g * STEP;
+        int rest = there - g * STEP;
+        if (rest <= 0) continue;
+        if (j.bias) {
+            #pragma unroll
+            for (int i = 0; i < W; i++) v[g][i] += bias[g][i];
+        }
+        if (j.kept) write_row<W>(j, j.kept, place, rest, v[g]);
+        #pragma unroll
+        for (int i = 0; i < W; i++) v[g][i] = activate(v[g][i]);
+        if (first) {
+            #pragma unroll
+            for (int i = 0; i < W; i++) v[g][i] += added[g][i];
+        }
+        if (j.residual && j.add) {
+            read_row<W>(j, added[g], j.c, place, rest);
+            #pragma unroll
+            for (int i = 0; i < W; i++) v[g][i] += added[g][i];
+        }
+        write_row<W>(j, j.c, place, rest, v[g]);
+    }
+}
+
+// Takes groups of neighbours of a row of the product, which begin STEP apart.
+template <int COUNT, int W, int STEP>
+DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
+    if (row >= j.m) return;
+    i64 at = (p.batch * j.m + row) * j.n + col;
+    if (!PARTIAL) {
+        complete<COUNT, W, STEP>(j, at, col, v, bias);
+        return;
+    }
+    COMPUTE* partial = reinterpret_cast<COMPUTE*>(j.partial) + p.split * (j.batches * j.m * j.n) + at;
+    #pragma unroll
+    for (int g = 0; g < COUNT; g++) {
+        int there = (int)j.n - col - g * STEP;
+        if (W > 1 && j.aligned && there >= W) {
+            vec<COMPUTE, W> x;
+            #pragma unroll
+            for (int i = 0; i < W; i++) x.at[i] = v[g][i];
+            store<W>(partial + g * STEP, x);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < W; i++) if (i < there) partial[g * STEP + i] = v[g][i];
         }
     }
 }
 
-// Takes W neighbours of a row of the product.
-template <int W> DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE* v) {
-    if (row >= j.m || col >= j.n) return;
-    int there = (int)j.n - col;
-    i64 at = (p.batch * j.m + row) * j.n + col;
-    if (!PARTIAL) {
-        complete<W>(j, at, col, there, v);
-        return;
-    }
-    COMPUTE* to = reinterpret_cast<COMPUTE*>(j.partial) + p.split * (j.batches * j.m * j.n) + at;
-    if (W > 1 && j.aligned && there >= W) {
-        vec<COMPUTE, W> x;
-        #pragma unroll
-        for (int i = 0; i < W; i++) x.at[i] = v[i];
-        store<W>(to, x);
-        return;
-    }
-    #pragma unroll
-    for (int i = 0; i < W; i++) if (i < there) to[i] = v[i];
+// Takes one number of the product.
+DEVICE void finish_one(const Job& j, const Place& p, int row, int col, COMPUTE x) {
+    COMPUTE v[1][1] = {{x}}, bias[1][1];
+    if (col >= j.n) return;
+    biases<1, 1, 1>(j, col, bias);
+    finish<1, 1, 1>(j, p, row, col, v, bias);
 }
 
 // Takes the sum of a row of A. Only products that are no batch have such sums.

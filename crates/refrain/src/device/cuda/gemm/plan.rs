@@ -21,6 +21,9 @@ static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, includ
 const BATCH_RANK: usize = 4;
 /// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all.
 const ENOUGH_TILES: usize = 128;
+/// The depth from which on large tiles pay, on tensor cores and without: before it, what a block waits for at its
+/// beginning and its end matters more.
+const DEEP: [usize; 2] = [192, 64];
 /// A part of k that is worth a large tile.
 const LARGE_PART: usize = 256;
 /// The most parts that k is cut into.
@@ -51,7 +54,7 @@ impl TensorTile {
             () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
-            () if keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
+            () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
             () => TensorTile::MEDIUM,
         }
     }
@@ -81,7 +84,9 @@ impl SimtTile {
             () if p.m <= 32 && p.n <= 32 => SimtTile::SMALL,
             () if p.n <= 16 => SimtTile::THINNEST,
             () if p.n <= 32 => SimtTile::THIN,
-            () if p.dtype != DType::F64 && keeps_busy(p, SimtTile::LARGE.size) => SimtTile::LARGE,
+            () if p.dtype != DType::F64 && p.k >= DEEP[1] && keeps_busy(p, SimtTile::LARGE.size) => {
+                SimtTile::LARGE
+            }
             () => SimtTile::MEDIUM,
         }
     }

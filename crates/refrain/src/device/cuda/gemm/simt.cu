@@ -143,13 +143,16 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_simt(const __grid_constant__ Job j)
         }
     }
 
+    constexpr int GROUPS = COLS / LANES, STEP = THREADS_N * LANES;
+    int col = col0 + tn * LANES;
+    COMPUTE bias[GROUPS][LANES];
+    biases<GROUPS, LANES, STEP>(j, col, bias);
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        int row = row0 + (r / LANES * THREADS_M + tm) * LANES + r % LANES;
+        COMPUTE v[GROUPS][LANES];
         #pragma unroll
-        for (int c = 0; c < COLS; c += LANES) {
-            finish<LANES>(j, p, row, col0 + (c / LANES * THREADS_N + tn) * LANES, acc[r] + c);
-        }
+        for (int c = 0; c < COLS; c++) v[c / LANES][c % LANES] = acc[r][c];
+        finish<GROUPS, LANES, STEP>(j, p, row0 + (r / LANES * THREADS_M + tm) * LANES + r % LANES, col, v, bias);
     }
     if (SUMS && p.tile_n == 0) {
         #pragma unroll

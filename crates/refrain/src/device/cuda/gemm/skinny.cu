@@ -49,7 +49,7 @@ KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
         #pragma unroll
         for (int s = 0; s < NARROW; s++) {
             acc[s] = warp_sum(acc[s]);
-            if (lane == s && s < narrow) finish<1>(j, p, WIDE_IS_A ? i : s, WIDE_IS_A ? s : i, acc + s);
+            if (lane == s && s < narrow) finish_one(j, p, WIDE_IS_A ? i : s, WIDE_IS_A ? s : i, acc[s]);
         }
     } else {
         __shared__ COMPUTE partial[8][NARROW][32];
@@ -72,7 +72,7 @@ KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
             COMPUTE v = 0;
             #pragma unroll
             for (int w = 0; w < 8; w++) v += partial[w][s][lane];
-            if (i < wide) finish<1>(j, p, WIDE_IS_A ? i : s, WIDE_IS_A ? s : i, &v);
+            if (i < wide) finish_one(j, p, WIDE_IS_A ? i : s, WIDE_IS_A ? s : i, v);
         }
     }
 }

@@ -23,7 +23,10 @@ KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
     }
     if (!there) return;
     if (!sum) {
-        complete<1>(j, at, (int)(at % j.n), 1, &v);
+        COMPUTE x[1][1] = {{v}}, bias[1][1];
+        int col = (int)(at % j.n);
+        biases<1, 1, 1>(j, col, bias);
+        complete<1, 1, 1>(j, at, col, x, bias);
         return;
     }
     IN* to = reinterpret_cast<IN*>(j.sums) + (at - total);

@@ -231,15 +231,18 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
         }
     }
 
-    int lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31, first = col0 + col + (lane & 3) * 2;
+    float bias[FRAGS_N][2];
+    biases<FRAGS_N, 2, 8>(j, first, bias);
     #pragma unroll
-    for (int i = 0; i < FRAGS_M; i++) {
+    for (int i = 0; i < 2 * FRAGS_M; i++) {
+        float v[FRAGS_N][2];
         #pragma unroll
         for (int l = 0; l < FRAGS_N; l++) {
-            int r = row0 + row + i * 16 + (lane >> 2), c = col0 + col + l * 8 + (lane & 3) * 2;
-            finish<2>(j, p, r, c, acc[i][l]);
-            finish<2>(j, p, r + 8, c, acc[i][l] + 2);
+            #pragma unroll
+            for (int e = 0; e < 2; e++) v[l][e] = acc[i / 2][l][i % 2 * 2 + e];
         }
+        finish<FRAGS_N, 2, 8>(j, p, row0 + row + i * 8 + (lane >> 2), first, v, bias);
     }
     if (sums) finish_sum(j, p, row0 + threadIdx.x, sum);
 }
