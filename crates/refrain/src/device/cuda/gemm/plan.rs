@@ -26,8 +26,10 @@ const ENOUGH_TILES: usize = 128;
 const DEEP: [usize; 2] = [192, 64];
 /// A part of k that is worth a large tile.
 const LARGE_PART: usize = 256;
+/// Threads that keep a GPU busy, likewise.
+const ENOUGH_THREADS: usize = 1 << 16;
 /// The most parts that k is cut into.
-const MAX_SPLITS: usize = 128;
+const MAX_SPLITS: usize = 512;
 /// Few enough rows or columns for [`SKINNY`].
 const MAX_NARROW: usize = 8;
 
@@ -183,8 +185,8 @@ impl Plan {
             _ => [p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)],
         };
         // k is cut where there are too few tiles, into parts of a few steps at least.
-        let blocks = tiles[0] * tiles[1] * p.batches();
-        let wanted = (2 * ENOUGH_TILES).checked_div(blocks).unwrap_or(1).clamp(1, MAX_SPLITS);
+        let threads = tiles[0] * tiles[1] * p.batches() * way.threads() as usize;
+        let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, MAX_SPLITS);
         let steps = p.k.div_ceil(step).max(1);
         let depth = steps.div_ceil(wanted.min(steps.div_ceil(4)));
         let splits = steps.div_ceil(depth);
