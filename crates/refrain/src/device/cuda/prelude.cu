@@ -129,8 +129,8 @@ template <> struct limits<i64> {
 };
 // A quotient by a number from 1 to 2: the hardware's reciprocal and two steps of Newton's, without the branch that other
 // divisors need.
-DEVICE double over(double a, double b) { return a / b; }
-DEVICE float over(float a, float b) {
+DEVICE double quotient(double a, double b) { return a / b; }
+DEVICE float quotient(float a, float b) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
     r = fmaf(r, fmaf(-b, r, 1.0f), r);
@@ -140,7 +140,7 @@ DEVICE float over(float a, float b) {
 template <typename C> DEVICE C sigmoid_(C x) {
     // From the side on which the exponential does not overflow.
     C e = exp_(-abs_(x));
-    return over(x >= (C)0 ? (C)1 : e, (C)1 + e);
+    return quotient(x >= (C)0 ? (C)1 : e, (C)1 + e);
 }
 
 // ---- Reductions within a warp and within a block, always in the same order.
