@@ -35,6 +35,11 @@ mod record;
 mod recycled;
 mod tensor;
 
+/// The page's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/simulator.md")]
+struct SimulatorPage;
+
 pub use autograd::{gradcheck, is_grad_enabled, no_grad};
 pub use device::{
     CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Profile, SimGraph, SimStream, Simulator,

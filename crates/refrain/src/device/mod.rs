@@ -259,11 +259,11 @@ impl Device {
     #[cfg(test)]
     pub(crate) fn apart(&self) -> Device {
         let name = self.name();
-        match (name.strip_prefix("cuda:").map(|ordinal| ordinal.parse()), Simulator::parse(&name)) {
+        match (name.strip_prefix("cuda:").map(|ordinal| ordinal.parse()), name.parse()) {
             (Some(Ok(ordinal)), _) => {
                 Device::from_driver(DeviceKind::Cuda, Arc::new(cuda::Cuda::open(ordinal).unwrap()))
             }
-            (_, Some(simulator)) => simulator.device(),
+            (_, Ok(simulator)) => Simulator::device(simulator),
             _ => self.clone(),
         }
     }
@@ -455,8 +455,8 @@ impl FromStr for Device {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     fn from_str(name: &str) -> Result<Device> {
-        if let Some(simulator) = Simulator::parse(name) {
-            return Ok(Device::simulated(simulator));
+        if name.starts_with("sim") {
+            return name.parse().map(Device::simulated);
         }
         match (name, name.strip_prefix("cuda:").and_then(|n| n.parse().ok())) {
             ("cpu", _) => Ok(Device::cpu()),

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use refrain::{DType, Device, Shape, Tensor, bf16, f16};
+use refrain::{DType, Device, DeviceKind, Shape, Tensor, bf16, f16};
 
 /// The devices that this machine has, and both simulated ones (`REFRAIN_SIM_SEED` is their seed): every test runs on
 /// each of them. `REFRAIN_TEST_DEVICE` names one that shall be the only one. With `REFRAIN_REQUIRE_CUDA=1` a missing
@@ -21,6 +21,12 @@ pub fn devices() -> Vec<Device> {
     }
     let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
     std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
+}
+
+/// The devices that have kernels of their own: not the simulated ones, unless one is asked for.
+pub fn kernels() -> Vec<Device> {
+    let asked = std::env::var("REFRAIN_TEST_DEVICE").is_ok();
+    devices().into_iter().filter(|d| asked || d.kind() != DeviceKind::Sim).collect()
 }
 
 /// The crate's folder. Asked for when the test runs, since programs are also carried to other machines.

@@ -8,10 +8,11 @@ mod memory;
 mod tests;
 mod work;
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{Device, DeviceKind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use driver::Sim;
 use graph::Graph;
 use machine::{Machine, Stream};
@@ -44,7 +45,7 @@ pub enum Profile {
 ///
 /// Allocations and launches are counted from 1. A replay of a [`Step`](crate::Step) is one launch; the launches of
 /// which a graph is captured are counted apart.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Simulator {
     profile: Profile,
     seed: u64,
@@ -111,27 +112,7 @@ impl Simulator {
         (device, SimStream { machine })
     }
 
-    /// A name as [`Device`]'s `FromStr` takes it: `sim`, `sim:unified`, `sim:unified:7`. Without a seed it is that of
-    /// `REFRAIN_SIM_SEED`, or 0.
-    pub(super) fn parse(name: &str) -> Option<Simulator> {
-        let seed = || std::env::var("REFRAIN_SIM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
-        let rest = name.strip_prefix("sim")?;
-        if rest.is_empty() {
-            return Some(Simulator::default().seed(seed()));
-        }
-        let mut parts = rest.strip_prefix(':')?.splitn(2, ':');
-        let simulator = match parts.next()? {
-            "discrete" => Simulator::new(Profile::Discrete),
-            "unified" => Simulator::new(Profile::Unified),
-            _ => return None,
-        };
-        match parts.next() {
-            None => Some(simulator.seed(seed())),
-            Some(seed) => Some(simulator.seed(seed.parse().ok()?)),
-        }
-    }
-
-    /// What `parse` takes.
+    /// The name that `from_str` takes; faults have none.
     fn name(&self) -> String {
         let seed = if self.seed == 0 { String::new() } else { format!(":{}", self.seed) };
         match self.profile {
@@ -143,6 +124,44 @@ impl Simulator {
 
     pub(super) fn key(&self) -> (Profile, u64) {
         (self.profile, self.seed)
+    }
+}
+
+impl FromStr for Simulator {
+    type Err = Error;
+
+    /// A simulated GPU by its name: `sim`, `sim:unified`, `sim:discrete:7` (with a seed). Without a seed in the name
+    /// it is that of `REFRAIN_SIM_SEED`, or 0.
+    ///
+    /// ```
+    /// use refrain::{Profile, Simulator};
+    /// assert_eq!("sim:unified:7".parse::<Simulator>()?, Simulator::new(Profile::Unified).seed(7));
+    /// assert!("sim:7".parse::<Simulator>().is_err());
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    fn from_str(name: &str) -> Result<Simulator> {
+        let unknown = |what: &str| {
+            let names = "sim, sim:unified, or sim:discrete:SEED and sim:unified:SEED";
+            Error::invalid("device", format!("there is no simulated device {what:?}; use {names}"))
+        };
+        let mut parts = name.split(':');
+        let (kind, profile, seed, rest) = (parts.next(), parts.next(), parts.next(), parts.next());
+        let profile = match (kind, profile) {
+            (Some("sim"), None | Some("discrete")) => Profile::Discrete,
+            (Some("sim"), Some("unified")) => Profile::Unified,
+            _ => return Err(unknown(name)),
+        };
+        let seed = match (seed, std::env::var("REFRAIN_SIM_SEED")) {
+            (Some(seed), _) => seed.parse().map_err(|_| unknown(name))?,
+            (None, Ok(seed)) => seed.parse().map_err(|_| {
+                Error::invalid("device", format!("REFRAIN_SIM_SEED is {seed:?}; it must be a whole number"))
+            })?,
+            (None, Err(_)) => 0,
+        };
+        match rest {
+            None => Ok(Simulator::new(profile).seed(seed)),
+            Some(_) => Err(unknown(name)),
+        }
     }
 }
 
