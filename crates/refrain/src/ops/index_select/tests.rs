@@ -140,7 +140,8 @@ fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
         };
         assert!(own.synchronize().is_err());
         let text = error_of(&own, y.sum(()).and_then(|y| y.backward())).to_string();
-        assert!(text.starts_with("index_select_backward: index 3 is out of range"), "{text}");
+        assert!(text.starts_with("index_select_backward: index 3 "), "{text}");
+        assert!(text.contains("is out of range"), "{text}");
         if own.kind() == DeviceKind::Sim {
             continue; // The CPU's kernels stop at the error.
         }
