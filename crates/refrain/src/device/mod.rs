@@ -6,6 +6,7 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 mod driver;
 mod launch;
+mod locks;
 mod sim;
 mod storage;
 mod trace;
@@ -14,10 +15,8 @@ mod workspace;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-
-use smallvec::SmallVec;
 
 pub(crate) use args::HostArgs;
 pub(crate) use cuda::CudaArgs;
@@ -29,10 +28,10 @@ pub use sim::{Profile, SimGraph, SimStream, Simulator};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
-use crate::ops::{OPERANDS, RESULTS};
 use crate::record::{self, Bound, Executable, Ready};
 use crate::recycled::Recycled;
 use driver::Block;
+use locks::{Locks, locked};
 use workspace::Workspace;
 
 /// Where tensors lie and operations run: a cheap handle.
@@ -417,31 +416,6 @@ impl Device {
     }
 }
 
-/// The locks of a launch's storages, each once.
-struct Locks<'a> {
-    _reading: SmallVec<[RwLockReadGuard<'a, ()>; OPERANDS]>,
-    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; RESULTS]>,
-}
-
-impl<'a> Locks<'a> {
-    fn of(launch: &Launch<'a>) -> Locks<'a> {
-        let mut storages: SmallVec<[(&'a Storage, bool); OPERANDS + RESULTS]> = SmallVec::new();
-        storages.extend(launch.written().map(|o| (&**o.storage, true)));
-        storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
-        // Writers first among equals, so that a storage both read and written is locked exclusively.
-        storages.sort_unstable_by_key(|&(s, writes)| (s.id(), !writes));
-        storages.dedup_by_key(|(s, _)| s.id());
-        let mut locks = Locks { _reading: SmallVec::new(), _writing: SmallVec::new() };
-        for (storage, writes) in storages {
-            match writes {
-                true => locks._writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
-                false => locks._reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
-            }
-        }
-        locks
-    }
-}
-
 impl FromStr for Device {
     type Err = Error;
 
@@ -470,21 +444,6 @@ impl FromStr for Device {
             )),
         }
     }
-}
-
-/// Calls `f` with all storages locked, without any heap memory: a number of them at each level.
-fn locked(storages: &[(Recycled<Storage>, bool)], f: &mut dyn FnMut()) {
-    const AT_ONCE: usize = 32;
-    let (now, rest) = storages.split_at(storages.len().min(AT_ONCE));
-    let mut reading: SmallVec<[RwLockReadGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
-    let mut writing: SmallVec<[RwLockWriteGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
-    for (storage, writes) in now {
-        match writes {
-            true => writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
-            false => reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
-        }
-    }
-    if rest.is_empty() { f() } else { locked(rest, f) }
 }
 
 impl PartialEq for Device {

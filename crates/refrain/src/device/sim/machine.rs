@@ -52,7 +52,7 @@ impl Stream {
 enum Command {
     Poison(Block),
     Upload(Vec<u8>, Block),
-    Launch(Work),
+    Launch(Box<Work>),
     Graph(Arc<Graph>),
 }
 
@@ -89,7 +89,6 @@ struct State {
     /// Allocations to refuse: one, and the second try after unused memory was given back.
     refusals: u32,
     launches: u64,
-    run: u64,
     captured: u64,
 }
 
@@ -108,7 +107,6 @@ impl Machine {
             allocations: 0,
             refusals: 0,
             launches: 0,
-            run: 0,
             captured: 0,
         };
         Machine { name: simulator.name(), simulator, state: Mutex::new(state) }
@@ -279,7 +277,7 @@ impl Machine {
         }
         self.count_launch(&mut state, launch.op)?;
         state.touch(launch.op, &work.touches).map_err(|what| self.hazard(launch.op, what))?;
-        self.submit(&mut state, Command::Launch(work));
+        self.submit(&mut state, launch.op, Command::Launch(Box::new(work)));
         Ok(())
     }
 
@@ -292,7 +290,7 @@ impl Machine {
             let op = node.work.op();
             state.touch(op, &node.work.touches).map_err(|what| self.hazard(op, what))?;
         }
-        self.submit(&mut state, Command::Graph(graph.clone()));
+        self.submit(&mut state, op, Command::Graph(graph.clone()));
         Ok(())
     }
 
@@ -306,16 +304,11 @@ impl Machine {
         }
     }
 
-    fn submit(&self, state: &mut State, command: Command) {
-        state.run += 1;
-        if self.simulator.lose_at_launch == Some(state.run) {
-            let op = match &command {
-                Command::Launch(work) => work.op(),
-                _ => "step",
-            };
+    fn submit(&self, state: &mut State, op: &'static str, command: Command) {
+        let n = state.launches;
+        if self.simulator.lose_at_launch == Some(n) {
             // Seen by the next call, as on a GPU.
-            state.lost =
-                Some(format!("lost at launch {}, as the simulator was told; it was {op}", state.run));
+            state.lost = Some(format!("lost at launch {n}, as the simulator was told; it was {op}"));
             state.queue.clear();
         }
         state.push(command);

@@ -157,7 +157,7 @@ impl Capture for Faulty<'_> {
         match self.planted.fault {
             Fault::FreezesCounters if launch.writes[0].0.dtype == DType::I64 => return Ok(()),
             Fault::AllocatesInCapture(op) if op == launch.op => {
-                drop(self.planted.sim.machine.alloc(op, 1000)?);
+                self.planted.sim.machine.alloc(op, 1000)?;
             }
             Fault::DropsEdges(op) if op == launch.op && self.first.replace(false) => {
                 self.stream.depend(&mut [])?;
@@ -426,6 +426,12 @@ fn a_capture_by_hand_meets_the_rules_below_the_engine() {
         assert_eq!(device.capture_status(), CaptureStatus::Invalidated);
         assert!(x.fill(1.0).is_err_and(|e| e.to_string().contains("invalidated: exp allocates memory")));
         assert!(stream.end_capture().is_err_and(|e| e.to_string().contains("invalidated: exp allocates")));
+
+        stream.begin_capture().unwrap();
+        let uploaded = machine.upload("from_slice", &[0; 8], x.storage().block().address);
+        let text = uploaded.unwrap_err().to_string();
+        assert!(text.contains("from_slice copies from the host while a graph is being captured"), "{text}");
+        assert!(stream.end_capture().is_err());
 
         // A branch that the end of the capture does not wait for.
         stream.begin_capture().unwrap();
