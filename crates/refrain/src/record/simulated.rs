@@ -18,7 +18,7 @@ const STATE: usize = 3;
 type Instruction = (u8, usize, usize, usize);
 
 fn any_program() -> impl Strategy<Value = Vec<Instruction>> {
-    prop::collection::vec((0u8..7, 0usize..1000, 0usize..1000, 0usize..1000), 1..48)
+    prop::collection::vec((0u8..8, 0usize..1000, 0usize..1000, 0usize..1000), 1..48)
 }
 
 fn state(device: &Device) -> Result<Vec<Tensor>> {
@@ -42,6 +42,7 @@ fn run(program: &[Instruction], state: &[Tensor]) -> Result<Vec<Tensor>> {
             4 => square(s)?.narrow(1, b % 4, 1)?.copy_from(&square(x)?.narrow(1, c % 4, 1)?)?,
             // Works in memory beside its operands.
             5 => made.push(square(x)?.matmul(&square(y)?)?.tanh()?.reshape([N])?),
+            6 => s.narrow(0, c % 3 * 4, 8)?.add_assign(&x.narrow(0, b % 2 * 8, 8)?)?,
             _ => made.push(square(x)?.softmax((c % 2) as isize)?.reshape([N])?),
         }
     }
