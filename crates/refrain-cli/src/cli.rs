@@ -171,7 +171,7 @@ pub struct Devices {
 /// Where to compute.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DeviceArg {
-    /// Where to compute: auto (the fastest that is here), cpu, cuda or cuda:N
+    /// Where to compute: auto (the fastest that is here), cpu, cuda, cuda:N; sim or sim:unified (a simulated GPU)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = device)]
     pub device: DeviceChoice,
 }
@@ -182,6 +182,8 @@ pub enum DeviceChoice {
     Cpu,
     /// The GPU of this number.
     Cuda(usize),
+    /// A simulated GPU.
+    Sim(refrain::Simulator),
 }
 
 fn device(text: &str) -> Result<DeviceChoice, String> {
@@ -189,9 +191,13 @@ fn device(text: &str) -> Result<DeviceChoice, String> {
         "auto" => Ok(DeviceChoice::Auto),
         "cpu" => Ok(DeviceChoice::Cpu),
         "cuda" => Ok(DeviceChoice::Cuda(0)),
+        _ if text.starts_with("sim") => {
+            text.parse().map(DeviceChoice::Sim).map_err(|e: refrain::Error| e.to_string())
+        }
         _ => {
             text.strip_prefix("cuda:").and_then(|n| n.parse().ok()).map(DeviceChoice::Cuda).ok_or_else(|| {
-                "use auto, cpu, cuda or cuda:N (`refrain devices` lists what is here)".to_owned()
+                "use auto, cpu, cuda, cuda:N, sim or sim:unified (`refrain devices` lists what is here)"
+                    .to_owned()
             })
         }
     }
@@ -203,6 +209,7 @@ impl DeviceArg {
             DeviceChoice::Auto => Ok(refrain::Device::best()),
             DeviceChoice::Cpu => Ok(refrain::Device::cpu()),
             DeviceChoice::Cuda(ordinal) => refrain::Device::cuda(ordinal),
+            DeviceChoice::Sim(simulator) => Ok(simulator.device()),
         }
     }
 }

@@ -251,4 +251,5 @@ fn devices_name_the_processor_and_what_is_missing() {
     assert_eq!(cpu["usable"], true);
     let said = place.refrain(&["devices"]).succeeded();
     assert!(said.out.contains("cpu") && said.out.contains("threads"), "{}", said.out);
+    assert!(said.out.contains("sim     ready"), "{}", said.out);
 }

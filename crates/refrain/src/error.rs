@@ -159,6 +159,16 @@ pub enum Error {
         /// The error.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
+    /// A simulated device ([`Device::sim`](crate::Device::sim)) found work that is wrong or that hangs on a real one:
+    /// accesses to the same bytes that nothing orders, memory that was given back or never written.
+    Hazard {
+        /// The operation that met it.
+        op: &'static str,
+        /// The device.
+        device: String,
+        /// What was found, the other operation, and what is missing.
+        message: String,
+    },
     /// A rule of the engine was broken by the engine itself: a defect worth a report.
     Internal {
         /// The operation.
@@ -240,6 +250,7 @@ impl fmt::Display for Error {
                 write!(f, "the recorded step is out of date at launch {launch} ({op}): {message}")
             }
             Error::Closure { source } => write!(f, "the closure of a step failed: {source}"),
+            Error::Hazard { op, device, message } => write!(f, "{op} on {device}: {message}"),
             Error::Internal { op, message } => {
                 write!(f, "{op}: internal rule broken: {message}: please report this")
             }

@@ -35,12 +35,20 @@ mod record;
 mod recycled;
 mod tensor;
 
+/// The page's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/simulator.md")]
+struct SimulatorPage;
+
 pub use autograd::{gradcheck, is_grad_enabled, no_grad};
-pub use device::{CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Stats, compile_kernel};
+pub use device::{
+    CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Profile, SimGraph, SimStream, Simulator,
+    Stats, compile_kernel,
+};
 pub use error::{Error, Result};
 pub use ops::linear::Activation;
 pub use ops::optim;
 pub use ops::random::Generator;
 pub use precision::{Precision, precision, with_precision};
-pub use record::{Outputs, Profile, ProfileLine, Program, Step};
+pub use record::{Outputs, ProfileLine, Program, Step, StepProfile};
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

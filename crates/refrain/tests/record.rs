@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::devices;
+use common::{devices, simulators};
 use refrain::optim::{
     AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable, adamw, clip_coefficient_into,
     learning_rate_into,
@@ -182,6 +182,28 @@ fn recorded_training_is_bit_for_bit_eager_training() {
         let program = step.program().unwrap();
         assert!(program.block_bytes() * 10 <= program.live_bytes() * 11);
         println!("{program}");
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn recorded_training_is_that_of_the_cpu_in_every_order_of_the_branches() {
+    let cpu = Device::cpu();
+    let eager = Model::new(&cpu);
+    let expected: Vec<Vec<u64>> = (0..4)
+        .map(|i| {
+            let b = batch(i, 4, &cpu);
+            eager.train(&b[0], &b[1]).unwrap();
+            eager.state()
+        })
+        .collect();
+    for device in simulators() {
+        let recorded = Model::new(&device);
+        let mut step = Step::new(&device, |b| Ok(vec![recorded.train(&b[0], &b[1])?]));
+        for (i, expected) in expected.iter().enumerate() {
+            step.call(&batch(i, 4, &device)).unwrap();
+            assert_eq!(&recorded.state(), expected, "step {i} on {device}");
+        }
         step.finish().unwrap();
     }
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{devices, tensor, values};
+use common::{kernels, tensor, values};
 use refrain::{DType, Device, Result, Tensor};
 
 type Function = fn(&[Tensor]) -> Result<Tensor>;
@@ -49,7 +49,7 @@ fn compare(got: &[f64], expected: &[f64], tolerance: f64) -> std::result::Result
 #[track_caller]
 fn check(name: &str, shapes: &[&[usize]], f: Function) {
     let mut failures = Vec::new();
-    for device in devices() {
+    for device in kernels() {
         for (dtype, tolerance) in [(DType::F64, 1e-11), (DType::F32, 2e-5), (DType::BF16, 2e-2)] {
             let operands = inputs(shapes, dtype, &device);
             let got = run(f, &operands);
@@ -127,7 +127,7 @@ fn copies_to_another_order_of_axes() {
 /// are moved at a time.
 #[test]
 fn large_copies_to_another_order_of_axes() {
-    for device in devices() {
+    for device in kernels() {
         for (dtype, [rows, width]) in [
             (DType::BF16, [2_064, 2_040]),
             (DType::F16, [136, 31_000]),

@@ -45,7 +45,7 @@ struct Gpu {
 
 pub fn run(args: Devices) -> Result<()> {
     let console = Console::new(args.json);
-    let devices = [vec![cpu()], nvidia(&CudaReport::new())].concat();
+    let devices = [vec![cpu()], nvidia(&CudaReport::new()), vec![simulated()]].concat();
     for device in &devices {
         let state = if device.usable { "ready" } else { "not used" };
         console.line(format!("{:<8}{state:<10}{}", device.name, device.about))?;
@@ -65,6 +65,13 @@ fn cpu() -> Found {
     let fix = (threads < cores).then(|| format!("{cores} cores are there: --threads {cores} uses all"));
     let about = format!("{} threads, {}, {instructions}", threads, std::env::consts::ARCH);
     Found { name: "cpu".to_owned(), usable: true, about, fix, gpu: None }
+}
+
+/// The simulated GPU, which `auto` never takes.
+fn simulated() -> Found {
+    let about =
+        "a simulated GPU on the processor, for trying whether steps record and replay; also sim:unified";
+    Found { name: "sim".to_owned(), usable: true, about: about.to_owned(), fix: None, gpu: None }
 }
 
 /// The vector instructions of this machine.

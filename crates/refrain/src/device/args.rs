@@ -162,6 +162,17 @@ pub(in crate::device) unsafe fn copy_in(from: &[u8], block: &super::driver::Bloc
     }
 }
 
+/// Sets all bytes of a block.
+///
+/// # Safety
+/// The block lies in host memory and nobody else touches it meanwhile.
+pub(in crate::device) unsafe fn set(block: &super::driver::Block, byte: u8) {
+    // SAFETY: the block is the caller's alone.
+    unsafe {
+        std::ptr::write_bytes(std::ptr::with_exposed_provenance_mut::<u8>(block.address), byte, block.bytes);
+    }
+}
+
 /// Copies bytes of a block to the host.
 ///
 /// # Safety

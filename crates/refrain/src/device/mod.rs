@@ -1,10 +1,13 @@
 //! Devices, and the one door that all work goes through.
 
 pub(crate) mod args;
+mod capture;
 pub(crate) mod cpu;
 pub(crate) mod cuda;
 mod driver;
 mod launch;
+mod locks;
+mod sim;
 mod storage;
 mod trace;
 mod workspace;
@@ -12,10 +15,8 @@ mod workspace;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-
-use smallvec::SmallVec;
 
 pub(crate) use args::HostArgs;
 pub(crate) use cuda::CudaArgs;
@@ -23,13 +24,14 @@ pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
 pub(crate) use driver::Driver;
 pub(crate) use launch::{Kernel, Launch, Mode, Operand};
+pub use sim::{Profile, SimGraph, SimStream, Simulator};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
-use crate::ops::{OPERANDS, RESULTS};
 use crate::record::{self, Bound, Executable, Ready};
 use crate::recycled::Recycled;
 use driver::Block;
+use locks::{Locks, locked};
 use workspace::Workspace;
 
 /// Where tensors lie and operations run: a cheap handle.
@@ -59,6 +61,8 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// A simulated GPU.
+    Sim,
 }
 
 #[derive(Default)]
@@ -145,6 +149,37 @@ impl Device {
         Ok(Device::from_driver(DeviceKind::Cuda, Arc::new(cuda)))
     }
 
+    /// A simulated GPU: the CPU's kernels under a GPU's rules. It tells whether a training step records and replays on
+    /// a machine that is not at hand. All handles to it with the same profile and seed are the same device;
+    /// [`Simulator`] makes others, and plants faults.
+    ///
+    /// Memory is filled with NaN when it is allocated and when it is given back; work runs late, and the parallel
+    /// branches of a recorded step in an order that the seed chooses. An access that nothing orders with another, or
+    /// to memory that was given back or never written, is [`Error::Hazard`].
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Profile, Tensor};
+    /// let device = Device::sim(Profile::Unified, 7);
+    /// assert_eq!(Tensor::ones([3], DType::F32, &device)?.exp()?.dims(), [3]);
+    /// assert_eq!("sim:unified:7".parse::<Device>()?, device);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn sim(profile: Profile, seed: u64) -> Device {
+        Device::simulated(Simulator::new(profile).seed(seed))
+    }
+
+    fn simulated(simulator: Simulator) -> Device {
+        static DEVICES: Mutex<Vec<((Profile, u64), Device)>> = Mutex::new(Vec::new());
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = simulator.key();
+        if let Some((_, device)) = devices.iter().find(|(k, _)| *k == key) {
+            return device.clone();
+        }
+        let device = simulator.device();
+        devices.push((key, device.clone()));
+        device
+    }
+
     /// The fastest device that this machine has: the first GPU that can be used, or the host's processor.
     pub fn best() -> Device {
         Device::cuda(0).unwrap_or_else(|_| Device::cpu())
@@ -222,10 +257,12 @@ impl Device {
     /// A device on the same hardware that nobody else works on, so that an error of work before is the caller's.
     #[cfg(test)]
     pub(crate) fn apart(&self) -> Device {
-        match self.name().strip_prefix("cuda:").map(|ordinal| ordinal.parse()) {
-            Some(Ok(ordinal)) => {
+        let name = self.name();
+        match (name.strip_prefix("cuda:").map(|ordinal| ordinal.parse()), name.parse()) {
+            (Some(Ok(ordinal)), _) => {
                 Device::from_driver(DeviceKind::Cuda, Arc::new(cuda::Cuda::open(ordinal).unwrap()))
             }
+            (_, Ok(simulator)) => Simulator::device(simulator),
             _ => self.clone(),
         }
     }
@@ -379,35 +416,11 @@ impl Device {
     }
 }
 
-/// The locks of a launch's storages, each once.
-struct Locks<'a> {
-    _reading: SmallVec<[RwLockReadGuard<'a, ()>; OPERANDS]>,
-    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; RESULTS]>,
-}
-
-impl<'a> Locks<'a> {
-    fn of(launch: &Launch<'a>) -> Locks<'a> {
-        let mut storages: SmallVec<[(&'a Storage, bool); OPERANDS + RESULTS]> = SmallVec::new();
-        storages.extend(launch.written().map(|o| (&**o.storage, true)));
-        storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
-        // Writers first among equals, so that a storage both read and written is locked exclusively.
-        storages.sort_unstable_by_key(|&(s, writes)| (s.id(), !writes));
-        storages.dedup_by_key(|(s, _)| s.id());
-        let mut locks = Locks { _reading: SmallVec::new(), _writing: SmallVec::new() };
-        for (storage, writes) in storages {
-            match writes {
-                true => locks._writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
-                false => locks._reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
-            }
-        }
-        locks
-    }
-}
-
 impl FromStr for Device {
     type Err = Error;
 
-    /// A device by its name: `cpu`, `cuda` (the first GPU) or `cuda:1`.
+    /// A device by its name: `cpu`, `cuda` (the first GPU), `cuda:1`; `sim`, `sim:unified` (simulated GPUs, of the seed
+    /// `REFRAIN_SIM_SEED` or 0), `sim:discrete:7` (with a seed).
     ///
     /// ```
     /// use refrain::Device;
@@ -416,30 +429,21 @@ impl FromStr for Device {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     fn from_str(name: &str) -> Result<Device> {
+        if name.starts_with("sim") {
+            return name.parse().map(Device::simulated);
+        }
         match (name, name.strip_prefix("cuda:").and_then(|n| n.parse().ok())) {
             ("cpu", _) => Ok(Device::cpu()),
             ("cuda", _) => Device::cuda(0),
             (_, Some(ordinal)) => Device::cuda(ordinal),
-            _ => {
-                Err(Error::invalid("device", format!("there is no device {name:?}; use cpu, cuda or cuda:N")))
-            }
+            _ => Err(Error::invalid(
+                "device",
+                format!(
+                    "there is no device {name:?}; use cpu, cuda, cuda:N, sim, sim:unified, or sim:discrete:SEED and sim:unified:SEED"
+                ),
+            )),
         }
     }
-}
-
-/// Calls `f` with all storages locked, without any heap memory: a number of them at each level.
-fn locked(storages: &[(Recycled<Storage>, bool)], f: &mut dyn FnMut()) {
-    const AT_ONCE: usize = 32;
-    let (now, rest) = storages.split_at(storages.len().min(AT_ONCE));
-    let mut reading: SmallVec<[RwLockReadGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
-    let mut writing: SmallVec<[RwLockWriteGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
-    for (storage, writes) in now {
-        match writes {
-            true => writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
-            false => reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
-        }
-    }
-    if rest.is_empty() { f() } else { locked(rest, f) }
 }
 
 impl PartialEq for Device {

@@ -36,7 +36,12 @@ enum Memory {
     /// In the block of a recorded program, which this keeps alive.
     Part {
         block: Block,
-        _whole: Recycled<Storage>,
+        whole: Recycled<Storage>,
+    },
+    /// In the block of a storage that may be gone, `owner`, for work that was asked for while it was there.
+    Alias {
+        block: Block,
+        owner: u64,
     },
     /// Nowhere: born while a step was recorded. The program that came of it has memory of its own for it.
     Recorded(Birth),
@@ -65,7 +70,7 @@ impl Storage {
             Some(birth) => Memory::Recorded(birth),
             None => Memory::Own(device.alloc(op, bytes)?),
         };
-        Ok(Storage::with(device, bytes, memory))
+        Ok(Storage::with(Storage::next(), device, bytes, memory))
     }
 
     /// `bytes` bytes of `whole` from `offset` on. Parts of one storage may lie over each other: a recorded
@@ -80,13 +85,34 @@ impl Storage {
             return Err(Error::internal(op, "a part reaches beyond its storage"));
         }
         let block = Block { address: whole.block().address + offset, bytes };
-        Ok(Storage::with(&whole.device, bytes, Memory::Part { block, _whole: whole.clone() }))
+        Ok(Storage::with(Storage::next(), &whole.device, bytes, Memory::Part { block, whole: whole.clone() }))
     }
 
-    fn with(device: &Device, bytes: usize, memory: Memory) -> Recycled<Storage> {
+    /// The same memory under the same id, without keeping it: in stream order it stays there for the work that was
+    /// asked for so far.
+    pub(super) fn alias(&self, device: &Device) -> Recycled<Storage> {
+        let Block { address, bytes } = *self.block();
+        let memory = Memory::Alias { block: Block { address, bytes }, owner: self.owner() };
+        Storage::with(self.id, device, self.bytes, memory)
+    }
+
+    /// The id of the storage that the block was allocated for.
+    pub(super) fn owner(&self) -> u64 {
+        match &self.memory {
+            Memory::Part { whole, .. } => whole.id,
+            Memory::Alias { owner, .. } => *owner,
+            Memory::Own(_) | Memory::Recorded(_) => self.id,
+        }
+    }
+
+    fn next() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn with(id: u64, device: &Device, bytes: usize, memory: Memory) -> Recycled<Storage> {
         Recycled::new(Storage {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id,
             device: device.clone(),
             bytes,
             memory,
@@ -116,7 +142,7 @@ impl Storage {
     /// The memory. That of a storage that was recorded has no address: the door lets none through to a driver.
     pub(super) fn block(&self) -> &Block {
         match &self.memory {
-            Memory::Own(block) | Memory::Part { block, .. } => block,
+            Memory::Own(block) | Memory::Part { block, .. } | Memory::Alias { block, .. } => block,
             Memory::Recorded(_) => &Block { address: 0, bytes: 0 },
         }
     }

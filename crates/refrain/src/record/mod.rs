@@ -14,6 +14,8 @@ mod program;
 mod recorded;
 mod recorder;
 mod replay;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -21,9 +23,10 @@ mod verify;
 mod view;
 
 pub use outputs::Outputs;
-pub use profile::{Profile, ProfileLine};
+pub use profile::{ProfileLine, StepProfile};
 pub use program::Program;
 pub use step::Step;
 
+pub(crate) use recorded::{Access, Place, RecordedLaunch};
 pub(crate) use recorder::{Birth, birth, current, forbid, launch, reserve};
 pub(crate) use replay::{Bound, Executable, LaunchByLaunch, Ready};

@@ -10,7 +10,7 @@ use super::view::{bytes, flops};
 /// How long the launches of a step take ([`Step::profile`](crate::Step::profile)): the same operation over operands
 /// of the same shapes is one line, the longest first.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub struct StepProfile {
     lines: Vec<ProfileLine>,
 }
 
@@ -31,9 +31,9 @@ pub struct ProfileLine {
     pub flops: u64,
 }
 
-impl Profile {
+impl StepProfile {
     /// Of the times of each launch in each run.
-    pub(super) fn new(program: &Program, times: &[Vec<Duration>]) -> Profile {
+    pub(super) fn new(program: &Program, times: &[Vec<Duration>]) -> StepProfile {
         let mut lines: Vec<ProfileLine> = Vec::new();
         for (at, launch) in program.launches().enumerate() {
             let mut of_launch: Vec<Duration> = times.iter().map(|run| run[at]).collect();
@@ -59,7 +59,7 @@ impl Profile {
             }
         }
         lines.sort_by_key(|line| std::cmp::Reverse(line.time));
-        Profile { lines }
+        StepProfile { lines }
     }
 
     /// The lines, the longest first.
@@ -81,7 +81,7 @@ fn operands(launch: &RecordedLaunch) -> String {
     format!("{} -> {}", reads.join(", "), writes.join(", "))
 }
 
-impl fmt::Display for Profile {
+impl fmt::Display for StepProfile {
     /// A table: time and its share, launches, bytes and products a second, operation, operands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.time().as_secs_f64().max(f64::MIN_POSITIVE);

@@ -2,11 +2,16 @@
 
 use std::ops::Range;
 
-use crate::device::{Kernel, Mode, Storage};
+use smallvec::SmallVec;
+
+use crate::device::{Kernel, Launch, Mode, Operand, Storage};
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;
 use crate::recycled::Recycled;
 use crate::tensor::{DType, Layout};
+
+/// Operands of a launch of which lists need no heap memory in a replay.
+const INLINE: usize = 48;
 
 /// A storage of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +72,41 @@ pub(crate) struct RecordedLaunch {
 }
 
 impl RecordedLaunch {
+    /// A launch to keep, with its storages where `place` says.
+    pub(crate) fn of(
+        launch: &Launch<'_>,
+        mut place: impl FnMut(&Recycled<Storage>) -> Result<Place>,
+    ) -> Result<RecordedLaunch> {
+        let mut access = |operand: &Operand<'_>| {
+            let place = place(operand.storage)?;
+            Ok(Access { place, layout: operand.layout.clone(), dtype: operand.dtype })
+        };
+        let reads = launch.reads.iter().map(&mut access).collect::<Result<_>>()?;
+        let writes = launch.writes.iter().map(|(o, mode)| Ok((access(o)?, *mode))).collect::<Result<_>>()?;
+        let workspace = launch.workspace.as_ref().map(&mut access).transpose()?;
+        Ok(RecordedLaunch { op: launch.op, kernel: launch.kernel.boxed(), reads, writes, workspace })
+    }
+
+    /// Calls `f` with the launch over the storages that `storage` finds.
+    pub(crate) fn with<'a, R>(
+        &'a self,
+        storage: impl Fn(Place) -> &'a Recycled<Storage>,
+        f: impl FnOnce(&Launch<'_>) -> R,
+    ) -> R {
+        let operand =
+            |a: &'a Access| Operand { storage: storage(a.place), layout: &a.layout, dtype: a.dtype };
+        let reads: SmallVec<[Operand<'_>; INLINE]> = self.reads.iter().map(operand).collect();
+        let writes: SmallVec<[(Operand<'_>, Mode); 8]> =
+            self.writes.iter().map(|(a, mode)| (operand(a), *mode)).collect();
+        f(&Launch {
+            op: self.op,
+            kernel: &*self.kernel,
+            reads: &reads,
+            writes: &writes,
+            workspace: self.workspace.as_ref().map(operand),
+        })
+    }
+
     /// What the kernel writes, its workspace included.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Access> {
         self.writes.iter().map(|(a, _)| a).chain(&self.workspace)

@@ -120,21 +120,14 @@ impl Recorder {
 
     fn push(&mut self, launch: &Launch<'_>) -> Result<()> {
         let op = launch.op;
-        let reads = launch.reads.iter().map(|o| self.access(op, o)).collect::<Result<_>>()?;
-        let writes = launch
-            .writes
-            .iter()
-            .map(|(o, mode)| Ok((self.access(op, o)?, *mode)))
-            .collect::<Result<Vec<_>>>()?;
-        let workspace = launch.workspace.as_ref().map(|o| self.access(op, o)).transpose()?;
-        for (write, _) in &writes {
+        let recorded = RecordedLaunch::of(launch, |storage| self.place(op, storage))?;
+        for (write, _) in &recorded.writes {
             if let Place::Temporary(number) = write.place {
                 let born = &mut self.births.born()[number];
                 born.tensor.get_or_insert_with(|| format!("{} {}", write.dtype, write.layout.shape()));
             }
         }
-        let kernel = launch.kernel.boxed();
-        self.launches.push(RecordedLaunch { op, kernel, reads, writes, workspace });
+        self.launches.push(recorded);
         Ok(())
     }
 }

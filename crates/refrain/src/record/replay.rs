@@ -2,17 +2,12 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::program::Program;
-use super::recorded::{Access, Place};
-use crate::device::{Device, Driver, Launch, Mode, Operand, Storage};
+use super::recorded::Place;
+use crate::device::{Device, Driver, Launch, Storage};
 use crate::error::Result;
 use crate::recycled::Recycled;
 use crate::tensor::Tensor;
-
-/// Operands of a launch of which lists need no heap memory in a replay.
-const INLINE: usize = 48;
 
 /// A program whose temporaries have memory: all that a replay needs.
 pub(crate) struct Bound {
@@ -71,7 +66,6 @@ impl Bound {
     }
 
     /// The launches that must have ended before launch `at` begins.
-    #[allow(dead_code)] // For drivers that replay a graph.
     pub(crate) fn waits(&self, at: usize) -> &[usize] {
         &self.program.waits[at]
     }
@@ -86,23 +80,10 @@ impl Bound {
         }
     }
 
-    fn operand<'a>(&'a self, access: &'a Access) -> Operand<'a> {
-        Operand { storage: self.storage(access.place), layout: &access.layout, dtype: access.dtype }
-    }
-
     /// Calls `f` with launch `at` over the program's memory.
     pub(crate) fn with_launch<R>(&self, at: usize, f: impl FnOnce(&Launch<'_>) -> R) -> R {
         let launch = &self.program.recorded.launches[self.program.order[at]];
-        let reads: SmallVec<[Operand<'_>; INLINE]> = launch.reads.iter().map(|a| self.operand(a)).collect();
-        let writes: SmallVec<[(Operand<'_>, Mode); 8]> =
-            launch.writes.iter().map(|(a, mode)| (self.operand(a), *mode)).collect();
-        f(&Launch {
-            op: launch.op,
-            kernel: &*launch.kernel,
-            reads: &reads,
-            writes: &writes,
-            workspace: launch.workspace.as_ref().map(|a| self.operand(a)),
-        })
+        launch.with(|place| self.storage(place), f)
     }
 
     /// Leaves the operations' names on watched ranges that they wrote.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::outputs::Outputs;
-use super::profile::Profile;
+use super::profile::StepProfile;
 use super::program::Program;
 use super::recorded::{Place, Recorded};
 use super::recorder::{self, not_recordable};
@@ -219,7 +219,7 @@ impl<'f> Step<'f> {
     /// println!("{profile}");
     /// # Ok::<(), refrain::Error>(())
     /// ```
-    pub fn profile(&mut self, inputs: &[Tensor], runs: usize) -> Result<Profile> {
+    pub fn profile(&mut self, inputs: &[Tensor], runs: usize) -> Result<StepProfile> {
         if runs == 0 {
             return Err(Error::invalid(OP, "a profile of 0 runs; ask for at least one"));
         }
@@ -228,7 +228,7 @@ impl<'f> Step<'f> {
         let settled = entry.generators.iter().map(Generator::settle);
         let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
         let times = self.device.time(&entry.ready, runs)?;
-        Ok(Profile::new(entry.ready.bound().program(), &times))
+        Ok(StepProfile::new(entry.ready.bound().program(), &times))
     }
 
     /// Makes the program for these inputs the current one and gives it their values.

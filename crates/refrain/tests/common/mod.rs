@@ -4,18 +4,38 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use refrain::{DType, Device, Shape, Tensor, bf16, f16};
+use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
 
-/// The devices that this machine has: every test runs on each of them. With `REFRAIN_REQUIRE_CUDA=1` a
-/// missing GPU is a failure.
+/// The devices that this machine has, and both simulated ones (`REFRAIN_SIM_SEED` is their seed): every test runs on
+/// each of them. `REFRAIN_TEST_DEVICE` names one that shall be the only one. With `REFRAIN_REQUIRE_CUDA=1` a missing
+/// GPU is a failure.
 pub fn devices() -> Vec<Device> {
+    if let Ok(name) = std::env::var("REFRAIN_TEST_DEVICE") {
+        return vec![name.parse().unwrap()];
+    }
     let cuda = Device::cuda(0);
     if std::env::var("REFRAIN_REQUIRE_CUDA").is_ok_and(|v| v == "1")
         && let Err(e) = &cuda
     {
         panic!("REFRAIN_REQUIRE_CUDA=1, but {e}");
     }
-    std::iter::once(Device::cpu()).chain(cuda).collect()
+    let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
+    std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
+}
+
+/// The devices that have kernels of their own: not the simulated ones, unless one is asked for.
+pub fn kernels() -> Vec<Device> {
+    let asked = std::env::var("REFRAIN_TEST_DEVICE").is_ok();
+    devices().into_iter().filter(|d| asked || d.kind() != DeviceKind::Sim).collect()
+}
+
+/// Simulated GPUs of as many seeds as `REFRAIN_SIM_SEEDS` says, or a few.
+pub fn simulators() -> impl Iterator<Item = Device> {
+    let seeds = std::env::var("REFRAIN_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    (0..seeds).map(|seed: u64| {
+        let profile = if seed.is_multiple_of(2) { Profile::Discrete } else { Profile::Unified };
+        Simulator::new(profile).seed(seed).device()
+    })
 }
 
 /// The crate's folder. Asked for when the test runs, since programs are also carried to other machines.

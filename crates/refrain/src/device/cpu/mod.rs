@@ -6,7 +6,7 @@ pub(crate) mod gemm;
 pub(crate) mod math;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
-mod pool;
+pub(super) mod pool;
 pub(crate) mod scratch;
 pub(crate) mod simd;
 pub(crate) mod widen;
@@ -64,19 +64,28 @@ impl Driver for Cpu {
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         listing::add(launch)?;
-        let bytes = |o: &Operand<'_>| o.layout.numel() * o.dtype.size();
-        let all = launch.reads.iter().chain(launch.writes.iter().map(|(o, _)| o));
-        parallel::run(all.map(bytes).sum(), || {
-            // SAFETY: the door verified the launch and holds the locks of its storages until this
-            // returns; the pool's blocks are initialised host memory.
-            let mut args = unsafe { HostArgs::new(launch) };
-            launch.kernel.host(&mut args)
-        })
+        // SAFETY: the door verified the launch and holds the locks of its storages until this returns; the
+        // pool's blocks are initialised host memory.
+        unsafe { run(launch) }
     }
 
     fn compile(&self, _: &Bound) -> Result<Box<dyn Executable>> {
         Ok(Box::new(OnKernelThreads))
     }
+}
+
+/// Runs a launch's kernel now.
+///
+/// # Safety
+/// As for [`HostArgs::new`], until this returns.
+pub(super) unsafe fn run(launch: &Launch<'_>) -> Result<()> {
+    let bytes = |o: &Operand<'_>| o.layout.numel() * o.dtype.size();
+    let all = launch.reads.iter().chain(launch.writes.iter().map(|(o, _)| o));
+    parallel::run(all.map(bytes).sum(), || {
+        // SAFETY: the caller's promise.
+        let mut args = unsafe { HostArgs::new(launch) };
+        launch.kernel.host(&mut args)
+    })
 }
 
 /// Runs all launches of a program on the kernels' threads, so that the calling thread hands over to them and waits

@@ -14,7 +14,7 @@ const ALIGNMENT: usize = 64;
 
 /// Freed blocks by size, handed out again before the system is asked for more.
 #[derive(Default)]
-pub(super) struct Pool {
+pub(in crate::device) struct Pool {
     free: Mutex<HashMap<usize, Vec<Block>>>,
     pooled: AtomicUsize,
     from_system: AtomicU64,
@@ -29,7 +29,7 @@ fn rounded(bytes: usize) -> usize {
 }
 
 impl Pool {
-    pub(super) fn alloc(&self, bytes: usize) -> Result<Block> {
+    pub(in crate::device) fn alloc(&self, bytes: usize) -> Result<Block> {
         let refused = || Error::OutOfMemory {
             device: "cpu".to_string(),
             requested: bytes,
@@ -56,12 +56,12 @@ impl Pool {
         Ok(Block { address: address.expose_provenance(), bytes: size })
     }
 
-    pub(super) fn free(&self, block: Block) {
+    pub(in crate::device) fn free(&self, block: Block) {
         self.pooled.fetch_add(block.bytes, Ordering::Relaxed);
         self.lock().entry(block.bytes).or_default().push(block);
     }
 
-    pub(super) fn trim(&self) -> usize {
+    pub(in crate::device) fn trim(&self) -> usize {
         let blocks: Vec<Block> = self.lock().drain().flat_map(|(_, blocks)| blocks).collect();
         let mut bytes = 0;
         for block in blocks {
@@ -79,11 +79,11 @@ impl Pool {
         bytes
     }
 
-    pub(super) fn pooled_bytes(&self) -> usize {
+    pub(in crate::device) fn pooled_bytes(&self) -> usize {
         self.pooled.load(Ordering::Relaxed)
     }
 
-    pub(super) fn system_allocations(&self) -> u64 {
+    pub(in crate::device) fn system_allocations(&self) -> u64 {
         self.from_system.load(Ordering::Relaxed)
     }
 

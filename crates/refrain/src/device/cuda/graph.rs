@@ -17,8 +17,10 @@ use super::faults::Bounds;
 use super::gemm::Product;
 use super::kernel::{Grid, Params, Spec};
 use super::memory::checked;
+use crate::device::capture::{self, Capture};
 use crate::device::driver::Driver;
-use crate::error::{Error, Result};
+use crate::device::launch::Launch;
+use crate::error::Result;
 use crate::record::{Bound, Executable};
 
 const OP: &str = "step";
@@ -43,7 +45,7 @@ impl Graph {
         (0..program.len()).try_for_each(|at| {
             program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
         })?;
-        Graph::capture(cuda, |stream| launches(cuda, stream, program))
+        Graph::capture(cuda, |stream| capture::program(&Capturing { cuda, stream }, program))
     }
 
     /// Makes a graph of what `work` sends to a stream.
@@ -171,78 +173,55 @@ fn capture(
     }
 }
 
-/// A program's launches with the dependencies that it says.
-fn launches(cuda: &Cuda, stream: sys::CUstream, program: &Bound) -> Result<()> {
-    let context = cuda.context();
-    // The nodes after which each launch is done.
-    let mut last: Vec<Vec<sys::CUgraphNode>> = Vec::with_capacity(program.len());
-    let mut has_successor = vec![false; program.len()];
-    for at in 0..program.len() {
-        let mut before: Vec<sys::CUgraphNode> = Vec::new();
-        for &wait in program.waits(at) {
-            has_successor[wait] = true;
-            before.extend(&last[wait]);
+/// The private stream while it captures.
+struct Capturing<'a> {
+    cuda: &'a Cuda,
+    stream: sys::CUstream,
+}
+
+impl Capture for Capturing<'_> {
+    type Node = sys::CUgraphNode;
+
+    fn depend(&self, nodes: &mut [sys::CUgraphNode]) -> Result<()> {
+        let flags = CUstreamUpdateCaptureDependencies_flags::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
+        // SAFETY: the stream captures, and the nodes are of its graph.
+        let set = unsafe {
+            sys::cuStreamUpdateCaptureDependencies_v2(
+                self.stream,
+                nodes.as_mut_ptr(),
+                std::ptr::null(),
+                nodes.len(),
+                flags,
+            )
+        };
+        checked(self.cuda.context(), OP, set.result())
+    }
+
+    fn dependencies(&self) -> Result<Vec<sys::CUgraphNode>> {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let (mut nodes, mut count) = (std::ptr::null(), 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: the stream captures; the outputs are a status, a pointer to nodes and their number.
+        let told = unsafe {
+            sys::cuStreamGetCaptureInfo_v3(
+                self.stream,
+                &mut status,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                &mut nodes,
+                none,
+                &mut count,
+            )
+        };
+        checked(self.cuda.context(), OP, told.result())?;
+        if nodes.is_null() || count == 0 {
+            return Ok(Vec::new());
         }
-        before.sort_unstable();
-        before.dedup();
-        depend(context, stream, &mut before)?;
-        program.with_launch(at, |launch| {
-            let refused = |e| match e {
-                Error::Device { op, device, message } => {
-                    let message = format!("the driver refused it while a step was captured: {message}");
-                    Error::Device { op, device, message }
-                }
-                other => other,
-            };
-            cuda.run_on(stream, launch).map_err(refused)
-        })?;
-        last.push(dependencies(context, stream)?);
+        // SAFETY: the driver's array of `count` nodes, valid until the next call on the stream.
+        Ok(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())
     }
-    // All that nothing waits for, so that the capture ends joined.
-    let ends = last.iter().zip(&has_successor).filter(|(_, succeeded)| !**succeeded);
-    let mut ends: Vec<sys::CUgraphNode> = ends.flat_map(|(nodes, _)| nodes.iter().copied()).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    depend(context, stream, &mut ends)
-}
 
-/// Sets what the next work on the capturing stream waits for.
-fn depend(context: &Context, stream: sys::CUstream, nodes: &mut [sys::CUgraphNode]) -> Result<()> {
-    let flags = CUstreamUpdateCaptureDependencies_flags::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
-    // SAFETY: the stream captures, and the nodes are of its graph.
-    let set = unsafe {
-        sys::cuStreamUpdateCaptureDependencies_v2(
-            stream,
-            nodes.as_mut_ptr(),
-            std::ptr::null(),
-            nodes.len(),
-            flags,
-        )
-    };
-    checked(context, OP, set.result())
-}
-
-/// What the next work on the capturing stream would wait for: the nodes of the work before it.
-fn dependencies(context: &Context, stream: sys::CUstream) -> Result<Vec<sys::CUgraphNode>> {
-    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut nodes, mut count) = (std::ptr::null(), 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: the stream captures; the outputs are a status, a pointer to nodes and their number.
-    let told = unsafe {
-        sys::cuStreamGetCaptureInfo_v3(
-            stream,
-            &mut status,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            &mut nodes,
-            none,
-            &mut count,
-        )
-    };
-    checked(context, OP, told.result())?;
-    if nodes.is_null() || count == 0 {
-        return Ok(Vec::new());
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.cuda.run_on(self.stream, launch)
     }
-    // SAFETY: the driver's array of `count` nodes, valid until the next call on the stream.
-    Ok(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())
 }

@@ -170,7 +170,7 @@ fn a_destination_may_be_the_tensor_added_to() {
 #[test]
 fn an_index_out_of_range_is_named() {
     let own = own_device();
-    let cpu = own.kind() == DeviceKind::Cpu;
+    let cpu = own.kind() != DeviceKind::Cuda;
     let x = range(&[2, 3]).to_device(&own).unwrap();
     let before = x.to_vec::<f64>().unwrap();
     for bad in [3, -1, i64::MIN] {

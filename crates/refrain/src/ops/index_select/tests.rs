@@ -96,7 +96,7 @@ fn a_destination_is_written_in_place() {
 #[test]
 fn an_index_out_of_range_is_named() {
     let own = own_device();
-    let cpu = own.kind() == DeviceKind::Cpu;
+    let cpu = own.kind() != DeviceKind::Cuda;
     let table = range(&[3, 2]).to_device(&own).unwrap();
     for bad in [3, -1, i64::MAX] {
         let ids = index(&[0, bad, 2, 9], &[2, 2]).to_device(&own).unwrap();
@@ -140,7 +140,11 @@ fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
         };
         assert!(own.synchronize().is_err());
         let text = error_of(&own, y.sum(()).and_then(|y| y.backward())).to_string();
-        assert!(text.starts_with("index_select_backward: index 3 is out of range"), "{text}");
+        assert!(text.starts_with("index_select_backward: index 3 "), "{text}");
+        assert!(text.contains("is out of range"), "{text}");
+        if own.kind() == DeviceKind::Sim {
+            continue; // The CPU's kernels stop at the error.
+        }
         let counts = table.grad().unwrap().to_vec::<f32>().unwrap();
         assert_eq!(counts.iter().sum::<f32>(), 2.0 * (n - 1) as f32);
     }

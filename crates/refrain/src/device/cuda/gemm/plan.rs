@@ -361,7 +361,7 @@ impl Product {
     }
 
     /// Bytes of memory that our own kernels work in.
-    pub(in crate::device::cuda) fn own_workspace(&self, _multiprocessors: usize) -> usize {
+    pub(in crate::device) fn own_workspace(&self, _multiprocessors: usize) -> usize {
         match self.is_empty() {
             true => 0,
             false => self.steppable().iter().map(|p| Plan::of(p).workspace(p)).max().unwrap_or(0),

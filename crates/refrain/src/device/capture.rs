@@ -1,0 +1,55 @@
+//! A recorded program as a graph: its launches on a stream that captures, each with the dependencies that the program
+//! says, so that independent ones become parallel branches.
+
+use super::launch::Launch;
+use crate::error::{Error, Result};
+use crate::record::Bound;
+
+/// A stream while it captures.
+pub(super) trait Capture {
+    /// A node of the graph.
+    type Node: Copy + Ord;
+
+    /// Sets what the next work on the stream waits for.
+    fn depend(&self, nodes: &mut [Self::Node]) -> Result<()>;
+
+    /// What the next work on the stream would wait for: the nodes of the work before it.
+    fn dependencies(&self) -> Result<Vec<Self::Node>>;
+
+    /// Makes the launch a part of the graph.
+    fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+}
+
+/// Captures the program's launches.
+pub(super) fn program<C: Capture>(stream: &C, program: &Bound) -> Result<()> {
+    // The nodes after which each launch is done.
+    let mut last: Vec<Vec<C::Node>> = Vec::with_capacity(program.len());
+    let mut has_successor = vec![false; program.len()];
+    for at in 0..program.len() {
+        let mut before: Vec<C::Node> = Vec::new();
+        for &wait in program.waits(at) {
+            has_successor[wait] = true;
+            before.extend(&last[wait]);
+        }
+        before.sort_unstable();
+        before.dedup();
+        stream.depend(&mut before)?;
+        program.with_launch(at, |launch| {
+            let refused = |e| match e {
+                Error::Device { op, device, message } => {
+                    let message = format!("the driver refused it while a step was captured: {message}");
+                    Error::Device { op, device, message }
+                }
+                other => other,
+            };
+            stream.launch(launch).map_err(refused)
+        })?;
+        last.push(stream.dependencies()?);
+    }
+    // All that nothing waits for, so that the capture ends joined.
+    let ends = last.iter().zip(&has_successor).filter(|(_, succeeded)| !**succeeded);
+    let mut ends: Vec<C::Node> = ends.flat_map(|(nodes, _)| nodes.iter().copied()).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    stream.depend(&mut ends)
+}

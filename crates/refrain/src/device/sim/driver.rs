@@ -1,0 +1,175 @@
+//! The engine's driver for the simulated GPU: it does what the one for CUDA does, in the same order.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::graph::Graph;
+use super::machine::{Machine, Stream};
+use crate::device::capture::{self, Capture};
+use crate::device::cuda::Product;
+use crate::device::driver::{Block, CaptureStatus, Driver};
+use crate::device::launch::Launch;
+use crate::error::{Error, Result};
+use crate::record::{Bound, Executable};
+
+const OP: &str = "step";
+
+/// The stream of a simulated GPU as a device of the engine.
+pub(in crate::device) struct Sim {
+    pub(super) machine: Arc<Machine>,
+    /// Memory to free when the capture ends that was under way when its owner was dropped.
+    deferred: Mutex<Vec<Block>>,
+}
+
+impl Sim {
+    pub(super) fn new(machine: Arc<Machine>) -> Sim {
+        Sim { machine, deferred: Mutex::default() }
+    }
+
+    /// An error, before the machine is asked, if a capture is under way.
+    fn outside_capture(&self, op: &'static str, need: &str) -> Result<()> {
+        match self.capture_status() {
+            CaptureStatus::None => {
+                let deferred =
+                    std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+                deferred.into_iter().for_each(|block| self.machine.free(block));
+                Ok(())
+            }
+            _ => Err(Error::CaptureIncompatible { operation: format!("{op} ({need})"), device: self.name() }),
+        }
+    }
+
+    /// Captures a program on a private stream.
+    fn graph(&self, program: &Bound) -> Result<Arc<Graph>> {
+        let stream = Private::begin(&self.machine)?;
+        capture::program(&stream, program)?;
+        stream.end()
+    }
+}
+
+impl Driver for Sim {
+    fn name(&self) -> String {
+        self.machine.name().to_string()
+    }
+
+    fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
+        self.outside_capture(op, "which allocates memory")?;
+        self.machine.alloc(op, bytes)
+    }
+
+    fn free(&self, block: Block) {
+        match self.capture_status() {
+            CaptureStatus::None => self.machine.free(block),
+            _ => self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(block),
+        }
+    }
+
+    fn trim(&self) -> usize {
+        match self.outside_capture("trim", "which waits for the device") {
+            Ok(()) => self.machine.trim(),
+            Err(_) => 0,
+        }
+    }
+
+    fn free_bytes(&self) -> Option<usize> {
+        self.machine.free_bytes()
+    }
+
+    fn pooled_bytes(&self) -> usize {
+        self.machine.pooled_bytes()
+    }
+
+    fn system_allocations(&self) -> u64 {
+        self.machine.system_allocations()
+    }
+
+    fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
+        self.outside_capture(op, "which copies from the host")?;
+        self.machine.upload(op, from, to.address + offset)
+    }
+
+    fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.outside_capture(op, "which reads on the host")?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        self.machine.wait(op)?;
+        self.machine.read(op, from.address + offset, to)?;
+        self.machine.reported()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.outside_capture("synchronize", "which waits for the device")?;
+        self.machine.wait("synchronize")?;
+        self.machine.reported()
+    }
+
+    fn capture_status(&self) -> CaptureStatus {
+        self.machine.capture_status(Stream::DEVICE)
+    }
+
+    fn product_workspace(&self, _: &'static str, product: &Product) -> Result<usize> {
+        // The multiprocessors of an H100.
+        Ok(product.own_workspace(132))
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.machine.launch(Stream::DEVICE, launch)
+    }
+
+    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+        self.outside_capture(OP, "which is captured itself")?;
+        Ok(Box::new(Replay { machine: self.machine.clone(), graph: self.graph(program)? }))
+    }
+}
+
+/// A private stream that captures, until this is dropped.
+pub(super) struct Private<'a> {
+    machine: &'a Machine,
+    stream: Stream,
+}
+
+impl Private<'_> {
+    pub(super) fn begin(machine: &Machine) -> Result<Private<'_>> {
+        let stream = machine.new_stream();
+        machine.begin_capture(OP, stream)?;
+        Ok(Private { machine, stream })
+    }
+
+    pub(super) fn end(self) -> Result<Arc<Graph>> {
+        self.machine.end_capture(OP, self.stream)
+    }
+}
+
+impl Capture for Private<'_> {
+    type Node = usize;
+
+    fn depend(&self, nodes: &mut [usize]) -> Result<()> {
+        self.machine.set_dependencies(OP, self.stream, nodes)
+    }
+
+    fn dependencies(&self) -> Result<Vec<usize>> {
+        self.machine.dependencies(OP, self.stream)
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.machine.launch(self.stream, launch)
+    }
+}
+
+impl Drop for Private<'_> {
+    fn drop(&mut self) {
+        self.machine.abandon_capture(self.stream);
+    }
+}
+
+/// A program as a graph.
+pub(super) struct Replay {
+    pub(super) machine: Arc<Machine>,
+    pub(super) graph: Arc<Graph>,
+}
+
+impl Executable for Replay {
+    fn run(&self, _: &Bound, _: &dyn Driver) -> Result<()> {
+        self.machine.launch_graph(OP, &self.graph)
+    }
+}

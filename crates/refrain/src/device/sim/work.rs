@@ -1,0 +1,122 @@
+//! A launch that waits for its turn, and the bytes that it touches.
+#![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
+
+use std::ops::Range;
+
+use crate::device::{Device, Launch, Mode, Storage, cpu};
+use crate::error::Result;
+use crate::record::{Access, Place, RecordedLaunch};
+use crate::recycled::Recycled;
+
+/// Bytes of device memory that a launch touches.
+pub(super) struct Touch {
+    /// Addresses from the first to the last byte.
+    pub(super) range: Range<usize>,
+    pub(super) reads: bool,
+    pub(super) writes: bool,
+    /// The storage that the memory was allocated for.
+    pub(super) owner: u64,
+    /// The address of the storage, and the elements in it.
+    base: usize,
+    access: Access,
+}
+
+impl Touch {
+    fn new(storage: &Storage, access: &Access, reads: bool, writes: bool) -> Touch {
+        let base = storage.block().address;
+        let bytes = access.byte_range();
+        let range = base + bytes.start..base + bytes.end;
+        Touch { range, reads, writes, owner: storage.owner(), base, access: access.clone() }
+    }
+
+    /// Whether every byte of the range is touched.
+    pub(super) fn is_dense(&self) -> bool {
+        self.access.layout.is_contiguous()
+    }
+
+    /// The first byte that both touch.
+    pub(super) fn meets(&self, other: &Touch) -> Option<usize> {
+        let common = self.range.start.max(other.range.start)..self.range.end.min(other.range.end);
+        if common.is_empty() {
+            return None;
+        }
+        if self.is_dense() && other.is_dense() {
+            return Some(common.start);
+        }
+        let mut touched = vec![false; common.len()];
+        self.each(&common, |byte| touched[byte - common.start] = true);
+        let mut first = None;
+        other.each(&common, |byte| {
+            if touched[byte - common.start] {
+                first = Some(first.map_or(byte, |f: usize| f.min(byte)));
+            }
+        });
+        first
+    }
+
+    /// Calls `f` with each byte of the elements that lies within `window`.
+    fn each(&self, window: &Range<usize>, mut f: impl FnMut(usize)) {
+        let (layout, size) = (&self.access.layout, self.access.dtype.size());
+        let dims = layout.shape().dims();
+        let mut index = vec![0usize; dims.len()];
+        for _ in 0..layout.numel() {
+            let offset: usize = index.iter().zip(layout.strides()).map(|(i, s)| i * s).sum();
+            let at = self.base + (layout.offset() + offset) * size;
+            (at..at + size).filter(|byte| window.contains(byte)).for_each(&mut f);
+            for (i, n) in index.iter_mut().zip(dims).rev() {
+                *i += 1;
+                if *i < *n {
+                    break;
+                }
+                *i = 0;
+            }
+        }
+    }
+}
+
+/// A launch with all that its kernel needs.
+pub(super) struct Work {
+    launch: RecordedLaunch,
+    storages: Vec<Recycled<Storage>>,
+    /// What it reads, then what it writes; empty ranges are left out.
+    pub(super) touches: Vec<Touch>,
+}
+
+impl Work {
+    pub(super) fn of(launch: &Launch<'_>) -> Result<Work> {
+        let mut storages: Vec<Recycled<Storage>> = Vec::new();
+        let recorded = RecordedLaunch::of(launch, |storage| {
+            let known = storages.iter().position(|s| s.id() == storage.id());
+            Ok(Place::External(known.unwrap_or_else(|| {
+                // Kernels run on the host's processor, for which this is memory like any other.
+                storages.push(storage.alias(&Device::cpu()));
+                storages.len() - 1
+            })))
+        })?;
+        let touch = |access: &Access, reads, writes| {
+            let Place::External(s) = access.place else { return None };
+            Some(Touch::new(&storages[s], access, reads, writes)).filter(|t| !t.range.is_empty())
+        };
+        let reads = recorded.reads.iter().map(|a| touch(a, true, false));
+        let writes = recorded.writes.iter().map(|(a, mode)| touch(a, *mode == Mode::Accumulate, true));
+        let workspace = recorded.workspace.iter().map(|a| touch(a, false, true));
+        let touches = reads.chain(writes).chain(workspace).flatten().collect();
+        Ok(Work { launch: recorded, storages, touches })
+    }
+
+    pub(super) fn op(&self) -> &'static str {
+        self.launch.op
+    }
+
+    /// Runs the kernel now.
+    ///
+    /// # Safety
+    /// The storages' memory is there, and nobody else touches it meanwhile.
+    pub(super) unsafe fn run(&self) -> Result<()> {
+        let storage = |place| match place {
+            Place::External(s) | Place::Temporary(s) => &self.storages[s],
+        };
+        // SAFETY: the door verified the launch; the rest is the caller's promise.
+        self.launch.with(storage, |launch| unsafe { cpu::run(launch) })
+    }
+}

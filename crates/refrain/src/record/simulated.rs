@@ -1,0 +1,119 @@
+//! Random programs on the simulated GPU: none that is right is accused, and no edge that is taken away goes unnoticed.
+
+use proptest::prelude::*;
+
+use super::program::Program;
+use super::recorded::Recorded;
+use super::recorder::record;
+use super::replay::Ready;
+use crate::device::{Device, Profile, Simulator};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Tensor};
+
+const N: usize = 16;
+/// Tensors from outside the step.
+const STATE: usize = 3;
+
+/// What a launch does, and numbers that choose its operands.
+type Instruction = (u8, usize, usize, usize);
+
+fn any_program() -> impl Strategy<Value = Vec<Instruction>> {
+    prop::collection::vec((0u8..8, 0usize..1000, 0usize..1000, 0usize..1000), 1..48)
+}
+
+fn state(device: &Device) -> Result<Vec<Tensor>> {
+    let values = |s: usize| (0..N).map(|i| ((i * 7 + s * 5) % 11) as f32 / 11.0 - 0.4).collect::<Vec<_>>();
+    (0..STATE).map(|s| Tensor::from_slice(&values(s), [N], device)).collect()
+}
+
+/// Does what the instructions say; the results are the last three tensors made.
+fn run(program: &[Instruction], state: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut made: Vec<Tensor> = state.iter().map(|s| s.mul_scalar(1.25)).collect::<Result<_>>()?;
+    for &(what, a, b, c) in program {
+        let (x, y, s) = (&made[a % made.len()], &made[b % made.len()], &state[c % STATE]);
+        let square = |t: &Tensor| t.reshape([4, 4]);
+        match what {
+            0 => made.push(x.mul(y)?),
+            1 => made.push(x.tanh()?),
+            2 => made.push(x.sub(s)?.tanh()?),
+            // A part of a tensor from outside.
+            3 => s.narrow(0, c % 3 * 4, 8)?.copy_from(&x.narrow(0, b % 2 * 8, 8)?)?,
+            // Columns, which lie between each other.
+            4 => square(s)?.narrow(1, b % 4, 1)?.copy_from(&square(x)?.narrow(1, c % 4, 1)?)?,
+            // Works in memory beside its operands.
+            5 => made.push(square(x)?.matmul(&square(y)?)?.tanh()?.reshape([N])?),
+            6 => s.narrow(0, c % 3 * 4, 8)?.add_assign(&x.narrow(0, b % 2 * 8, 8)?)?,
+            _ => made.push(square(x)?.softmax((c % 2) as isize)?.reshape([N])?),
+        }
+    }
+    Ok(made.split_off(made.len() - STATE))
+}
+
+fn recorded(program: &[Instruction], state: &[Tensor], device: &Device) -> Recorded {
+    record(device, || Ok(run(program, state)?)).unwrap()
+}
+
+fn bits(tensors: &[Tensor]) -> Vec<Vec<u32>> {
+    let bits = |t: &Tensor| t.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
+    tensors.iter().map(bits).collect()
+}
+
+/// How many seeds the named set runs: `REFRAIN_SIM_SEEDS`, or a few.
+pub(crate) fn seeds() -> u64 {
+    std::env::var("REFRAIN_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn no_right_program_is_accused_and_every_order_computes_the_same(program in any_program()) {
+        let expected = {
+            let state = state(&Device::cpu()).unwrap();
+            run(&program, &state).unwrap();
+            let made = run(&program, &state).unwrap();
+            (bits(&made), bits(&state))
+        };
+        for seed in 0..seeds() {
+            let profile = [Profile::Discrete, Profile::Unified][seed as usize % 2];
+            let device = Simulator::new(profile).seed(seed).device();
+            let state = state(&device).unwrap();
+            let ready = Ready::new(Program::new(recorded(&program, &state, &device)).unwrap(), &device).unwrap();
+            (0..2).for_each(|_| device.replay(&ready).unwrap());
+            prop_assert_eq!((bits(&ready.outputs()), bits(&state)), expected.clone(), "seed {}", seed);
+        }
+    }
+
+    #[test]
+    fn an_edge_that_is_taken_away_is_named(program in any_program()) {
+        let device = Simulator::new(Profile::Discrete).device();
+        let state = state(&device).unwrap();
+        let whole = Program::new(recorded(&program, &state, &device)).unwrap();
+        let edges = whole.waits.iter().enumerate().flat_map(|(to, from)| from.iter().map(move |&from| (from, to)));
+        for (from, to) in edges {
+            let mut lacking = Program::new(recorded(&program, &state, &device)).unwrap();
+            lacking.waits[to].retain(|&wait| wait != from);
+            match Ready::new(lacking, &device).map(drop) {
+                Err(Error::Hazard { message, .. }) => prop_assert!(
+                    message.ends_with(&format!("the graph lacks the edge {from} -> {to}")), "{from} -> {to}: {message}"
+                ),
+                other => prop_assert!(false, "{from} -> {to} went unnoticed: {other:?}"),
+            }
+        }
+        // What is dropped is given back.
+        drop(whole);
+        device.synchronize().unwrap();
+    }
+}
+
+#[test]
+fn an_accusation_names_both_launches_and_what_they_do() {
+    let device = Device::sim(Profile::Unified, 0);
+    let x = Tensor::ones([4], DType::F32, &device).unwrap();
+    let recorded = record(&device, || Ok(vec![x.exp()?.square()?])).unwrap();
+    let mut program = Program::new(recorded).unwrap();
+    program.waits[1].clear();
+    let error = Ready::new(program, &device).map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("square on sim:unified: launch 1 (square) reads the byte at "), "{error}");
+    assert!(error.contains("which launch 0 (exp) writes"), "{error}");
+}
