@@ -50,5 +50,5 @@ pub use ops::linear::Activation;
 pub use ops::optim;
 pub use ops::random::Generator;
 pub use precision::{Precision, precision, with_precision};
-pub use record::{Outputs, ProfileLine, Program, Step, StepProfile};
+pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

@@ -5,7 +5,7 @@ mod common;
 use std::slice::from_ref;
 
 use common::devices;
-use refrain::{DType, Device, Error, Generator, Result, Step, Tensor, no_grad};
+use refrain::{DType, Device, Error, Generator, Result, Step, StepOptions, Tensor, no_grad};
 
 fn vector(values: &[f32], device: &Device) -> Tensor {
     Tensor::from_slice(values, [values.len()], device).unwrap()
@@ -95,7 +95,8 @@ fn outputs_are_copied_out_and_inputs_copied_in() {
 fn programs_are_kept_by_shape_and_grad_mode_and_the_oldest_goes() {
     for device in devices() {
         let w = common::leaf(&[1.0], &device);
-        let mut step = Step::new(&device, |x| Ok(vec![w.mul(&x[0])?])).keep(2);
+        let options = StepOptions::new().keep(2);
+        let mut step = Step::with_options(&device, options, |x| Ok(vec![w.mul(&x[0])?]));
         let x = |n: usize| vector(&vec![1.0; n], &device);
         for n in [1, 2, 1, 2, 1] {
             step.call(&[x(n)]).unwrap();

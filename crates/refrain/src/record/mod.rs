@@ -7,6 +7,7 @@
 
 mod dead;
 mod edges;
+mod options;
 mod outputs;
 mod plan;
 mod profile;
@@ -22,6 +23,7 @@ mod tests;
 mod verify;
 mod view;
 
+pub use options::{Fallback, StepOptions};
 pub use outputs::Outputs;
 pub use profile::{ProfileLine, StepProfile};
 pub use program::Program;

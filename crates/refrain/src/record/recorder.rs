@@ -318,7 +318,8 @@ pub(super) fn record(
     Ok(Recorded { launches, externals, temporaries, generators, outputs })
 }
 
-fn of_closure(error: BoxError) -> Error {
+/// The error of a closure, as callers get it.
+pub(super) fn of_closure(error: BoxError) -> Error {
     match error.downcast::<Error>() {
         Ok(error) => *error,
         Err(error) => Error::Closure { source: Arc::from(error) },

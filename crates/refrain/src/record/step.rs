@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::options::{Fallback, StepOptions};
 use super::outputs::Outputs;
 use super::profile::StepProfile;
 use super::program::Program;
@@ -19,9 +20,6 @@ use crate::precision::{Precision, precision, with_precision};
 use crate::tensor::Tensor;
 
 const OP: &str = "step";
-
-/// How many programs a step keeps unless told otherwise.
-const KEPT: usize = 8;
 
 /// How many replays a GPU may have ahead of it.
 const AHEAD: usize = 64;
@@ -94,7 +92,7 @@ pub struct Step<'f> {
     device: Device,
     closure: Box<dyn Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError> + 'f>,
     entries: Vec<Entry>,
-    kept: usize,
+    options: StepOptions,
     /// Counts calls, to tell which entry was used last.
     clock: u64,
     current: usize,
@@ -122,6 +120,13 @@ impl Settings {
     }
 }
 
+/// How a program is run.
+enum Run {
+    Replay(Box<Ready>),
+    /// By the closure, since the driver refused this way.
+    Eager(Error),
+}
+
 /// A program with what it is for.
 struct Entry {
     /// What the program reads its inputs from.
@@ -129,7 +134,7 @@ struct Entry {
     settings: Settings,
     /// In an order of their own, so that two steps never wait for each other.
     generators: Vec<Generator>,
-    ready: Ready,
+    run: Run,
     outputs: Vec<Tensor>,
     last_used: u64,
     /// How long it took to record.
@@ -145,13 +150,21 @@ impl<'f> Step<'f> {
     where
         F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>> + 'f,
     {
+        Step::with_options(device, StepOptions::new(), closure)
+    }
+
+    /// [`Step::new`] with options.
+    pub fn with_options<F>(device: &Device, options: StepOptions, closure: F) -> Step<'f>
+    where
+        F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>> + 'f,
+    {
         // In a closure that is being recorded, the call that records it returns the error.
         let _ = forbid_nesting(device);
         Step {
             device: device.clone(),
             closure: Box::new(closure),
             entries: Vec::new(),
-            kept: KEPT,
+            options,
             clock: 0,
             current: 0,
             recordings: 0,
@@ -159,13 +172,6 @@ impl<'f> Step<'f> {
             started: None,
             checking: Duration::ZERO,
         }
-    }
-
-    /// Keeps up to `programs` programs (8 unless told otherwise, at least 1): one for each combination of input shapes
-    /// and dtypes. One more, and the one not used for longest goes.
-    pub fn keep(mut self, programs: usize) -> Step<'f> {
-        self.kept = programs.max(1);
-        self
     }
 
     /// Runs the step on `inputs`: a replay, after a recording if inputs of these shapes and dtypes are new.
@@ -225,10 +231,14 @@ impl<'f> Step<'f> {
         }
         self.prepare(inputs)?;
         let entry = &self.entries[self.current];
+        let ready = match &entry.run {
+            Run::Replay(ready) => ready,
+            Run::Eager(refusal) => return Err(refusal.clone()),
+        };
         let settled = entry.generators.iter().map(Generator::settle);
         let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
-        let times = self.device.time(&entry.ready, runs)?;
-        Ok(StepProfile::new(entry.ready.bound().program(), &times))
+        let times = self.device.time(ready, runs)?;
+        Ok(StepProfile::new(ready.bound().program(), &times))
     }
 
     /// Makes the program for these inputs the current one and gives it their values.
@@ -261,11 +271,22 @@ impl<'f> Step<'f> {
         })
     }
 
-    fn replay(&self) -> Result<()> {
-        let entry = &self.entries[self.current];
-        let settled = entry.generators.iter().map(Generator::settle);
-        let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
-        self.device.replay(&entry.ready)
+    fn replay(&mut self) -> Result<()> {
+        let entry = &mut self.entries[self.current];
+        match &entry.run {
+            Run::Replay(ready) => {
+                let settled = entry.generators.iter().map(Generator::settle);
+                let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
+                self.device.replay(ready)
+            }
+            Run::Eager(_) => {
+                let handles: Vec<Tensor> = entry.inputs.iter().map(Tensor::detach).collect();
+                let returned = entry.settings.with(|| (self.closure)(&handles));
+                let returned = returned.map_err(recorder::of_closure)?;
+                entry.outputs = returned.iter().map(Tensor::detach).collect();
+                Ok(())
+            }
+        }
     }
 
     /// Records the closure again for every program and compares, as before a checkpoint.
@@ -284,9 +305,20 @@ impl<'f> Step<'f> {
         self.check()
     }
 
-    /// The program of the last call.
+    /// The program of the last call; none if that ran operation by operation ([`Fallback::Eager`](crate::Fallback)).
     pub fn program(&self) -> Option<&Program> {
-        self.entries.get(self.current).map(|e| e.ready.bound().program())
+        match &self.entries.get(self.current)?.run {
+            Run::Replay(ready) => Some(ready.bound().program()),
+            Run::Eager(_) => None,
+        }
+    }
+
+    /// Why the last call ran operation by operation instead of being a replay, if it did.
+    pub fn refusal(&self) -> Option<&Error> {
+        match &self.entries.get(self.current)?.run {
+            Run::Replay(_) => None,
+            Run::Eager(refusal) => Some(refusal),
+        }
     }
 
     /// How many programs are kept at the moment.
@@ -295,7 +327,7 @@ impl<'f> Step<'f> {
     }
 
     /// How many programs had to go for others so far. If it grows from call to call, the inputs have more shapes than
-    /// [`Step::keep`] allows for.
+    /// [`StepOptions::keep`] allows for.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -328,15 +360,26 @@ impl<'f> Step<'f> {
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
-        let ready = Ready::new(Program::new(recorded)?, &self.device)?;
-        let outputs = ready.outputs();
-        if self.entries.len() >= self.kept
+        let (run, outputs) = match Ready::new(Program::new(recorded)?, &self.device) {
+            Ok(ready) => {
+                let outputs = ready.outputs();
+                (Run::Replay(Box::new(ready)), outputs)
+            }
+            Err(refusal @ Error::Device { .. }) if self.options.fallback == Fallback::Eager => {
+                eprintln!(
+                    "refrain: warning: a step runs operation by operation instead of as a graph: {refusal}"
+                );
+                (Run::Eager(refusal), Vec::new())
+            }
+            Err(e) => return Err(e),
+        };
+        if self.entries.len() >= self.options.keep
             && let Some(oldest) = (0..self.entries.len()).min_by_key(|&i| self.entries[i].last_used)
         {
             self.entries.swap_remove(oldest);
             self.evictions += 1;
         }
-        self.entries.push(Entry { inputs, settings, generators, ready, outputs, last_used: 0, cost });
+        self.entries.push(Entry { inputs, settings, generators, run, outputs, last_used: 0, cost });
         self.started.get_or_insert_with(Instant::now);
         Ok(self.entries.len() - 1)
     }
@@ -372,10 +415,17 @@ impl<'f> Step<'f> {
 
     fn check_entry(&mut self, at: usize) -> Result<()> {
         let begin = Instant::now();
-        let Entry { inputs, settings, .. } = &self.entries[at];
+        let Entry { inputs, settings, run, .. } = &self.entries[at];
+        if matches!(run, Run::Eager(_)) {
+            // The closure itself runs.
+            return Ok(());
+        }
         let (inputs, settings) = (inputs.clone(), *settings);
         let now = self.record(&inputs, settings)?;
-        let same = self.entries[at].ready.bound().program().recorded.check_same(&now);
+        let same = match &self.entries[at].run {
+            Run::Replay(ready) => ready.bound().program().recorded.check_same(&now),
+            Run::Eager(_) => Ok(()),
+        };
         self.checking += begin.elapsed();
         same
     }

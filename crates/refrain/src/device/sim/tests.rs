@@ -14,7 +14,7 @@ use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::ops::optim::{Schedule, learning_rate_into};
 use crate::record::simulated::seeds;
-use crate::record::{Bound, Executable, Step};
+use crate::record::{Bound, Executable, Fallback, Step, StepOptions};
 use crate::tensor::{DType, Tensor};
 
 const PROFILES: [Profile; 2] = [Profile::Discrete, Profile::Unified];
@@ -409,6 +409,33 @@ fn an_invalidated_capture_is_told_with_its_operation_and_all_is_given_back() {
         assert_eq!(device.capture_status(), CaptureStatus::None);
         work(&device).unwrap();
     }
+}
+
+#[test]
+fn where_the_driver_refuses_a_graph_the_step_runs_eagerly_if_told_so() {
+    let device = Simulator::new(Profile::Discrete).invalidate_capture_at(2).device();
+    let total = Tensor::zeros([2], DType::F32, &device).unwrap();
+    let calls = std::cell::Cell::new(0);
+    let options = StepOptions::new().fallback(Fallback::Eager);
+    let mut step = Step::with_options(&device, options, |x| {
+        calls.set(calls.get() + 1);
+        total.add_assign(&x[0].square()?)?;
+        Ok(vec![total.sum(())?])
+    });
+    let x = vector(&[1.0, 2.0], &device);
+    for i in 1..=3 {
+        assert_eq!(step.call(&[x.clone()]).unwrap().to_scalar::<f32>(0).unwrap(), 5.0 * i as f32);
+        assert!(matches!(step.refusal(), Some(Error::Device { .. })));
+        assert!(step.program().is_none());
+    }
+    // Recorded twice, and run at each call.
+    assert_eq!(calls.get(), 5);
+    assert!(step.profile(&[x.clone()], 1).is_err());
+    // Of other shapes it is captured as ever.
+    let one = vector(&[3.0], &device);
+    assert_eq!(step.call(&[one]).unwrap().to_scalar::<f32>(0).unwrap(), 15.0 + 2.0 * 9.0);
+    assert!(step.refusal().is_none() && step.program().is_some());
+    step.finish().unwrap();
 }
 
 #[test]

@@ -253,18 +253,21 @@ methods! {
 }
 
 impl Tensor {
-    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 at the bounds and beyond. For floats and integers.
+    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 at the bounds and beyond. For floats and integers;
+    /// integers become the nearest that lies within the bounds.
     pub fn clamp(&self, min: f64, max: f64) -> Result<Tensor> {
-        apply(clamp(min, max)?, &[self])
+        apply(clamp(self, min, max)?, &[self])
     }
 
     /// [`Tensor::clamp`] into the memory of `dst` (which may be this tensor).
     pub fn clamp_into(&self, min: f64, max: f64, dst: &Tensor) -> Result<()> {
-        apply_into(clamp(min, max)?, &[self], dst)
+        apply_into(clamp(self, min, max)?, &[self], dst)
     }
 }
 
-fn clamp(min: f64, max: f64) -> Result<Unary> {
+fn clamp(x: &Tensor, min: f64, max: f64) -> Result<Unary> {
+    // Of an integer, the bounds within which the integers lie.
+    let (min, max) = if x.dtype().is_float() { (min, max) } else { (min.ceil(), max.floor()) };
     if min > max || min.is_nan() || max.is_nan() {
         return Err(Error::invalid(
             "clamp",

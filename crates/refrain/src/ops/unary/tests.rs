@@ -52,6 +52,8 @@ fn integers_take_what_maps_integers_to_integers() {
     let x = Tensor::from_slice(&[-3i32, 0, 5], [3], &device).unwrap();
     assert_eq!(x.neg().unwrap().to_vec::<i32>().unwrap(), [3, 0, -5]);
     assert_eq!(x.clamp(-1.5, 4.5).unwrap().to_vec::<i32>().unwrap(), [-1, 0, 4]);
+    assert_eq!(x.clamp(0.5, 9.0).unwrap().to_vec::<i32>().unwrap(), [1, 1, 5]);
+    assert!(x.clamp(0.2, 0.8).is_err());
     let e = x.exp().unwrap_err();
     assert!(matches!(e, Error::Unsupported { op: "exp", dtype: DType::I32, .. }), "{e}");
 }
