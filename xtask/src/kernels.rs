@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use rayon::prelude::*;
 
 /// What became of one text for one architecture.
 struct Outcome {
@@ -17,9 +18,24 @@ struct Outcome {
     spilled: usize,
 }
 
-/// Compiles every text for `all`, and for `sample` one text of each kernel; a failure, or more than `spill` bytes of
-/// spilled registers, is an error.
-pub fn compile(folder: &Path, all: &[String], sample: &[String], spill: usize) -> anyhow::Result<()> {
+/// One of several processes: its number, from 0, and how many there are.
+#[derive(Clone, Copy)]
+pub struct Share(usize, usize);
+
+impl FromStr for Share {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Share> {
+        let (i, n) = text.split_once('/').context("I/N")?;
+        Ok(Share(i.parse()?, n.parse()?))
+    }
+}
+
+/// A text and the architecture to compile it for.
+pub type Job = (PathBuf, String);
+
+/// Every text for `all`, and for `sample` one text of each kernel.
+pub fn jobs(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<Vec<Job>> {
     let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "cu"));
@@ -34,15 +50,37 @@ pub fn compile(folder: &Path, all: &[String], sample: &[String], spill: usize) -
         let kernel = stem.rsplit_once('-').map_or(stem.clone(), |(kernel, _)| kernel.to_owned());
         first.entry(kernel).or_insert_with(|| file.clone());
     }
-    let jobs: Vec<(&PathBuf, &String)> = files
-        .iter()
-        .flat_map(|f| all.iter().map(move |a| (f, a)))
-        .chain(first.values().flat_map(|f| sample.iter().map(move |a| (f, a))))
-        .collect();
-    let outcomes = jobs
-        .par_iter()
-        .map(|(file, architecture)| one(file, architecture))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let pairs = |files: Vec<PathBuf>, architectures: &[String]| -> Vec<Job> {
+        files.into_iter().flat_map(|f| architectures.iter().map(move |a| (f.clone(), a.clone()))).collect()
+    };
+    Ok([pairs(files, all), pairs(first.into_values().collect(), sample)].concat())
+}
+
+/// Runs this command as one process for each processor: within one, the compiler takes one text at a time.
+pub fn share_out(jobs: usize) -> anyhow::Result<()> {
+    let processes = std::thread::available_parallelism().map_or(1, usize::from).min(jobs);
+    println!("{jobs} compilations by {processes} processes");
+    let children: Vec<Child> = (0..processes)
+        .map(|i| {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(std::env::args_os().skip(1)).arg("--share").arg(format!("{i}/{processes}"));
+            command.spawn().context("starting a process of its own")
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let mut failed = 0;
+    for mut child in children {
+        failed += usize::from(!child.wait()?.success());
+    }
+    match failed {
+        0 => Ok(()),
+        _ => bail!("some kernels do not compile, or spill registers"),
+    }
+}
+
+/// Compiles a share of the jobs; a failure, or more than `spill` bytes of spilled registers, is an error.
+pub fn compile(jobs: &[Job], Share(i, n): Share, spill: usize) -> anyhow::Result<()> {
+    let share = jobs.iter().skip(i).step_by(n.max(1));
+    let outcomes = share.map(|(file, arch)| one(file, arch)).collect::<anyhow::Result<Vec<_>>>()?;
     for outcome in &outcomes {
         if let Some(failure) = &outcome.failure {
             eprintln!("{} for {}:\n{failure}", outcome.name, outcome.architecture);
@@ -52,12 +90,7 @@ pub fn compile(folder: &Path, all: &[String], sample: &[String], spill: usize) -
     }
     let failed = outcomes.iter().filter(|o| o.failure.is_some()).count();
     let spilling = outcomes.iter().filter(|o| o.spilled > spill).count();
-    println!(
-        "{} texts of {} kernels: {} compilations, {failed} failed, {spilling} spill more than {spill} bytes",
-        files.len(),
-        first.len(),
-        outcomes.len()
-    );
+    println!("{} compilations, {failed} failed, {spilling} spill more than {spill} bytes", outcomes.len());
     if failed + spilling > 0 {
         bail!("{failed} compilations failed, {spilling} spill registers");
     }

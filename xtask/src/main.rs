@@ -36,14 +36,21 @@ enum Task {
         /// Bytes of spilled registers that are let pass: calls of subroutines, as for divisions of f64, spill a few
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         spill: usize,
+        /// The share of this process: one of so many
+        #[arg(long, value_name = "I/N", hide = true)]
+        share: Option<kernels::Share>,
     },
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Bundle { out } => bundle::make(&out),
-        Task::Kernels { folder, arch, sample_arch, spill } => {
-            kernels::compile(&folder, &arch, &sample_arch, spill)
+        Task::Kernels { folder, arch, sample_arch, spill, share } => {
+            let jobs = kernels::jobs(&folder, &arch, &sample_arch)?;
+            match share {
+                None => kernels::share_out(jobs.len()),
+                Some(share) => kernels::compile(&jobs, share, spill),
+            }
         }
     }
 }
