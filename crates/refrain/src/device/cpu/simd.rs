@@ -12,14 +12,21 @@ use bytemuck::Pod;
 use pulp::{Arch, Simd};
 
 /// The instructions that kernels are run with: the best that the machine has, unless the environment
-/// variable `REFRAIN_CPU` asks for less with `avx2` or `scalar`.
+/// variable `REFRAIN_CPU` asks for less with `avx2` (on x86) or `scalar`.
 pub(crate) fn arch() -> Arch {
     static ARCH: OnceLock<Arch> = OnceLock::new();
     *ARCH.get_or_init(|| match std::env::var("REFRAIN_CPU").as_deref() {
         Ok("scalar") => Arch::Scalar,
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Ok("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
-        _ => Arch::new(),
+        Ok("") | Err(_) => Arch::new(),
+        Ok(other) => {
+            // Once, where nobody could take an error.
+            eprintln!(
+                "refrain: warning: REFRAIN_CPU is {other:?}, which asks for nothing; use scalar, or avx2 on x86"
+            );
+            Arch::new()
+        }
     })
 }
 
