@@ -28,6 +28,7 @@ mod error;
 pub mod evaluation;
 pub mod metrics;
 pub mod model;
+mod order;
 pub mod plot;
 pub mod series;
 pub mod training;

@@ -1,7 +1,7 @@
 //! Windows cut on the device from a standardised series that lies there once.
 
 use crate::series::Part;
-use crate::{Error, Result};
+use crate::Result;
 use refrain::{Device, Tensor};
 
 /// A series on a device, from which windows of a context and the horizon after it are cut.
@@ -16,7 +16,7 @@ impl Windows {
     /// Brings standardised values, row-major `[rows, channels]`, to the device, in f32.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the values do not fill the rows, or the device has no memory for them.
+    /// [`crate::Error::Engine`] if the values do not fill the rows, or the device has no memory for them.
     pub fn new(
         values: &[f64],
         channels: usize,
@@ -44,7 +44,7 @@ impl Windows {
     /// `[B]`).
     ///
     /// # Errors
-    /// [`Error::Engine`] if a window does not lie inside the series.
+    /// [`crate::Error::Engine`] if a window does not lie inside the series.
     pub fn cut(&self, starts: &Tensor) -> Result<(Tensor, Tensor)> {
         let windows = self.series.windows(starts, self.context + self.horizon)?;
         Ok((windows.narrow(-1, 0, self.context)?, windows.narrow(-1, self.context, self.horizon)?))
@@ -53,15 +53,10 @@ impl Windows {
     /// The first rows of the windows of a part, in batches of so many, on the device.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the device has no memory for them.
+    /// [`crate::Error::Engine`] if the device has no memory for them.
     pub fn batches(&self, part: &Part, batch: usize) -> Result<Vec<Tensor>> {
         let starts: Vec<i64> = (0..part.windows).map(|window| (part.rows.start + window) as i64).collect();
-        split_batches(&starts, batch, self.device())
+        let all = Tensor::from_slice(&starts, [starts.len()], self.device())?;
+        Ok(all.split(batch, 0)?)
     }
-}
-
-/// Rows that windows begin at, in batches of so many, uploaded at once.
-pub(crate) fn split_batches(starts: &[i64], batch: usize, device: &Device) -> Result<Vec<Tensor>> {
-    let all = Tensor::from_slice(starts, [starts.len()], device)?;
-    all.split(batch, 0).map_err(Error::from)
 }

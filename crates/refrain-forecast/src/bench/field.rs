@@ -3,6 +3,7 @@
 use super::optimizer;
 use crate::Result;
 use crate::model::{Mode, PatchTst, PatchTstConfig};
+use crate::order::Order;
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::{AdamW, Optimizer};
 use std::rc::Rc;
@@ -44,13 +45,15 @@ struct Learner {
     optimizer: AdamW,
     samples: Tensor, // [S, C, 24]
     labels: Tensor,  // [S]
+    order: Order,
     /// Sum over the samples of this epoch of their losses, f64 `[]`.
     loss_sum: Tensor,
 }
 
 impl Learner {
-    /// One step on the samples of these numbers.
-    fn step(&self, batch: &Tensor) -> Result<()> {
+    /// One step on the samples that are next, as many as there are places.
+    fn step(&self, places: &Tensor) -> Result<()> {
+        let batch = &self.order.next(places)?;
         let (x, y) = (self.samples.index_select(0, batch)?, self.labels.index_select(0, batch)?);
         let output = self.model.forward(&x, Mode::Eval)?; // [B, C, 1]
         let loss = output.mean([1, 2])?.mse_loss(&y)?;
@@ -89,6 +92,7 @@ impl FieldBench {
             model,
             samples,
             labels,
+            order: Order::new(options.samples, options.batch_size, device)?,
             loss_sum: Tensor::zeros((), DType::F64, device)?,
         });
         let recorded = learner.clone();
@@ -116,25 +120,26 @@ impl FieldBench {
     /// [`crate::Error::Engine`] if the device fails.
     pub fn epoch(&mut self) -> Result<FieldEpoch> {
         let begun = Instant::now();
-        let Learner { samples, loss_sum, .. } = &*self.learner;
-        let count = self.options.samples;
-        let order = Tensor::from_slice(&self.order()?, count, samples.device())?;
+        let learner = self.learner.clone();
+        let (order, loss_sum) = (&learner.order, &learner.loss_sum);
+        order.begin(&self.order()?, 0)?;
         loss_sum.fill(0.0)?;
-        let batches = order.split(self.options.batch_size, 0)?;
-        for batch in &batches {
+        // The steps of whole batches, then that of the rest.
+        for (first, end) in [(0, order.whole()), (order.whole(), order.steps())] {
             match &mut self.step {
-                Some(step) => {
-                    step.call(std::slice::from_ref(batch))?;
+                Some(step) if first < end => {
+                    step.repeat(std::slice::from_ref(order.places(first)), end - first)?;
                 }
-                None => self.learner.step(batch)?,
+                Some(_) => {}
+                None => (first..end).try_for_each(|at| learner.step(order.places(at)))?,
             }
         }
         if let Some(step) = &mut self.step {
             step.check()?;
         }
-        let loss = loss_sum.to_scalar::<f64>()? / count as f64;
+        let loss = loss_sum.to_scalar::<f64>()? / self.options.samples as f64;
         self.epochs += 1;
-        Ok(FieldEpoch { loss, steps: batches.len(), time: begun.elapsed() })
+        Ok(FieldEpoch { loss, steps: order.steps(), time: begun.elapsed() })
     }
 
     fn order(&self) -> Result<Vec<i64>> {

@@ -8,8 +8,9 @@ pub use state::{EpochReport, saved_run};
 
 use crate::evaluation;
 use crate::model::{Mode, PatchTst, PatchTstConfig};
+use crate::order::Order;
 use crate::series::{Part, Split};
-use crate::windows::{Windows, split_batches};
+use crate::windows::Windows;
 use crate::{Error, Result};
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor};
@@ -49,14 +50,16 @@ struct Learner {
     optimizer: AdamW,
     windows: Windows,
     dropout: Generator,
+    order: Order,
     /// Sum over the windows of this epoch of their losses, f64 `[]`.
     loss_sum: Tensor,
 }
 
 impl Learner {
-    /// One step on the windows that begin at rows `starts`.
-    fn step(&self, starts: &Tensor) -> Result<()> {
-        let (x, y) = self.windows.cut(starts)?;
+    /// One step on the windows that are next, as many as there are places.
+    fn step(&self, places: &Tensor) -> Result<()> {
+        let starts = self.order.next(places)?;
+        let (x, y) = self.windows.cut(&starts)?;
         let loss = step(&self.model, &self.optimizer, &x, &y, Mode::Train(&self.dropout))?;
         let of_batch = loss.to_dtype(DType::F64)?.mul_scalar(starts.numel() as f64)?;
         Ok(self.loss_sum.add_assign(&of_batch)?)
@@ -94,6 +97,7 @@ impl Trainer {
             optimizer,
             windows,
             dropout: Generator::new(&device, config.seed ^ DROPOUT)?,
+            order: Order::new(split.train.windows, config.batch_size, &device)?,
             loss_sum: Tensor::zeros((), DType::F64, &device)?,
         });
         let recorded = learner.clone();
@@ -131,8 +135,10 @@ impl Trainer {
     pub fn epoch(&mut self, mut on_step: impl FnMut(&Trainer) -> ControlFlow<()>) -> Result<EpochEnd> {
         let begun = Instant::now();
         let before = self.state.seconds;
-        for starts in &self.order()?[self.state.epoch_steps as usize..] {
-            self.step(starts)?;
+        let learner = self.learner.clone();
+        learner.order.begin(&self.starts()?, self.state.epoch_steps as usize)?;
+        for at in self.state.epoch_steps as usize..learner.order.steps() {
+            self.step(learner.order.places(at))?;
             self.state.epoch_steps += 1;
             self.state.seconds = before + begun.elapsed().as_secs_f64();
             if on_step(self).is_break() {
@@ -176,23 +182,23 @@ impl Trainer {
         Ok(EpochEnd::Finished(report))
     }
 
-    fn step(&mut self, starts: &Tensor) -> Result<()> {
+    fn step(&mut self, places: &Tensor) -> Result<()> {
         self.best_is_current = false;
         match &mut self.step {
             Some(step) => {
-                step.call(std::slice::from_ref(starts))?;
+                step.call(std::slice::from_ref(places))?;
                 Ok(())
             }
-            None => self.learner.step(starts),
+            None => self.learner.step(places),
         }
     }
 
-    /// The first rows of the windows of this epoch in batches, in an order that follows from seed and epoch.
-    fn order(&self) -> Result<Vec<Tensor>> {
+    /// The first rows of the windows of this epoch, in an order that follows from seed and epoch.
+    fn starts(&self) -> Result<Vec<i64>> {
         let epoch = self.state.history.len() as u64;
         let mut order = shuffled(self.train.windows, self.config.seed, epoch, self.learner.windows.device())?;
         order.iter_mut().for_each(|window| *window += self.train.rows.start as i64);
-        split_batches(&order, self.config.batch_size, self.learner.windows.device())
+        Ok(order)
     }
 
     /// The mean loss over the windows of this epoch so far. It waits for the device.
