@@ -1,7 +1,7 @@
 //! Windows cut on the device from a standardised series that lies there once.
 
-use crate::series::Part;
 use crate::Result;
+use crate::series::Part;
 use refrain::{Device, Tensor};
 
 /// A series on a device, from which windows of a context and the horizon after it are cut.
