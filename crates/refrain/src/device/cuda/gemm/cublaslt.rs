@@ -54,6 +54,8 @@ const SYMBOLS: &[&str] = &[
 const LEAST_WORK: usize = 1 << 24;
 /// Products with fewer rows or columns are left to our own kernels.
 const LEAST_SIDE: usize = 16;
+/// Products with fewer numbers in a sum are left to our own kernels where something of the result's shape is added.
+const LEAST_DEPTH_ADDED: usize = 512;
 /// The most memory that an algorithm may work in.
 const MOST_WORKSPACE: usize = 32 << 20;
 /// What tensor cores want of addresses and leading dimensions, in bytes.
@@ -143,10 +145,10 @@ impl Key {
             (true, None) => Some(p.c),
             (false, residual) => residual,
         };
-        let tensor_cores = match p.dtype {
-            DType::F16 | DType::BF16 => true,
-            DType::F32 => p.precision != Precision::F32,
-            _ => false,
+        let tensor_cores = match (p.dtype, p.precision) {
+            // Ours uses tensor cores, which the library does not for this.
+            (DType::F32, Precision::F32) => return None,
+            (dtype, _) => dtype != DType::F64,
         };
         let epilogue = match (p.activation, p.bias.is_some(), p.kept.is_some()) {
             (Activation::None, false, false) => Epilogue::Nothing,
@@ -157,6 +159,9 @@ impl Key {
             _ => return None,
         };
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
+            return None;
+        }
+        if added.is_some() && p.k < LEAST_DEPTH_ADDED {
             return None;
         }
         if [p.m, p.n, p.k, batches].iter().any(|&x| x > i32::MAX as usize) {

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Flat, Matrix, Product};
-use crate::device::cuda::kernel::{Grid, Params, Source, Spec};
+use crate::device::cuda::kernel::{Grid, MMA, Params, Source, Spec};
 use crate::error::{Error, Result};
 use crate::ops::linear::Activation;
 use crate::ops::unary::ACTIVATIONS;
@@ -12,7 +12,8 @@ use crate::tensor::DType;
 
 const COMMON: &str = include_str!("common.cu");
 
-static TENSOR: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("tensor.cu")] };
+static TENSOR: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, include_str!("tensor.cu")] };
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
@@ -139,6 +140,7 @@ impl Way {
         let form = match (p.dtype, p.precision) {
             (DType::F16, _) => Some("HALVES"),
             (DType::BF16, _) => Some("BRAINS"),
+            (DType::F32, Precision::F32) => Some("SPLIT"),
             (DType::F32, Precision::Tf32) => Some("TF32"),
             (DType::F32, Precision::Bf16) => Some("ROUNDED"),
             _ => None,

@@ -7,13 +7,14 @@
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 //   SUMS         also sums A's rows
 
-// f16 and bf16; f32 rounded to TF32, f32 rounded to bf16.
+// f16 and bf16; f32 rounded to TF32, f32 as the sum of two of TF32, f32 rounded to bf16.
 #define HALVES 0
 #define BRAINS 1
 #define TF32 2
-#define ROUNDED 3
+#define SPLIT 3
+#define ROUNDED 4
 
-#define WIDE (FORM == TF32 || FORM == ROUNDED)
+#define WIDE (FORM == TF32 || FORM == SPLIT || FORM == ROUNDED)
 
 constexpr int BLOCK_THREADS = WARPS_M * WARPS_N * 32;
 constexpr int TILE_M = WARPS_M * FRAGS_M * 16, TILE_N = WARPS_N * FRAGS_N * 8;
@@ -28,21 +29,6 @@ constexpr int A_SIZE = A_PITCH * (A_ALONG_K ? TILE_M : TILE_K);
 constexpr int B_SIZE = B_PITCH * (B_ALONG_K ? TILE_N : TILE_K);
 constexpr int FITTING = 49152 / ((A_SIZE + B_SIZE) * (int)sizeof(IN));
 constexpr int STAGES = FITTING > 4 ? 4 : FITTING;
-
-DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-// Copies BYTES to shared memory, the first `there` of them from `from` and zeros after.
-template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
-    if (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
-    } else if (BYTES == 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
-    } else {
-        *reinterpret_cast<unsigned short*>(to) = there ? *reinterpret_cast<const unsigned short*>(from) : 0;
-    }
-}
-DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // Copies a tile whose rows run along memory; of what lies beyond `rows` and `cols` it makes zeros.
 template <int ROWS, int COLS, int PITCH, int COPY>
@@ -60,42 +46,15 @@ DEVICE void fetch(IN* to, const IN* operand, i64 first, i64 step, int rows, int 
     }
 }
 
-DEVICE void load_matrices(u32* r, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-}
-DEVICE void load_matrices_transposed(u32* r, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-}
-
-#define MMA(SHAPE, TYPE) \
-    "mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#define MMA_OPERANDS(A0, A1, A2, A3, B0, B1) \
-    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(A0), "r"(A1), "r"(A2), "r"(A3), "r"(B0), "r"(B1)
-
-// d += a b, 16 x 8 x 16.
-DEVICE void multiply_halves(float* d, const u32* a, const u32* b) {
-    asm volatile(MMA("m16n8k16", "f16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
-}
-DEVICE void multiply_brains(float* d, const u32* a, const u32* b) {
-    asm volatile(MMA("m16n8k16", "bf16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
-}
-DEVICE void multiply_tf32(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile(MMA("m16n8k8", "tf32") MMA_OPERANDS(a0, a1, a2, a3, b0, b1));
-}
-DEVICE u32 round_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
-DEVICE u32 pack_brains(float low, float high) {
-    u32 y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-    return y;
-}
-
 #if WIDE
+
+// What a lane holds of four numbers of a row: TF32 numbers, higher and lower parts of that kind, or pairs of bf16.
+constexpr int PARTS = FORM == SPLIT ? 2 : 1;
+struct Quad { u32 at[PARTS][4]; };
 
 // The four numbers along k that a lane holds of a row of a 16 deep fragment. Which four does not matter as long as
 // it is the same for A and B: neighbours where both run along k, every fourth else.
-template <bool ALONG_K, int PITCH> DEVICE void quad(u32* to, const IN* tile, int row, int k, int lane) {
+template <bool ALONG_K, int PITCH> DEVICE Quad quad(const IN* tile, int row, int k, int lane) {
     float x[4];
     if (BOTH_ALONG_K) {
         vec<float, 4> v = load<4>(tile + row * PITCH + k + 4 * lane);
@@ -108,12 +67,41 @@ template <bool ALONG_K, int PITCH> DEVICE void quad(u32* to, const IN* tile, int
             x[i] = ALONG_K ? tile[row * PITCH + at] : tile[at * PITCH + row];
         }
     }
-    if (FORM == TF32) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) to[i] = round_tf32(x[i]);
+    Quad q;
+    if (FORM == ROUNDED) {
+        q.at[0][0] = pack_brains(x[0], x[1]);
+        q.at[0][1] = pack_brains(x[2], x[3]);
     } else {
-        to[0] = pack_brains(x[0], x[1]);
-        to[1] = pack_brains(x[2], x[3]);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (FORM == SPLIT) split_tf32(x[i], q.at[0][i], q.at[PARTS - 1][i]);
+            else q.at[0][i] = round_tf32(x[i]);
+        }
+    }
+    return q;
+}
+
+// d += a b, 16 x 8 x 16, of those parts of A's upper and lower rows and of B.
+DEVICE void multiply_parts(float* d, const Quad& upper, const Quad& lower, int a, const Quad& y, int b) {
+    const u32 *u = upper.at[a], *l = lower.at[a], *z = y.at[b];
+    multiply_tf32(d, u[0], l[0], u[1], l[1], z[0], z[1]);
+    multiply_tf32(d, u[2], l[2], u[3], l[3], z[2], z[3]);
+}
+
+DEVICE void multiply_quads(float* d, const Quad& upper, const Quad& lower, const Quad& y) {
+    if (FORM == ROUNDED) {
+        u32 packed[4] = {upper.at[0][0], lower.at[0][0], upper.at[0][1], lower.at[0][1]};
+        multiply_brains(d, packed, y.at[0]);
+    } else if (FORM == TF32) {
+        multiply_parts(d, upper, lower, 0, y, 0);
+    } else {
+        // Tensor cores cut their sums off; what is added up here is rounded.
+        float part[4] = {0, 0, 0, 0};
+        multiply_parts(part, upper, lower, PARTS - 1, y, 0);
+        multiply_parts(part, upper, lower, 0, y, PARTS - 1);
+        multiply_parts(part, upper, lower, 0, y, 0);
+        #pragma unroll
+        for (int e = 0; e < 4; e++) d[e] += part[e];
     }
 }
 
@@ -121,26 +109,18 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
-        u32 x[FRAGS_M][2][4], y[FRAGS_N][4];
+        Quad x[FRAGS_M][2], y[FRAGS_N];
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
-            quad<A_ALONG_K, A_PITCH>(x[i][0], a, row + i * 16 + g, k, t);
-            quad<A_ALONG_K, A_PITCH>(x[i][1], a, row + i * 16 + g + 8, k, t);
+            x[i][0] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g, k, t);
+            x[i][1] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g + 8, k, t);
         }
         #pragma unroll
-        for (int i = 0; i < FRAGS_N; i++) quad<B_ALONG_K, B_PITCH>(y[i], b, col + i * 8 + g, k, t);
+        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<B_ALONG_K, B_PITCH>(b, col + i * 8 + g, k, t);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
-            for (int l = 0; l < FRAGS_N; l++) {
-                if (FORM == TF32) {
-                    multiply_tf32(acc[i][l], x[i][0][0], x[i][1][0], x[i][0][1], x[i][1][1], y[l][0], y[l][1]);
-                    multiply_tf32(acc[i][l], x[i][0][2], x[i][1][2], x[i][0][3], x[i][1][3], y[l][2], y[l][3]);
-                } else {
-                    u32 packed[4] = {x[i][0][0], x[i][1][0], x[i][0][1], x[i][1][1]};
-                    multiply_brains(acc[i][l], packed, y[l]);
-                }
-            }
+            for (int l = 0; l < FRAGS_N; l++) multiply_quads(acc[i][l], x[i][0], x[i][1], y[l]);
         }
     }
 }
