@@ -9,7 +9,9 @@ use std::cell::Cell;
 /// f32 in f32 whatever the setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// In f32.
+    /// As exact as f32: on a GPU's tensor cores, each operand as the sum of two TF32 numbers (Ootomo and Yokota,
+    /// "Recovering single precision accuracy from Tensor Cores", 2022). There, sums that an infinite operand is
+    /// in are NaN.
     #[default]
     F32,
     /// Operands are rounded to TF32 (10 bits behind the point, as f16, with the range of f32) on tensor cores.

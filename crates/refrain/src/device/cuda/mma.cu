@@ -48,10 +48,9 @@ DEVICE u32 pack_brains(float low, float high) {
 }
 
 // x as a sum of two TF32 numbers. The products of all but the two lower parts differ from that in f32 by at most
-// some 2^-21 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// some 2^-21 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). Of infinity it
+// makes infinity and NaN.
 DEVICE void split_tf32(float x, u32& high, u32& low) {
     high = round_tf32(x);
-    float rest = x - __uint_as_float(high);
-    // Infinity has no lower part.
-    low = round_tf32(fabsf(rest) < INFINITY_F ? rest : 0.0f);
+    low = round_tf32(x - __uint_as_float(high));
 }
