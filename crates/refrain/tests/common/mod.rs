@@ -25,6 +25,11 @@ pub fn devices() -> Vec<Device> {
     std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
 }
 
+/// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), some hundred times as slowly.
+pub fn sanitized() -> bool {
+    std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1")
+}
+
 /// The devices that have kernels of their own: not the simulated ones, unless one is asked for.
 pub fn kernels() -> Vec<Device> {
     let asked = std::env::var("REFRAIN_TEST_DEVICE").is_ok();
