@@ -55,3 +55,10 @@ DEVICE void split_tf32(float x, u32& high, u32& low) {
     // Infinity has no lower part.
     low = round_tf32(fabsf(rest) < INFINITY_F ? rest : 0.0f);
 }
+
+// An 8 x 8 matrix transposed that lanes hold by pairs of a row: lane 4g + t has columns 2t and 2t + 1 of row g.
+DEVICE u32 transpose_matrix(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
