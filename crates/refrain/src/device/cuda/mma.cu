@@ -56,3 +56,10 @@ DEVICE void split_tf32(float x, u32& high, u32& low) {
     // What is cut off is made up for on the average; adding to the bits would overflow those of NaN.
     low = __float_as_uint(fmaf(rest, 0x1.8p-12f, rest));
 }
+
+// An 8 x 8 matrix transposed that lanes hold by pairs of a row: lane 4g + t has columns 2t and 2t + 1 of row g.
+DEVICE u32 transpose_matrix(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
