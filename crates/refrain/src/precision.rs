@@ -37,7 +37,9 @@ use crate::tensor::DType;
 /// of f16 or bf16 takes f32 parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// f32 is multiplied and summed in f32.
+    /// f32 is multiplied and summed as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two TF32
+    /// numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). There, sums that an
+    /// infinite operand is in are NaN.
     #[default]
     F32,
     /// On a GPU operands of f32 products are rounded to TF32 (10 bits behind the point, as f16, with the range of f32),
@@ -48,9 +50,14 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The dtype that a product of operands of `dtype` multiplies in and gives.
+    /// The dtype that a product of activations of `dtype` gives.
     pub(crate) fn result(self, dtype: DType) -> DType {
         if self == Precision::Bf16 && dtype == DType::F32 { DType::BF16 } else { dtype }
+    }
+
+    /// The dtype that operands of these dtypes are multiplied in: a wider one is rounded to the other.
+    pub(crate) fn product(self, a: DType, b: DType) -> DType {
+        self.result(if a.size() < b.size() { a } else { b })
     }
 }
 

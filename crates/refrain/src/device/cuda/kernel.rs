@@ -7,6 +7,9 @@ use crate::tensor::DType;
 /// The text that every kernel begins with: element types, vectors, reductions, random numbers.
 const PRELUDE: &str = include_str!("prelude.cu");
 
+/// The text of what works with tensor cores, a part of kernels that do.
+pub(crate) const MMA: &str = include_str!("mma.cu");
+
 /// The text of a family of kernels, by its parts in order. Each part is a `kernel.cu` or a piece shared
 /// by several, without CUDA headers.
 #[derive(Debug)]

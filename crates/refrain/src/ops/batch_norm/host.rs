@@ -214,7 +214,11 @@ pub(super) fn backward(extent: Extent, training: bool, args: &HostArgs<'_>) -> R
 /// With `n = (x - mean) * inv` and sums over all values of a channel: `dweight = sum(dy * n)`,
 /// `dbias = sum(dy)`, and `dx = weight * inv * (dy - dbias / count - n * dweight / count)` in training,
 /// `dx = weight * inv * dy` in evaluation.
-fn backward_of<T: Stored, P: Stored, R: Real>(extent: Extent, training: bool, args: &HostArgs<'_>) -> Result<()> {
+fn backward_of<T: Stored, P: Stored, R: Real>(
+    extent: Extent,
+    training: bool,
+    args: &HostArgs<'_>,
+) -> Result<()> {
     let (x, weight, dy) = (args.read::<T>(0)?, args.read::<P>(1)?, args.read::<T>(2)?);
     let (means, invs) = (args.read::<R>(3)?, args.read::<R>(4)?);
     let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));

@@ -36,12 +36,7 @@ pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
 
 /// Vectors of parameters with one element for each of `n` features: all in the dtype of `x`, or all f32 beside an `x` of
 /// f16 or bf16.
-pub(crate) fn check_parameters(
-    op: &'static str,
-    x: &Tensor,
-    parameters: &[&Tensor],
-    n: usize,
-) -> Result<()> {
+pub(crate) fn check_parameters(op: &'static str, x: &Tensor, parameters: &[&Tensor], n: usize) -> Result<()> {
     for parameter in parameters {
         if !is_parameter_of(parameter.dtype(), x.dtype()) {
             return Err(Error::DTypeMismatch { op, lhs: x.dtype(), rhs: parameter.dtype() });

@@ -83,11 +83,6 @@ fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
     })
 }
 
-/// What operands of these dtypes are multiplied in: rounded to the narrower one.
-fn multiplied_in(precision: Precision, a: DType, b: DType) -> DType {
-    if a.size() < b.size() { precision.result(a) } else { precision.result(b) }
-}
-
 impl Op for Matmul {
     const NAME: &'static str = "matmul";
 
@@ -108,7 +103,7 @@ impl Op for Matmul {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        match multiplied_in(self.precision, args.read_dtype(0), args.read_dtype(1)) {
+        match self.precision.product(args.read_dtype(0), args.read_dtype(1)) {
             DType::F64 => run::<f64>(DType::F64, args),
             dtype => run::<f32>(dtype, args),
         }

@@ -7,46 +7,44 @@
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 //   SUMS         also sums A's rows
 
-// f16 and bf16; f32 rounded to TF32, f32 rounded to bf16.
+// f16 and bf16, to which f32 is rounded; f32 rounded to TF32, f32 as the sum of two of TF32.
 #define HALVES 0
 #define BRAINS 1
 #define TF32 2
-#define ROUNDED 3
+#define SPLIT 3
 
-#define WIDE (FORM == TF32 || FORM == ROUNDED)
+#define WIDE (FORM == TF32 || FORM == SPLIT)
 
 constexpr int BLOCK_THREADS = WARPS_M * WARPS_N * 32;
 constexpr int TILE_M = WARPS_M * FRAGS_M * 16, TILE_N = WARPS_N * FRAGS_N * 8;
-constexpr int TILE_K = WIDE ? 16 : 32;
-
-// Elements from one row of a tile in shared memory to the next, so that the lanes of a warp meet in no bank.
 constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
-constexpr int K_PITCH = !WIDE ? 40 : BOTH_ALONG_K ? 16 : 20;
-constexpr int A_PITCH = A_ALONG_K ? K_PITCH : TILE_M + 8;
-constexpr int B_PITCH = B_ALONG_K ? K_PITCH : TILE_N + 8;
-constexpr int A_SIZE = A_PITCH * (A_ALONG_K ? TILE_M : TILE_K);
-constexpr int B_SIZE = B_PITCH * (B_ALONG_K ? TILE_N : TILE_K);
-constexpr int FITTING = 49152 / ((A_SIZE + B_SIZE) * (int)sizeof(IN));
+constexpr int SHARED = 49152;
+
+// A tile of an operand in shared memory: elements from one of its rows to the next, so that the lanes of a warp meet in
+// no bank, and its bytes.
+template <typename T, bool ALONG_K, int OUTER, int DEPTH> struct Tile {
+    static constexpr bool ROUNDED = !WIDE && sizeof(T) == 4;
+    static constexpr int K_PITCH = !WIDE ? DEPTH + 8 : BOTH_ALONG_K ? 16 : 20;
+    static constexpr int PITCH = ALONG_K ? K_PITCH : OUTER + (ROUNDED ? 4 : 8);
+    static constexpr int BYTES = PITCH * (ALONG_K ? OUTER : DEPTH) * (int)sizeof(T);
+};
+template <int DEPTH> struct Tiles {
+    typedef Tile<A_TYPE, A_ALONG_K, TILE_M, DEPTH> A;
+    typedef Tile<B_TYPE, B_ALONG_K, TILE_N, DEPTH> B;
+    static constexpr int STAGES = SHARED / (A::BYTES + B::BYTES);
+};
+
+// Tiles are shallower where f32 would leave too little room for copies ahead.
+constexpr bool SAME = sizeof(A_TYPE) == sizeof(IN) && sizeof(B_TYPE) == sizeof(IN);
+constexpr int TILE_K = !WIDE && (SAME || Tiles<32>::STAGES >= 3) ? 32 : 16;
+constexpr int A_PITCH = Tiles<TILE_K>::A::PITCH, A_BYTES = Tiles<TILE_K>::A::BYTES;
+constexpr int B_PITCH = Tiles<TILE_K>::B::PITCH, B_BYTES = Tiles<TILE_K>::B::BYTES;
+constexpr int FITTING = Tiles<TILE_K>::STAGES;
 constexpr int STAGES = FITTING > 4 ? 4 : FITTING;
 
-DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-// Copies BYTES to shared memory, the first `there` of them from `from` and zeros after.
-template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
-    if (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
-    } else if (BYTES == 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
-    } else {
-        *reinterpret_cast<unsigned short*>(to) = there ? *reinterpret_cast<const unsigned short*>(from) : 0;
-    }
-}
-DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-
 // Copies a tile whose rows run along memory; of what lies beyond `rows` and `cols` it makes zeros.
-template <int ROWS, int COLS, int PITCH, int COPY>
-DEVICE void fetch(IN* to, const IN* operand, i64 first, i64 step, int rows, int cols) {
+template <int ROWS, int COLS, int PITCH, int COPY, typename T>
+DEVICE void fetch(T* to, const T* operand, i64 first, i64 step, int rows, int cols) {
     constexpr int PER_ROW = COLS / COPY, COUNT = ROWS * PER_ROW;
     #pragma unroll
     for (int s = 0; s < (COUNT + BLOCK_THREADS - 1) / BLOCK_THREADS; s++) {
@@ -54,48 +52,21 @@ DEVICE void fetch(IN* to, const IN* operand, i64 first, i64 step, int rows, int 
         if (COUNT % BLOCK_THREADS == 0 || i < COUNT) {
             int row = i / PER_ROW, col = i % PER_ROW * COPY;
             int there = row < rows ? min(max(cols - col, 0), COPY) : 0;
-            const IN* from = there > 0 ? operand + (first + row * step + col) : operand;
-            copy_async<COPY * (int)sizeof(IN)>(to + row * PITCH + col, from, there * (int)sizeof(IN));
+            const T* from = there > 0 ? operand + (first + row * step + col) : operand;
+            copy_async<COPY * (int)sizeof(T)>(to + row * PITCH + col, from, there * (int)sizeof(T));
         }
     }
 }
 
-DEVICE void load_matrices(u32* r, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-}
-DEVICE void load_matrices_transposed(u32* r, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-}
-
-#define MMA(SHAPE, TYPE) \
-    "mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#define MMA_OPERANDS(A0, A1, A2, A3, B0, B1) \
-    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(A0), "r"(A1), "r"(A2), "r"(A3), "r"(B0), "r"(B1)
-
-// d += a b, 16 x 8 x 16.
-DEVICE void multiply_halves(float* d, const u32* a, const u32* b) {
-    asm volatile(MMA("m16n8k16", "f16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
-}
-DEVICE void multiply_brains(float* d, const u32* a, const u32* b) {
-    asm volatile(MMA("m16n8k16", "bf16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
-}
-DEVICE void multiply_tf32(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile(MMA("m16n8k8", "tf32") MMA_OPERANDS(a0, a1, a2, a3, b0, b1));
-}
-DEVICE u32 round_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
-DEVICE u32 pack_brains(float low, float high) {
-    u32 y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
-    return y;
-}
-
 #if WIDE
+
+// What a lane holds of four numbers of a row: TF32 numbers, or higher and lower parts of that kind.
+constexpr int PARTS = FORM == SPLIT ? 2 : 1;
+struct Quad { u32 at[PARTS][4]; };
 
 // The four numbers along k that a lane holds of a row of a 16 deep fragment. Which four does not matter as long as
 // it is the same for A and B: neighbours where both run along k, every fourth else.
-template <bool ALONG_K, int PITCH> DEVICE void quad(u32* to, const IN* tile, int row, int k, int lane) {
+template <bool ALONG_K, int PITCH> DEVICE Quad quad(const IN* tile, int row, int k, int lane) {
     float x[4];
     if (BOTH_ALONG_K) {
         vec<float, 4> v = load<4>(tile + row * PITCH + k + 4 * lane);
@@ -108,12 +79,33 @@ template <bool ALONG_K, int PITCH> DEVICE void quad(u32* to, const IN* tile, int
             x[i] = ALONG_K ? tile[row * PITCH + at] : tile[at * PITCH + row];
         }
     }
+    Quad q;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (FORM == SPLIT) split_tf32(x[i], q.at[0][i], q.at[PARTS - 1][i]);
+        else q.at[0][i] = round_tf32(x[i]);
+    }
+    return q;
+}
+
+// d += a b, 16 x 8 x 16, of those parts of A's upper and lower rows and of B.
+DEVICE void multiply_parts(float* d, const Quad& upper, const Quad& lower, int a, const Quad& y, int b) {
+    const u32 *u = upper.at[a], *l = lower.at[a], *z = y.at[b];
+    multiply_tf32(d, u[0], l[0], u[1], l[1], z[0], z[1]);
+    multiply_tf32(d, u[2], l[2], u[3], l[3], z[2], z[3]);
+}
+
+DEVICE void multiply_quads(float* d, const Quad& upper, const Quad& lower, const Quad& y) {
     if (FORM == TF32) {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) to[i] = round_tf32(x[i]);
+        multiply_parts(d, upper, lower, 0, y, 0);
     } else {
-        to[0] = pack_brains(x[0], x[1]);
-        to[1] = pack_brains(x[2], x[3]);
+        // Tensor cores cut their sums off; what is added up here is rounded.
+        float part[4] = {0, 0, 0, 0};
+        multiply_parts(part, upper, lower, PARTS - 1, y, 0);
+        multiply_parts(part, upper, lower, 0, y, PARTS - 1);
+        multiply_parts(part, upper, lower, 0, y, 0);
+        #pragma unroll
+        for (int e = 0; e < 4; e++) d[e] += part[e];
     }
 }
 
@@ -121,49 +113,64 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
-        u32 x[FRAGS_M][2][4], y[FRAGS_N][4];
+        Quad x[FRAGS_M][2], y[FRAGS_N];
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
-            quad<A_ALONG_K, A_PITCH>(x[i][0], a, row + i * 16 + g, k, t);
-            quad<A_ALONG_K, A_PITCH>(x[i][1], a, row + i * 16 + g + 8, k, t);
+            x[i][0] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g, k, t);
+            x[i][1] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g + 8, k, t);
         }
         #pragma unroll
-        for (int i = 0; i < FRAGS_N; i++) quad<B_ALONG_K, B_PITCH>(y[i], b, col + i * 8 + g, k, t);
+        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<B_ALONG_K, B_PITCH>(b, col + i * 8 + g, k, t);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
-            for (int l = 0; l < FRAGS_N; l++) {
-                if (FORM == TF32) {
-                    multiply_tf32(acc[i][l], x[i][0][0], x[i][1][0], x[i][0][1], x[i][1][1], y[l][0], y[l][1]);
-                    multiply_tf32(acc[i][l], x[i][0][2], x[i][1][2], x[i][0][3], x[i][1][3], y[l][2], y[l][3]);
-                } else {
-                    u32 packed[4] = {x[i][0][0], x[i][1][0], x[i][0][1], x[i][1][1]};
-                    multiply_brains(acc[i][l], packed, y[l]);
-                }
-            }
+            for (int l = 0; l < FRAGS_N; l++) multiply_quads(acc[i][l], x[i][0], x[i][1], y[l]);
         }
     }
 }
 
 #else
 
-DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, int row, int col) {
-    int lane = threadIdx.x & 31, which = lane >> 3, line = lane & 7;
+// Where the 8 x 8 numbers lie that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k holds
+// a lane's share of: the instruction counts those of A by lines first, those of B along k first.
+template <bool OF_B> DEVICE int line_of(int r) { return (OF_B ? r >> 1 : r & 1) * 8; }
+template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
+
+template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const IN* tile, int line, int k) {
+    int lane = threadIdx.x & 31, which = lane >> 3, within = lane & 7;
+    line += line_of<OF_B>(which);
+    k += depth_of<OF_B>(which);
+    if (ALONG_K) load_matrices(r, tile + (line + within) * PITCH + k);
+    else load_matrices_transposed(r, tile + (k + within) * PITCH + line);
+}
+
+// The same of f32, rounded: a lane holds two neighbours along k of a line.
+template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const f32_t* tile, int line, int k) {
+    int lane = threadIdx.x & 31;
+    line += lane >> 2;
+    k += (lane & 3) * 2;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int at = line + line_of<OF_B>(i), depth = k + depth_of<OF_B>(i);
+        vec<float, 2> x;
+        if (ALONG_K) {
+            x = load<2>(tile + at * PITCH + depth);
+        } else {
+            x.at[0] = tile[depth * PITCH + at];
+            x.at[1] = tile[(depth + 1) * PITCH + at];
+        }
+        r[i] = FORM == HALVES ? pack_halves(x.at[0], x.at[1]) : pack_brains(x.at[0], x.at[1]);
+    }
+}
+
+DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
         u32 x[FRAGS_M][4], y[FRAGS_N / 2][4];
         #pragma unroll
-        for (int i = 0; i < FRAGS_M; i++) {
-            int at = row + i * 16 + (which & 1) * 8, depth = k + (which >> 1) * 8;
-            if (A_ALONG_K) load_matrices(x[i], a + (at + line) * A_PITCH + depth);
-            else load_matrices_transposed(x[i], a + (depth + line) * A_PITCH + at);
-        }
+        for (int i = 0; i < FRAGS_M; i++) fragment<false, A_ALONG_K, A_PITCH>(x[i], a, row + i * 16, k);
         #pragma unroll
-        for (int i = 0; i < FRAGS_N / 2; i++) {
-            int at = col + i * 16 + (which >> 1) * 8, depth = k + (which & 1) * 8;
-            if (B_ALONG_K) load_matrices(y[i], b + (at + line) * B_PITCH + depth);
-            else load_matrices_transposed(y[i], b + (depth + line) * B_PITCH + at);
-        }
+        for (int i = 0; i < FRAGS_N / 2; i++) fragment<true, B_ALONG_K, B_PITCH>(y[i], b, col + i * 16, k);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
@@ -178,9 +185,12 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 #endif
 
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job j) {
-    __shared__ __align__(16) IN memory[STAGES][A_SIZE + B_SIZE];
+    __shared__ __align__(16) unsigned char memory[STAGES][A_BYTES + B_BYTES];
+    auto a_tile = [&](int step) { return reinterpret_cast<A_TYPE*>(memory[step % STAGES]); };
+    auto b_tile = [&](int step) { return reinterpret_cast<B_TYPE*>(memory[step % STAGES] + A_BYTES); };
     Place p = place(j);
-    const IN *a, *b;
+    const A_TYPE* a;
+    const B_TYPE* b;
     begin(j, p.batch, a, b);
     int m = (int)j.m, n = (int)j.n;
     int from = (int)(p.split * j.depth), to = (int)min(j.k, p.split * j.depth + j.depth);
@@ -189,13 +199,13 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
 
     auto fetch_step = [&](int step) {
         if (step < steps) {
-            IN* tile = memory[step % STAGES];
+            A_TYPE* x = a_tile(step);
+            B_TYPE* y = b_tile(step);
             int k = from + step * TILE_K;
-            if (A_ALONG_K) fetch<TILE_M, TILE_K, A_PITCH, A_COPY>(tile, a, row0 * j.a_row + k, j.a_row, m - row0, to - k);
-            else fetch<TILE_K, TILE_M, A_PITCH, A_COPY>(tile, a, k * j.a_col + row0, j.a_col, to - k, m - row0);
-            tile += A_SIZE;
-            if (B_ALONG_K) fetch<TILE_N, TILE_K, B_PITCH, B_COPY>(tile, b, col0 * j.b_col + k, j.b_col, n - col0, to - k);
-            else fetch<TILE_K, TILE_N, B_PITCH, B_COPY>(tile, b, k * j.b_row + col0, j.b_row, to - k, n - col0);
+            if (A_ALONG_K) fetch<TILE_M, TILE_K, A_PITCH, A_COPY>(x, a, row0 * j.a_row + k, j.a_row, m - row0, to - k);
+            else fetch<TILE_K, TILE_M, A_PITCH, A_COPY>(x, a, k * j.a_col + row0, j.a_col, to - k, m - row0);
+            if (B_ALONG_K) fetch<TILE_N, TILE_K, B_PITCH, B_COPY>(y, b, col0 * j.b_col + k, j.b_col, n - col0, to - k);
+            else fetch<TILE_K, TILE_N, B_PITCH, B_COPY>(y, b, k * j.b_row + col0, j.b_row, to - k, n - col0);
         }
         // Counted even where it is empty.
         commit();
@@ -221,8 +231,8 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
         // This step's tiles are there for all threads, and all are done with those of the step before.
         __syncthreads();
         fetch_step(step + STAGES - 1);
-        const IN* tile = memory[step % STAGES];
-        multiply_tile(acc, tile, tile + A_SIZE, row, col);
+        const A_TYPE* tile = a_tile(step);
+        multiply_tile(acc, tile, b_tile(step), row, col);
         if (sums) {
             #pragma unroll
             for (int k = 0; k < TILE_K; k++) {

@@ -1,0 +1,61 @@
+// Tensor cores, and what feeds them: copies to shared memory that run beside other work, fragments from there,
+// products of fragments (PTX ISA, "Matrix multiply-accumulate instructions").
+
+DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Copies BYTES to shared memory later, the first `there` of them from `from` and zeros after.
+template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
+    if (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
+    } else if (BYTES == 4) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
+    } else {
+        *reinterpret_cast<unsigned short*>(to) = there ? *reinterpret_cast<const unsigned short*>(from) : 0;
+    }
+}
+DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+DEVICE void load_matrices(u32* r, const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+DEVICE void load_matrices_transposed(u32* r, const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+
+#define MMA(SHAPE, TYPE) \
+    "mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#define MMA_OPERANDS(A0, A1, A2, A3, B0, B1) \
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(A0), "r"(A1), "r"(A2), "r"(A3), "r"(B0), "r"(B1)
+
+// d += a b, 16 x 8 x 16.
+DEVICE void multiply_halves(float* d, const u32* a, const u32* b) {
+    asm volatile(MMA("m16n8k16", "f16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
+}
+DEVICE void multiply_brains(float* d, const u32* a, const u32* b) {
+    asm volatile(MMA("m16n8k16", "bf16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
+}
+DEVICE void multiply_tf32(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile(MMA("m16n8k8", "tf32") MMA_OPERANDS(a0, a1, a2, a3, b0, b1));
+}
+DEVICE u32 round_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
+DEVICE u32 pack_brains(float low, float high) {
+    u32 y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+DEVICE u32 pack_halves(float low, float high) {
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+
+// x as a sum of two TF32 numbers. The products of all but the two lower parts differ from that in f32 by at most
+// some 2^-21 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). Of infinity it
+// makes infinity and NaN.
+DEVICE void split_tf32(float x, u32& high, u32& low) {
+    high = round_tf32(x);
+    low = round_tf32(x - __uint_as_float(high));
+}
