@@ -46,6 +46,11 @@ DEVICE u32 pack_brains(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;
 }
+DEVICE u32 pack_halves(float low, float high) {
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
 
 // x as a sum of two TF32 numbers, whose lower 13 bits tensor cores ignore. The products of all but the two lower parts
 // differ from that in f32 by at most some 2^-20, by 2^-23 on the average (Ootomo and Yokota, "Recovering single
