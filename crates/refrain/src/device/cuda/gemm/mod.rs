@@ -8,6 +8,7 @@ mod choices;
 mod cublaslt;
 mod descriptors;
 mod plan;
+mod resident;
 
 use smallvec::{SmallVec, smallvec};
 
