@@ -28,9 +28,9 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_resident(const __grid_constant__ Jo
     float acc[FRAGS_M][FRAGS_N][4];
     clear(acc);
     int row = warp_row(), col = warp_col();
-    int column = col0 + col + (threadIdx.x & 3) * 2;
-    float bias[FRAGS_N][2];
-    biases<FRAGS_N, 2, 8>(j, column, bias);
+    int first_col = col0 + col + (threadIdx.x & 3) * TOGETHER;
+    float bias[GROUPS][TOGETHER];
+    lane_biases(j, first_col, bias);
 
     for (int step = 0; step < SLOTS - 1; step++) fetch_step(step);
     for (int step = 0; step < steps; step++) {
@@ -41,7 +41,7 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_resident(const __grid_constant__ Jo
         int at = step % PANEL;
         multiply_tile(acc, a_tile(step), b_tile(at), row, col);
         if (at == PANEL - 1) {
-            finish_tile(j, p, (first + step / PANEL * stride) * TILE_M + row, column, acc, bias);
+            finish_tile(j, p, (first + step / PANEL * stride) * TILE_M + row, first_col, acc, bias);
             clear(acc);
         }
     }

@@ -28,6 +28,17 @@ template <typename T, bool ALONG_K, int OUTER, int DEPTH> struct Tile {
     static constexpr int PITCH = ALONG_K ? K_PITCH : OUTER + (ROUNDED ? 4 : 8);
     static constexpr int BYTES = PITCH * (ALONG_K ? OUTER : DEPTH) * (int)sizeof(T);
 };
+
+// Columns of C are dealt to fragments in pairs so that a lane holds four neighbours of a row, two in each fragment of a
+// pair. Not so where B's fragments are turned while they are loaded, which takes eight neighbours each.
+constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4;
+constexpr int TOGETHER = PAIRED ? 4 : 2;
+
+// The column, within a warp's part of C, of line `line` of fragment `l`.
+DEVICE int column(int l, int line) {
+    return PAIRED ? (l >> 1) * 16 + (line >> 1) * 4 + (l & 1) * 2 + (line & 1) : l * 8 + line;
+}
+
 template <int DEPTH> struct Tiles {
     typedef Tile<A_TYPE, A_ALONG_K, TILE_M, DEPTH> A;
     typedef Tile<B_TYPE, B_ALONG_K, TILE_N, DEPTH> B;
@@ -118,7 +129,7 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
             x[i][1] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g + 8, k, t);
         }
         #pragma unroll
-        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<B_ALONG_K, B_PITCH>(b, col + i * 8 + g, k, t);
+        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<B_ALONG_K, B_PITCH>(b, col + column(i, g), k, t);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
@@ -129,27 +140,26 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 
 #else
 
-// Where the 8 x 8 numbers lie that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k holds
-// a lane's share of: the instruction counts those of A by lines first, those of B along k first.
-template <bool OF_B> DEVICE int line_of(int r) { return (OF_B ? r >> 1 : r & 1) * 8; }
+// Line `line` of the 8 x 8 numbers that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k
+// holds a lane's share of, and where they begin along k: the instruction counts those of A by lines first, those of B
+// along k first.
+template <bool OF_B> DEVICE int line_of(int r, int line) { return OF_B ? column(r >> 1, line) : (r & 1) * 8 + line; }
 template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
 
 template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const IN* tile, int line, int k) {
     int lane = threadIdx.x & 31, which = lane >> 3, within = lane & 7;
-    line += line_of<OF_B>(which);
     k += depth_of<OF_B>(which);
-    if (ALONG_K) load_matrices(r, tile + (line + within) * PITCH + k);
-    else load_matrices_transposed(r, tile + (k + within) * PITCH + line);
+    if (ALONG_K) load_matrices(r, tile + (line + line_of<OF_B>(which, within)) * PITCH + k);
+    else load_matrices_transposed(r, tile + (k + within) * PITCH + line + line_of<OF_B>(which, 0));
 }
 
 // The same of f32, rounded: a lane holds two neighbours along k of a line.
 template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const f32_t* tile, int line, int k) {
     int lane = threadIdx.x & 31;
-    line += lane >> 2;
     k += (lane & 3) * 2;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int at = line + line_of<OF_B>(i), depth = k + depth_of<OF_B>(i);
+        int at = line + line_of<OF_B>(i, lane >> 2), depth = k + depth_of<OF_B>(i);
         vec<float, 2> x;
         if (ALONG_K) {
             x = load<2>(tile + at * PITCH + depth);
@@ -209,17 +219,20 @@ DEVICE void clear(float (*acc)[FRAGS_N][4]) {
 DEVICE int warp_row() { return (threadIdx.x >> 5) / WARPS_N * (FRAGS_M * 16); }
 DEVICE int warp_col() { return (threadIdx.x >> 5) % WARPS_N * (FRAGS_N * 8); }
 
+// The bias of a lane's columns, of which `col` is the first.
+constexpr int GROUPS = FRAGS_N * 2 / TOGETHER, GROUP_STEP = TOGETHER * 4;
+DEVICE void lane_biases(const Job& j, int col, float (*bias)[TOGETHER]) { biases<GROUPS, TOGETHER, GROUP_STEP>(j, col, bias); }
+
 // Takes a warp's part of C, whose first row is `row` and whose lane's first column is `col`.
-DEVICE void finish_tile(const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[2]) {
+DEVICE void finish_tile(
+    const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[TOGETHER]
+) {
     int lane = threadIdx.x & 31;
     #pragma unroll
     for (int i = 0; i < 2 * FRAGS_M; i++) {
-        float v[FRAGS_N][2];
+        float v[GROUPS][TOGETHER];
         #pragma unroll
-        for (int l = 0; l < FRAGS_N; l++) {
-            #pragma unroll
-            for (int e = 0; e < 2; e++) v[l][e] = acc[i / 2][l][i % 2 * 2 + e];
-        }
-        finish<FRAGS_N, 2, 8>(j, p, row + i * 8 + (lane >> 2), col, v, bias);
+        for (int l = 0; l < 2 * FRAGS_N; l++) v[l / TOGETHER][l % TOGETHER] = acc[i / 2][l / 2][i % 2 * 2 + l % 2];
+        finish<GROUPS, TOGETHER, GROUP_STEP>(j, p, row + i * 8 + (lane >> 2), col, v, bias);
     }
 }
