@@ -190,7 +190,7 @@ fn packed_queries_keys_and_values_are_attended_to_as_apart() {
                 let o = if packed {
                     leaf.scaled_dot_product_attention_qkvpacked(Some(0.5), causal).unwrap()
                 } else {
-                    let part = |i| leaf.narrow(2, i, 1).unwrap().squeeze(2).unwrap().transpose(1, 2).unwrap();
+                    let part = |i| leaf.select(2, i).unwrap().transpose(1, 2).unwrap();
                     let (q, k, v) = (part(0), part(1), part(2));
                     let o = q.scaled_dot_product_attention(&k, &v, Some(0.5), causal).unwrap();
                     o.transpose(1, 2).unwrap()
