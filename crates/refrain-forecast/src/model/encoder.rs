@@ -119,9 +119,8 @@ impl Norm {
 
 /// Self-attention of several heads, up to the output projection.
 struct Attention {
-    q: Linear,
-    k: Linear,
-    v: Linear,
+    /// To queries, keys and values side by side.
+    qkv: Linear,
     o: Linear,
     heads: usize,
     /// Whether the scores of a layer are added to those of the next (RealFormer: He et al., 2021).
@@ -131,12 +130,9 @@ struct Attention {
 
 impl Attention {
     fn new(builder: &ParameterBuilder, config: &PatchTstConfig) -> Result<Attention> {
-        let projection = |name: &str| Linear::new(&builder.scope(name), config.d_model, config.d_model);
         Ok(Attention {
-            q: projection("q")?,
-            k: projection("k")?,
-            v: projection("v")?,
-            o: projection("o")?,
+            qkv: Linear::new(&builder.scope("qkv"), config.d_model, 3 * config.d_model)?,
+            o: Linear::new(&builder.scope("o"), config.d_model, config.d_model)?,
             heads: config.heads,
             residual: config.residual_attention,
             dropout: Dropout::new(config.attention_dropout)?,
@@ -148,25 +144,22 @@ impl Attention {
         let &[rows, patches, width] = x.dims() else {
             return Ok(x.clone()); // The encoder's input has three dimensions.
         };
-        let heads = |projection: &Linear| -> Result<Tensor> {
-            let y = projection.forward(x)?;
-            Ok(y.reshape([rows, patches, self.heads, width / self.heads])?.transpose(1, 2)?)
-        };
-        let (q, k, v) = (heads(&self.q)?, heads(&self.k)?, heads(&self.v)?); // [R, heads, N, D / heads]
-        let y = if self.residual || self.dropout.drops(mode) {
-            let scale = ((width / self.heads) as f64).powf(-0.5);
-            let mut sum = q.mul_scalar(scale)?.matmul(&k.transpose(2, 3)?)?; // [R, heads, N, N]
-            if let Some(before) = scores.as_ref() {
-                sum = sum.add(before)?;
-            }
-            let weights = self.dropout.forward(&sum.softmax(-1)?, mode)?;
-            if self.residual {
-                *scores = Some(sum);
-            }
-            weights.matmul(&v)?
-        } else {
-            q.scaled_dot_product_attention(&k, &v, None, false)?
-        };
-        Ok(y.transpose(1, 2)?.reshape([rows, patches, width])?)
+        let dim = width / self.heads;
+        let qkv = self.qkv.forward(x)?.view([rows, patches, 3, self.heads, dim])?;
+        if !self.residual && !self.dropout.drops(mode) {
+            let y = qkv.scaled_dot_product_attention_qkvpacked(None, false)?;
+            return Ok(y.view([rows, patches, width])?);
+        }
+        let part = |i| -> Result<Tensor> { Ok(qkv.select(2, i)?.transpose(1, 2)?) };
+        let (q, k, v) = (part(0)?, part(1)?, part(2)?); // [R, heads, N, D / heads]
+        let mut sum = q.mul_scalar((dim as f64).powf(-0.5))?.matmul(&k.transpose(2, 3)?)?; // [R, heads, N, N]
+        if let Some(before) = scores.as_ref() {
+            sum = sum.add(before)?;
+        }
+        let weights = self.dropout.forward(&sum.softmax(-1)?, mode)?;
+        if self.residual {
+            *scores = Some(sum);
+        }
+        Ok(weights.matmul(&v)?.transpose(1, 2)?.reshape([rows, patches, width])?)
     }
 }

@@ -6,13 +6,11 @@ use super::Linear;
 use crate::error::{Error, Result};
 use crate::parameters::ParameterBuilder;
 
-/// Self-attention of several heads (Vaswani et al., NeurIPS 2017), with projections `q`, `k`, `v` and `o`,
-/// each a [`Linear`] with bias from `d_model` to `d_model`. Head `h` takes the `h`-th run of
-/// `d_model / heads` features.
+/// Self-attention of several heads (Vaswani et al., NeurIPS 2017), with projections `qkv`, a [`Linear`] with bias
+/// from `d_model` to queries, keys and values, `d_model` features each in this order, and `o`, one from `d_model` to
+/// `d_model`. Head `h` takes the `h`-th run of `d_model / heads` features of each.
 pub struct MultiHeadAttention {
-    q: Linear,
-    k: Linear,
-    v: Linear,
+    qkv: Linear,
     o: Linear,
     heads: usize,
     causal: bool,
@@ -35,12 +33,9 @@ impl MultiHeadAttention {
             );
             return Err(Error::invalid("MultiHeadAttention", message));
         }
-        let projection = |name: &str| Linear::new(&builder.scope(name), d_model, d_model);
         Ok(MultiHeadAttention {
-            q: projection("q")?,
-            k: projection("k")?,
-            v: projection("v")?,
-            o: projection("o")?,
+            qkv: Linear::new(&builder.scope("qkv"), d_model, 3 * d_model)?,
+            o: Linear::new(&builder.scope("o"), d_model, d_model)?,
             heads,
             causal,
         })
@@ -63,13 +58,8 @@ impl MultiHeadAttention {
             let message = format!("the input has shape {}; it must be [batch, tokens, d_model]", x.shape());
             return Err(Error::invalid("MultiHeadAttention", message));
         };
-        let heads = |projection: &Linear| -> Result<Tensor> {
-            let y = projection.forward(x)?;
-            Ok(y.view([batch, tokens, self.heads, d_model / self.heads])?.transpose(1, 2)?)
-        };
-        let (q, k, v) = (heads(&self.q)?, heads(&self.k)?, heads(&self.v)?);
-        let y = q.scaled_dot_product_attention(&k, &v, None, self.causal)?;
-        let merged = y.transpose(1, 2)?.reshape([batch, tokens, d_model])?;
-        self.o.forward_with(&merged, Activation::None, residual)
+        let qkv = self.qkv.forward(x)?.view([batch, tokens, 3, self.heads, d_model / self.heads])?;
+        let y = qkv.scaled_dot_product_attention_qkvpacked(None, self.causal)?;
+        self.o.forward_with(&y.view([batch, tokens, d_model])?, Activation::None, residual)
     }
 }

@@ -10,7 +10,7 @@ use super::fragments::Fragments;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::device::{Launch, Operand};
 use crate::error::{Error, Result};
-use crate::tensor::DType;
+use crate::tensor::{DType, Layout};
 
 pub(super) const JOB: &str = include_str!("job.cu");
 const COMMON: &str = include_str!("common.cu");
@@ -203,9 +203,19 @@ impl Blocks {
     }
 }
 
+/// Queries, keys and values, or their gradients, of these layouts in the operands.
+fn views<'a>(
+    op: &Attention,
+    layouts: &'a [Layout; 3],
+    operand: impl Fn(usize) -> Operand<'a>,
+) -> [Operand<'a>; 3] {
+    [0, 1, 2].map(|i| Operand { layout: &layouts[i], ..operand(if op.packed { 0 } else { i }) })
+}
+
 pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
-    let [q, k, v] = [0, 1, 2].map(|i| &launch.reads[i]);
+    let layouts = op.layouts(|i| launch.reads[i].layout);
+    let [q, k, v] = &views(op, &layouts, |i| launch.reads[i]);
     let plan = Plan::new(q, k, op.causal);
     if plan.pairs * plan.queries * plan.head_dim == 0 {
         return Ok(());
@@ -223,7 +233,8 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
 }
 
 pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
-    let (q, k) = (&launch.reads[0], &launch.reads[1]);
+    let layouts = op.layouts(|i| launch.reads[i].layout);
+    let [q, k, _] = &views(op, &layouts, |i| launch.reads[i]);
     let plan = Plan::new(q, k, false);
     let alone = Fragments::for_gradients(op, q, k).is_some() || plan.whole().is_some();
     if alone { 0 } else { plan.pairs * plan.queries * plan.size }
@@ -231,8 +242,11 @@ pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
 
 pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
-    let [q, k, v, d_o, sums] = [0, 1, 2, 3, 4].map(|i| &launch.reads[i]);
-    let [dq, dk, dv] = [0, 1, 2].map(|o| &launch.writes[o].0);
+    let layouts = op.layouts(|i| launch.reads[i].layout);
+    let [q, k, v] = &views(op, &layouts, |i| launch.reads[i]);
+    let layouts = op.layouts(|o| launch.writes[o].0.layout);
+    let [dq, dk, dv] = &views(op, &layouts, |o| launch.writes[o].0);
+    let (d_o, sums) = (&launch.reads[op.operands()], &launch.reads[op.operands() + 1]);
     let plan = Plan::new(q, k, op.causal);
     if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
         return Ok(());

@@ -20,7 +20,7 @@ const MOST: usize = 64;
 /// The most warps of a block.
 const WARPS: usize = 4;
 /// Shared memory of a block that leaves room for several on a multiprocessor.
-const BYTES: usize = 48 << 10;
+const BYTES: usize = 56 << 10;
 /// Sums of the gradients' kernel that registers hold beside all else, of a lane.
 const SUMS: usize = 128;
 

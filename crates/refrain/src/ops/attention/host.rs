@@ -1,77 +1,97 @@
 //! Attention on the CPU.
 
+use smallvec::SmallVec;
+
+use super::Attention;
 use crate::device::HostArgs;
-use crate::device::cpu::attention::{self, Attention, HeadLayout, Heads};
+use crate::device::cpu::attention::{self, Attention as Sizes, Gradients, HeadLayout, Heads};
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, narrow};
 use crate::error::Result;
-use crate::tensor::{Layout, Shape};
+use crate::tensor::Layout;
 
-/// The place of `[batch, tokens, heads, dim]` from its first element.
-fn place(layout: &Layout) -> HeadLayout {
+/// The place of `[batch, tokens, heads, dim]` from the first element of `whole` on.
+fn place(layout: &Layout, whole: &Layout) -> HeadLayout {
     let s = layout.strides();
-    HeadLayout { offset: 0, batch_stride: s[0], token_stride: s[1], head_stride: s[2] }
+    let offset = layout.offset() - whole.offset();
+    HeadLayout { offset, batch_stride: s[0], token_stride: s[1], head_stride: s[2] }
 }
 
-/// The place of a result `[batch, tokens, heads, dim]` without holes.
-fn row_major(shape: &Shape) -> HeadLayout {
-    place(&Layout::contiguous(shape.clone()))
-}
-
-fn sizes<R: Real>(args: &HostArgs<'_>, scale: f64, causal: bool) -> Attention<R> {
-    let (q, k) = (args.read_shape(0), args.read_shape(1));
-    Attention {
+fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3]) -> Sizes<R> {
+    let (q, k) = (q.shape(), k.shape());
+    Sizes {
         batch: q[0],
         heads: q[2],
         queries: q[1],
         keys: k[1],
         head_dim: q[3],
-        scale: R::c(scale),
-        causal,
+        scale: R::c(op.scale),
+        causal: op.causal,
     }
 }
 
-fn heads<'a, R>(args: &HostArgs<'_>, i: usize, x: &'a [R]) -> Heads<'a, R> {
-    Heads { data: x, layout: place(args.read_layout(i)) }
+/// Queries, keys and values, of which there are as many operands as `x` has.
+fn heads<'a, R: Real>(
+    args: &HostArgs<'_>,
+    x: &'a [Widened<'_, R>],
+    layouts: &[Layout; 3],
+) -> [Heads<'a, R>; 3] {
+    [0, 1, 2].map(|i| {
+        let operand = if x.len() == 1 { 0 } else { i };
+        Heads { data: x[operand].get(), layout: place(&layouts[i], args.read_layout(operand)) }
+    })
 }
 
-pub(super) fn forward(scale: f64, causal: bool, args: &HostArgs<'_>) -> Result<()> {
-    with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(scale, causal, args))
+pub(super) fn forward(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(op, args))
 }
 
-fn forward_of<T: Stored, R: Real>(scale: f64, causal: bool, args: &HostArgs<'_>) -> Result<()> {
-    let sizes = sizes::<R>(args, scale, causal);
-    let x = [args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?].map(Widened::<R>::of::<T>);
-    let qkv = [0, 1, 2].map(|i| heads(args, i, x[i].get()));
+fn widened<'a, T: Stored, R: Real>(
+    args: &'a HostArgs<'_>,
+    count: usize,
+) -> Result<SmallVec<[Widened<'a, R>; 4]>> {
+    (0..count).map(|i| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?))).collect()
+}
+
+fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+    let layouts = op.layouts(|i| args.read_layout(i));
+    let sizes = sizes::<R>(op, &layouts);
+    let x = widened::<T, R>(args, op.operands())?;
+    let qkv = heads(args, &x, &layouts);
     let sums = args.write::<R>(1)?;
-    let to = row_major(args.write_shape(0));
+    let to = args.write_layout(0);
     narrow(args.write::<T>(0)?, false, |o| {
-        parallel::inside(|| attention::forward(&sizes, qkv, o, to, sums));
+        parallel::inside(|| attention::forward(&sizes, qkv, o, place(to, to), sums));
     });
     Ok(())
 }
 
-pub(super) fn backward(scale: f64, causal: bool, args: &HostArgs<'_>) -> Result<()> {
-    with_float!(args, args.read_dtype(0), T, R => backward_of::<T, R>(scale, causal, args))
+pub(super) fn backward(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+    with_float!(args, args.read_dtype(0), T, R => backward_of::<T, R>(op, args))
 }
 
-fn backward_of<T: Stored, R: Real>(scale: f64, causal: bool, args: &HostArgs<'_>) -> Result<()> {
-    let sizes = sizes::<R>(args, scale, causal);
-    let read = |i: usize| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?));
-    let x = [read(0)?, read(1)?, read(2)?, read(3)?];
-    let qkv = [0, 1, 2].map(|i| heads(args, i, x[i].get()));
-    let d_o = heads(args, 3, x[3].get());
-    let sums = args.read::<R>(4)?;
-    let places = [0, 1, 2].map(|o| row_major(args.write_shape(o)));
+fn backward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+    let layouts = op.layouts(|i| args.read_layout(i));
+    let sizes = sizes::<R>(op, &layouts);
+    let count = op.operands();
+    let x = widened::<T, R>(args, count + 1)?;
+    let qkv = heads(args, &x[..count], &layouts);
+    let from = args.read_layout(count);
+    let d_o = Heads { data: x[count].get(), layout: place(from, from) };
+    let sums = args.read::<R>(count + 1)?;
+    let gradients = op.layouts(|o| args.write_layout(o));
+    let places = [0, 1, 2].map(|i| place(&gradients[i], args.write_layout(if op.packed { 0 } else { i })));
+    let run = |gradients: Gradients<'_, R>| {
+        parallel::inside(|| attention::backward(&sizes, qkv, d_o, sums, gradients, places));
+    };
+    if op.packed {
+        narrow(args.write::<T>(0)?, false, |all| run(Gradients::Packed(all)));
+        return Ok(());
+    }
     let (dq, dk, dv) = (args.write::<T>(0)?, args.write::<T>(1)?, args.write::<T>(2)?);
     narrow(dq, false, |dq| {
-        narrow(dk, false, |dk| {
-            narrow(dv, false, |dv| {
-                let to = [(dq, places[0]), (dk, places[1]), (dv, places[2])];
-                parallel::inside(|| attention::backward(&sizes, qkv, d_o, sums, to));
-            });
-        });
+        narrow(dk, false, |dk| narrow(dv, false, |dv| run(Gradients::Apart([dq, dk, dv]))));
     });
     Ok(())
 }

@@ -13,36 +13,54 @@ use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::precision::{Precision, precision};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::{DType, Layout, Shape, Tensor};
 
 /// `softmax(scale q k^T) v` for each sequence and head. Operands are `[batch, tokens, heads, dim]`, as
-/// projections leave them; a second result keeps the log-sum-exp of each row of scores for the
-/// backward pass, which computes the scores again.
+/// projections leave them, or all three in one, `[batch, tokens, 3, heads, dim]`; a second result keeps the
+/// log-sum-exp of each row of scores for the backward pass, which computes the scores again.
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     scale: f64,
     causal: bool,
+    packed: bool,
     precision: Precision,
 }
 
-/// Multiplications and additions of queries with all keys.
-fn product(qkv: &[&Shape]) -> u64 {
-    2 * (qkv[0].numel() * qkv[1][1]) as u64
+impl Attention {
+    /// How many operands queries, keys and values are.
+    fn operands(&self) -> usize {
+        if self.packed { 1 } else { 3 }
+    }
+
+    /// The layouts of queries, keys and values, or of their gradients, in these operands.
+    fn layouts<'a>(&self, of: impl Fn(usize) -> &'a Layout) -> [Layout; 3] {
+        [0, 1, 2].map(|i| if self.packed { of(0).narrow(2, i, 1).squeeze(2) } else { of(i).clone() })
+    }
+
+    /// Multiplications and additions of queries with all keys.
+    fn product(&self, reads: &[&Shape]) -> u64 {
+        let q = reads[0];
+        let keys = reads[self.operands() - 1][1];
+        2 * (q.numel() / if self.packed { 3 } else { 1 } * keys) as u64
+    }
 }
 
 impl Op for Attention {
     const NAME: &'static str = "scaled_dot_product_attention";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        let (q, k) = (x[0], x[1]);
+        let q = x[0];
         let sums = if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let sizes = [q.dims()[0], q.dims()[2], q.dims()[1]];
-        debug_assert_eq!(k.dims(), x[2].dims());
-        Ok(smallvec![Spec::like(q), Spec::new(sizes, sums)])
+        let rank = q.rank();
+        let (batch, queries, heads, dim) = (q.dims()[0], q.dims()[1], q.dims()[rank - 2], q.dims()[rank - 1]);
+        Ok(smallvec![
+            Spec::new([batch, queries, heads, dim], q.dtype()),
+            Spec::new([batch, heads, queries], sums)
+        ])
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::forward(self.scale, self.causal, args)
+        host::forward(self, args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -50,7 +68,7 @@ impl Op for Attention {
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
-        2 * product(reads)
+        2 * self.product(reads)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -58,18 +76,23 @@ impl Op for Attention {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        Saves::default().input(0).input(1).input(2).output(1)
+        (0..self.operands()).fold(Saves::default().output(1), Saves::input)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let Some(grad) = g.grad_of(0).cloned() else { return Ok(()) };
-        let saved = [g.input(0)?, g.input(1)?, g.input(2)?, g.output(1)?];
-        let [q, k, v, sums] = &saved;
-        g.emit(&[0, 1, 2], AttentionBackward(*self), &[q, k, v, &grad, sums])
+        let sums = g.output(1)?;
+        if self.packed {
+            let qkv = g.input(0)?;
+            return g.emit(&[0], AttentionBackward(*self), &[&qkv, &grad, &sums]);
+        }
+        let [q, k, v] = [g.input(0)?, g.input(1)?, g.input(2)?];
+        g.emit(&[0, 1, 2], AttentionBackward(*self), &[&q, &k, &v, &grad, &sums])
     }
 }
 
-/// The gradients by queries, keys and values; of operands `q, k, v, do` and the log-sum-exps.
+/// The gradients by queries, keys and values, packed as these are; of those operands, the gradient of the output and
+/// the log-sum-exps.
 #[derive(Clone, Debug)]
 struct AttentionBackward(Attention);
 
@@ -77,11 +100,11 @@ impl Op for AttentionBackward {
     const NAME: &'static str = "scaled_dot_product_attention_backward";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        Ok(x[..3].iter().map(|t| Spec::like(t)).collect())
+        Ok(x[..self.0.operands()].iter().map(|t| Spec::like(t)).collect())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::backward(self.0.scale, self.0.causal, args)
+        host::backward(&self.0, args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -93,7 +116,7 @@ impl Op for AttentionBackward {
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
-        5 * product(reads)
+        5 * self.0.product(reads)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -147,7 +170,8 @@ impl Tensor {
         let scale = scale.unwrap_or(1.0 / (self.dims()[r - 1] as f64).sqrt());
         let tokens_first = |t: &Tensor| if r == 4 { t.transpose(1, 2) } else { t.unsqueeze(2) };
         let (q, k, v) = (tokens_first(self)?, tokens_first(key)?, tokens_first(value)?);
-        let out = apply_all(Attention { scale, causal, precision: precision() }, &[&q, &k, &v])?;
+        let op = Attention { scale, causal, packed: false, precision: precision() };
+        let out = apply_all(op, &[&q, &k, &v])?;
         let out = out.first().ok_or_else(|| Error::internal(OP, "no result"))?;
         if r == 4 { out.transpose(1, 2) } else { out.squeeze(2) }
     }
@@ -162,5 +186,48 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         dst.copy_from(&self.scaled_dot_product_attention(key, value, scale, causal)?)
+    }
+
+    /// Self-attention of queries, keys and values packed in this tensor, as one projection leaves them:
+    /// `softmax(scale q k^T) v` of `[batch, tokens, 3, heads, dim]`, to `[batch, tokens, heads, dim]`.
+    ///
+    /// `scale` is `1 / sqrt(dim)` if not given; with `causal`, token `i` sees tokens `0..=i` only. Dtypes and arithmetic
+    /// are those of [`Tensor::scaled_dot_product_attention`].
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// // One sequence of one token: it attends to itself, and its value is the result.
+    /// let qkv = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [1, 1, 3, 1, 2], &Device::cpu())?;
+    /// let o = qkv.scaled_dot_product_attention_qkvpacked(None, false)?;
+    /// assert_eq!(o.dims(), [1, 1, 1, 2]);
+    /// assert_eq!(o.to_vec::<f32>()?, [5.0, 6.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the shape is another, or the dtype no float.
+    pub fn scaled_dot_product_attention_qkvpacked(&self, scale: Option<f64>, causal: bool) -> Result<Tensor> {
+        const OP: &str = "scaled_dot_product_attention_qkvpacked";
+        self.require_float(OP)?;
+        let &[_, _, 3, _, dim] = self.dims() else {
+            let message = format!("the shape is {}; it must be [batch, tokens, 3, heads, dim]", self.shape());
+            return Err(Error::invalid(OP, message));
+        };
+        let scale = scale.unwrap_or(1.0 / (dim as f64).sqrt());
+        let out = apply_all(Attention { scale, causal, packed: true, precision: precision() }, &[self])?;
+        out.first().cloned().ok_or_else(|| Error::internal(OP, "no result"))
+    }
+
+    /// [`Tensor::scaled_dot_product_attention_qkvpacked`] into the memory of `dst`.
+    ///
+    /// # Errors
+    /// As there, and if `dst` does not fit.
+    pub fn scaled_dot_product_attention_qkvpacked_into(
+        &self,
+        scale: Option<f64>,
+        causal: bool,
+        dst: &Tensor,
+    ) -> Result<()> {
+        dst.copy_from(&self.scaled_dot_product_attention_qkvpacked(scale, causal)?)
     }
 }

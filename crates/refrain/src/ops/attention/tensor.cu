@@ -60,37 +60,37 @@ struct Mover {
     // Rows 0 to `count` of heads to shared memory, and zeros after.
     template <int ROWS> DEVICE void bring(float* tiles, const Heads& x, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 4 ? EACH : 4;
+        constexpr bool DIRECT = ALIGNED && sizeof(IN) == 4;
         if (run >= 2 * EIGHTS) return;
-        const IN* from = place(x);
-        float* to = tiles + slot * Tile<ROWS>::SIZE + run * 4;
-        int rows = there && run * 4 < HEAD_DIM ? count : 0;
+        i64 stride = x.token * STEP;
+        const IN* from = place(x) + row * x.token;
+        float* to = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
+        // How many of the rows from this thread's first on there are, and how many there is room for.
+        int rows = (there && run * 4 < HEAD_DIM ? count : 0) - row, room = ROWS - row;
         #pragma unroll
         for (int begin = 0; begin < EACH; begin += BATCH) {
-            if (ALIGNED && sizeof(IN) == 4) {
-                #pragma unroll
-                for (int i = 0; i < BATCH; i++) {
-                    int r = row + (begin + i) * STEP;
-                    if (r < ROWS) copy_async<16>(to + r * PITCH, r < rows ? from + r * x.token : from, r < rows ? 16 : 0);
-                }
-                continue;
-            }
             vec<IN, 4> v[BATCH];
             #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                int r = row + (begin + i) * STEP;
-                if (ALIGNED && r < rows) v[i] = load<4>(from + r * x.token);
-                if (!ALIGNED && r < rows) {
+                int r = (begin + i) * STEP;
+                if (begin + i >= EACH) break;
+                if (DIRECT) {
+                    if (ROWS % STEP == 0 || r < room) copy_async<16>(to + r * PITCH, from, r < rows ? 16 : 0);
+                } else if (r < rows) {
+                    if (ALIGNED) v[i] = load<4>(from);
                     #pragma unroll
-                    for (int e = 0; e < 4; e++) if (run * 4 + e < HEAD_DIM) v[i].at[e] = from[r * x.token + e];
+                    for (int e = 0; e < 4; e++) if (!ALIGNED && run * 4 + e < HEAD_DIM) v[i].at[e] = from[e];
                 }
+                from += stride;
             }
             #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                int r = row + (begin + i) * STEP;
+                int r = (begin + i) * STEP;
+                if (begin + i >= EACH) break;
                 vec<float, 4> y;
                 #pragma unroll
                 for (int e = 0; e < 4; e++) y.at[e] = r < rows && run * 4 + e < HEAD_DIM ? ::to<float>(v[i].at[e]) : 0.0f;
-                if (r < ROWS) store<4>(to + r * PITCH, y);
+                if (!DIRECT && (ROWS % STEP == 0 || r < room)) store<4>(to + r * PITCH, y);
             }
         }
     }
@@ -99,22 +99,25 @@ struct Mover {
     template <int ROWS> DEVICE void give(const Heads& x, const float* tiles, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP;
         if (!there || run * 4 >= HEAD_DIM) return;
-        IN* to = place(x);
-        const float* from = tiles + slot * Tile<ROWS>::SIZE + run * 4;
+        i64 stride = x.token * STEP;
+        IN* to = place(x) + row * x.token;
+        const float* from = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
+        int rows = count - row;
         #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            int r = row + i * STEP;
-            if (r >= count) continue;
-            vec<float, 4> y = load<4>(from + r * PITCH);
-            if (ALIGNED) {
-                vec<IN, 4> v;
-                #pragma unroll
-                for (int e = 0; e < 4; e++) v.at[e] = ::from<IN>(y.at[e]);
-                store<4>(to + r * x.token, v);
-            } else {
-                #pragma unroll
-                for (int e = 0; e < 4; e++) if (run * 4 + e < HEAD_DIM) to[r * x.token + e] = ::from<IN>(y.at[e]);
+            if (i * STEP < rows) {
+                vec<float, 4> y = load<4>(from + i * STEP * PITCH);
+                if (ALIGNED) {
+                    vec<IN, 4> v;
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++) v.at[e] = ::from<IN>(y.at[e]);
+                    store<4>(to, v);
+                } else {
+                    #pragma unroll
+                    for (int e = 0; e < 4; e++) if (run * 4 + e < HEAD_DIM) to[e] = ::from<IN>(y.at[e]);
+                }
             }
+            to += stride;
         }
     }
 };

@@ -5,10 +5,10 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 // Numbers from a key's row to the next where fragments are transposed.
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BRAINS ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
-// Where they are few, what a lane needs of keys and values for scores stays in registers.
-constexpr bool KEEP = KEY_BLOCKS * STEPS * PARTS <= 6;
+// Warps that a multiprocessor has registers for.
+constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
 
-KERNEL __launch_bounds__(WARPS * 32) attention_tensor_backward(const __grid_constant__ Job j) {
+KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward(const __grid_constant__ Job j) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     float* q_tiles = reinterpret_cast<float*>(memory);
@@ -44,18 +44,6 @@ KERNEL __launch_bounds__(WARPS * 32) attention_tensor_backward(const __grid_cons
             return along(x + (m * 16 + g + e / 2 * 8) * PITCH, step * UNIT + u, e % 2, t);
         });
     };
-    Left keys_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1], values_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1];
-    if (KEEP) {
-        #pragma unroll
-        for (int m = 0; m < KEY_BLOCKS; m++) {
-            #pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                keys_kept[KEEP ? m : 0][KEEP ? s : 0] = rows(k, m, s);
-                values_kept[KEEP ? m : 0][KEEP ? s : 0] = rows(v, m, s);
-            }
-        }
-    }
-
     float dk[KEY_BLOCKS][EIGHTS][4], dv[KEY_BLOCKS][EIGHTS][4];
     #pragma unroll
     for (int m = 0; m < KEY_BLOCKS; m++) {
@@ -81,8 +69,8 @@ KERNEL __launch_bounds__(WARPS * 32) attention_tensor_backward(const __grid_cons
             Right query[2], d_out[2];
             #pragma unroll
             for (int m = 0; m < KEY_BLOCKS; m++) {
-                x[m] = KEEP ? keys_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(k, m, step);
-                y[m] = KEEP ? values_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(v, m, step);
+                x[m] = rows(k, m, step);
+                y[m] = rows(v, m, step);
             }
             #pragma unroll
             for (int n = 0; n < 2; n++) {

@@ -2,10 +2,12 @@
 
 // Where they are few, what a lane needs of keys and values stays in registers.
 constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
+// Warps that a multiprocessor has registers for.
+constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr float LN_2 = 0.6931471805599453f;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
-KERNEL __launch_bounds__(WARPS * 32) attention_tensor_forward(const __grid_constant__ Job j) {
+KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(const __grid_constant__ Job j) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     float* q_tiles = reinterpret_cast<float*>(memory);
@@ -96,7 +98,7 @@ KERNEL __launch_bounds__(WARPS * 32) attention_tensor_forward(const __grid_const
                 total += x;
             }
             total = warp_reduce<4>(total, Add());
-            inverse[h] = 1.0f / total;
+            inverse[h] = quotient(1.0f, total);
             if (t == 0 && query < queries) {
                 reinterpret_cast<float*>(j.sums)[pair * queries + query] = shift * LN_2 + log_(total);
             }

@@ -1,5 +1,5 @@
-use crate::ops::testing::device;
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_close, device, values};
+use crate::{DType, Error, Precision, Tensor, gradcheck, with_precision};
 
 fn ramp(shape: &[usize], step: f64) -> Tensor {
     let n = shape.iter().product();
@@ -107,4 +107,110 @@ fn sequences_of_every_length_agree_with_the_operations_that_it_is_made_of() {
             assert!(worst < 1e-11, "{case}: {worst}");
         }
     }
+}
+
+#[test]
+fn short_sequences_agree_with_f64_in_every_dtype_and_precision() {
+    // Lengths, widths and strides that fill the fragments of tensor cores and such that don't.
+    let cases = [
+        ([2, 3, 41, 41], 8, false, None),
+        ([2, 3, 41, 41], 8, true, Some(-0.6)),
+        ([3, 4, 41, 41], 4, false, None),
+        ([5, 4, 5, 5], 16, false, None),
+        ([2, 2, 12, 12], 64, false, None),
+        ([3, 5, 17, 33], 24, true, None),
+        ([1, 5, 64, 64], 16, false, Some(0.0)),
+        ([2, 3, 1, 1], 3, false, None),
+        ([2, 2, 7, 50], 12, true, None),
+        ([1, 2, 63, 9], 33, false, None),
+        ([1, 3, 30, 64], 64, false, None),
+    ];
+    let kinds = [
+        (DType::F32, Precision::F32, 4e-6),
+        (DType::F32, Precision::Tf32, 4e-3),
+        (DType::F32, Precision::Bf16, 3e-2),
+        (DType::F16, Precision::F32, 4e-3),
+        (DType::BF16, Precision::F32, 3e-2),
+    ];
+    for ([batch, heads, queries, keys], dim, causal, scale) in cases {
+        for (dtype, precision, tolerance) in kinds {
+            let projected = |tokens: usize, step| {
+                let x = ramp(&[batch, tokens, heads, dim], step).detach();
+                x.to_dtype(dtype).unwrap()
+            };
+            let inputs = [projected(queries, 0.7), projected(keys, 1.3), projected(keys, 0.4)];
+            let weight = projected(queries, 0.9).transpose(1, 2).unwrap();
+            let run = |dtype: DType| {
+                let leaves = inputs.each_ref().map(|t| t.to_dtype(dtype).unwrap().detach());
+                leaves.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+                let [q, k, v] = leaves.each_ref().map(|t| t.transpose(1, 2).unwrap());
+                let o = with_precision(precision, || q.scaled_dot_product_attention(&k, &v, scale, causal));
+                let o = o.unwrap();
+                let loss = o.mul(&weight.to_dtype(dtype).unwrap()).unwrap().sum(()).unwrap();
+                loss.backward().unwrap();
+                let gradients = leaves.iter().map(|t| t.grad().unwrap().copy().unwrap());
+                let all = std::iter::once(o.detach()).chain(gradients);
+                all.map(|t| t.to_dtype(DType::F64).unwrap().contiguous().unwrap().to_vec::<f64>().unwrap())
+                    .collect::<Vec<_>>()
+            };
+            for (what, (a, b)) in ["o", "dq", "dk", "dv"].iter().zip(run(dtype).iter().zip(run(DType::F64))) {
+                let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                let most = b.iter().fold(1.0, |most: f64, b| most.max(b.abs()));
+                let case =
+                    format!("{what} of {queries} x {keys}, {heads} heads of {dim}, {dtype} {precision:?}");
+                assert!(worst < tolerance * most, "{case}: off by {worst} of {most}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_query_that_is_not_a_number_spoils_its_own_output_only() {
+    let x: Vec<f32> = (0..2 * 9 * 8).map(|i| (i as f32 * 0.7).sin()).collect();
+    let mut spoilt = x.clone();
+    spoilt[3 * 8 + 5] = f32::NAN;
+    let [x, spoilt] = [x, spoilt].map(|x| Tensor::from_slice(&x, [1, 2, 9, 8], &device()).unwrap());
+    let o = spoilt.scaled_dot_product_attention(&x, &x, None, false).unwrap().to_vec::<f32>().unwrap();
+    for (row, o) in o.chunks(8).enumerate() {
+        assert!(o.iter().all(|x| x.is_nan() == (row == 3)), "row {row}: {o:?}");
+    }
+}
+
+#[test]
+fn packed_queries_keys_and_values_are_attended_to_as_apart() {
+    for (dtype, tolerance) in [(DType::F64, 0.0), (DType::F32, 1e-6), (DType::BF16, 2e-2)] {
+        for ([batch, tokens, heads, dim], causal) in
+            [([2, 41, 3, 8], false), ([3, 5, 4, 16], true), ([1, 70, 2, 5], true)]
+        {
+            let leaf = ramp(&[batch, tokens, 3, heads, dim], 0.7).detach().to_dtype(dtype).unwrap();
+            let weight = ramp(&[batch, tokens, heads, dim], 0.9).detach().to_dtype(dtype).unwrap();
+            let run = |packed: bool| {
+                let leaf = leaf.copy().unwrap();
+                leaf.set_requires_grad(true).unwrap();
+                let o = if packed {
+                    leaf.scaled_dot_product_attention_qkvpacked(Some(0.5), causal).unwrap()
+                } else {
+                    let part = |i| leaf.select(2, i).unwrap().transpose(1, 2).unwrap();
+                    let (q, k, v) = (part(0), part(1), part(2));
+                    let o = q.scaled_dot_product_attention(&k, &v, Some(0.5), causal).unwrap();
+                    o.transpose(1, 2).unwrap()
+                };
+                o.mul(&weight).unwrap().sum(()).unwrap().backward().unwrap();
+                [values(&o), values(&leaf.grad().unwrap())]
+            };
+            for (a, b) in run(true).iter().zip(run(false)) {
+                assert_close(a, &b, tolerance);
+            }
+        }
+    }
+    let qkv = ramp(&[1, 3, 3, 2, 4], 0.7);
+    gradcheck(|t| t[0].scaled_dot_product_attention_qkvpacked(None, true), std::slice::from_ref(&qkv), 1e-6)
+        .unwrap();
+    let none = ramp(&[2, 0, 3, 2, 4], 0.7);
+    let o = none.scaled_dot_product_attention_qkvpacked(None, false).unwrap();
+    assert_eq!(o.dims(), [2, 0, 2, 4]);
+    o.sum(()).unwrap().backward().unwrap();
+    let wrong = ramp(&[1, 3, 2, 4], 0.7).scaled_dot_product_attention_qkvpacked(None, false).unwrap_err();
+    let message = wrong.to_string();
+    assert!(message.contains("[batch, tokens, 3, heads, dim]"), "{message}");
 }

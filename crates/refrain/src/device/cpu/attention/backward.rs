@@ -6,7 +6,7 @@ use super::super::gemm::Matrix;
 use super::super::numeric::Real;
 use super::panels::{Destination, pack, pack_transposed, packed_vectors, product};
 use super::scores::Block;
-use super::{Attention, BLOCK_QUERIES, HeadLayout, Heads, REGISTER};
+use super::{Attention, BLOCK_QUERIES, Gradients, HeadLayout, Heads, REGISTER};
 
 /// The working memory of [`Backward`], in elements.
 pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
@@ -29,7 +29,7 @@ pub(super) struct Backward<'a, T> {
     /// (heads, queries)
     pub log_sum_exp: &'a [T],
     /// The sequence's gradients of queries, keys and values.
-    pub gradients: [&'a mut [T]; 3],
+    pub gradients: Gradients<'a, T>,
     pub layouts: [HeadLayout; 3],
     /// [`scratch_len`] elements of working memory.
     pub memory: &'a mut [T],
@@ -40,9 +40,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { sizes, batch, qkv: [q, k, v], d_o, log_sum_exp, gradients, layouts, memory } = self;
+        let Self { sizes, batch, qkv: [q, k, v], d_o, log_sum_exp, mut gradients, layouts, memory } = self;
         let Attention { heads, queries, keys, head_dim, scale, causal, .. } = *sizes;
-        let [dq, dk, dv] = gradients;
         let lanes = T::lanes::<S>();
         let rows = queries.min(BLOCK_QUERIES);
         let width = rows.next_multiple_of(lanes);
@@ -58,10 +57,9 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             let (k, v) = (k.matrix(batch, h, keys, head_dim), v.matrix(batch, h, keys, head_dim));
             let k_panels = pack(simd, k, k_panels);
             // Later blocks add to the gradients of keys that the first doesn't see.
-            for (data, layout) in [(&mut *dk, layouts[1]), (&mut *dv, layouts[2])] {
+            for i in 1..3 {
                 for token in first_visible..keys {
-                    let at = token * layout.token_stride + h * layout.head_stride;
-                    data[at..][..head_dim].fill(T::ZERO);
+                    gradients.of(i)[layouts[i].at(0, token, h)..][..head_dim].fill(T::ZERO);
                 }
             }
             for first in (0..queries).step_by(BLOCK_QUERIES) {
@@ -84,18 +82,43 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 let data = bytemuck::cast_slice(ds);
                 let ds = Matrix { data, rows: visible, cols: rows, row_stride: block.width, col_stride: 1 };
                 let p = Matrix { data: bytemuck::cast_slice(p), ..ds };
-                let destination = |data, layout: HeadLayout, token, add| {
-                    let data: &mut [T] = data;
-                    let data = &mut data[token * layout.token_stride + h * layout.head_stride..];
-                    Destination { data, row_stride: layout.token_stride, columns: head_dim, add }
-                };
                 let add = first > 0;
-                product(simd, ds.t(), k_panels, None, destination(dq, layouts[0], first, false));
-                product(simd, ds, pack(simd, q, q_panels), None, destination(dk, layouts[1], 0, add));
-                product(simd, p, pack(simd, d_o, d_o_panels), None, destination(dv, layouts[2], 0, add));
+                let place = |i: usize, token| (layouts[i].at(0, token, h), layouts[i].token_stride);
+                product(
+                    simd,
+                    ds.t(),
+                    k_panels,
+                    None,
+                    destination(gradients.of(0), place(0, first), head_dim, false),
+                );
+                product(
+                    simd,
+                    ds,
+                    pack(simd, q, q_panels),
+                    None,
+                    destination(gradients.of(1), place(1, 0), head_dim, add),
+                );
+                product(
+                    simd,
+                    p,
+                    pack(simd, d_o, d_o_panels),
+                    None,
+                    destination(gradients.of(2), place(2, 0), head_dim, add),
+                );
             }
         }
     }
+}
+
+/// Rows of `columns` elements, `row_stride` apart, from `at` on.
+#[inline(always)]
+fn destination<T>(
+    data: &mut [T],
+    (at, row_stride): (usize, usize),
+    columns: usize,
+    add: bool,
+) -> Destination<'_, T> {
+    Destination { data: &mut data[at..], row_stride, columns, add }
 }
 
 /// Turns scores into probabilities `p` and their gradients `dp` into `ds`: of every `stride`-th register

@@ -68,6 +68,14 @@ pub(crate) struct HeadLayout {
     pub head_stride: usize,
 }
 
+impl HeadLayout {
+    /// Where the first element of a head is, of a token of a sequence.
+    #[inline(always)]
+    fn at(&self, batch: usize, token: usize, head: usize) -> usize {
+        self.offset + batch * self.batch_stride + token * self.token_stride + head * self.head_stride
+    }
+}
+
 /// Queries, keys, values, outputs or the gradient of outputs, to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads<'a, T> {
@@ -80,15 +88,30 @@ pub(crate) struct Heads<'a, T> {
 impl<'a, T> Heads<'a, T> {
     #[inline(always)]
     fn matrix(&self, batch: usize, head: usize, tokens: usize, head_dim: usize) -> Matrix<'a, T> {
-        let HeadLayout { offset, batch_stride, token_stride, head_stride } = self.layout;
-        let data = &self.data[offset + batch * batch_stride + head * head_stride..];
-        Matrix { data, rows: tokens, cols: head_dim, row_stride: token_stride, col_stride: 1 }
+        let data = &self.data[self.layout.at(batch, 0, head)..];
+        Matrix { data, rows: tokens, cols: head_dim, row_stride: self.layout.token_stride, col_stride: 1 }
     }
 }
 
-/// The gradients of queries, keys and values that the backward pass writes. Layouts have no offset, and
-/// sequence follows sequence: the batch stride covers all tokens and heads.
-pub(crate) type Gradients<'a, T> = [(&'a mut [T], HeadLayout); 3];
+/// The gradients of queries, keys and values that the backward pass writes: of all sequences or of one.
+#[derive(Debug)]
+pub(crate) enum Gradients<'a, T> {
+    /// Each by itself.
+    Apart([&'a mut [T]; 3]),
+    /// All in one, told apart by the offsets of their layouts.
+    Packed(&'a mut [T]),
+}
+
+impl<T> Gradients<'_, T> {
+    /// What holds the gradient of queries (0), keys (1) or values (2).
+    #[inline(always)]
+    fn of(&mut self, i: usize) -> &mut [T] {
+        match self {
+            Gradients::Apart(data) => data[i],
+            Gradients::Packed(data) => data,
+        }
+    }
+}
 
 /// Bytes of the widest register there is.
 const REGISTER: usize = 64;
@@ -121,7 +144,8 @@ pub(crate) fn forward<T: Real>(
 }
 
 /// Writes the gradients of queries, keys and values, given those of the output and the log-sum-exps that
-/// [`forward()`] wrote.
+/// [`forward()`] wrote. In the gradients, of these layouts, sequence follows sequence: the batch stride covers all
+/// that a sequence has.
 ///
 /// # Panics
 ///
@@ -132,25 +156,41 @@ pub(crate) fn backward<T: Real>(
     d_o: Heads<'_, T>,
     log_sum_exp: &[T],
     gradients: Gradients<'_, T>,
+    layouts: [HeadLayout; 3],
 ) {
     let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
     if batch * heads * (queries + keys) * head_dim == 0 {
         return;
     }
     if queries == 0 {
-        let [_, (dk, _), (dv, _)] = gradients;
-        dk.fill(T::ZERO);
-        dv.fill(T::ZERO);
+        if let Gradients::Apart([_, dk, dv]) = gradients {
+            dk.fill(T::ZERO);
+            dv.fill(T::ZERO);
+        }
         return;
     }
     let arch = arch();
-    let layouts = gradients.each_ref().map(|(_, layout)| *layout);
-    let [dq, dk, dv] = gradients.map(|(data, layout)| data.par_chunks_mut(layout.batch_stride.max(1)));
-    dq.zip(dk).zip(dv).take(batch).enumerate().for_each(|(batch, ((dq, dk), dv))| {
+    let sequence = |batch: usize, gradients: Gradients<'_, T>| {
         let log_sum_exp = &log_sum_exp[batch * heads * queries..][..heads * queries];
-        let gradients = [dq, dk, dv];
         with_scratch(backward::scratch_len(sizes), |memory| {
             arch.dispatch(Backward { sizes, batch, qkv, d_o, log_sum_exp, gradients, layouts, memory });
         });
-    });
+    };
+    match gradients {
+        Gradients::Apart(data) => {
+            let [dq, dk, dv] = data;
+            let chunks = |data, i: usize| {
+                let data: &mut [T] = data;
+                data.par_chunks_mut(layouts[i].batch_stride.max(1))
+            };
+            let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));
+            dq.zip(dk).zip(dv).take(batch).enumerate().for_each(|(batch, ((dq, dk), dv))| {
+                sequence(batch, Gradients::Apart([dq, dk, dv]));
+            });
+        }
+        Gradients::Packed(data) => {
+            let sequences = data.par_chunks_mut(layouts[0].batch_stride).take(batch);
+            sequences.enumerate().for_each(|(batch, data)| sequence(batch, Gradients::Packed(data)));
+        }
+    }
 }

@@ -69,8 +69,8 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
     let d_layouts = [queries, keys, keys].map(|tokens| layout_of(tokens, 1));
     let mut gradients = d_layouts.map(|layout| vec![T::NEG_INFINITY; len(&layout)]);
     let [dq, dk, dv] = &mut gradients;
-    let to = [(&mut dq[..], d_layouts[0]), (&mut dk[..], d_layouts[1]), (&mut dv[..], d_layouts[2])];
-    backward(&sizes, qkv, Heads { data: &d_o, layout: o_layout }, &log_sum_exp, to);
+    let to = Gradients::Apart([dq, dk, dv]);
+    backward(&sizes, qkv, Heads { data: &d_o, layout: o_layout }, &log_sum_exp, to, d_layouts);
 
     let wide =
         Attention { batch, heads, queries, keys, head_dim, scale: sizes.scale.into(), causal: sizes.causal };
@@ -150,7 +150,8 @@ fn without_queries_the_gradients_of_keys_and_values_are_zero() {
     let none = Heads { data: &[], layout };
     let kv = Heads { data: &[1.0; 12], layout: keys };
     let (mut dk, mut dv) = ([f32::NAN; 12], [f32::NAN; 12]);
-    backward(&sizes, [none, kv, kv], none, &[], [(&mut [], layout), (&mut dk, keys), (&mut dv, keys)]);
+    let gradients = Gradients::Apart([&mut [], &mut dk, &mut dv]);
+    backward(&sizes, [none, kv, kv], none, &[], gradients, [layout, keys, keys]);
     assert_eq!((dk, dv), ([0.0; 12], [0.0; 12]));
 }
 
