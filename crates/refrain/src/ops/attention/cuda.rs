@@ -1,19 +1,24 @@
-//! Attention on CUDA, in the arithmetic of f32 (or f64). A few lanes share a query; keys and values pass through
-//! shared memory. Sums have one order whatever the shape of the blocks.
+//! Attention on CUDA: on tensor cores where sequences are short ([`Fragments`]), else in the arithmetic of f32 (or
+//! f64). There a few lanes share a query; keys and values pass through shared memory. Sums have one order whatever the
+//! shape of the blocks.
 
 use smallvec::{SmallVec, smallvec};
+
+use super::Attention;
+use super::fragments::Fragments;
 
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::device::{Launch, Operand};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
+pub(super) const JOB: &str = include_str!("job.cu");
 const COMMON: &str = include_str!("common.cu");
 
-static FORWARD: Source = Source { name: "attention", parts: &[COMMON, include_str!("forward.cu")] };
-static BACKWARD: Source = Source { name: "attention", parts: &[COMMON, include_str!("backward.cu")] };
+static FORWARD: Source = Source { name: "attention", parts: &[JOB, COMMON, include_str!("forward.cu")] };
+static BACKWARD: Source = Source { name: "attention", parts: &[JOB, COMMON, include_str!("backward.cu")] };
 static BACKWARD_LONG: Source =
-    Source { name: "attention", parts: &[COMMON, include_str!("backward_long.cu")] };
+    Source { name: "attention", parts: &[JOB, COMMON, include_str!("backward_long.cu")] };
 
 /// Keys that a kernel takes together (`CHUNK` in the text).
 const CHUNK: usize = 4;
@@ -135,12 +140,11 @@ impl Plan {
         Some(Blocks { together, parts: 1, tile: 0, grid })
     }
 
+    fn counts(&self) -> [usize; 4] {
+        [self.pairs, self.heads, self.queries, self.keys]
+    }
+
     fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&Operand<'_>]) -> Spec {
-        let vec = 16 / self.size;
-        let even = |x: &&Operand<'_>| {
-            let steps = [&x.layout.strides()[..3], &[x.layout.offset()]].concat();
-            steps.iter().all(|s| s.is_multiple_of(vec))
-        };
         Spec::new(source, entry)
             .dtype("IN", self.dtype)
             .dtype("COMPUTE", if self.size == 8 { DType::F64 } else { DType::F32 })
@@ -148,21 +152,28 @@ impl Plan {
             .int("LANES", self.lanes as i64)
             .int("EACH", self.each as i64)
             .int("ROWS", self.rows as i64)
-            .flag("ALIGNED", self.head_dim.is_multiple_of(vec) && operands.iter().all(even))
+            .flag("ALIGNED", aligned(operands, 16 / self.size))
             .flag("CAUSAL", self.causal)
     }
+}
 
-    /// The kernels' parameter (`Job` in the text): `operands` are q, k, v, the gradient of o, o, dq, dk and dv, as far as
-    /// a kernel has them, `rows` the sums and deltas.
-    fn job(
-        &self,
-        operands: [Option<&Operand<'_>>; 8],
-        rows: [u64; 2],
-        blocks: &Blocks,
-        scale: f64,
-    ) -> Params {
+/// What the kernels are told (`Job` in the text).
+pub(super) struct Job<'a> {
+    /// q, k, v, the gradient of o, o, dq, dk and dv, as far as a kernel has them.
+    pub(super) operands: [Option<&'a Operand<'a>>; 8],
+    /// The addresses of the sums and deltas of rows.
+    pub(super) rows: [u64; 2],
+    /// Pairs, heads, queries and keys.
+    pub(super) counts: [usize; 4],
+    /// Pairs that a block takes, blocks that share a pair, and rows that pass by at a time.
+    pub(super) blocks: [usize; 3],
+    pub(super) scale: f64,
+}
+
+impl Job<'_> {
+    pub(super) fn params(&self) -> Params {
         let mut words: SmallVec<[u64; 48]> = smallvec![];
-        for x in operands {
+        for x in self.operands {
             match x {
                 None => words.extend([0; 4]),
                 Some(x) => {
@@ -171,57 +182,83 @@ impl Plan {
                 }
             }
         }
-        words.extend(rows);
-        let counts = [self.pairs, self.heads, self.queries, self.keys];
-        words.extend(counts.iter().chain(&[blocks.together, blocks.parts, blocks.tile]).map(|&x| x as u64));
-        words.push(scale.to_bits());
+        words.extend(self.rows);
+        words.extend(self.counts.iter().chain(&self.blocks).map(|&x| x as u64));
+        words.push(self.scale.to_bits());
         Params::new().words(&words)
     }
 }
 
-pub(super) fn forward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+/// Whether `vec` numbers of each of these can be moved at once, from multiples of `vec` on.
+pub(super) fn aligned(operands: &[&Operand<'_>], vec: usize) -> bool {
+    operands.iter().all(|x| {
+        let steps = [&x.layout.strides()[..3], &[x.layout.offset()]].concat();
+        x.layout.shape()[3].is_multiple_of(vec) && steps.iter().all(|s| s.is_multiple_of(vec))
+    })
+}
+
+impl Blocks {
+    fn sizes(&self) -> [usize; 3] {
+        [self.together, self.parts, self.tile]
+    }
+}
+
+pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
     let [q, k, v] = [0, 1, 2].map(|i| &launch.reads[i]);
-    let plan = Plan::new(q, k, causal);
+    let plan = Plan::new(q, k, op.causal);
     if plan.pairs * plan.queries * plan.head_dim == 0 {
         return Ok(());
     }
-    let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
     let (o, sums) = (&launch.writes[0].0, args.write(1));
+    let (scale, counts) = (op.scale, plan.counts());
     let operands = [Some(q), Some(k), Some(v), None, Some(o), None, None, None];
-    let job = plan.job(operands, [sums, 0], &blocks, scale);
-    args.kernel(plan.spec(&FORWARD, "attention_forward", &[q, k, v, o]), blocks.grid, &job)
+    let job = Job { operands, rows: [sums, 0], counts, blocks: [0; 3], scale };
+    if let Some(fragments) = Fragments::new(op, q, k) {
+        return fragments.forward(args, &job);
+    }
+    let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
+    let job = Job { blocks: blocks.sizes(), ..job };
+    args.kernel(plan.spec(&FORWARD, "attention_forward", &[q, k, v, o]), blocks.grid, &job.params())
 }
 
-pub(super) fn backward_workspace(launch: &Launch<'_>) -> usize {
-    let plan = Plan::new(&launch.reads[0], &launch.reads[1], false);
-    if plan.whole().is_some() { 0 } else { plan.pairs * plan.queries * plan.size }
+pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
+    let (q, k) = (&launch.reads[0], &launch.reads[1]);
+    let plan = Plan::new(q, k, false);
+    let alone = Fragments::for_gradients(op, q, k).is_some() || plan.whole().is_some();
+    if alone { 0 } else { plan.pairs * plan.queries * plan.size }
 }
 
-pub(super) fn backward(scale: f64, causal: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
     let [q, k, v, d_o, sums] = [0, 1, 2, 3, 4].map(|i| &launch.reads[i]);
     let [dq, dk, dv] = [0, 1, 2].map(|o| &launch.writes[o].0);
-    let plan = Plan::new(q, k, causal);
+    let plan = Plan::new(q, k, op.causal);
     if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
         return Ok(());
     }
     let all = [q, k, v, d_o, dq, dk, dv];
+    let (scale, counts) = (op.scale, plan.counts());
     let operands = [Some(q), Some(k), Some(v), Some(d_o), None, Some(dq), Some(dk), Some(dv)];
-    let rows = [sums.address(), args.workspace()];
+    let job = Job { operands, rows: [sums.address(), args.workspace()], counts, blocks: [0; 3], scale };
+    if let Some(fragments) = Fragments::for_gradients(op, q, k) {
+        return fragments.backward(args, &job);
+    }
     if let Some(blocks) = plan.whole() {
-        let job = plan.job(operands, rows, &blocks, scale);
-        return args.kernel(plan.spec(&BACKWARD, "attention_backward", &all), blocks.grid, &job);
+        let job = Job { blocks: blocks.sizes(), ..job };
+        return args.kernel(plan.spec(&BACKWARD, "attention_backward", &all), blocks.grid, &job.params());
     }
     if plan.queries > 0 {
         let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
-        let job = plan.job(operands, rows, &blocks, scale);
-        args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all), blocks.grid, &job)?;
+        let job = Job { blocks: blocks.sizes(), ..job };
+        let spec = plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all);
+        args.kernel(spec, blocks.grid, &job.params())?;
     }
     if plan.keys > 0 {
         let blocks = plan.blocks(launch.op, plan.keys, plan.queries)?;
-        let job = plan.job(operands, rows, &blocks, scale);
-        args.kernel(plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all), blocks.grid, &job)?;
+        let job = Job { blocks: blocks.sizes(), ..job };
+        let spec = plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all);
+        args.kernel(spec, blocks.grid, &job.params())?;
     }
     Ok(())
 }

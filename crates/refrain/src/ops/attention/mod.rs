@@ -1,6 +1,7 @@
 //! Scaled dot-product attention as one operation: the scores never leave the cache.
 
 mod cuda;
+mod fragments;
 mod host;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,7 @@ use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::precision::precision;
+use crate::precision::{Precision, precision};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// `softmax(scale q k^T) v` for each sequence and head. Operands are `[batch, tokens, heads, dim]`, as
@@ -21,6 +22,7 @@ use crate::tensor::{DType, Shape, Tensor};
 struct Attention {
     scale: f64,
     causal: bool,
+    precision: Precision,
 }
 
 /// Multiplications and additions of queries with all keys.
@@ -44,7 +46,7 @@ impl Op for Attention {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::forward(self.scale, self.causal, args)
+        cuda::forward(self, args)
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
@@ -83,11 +85,11 @@ impl Op for AttentionBackward {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::backward(self.0.scale, self.0.causal, args)
+        cuda::backward(&self.0, args)
     }
 
     fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
-        Ok(cuda::backward_workspace(launch))
+        Ok(cuda::backward_workspace(&self.0, launch))
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
@@ -145,7 +147,7 @@ impl Tensor {
         let scale = scale.unwrap_or(1.0 / (self.dims()[r - 1] as f64).sqrt());
         let tokens_first = |t: &Tensor| if r == 4 { t.transpose(1, 2) } else { t.unsqueeze(2) };
         let (q, k, v) = (tokens_first(self)?, tokens_first(key)?, tokens_first(value)?);
-        let out = apply_all(Attention { scale, causal }, &[&q, &k, &v])?;
+        let out = apply_all(Attention { scale, causal, precision: precision() }, &[&q, &k, &v])?;
         let out = out.first().ok_or_else(|| Error::internal(OP, "no result"))?;
         if r == 4 { out.transpose(1, 2) } else { out.squeeze(2) }
     }

@@ -25,9 +25,11 @@ const ENOUGH_TILES: usize = 128;
 /// The depth from which on large tiles pay, on tensor cores and without: before it, what a block waits for at its
 /// beginning and its end matters more.
 const DEEP: [usize; 2] = [192, 64];
+/// The depth from which on wide tiles pay, whose fragments are used more often.
+const VERY_DEEP: usize = 4096;
 /// A part of k that is worth a large tile.
 const LARGE_PART: usize = 256;
-/// Threads that keep a GPU busy, likewise.
+/// Threads that keep a GPU busy, likewise, if one of tensor cores computes 32 numbers.
 const ENOUGH_THREADS: usize = 1 << 16;
 /// The most parts that k is cut into.
 const MAX_SPLITS: usize = 512;
@@ -43,6 +45,7 @@ struct TensorTile {
 
 impl TensorTile {
     const LARGE: TensorTile = TensorTile { warps: [2, 4], fragments: [4, 4] };
+    const WIDE: TensorTile = TensorTile { warps: [2, 2], fragments: [4, 4] };
     const MEDIUM: TensorTile = TensorTile { warps: [2, 2], fragments: [2, 4] };
     const SMALL: TensorTile = TensorTile { warps: [2, 2], fragments: [1, 2] };
     const THIN: TensorTile = TensorTile { warps: [4, 1], fragments: [2, 4] };
@@ -58,6 +61,7 @@ impl TensorTile {
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
             () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
+            () if p.k >= VERY_DEEP && 2 * p.m > TensorTile::WIDE.size()[0] => TensorTile::WIDE,
             () => TensorTile::MEDIUM,
         }
     }
@@ -175,6 +179,14 @@ impl Way {
             Way::Skinny { .. } => 256,
         }
     }
+
+    /// How many of [`ENOUGH_THREADS`] a block stands for.
+    fn share(self) -> usize {
+        match self {
+            Way::Tensor { tile, .. } => (tile.size()[0] * tile.size()[1] / 32).max(self.threads() as usize),
+            _ => self.threads() as usize,
+        }
+    }
 }
 
 impl Plan {
@@ -186,7 +198,7 @@ impl Plan {
             _ => [p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)],
         };
         // k is cut where there are too few tiles, into parts of a few steps at least.
-        let threads = tiles[0] * tiles[1] * p.batches() * way.threads() as usize;
+        let threads = tiles[0] * tiles[1] * p.batches() * way.share();
         let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, MAX_SPLITS);
         let steps = p.k.div_ceil(step).max(1);
         let depth = steps.div_ceil(wanted.min(steps.div_ceil(4)));

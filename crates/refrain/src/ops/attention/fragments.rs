@@ -1,0 +1,109 @@
+//! Attention of short sequences on tensor cores: a warp for each sequence and head.
+
+use super::Attention;
+use super::cuda::{JOB, Job, aligned};
+use crate::device::Operand;
+use crate::device::cuda::{CudaArgs, Grid, MMA, Source, Spec};
+use crate::error::Result;
+use crate::precision::Precision;
+use crate::tensor::DType;
+
+const COMMON: &str = include_str!("tensor.cu");
+
+static FORWARD: Source =
+    Source { name: "attention", parts: &[MMA, JOB, COMMON, include_str!("tensor_forward.cu")] };
+static BACKWARD: Source =
+    Source { name: "attention", parts: &[MMA, JOB, COMMON, include_str!("tensor_backward.cu")] };
+
+/// The most queries, keys and numbers of a head.
+const MOST: usize = 64;
+/// The most warps of a block.
+const WARPS: usize = 4;
+/// Shared memory of a block that leaves room for several on a multiprocessor.
+const BYTES: usize = 48 << 10;
+/// Sums of the gradients' kernel that registers hold beside all else, of a lane.
+const SUMS: usize = 128;
+
+/// How an attention is cut into fragments.
+pub(super) struct Fragments {
+    dtype: DType,
+    /// What numbers are made of (`FORM` in the text).
+    form: &'static str,
+    causal: bool,
+    head_dim: usize,
+    /// Eights of a head, sixteens of queries and eights of keys.
+    eights: usize,
+    query_blocks: usize,
+    key_eights: usize,
+}
+
+impl Fragments {
+    /// Nothing where sequences or heads are too long, or for f64.
+    pub(super) fn new(op: &Attention, q: &Operand<'_>, k: &Operand<'_>) -> Option<Fragments> {
+        let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
+        let (queries, head_dim) = (shape[1], shape[3]);
+        let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
+        let form = match (q.dtype, op.precision) {
+            (DType::BF16, _) | (DType::F32, Precision::Bf16) => "BRAINS",
+            // TF32 holds f16 exactly, and results in between that f16 would be too narrow for.
+            (DType::F16, _) | (DType::F32, Precision::Tf32) => "TF32",
+            (DType::F32, Precision::F32) => "SPLIT",
+            _ => return None,
+        };
+        (short && shape[0] * shape[2] <= i32::MAX as usize).then_some(Fragments {
+            dtype: q.dtype,
+            form,
+            causal: op.causal,
+            head_dim,
+            eights: head_dim.div_ceil(8),
+            query_blocks: queries.div_ceil(16),
+            key_eights: keys.div_ceil(8),
+        })
+    }
+
+    /// Also nothing where a warp's registers do not hold the gradients of keys and values.
+    pub(super) fn for_gradients(op: &Attention, q: &Operand<'_>, k: &Operand<'_>) -> Option<Fragments> {
+        Fragments::new(op, q, k).filter(|f| f.key_eights.div_ceil(2) * (16 + 8 * f.eights) <= SUMS)
+    }
+
+    /// Numbers of shared memory for `rows` rows of a head (`Tile` in the text).
+    fn tile(&self, rows: usize) -> usize {
+        (rows * (self.eights * 8 + 4)).next_multiple_of(32) + self.eights * 8 % 32
+    }
+
+    fn launch(
+        &self,
+        (source, entry): (&'static Source, &'static str),
+        numbers: usize,
+        args: &mut CudaArgs<'_>,
+        job: &Job<'_>,
+    ) -> Result<()> {
+        let bytes = 4 * numbers;
+        let warps = [WARPS, WARPS / 2].into_iter().find(|w| w * bytes <= BYTES).unwrap_or(1);
+        let operands: Vec<&Operand<'_>> = job.operands.iter().copied().flatten().collect();
+        let spec = Spec::new(source, entry)
+            .dtype("IN", self.dtype)
+            .word("FORM", self.form)
+            .int("HEAD_DIM", self.head_dim as i64)
+            .int("QUERY_BLOCKS", self.query_blocks as i64)
+            .int("KEY_EIGHTS", self.key_eights as i64)
+            .int("WARPS", warps as i64)
+            .flag("ALIGNED", aligned(&operands, 4))
+            .flag("CAUSAL", self.causal);
+        let blocks = job.counts[0].div_ceil(warps);
+        args.kernel(spec, Grid::line(blocks, 32 * warps as u32).shared(warps * bytes), &job.params())
+    }
+
+    pub(super) fn forward(&self, args: &mut CudaArgs<'_>, job: &Job<'_>) -> Result<()> {
+        let numbers = self.tile(self.query_blocks * 16) + 2 * self.tile(self.key_eights * 8);
+        self.launch((&FORWARD, "attention_tensor_forward"), numbers, args, job)
+    }
+
+    pub(super) fn backward(&self, args: &mut CudaArgs<'_>, job: &Job<'_>) -> Result<()> {
+        let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
+        // Where fragments are transposed.
+        let turned = if self.form == "BRAINS" { 0 } else { keys * 20 };
+        let numbers = 2 * (self.tile(queries) + self.tile(keys)) + queries + turned;
+        self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, job)
+    }
+}

@@ -1,0 +1,216 @@
+// Gradients of queries, keys and values, 16 queries with all keys at a time. Scores lie transposed, a row for a key:
+// their gradients are left operands for those of keys and values as they are, and for those of queries once transposed.
+
+constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
+// Numbers from a key's row to the next where fragments are transposed.
+constexpr int TURN_PITCH = 20;
+constexpr int TURN_SIZE = FORM == BRAINS ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
+// Where they are few, what a lane needs of keys and values for scores stays in registers.
+constexpr bool KEEP = KEY_BLOCKS * STEPS * PARTS <= 6;
+
+KERNEL __launch_bounds__(WARPS * 32) attention_tensor_backward(const __grid_constant__ Job j) {
+    constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
+    constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
+    float* q_tiles = reinterpret_cast<float*>(memory);
+    float* d_o_tiles = q_tiles + WARPS * Q_SIZE;
+    float* k_tiles = d_o_tiles + WARPS * Q_SIZE;
+    float* v_tiles = k_tiles + WARPS * K_SIZE;
+    float* all_sums = v_tiles + WARPS * K_SIZE;
+    float* turns = all_sums + WARPS * Q_ROWS;
+    i64 first_pair = (i64)blockIdx.x * WARPS;
+    int queries = (int)j.queries, keys = (int)j.keys;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    i64 pair = first_pair + warp;
+    Mover mover(j, first_pair);
+    mover.bring<K_ROWS>(k_tiles, j.k, keys);
+    mover.bring<Q_ROWS>(q_tiles, j.q, queries);
+    mover.bring<K_ROWS>(v_tiles, j.v, keys);
+    mover.bring<Q_ROWS>(d_o_tiles, j.d_o, queries);
+    float* sums = all_sums + warp * Q_ROWS;
+    const float* kept = reinterpret_cast<const float*>(j.sums) + pair * queries;
+    for (int i = lane; i < Q_ROWS; i += 32) sums[i] = pair < j.pairs && i < queries ? kept[i] * LOG2_E : 0.0f;
+    arrive();
+
+    float* q = q_tiles + warp * Q_SIZE;
+    const float* d_o = d_o_tiles + warp * Q_SIZE;
+    float* k = k_tiles + warp * K_SIZE;
+    float* v = v_tiles + warp * K_SIZE;
+    float* turn = turns + warp * TURN_SIZE;
+    float scale = (float)j.scale, exponent_scale = scale * LOG2_E;
+
+    // Rows of keys and values as left operands.
+    auto rows = [&](const float* x, int m, int step) {
+        return left<true>([&](int u, int e) {
+            return along(x + (m * 16 + g + e / 2 * 8) * PITCH, step * UNIT + u, e % 2, t);
+        });
+    };
+    Left keys_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1], values_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1];
+    if (KEEP) {
+        #pragma unroll
+        for (int m = 0; m < KEY_BLOCKS; m++) {
+            #pragma unroll
+            for (int s = 0; s < STEPS; s++) {
+                keys_kept[KEEP ? m : 0][KEEP ? s : 0] = rows(k, m, s);
+                values_kept[KEEP ? m : 0][KEEP ? s : 0] = rows(v, m, s);
+            }
+        }
+    }
+
+    float dk[KEY_BLOCKS][EIGHTS][4], dv[KEY_BLOCKS][EIGHTS][4];
+    #pragma unroll
+    for (int m = 0; m < KEY_BLOCKS; m++) {
+        #pragma unroll
+        for (int d = 0; d < EIGHTS; d++) {
+            #pragma unroll
+            for (int e = 0; e < 4; e++) dk[m][d][e] = dv[m][d][e] = 0;
+        }
+    }
+
+    #pragma unroll 1
+    for (int first = 0; first < queries && pair < j.pairs; first += 16) {
+        // Scores, later probabilities; gradients of probabilities, later of scores.
+        float p[KEY_BLOCKS][2][4], ds[KEY_BLOCKS][2][4];
+        #pragma unroll
+        for (int m = 0; m < KEY_BLOCKS; m++) {
+            #pragma unroll
+            for (int i = 0; i < 8; i++) p[m][i / 4][i % 4] = ds[m][i / 4][i % 4] = 0;
+        }
+        #pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            Left x[KEY_BLOCKS], y[KEY_BLOCKS];
+            Right query[2], d_out[2];
+            #pragma unroll
+            for (int m = 0; m < KEY_BLOCKS; m++) {
+                x[m] = KEEP ? keys_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(k, m, step);
+                y[m] = KEEP ? values_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(v, m, step);
+            }
+            #pragma unroll
+            for (int n = 0; n < 2; n++) {
+                int row = (first + n * 8 + g) * PITCH;
+                query[n] = right([&](int u, int e) { return along(q + row, step * UNIT + u, e, t); });
+                d_out[n] = right([&](int u, int e) { return along(d_o + row, step * UNIT + u, e, t); });
+            }
+            #pragma unroll
+            for (int term = 0; term < TERMS; term++) {
+                #pragma unroll
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(p[i / 2][i % 2], x[i / 2], query[i % 2], term);
+                #pragma unroll
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(ds[i / 2][i % 2], y[i / 2], d_out[i % 2], term);
+            }
+        }
+
+        // A lane has keys g and g + 8 of each block, of four queries.
+        #pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
+            float sum = sums[query], delta = 0;
+            #pragma unroll
+            for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
+                float& x = p[i / 2][n][i % 2 * 2 + e];
+                x = exp2_(fmaf(x, exponent_scale, -sum));
+                if (!seen(j, i * 8 + g, query, i)) x = 0;
+                delta = fmaf(x, ds[i / 2][n][i % 2 * 2 + e], delta);
+            }
+            #pragma unroll
+            for (int d = 4; d < 32; d *= 2) delta += __shfl_xor_sync(FULL, delta, d);
+            #pragma unroll
+            for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
+                float& x = ds[i / 2][n][i % 2 * 2 + e];
+                x = p[i / 2][n][i % 2 * 2 + e] * (x - delta);
+            }
+        }
+
+        // Gradients of values and keys.
+        Left turned[FORM == BRAINS ? KEY_BLOCKS : 1];
+        #pragma unroll
+        for (int begin = 0; begin < 2; begin += UNIT) {
+            Left x[KEY_BLOCKS], y[KEY_BLOCKS];
+            Right query[EIGHTS], d_out[EIGHTS];
+            #pragma unroll
+            for (int m = 0; m < KEY_BLOCKS; m++) {
+                x[m] = left<false>([&](int u, int e) { return p[m][begin + u][e]; });
+                y[m] = left<false>([&](int u, int e) { return ds[m][begin + u][e]; });
+                if (FORM == BRAINS) turned[FORM == BRAINS ? m : 0] = y[m];
+            }
+            #pragma unroll
+            for (int d = 0; d < EIGHTS; d++) {
+                int at = (first + begin * 8 + 2 * t) * PITCH + d * 8 + g;
+                query[d] = right([&](int u, int e) { return q[at + (u * 8 + e) * PITCH]; });
+                d_out[d] = right([&](int u, int e) { return d_o[at + (u * 8 + e) * PITCH]; });
+            }
+            #pragma unroll
+            for (int term = 0; term < TERMS; term++) {
+                #pragma unroll
+                for (int i = 0; i < EIGHTS * KEY_BLOCKS; i++) {
+                    int m = i % KEY_BLOCKS, d = i / KEY_BLOCKS;
+                    multiply(dv[m][d], x[m], d_out[d], term);
+                    multiply(dk[m][d], y[m], query[d], term);
+                }
+            }
+        }
+
+        // Gradients of queries.
+        if (FORM != BRAINS) {
+            #pragma unroll
+            for (int i = 0; i < 4 * KEY_BLOCKS; i++) {
+                int m = i / 4, n = i / 2 % 2, h = i % 2;
+                put_pair(turn + (m * 16 + h * 8 + g) * TURN_PITCH + n * 8 + 2 * t, ds[m][n][2 * h], ds[m][n][2 * h + 1]);
+            }
+            __syncwarp();
+        }
+        Chains dq[EIGHTS];
+        #pragma unroll
+        for (int d = 0; d < EIGHTS; d++) dq[d].clear();
+        #pragma unroll
+        for (int begin = 0; begin < KEY_EIGHTS; begin += UNIT) {
+            Left x;
+            Right y[EIGHTS];
+            if (FORM == BRAINS) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    x.at[0][i] = transpose_matrix(turned[FORM == BRAINS ? begin / 2 : 0].at[0][i % 2 * 2 + i / 2]);
+                }
+            } else {
+                x = left<false>([&](int, int e) {
+                    return turn[(begin * 8 + 2 * t + e % 2) * TURN_PITCH + g + e / 2 * 8];
+                });
+            }
+            #pragma unroll
+            for (int d = 0; d < EIGHTS; d++) {
+                y[d] = right([&](int u, int e) { return k[((begin + u) * 8 + 2 * t + e) * PITCH + d * 8 + g]; });
+            }
+            #pragma unroll
+            for (int term = 0; term < TERMS; term++) {
+                #pragma unroll
+                for (int d = 0; d < EIGHTS; d++) dq[d].add(x, y[d], term);
+            }
+        }
+        // They take the place of the queries, which no lane reads any more, as none does what was transposed.
+        __syncwarp();
+        #pragma unroll
+        for (int d = 0; d < EIGHTS; d++) {
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float* to = q + (first + h * 8 + g) * PITCH + d * 8 + 2 * t;
+                put_pair(to, dq[d].sum(2 * h) * scale, dq[d].sum(2 * h + 1) * scale);
+            }
+        }
+    }
+
+    // So do those of keys and values.
+    __syncwarp();
+    #pragma unroll
+    for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
+        int m = i / 2, h = i % 2;
+        #pragma unroll
+        for (int d = 0; d < EIGHTS; d++) {
+            int at = (m * 16 + h * 8 + g) * PITCH + d * 8 + 2 * t;
+            put_pair(k + at, dk[m][d][2 * h] * scale, dk[m][d][2 * h + 1] * scale);
+            put_pair(v + at, dv[m][d][2 * h], dv[m][d][2 * h + 1]);
+        }
+    }
+    __syncthreads();
+    mover.give<Q_ROWS>(j.dq, q_tiles, queries);
+    mover.give<K_ROWS>(j.dk, k_tiles, keys);
+    mover.give<K_ROWS>(j.dv, v_tiles, keys);
+}

@@ -1,0 +1,136 @@
+// Outputs and the log-sum-exps of the rows of scores, 16 queries with all keys at a time.
+
+// Where they are few, what a lane needs of keys and values stays in registers.
+constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
+constexpr float LN_2 = 0.6931471805599453f;
+constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
+
+KERNEL __launch_bounds__(WARPS * 32) attention_tensor_forward(const __grid_constant__ Job j) {
+    constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
+    constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
+    float* q_tiles = reinterpret_cast<float*>(memory);
+    float* k_tiles = q_tiles + WARPS * Q_SIZE;
+    float* v_tiles = k_tiles + WARPS * K_SIZE;
+    i64 first_pair = (i64)blockIdx.x * WARPS;
+    int queries = (int)j.queries, keys = (int)j.keys;
+    Mover mover(j, first_pair);
+    mover.bring<Q_ROWS>(q_tiles, j.q, queries);
+    mover.bring<K_ROWS>(k_tiles, j.k, keys);
+    mover.bring<K_ROWS>(v_tiles, j.v, keys);
+    arrive();
+
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    float* q = q_tiles + warp * Q_SIZE;
+    const float* k = k_tiles + warp * K_SIZE;
+    const float* v = v_tiles + warp * K_SIZE;
+    i64 pair = first_pair + warp;
+    // So that the largest score stays the largest: its sign goes to the queries.
+    float sign = j.scale < 0 ? -1.0f : 1.0f, scale = fabsf((float)j.scale) * LOG2_E;
+
+    auto key = [&](int n, int s) {
+        return right([&](int u, int e) { return along(k + (n * 8 + g) * PITCH, s * UNIT + u, e, t); });
+    };
+    auto value = [&](int s, int d) {
+        return right([&](int u, int e) {
+            int n = s * UNIT + u;
+            return n < KEY_EIGHTS ? v[(n * 8 + 2 * t + e) * PITCH + d * 8 + g] : 0.0f;
+        });
+    };
+    Right keys_kept[KEEP ? KEY_EIGHTS : 1][KEEP ? STEPS : 1], values_kept[KEEP ? KEY_STEPS : 1][KEEP ? EIGHTS : 1];
+    if (KEEP) {
+        #pragma unroll
+        for (int n = 0; n < KEY_EIGHTS; n++) {
+            #pragma unroll
+            for (int s = 0; s < STEPS; s++) keys_kept[KEEP ? n : 0][KEEP ? s : 0] = key(n, s);
+        }
+        #pragma unroll
+        for (int s = 0; s < KEY_STEPS; s++) {
+            #pragma unroll
+            for (int d = 0; d < EIGHTS; d++) values_kept[KEEP ? s : 0][KEEP ? d : 0] = value(s, d);
+        }
+    }
+
+    #pragma unroll 1
+    for (int first = 0; first < queries && pair < j.pairs; first += 16) {
+        float s[KEY_EIGHTS][4];
+        #pragma unroll
+        for (int n = 0; n < KEY_EIGHTS; n++) {
+            #pragma unroll
+            for (int e = 0; e < 4; e++) s[n][e] = 0;
+        }
+        #pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            Left x = left<true>([&](int u, int e) {
+                return sign * along(q + (first + g + e / 2 * 8) * PITCH, step * UNIT + u, e % 2, t);
+            });
+            Right y[KEY_EIGHTS];
+            #pragma unroll
+            for (int n = 0; n < KEY_EIGHTS; n++) y[n] = KEEP ? keys_kept[KEEP ? n : 0][KEEP ? step : 0] : key(n, step);
+            #pragma unroll
+            for (int term = 0; term < TERMS; term++) {
+                #pragma unroll
+                for (int n = 0; n < KEY_EIGHTS; n++) multiply(s[n], x, y[n], term);
+            }
+        }
+
+        float inverse[2];
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int query = first + h * 8 + g;
+            float top = -INFINITY_F, total = 0;
+            #pragma unroll
+            for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
+                float& x = s[i / 2][2 * h + i % 2];
+                if (!seen(j, i / 2 * 8 + 2 * t + i % 2, query, i / 2)) x = -INFINITY_F;
+                top = fmaxf(top, x);
+            }
+            top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
+            // Scores that are all minus infinity have no weight.
+            float shift = top == -INFINITY_F ? 0.0f : top * scale;
+            #pragma unroll
+            for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
+                float& x = s[i / 2][2 * h + i % 2];
+                x = exp2_(fmaf(x, scale, -shift));
+                if (!seen(j, i / 2 * 8 + 2 * t + i % 2, query, i / 2)) x = 0;
+                total += x;
+            }
+            total = warp_reduce<4>(total, Add());
+            inverse[h] = 1.0f / total;
+            if (t == 0 && query < queries) {
+                reinterpret_cast<float*>(j.sums)[pair * queries + query] = shift * LN_2 + log_(total);
+            }
+        }
+
+        Chains o[EIGHTS];
+        #pragma unroll
+        for (int d = 0; d < EIGHTS; d++) o[d].clear();
+        #pragma unroll
+        for (int step = 0; step < KEY_STEPS; step++) {
+            Left x = left<false>([&](int u, int e) {
+                int n = step * UNIT + u;
+                return n < KEY_EIGHTS ? s[n < KEY_EIGHTS ? n : 0][e] : 0.0f;
+            });
+            Right y[EIGHTS];
+            #pragma unroll
+            for (int d = 0; d < EIGHTS; d++) y[d] = KEEP ? values_kept[KEEP ? step : 0][KEEP ? d : 0] : value(step, d);
+            #pragma unroll
+            for (int term = 0; term < TERMS; term++) {
+                #pragma unroll
+                for (int d = 0; d < EIGHTS; d++) o[d].add(x, y[d], term);
+            }
+        }
+        // The outputs take the place of the queries, which no lane reads any more.
+        __syncwarp();
+        #pragma unroll
+        for (int d = 0; d < EIGHTS; d++) {
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float* to = q + (first + h * 8 + g) * PITCH + d * 8 + 2 * t;
+                put_pair(to, o[d].sum(2 * h) * inverse[h], o[d].sum(2 * h + 1) * inverse[h]);
+            }
+        }
+    }
+    __syncthreads();
+    mover.give<Q_ROWS>(j.o, q_tiles, queries);
+}
