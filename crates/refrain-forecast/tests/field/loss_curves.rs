@@ -29,8 +29,14 @@ fn bits(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
-/// Compares recorded training on all devices with eager training on the CPU.
+/// Compares recorded training on all devices with eager training on the CPU. In bf16 the final loss is within 5 % of that
+/// of f32, or of what f32 lost where the loss still goes up and down by more than that: over 15 samples a learning rate
+/// of 1.01e-3 instead of 1e-3 moves the final loss of f32 by a third.
 fn compare(samples: usize) {
+    let near = |f32: &[f64], bf16: &[f64]| {
+        let (e, b) = (f32[EPOCHS - 1], bf16[EPOCHS - 1]);
+        b < 0.2 * bf16[0] && (b - e).abs() < 0.05 * if samples < 64 { f32[0] - e } else { e }
+    };
     // The simulator runs the CPU's kernels: what differs does so early.
     let epochs = |device: &Device| if device.kind() == DeviceKind::Sim { 2 } else { EPOCHS };
     let devices = devices();
@@ -41,7 +47,7 @@ fn compare(samples: usize) {
         let last = |losses: &[f64]| losses[EPOCHS - 1];
         println!("{samples} samples: f32 goes from {} to {}, bf16 to {}", f32[0], last(&f32), last(&bf16));
         assert!(last(&f32) < 0.2 * f32[0], "{f32:?}");
-        assert!((last(&bf16) - last(&f32)).abs() < 0.05 * last(&f32), "{bf16:?} in bf16, {f32:?} in f32");
+        assert!(near(&f32, &bf16), "{bf16:?} in bf16, {f32:?} in f32");
     }
     for device in devices {
         let epochs = epochs(&device);
@@ -58,8 +64,7 @@ fn compare(samples: usize) {
             got[1]
         );
         assert!(most < TOLERANCE, "{device}: {:?} and {f32:?}", got[0]);
-        let [f32, bf16] = got.map(|losses| losses[EPOCHS - 1]);
-        assert!((bf16 - f32).abs() < 0.05 * f32, "on {device} bf16 ends at {bf16}, f32 at {f32}");
+        assert!(near(&got[0], &got[1]), "on {device} {:?} in bf16, {:?} in f32", got[1], got[0]);
     }
 }
 
