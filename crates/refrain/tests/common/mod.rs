@@ -1,6 +1,8 @@
 //! What the test programs share.
 #![allow(dead_code)] // Each program uses a part of it.
 
+pub mod training;
+
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
