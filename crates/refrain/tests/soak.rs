@@ -1,5 +1,4 @@
-//! Many replays of a training step with eager work between them: as a test about two hundred, on a GPU 200,000 in
-//! about a minute:
+//! Many replays of a training step with eager work between them: about two hundred, or as many as are asked for.
 //!
 //! `REFRAIN_SOAK=200000 REFRAIN_TEST_DEVICE=cuda cargo test --release -p refrain --test soak -- --nocapture`
 
