@@ -18,7 +18,8 @@ use refrain_forecast::windows::Windows;
 use crate::common::devices;
 
 const EPOCHS: usize = 10;
-/// On the simulator, which runs the CPU's kernels: where it differs, it does so early.
+/// On the simulator, which runs the CPU's kernels (where it differs, it does so early), and where `REFRAIN_GUARD` looks at
+/// all memory after each launch.
 const FEW: usize = 2;
 
 /// How far a GPU's first loss may be from the CPU's, as a part of it.
@@ -101,7 +102,8 @@ fn compare(curve: Curve<'_>, falls_to: f64, unit: impl Fn(&[f64]) -> f64) {
     let f32_expected = run(Precision::F32, &Device::cpu(), EPOCHS, true);
     let bf16_expected = run(Precision::Bf16, &Device::cpu(), FEW, true);
     for device in devices() {
-        let epochs = if device.kind() == DeviceKind::Sim { FEW } else { EPOCHS };
+        let guarded = device.kind() == DeviceKind::Cuda && std::env::var_os("REFRAIN_GUARD").is_some();
+        let epochs = if device.kind() == DeviceKind::Sim || guarded { FEW } else { EPOCHS };
         let f32 = run(Precision::F32, &device, epochs, false);
         let bf16 = run(Precision::Bf16, &device, epochs, false);
         println!("{device}: f32 {f32:?}, bf16 {bf16:?}");
