@@ -183,7 +183,18 @@ struct Chains {
             for (int e = 0; e < 4; e++) at[c][e] = 0;
         }
     }
-    DEVICE void add(const Left& a, const Right& b, int term) { multiply(at[term % CHAINS], a, b, term); }
+    DEVICE void add(const Left& a, const Right& b, int term) {
+        float* d = at[term % CHAINS];
+        if (FORM != SPLIT || term % CHAINS < CHAINS - 1) {
+            multiply(d, a, b, term);
+            return;
+        }
+        // Tensor cores cut their sums off; what is added up here is rounded.
+        float part[4] = {0, 0, 0, 0};
+        multiply(part, a, b, term);
+        #pragma unroll
+        for (int e = 0; e < 4; e++) d[e] += part[e];
+    }
     DEVICE float sum(int e) const {
         float x = at[0][e];
         #pragma unroll
