@@ -104,13 +104,11 @@ template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, 
     }
 }
 
-// Writes groups of neighbours of a row of C, whose first is `at`: activation(v + bias) + residual. What is added is
-// on its way for all of them before anything is written.
+// What is added to groups of neighbours of a row, from the residual or, where there is none, from C.
 template <int COUNT, int W, int STEP>
-DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
+DEVICE void read_added(const Job& j, i64 at, int col, COMPUTE (*added)[W]) {
+    if (PARTIAL) return;
     int there = (int)j.n - col;
-    COMPUTE added[COUNT][W];
-    bool adds = j.residual || j.add;
     if (j.residual) {
         #pragma unroll
         for (int g = 0; g < COUNT; g++) {
@@ -120,6 +118,13 @@ DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPU
         #pragma unroll
         for (int g = 0; g < COUNT; g++) read_row<C_TYPE, W>(j, added[g], j.c, at + g * STEP, there - g * STEP);
     }
+}
+
+// Writes groups of neighbours of a row of C, whose first is `at`: activation(v + bias) + added.
+template <int COUNT, int W, int STEP>
+DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], COMPUTE (*added)[W]) {
+    int there = (int)j.n - col;
+    bool adds = j.residual || j.add;
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
         i64 place = at + g * STEP;
@@ -145,13 +150,16 @@ DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPU
     }
 }
 
+DEVICE i64 place_of(const Job& j, const Place& p, int row, int col) { return (p.batch * j.m + row) * j.n + col; }
+
 // Takes groups of neighbours of a row of the product, which begin STEP apart.
 template <int COUNT, int W, int STEP>
-DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
-    if (row >= j.m) return;
-    i64 at = (p.batch * j.m + row) * j.n + col;
+DEVICE void finish(
+    const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], COMPUTE (*added)[W]
+) {
+    i64 at = place_of(j, p, row, col);
     if (!PARTIAL) {
-        complete<COUNT, W, STEP>(j, at, col, v, bias);
+        complete<COUNT, W, STEP>(j, at, col, v, bias, added);
         return;
     }
     COMPUTE* partial = reinterpret_cast<COMPUTE*>(j.partial) + p.split * (j.batches * j.m * j.n) + at;
@@ -168,6 +176,14 @@ DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[
             for (int i = 0; i < W; i++) if (i < there) partial[g * STEP + i] = v[g][i];
         }
     }
+}
+
+template <int COUNT, int W, int STEP>
+DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
+    if (row >= j.m) return;
+    COMPUTE added[COUNT][W];
+    read_added<COUNT, W, STEP>(j, place_of(j, p, row, col), col, added);
+    finish<COUNT, W, STEP>(j, p, row, col, v, bias, added);
 }
 
 // Takes one number of the product.

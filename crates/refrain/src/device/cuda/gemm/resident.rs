@@ -33,7 +33,7 @@ impl Resident {
         }
         let depth = if wide { 16 } else { 32 };
         let both = p.a.dense[1] && p.b.dense[0];
-        // As `Tile` in `tiles.cu` has it.
+        // As `Tile` in `tiles.cu` has it, and `PANEL_BYTES` in `resident.cu`.
         let tile = |x: &Matrix, along_k: bool, outer: usize| {
             let rounded = !wide && x.dtype.size() == 4;
             let numbers = match (along_k, wide) {
@@ -43,10 +43,14 @@ impl Resident {
             };
             numbers * x.dtype.size()
         };
-        let (a, b) = (tile(&p.a, p.a.dense[1], size[0]), tile(&p.b, p.b.dense[0], size[1]));
         let panel = p.k.div_ceil(depth);
-        let slots = (MOST_BYTES.checked_sub(panel * b)? / a).min(4);
-        (slots >= 3).then_some(Resident { panel, slots, bytes: panel * b + slots * a })
+        let a = tile(&p.a, p.a.dense[1], size[0]);
+        let b = match wide {
+            true => panel * tile(&p.b, p.b.dense[0], size[1]),
+            false => size[1] * (panel * depth + 8) * p.dtype.size(),
+        };
+        let slots = (MOST_BYTES.checked_sub(b)? / a).min(4);
+        (slots >= 3).then_some(Resident { panel, slots, bytes: b + slots * a })
     }
 
     /// How many blocks fill a GPU, as many for each tile along n.

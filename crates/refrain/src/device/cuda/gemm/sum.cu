@@ -23,10 +23,11 @@ KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
     }
     if (!there) return;
     if (!sum) {
-        COMPUTE x[1][1] = {{v}}, bias[1][1];
+        COMPUTE x[1][1] = {{v}}, bias[1][1], added[1][1];
         int col = (int)(at % j.n);
         biases<1, 1, 1>(j, col, bias);
-        complete<1, 1, 1>(j, at, col, x, bias);
+        read_added<1, 1, 1>(j, at, col, added);
+        complete<1, 1, 1>(j, at, col, x, bias, added);
         return;
     }
     SUMS_TYPE* to = reinterpret_cast<SUMS_TYPE*>(j.sums) + (at - total);

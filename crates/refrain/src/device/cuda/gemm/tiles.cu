@@ -31,7 +31,7 @@ template <typename T, bool ALONG_K, int OUTER, int DEPTH> struct Tile {
 
 // Columns of C are dealt to fragments in pairs so that a lane holds four neighbours of a row, two in each fragment of a
 // pair. Not so where B's fragments are turned while they are loaded, which takes eight neighbours each.
-constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4;
+constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4 || PANEL > 0;
 constexpr int TOGETHER = PAIRED ? 4 : 2;
 
 // The column, within a warp's part of C, of line `line` of fragment `l`.
@@ -143,7 +143,10 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 // Line `line` of the 8 x 8 numbers that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k
 // holds a lane's share of, and where they begin along k: the instruction counts those of A by lines first, those of B
 // along k first.
-template <bool OF_B> DEVICE int line_of(int r, int line) { return OF_B ? column(r >> 1, line) : (r & 1) * 8 + line; }
+template <bool OF_B> DEVICE int line_of(int r, int line) {
+    // In a panel, columns lie in the order that they are dealt in.
+    return OF_B ? (PANEL > 0 ? (r >> 1) * 8 + line : column(r >> 1, line)) : (r & 1) * 8 + line;
+}
 template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
 
 template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const IN* tile, int line, int k) {
@@ -171,14 +174,15 @@ template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const
     }
 }
 
-DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
+template <bool B_LINES_ALONG_K, int B_LINE, typename B>
+DEVICE void multiply_tiles(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B* b, int row, int col) {
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
         u32 x[FRAGS_M][4], y[FRAGS_N / 2][4];
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) fragment<false, A_ALONG_K, A_PITCH>(x[i], a, row + i * 16, k);
         #pragma unroll
-        for (int i = 0; i < FRAGS_N / 2; i++) fragment<true, B_ALONG_K, B_PITCH>(y[i], b, col + i * 16, k);
+        for (int i = 0; i < FRAGS_N / 2; i++) fragment<true, B_LINES_ALONG_K, B_LINE>(y[i], b, col + i * 16, k);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
@@ -188,6 +192,10 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYP
             }
         }
     }
+}
+
+DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
+    multiply_tiles<B_ALONG_K, B_PITCH>(acc, a, b, row, col);
 }
 
 #endif
@@ -223,16 +231,23 @@ DEVICE int warp_col() { return (threadIdx.x >> 5) % WARPS_N * (FRAGS_N * 8); }
 constexpr int GROUPS = FRAGS_N * 2 / TOGETHER, GROUP_STEP = TOGETHER * 4;
 DEVICE void lane_biases(const Job& j, int col, float (*bias)[TOGETHER]) { biases<GROUPS, TOGETHER, GROUP_STEP>(j, col, bias); }
 
-// Takes a warp's part of C, whose first row is `row` and whose lane's first column is `col`.
+// Takes a warp's part of C, whose first row is `row` and whose lane's first column is `col`. What is added is on its
+// way for all rows before anything is written.
 DEVICE void finish_tile(
     const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[TOGETHER]
 ) {
-    int lane = threadIdx.x & 31;
+    constexpr int ROWS = 2 * FRAGS_M;
+    row += (threadIdx.x & 31) >> 2;
+    float added[ROWS][GROUPS][TOGETHER];
     #pragma unroll
-    for (int i = 0; i < 2 * FRAGS_M; i++) {
+    for (int i = 0; i < ROWS; i++) {
+        if (row + i * 8 < j.m) read_added<GROUPS, TOGETHER, GROUP_STEP>(j, place_of(j, p, row + i * 8, col), col, added[i]);
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) {
         float v[GROUPS][TOGETHER];
         #pragma unroll
         for (int l = 0; l < 2 * FRAGS_N; l++) v[l / TOGETHER][l % TOGETHER] = acc[i / 2][l / 2][i % 2 * 2 + l % 2];
-        finish<GROUPS, TOGETHER, GROUP_STEP>(j, p, row + i * 8 + (lane >> 2), col, v, bias);
+        if (row + i * 8 < j.m) finish<GROUPS, TOGETHER, GROUP_STEP>(j, p, row + i * 8, col, v, bias, added[i]);
     }
 }
