@@ -2,7 +2,7 @@
 
     pip install torch "jax[cuda13]" optax             # what is missing is left out of the table
     cargo build --release
-    python bench/gpu.py [--configs seed,small,large] [--precisions f32,tf32,bf16]
+    python bench/gpu.py [--configs seed,small,large,cross] [--precisions f32,tf32,bf16]
                         [--variants torch-eager,torch-graph,torch-compiled-graph,jax-jit] [--rounds 1]
                         [--steps 200] [--refrain target/release/refrain]
 

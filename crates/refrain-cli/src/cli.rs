@@ -95,6 +95,10 @@ pub enum Bench {
     /// Train a small PatchTST on random walks, whose mean it is to tell
     Patchtst(BenchPatchtst),
     /// Time one training step on rotating random batches
+    #[command(
+        after_help = "The first step is timed by itself: on a GPU its kernels are compiled in it, unless they are in \
+        the cache. REFRAIN_CACHE= (empty) uses none."
+    )]
     Step(BenchStep),
 }
 

@@ -13,6 +13,9 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// How often people want to see something move.
+    pub const INTERVAL: Duration = Duration::from_millis(100);
+
     /// A bar of so many steps, some of them done.
     pub fn new(label: &str, steps: u64, done: u64) -> Progress {
         let bar = ProgressBar::new(steps).with_position(done);
@@ -23,16 +26,18 @@ impl Progress {
         Progress { bar, begun: now, shown: now, samples: 0 }
     }
 
-    /// One step of so many samples is done, `left` of them are to come. The loss is asked for only when it is shown.
-    pub fn step<E>(
+    /// So many steps of the epoch are done, and so many samples more than when last told; `left` samples are to come.
+    /// The loss is asked for only when it is shown.
+    pub fn at<E>(
         &mut self,
-        samples: usize,
+        steps: u64,
+        samples: u64,
         left: u64,
         loss: impl FnOnce() -> Result<f64, E>,
     ) -> Result<(), E> {
-        self.samples += samples as u64;
-        self.bar.inc(1);
-        if self.bar.is_hidden() || self.shown.elapsed() < Duration::from_millis(100) {
+        self.samples += samples;
+        self.bar.set_position(steps);
+        if self.bar.is_hidden() || self.shown.elapsed() < Progress::INTERVAL / 2 {
             return Ok(());
         }
         self.shown = Instant::now();

@@ -239,7 +239,8 @@ fn benchmarks_tell_their_figures() {
     let arguments =
         ["bench", "step", "--config", "seed", "--steps", "1", "--repeats", "1", "--warmup", "0", "--json"];
     let json = place.refrain(&arguments).succeeded().json();
-    numbers(&json, &["median_us", "min_us", "max_us", "last_loss"]);
+    numbers(&json, &["median_us", "min_us", "max_us", "last_loss", "first_step_ms", "recording_ms"]);
+    assert!(json["first_step_ms"].as_f64() > json["recording_ms"].as_f64());
     assert_eq!(json["config"], "seed");
 }
 

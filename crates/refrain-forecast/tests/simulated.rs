@@ -1,6 +1,7 @@
 //! PatchTST on the simulated GPU: recorded training is the CPU's, bit for bit, whatever order the seed chooses.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use refrain::{Device, Profile, Simulator};
 use refrain_forecast::bench::{StepBench, StepSizes};
@@ -45,7 +46,7 @@ fn train(device: &Device) -> (Vec<[u64; 3]>, String) {
     };
     let mut trainer = Trainer::new(model, config, windows, &split).unwrap();
     while !trainer.is_done() {
-        trainer.epoch(|_| ControlFlow::Continue(())).unwrap();
+        trainer.epoch(Duration::from_secs(1), |_| ControlFlow::Continue(())).unwrap();
     }
     let history = trainer.history().iter();
     let history = history.map(|r| [r.train_loss, r.validation_mse, r.learning_rate].map(f64::to_bits));

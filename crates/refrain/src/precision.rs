@@ -1,21 +1,64 @@
-//! How products of f32 are computed.
+//! Mixed precision: what products are computed in, and what they give.
 
 use std::cell::Cell;
 
-/// How [`Tensor::matmul`](crate::Tensor::matmul), [`Tensor::linear`](crate::Tensor::linear) and their gradients
-/// multiply f32 on a GPU. Sums are f32 in any case.
+use crate::tensor::DType;
+
+/// What [`linear`](crate::Tensor::linear), [`matmul`](crate::Tensor::matmul) and
+/// [`scaled_dot_product_attention`](crate::Tensor::scaled_dot_product_attention) make of f32, and their gradients.
+/// f64 and f16 are what they are under every setting.
 ///
-/// Only f32 on a GPU is concerned: f64 is always multiplied in f64, f16 and bf16 exactly, and the CPU multiplies
-/// f32 in f32 whatever the setting.
+/// # Mixed precision
+/// Under [`Precision::Bf16`] activations are bf16 and parameters stay f32, by the rule of PyTorch's autocast
+/// (`torch.autocast` with bfloat16; Micikevicius et al., "Mixed Precision Training", ICLR 2018). No launch is spent on
+/// casting parameters: products read f32 and round it on the way.
+///
+/// | becomes bf16 | |
+/// | --- | --- |
+/// | results of linear, matmul and attention | also of f32 operands |
+/// | what these multiply | f32 operands are rounded to bf16, sums are f32, and the result is rounded once, after bias, activation and residual |
+/// | gradients of bf16 activations | each has its activation's dtype |
+///
+/// | stays f32 | |
+/// | --- | --- |
+/// | parameters, running statistics, the optimiser's moments | masters: nothing rounds them in memory |
+/// | gradients of f32 parameters | the weight gradient's product of bf16 operands is summed, written and accumulated in f32; so are the sums of biases and of the parameters of norms |
+/// | biases, and weights and biases of norms | added and multiplied as they are |
+/// | mean, variance and 1/std of a norm, the exponentials and sums of a softmax, sums of reductions | whatever the dtype of the elements |
+/// | losses | of bf16 predictions with bf16 or f32 targets; cross entropy of bf16 logits |
+///
+/// All else follows its operands: elementwise operations, dropout, norms and softmax of bf16 give bf16. In that they
+/// differ from autocast, which takes norms and softmax back to f32 and promotes bf16 beside f32: here an elementwise
+/// operation of both remains an error, to be settled by [`Tensor::to_dtype`](crate::Tensor::to_dtype).
+///
+/// On the CPU the same program runs, with the same roundings, in f32 arithmetic.
+///
+/// Under every setting a [`linear`](crate::Tensor::linear) layer of f16 or bf16 takes an f32 weight and bias, and a norm
+/// of f16 or bf16 takes f32 parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// In f32.
+    /// f32 is multiplied and summed as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two TF32
+    /// numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). There, sums that an
+    /// infinite operand is in are NaN.
     #[default]
     F32,
-    /// Operands are rounded to TF32 (10 bits behind the point, as f16, with the range of f32) on tensor cores.
+    /// On a GPU operands of f32 products are rounded to TF32 (10 bits behind the point, as f16, with the range of f32),
+    /// on tensor cores; sums and results are f32. The CPU multiplies in f32.
     Tf32,
-    /// Operands are rounded to bf16 (7 bits behind the point) on tensor cores.
+    /// Mixed precision, as above: operands are rounded to bf16 (7 bits behind the point), results are bf16.
     Bf16,
+}
+
+impl Precision {
+    /// The dtype that a product of activations of `dtype` gives.
+    pub(crate) fn result(self, dtype: DType) -> DType {
+        if self == Precision::Bf16 && dtype == DType::F32 { DType::BF16 } else { dtype }
+    }
+
+    /// The dtype that operands of these dtypes are multiplied in: a wider one is rounded to the other.
+    pub(crate) fn product(self, a: DType, b: DType) -> DType {
+        self.result(if a.size() < b.size() { a } else { b })
+    }
 }
 
 thread_local! {
@@ -27,14 +70,16 @@ pub fn precision() -> Precision {
     PRECISION.get()
 }
 
-/// Runs `f` with a setting for products of f32, on this thread. An operation's gradient is computed as the
+/// Runs `f` with a setting, on this thread. An operation's gradient is computed as the
 /// operation was, wherever the backward pass runs.
 ///
 /// ```
-/// use refrain::{Device, Precision, Tensor, with_precision};
+/// use refrain::{DType, Device, Precision, Tensor, with_precision};
 /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &Device::best())?;
 /// let y = with_precision(Precision::Tf32, || x.matmul(&x))?;
 /// assert_eq!(y.to_vec::<f32>()?, [7.0, 10.0, 15.0, 22.0]);
+/// let y = with_precision(Precision::Bf16, || x.matmul(&x))?;
+/// assert_eq!(y.dtype(), DType::BF16);
 /// # Ok::<(), refrain::Error>(())
 /// ```
 pub fn with_precision<R>(precision: Precision, f: impl FnOnce() -> R) -> R {

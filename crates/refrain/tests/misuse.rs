@@ -450,3 +450,33 @@ fn errors_say_what_where_and_what_to_do() {
         "squeeze: axis 0 of a scalar, which has no axes"
     );
 }
+
+#[test]
+fn what_a_dtype_has_no_meaning_for_is_a_typed_error() {
+    let _turn = turn();
+    for device in devices() {
+        let ids = Tensor::zeros([2, 2], DType::I64, &device).unwrap();
+        let flags = Tensor::zeros([2, 2], DType::Bool, &device).unwrap();
+        let halves = Tensor::zeros([2, 2], DType::BF16, &device).unwrap();
+        assert!(matches!(ids.exp(), Err(Error::Unsupported { op: "exp", dtype: DType::I64, .. })));
+        assert!(matches!(ids.mean(()), Err(Error::Unsupported { op: "mean", dtype: DType::I64, .. })));
+        assert!(matches!(flags.add(&flags), Err(Error::Unsupported { op: "add", dtype: DType::Bool, .. })));
+        assert!(matches!(flags.add_assign(&flags), Err(Error::Unsupported { op: "add_assign", .. })));
+        assert!(matches!(flags.neg(), Err(Error::Unsupported { op: "neg", dtype: DType::Bool, .. })));
+        assert!(matches!(
+            Tensor::arange(0.0, 3.0, 1.0, DType::Bool, &device),
+            Err(Error::Unsupported { op: "arange", .. })
+        ));
+        assert!(matches!(
+            halves.add(&ids),
+            Err(Error::DTypeMismatch { op: "add", lhs: DType::BF16, rhs: DType::I64 })
+        ));
+        assert!(matches!(halves.add_assign(&ids), Err(Error::DTypeMismatch { op: "add_assign", .. })));
+        assert!(matches!(halves.matmul(&ids), Err(Error::DTypeMismatch { op: "matmul", .. })));
+        assert!(matches!(
+            Tensor::full([2], 300.0, DType::U8, &device),
+            Err(Error::InvalidArgument { op: "full", .. })
+        ));
+        assert!(matches!(ids.fill(f64::NAN), Err(Error::InvalidArgument { op: "fill", .. })));
+    }
+}

@@ -5,7 +5,7 @@ mod common;
 use std::slice::from_ref;
 
 use common::devices;
-use refrain::{DType, Device, Error, Generator, Result, Step, StepOptions, Tensor, no_grad};
+use refrain::{DType, Device, Error, Step, StepOptions, Tensor, no_grad};
 
 fn vector(values: &[f32], device: &Device) -> Tensor {
     Tensor::from_slice(values, [values.len()], device).unwrap()
@@ -110,35 +110,6 @@ fn programs_are_kept_by_shape_and_grad_mode_and_the_oldest_goes() {
         assert_eq!(step.evictions(), 2, "without gradients it is another program");
         step.call(&[x(1).to_dtype(DType::F32).unwrap()]).unwrap();
         assert_eq!(step.evictions(), 2);
-    }
-}
-
-#[test]
-fn replays_draw_the_numbers_that_eager_code_draws() {
-    for device in devices() {
-        let (eager, recorded) = (Generator::new(&device, 9).unwrap(), Generator::new(&device, 9).unwrap());
-        let draw = |g: &Generator| -> Result<Tensor> {
-            let a = g.normal([5], DType::F32)?;
-            a.add(&g.uniform([5], DType::F32)?)
-        };
-        let mut step = Step::new(&device, |_| Ok(vec![draw(&recorded)?]));
-        let mut other = Step::new(&device, |_| Ok(vec![recorded.uniform([3], DType::F32)?]));
-        for i in 0..6 {
-            let expected = draw(&eager).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(step.call(&[]).unwrap().to_vec::<f32>(0).unwrap(), expected, "replay {i}");
-            assert_eq!(eager.state().unwrap(), recorded.state().unwrap());
-            // In between, eager code and another step draw from it.
-            let expected = eager.normal([7], DType::F32).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(recorded.normal([7], DType::F32).unwrap().to_vec::<f32>().unwrap(), expected);
-            let expected = eager.uniform([3], DType::F32).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(other.call(&[]).unwrap().to_vec::<f32>(0).unwrap(), expected);
-            if i == 3 {
-                recorded.set_state(77, 5).unwrap();
-                eager.set_state(77, 5).unwrap();
-            }
-        }
-        step.finish().unwrap();
-        other.finish().unwrap();
     }
 }
 

@@ -24,6 +24,11 @@ struct Outcome {
     max_us: f64,
     last_loss: f32,
     recorded: bool,
+    /// Milliseconds until the first step was done; kernels are compiled in it, or read from the cache, and the step
+    /// is recorded, planned and made a graph.
+    first_step_ms: f64,
+    /// Of them, what recording took; none with --eager.
+    recording_ms: Option<f64>,
     launches_per_step: f64,
     allocations_per_step: f64,
     parameters: usize,
@@ -80,7 +85,10 @@ pub fn run(args: BenchStep) -> Result<()> {
             })
         })
     };
-    let mut last_loss = f32::NAN;
+    device.synchronize()?;
+    let begun = Instant::now();
+    let mut last_loss = step(true)?;
+    let first_step_ms = begun.elapsed().as_secs_f64() * 1e3;
     for _ in 0..args.warmup {
         last_loss = step(true)?;
     }
@@ -103,6 +111,10 @@ pub fn run(args: BenchStep) -> Result<()> {
         "median {median_us:.0} us a step, minimum {min_us:.0}, maximum {max_us:.0} over {} repeats of {} steps; {launches_per_step:.0} launches and {allocations_per_step:.0} storages a step; last loss {last_loss:.6}",
         args.repeats, args.steps
     ))?;
+    let recording = recorded.as_ref().and_then(|step| step.recording_time());
+    let recording_ms = recording.map(|time| time.as_secs_f64() * 1e3);
+    let of_recording = recording_ms.map_or(String::new(), |ms| format!(", {ms:.2} ms of it to record it"));
+    console.line(format!("the first step took {first_step_ms:.1} ms{of_recording}"))?;
     let profile = match &mut recorded {
         Some(recorded) if args.profile => {
             let runs = args.steps * args.repeats;
@@ -128,6 +140,8 @@ pub fn run(args: BenchStep) -> Result<()> {
         max_us,
         last_loss,
         recorded: !args.eager,
+        first_step_ms,
+        recording_ms,
         launches_per_step,
         allocations_per_step,
         parameters,

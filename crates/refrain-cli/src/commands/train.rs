@@ -181,10 +181,14 @@ fn train(console: Console, run: &mut Run) -> Result<()> {
         let (steps, done) = (trainer.steps_per_epoch(), trainer.steps_in_epoch());
         let mut progress = Progress::new(&format!("epoch {epoch:>3}/{epochs}"), steps, done);
         let mut shown = Ok(());
-        let end = trainer.epoch(|trainer| {
-            let seen = (trainer.steps_in_epoch() as usize).saturating_mul(batch).min(windows);
-            let left = (windows - seen).saturating_add((epochs - epoch).saturating_mul(windows));
-            shown = progress.step(batch.min(windows), left as u64, || trainer.mean_loss());
+        let samples = |steps: u64| (steps as usize).saturating_mul(batch).min(windows);
+        let mut before = samples(done);
+        let end = trainer.epoch(Progress::INTERVAL, |trainer| {
+            let steps = trainer.steps_in_epoch();
+            let seen = samples(steps);
+            let left = (windows - seen).saturating_add((epochs - epoch).saturating_mul(windows)) as u64;
+            shown = progress.at(steps, (seen - before) as u64, left, || trainer.mean_loss());
+            before = seen;
             if shown.is_err() || interrupt.asked() {
                 ControlFlow::Break(())
             } else {

@@ -57,7 +57,10 @@ impl Embedding {
             Place::Learned(place) => place.tensor()?,
             Place::Fixed(place) => place,
         };
-        Ok(self.dropout.forward(&self.embed.forward(&patches)?.add(place)?, mode)?)
+        let h = self.embed.forward(&patches)?;
+        // In mixed precision the features are bf16; the few places follow them.
+        let h = h.add(&place.to_dtype(h.dtype())?)?;
+        Ok(self.dropout.forward(&h, mode)?)
     }
 
     /// The last value of each row, `stride` times more.

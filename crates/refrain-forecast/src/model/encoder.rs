@@ -89,7 +89,8 @@ fn add_branch(
     if !dropout.drops(mode) {
         return Ok(linear.forward_with(x, Activation::None, Some(residual))?);
     }
-    Ok(residual.add(&dropout.forward(&linear.forward(x)?, mode)?)?)
+    let y = dropout.forward(&linear.forward(x)?, mode)?;
+    Ok(residual.to_dtype(y.dtype())?.add(&y)?)
 }
 
 /// Batch or layer norm over `[R, N, D]`.

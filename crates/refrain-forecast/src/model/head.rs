@@ -49,7 +49,8 @@ impl Head {
             }
             Map::Individual { weight, bias } => {
                 let flat = h.reshape([batch, self.channels, self.features])?.transpose(0, 1)?;
-                flat.matmul(weight.tensor()?)?.add(bias.tensor()?)?.transpose(0, 1)?
+                let (weight, bias) = (weight.tensor()?, bias.tensor()?);
+                flat.matmul(weight)?.to_dtype(bias.dtype())?.add(bias)?.transpose(0, 1)?
             }
         };
         Ok(self.dropout.forward(&y, mode)?)

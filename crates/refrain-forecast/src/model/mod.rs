@@ -77,7 +77,8 @@ impl PatchTst {
         Ok(model)
     }
 
-    /// Contexts `[B, C, context]` to forecasts `[B, C, horizon]`, in the units of the contexts.
+    /// Contexts `[B, C, context]` to forecasts `[B, C, horizon]`, in the units and the dtype of the contexts. Under
+    /// [`Precision::Bf16`](refrain::Precision::Bf16) what lies between is bf16, from the embedding to the head.
     ///
     /// # Errors
     /// [`Error::Engine`] if the shape, dtype or device of the contexts is another than the model's.
@@ -100,7 +101,8 @@ impl PatchTst {
         for layer in &self.layers {
             h = layer.forward(&h, &mut scores, mode)?;
         }
-        self.head.forward(&h, batch, mode)
+        // In mixed precision the forecast is as exact again as what follows: the window's scale, and the loss.
+        Ok(self.head.forward(&h, batch, mode)?.to_dtype(x.dtype())?)
     }
 
     fn misfit(&self, x: &Tensor) -> Error {

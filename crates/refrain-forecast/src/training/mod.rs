@@ -18,7 +18,7 @@ use refrain_nn::{AdamW, Optimizer};
 use state::State;
 use std::ops::ControlFlow;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What sets the sequence of random numbers for the order of the windows apart from that for the weights.
 const ORDER: u64 = 0x6f72_6465_7200_0001;
@@ -71,7 +71,7 @@ impl Learner {
 pub enum EpochEnd {
     /// The epoch is finished and validated.
     Finished(EpochReport),
-    /// The caller stopped it after a step; the next call goes on from there.
+    /// The caller stopped it between steps; the next call goes on from there.
     Stopped,
 }
 
@@ -128,20 +128,38 @@ impl Trainer {
         self.step.as_ref()
     }
 
-    /// Trains to the end of the epoch, then validates. After every step `on_step` is called and may stop it there.
+    /// Trains to the end of the epoch, then validates. `on_steps` is called about as often as `interval` says, after
+    /// each step if that is zero, and may stop the epoch there. Between two calls the steps follow one another on the
+    /// device without the host.
     ///
     /// # Errors
     /// [`Error::Training`] if the loss is no longer finite; [`Error::Engine`] if the device fails.
-    pub fn epoch(&mut self, mut on_step: impl FnMut(&Trainer) -> ControlFlow<()>) -> Result<EpochEnd> {
+    pub fn epoch(
+        &mut self,
+        interval: Duration,
+        mut on_steps: impl FnMut(&Trainer) -> ControlFlow<()>,
+    ) -> Result<EpochEnd> {
         let begun = Instant::now();
         let before = self.state.seconds;
         let learner = self.learner.clone();
-        learner.order.begin(&self.starts()?, self.state.epoch_steps as usize)?;
-        for at in self.state.epoch_steps as usize..learner.order.steps() {
-            self.step(learner.order.places(at))?;
-            self.state.epoch_steps += 1;
+        let (order, device) = (&learner.order, learner.windows.device());
+        let mut at = self.state.epoch_steps as usize;
+        order.begin(&self.starts()?, at)?;
+        let mut steps = 1;
+        while at < order.steps() {
+            // The smaller batch at the end is a step of its own.
+            let end = if at < order.whole() { order.whole() } else { order.steps() };
+            let count = steps.min(end - at);
+            let asked = Instant::now();
+            self.run(order.places(at), count)?;
+            device.synchronize()?;
+            // Twice as many at most, since the first time says little: it includes the recording.
+            let fitting = count as f64 * interval.as_secs_f64() / asked.elapsed().as_secs_f64().max(1e-9);
+            steps = (fitting as usize).clamp(1, 2 * count);
+            at += count;
+            self.state.epoch_steps = at as u64;
             self.state.seconds = before + begun.elapsed().as_secs_f64();
-            if on_step(self).is_break() {
+            if on_steps(self).is_break() {
                 return Ok(EpochEnd::Stopped);
             }
         }
@@ -182,14 +200,14 @@ impl Trainer {
         Ok(EpochEnd::Finished(report))
     }
 
-    fn step(&mut self, places: &Tensor) -> Result<()> {
+    fn run(&mut self, places: &Tensor, count: usize) -> Result<()> {
         self.best_is_current = false;
         match &mut self.step {
             Some(step) => {
-                step.call(std::slice::from_ref(places))?;
+                step.repeat(std::slice::from_ref(places), count)?;
                 Ok(())
             }
-            None => self.learner.step(places),
+            None => (0..count).try_for_each(|_| self.learner.step(places)),
         }
     }
 

@@ -1,8 +1,25 @@
 //! What the test programs share.
+#![allow(dead_code)] // Each program uses a part of it.
 
 use refrain::Device;
 
 /// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
 pub fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
+}
+
+/// The devices that this machine has, and both simulated ones: for what must hold on each of them.
+/// `REFRAIN_TEST_DEVICE` names one that shall be the only one. With `REFRAIN_REQUIRE_CUDA=1` a missing GPU is a failure.
+pub fn devices() -> Vec<Device> {
+    if std::env::var_os("REFRAIN_TEST_DEVICE").is_some() {
+        return vec![device()];
+    }
+    let cuda = Device::cuda(0);
+    if std::env::var("REFRAIN_REQUIRE_CUDA").is_ok_and(|v| v == "1")
+        && let Err(e) = &cuda
+    {
+        panic!("REFRAIN_REQUIRE_CUDA=1, but {e}");
+    }
+    let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
+    std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
 }

@@ -102,7 +102,7 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// `[batch, tokens, d_model]` to the same shape.
+    /// `[batch, tokens, d_model]` to the same shape; under [`Precision::Bf16`](refrain::Precision::Bf16) in bf16.
     ///
     /// # Errors
     /// If `x` has another rank, last size or dtype.
@@ -121,7 +121,7 @@ impl TransformerEncoderLayer {
         if !self.dropout.drops(mode) {
             return self.attn.forward_with(x, Some(residual));
         }
-        Ok(residual.add(&self.dropout.forward(&self.attn.forward(x)?, mode)?)?)
+        add(residual, &self.dropout.forward(&self.attn.forward(x)?, mode)?)
     }
 
     /// `residual + dropout(ffn(x))`.
@@ -131,6 +131,11 @@ impl TransformerEncoderLayer {
         if !self.dropout.drops(mode) {
             return self.ffn2.forward_with(&hidden, Activation::None, Some(residual));
         }
-        Ok(residual.add(&self.dropout.forward(&self.ffn2.forward(&hidden)?, mode)?)?)
+        add(residual, &self.dropout.forward(&self.ffn2.forward(&hidden)?, mode)?)
     }
+}
+
+/// The sum; in mixed precision an f32 residual stream goes on in bf16, as the branch is.
+fn add(residual: &Tensor, branch: &Tensor) -> Result<Tensor> {
+    Ok(residual.to_dtype(branch.dtype())?.add(branch)?)
 }

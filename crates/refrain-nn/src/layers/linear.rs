@@ -41,7 +41,7 @@ impl Linear {
     /// `[.., in]` to `[.., out]`.
     ///
     /// # Errors
-    /// If the last size is not `in`, or the dtype another than that of the parameters.
+    /// If the last size is not `in`, or the dtypes of `x` and the parameters do not go together (see [`Tensor::linear`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, Activation::None, None)
     }

@@ -31,7 +31,8 @@ impl LayerNorm {
     /// `[.., size]` to the same shape.
     ///
     /// # Errors
-    /// If the last size or the dtype is another than that of the parameters.
+    /// If the last size is another than that of the parameters, or the dtypes do not go together (see
+    /// [`Tensor::layer_norm`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.layer_norm(self.weight.tensor()?, self.bias.tensor()?, self.eps)?)
     }
@@ -77,7 +78,8 @@ impl BatchNorm {
     /// Any shape with `channels` channels along the axis. In training the running statistics move.
     ///
     /// # Errors
-    /// If the number of channels or the dtype is another than that of the parameters.
+    /// If the number of channels is another than that of the parameters, or the dtypes do not go together (see
+    /// [`Tensor::batch_norm`]).
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         Ok(x.batch_norm(
             self.weight.tensor()?,

@@ -205,9 +205,13 @@ impl Gradients<'_> {
         self.node.inputs.get(i).is_some_and(|input| input.edge.is_some())
     }
 
-    fn check(&self, input: &Input, shape: &Shape) -> Result<()> {
-        if &input.shape != shape {
-            let message = format!("a gradient of shape {shape} for an operand of shape {}", input.shape);
+    fn check(&self, input: &Input, gradient: &Tensor) -> Result<()> {
+        let (shape, dtype) = (gradient.shape(), gradient.dtype());
+        if &input.shape != shape || input.dtype != dtype {
+            let message = format!(
+                "a gradient of shape {shape} and dtype {dtype} for an operand of shape {} and dtype {}",
+                input.shape, input.dtype
+            );
             return Err(Error::internal(self.node.function.name(), message));
         }
         Ok(())
@@ -216,7 +220,7 @@ impl Gradients<'_> {
     /// Adds to the gradient of input `i`.
     pub(crate) fn add(&mut self, i: usize, gradient: Tensor) -> Result<()> {
         let input = &self.node.inputs[i];
-        self.check(input, gradient.shape())?;
+        self.check(input, &gradient)?;
         match &input.edge {
             None => Ok(()),
             Some(Edge::Leaf(leaf)) => add_to_leaf(leaf, gradient),

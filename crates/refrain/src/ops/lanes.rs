@@ -1,6 +1,7 @@
 //! Rows in registers on CUDA: how a row of a modest width is shared out among the lanes of a warp.
 
 use crate::device::cuda::{Grid, Spec};
+use crate::tensor::DType;
 
 /// The functions over such rows, which come before those of an operation.
 pub(crate) const ROWS: &str = include_str!("lanes.cu");
@@ -43,9 +44,10 @@ impl Lanes {
         THREADS / self.lanes
     }
 
-    /// The constants, for operands of elements of `size` bytes at these addresses.
-    pub(crate) fn constants(self, spec: Spec, size: usize, addresses: &[u64]) -> Spec {
-        let aligned = addresses.iter().all(|a| a.is_multiple_of((self.vec * size) as u64));
+    /// The constants, for operands of these dtypes at these addresses.
+    pub(crate) fn constants(self, spec: Spec, operands: impl IntoIterator<Item = (u64, DType)>) -> Spec {
+        let whole = |(address, dtype): (u64, DType)| address.is_multiple_of((self.vec * dtype.size()) as u64);
+        let aligned = operands.into_iter().all(whole);
         spec.int("LANES", self.lanes as i64)
             .int("EACH", self.each as i64)
             .int("VEC", self.vec as i64)

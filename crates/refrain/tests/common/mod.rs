@@ -1,6 +1,8 @@
 //! What the test programs share.
 #![allow(dead_code)] // Each program uses a part of it.
 
+pub mod training;
+
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +23,11 @@ pub fn devices() -> Vec<Device> {
     }
     let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
     std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
+}
+
+/// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), some hundred times as slowly.
+pub fn sanitized() -> bool {
+    std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1")
 }
 
 /// The devices that have kernels of their own: not the simulated ones, unless one is asked for.

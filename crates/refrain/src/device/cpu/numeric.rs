@@ -383,3 +383,38 @@ macro_rules! with_float {
     };
 }
 pub(crate) use with_float;
+
+/// As [`with_float`], with a second dtype: `$U` stands for the stored type of operands that are f32 beside f16 or
+/// bf16, or bf16 beside f32; an error for other pairs of two.
+macro_rules! with_mixed {
+    ($args:expr, $dtype:expr, $other:expr, $T:ident, $U:ident, $R:ident => $body:expr) => {
+        match ($dtype, $other) {
+            (dtype, other) if dtype == other => $crate::device::cpu::numeric::with_float!($args, dtype, $T, $R => {
+                type $U = $T;
+                $body
+            }),
+            ($crate::tensor::DType::F16, $crate::tensor::DType::F32) => {
+                type $T = half::f16;
+                type $U = f32;
+                type $R = f32;
+                $body
+            }
+            ($crate::tensor::DType::BF16, $crate::tensor::DType::F32) => {
+                type $T = half::bf16;
+                type $U = f32;
+                type $R = f32;
+                $body
+            }
+            ($crate::tensor::DType::F32, $crate::tensor::DType::BF16) => {
+                type $T = f32;
+                type $U = half::bf16;
+                type $R = f32;
+                $body
+            }
+            (_, dtype) => {
+                Err($crate::error::Error::Unsupported { op: $args.op(), dtype, device: "cpu".to_string() })
+            }
+        }
+    };
+}
+pub(crate) use with_mixed;

@@ -1,7 +1,12 @@
 //! Operands of kernels that compute in f32 or f64 only: f16 and bf16 pass through f32 copies.
 
-use super::numeric::{Real, Stored};
+use half::{bf16, f16};
+
+use super::numeric::{Real, Stored, with_stored};
 use super::scratch::Scratch;
+use crate::device::HostArgs;
+use crate::error::Result;
+use crate::tensor::DType;
 
 /// Elements in the arithmetic's type: the operand itself, or a copy of a narrower one.
 pub(crate) enum Widened<'a, R> {
@@ -15,6 +20,24 @@ impl<'a, R: Real> Widened<'a, R> {
             Some(same) => Widened::Same(same),
             None => Widened::Copy(Scratch::collect(x.len(), x.iter().map(|v| v.to()))),
         }
+    }
+
+    /// Operand `i` of a launch, in whatever dtype it is stored.
+    pub(crate) fn operand(args: &HostArgs<'a>, i: usize) -> Result<Widened<'a, R>> {
+        with_stored!(args.read_dtype(i), T => Ok(Widened::of::<T>(args.read(i)?)))
+    }
+
+    /// Operand `i` as a product in `dtype` takes it: a wider one is rounded.
+    pub(crate) fn rounded(args: &HostArgs<'a>, i: usize, dtype: DType) -> Result<Widened<'a, R>> {
+        let x = Widened::operand(args, i)?;
+        let round: fn(f32) -> f32 = match dtype {
+            _ if args.read_dtype(i) == dtype => return Ok(x),
+            DType::F16 => |v| f16::from_f32(v).to_f32(),
+            DType::BF16 => |v| bf16::from_f32(v).to_f32(),
+            _ => return Ok(x),
+        };
+        let x = x.get();
+        Ok(Widened::Copy(Scratch::collect(x.len(), x.iter().map(|v| R::from_f32(round(v.to_f32()))))))
     }
 
     pub(crate) fn get(&self) -> &[R] {
@@ -38,4 +61,9 @@ pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnO
     let out = f(&mut wide);
     y.iter_mut().zip(&*wide).for_each(|(y, &w)| *y = T::from_number(w));
     out
+}
+
+/// [`narrow`] for output `o` of a launch, in whatever dtype it is stored; with what is there kept where it is added to.
+pub(crate) fn output<R: Real, O>(args: &HostArgs<'_>, o: usize, f: impl FnOnce(&mut [R]) -> O) -> Result<O> {
+    with_stored!(args.write_dtype(o), T => Ok(narrow(args.write::<T>(o)?, args.accumulate(o), f)))
 }

@@ -157,6 +157,14 @@ impl Cuda {
     /// Frees what was dropped during a capture that has ended.
     fn free_deferred(&self, op: &'static str) -> Result<()> {
         let deferred = std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+        if deferred.is_empty() {
+            return Ok(());
+        }
+        if let Some(guard) = &self.shared.guard {
+            self.wait(op)?;
+            deferred.into_iter().for_each(|address| guard.free(address));
+            return Ok(());
+        }
         for address in deferred {
             // SAFETY: from `alloc`; its owner is gone.
             checked(self.context(), op, unsafe { self.shared.pool.free(address, self.stream) })?;
@@ -243,13 +251,13 @@ impl Driver for Cuda {
         let address = block.address as u64;
         // A lost device has nothing to free.
         let Ok(_entered) = self.context().enter("free") else { return };
+        if self.capture_status() != CaptureStatus::None {
+            self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(address);
+            return;
+        }
         if let Some(guard) = &self.shared.guard {
             let _ = self.wait("free");
             guard.free(address);
-            return;
-        }
-        if self.capture_status() != CaptureStatus::None {
-            self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push(address);
             return;
         }
         // SAFETY: from `alloc`; the storage that owned it is gone, and what its work queued comes before. An
@@ -333,19 +341,29 @@ impl Driver for Cuda {
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let _entered = self.context().enter(launch.op)?;
-        let Some(guard) = &self.shared.guard else {
+        if !self.sync && self.shared.guard.is_none() {
+            return self.run_on(self.stream, launch);
+        }
+        // Waiting would break the capture, and what becomes part of a graph does not run yet.
+        if self.capture_status() != CaptureStatus::None {
             self.run_on(self.stream, launch)?;
-            return if self.sync && self.capture_status() == CaptureStatus::None {
-                self.wait(launch.op)?;
-                self.reported()
-            } else {
-                Ok(())
-            };
-        };
-        guard.around(self.context(), launch, || {
+            if let Some(guard) = &self.shared.guard {
+                guard.captured(launch);
+            }
+            return Ok(());
+        }
+        let run = || {
             self.run_on(self.stream, launch)?;
             self.wait(launch.op)
-        })?;
+        };
+        match &self.shared.guard {
+            Some(guard) => {
+                // For graphs of the caller's.
+                self.wait(launch.op)?;
+                guard.around(self.context(), launch, run)?;
+            }
+            None => run()?,
+        }
         self.reported()
     }
 

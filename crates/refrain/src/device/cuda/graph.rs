@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUstreamCaptureMode, CUstreamUpdateCaptureDependencies_flags};
+use cudarc::driver::sys::{
+    self, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamUpdateCaptureDependencies_flags,
+};
 
 use super::args::{CudaArgs, Sink};
 use super::context::Context;
@@ -74,7 +76,9 @@ impl Graph {
         // SAFETY: the graph is instantiated, and its memory lives with the program, which the caller has; the
         // stream is the device's.
         checked(context, OP, unsafe { sys::cuGraphLaunch(self.handle, self.stream) }.result())?;
-        if self.sync {
+        // SAFETY: the stream is valid.
+        let captures = || unsafe { result::stream::is_capturing(self.stream) };
+        if self.sync && matches!(captures(), Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)) {
             // SAFETY: the stream is valid.
             checked(context, OP, unsafe { result::stream::synchronize(self.stream) })?;
         }

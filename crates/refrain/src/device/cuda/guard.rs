@@ -3,6 +3,9 @@
 //! Every buffer gets an allocation of its own with canaries before and behind it. Around each launch the bytes
 //! of all buffers are summed: those that the launch does not name as written must be unchanged, and so must be
 //! the canaries. Slow; for tests and for the vendor's checkers, which know allocations but not what is in them.
+//!
+//! Launches that a capture of the caller's takes up are not looked at: they run when the caller says. What they
+//! write may change at any time from then on, so that only its canaries are looked at.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::collections::BTreeMap;
@@ -28,8 +31,8 @@ pub(super) struct Guard {
 
 struct Buffer {
     bytes: usize,
-    /// Of its contents after the last declared write.
-    sum: u64,
+    /// Of its contents after the last declared write; none once a graph of the caller's may write to it.
+    sum: Option<u64>,
 }
 
 impl Guard {
@@ -45,7 +48,7 @@ impl Guard {
         unsafe { result::memset_d8_sync(base, PATTERN, whole) }?;
         let address = base + CANARY as u64;
         let sum = contents(address, bytes).map(|b| hash(&b))?;
-        self.buffers().insert(address, Buffer { bytes, sum });
+        self.buffers().insert(address, Buffer { bytes, sum: Some(sum) });
         Ok(address)
     }
 
@@ -68,13 +71,23 @@ impl Guard {
         // Held throughout: a launch of another thread would be blamed for this write.
         let mut buffers = self.buffers();
         run()?;
-        if let Some(buffer) = buffers.get_mut(&address) {
-            buffer.sum = hash(&contents(address, buffer.bytes).map_err(|e| context.error(op, e))?);
+        if let Some(Buffer { bytes, sum: Some(sum) }) = buffers.get_mut(&address) {
+            *sum = hash(&contents(address, *bytes).map_err(|e| context.error(op, e))?);
         }
         Ok(())
     }
 
-    /// Runs a launch to its end and looks at all buffers.
+    /// A launch became part of a graph of the caller's.
+    pub(super) fn captured(&self, launch: &Launch<'_>) {
+        let mut buffers = self.buffers();
+        for operand in launch.written() {
+            if let Some(buffer) = buffers.get_mut(&(operand.storage.block().address as u64)) {
+                buffer.sum = None;
+            }
+        }
+    }
+
+    /// Runs a launch to its end and looks at all buffers. What came before is done.
     pub(super) fn around(
         &self,
         context: &Context,
@@ -86,7 +99,7 @@ impl Guard {
         let named = |address: u64| launch.written().find(|o| o.storage.block().address as u64 == address);
         // What lies beside the written ranges within their buffers must stay.
         let mut beside = Vec::new();
-        for (&address, buffer) in buffers.iter() {
+        for (&address, buffer) in buffers.iter().filter(|(_, b)| b.sum.is_some()) {
             if named(address).is_some() {
                 beside.push((
                     address,
@@ -109,11 +122,12 @@ impl Guard {
                     ));
                 }
             }
-            let sum = hash(&read(address, buffer.bytes)?);
+            let Some(sum) = &mut buffer.sum else { continue };
+            let after = hash(&read(address, buffer.bytes)?);
             // Told once: the next launch is not to blame.
-            let before = std::mem::replace(&mut buffer.sum, sum);
+            let before = std::mem::replace(sum, after);
             if named(address).is_none() {
-                if sum != before {
+                if after != before {
                     return broken(format!(
                         "the kernel wrote to a buffer of {} bytes at {address:#x}, which is not declared as written",
                         buffer.bytes

@@ -46,14 +46,20 @@ DEVICE u32 pack_brains(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;
 }
+DEVICE u32 pack_halves(float low, float high) {
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
 
-// x as a sum of two TF32 numbers. The products of all but the two lower parts differ from that in f32 by at most
-// some 2^-21 (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+// x as a sum of two TF32 numbers, whose lower 13 bits tensor cores ignore. The products of all but the two lower parts
+// differ from that in f32 by at most some 2^-20, by 2^-23 on the average (Ootomo and Yokota, "Recovering single
+// precision accuracy from Tensor Cores", 2022). The lower part of infinity and NaN is NaN.
 DEVICE void split_tf32(float x, u32& high, u32& low) {
-    high = round_tf32(x);
-    float rest = x - __uint_as_float(high);
-    // Infinity has no lower part.
-    low = round_tf32(fabsf(rest) < INFINITY_F ? rest : 0.0f);
+    high = __float_as_uint(x) + 0x1000;
+    float rest = x - __uint_as_float(high & 0xffffe000);
+    // What is cut off is made up for on the average; adding to the bits would overflow those of NaN.
+    low = __float_as_uint(fmaf(rest, 0x1.8p-12f, rest));
 }
 
 // An 8 x 8 matrix transposed that lanes hold by pairs of a row: lane 4g + t has columns 2t and 2t + 1 of row g.

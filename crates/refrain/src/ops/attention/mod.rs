@@ -129,7 +129,8 @@ impl Tensor {
     ///
     /// Queries are `[batch, heads, n, dim]`, keys and values `[batch, heads, m, dim]`; or all without
     /// `heads`. The result has the queries' shape. `scale` is `1 / sqrt(dim)` if not given; with
-    /// `causal`, query `i` sees keys `0..=i` only. For floats; f16 and bf16 compute in f32.
+    /// `causal`, query `i` sees keys `0..=i` only. For floats of one dtype; f16 and bf16 compute in f32. Under
+    /// [`Precision::Bf16`](crate::Precision::Bf16) operands of f32 are cast to bf16 first.
     ///
     /// In memory the result lies as `[batch, n, heads, dim]`, so that merging the heads of its
     /// transpose moves no data.
@@ -142,8 +143,15 @@ impl Tensor {
     ) -> Result<Tensor> {
         const OP: &str = Attention::NAME;
         self.require_float(OP)?;
+        let dtype = precision().result(self.dtype());
         for other in [key, value] {
-            check_dtypes(OP, self, other)?;
+            if precision().result(other.dtype()) != dtype {
+                check_dtypes(OP, self, other)?;
+            }
+        }
+        if [self, key, value].iter().any(|t| t.dtype() != dtype) {
+            let (q, k, v) = (self.to_dtype(dtype)?, key.to_dtype(dtype)?, value.to_dtype(dtype)?);
+            return q.scaled_dot_product_attention(&k, &v, scale, causal);
         }
         if key.shape() != value.shape() {
             return Err(Error::shapes(OP, key.shape(), value.shape(), "keys and values have one shape"));

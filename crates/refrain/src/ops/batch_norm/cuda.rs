@@ -39,8 +39,16 @@ pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
     states(extent, dtype) + 2 * extent.n * arithmetic(dtype).size()
 }
 
-fn constants(spec: Spec, dtype: DType, backward: bool) -> Spec {
-    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).flag("BACKWARD", backward)
+/// Of elements and of parameters.
+fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
+    [args.read_dtype(0), args.read_dtype(1)]
+}
+
+fn constants(spec: Spec, [dtype, parameters]: [DType; 2], backward: bool) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(dtype))
+        .dtype("IN", dtype)
+        .dtype("PARAMETER", parameters)
+        .flag("BACKWARD", backward)
 }
 
 /// A reduction to one result a channel.
@@ -53,19 +61,19 @@ fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> Reductio
 /// One of the kernels over elements, with the blocks that it wants.
 fn elements(
     extent: Extent,
-    dtype: DType,
     backward: bool,
     add: bool,
     addresses: &[u64],
     entry: &'static str,
     args: &CudaArgs<'_>,
 ) -> (Spec, Grid) {
+    let dtypes @ [dtype, _] = dtypes(args);
     let Extent { outer, n: channels, inner } = extent;
     let widest = 16 / dtype.size();
     let run = if inner == 1 { channels } else { inner };
     let vec = if run.is_multiple_of(widest) { widest } else { 1 };
     let n = outer * channels * inner;
-    let spec = constants(Spec::new(&SOURCE, entry), dtype, backward)
+    let spec = constants(Spec::new(&SOURCE, entry), dtypes, backward)
         .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
         .int("VEC", vec as i64)
         .flag("ALIGNED", addresses.iter().all(|a| a.is_multiple_of((vec * dtype.size()) as u64)))
@@ -80,7 +88,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     if channels == 0 {
         return Ok(());
     }
-    let dtype = args.read_dtype(0);
+    let dtypes = dtypes(args);
     let (x, y) = (args.read(0), args.write(0));
     let (means, invs) = (args.write(1), args.write(2));
     if op.training {
@@ -90,9 +98,9 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         }
         sums.extra.extend([args.read(3), args.read(4)]);
         sums.scalars.extend([op.momentum, op.eps]);
-        sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtype, false))?;
+        sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtypes, false))?;
     } else {
-        let (spec, _) = elements(op.extent, dtype, false, false, &[x, y], "batch_norm_running", args);
+        let (spec, _) = elements(op.extent, false, false, &[x, y], "batch_norm_running", args);
         let params = Params::new().pointer(args.read(3)).pointer(args.read(4)).pointer(means).pointer(invs);
         let grid = Grid::line(channels.div_ceil(THREADS), THREADS as u32);
         args.kernel(spec, grid, &params.f64(op.eps).size(channels))?;
@@ -101,7 +109,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let (spec, grid) = elements(op.extent, dtype, false, false, &[x, y], "batch_norm", args);
+    let (spec, grid) = elements(op.extent, false, false, &[x, y], "batch_norm", args);
     let params = Params::new().pointer(x).pointer(args.read(1)).pointer(args.read(2));
     let params = params.pointer(means).pointer(invs).pointer(y).size(n).size(channels).size(inner);
     args.kernel(spec, grid, &params)
@@ -112,21 +120,21 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     if channels == 0 {
         return Ok(());
     }
-    let dtype = args.read_dtype(0);
+    let dtypes @ [dtype, _] = dtypes(args);
     let (x, weight, dy, dx) = (args.read(0), args.read(1), args.read(2), args.write(0));
     let (means, invs) = (args.read(3), args.read(4));
     let totals = args.workspace() + states(extent, dtype) as u64;
     let mut sums = by_channel(args, extent, &[0, 2]).output(args, 1).output(args, 2);
     sums.extra.extend([means, invs, totals]);
     sums.scalars.push(channels as f64);
-    sums.run(args, &GRADIENT_SUMS, |spec| constants(spec, dtype, true))?;
+    sums.run(args, &GRADIENT_SUMS, |spec| constants(spec, dtypes, true))?;
     let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
     let share = if training { 1.0 / (outer * inner) as f64 } else { 0.0 };
     let add = args.accumulate(0);
-    let (spec, grid) = elements(extent, dtype, true, add, &[x, dy, dx], "batch_norm", args);
+    let (spec, grid) = elements(extent, true, add, &[x, dy, dx], "batch_norm", args);
     let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(means).pointer(invs);
     let params = params.pointer(totals).pointer(dx).f64(share).size(n).size(channels).size(inner);
     args.kernel(spec, grid, &params)

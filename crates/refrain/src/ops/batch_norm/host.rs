@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::BatchNorm;
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::numeric::{Real, Stored, with_mixed};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
@@ -89,11 +89,12 @@ fn each_line<T: Stored, const K: usize>(
 }
 
 pub(super) fn forward(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
-    with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(op, args))
+    with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, P, R => forward_of::<T, P, R>(op, args))
 }
 
-fn forward_of<T: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
-    let (x, weight, bias) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
+/// `T` is stored of elements, `P` of parameters.
+fn forward_of<T: Stored, P: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
+    let (x, weight, bias) = (args.read::<T>(0)?, args.read::<P>(1)?, args.read::<P>(2)?);
     let (y, means, invs) = (args.write::<T>(0)?, args.write::<R>(1)?, args.write::<R>(2)?);
     if op.training {
         let moments = channels([x], op.extent, &InMoments::<R>(PhantomData));
@@ -101,10 +102,10 @@ fn forward_of<T: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>) -> Result
             *mean = R::c(m.mean);
             *inv = R::c(1.0 / (m.variance(0.0) + op.eps).sqrt());
         }
-        update::<T>(args, 3, op.momentum, moments.iter().map(|m| m.mean))?;
-        update::<T>(args, 4, op.momentum, moments.iter().map(|m| m.variance(1.0)))?;
+        update::<P>(args, 3, op.momentum, moments.iter().map(|m| m.mean))?;
+        update::<P>(args, 4, op.momentum, moments.iter().map(|m| m.variance(1.0)))?;
     } else {
-        let (mean, var) = (args.read::<T>(3)?, args.read::<T>(4)?);
+        let (mean, var) = (args.read::<P>(3)?, args.read::<P>(4)?);
         means.iter_mut().zip(mean).for_each(|(to, m)| *to = m.to());
         let eps = R::c(op.eps);
         invs.iter_mut().zip(var).for_each(|(to, v)| *to = R::ONE / (v.to::<R>() + eps).sqrt());
@@ -205,17 +206,23 @@ impl<R: Real> Reducer<[R; 2], [R; 2], 1> for GradientSums<'_, R> {
 }
 
 pub(super) fn backward(extent: Extent, training: bool, args: &HostArgs<'_>) -> Result<()> {
-    with_float!(args, args.read_dtype(0), T, R => backward_of::<T, R>(extent, training, args))
+    with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, P, R => {
+        backward_of::<T, P, R>(extent, training, args)
+    })
 }
 
 /// With `n = (x - mean) * inv` and sums over all values of a channel: `dweight = sum(dy * n)`,
 /// `dbias = sum(dy)`, and `dx = weight * inv * (dy - dbias / count - n * dweight / count)` in training,
 /// `dx = weight * inv * dy` in evaluation.
-fn backward_of<T: Stored, R: Real>(extent: Extent, training: bool, args: &HostArgs<'_>) -> Result<()> {
-    let (x, weight, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
+fn backward_of<T: Stored, P: Stored, R: Real>(
+    extent: Extent,
+    training: bool,
+    args: &HostArgs<'_>,
+) -> Result<()> {
+    let (x, weight, dy) = (args.read::<T>(0)?, args.read::<P>(1)?, args.read::<T>(2)?);
     let (means, invs) = (args.read::<R>(3)?, args.read::<R>(4)?);
     let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
-    let (dweight, dbias) = (args.write::<T>(1)?, args.write::<T>(2)?);
+    let (dweight, dbias) = (args.write::<P>(1)?, args.write::<P>(2)?);
     let sums = match x.is_empty() {
         true => Scratch::filled(extent.n, [R::ZERO; 2]),
         false => channels([x, dy], extent, &GradientSums { means }),

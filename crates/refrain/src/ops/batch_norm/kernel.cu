@@ -1,9 +1,10 @@
-// Batch norm element by element, and its statistics in evaluation. Constants: COMPUTE (the arithmetic), IN (dtype),
-// INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ALIGNED
-// (whether they can be loaded at once), INNER (whether values of a channel are neighbours), BACKWARD, ADD.
+// Batch norm element by element, and its statistics in evaluation. Constants: COMPUTE (the arithmetic), IN (dtype of
+// elements), PARAMETER (of parameters and running statistics), INDEX (the type of offsets), VEC (elements that a thread
+// takes at once, of one channel each or all of one), ALIGNED (whether they can be loaded at once), INNER (whether values
+// of a channel are neighbours), BACKWARD, ADD.
 
 // Mean and 1/std of running statistics.
-KERNEL batch_norm_running(const IN* mean, const IN* var, COMPUTE* means, COMPUTE* invs, double eps, i64 channels) {
+KERNEL batch_norm_running(const PARAMETER* mean, const PARAMETER* var, COMPUTE* means, COMPUTE* invs, double eps, i64 channels) {
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= channels) return;
     means[i] = to<COMPUTE>(mean[i]);
@@ -39,7 +40,7 @@ DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ?
 
 #if BACKWARD
 // `sums` are those of dy and of dy (x - mean) / std; `share` is 1 by the values of a channel, or 0 in evaluation.
-KERNEL batch_norm(const IN* __restrict__ x, const IN* __restrict__ weight, const IN* __restrict__ dy,
+KERNEL batch_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const IN* __restrict__ dy,
                   const COMPUTE* __restrict__ means, const COMPUTE* __restrict__ invs,
                   const COMPUTE* __restrict__ sums, IN* __restrict__ dx, double share, i64 n, i64 channels, i64 inner) {
     const INDEX step = (INDEX)gridDim.x * 256 * VEC;
@@ -58,7 +59,7 @@ KERNEL batch_norm(const IN* __restrict__ x, const IN* __restrict__ weight, const
     }
 }
 #else
-KERNEL batch_norm(const IN* __restrict__ x, const IN* __restrict__ weight, const IN* __restrict__ bias,
+KERNEL batch_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const PARAMETER* __restrict__ bias,
                   const COMPUTE* __restrict__ means, const COMPUTE* __restrict__ invs, IN* __restrict__ y, i64 n,
                   i64 channels, i64 inner) {
     const INDEX step = (INDEX)gridDim.x * 256 * VEC;

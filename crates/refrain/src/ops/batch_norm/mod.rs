@@ -7,7 +7,7 @@ mod tests;
 
 use smallvec::SmallVec;
 
-use super::layer_norm::{check_eps, check_parameter, statistics};
+use super::layer_norm::{check_eps, check_parameters, statistics};
 use super::reduce::Extent;
 use super::{Dest, OnTape, Op, Spec, Specs, execute, spans_apart};
 use crate::autograd::{self, Gradients, Recording, Saves};
@@ -33,9 +33,7 @@ impl Op for BatchNorm {
         let x = inputs[0];
         x.require_float(Self::NAME)?;
         check_eps(Self::NAME, self.eps)?;
-        for parameter in &inputs[1..] {
-            check_parameter(Self::NAME, x, parameter, self.extent.n)?;
-        }
+        check_parameters(Self::NAME, x, &inputs[1..], self.extent.n)?;
         let mut specs = Spec::like(x).one();
         let statistic = Spec::new([self.extent.n], statistics(x.dtype()));
         specs.extend([statistic.clone(), statistic]);
@@ -180,7 +178,8 @@ impl Tensor {
     /// channel (Ioffe and Szegedy, 2015).
     ///
     /// For floats: channels are axis `axis` of `x` (1 in `[batch, channels, ...]`); `weight`, `bias` and the
-    /// running statistics are `[channels]` of the same dtype.
+    /// running statistics are `[channels]` of the same dtype, or all f32 where `x` is f16 or bf16. The result has the
+    /// dtype of `x`.
     ///
     /// In training, mean and (biased) variance are those of `x` over all other axes, and the running
     /// statistics are updated in place: `running = (1 - momentum) * running + momentum * new`, with the

@@ -1,5 +1,5 @@
 // What the statistics of channels and the gradients of weight and bias come to. Constants: COMPUTE (the arithmetic),
-// IN (dtype), BACKWARD.
+// PARAMETER (dtype of parameters and running statistics), BACKWARD.
 
 #if BACKWARD
 // The sums of dy and of dy (x - mean). Extra: the means, 1/std, and where the sums go as they are. Results: dweight,
@@ -17,8 +17,8 @@ DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r)
 }
 DEVICE void finish(const Reduction& r, i64 channel, State s) {
     COMPUTE slope = s.slope * extra<COMPUTE>(r, 1)[channel];
-    put_result<IN>(r.y[0], channel, r.accumulate[0], slope);
-    put_result<IN>(r.y[1], channel, r.accumulate[1], s.level);
+    put_result<PARAMETER>(r.y[0], channel, r.accumulate[0], slope);
+    put_result<PARAMETER>(r.y[1], channel, r.accumulate[1], s.level);
     COMPUTE* sums = reinterpret_cast<COMPUTE*>(r.extra[2]) + 2 * channel;
     sums[0] = s.level;
     sums[1] = slope;
@@ -29,8 +29,8 @@ DEVICE void finish(const Reduction& r, i64 channel, State s) {
     double momentum = r.s[0];
     put_result<COMPUTE>(r.y[0], channel, false, s.mean);
     put_result<COMPUTE>(r.y[1], channel, false, 1.0 / sqrt(s.squares / s.count + r.s[1]));
-    double mean = to<double>(extra<IN>(r, 0)[channel]), var = to<double>(extra<IN>(r, 1)[channel]);
-    put_result<IN>(r.y[2], channel, false, (1.0 - momentum) * mean + momentum * s.mean);
-    put_result<IN>(r.y[3], channel, false, (1.0 - momentum) * var + momentum * (s.squares / (s.count - 1.0)));
+    double mean = to<double>(extra<PARAMETER>(r, 0)[channel]), var = to<double>(extra<PARAMETER>(r, 1)[channel]);
+    put_result<PARAMETER>(r.y[2], channel, false, (1.0 - momentum) * mean + momentum * s.mean);
+    put_result<PARAMETER>(r.y[3], channel, false, (1.0 - momentum) * var + momentum * (s.squares / (s.count - 1.0)));
 }
 #endif

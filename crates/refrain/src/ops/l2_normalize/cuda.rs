@@ -45,7 +45,7 @@ fn run(
     match Lanes::of(n, dtype.size()).filter(|_| inner == 1) {
         Some(lanes) => {
             let spec = constants(Spec::new(&IN_ROWS, "l2_normalize_rows"));
-            let spec = lanes.constants(spec, dtype.size(), addresses);
+            let spec = lanes.constants(spec, addresses.iter().map(|&a| (a, dtype)));
             args.kernel(spec, lanes.grid(outer), &params.size(outer).i32(n as i32))
         }
         None => {

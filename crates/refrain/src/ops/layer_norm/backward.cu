@@ -1,8 +1,8 @@
 // The backward pass of layer and root-mean-square norm over rows in registers. With `n = (x - mean) * inv` and
 // `g = dy * weight`: `dx = inv * (g - mean(g) - n * mean(g * n))`. Constants: those of rows and of the sums, IN
-// (dtype), ADD, SUMS (whether each block also leaves its sums for weight and bias).
+// (dtype of rows), PARAMETER (of the weight), ADD, SUMS (whether each block also leaves its sums for weight and bias).
 
-KERNEL layer_norm_backward(const IN* __restrict__ x, const IN* __restrict__ weight, const IN* __restrict__ dy,
+KERNEL layer_norm_backward(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const IN* __restrict__ dy,
                            const COMPUTE* __restrict__ inv, const COMPUTE* __restrict__ mean, IN* __restrict__ dx,
                            State* __restrict__ partial, double share, i64 rows, i64 rows_a_block, int width) {
     const int groups = 256 / LANES;

@@ -29,8 +29,16 @@ const MAX_BLOCKS: usize = 512;
 /// Rows, at least, that a lane takes one after the other.
 const FEWEST_ROWS: usize = 2;
 
-fn constants(spec: Spec, dtype: DType, centred: bool) -> Spec {
-    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).flag("CENTRED", centred)
+/// Of rows and parameters.
+fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
+    [args.read_dtype(0), args.read_dtype(1)]
+}
+
+fn constants(spec: Spec, [dtype, parameters]: [DType; 2], centred: bool) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(dtype))
+        .dtype("IN", dtype)
+        .dtype("PARAMETER", parameters)
+        .flag("CENTRED", centred)
 }
 
 /// Rows and their width.
@@ -46,7 +54,7 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
     if rows == 0 {
         return Ok(());
     }
-    let dtype = args.read_dtype(0);
+    let dtypes @ [dtype, parameters] = dtypes(args);
     let (x, weight, y) = (args.read(0), args.read(1), args.write(0));
     let bias = if centred { args.read(2) } else { weight };
     let mean = if centred { args.write(2) } else { 0 };
@@ -55,12 +63,13 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
     let params = params.pointer(y).pointer(args.write(1)).pointer(mean).f64(share).f64(eps);
     match Lanes::of(width, dtype.size()) {
         Some(lanes) => {
-            let spec = constants(Spec::new(&FORWARD, "layer_norm"), dtype, centred);
-            let spec = lanes.constants(spec, dtype.size(), &[x, weight, bias, y]);
+            let spec = constants(Spec::new(&FORWARD, "layer_norm"), dtypes, centred);
+            let operands = [(x, dtype), (y, dtype), (weight, parameters), (bias, parameters)];
+            let spec = lanes.constants(spec, operands);
             args.kernel(spec, lanes.grid(rows), &params.size(rows).i32(width as i32))
         }
         None => {
-            let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtype, centred);
+            let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
             let spec = spec.flag("BACKWARD", false).flag("ADD", false);
             args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.size(width))
         }
@@ -97,7 +106,7 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     if width == 0 {
         return Ok(());
     }
-    let dtype = args.read_dtype(0);
+    let dtypes @ [dtype, parameters] = dtypes(args);
     let (x, weight, dy, inv) = (args.read(0), args.read(1), args.read(2), args.read(3));
     let (mean, dx) = (if centred { args.read(4) } else { 0 }, args.write(0));
     let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(inv).pointer(mean).pointer(dx);
@@ -108,7 +117,7 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         sums = sums.output(args, 2);
     }
     sums.extra.extend([inv, mean]);
-    let of_sums = |spec: Spec| constants(spec, dtype, centred).dtype("OUT", dtype);
+    let of_sums = |spec: Spec| constants(spec, dtypes, centred).dtype("OUT", parameters);
 
     let fused = summed(width, dtype);
     let registers = fused.or_else(|| Lanes::of(width, dtype.size()));
@@ -124,13 +133,14 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
             Some(lanes) => {
                 let spec = of_sums(Spec::new(&BACKWARD, "layer_norm_backward")).int("SCALARS", 1);
                 let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
-                let spec = lanes.constants(spec, dtype.size(), &[x, weight, dy, dx]);
+                let operands = [(x, dtype), (dy, dtype), (dx, dtype), (weight, parameters)];
+                let spec = lanes.constants(spec, operands);
                 let params = params.pointer(args.workspace()).f64(share);
                 let params = params.size(rows).size(per_block).i32(width as i32);
                 args.kernel(spec, Grid::line(blocks, lanes::THREADS as u32), &params)?;
             }
             None => {
-                let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtype, centred);
+                let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
                 let spec = spec.flag("BACKWARD", true).flag("ADD", add);
                 args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.f64(share).size(width))?;
             }

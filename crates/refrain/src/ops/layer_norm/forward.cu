@@ -1,9 +1,10 @@
-// Layer and root-mean-square norm of rows in registers. Constants: those of rows, IN (dtype), CENTRED.
+// Layer and root-mean-square norm of rows in registers. Constants: those of rows, IN (dtype of rows), PARAMETER (of
+// weight and bias), CENTRED.
 
 // Registers for one row alone leave room for enough warps to keep memory busy: weight and bias come last, from the
 // cache.
 KERNEL __launch_bounds__(256, COMPUTE_SIZE > 4 || VEC == 1 ? 1 : 4)
-layer_norm(const IN* __restrict__ x, const IN* __restrict__ weight, const IN* __restrict__ bias, IN* __restrict__ y,
+layer_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const PARAMETER* __restrict__ bias, IN* __restrict__ y,
            COMPUTE* inv, COMPUTE* mean, double share, double eps, i64 rows, int width) {
     i64 row = row_number();
     bool live = row < rows;

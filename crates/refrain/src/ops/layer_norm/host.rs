@@ -3,29 +3,33 @@
 use rayon::prelude::*;
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::numeric::{Real, Stored, with_mixed};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::ops::rows::{add_rows, each_task, load, map, rows_a_piece, rows_a_task, sum};
 
 pub(super) fn forward(centred: bool, eps: f64, args: &HostArgs<'_>) -> Result<()> {
-    with_float!(args, args.read_dtype(0), T, R => match centred {
-        true => forward_of::<T, R, true>(eps, args),
-        false => forward_of::<T, R, false>(eps, args),
+    with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, P, R => match centred {
+        true => forward_of::<T, P, R, true>(eps, args),
+        false => forward_of::<T, P, R, false>(eps, args),
     })
 }
 
 pub(super) fn backward(centred: bool, args: &HostArgs<'_>) -> Result<()> {
-    with_float!(args, args.read_dtype(0), T, R => match centred {
-        true => backward_of::<T, R, true>(args),
-        false => backward_of::<T, R, false>(args),
+    with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, P, R => match centred {
+        true => backward_of::<T, P, R, true>(args),
+        false => backward_of::<T, P, R, false>(args),
     })
 }
 
-fn forward_of<T: Stored, R: Real, const CENTRED: bool>(eps: f64, args: &HostArgs<'_>) -> Result<()> {
-    let (x, weight) = (args.read::<T>(0)?, args.read::<T>(1)?);
-    let bias = if CENTRED { args.read::<T>(2)? } else { weight };
+/// `T` is stored of rows, `P` of parameters.
+fn forward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(
+    eps: f64,
+    args: &HostArgs<'_>,
+) -> Result<()> {
+    let (x, weight) = (args.read::<T>(0)?, args.read::<P>(1)?);
+    let bias = if CENTRED { args.read::<P>(2)? } else { weight };
     let (y, inv) = (args.write::<T>(0)?, args.write::<R>(1)?);
     let width = weight.len();
     // Without centring there are no means to keep.
@@ -74,11 +78,11 @@ fn forward_of<T: Stored, R: Real, const CENTRED: bool>(eps: f64, args: &HostArgs
 
 /// With `n = (x - mean) * inv` and `g = dy * weight`: `dx = inv * (g - mean(g) - n * mean(g * n))`,
 /// `dweight = sum(dy * n)`, `dbias = sum(dy)`.
-fn backward_of<T: Stored, R: Real, const CENTRED: bool>(args: &HostArgs<'_>) -> Result<()> {
-    let (x, weight, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);
+fn backward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(args: &HostArgs<'_>) -> Result<()> {
+    let (x, weight, dy) = (args.read::<T>(0)?, args.read::<P>(1)?, args.read::<T>(2)?);
     let inv = args.read::<R>(3)?;
     let mean = if CENTRED { args.read::<R>(4)? } else { inv };
-    let (dx, dweight) = (args.write::<T>(0)?, args.write::<T>(1)?);
+    let (dx, dweight) = (args.write::<T>(0)?, args.write::<P>(1)?);
     let (rows, width) = (inv.len(), weight.len());
     if width == 0 {
         return Ok(());
@@ -143,7 +147,7 @@ fn backward_of<T: Stored, R: Real, const CENTRED: bool>(args: &HostArgs<'_>) -> 
             let (dw, db) = total.split_at(width);
             map(dweight, [dw], args.accumulate(1), |[v]| v);
             if CENTRED {
-                map(args.write::<T>(2)?, [db], args.accumulate(2), |[v]| v);
+                map(args.write::<P>(2)?, [db], args.accumulate(2), |[v]| v);
             }
             Ok(())
         })

@@ -6,6 +6,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
+use super::linear::is_parameter_of;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
@@ -33,16 +34,22 @@ pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
     Err(Error::invalid(op, format!("eps is {eps}; use a finite number that is not negative, such as 1e-5")))
 }
 
-/// A vector of parameters with one element for each of `n` features, in the dtype of `x`.
-pub(crate) fn check_parameter(op: &'static str, x: &Tensor, parameter: &Tensor, n: usize) -> Result<()> {
-    check_dtypes(op, x, parameter)?;
-    if parameter.dims() != [n] {
-        return Err(Error::shapes(
-            op,
-            x.shape(),
-            parameter.shape(),
-            format!("parameters of a normalisation over {n} features must have shape [{n}]"),
-        ));
+/// Vectors of parameters with one element for each of `n` features: all in the dtype of `x`, or all f32 beside an `x` of
+/// f16 or bf16.
+pub(crate) fn check_parameters(op: &'static str, x: &Tensor, parameters: &[&Tensor], n: usize) -> Result<()> {
+    for parameter in parameters {
+        if !is_parameter_of(parameter.dtype(), x.dtype()) {
+            return Err(Error::DTypeMismatch { op, lhs: x.dtype(), rhs: parameter.dtype() });
+        }
+        check_dtypes(op, parameters[0], parameter)?;
+        if parameter.dims() != [n] {
+            return Err(Error::shapes(
+                op,
+                x.shape(),
+                parameter.shape(),
+                format!("parameters of a normalisation over {n} features must have shape [{n}]"),
+            ));
+        }
     }
     Ok(())
 }
@@ -64,9 +71,7 @@ impl Op for LayerNorm {
                 "a scalar has no axis to normalise; pass a tensor of one axis or more",
             ));
         };
-        for parameter in &inputs[1..] {
-            check_parameter(op, x, parameter, width)?;
-        }
+        check_parameters(op, x, &inputs[1..], width)?;
         let statistic = Spec::new(rows, statistics(x.dtype()));
         let mut specs = Spec::like(x).one();
         specs.push(statistic.clone());
@@ -145,7 +150,8 @@ impl Tensor {
     /// Layer normalisation of the last axis: `(x - mean) / sqrt(var + eps) * weight + bias`, with the
     /// biased variance (Ba, Kiros and Hinton, 2016).
     ///
-    /// For floats: `x` is `[..., d]`, `weight` and `bias` are `[d]` of the same dtype.
+    /// For floats: `x` is `[..., d]`, `weight` and `bias` are `[d]` of the same dtype, or f32 where `x` is f16 or bf16.
+    /// The result has the dtype of `x`; statistics are f32 (of f64: f64).
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
@@ -170,7 +176,8 @@ impl Tensor {
     /// Root-mean-square normalisation of the last axis: `x / sqrt(mean(x^2) + eps) * weight` (Zhang and
     /// Sennrich, 2019).
     ///
-    /// For floats: `x` is `[..., d]`, `weight` is `[d]` of the same dtype.
+    /// For floats: `x` is `[..., d]`, `weight` is `[d]` of the same dtype, or f32 where `x` is f16 or bf16. The result
+    /// has the dtype of `x`.
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or `eps` is negative or not finite.

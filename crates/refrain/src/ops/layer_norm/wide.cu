@@ -1,8 +1,8 @@
 // Layer and root-mean-square norm of rows that are too wide for registers: a block for each. Constants: COMPUTE (the
-// arithmetic), IN (dtype), CENTRED, BACKWARD, ADD.
+// arithmetic), IN (dtype of rows), PARAMETER (of weight and bias), CENTRED, BACKWARD, ADD.
 
 #if BACKWARD
-KERNEL layer_norm_wide(const IN* x, const IN* weight, const IN* dy, const COMPUTE* inv, const COMPUTE* mean, IN* dx,
+KERNEL layer_norm_wide(const IN* x, const PARAMETER* weight, const IN* dy, const COMPUTE* inv, const COMPUTE* mean, IN* dx,
                        double share, i64 width) {
     const i64 row = blockIdx.x, base = row * width;
     const COMPUTE r = inv[row], m = CENTRED ? mean[row] : (COMPUTE)0;
@@ -22,7 +22,7 @@ KERNEL layer_norm_wide(const IN* x, const IN* weight, const IN* dy, const COMPUT
     }
 }
 #else
-KERNEL layer_norm_wide(const IN* x, const IN* weight, const IN* bias, IN* y, COMPUTE* inv, COMPUTE* mean,
+KERNEL layer_norm_wide(const IN* x, const PARAMETER* weight, const PARAMETER* bias, IN* y, COMPUTE* inv, COMPUTE* mean,
                        double share, double eps, i64 width) {
     const i64 row = blockIdx.x, base = row * width;
     COMPUTE m = (COMPUTE)0, squares = (COMPUTE)0;

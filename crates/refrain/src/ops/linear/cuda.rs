@@ -36,7 +36,7 @@ pub(super) fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Produ
     let (dy, x) = (Matrix::row_major(dy, k, m).t(), Matrix::row_major(x, k, n));
     Product {
         add: adds(launch, 0),
-        sums: op.bias.then(|| (Flat::of(&launch.writes[1].0), adds(launch, 1))),
+        sums: op.bias.map(|_| (Flat::of(&launch.writes[1].0), adds(launch, 1))),
         ..Product::new(op.precision, [m, n, k], dy, x, dw)
     }
 }

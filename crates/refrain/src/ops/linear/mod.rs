@@ -8,12 +8,12 @@ mod tests;
 use smallvec::{SmallVec, smallvec};
 
 use super::unary::{Unary, UnaryBackward};
-use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::precision::{Precision, precision};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 
 /// What is applied to the result of a linear layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,6 +73,11 @@ fn flops(y: &Shape, x: &Shape) -> u64 {
     2 * (y.numel() * x.last().copied().unwrap_or(1)) as u64
 }
 
+/// Whether a parameter of this dtype goes with activations of that one: of the same, or f32 beside f16 and bf16.
+pub(crate) fn is_parameter_of(parameter: DType, activations: DType) -> bool {
+    parameter == activations || (parameter == DType::F32 && activations.size() < DType::F32.size())
+}
+
 fn with_last(shape: &Shape, last: usize) -> Shape {
     shape.dims()[..shape.rank() - 1].iter().copied().chain([last]).collect()
 }
@@ -83,8 +88,17 @@ impl Op for Linear {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
         let (x, w) = (inputs[0], inputs[1]);
         x.require_float(Self::NAME)?;
-        for other in &inputs[1..] {
-            check_dtypes(Self::NAME, x, other)?;
+        let dtype = self.precision.result(x.dtype());
+        let residual = inputs[2 + self.bias as usize..].first();
+        for (i, other) in inputs.iter().enumerate().skip(1) {
+            // An activation is as the others are, but for f32 that is rounded anyway.
+            let fits = match i < 2 + self.bias as usize {
+                true => is_parameter_of(other.dtype(), dtype),
+                false => self.precision.result(other.dtype()) == dtype,
+            };
+            if !fits {
+                return Err(Error::DTypeMismatch { op: Self::NAME, lhs: x.dtype(), rhs: other.dtype() });
+            }
         }
         if x.rank() == 0 || w.rank() != 2 || x.shape().last() != w.shape().last() {
             let hint = "the input is [.., in], the weight [out, in]";
@@ -94,11 +108,10 @@ impl Op for Linear {
         if self.bias && inputs[2].dims() != [w.dims()[0]] {
             return Err(Error::shapes(Self::NAME, w.shape(), inputs[2].shape(), "the bias is [out]"));
         }
-        let residual = inputs[2 + self.bias as usize..].first();
         if let Some(r) = residual.filter(|r| r.shape() != &shape) {
             return Err(Error::shapes(Self::NAME, &shape, r.shape(), "the residual has the result's shape"));
         }
-        let y = Spec::new(shape, x.dtype());
+        let y = Spec::new(shape, dtype);
         Ok(if self.keep { smallvec![y.clone(), y] } else { y.one() })
     }
 
@@ -129,20 +142,23 @@ impl Op for Linear {
             None => dy.clone(),
             Some(function) => apply(UnaryBackward(function), &[&g.output(1)?, &dy])?,
         };
+        let precision = self.precision;
         if self.residual {
-            g.add(2 + self.bias as usize, dy)?;
+            let i = 2 + self.bias as usize;
+            g.add(i, dy.to_dtype(g.input_dtype(i))?)?;
         }
         if g.needs(0) {
             let w = g.input(1)?;
-            g.emit(&[0], InputGradient { precision: self.precision }, &[&dz, &w])?;
+            g.emit(&[0], InputGradient { precision, dtype: g.input_dtype(0) }, &[&dz, &w])?;
         }
         if g.needs(1) {
             let x = g.input(0)?;
+            let bias = self.bias.then(|| g.input_dtype(2));
             let targets: &[usize] = if self.bias { &[1, 2] } else { &[1] };
-            g.emit(targets, WeightGradient { bias: self.bias, precision: self.precision }, &[&dz, &x])
+            g.emit(targets, WeightGradient { precision, weight: g.input_dtype(1), bias }, &[&dz, &x])
         } else if self.bias && g.needs(2) {
             let axes: SmallVec<[isize; 6]> = (0..dz.rank() as isize - 1).collect();
-            g.add(2, dz.sum(&axes[..])?)
+            g.add(2, dz.to_dtype(g.input_dtype(2))?.sum(&axes[..])?)
         } else {
             Ok(())
         }
@@ -153,13 +169,15 @@ impl Op for Linear {
 #[derive(Clone, Debug)]
 struct InputGradient {
     precision: Precision,
+    /// Of the result.
+    dtype: DType,
 }
 
 impl Op for InputGradient {
     const NAME: &'static str = "linear_input_gradient";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        Ok(Spec::new(with_last(x[0].shape(), x[1].dims()[1]), x[0].dtype()).one())
+        Ok(Spec::new(with_last(x[0].shape(), x[1].dims()[1]), self.dtype).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -186,8 +204,11 @@ impl Op for InputGradient {
 /// `dw = dy^T x`, and `db` the sums of `dy` over its rows.
 #[derive(Clone, Debug)]
 struct WeightGradient {
-    bias: bool,
     precision: Precision,
+    /// Of `dw`.
+    weight: DType,
+    /// Of `db`, if there is a bias.
+    bias: Option<DType>,
 }
 
 impl Op for WeightGradient {
@@ -195,12 +216,13 @@ impl Op for WeightGradient {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let last = |t: &Tensor| t.dims()[t.rank() - 1];
-        let dw = Spec::new([last(x[0]), last(x[1])], x[0].dtype());
-        Ok(if self.bias { smallvec![dw, Spec::new([last(x[0])], x[0].dtype())] } else { dw.one() })
+        let mut specs = Spec::new([last(x[0]), last(x[1])], self.weight).one();
+        specs.extend(self.bias.map(|dtype| Spec::new([last(x[0])], dtype)));
+        Ok(specs)
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::weight_gradient(self.bias, args)
+        host::weight_gradient(self.bias.is_some(), args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -224,8 +246,12 @@ impl Tensor {
     /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
     ///
     /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`, the residual and
-    /// the result `[.., out]`. For floats; f16 and bf16 are multiplied and summed in f32. On a GPU f32 is
-    /// multiplied as [`with_precision`](crate::with_precision) says.
+    /// the result `[.., out]`. For floats; f16 and bf16 are multiplied and summed in f32. How f32 is multiplied, and
+    /// what it gives, [`Precision`] says.
+    ///
+    /// All are of one dtype, but for the weight and the bias of an f16 or bf16 input, which may be f32: the weight is
+    /// then rounded to the input's dtype on its way into the product, the bias is added as it is. Under
+    /// [`Precision::Bf16`] the residual may be f32 as well. Gradients have their operands' dtypes.
     ///
     /// ```
     /// use refrain::{Activation, Device, Tensor};

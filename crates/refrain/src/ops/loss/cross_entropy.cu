@@ -1,6 +1,6 @@
 // Cross entropy of logits with class ids. An id that is not one of the classes is reported, and makes the loss NaN and
 // the gradient of its row. Constants: COMPUTE (the arithmetic), IN (dtype of the logits), ID (of the ids), and
-// those of rows in registers, without which a block takes a row; GRADIENT: ADD, INDEX (the type of offsets).
+// those of rows in registers, without which a block takes a row; GRADIENT: DY (dtype of the loss), ADD, INDEX (the type of offsets).
 
 // The larger; a NaN is not.
 struct Larger { DEVICE COMPUTE operator()(COMPUTE a, COMPUTE b) const { return b > a ? b : a; } };
@@ -21,7 +21,7 @@ DEVICE double loss_of(const IN* x, i64 id, i64 classes, COMPUTE shift, COMPUTE l
 }
 
 #if GRADIENT
-KERNEL cross_entropy_backward(const IN* x, const ID* ids, const COMPUTE* sums, const IN* dy, IN* dx, double share,
+KERNEL cross_entropy_backward(const IN* x, const ID* ids, const COMPUTE* sums, const DY* dy, IN* dx, double share,
                               double smoothing, i64 n, i64 classes, Faults faults) {
     const INDEX step = (INDEX)gridDim.x * 256, width = (INDEX)classes;
     const COMPUTE scale = to<COMPUTE>(*dy) * (COMPUTE)share;

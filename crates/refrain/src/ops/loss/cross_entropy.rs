@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::cuda;
-use super::host::total_of;
+use super::host::{gradient, put, total_of};
+use super::{cuda, result};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
@@ -35,7 +35,7 @@ impl Op for CrossEntropy {
         }
         match logits.dims().split_last() {
             Some((_, rows)) if rows == ids.dims() => {
-                let mut specs = Spec::new((), logits.dtype()).one();
+                let mut specs = Spec::new((), result(Self::NAME, logits, logits)?).one();
                 specs.push(Spec::new(ids.shape(), statistics(logits.dtype())));
                 Ok(specs)
             }
@@ -107,7 +107,7 @@ fn forward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &Ho
     let x = args.read::<T>(0)?;
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
     check_ids(args, ids, classes)?;
-    let (y, sums) = (args.write::<T>(0)?, args.write::<R>(1)?);
+    let sums = args.write::<R>(1)?;
     let share = R::c(1.0 / classes as f64);
     let (picked, level) = (R::c(1.0 - smoothing), R::c(smoothing));
     let task = rows_a_task(classes);
@@ -134,8 +134,7 @@ fn forward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &Ho
             )
         })
     });
-    y.fill(T::from_number(total / ids.len() as f64));
-    Ok(())
+    put(args, total / ids.len() as f64)
 }
 
 fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
@@ -143,7 +142,7 @@ fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &H
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
     check_ids(args, ids, classes)?;
     let sums = args.read::<R>(2)?;
-    let dy: R = args.read::<T>(3)?.first().map_or(R::ZERO, |d| d.to());
+    let dy: R = gradient(args, 3)?;
     let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
     if x.is_empty() {
         return Ok(());
@@ -178,8 +177,8 @@ impl Tensor {
     /// The cross entropy of these logits with class ids: the mean of `-log_softmax(logits)[id]` over all
     /// rows.
     ///
-    /// For floats: logits are `[..., classes]`, ids are i64 or i32 `[...]`. The result is a scalar, NaN if there
-    /// are no rows.
+    /// For floats: logits are `[..., classes]`, ids are i64 or i32 `[...]`. The result is a scalar of the logits' dtype
+    /// (under [`Precision::Bf16`](crate::Precision::Bf16) f32 of bf16), NaN if there are no rows.
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or an id is not in `0..classes`: on the CPU the error names the first,

@@ -36,14 +36,15 @@ fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> Red
     total
 }
 
-fn constants(spec: Spec, dtype: DType) -> Spec {
-    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("OUT", dtype)
+fn constants(spec: Spec, out: DType) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(out)).dtype("OUT", out)
 }
 
-/// Working memory of a sum over the elements of the first operand.
-pub(super) fn workspace(launch: &Launch<'_>) -> usize {
+/// Working memory of a sum over the elements of the first operand, or of the first two together.
+pub(super) fn workspace(launch: &Launch<'_>, inputs: usize) -> usize {
     let extent = Extent { outer: 1, n: launch.reads[0].layout.shape().numel(), inner: 1 };
-    room(extent, launch.reads[0].dtype.size(), STATE)
+    let size = launch.reads[..inputs].iter().map(|x| x.dtype.size()).max().unwrap_or(1);
+    room(extent, size, STATE)
 }
 
 fn grid(args: &CudaArgs<'_>, n: usize) -> Grid {
@@ -63,10 +64,10 @@ fn word(loss: Pointwise) -> (&'static str, f64) {
 }
 
 pub(super) fn forward(loss: Pointwise, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (n, dtype, (word, delta)) = (args.read_shape(0).numel(), args.read_dtype(0), word(loss));
+    let (n, out, (word, delta)) = (args.read_shape(0).numel(), args.write_dtype(0), word(loss));
     let mut total = total(args, n, &[0, 1], n);
     total.scalars.push(delta);
-    total.run(args, &TERMS, |spec| constants(spec, dtype).word("LOSS", word))
+    total.run(args, &TERMS, |spec| constants(spec, out).word("LOSS", word))
 }
 
 pub(super) fn backward(loss: Pointwise, scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -88,12 +89,15 @@ fn check_levels(args: &CudaArgs<'_>, levels: &[f64]) -> Result<()> {
 
 pub(super) fn quantile(levels: &[f64], args: &mut CudaArgs<'_>) -> Result<()> {
     check_levels(args, levels)?;
-    let (n, dtype) = (args.read_shape(0).numel(), args.read_dtype(0));
+    let (n, target, out) = (args.read_shape(0).numel(), args.read_dtype(1), args.write_dtype(0));
     let mut total = total(args, n, &[0], n);
     total.scalars.extend_from_slice(levels);
     total.extra.push(args.read(1));
     total.run(args, &TERMS, |spec| {
-        constants(spec, dtype).word("LOSS", "QUANTILE").int("LEVELS", levels.len() as i64)
+        constants(spec, out)
+            .dtype("TARGET", target)
+            .word("LOSS", "QUANTILE")
+            .int("LEVELS", levels.len() as i64)
     })
 }
 
@@ -106,7 +110,10 @@ pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'
     let dtype = args.read_dtype(0);
     let spec = Spec::new(&QUANTILE_GRADIENT, "quantile_backward")
         .dtype("COMPUTE", arithmetic(dtype))
-        .dtype("IN", dtype)
+        .dtype("PREDICTION", dtype)
+        .dtype("TARGET", args.read_dtype(1))
+        .dtype("DY", args.read_dtype(2))
+        .dtype("DX", args.write_dtype(0))
         .int("LEVELS", levels.len() as i64)
         .int("BY", by as i64)
         .word("INDEX", index(terms))
@@ -143,7 +150,7 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
         let params = params.pointer(args.workspace()).f64(smoothing).size(rows);
         match lanes {
             Some(lanes) => {
-                let spec = lanes.constants(spec, dtype.size(), &[x]);
+                let spec = lanes.constants(spec, [(x, dtype)]);
                 args.kernel(spec, lanes.grid(rows), &params.i32(classes as i32).words(&faults))?;
             }
             None => {
@@ -152,7 +159,8 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
             }
         }
     }
-    total(args, 0, &[], rows).merge(args, &TOTAL, |spec| constants(spec, dtype), blocks, 1)
+    let out = args.write_dtype(0);
+    total(args, 0, &[], rows).merge(args, &TOTAL, |spec| constants(spec, out), blocks, 1)
 }
 
 pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -166,6 +174,7 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
         .dtype("ID", args.read_dtype(1))
+        .dtype("DY", args.read_dtype(3))
         .flag("GRADIENT", true)
         .word("INDEX", index(n))
         .flag("ADD", args.accumulate(0));

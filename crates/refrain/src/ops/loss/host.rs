@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Real, Stored};
+use crate::device::cpu::numeric::{Real, Stored, with_stored};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
@@ -13,12 +13,11 @@ use crate::ops::rows::{TASK, each_task, load, sum};
 pub(super) const BLOCK: usize = 1024;
 
 /// `sum(f(prediction - target)) / numel` of operands 0 and 1.
-pub(super) fn mean_error<T: Stored, R: Real>(
+pub(super) fn mean_error<T: Stored, U: Stored, R: Real>(
     args: &HostArgs<'_>,
     f: impl Fn(R) -> R + Sync + Send,
 ) -> Result<()> {
-    let (x, t) = (args.read::<T>(0)?, args.read::<T>(1)?);
-    let y = args.write::<T>(0)?;
+    let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
     let total = total_of(x.len(), x.par_chunks(TASK).zip(t.par_chunks(TASK)), |(x, t)| {
         with_scratch(2 * BLOCK, |buf: &mut [R]| {
             let (x_buf, t_buf) = buf.split_at_mut(BLOCK);
@@ -34,8 +33,18 @@ pub(super) fn mean_error<T: Stored, R: Real>(
             )
         })
     });
-    y.fill(T::from_number(total / x.len() as f64));
+    put(args, total / x.len() as f64)
+}
+
+/// Writes the loss.
+pub(super) fn put(args: &HostArgs<'_>, loss: f64) -> Result<()> {
+    with_stored!(args.write_dtype(0), T => args.write::<T>(0)?.fill(T::from_number(loss)));
     Ok(())
+}
+
+/// The gradient of the loss, operand `i`.
+pub(super) fn gradient<R: Real>(args: &HostArgs<'_>, i: usize) -> Result<R> {
+    with_stored!(args.read_dtype(i), T => Ok(args.read::<T>(i)?.first().map_or(R::ZERO, |d| d.to())))
 }
 
 /// The sum of what `body` makes of the tasks, in their order.

@@ -5,13 +5,13 @@
 #define MAE 2
 // s[1] is delta.
 #define HUBER 3
-// s[1..] are the levels, extra[0] is the target of IN0.
+// s[1..] are the levels, extra[0] is the target of dtype TARGET.
 #define QUANTILE 4
 
 DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& r) {
 #if LOSS == QUANTILE
     COMPUTE q = (COMPUTE)r.s[1 + position % LEVELS];
-    COMPUTE e = to<COMPUTE>(extra<IN0>(r, 0)[position / LEVELS]) - x[0];
+    COMPUTE e = to<COMPUTE>(extra<TARGET>(r, 0)[position / LEVELS]) - x[0];
     l.sum += (e < (COMPUTE)0 ? q - (COMPUTE)1 : q) * e;
 #else
     COMPUTE e = x[0] - x[1], a = abs_(e);

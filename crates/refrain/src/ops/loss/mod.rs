@@ -10,12 +10,23 @@ mod tests;
 use super::elementwise::{self, FloatTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::numeric::{Real, with_float};
+use crate::device::cpu::numeric::{Real, with_mixed};
 use crate::device::cpu::simd::simd;
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::rows::map;
-use crate::tensor::Tensor;
+use crate::precision::{Precision, precision};
+use crate::tensor::{DType, Tensor};
+
+/// The dtype of a loss: its operands', and f32 in mixed precision, where these may be bf16 and f32.
+fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {
+    let mixed = |t: &Tensor| precision().result(t.dtype()) == DType::BF16;
+    if precision() == Precision::Bf16 && mixed(prediction) && mixed(target) {
+        return Ok(DType::F32);
+    }
+    check_dtypes(op, prediction, target)?;
+    Ok(prediction.dtype())
+}
 
 /// A function of `e = prediction - target`, of which the loss is the mean.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +53,7 @@ impl Op for Pointwise {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let op = self.name();
         x[0].require_float(op)?;
-        check_dtypes(op, x[0], x[1])?;
+        let dtype = result(op, x[0], x[1])?;
         if x[0].shape() != x[1].shape() {
             let hint = "prediction and target must have one shape";
             return Err(Error::shapes(op, x[0].shape(), x[1].shape(), hint));
@@ -52,16 +63,16 @@ impl Op for Pointwise {
         {
             return Err(Error::invalid(op, format!("delta is {delta}; use a positive number")));
         }
-        Ok(Spec::new((), x[0].dtype()).one())
+        Ok(Spec::new((), dtype).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_float!(args, args.read_dtype(0), T, R => match *self {
-            Pointwise::Mse => host::mean_error::<T, R>(args, |e| e * e),
-            Pointwise::Mae => host::mean_error::<T, R>(args, |e| e.abs()),
+        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => match *self {
+            Pointwise::Mse => host::mean_error::<T, U, R>(args, |e| e * e),
+            Pointwise::Mae => host::mean_error::<T, U, R>(args, |e| e.abs()),
             Pointwise::Huber { delta } => {
                 let (delta, half) = (R::c(delta), R::c(0.5));
-                host::mean_error::<T, R>(args, |e| {
+                host::mean_error::<T, U, R>(args, |e| {
                     let a = e.abs();
                     if a < delta { half * e * e } else { delta * (a - half * delta) }
                 })
@@ -74,7 +85,7 @@ impl Op for Pointwise {
     }
 
     fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
-        Ok(cuda::workspace(launch))
+        Ok(cuda::workspace(launch, 2))
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -88,7 +99,7 @@ impl Op for Pointwise {
             if g.needs(by) {
                 let share = 1.0 / x.numel() as f64;
                 let scale = if by == 0 { share } else { -share };
-                g.emit(&[by], PointwiseBackward { loss: *self, scale }, &[&x, &t, &dy])?;
+                g.emit(&[by], PointwiseBackward { loss: *self, by, scale }, &[&x, &t, &dy])?;
             }
         }
         Ok(())
@@ -99,6 +110,8 @@ impl Op for Pointwise {
 #[derive(Clone, Copy, Debug)]
 struct PointwiseBackward {
     loss: Pointwise,
+    /// Whether it is of the prediction (0) or of the target (1).
+    by: usize,
     scale: f64,
 }
 
@@ -145,7 +158,7 @@ impl Op for PointwiseBackward {
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        Ok(Spec::like(x[0]).one())
+        Ok(Spec::like(x[self.by]).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -175,7 +188,8 @@ macro_rules! methods {
             $(#[$doc])*
             ///
             /// For floats: prediction and target of one shape and dtype; the result is a scalar, NaN if
-            /// there are no elements. Both get gradients.
+            /// there are no elements. Both get gradients. Under [`Precision::Bf16`] each may be f32 or bf16, and the loss
+            /// is f32.
             ///
             /// # Errors
             /// If shapes or dtypes differ, or a parameter is out of range.

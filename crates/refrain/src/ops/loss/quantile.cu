@@ -1,4 +1,5 @@
-// The gradient of the quantile loss. Constants: COMPUTE (the arithmetic), IN (dtype), LEVELS, BY (0: of the
+// The gradient of the quantile loss. Constants: COMPUTE (the arithmetic), PREDICTION,
+// TARGET, DY, DX (dtypes), LEVELS, BY (0: of the
 // prediction, 1: of the target), INDEX (the type of offsets), ADD.
 
 struct Levels { double at[LEVELS]; };
@@ -8,7 +9,7 @@ DEVICE COMPUTE slope(COMPUTE x, COMPUTE t, COMPUTE q) {
     return t > x ? q : t < x ? q - (COMPUTE)1 : q - (COMPUTE)0.5;
 }
 
-KERNEL quantile_backward(const IN* x, const IN* t, const IN* dy, IN* dx, double share, i64 n,
+KERNEL quantile_backward(const PREDICTION* x, const TARGET* t, const DY* dy, DX* dx, double share, i64 n,
                          const __grid_constant__ Levels levels) {
     const INDEX step = (INDEX)gridDim.x * 256;
     const COMPUTE scale = to<COMPUTE>(*dy) * (COMPUTE)share;

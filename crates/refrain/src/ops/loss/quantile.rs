@@ -3,16 +3,16 @@
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use super::cuda;
-use super::host::{BLOCK, total_of};
+use super::host::{BLOCK, gradient, put, total_of};
+use super::{cuda, result};
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::numeric::{Real, Stored, with_mixed};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::ops::rows::{each_task, load, map, rows_a_task, sum};
-use crate::ops::{Op, Spec, Specs, apply, apply_into, check_dtypes};
+use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::Tensor;
 
 type Levels = SmallVec<[f64; 9]>;
@@ -29,13 +29,13 @@ impl Op for QuantileLoss {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let (prediction, target) = (x[0], x[1]);
         prediction.require_float(Self::NAME)?;
-        check_dtypes(Self::NAME, prediction, target)?;
+        let dtype = result(Self::NAME, prediction, target)?;
         if let Some(q) = self.levels.iter().find(|q| !(**q > 0.0 && **q < 1.0)) {
             return Err(Error::invalid(Self::NAME, format!("level {q} is not between 0 and 1")));
         }
         match prediction.dims().split_last() {
             Some((&count, shape)) if count == self.levels.len() && count > 0 && shape == target.dims() => {
-                Ok(Spec::new((), prediction.dtype()).one())
+                Ok(Spec::new((), dtype).one())
             }
             _ => Err(Error::shapes(
                 Self::NAME,
@@ -50,7 +50,9 @@ impl Op for QuantileLoss {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_float!(args, args.read_dtype(0), T, R => forward::<T, R>(&self.levels, args))
+        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => {
+            forward::<T, U, R>(&self.levels, args)
+        })
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -58,7 +60,7 @@ impl Op for QuantileLoss {
     }
 
     fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
-        Ok(cuda::workspace(launch))
+        Ok(cuda::workspace(launch, 1))
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -91,7 +93,10 @@ impl Op for QuantileLossBackward {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_float!(args, args.read_dtype(0), T, R => backward::<T, R>(&self.levels, self.by, args))
+        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => match self.by {
+            0 => backward::<T, U, T, R>(&self.levels, self.by, args),
+            _ => backward::<T, U, U, R>(&self.levels, self.by, args),
+        })
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -114,9 +119,8 @@ fn repeat_each<T: Stored, R: Real>(t: &[T], levels: usize, to: &mut [R]) {
     to.chunks_exact_mut(levels).zip(t).for_each(|(to, t)| to.fill(t.to()));
 }
 
-fn forward<T: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -> Result<()> {
-    let (x, t) = (args.read::<T>(0)?, args.read::<T>(1)?);
-    let y = args.write::<T>(0)?;
+fn forward<T: Stored, U: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -> Result<()> {
+    let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
     let count = levels.len();
     let (block, task) = (targets_a_block(count), rows_a_task(count));
     let tasks = x.par_chunks(task * count).zip(t.par_chunks(task));
@@ -144,14 +148,18 @@ fn forward<T: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -> Result<()
             )
         })
     });
-    y.fill(T::from_number(total / x.len() as f64));
-    Ok(())
+    put(args, total / x.len() as f64)
 }
 
-fn backward<T: Stored, R: Real>(levels: &[f64], by: usize, args: &HostArgs<'_>) -> Result<()> {
-    let (x, t) = (args.read::<T>(0)?, args.read::<T>(1)?);
-    let dy: R = args.read::<T>(2)?.first().map_or(R::ZERO, |d| d.to());
-    let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
+/// `D` is stored of the result.
+fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
+    levels: &[f64],
+    by: usize,
+    args: &HostArgs<'_>,
+) -> Result<()> {
+    let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
+    let dy: R = gradient(args, 2)?;
+    let (dx, accumulate) = (args.write::<D>(0)?, args.accumulate(0));
     let count = levels.len();
     let scale = dy * R::c(1.0 / x.len() as f64);
     // The loss has a slope of q above the prediction and of q - 1 below it, and half of both at it.
@@ -197,7 +205,8 @@ impl Tensor {
     ///
     /// For floats: the target is `[...]`, the prediction `[..., levels.len()]` of the same dtype, with
     /// the quantile of level `levels[i]` at position i. Levels lie between 0 and 1. The result is a scalar,
-    /// NaN if there are no elements. At `e = 0` the derivative is the mean of both sides. On a GPU there are 256
+    /// NaN if there are no elements. Under [`Precision::Bf16`](crate::Precision::Bf16) prediction and target may each be
+    /// f32 or bf16, and the loss is f32. At `e = 0` the derivative is the mean of both sides. On a GPU there are 256
     /// levels at most.
     ///
     /// # Errors

@@ -7,29 +7,32 @@ use rayon::prelude::*;
 
 use super::linear::host::mode;
 use super::positions::unravel;
-use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
+use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::gemm::{self, Epilogue, Matrix, MatrixMut};
-use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
-use crate::device::cpu::widen::{Widened, narrow};
+use crate::device::cpu::widen::{Widened, output};
 use crate::device::cuda::Product;
 use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::ops::copy::Copy;
 use crate::precision::{Precision, precision};
-use crate::tensor::{Dims, Layout, Shape, Tensor};
+use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
 
 /// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
 #[derive(Clone, Copy, Debug)]
 struct Matmul {
     precision: Precision,
+    /// Of the result: that which operands multiply in, or in the backward pass that of the operand.
+    dtype: DType,
 }
 
 impl Matmul {
     /// As this thread is set.
-    fn new() -> Matmul {
-        Matmul { precision: precision() }
+    fn new(a: &Tensor) -> Matmul {
+        let precision = precision();
+        Matmul { precision, dtype: precision.result(a.dtype()) }
     }
 
     fn product(&self, launch: &Launch<'_>) -> Product {
@@ -56,13 +59,13 @@ fn matrix<'a, R>(data: &'a [R], layout: &Layout) -> Matrix<'a, R> {
     }
 }
 
-fn run<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
+fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
     let (la, lb) = (args.read_layout(0), args.read_layout(1));
     let (m, n) = (args.write_shape(0)[la.rank() - 2], args.write_shape(0)[la.rank() - 1]);
-    let (a, b) = (Widened::<R>::of::<T>(args.read(0)?), Widened::<R>::of::<T>(args.read(1)?));
+    let (a, b) = (Widened::<R>::rounded(args, 0, dtype)?, Widened::<R>::rounded(args, 1, dtype)?);
     let (a, b) = (a.get(), b.get());
     let mode = mode(args, 0);
-    narrow(args.write::<T>(0)?, args.accumulate(0), |c| {
+    output(args, 0, |c| {
         if m * n == 0 {
             return;
         }
@@ -77,8 +80,7 @@ fn run<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
             true => c.par_chunks_mut(m * n).enumerate().for_each(body),
             false => c.chunks_mut(m * n).enumerate().for_each(body),
         }
-    });
-    Ok(())
+    })
 }
 
 impl Op for Matmul {
@@ -87,7 +89,9 @@ impl Op for Matmul {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let (a, b) = (x[0], x[1]);
         a.require_float(Self::NAME)?;
-        check_dtypes(Self::NAME, a, b)?;
+        if self.precision.result(a.dtype()) != self.precision.result(b.dtype()) {
+            return Err(Error::DTypeMismatch { op: Self::NAME, lhs: a.dtype(), rhs: b.dtype() });
+        }
         let r = a.rank();
         let fits = r >= 2 && r == b.rank() && a.dims()[r - 1] == b.dims()[r - 2];
         if !fits || a.dims()[..r - 2] != b.dims()[..r - 2] {
@@ -95,11 +99,14 @@ impl Op for Matmul {
         }
         let mut shape: Dims = a.dims().into();
         shape[r - 1] = b.dims()[r - 1];
-        Ok(Spec::new(&shape[..], a.dtype()).one())
+        Ok(Spec::new(&shape[..], self.dtype).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_float!(args, args.read_dtype(0), T, R => run::<T, R>(args))
+        match self.precision.product(args.read_dtype(0), args.read_dtype(1)) {
+            DType::F64 => run::<f64>(DType::F64, args),
+            dtype => run::<f32>(dtype, args),
+        }
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -130,11 +137,13 @@ impl Op for Matmul {
         let dy = g.grad()?.clone();
         if g.needs(0) {
             let b = g.input(1)?;
-            g.emit(&[0], *self, &[&dy, &b.transpose(-2, -1)?])?;
+            let op = Matmul { dtype: g.input_dtype(0), ..*self };
+            g.emit(&[0], op, &[&dy, &b.transpose(-2, -1)?])?;
         }
         if g.needs(1) {
             let a = g.input(0)?;
-            g.emit(&[1], *self, &[&a.transpose(-2, -1)?, &dy])?;
+            let op = Matmul { dtype: g.input_dtype(1), ..*self };
+            g.emit(&[1], op, &[&a.transpose(-2, -1)?, &dy])?;
         }
         Ok(())
     }
@@ -186,8 +195,8 @@ impl Tensor {
     /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
     ///
     /// Leading dimensions broadcast. Operands may have any strides: a transposed one is not copied.
-    /// For floats; f16 and bf16 are multiplied and summed in f32. On a GPU f32 is
-    /// multiplied as [`with_precision`](crate::with_precision) says.
+    /// For floats of one dtype; f16 and bf16 are multiplied and summed in f32. How f32 is multiplied, and what it
+    /// gives, [`Precision`] says: under [`Precision::Bf16`] f32 and bf16 go together and give bf16.
     ///
     /// A vector `[k]` stands for one row on the left and for one column on the right, which the result
     /// goes without: two vectors give a scalar.
@@ -199,7 +208,7 @@ impl Tensor {
             return vectors(self, other);
         }
         let (a, b) = prepare(self, other)?;
-        apply(Matmul::new(), &[&a, &b])
+        apply(Matmul::new(&a), &[&a, &b])
     }
 
     /// [`Tensor::matmul`] into the memory of `dst`.
@@ -208,6 +217,6 @@ impl Tensor {
             return apply_into(Copy(Matmul::NAME), &[&vectors(self, other)?], dst);
         }
         let (a, b) = prepare(self, other)?;
-        apply_into(Matmul::new(), &[&a, &b], dst)
+        apply_into(Matmul::new(&a), &[&a, &b], dst)
     }
 }

@@ -53,3 +53,23 @@ fn a_destination_may_be_a_window_and_not_an_operand() {
     let e = a.matmul(&ramp(&[2, 3])).unwrap_err();
     assert!(matches!(e, Error::ShapeMismatch { op: "matmul", .. }), "{e}");
 }
+
+#[test]
+fn products_of_f32_are_as_exact_as_f32_however_long_the_sums() {
+    for (m, k, n) in [(33, 4096, 17), (96, 500, 96), (40, 41, 24)] {
+        let wide = |x: Tensor| x.to_dtype(DType::F32).unwrap();
+        let (a, b) = (wide(ramp(&[m, k])), wide(ramp(&[k, n])));
+        let (exact_a, exact_b) = (a.to_dtype(DType::F64).unwrap(), b.to_dtype(DType::F64).unwrap());
+        let expected = reference(&exact_a, &exact_b);
+        // The root of the terms' squares, of about 1/4 each, times what f32 rounds off of each partial sum.
+        let tolerance = f64::from(f32::EPSILON) * (k as f64 / 4.0).sqrt() * (k as f64).sqrt();
+        let turned = |x: &Tensor| x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
+        for a in [&a, &turned(&a)] {
+            for b in [&b, &turned(&b)] {
+                let c = a.matmul(b).unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                let worst = c.iter().zip(&expected).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+                assert!(worst <= tolerance, "{m} {k} {n}: {worst:e} of {tolerance:e}");
+            }
+        }
+    }
+}

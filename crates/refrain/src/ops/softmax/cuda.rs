@@ -33,7 +33,7 @@ pub(super) fn run(log: bool, backward: bool, extent: Extent, args: &mut CudaArgs
     match Lanes::of(n, dtype.size()).filter(|_| inner == 1) {
         Some(lanes) => {
             let spec = constants(Spec::new(&IN_ROWS, "softmax_rows"));
-            let spec = lanes.constants(spec, dtype.size(), &addresses);
+            let spec = lanes.constants(spec, addresses.map(|a| (a, dtype)));
             args.kernel(spec, lanes.grid(outer), &params.size(outer).i32(n as i32))
         }
         None => {

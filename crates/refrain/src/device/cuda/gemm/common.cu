@@ -1,7 +1,8 @@
 // What the kernels of matrix products share: the job and what follows a product. C = A B, of m x n x k numbers,
-// row-major without holes, one matrix of a batch after the other. Constants: IN (the operands' dtype), COMPUTE
-// (what is summed in), ACTIVATION (one of those below), PARTIAL: a block sums a part of k only and writes it to
-// the working memory, for `gemm_sum` to gather.
+// row-major without holes, one matrix of a batch after the other. Constants: IN (the dtype that A and B are multiplied
+// in; what is wider is rounded to it), COMPUTE (what is summed in), A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, RESIDUAL_TYPE,
+// SUMS_TYPE (dtypes in memory), ACTIVATION (one of those below), PARTIAL: a block sums a part of k only and writes it
+// to the working memory, for `gemm_sum` to gather.
 
 enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
@@ -37,7 +38,7 @@ DEVICE Place place(const Job& j) {
 }
 
 // Where the operands of a matrix of the batch begin.
-DEVICE void begin(const Job& j, i64 batch, const IN*& a, const IN*& b) {
+DEVICE void begin(const Job& j, i64 batch, const A_TYPE*& a, const B_TYPE*& b) {
     i64 at_a = 0, at_b = 0;
     if (j.batches > 1) {
         u32 rest = (u32)batch;
@@ -49,9 +50,13 @@ DEVICE void begin(const Job& j, i64 batch, const IN*& a, const IN*& b) {
             rest = q;
         }
     }
-    a = reinterpret_cast<const IN*>(j.a) + at_a;
-    b = reinterpret_cast<const IN*>(j.b) + at_b;
+    a = reinterpret_cast<const A_TYPE*>(j.a) + at_a;
+    b = reinterpret_cast<const B_TYPE*>(j.b) + at_b;
 }
+
+// A number of A or B as it is multiplied.
+template <typename T> DEVICE COMPUTE factor(T x) { return to<COMPUTE>(from<IN>(to<COMPUTE>(x))); }
+DEVICE COMPUTE factor(IN x) { return to<COMPUTE>(x); }
 
 DEVICE COMPUTE activate(COMPUTE x) {
     switch (ACTIVATION) {
@@ -63,38 +68,40 @@ DEVICE COMPUTE activate(COMPUTE x) {
     }
 }
 
-DEVICE const IN* of(u64 address, i64 at) { return reinterpret_cast<const IN*>(address) + at; }
-
 // W neighbours of a row, of which `there` exist.
-template <int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 address, i64 at, int there) {
+template <typename T, int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 address, i64 at, int there) {
+    const T* from = reinterpret_cast<const T*>(address) + at;
     if (W > 1 && j.aligned && there >= W) {
-        vec<IN, W> v = load<W>(of(address, at));
+        vec<T, W> v = load<W>(from);
         #pragma unroll
         for (int i = 0; i < W; i++) x[i] = to<COMPUTE>(v.at[i]);
         return;
     }
     #pragma unroll
-    for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(*of(address, at + i)) : (COMPUTE)0;
+    for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(from[i]) : (COMPUTE)0;
 }
 
+// To C, or to what has its dtype.
 template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int there, const COMPUTE* x) {
-    IN* to = reinterpret_cast<IN*>(address) + at;
+    C_TYPE* to = reinterpret_cast<C_TYPE*>(address) + at;
     if (W > 1 && j.aligned && there >= W) {
-        vec<IN, W> v;
+        vec<C_TYPE, W> v;
         #pragma unroll
-        for (int i = 0; i < W; i++) v.at[i] = from<IN>(x[i]);
+        for (int i = 0; i < W; i++) v.at[i] = from<C_TYPE>(x[i]);
         store<W>(to, v);
         return;
     }
     #pragma unroll
-    for (int i = 0; i < W; i++) if (i < there) to[i] = from<IN>(x[i]);
+    for (int i = 0; i < W; i++) if (i < there) to[i] = from<C_TYPE>(x[i]);
 }
 
 // The bias of COUNT groups of W columns that begin STEP apart; nothing where the sums are not complete.
 template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, COMPUTE (*x)[W]) {
     if (PARTIAL || !j.bias) return;
     #pragma unroll
-    for (int g = 0; g < COUNT; g++) read_row<W>(j, x[g], j.bias, col + g * STEP, (int)j.n - (col + g * STEP));
+    for (int g = 0; g < COUNT; g++) {
+        read_row<BIAS_TYPE, W>(j, x[g], j.bias, col + g * STEP, (int)j.n - (col + g * STEP));
+    }
 }
 
 // Writes groups of neighbours of a row of C, whose first is `at`: activation(v + bias) + residual. What is added is
@@ -103,10 +110,15 @@ template <int COUNT, int W, int STEP>
 DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
     int there = (int)j.n - col;
     COMPUTE added[COUNT][W];
-    u64 first = j.residual ? j.residual : j.add ? j.c : 0;
-    if (first) {
+    bool adds = j.residual || j.add;
+    if (j.residual) {
         #pragma unroll
-        for (int g = 0; g < COUNT; g++) read_row<W>(j, added[g], first, at + g * STEP, there - g * STEP);
+        for (int g = 0; g < COUNT; g++) {
+            read_row<RESIDUAL_TYPE, W>(j, added[g], j.residual, at + g * STEP, there - g * STEP);
+        }
+    } else if (j.add) {
+        #pragma unroll
+        for (int g = 0; g < COUNT; g++) read_row<C_TYPE, W>(j, added[g], j.c, at + g * STEP, there - g * STEP);
     }
     #pragma unroll
     for (int g = 0; g < COUNT; g++) {
@@ -120,12 +132,12 @@ DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPU
         if (j.kept) write_row<W>(j, j.kept, place, rest, v[g]);
         #pragma unroll
         for (int i = 0; i < W; i++) v[g][i] = activate(v[g][i]);
-        if (first) {
+        if (adds) {
             #pragma unroll
             for (int i = 0; i < W; i++) v[g][i] += added[g][i];
         }
         if (j.residual && j.add) {
-            read_row<W>(j, added[g], j.c, place, rest);
+            read_row<C_TYPE, W>(j, added[g], j.c, place, rest);
             #pragma unroll
             for (int i = 0; i < W; i++) v[g][i] += added[g][i];
         }
@@ -173,6 +185,6 @@ DEVICE void finish_sum(const Job& j, const Place& p, int row, COMPUTE v) {
         reinterpret_cast<COMPUTE*>(j.partial)[j.splits * (j.m * j.n) + p.split * j.m + row] = v;
         return;
     }
-    IN* to = reinterpret_cast<IN*>(j.sums) + row;
-    *to = from<IN>(j.add_sums ? v + ::to<COMPUTE>(*to) : v);
+    SUMS_TYPE* to = reinterpret_cast<SUMS_TYPE*>(j.sums) + row;
+    *to = from<SUMS_TYPE>(j.add_sums ? v + ::to<COMPUTE>(*to) : v);
 }

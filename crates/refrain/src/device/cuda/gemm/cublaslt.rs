@@ -1,6 +1,6 @@
 //! NVIDIA's library for matrix products, cuBLASLt.
 //!
-//! It gets large products whose operands have one dense dimension and, where tensor cores multiply, 16-byte
+//! It gets large products whose operands are of one dtype, have one dense dimension and, where tensor cores multiply, 16-byte
 //! alignment; with nothing after the product that it does not compute as the engine does. All else is left to
 //! our own kernels: products that are small or skinny, sums beside the product, activations other than GELU's
 //! tanh form, whose rounding in the library suits f16 and bf16 only.
@@ -54,8 +54,8 @@ const SYMBOLS: &[&str] = &[
 const LEAST_WORK: usize = 1 << 24;
 /// Products with fewer rows or columns are left to our own kernels.
 const LEAST_SIDE: usize = 16;
-/// Products with fewer numbers in a sum are left to our own kernels where something of the result's shape is added.
-const LEAST_DEPTH_ADDED: usize = 512;
+/// Products with fewer numbers in a sum are left to our own kernels where a residual is added.
+const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The most memory that an algorithm may work in.
 const MOST_WORKSPACE: usize = 32 << 20;
 /// What tensor cores want of addresses and leading dimensions, in bytes.
@@ -123,6 +123,8 @@ enum Epilogue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     dtype: DType,
+    /// Of the result and of what is added.
+    result: DType,
     precision: Precision,
     sizes: [usize; 3],
     batches: usize,
@@ -150,6 +152,12 @@ impl Key {
             (DType::F32, Precision::F32) => return None,
             (dtype, _) => dtype != DType::F64,
         };
+        // Of f16 and bf16 the library also gives f32, and then nothing else with it.
+        let alone = p.bias.is_none() && p.kept.is_none() && p.activation == Activation::None;
+        let beside = [p.bias, added].into_iter().flatten().all(|x| x.dtype == p.c.dtype);
+        if [p.a.dtype, p.b.dtype] != [p.dtype; 2] || !beside || (p.c.dtype != p.dtype && !alone) {
+            return None;
+        }
         let epilogue = match (p.activation, p.bias.is_some(), p.kept.is_some()) {
             (Activation::None, false, false) => Epilogue::Nothing,
             (Activation::None, true, false) => Epilogue::Bias,
@@ -161,7 +169,7 @@ impl Key {
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
             return None;
         }
-        if added.is_some() && p.k < LEAST_DEPTH_ADDED {
+        if p.residual.is_some() && p.k < LEAST_DEPTH_RESIDUAL {
             return None;
         }
         if [p.m, p.n, p.k, batches].iter().any(|&x| x > i32::MAX as usize) {
@@ -181,7 +189,7 @@ impl Key {
             let rest = [p.bias, p.kept].into_iter().flatten().map(|x| x.alignment).chain(results);
             let fits = even(&a)
                 && even(&b)
-                && (p.n * bytes).is_multiple_of(TENSOR_ALIGNMENT)
+                && (p.n * p.c.dtype.size()).is_multiple_of(TENSOR_ALIGNMENT)
                 && rest.min().is_none_or(|x| x >= TENSOR_ALIGNMENT);
             if !fits {
                 return None;
@@ -189,6 +197,7 @@ impl Key {
         }
         Some(Key {
             dtype: p.dtype,
+            result: p.c.dtype,
             precision: p.precision,
             sizes: [p.m, p.n, p.k],
             batches,
@@ -229,7 +238,6 @@ impl Plan {
         let (compute, scale) = match (key.dtype, key.precision) {
             (DType::F64, _) => (CUBLAS_COMPUTE_64F, DType::F64),
             (DType::F32, Precision::Tf32) => (CUBLAS_COMPUTE_32F_FAST_TF32, DType::F32),
-            (DType::F32, Precision::Bf16) => (CUBLAS_COMPUTE_32F_FAST_16BF, DType::F32),
             _ => (CUBLAS_COMPUTE_32F, DType::F32),
         };
         let mut descriptor = Descriptor(result::create_matmul_desc(compute, data_type(scale))?);
@@ -263,7 +271,7 @@ impl Plan {
         let layouts = [
             Layout::new(key.dtype, [n, k], &key.b, key.batches)?,
             Layout::new(key.dtype, [k, m], &key.a, key.batches)?,
-            Layout::new(key.dtype, [n, m], &c, key.batches)?,
+            Layout::new(key.result, [n, m], &c, key.batches)?,
         ];
         let mut preference = Preference(result::create_matmul_pref()?);
         preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MOST_WORKSPACE)?;

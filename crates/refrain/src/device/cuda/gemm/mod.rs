@@ -24,6 +24,8 @@ const BLOCK_ALIGNMENT: usize = 256;
 /// An operand: a matrix, or as many as the batch has.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
+    /// Of the elements as they lie in memory.
+    pub(crate) dtype: DType,
     /// The first element.
     pub(crate) address: u64,
     /// The power of two that the address is known to be a multiple of, at most 256.
@@ -55,6 +57,7 @@ impl Matrix {
     fn place(operand: &Operand<'_>, sizes: [usize; 2], strides: [usize; 2]) -> Matrix {
         let step = |i: usize| if sizes[i] > 1 { strides[i] } else { 0 };
         Matrix {
+            dtype: operand.dtype,
             address: operand.address(),
             alignment: alignment(operand),
             row: step(0),
@@ -84,13 +87,14 @@ fn alignment(operand: &Operand<'_>) -> usize {
 /// Elements that follow each other without holes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flat {
+    pub(crate) dtype: DType,
     pub(crate) address: u64,
     pub(crate) alignment: usize,
 }
 
 impl Flat {
     pub(crate) fn of(operand: &Operand<'_>) -> Flat {
-        Flat { address: operand.address(), alignment: alignment(operand) }
+        Flat { dtype: operand.dtype, address: operand.address(), alignment: alignment(operand) }
     }
 }
 
@@ -99,7 +103,8 @@ impl Flat {
 /// C is row-major without holes, one matrix after the other, and so are `residual` and `kept`.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
-    /// Of all operands. f16 and bf16 are summed in f32.
+    /// What A and B are multiplied in; one that is f32 beside f16 or bf16 is rounded. f16 and bf16 are summed in f32,
+    /// and what is not multiplied (bias, residual, C) may be f32 then.
     pub(crate) dtype: DType,
     pub(crate) precision: Precision,
     pub(crate) m: usize,
@@ -119,7 +124,7 @@ pub(crate) struct Product {
     pub(crate) activation: Activation,
     /// Added last.
     pub(crate) residual: Option<Flat>,
-    /// Gets what the activation is applied to.
+    /// Gets what the activation is applied to, in C's dtype.
     pub(crate) kept: Option<Flat>,
     /// m numbers, which get the sums of A's rows (or to which they are added). Not with a batch.
     pub(crate) sums: Option<(Flat, bool)>,
@@ -150,7 +155,7 @@ impl Product {
         c: &Operand<'_>,
     ) -> Product {
         Product {
-            dtype: c.dtype,
+            dtype: precision.product(a.dtype, b.dtype),
             precision,
             m,
             n,

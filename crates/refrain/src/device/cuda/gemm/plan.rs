@@ -25,9 +25,11 @@ const ENOUGH_TILES: usize = 128;
 /// The depth from which on large tiles pay, on tensor cores and without: before it, what a block waits for at its
 /// beginning and its end matters more.
 const DEEP: [usize; 2] = [192, 64];
+/// The depth from which on wide tiles pay, whose fragments are used more often.
+const VERY_DEEP: usize = 4096;
 /// A part of k that is worth a large tile.
 const LARGE_PART: usize = 256;
-/// Threads that keep a GPU busy, likewise.
+/// Threads that keep a GPU busy, likewise, if one of tensor cores computes 32 numbers.
 const ENOUGH_THREADS: usize = 1 << 16;
 /// The most parts that k is cut into.
 const MAX_SPLITS: usize = 512;
@@ -43,6 +45,7 @@ struct TensorTile {
 
 impl TensorTile {
     const LARGE: TensorTile = TensorTile { warps: [2, 4], fragments: [4, 4] };
+    const WIDE: TensorTile = TensorTile { warps: [2, 2], fragments: [4, 4] };
     const MEDIUM: TensorTile = TensorTile { warps: [2, 2], fragments: [2, 4] };
     const SMALL: TensorTile = TensorTile { warps: [2, 2], fragments: [1, 2] };
     const THIN: TensorTile = TensorTile { warps: [4, 1], fragments: [2, 4] };
@@ -58,6 +61,7 @@ impl TensorTile {
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
             () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
+            () if p.k >= VERY_DEEP && 2 * p.m > TensorTile::WIDE.size()[0] => TensorTile::WIDE,
             () => TensorTile::MEDIUM,
         }
     }
@@ -129,8 +133,8 @@ fn compute(dtype: DType) -> DType {
 }
 
 /// How many elements of 16 bytes or fewer can be moved at once along a dense dimension of an operand.
-fn together(x: &Matrix, other_step: usize, dtype: DType) -> usize {
-    let whole = 16 / dtype.size();
+fn together(x: &Matrix, other_step: usize) -> usize {
+    let whole = 16 / x.dtype.size();
     let even = x.batch.iter().chain([&other_step]).all(|step| step.is_multiple_of(whole));
     if even && x.alignment.is_multiple_of(16) { whole } else { 1 }
 }
@@ -140,9 +144,8 @@ impl Way {
         let form = match (p.dtype, p.precision) {
             (DType::F16, _) => Some("HALVES"),
             (DType::BF16, _) => Some("BRAINS"),
-            (DType::F32, Precision::F32) => Some("SPLIT"),
             (DType::F32, Precision::Tf32) => Some("TF32"),
-            (DType::F32, Precision::Bf16) => Some("ROUNDED"),
+            (DType::F32, _) => Some("SPLIT"),
             _ => None,
         };
         let form = form.filter(|_| [&p.a, &p.b].iter().all(|x| x.dense[0] || x.dense[1]));
@@ -176,6 +179,14 @@ impl Way {
             Way::Skinny { .. } => 256,
         }
     }
+
+    /// How many of [`ENOUGH_THREADS`] a block stands for.
+    fn share(self) -> usize {
+        match self {
+            Way::Tensor { tile, .. } => (tile.size()[0] * tile.size()[1] / 32).max(self.threads() as usize),
+            _ => self.threads() as usize,
+        }
+    }
 }
 
 impl Plan {
@@ -187,7 +198,7 @@ impl Plan {
             _ => [p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)],
         };
         // k is cut where there are too few tiles, into parts of a few steps at least.
-        let threads = tiles[0] * tiles[1] * p.batches() * way.threads() as usize;
+        let threads = tiles[0] * tiles[1] * p.batches() * way.share();
         let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, MAX_SPLITS);
         let steps = p.k.div_ceil(step).max(1);
         let depth = steps.div_ceil(wanted.min(steps.div_ceil(4)));
@@ -213,8 +224,8 @@ impl Plan {
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
         match self.way {
             Way::Tensor { tile, form } => {
-                let a_copy = together(&p.a, if a_along_k { p.a.row } else { p.a.col }, p.dtype);
-                let b_copy = together(&p.b, if b_along_k { p.b.col } else { p.b.row }, p.dtype);
+                let a_copy = together(&p.a, if a_along_k { p.a.row } else { p.a.col });
+                let b_copy = together(&p.b, if b_along_k { p.b.col } else { p.b.row });
                 common(&TENSOR, "gemm_tensor")
                     .word("FORM", form)
                     .flag("A_ALONG_K", a_along_k)
@@ -230,7 +241,7 @@ impl Plan {
             Way::Simt { tile } => {
                 // `other` is the step along the dimension that does not follow itself in memory.
                 let load = |x: &Matrix, other, outer: usize| {
-                    let most = if x.dense[0] || x.dense[1] { together(x, other, p.dtype) } else { 1 };
+                    let most = if x.dense[0] || x.dense[1] { together(x, other) } else { 1 };
                     most.min(16 / compute(p.dtype).size()).min(outer * tile.depth / tile.threads())
                 };
                 let a_load = load(&p.a, if a_along_k { p.a.row } else { p.a.col }, tile.size[0]);
@@ -249,7 +260,7 @@ impl Plan {
             }
             Way::Skinny { narrow, wide_is_a, along_k } => {
                 let (x, step) = if wide_is_a { (&p.a, p.a.row) } else { (&p.b, p.b.col) };
-                let load = if along_k { together(x, step, p.dtype) } else { 1 };
+                let load = if along_k { together(x, step) } else { 1 };
                 common(&SKINNY, "gemm_skinny")
                     .int("NARROW", narrow as i64)
                     .flag("WIDE_IS_A", wide_is_a)
@@ -272,10 +283,9 @@ impl Plan {
     /// The kernel's parameter (`Job` in `common.cu`).
     fn job(&self, p: &Product, workspace: u64) -> Params {
         let address = |x: Option<Flat>| x.map_or(0, |x| x.address);
-        let four = 4 * p.dtype.size();
         let parts = [Some(p.c), p.bias, p.residual, p.kept];
-        let aligned =
-            p.n.is_multiple_of(4) && parts.iter().flatten().all(|x| x.alignment.is_multiple_of(four));
+        let whole = |x: &Flat| x.alignment.is_multiple_of(4 * x.dtype.size());
+        let aligned = p.n.is_multiple_of(4) && parts.iter().flatten().all(whole);
         let mut words: SmallVec<[u64; 36]> = smallvec![
             p.a.address,
             p.b.address,
@@ -307,7 +317,16 @@ fn constants(spec: Spec, p: &Product, activation: Activation) -> Spec {
         Activation::GeluTanh => "GELU_TANH",
         Activation::Silu => "SILU",
     };
-    spec.dtype("IN", p.dtype).dtype("COMPUTE", compute(p.dtype)).word("ACTIVATION", activation)
+    let beside = |x: Option<Flat>| x.map_or(p.c.dtype, |x| x.dtype);
+    spec.dtype("IN", p.dtype)
+        .dtype("COMPUTE", compute(p.dtype))
+        .dtype("A_TYPE", p.a.dtype)
+        .dtype("B_TYPE", p.b.dtype)
+        .dtype("C_TYPE", p.c.dtype)
+        .dtype("BIAS_TYPE", beside(p.bias))
+        .dtype("RESIDUAL_TYPE", beside(p.residual))
+        .dtype("SUMS_TYPE", beside(p.sums.map(|s| s.0)))
+        .word("ACTIVATION", activation)
 }
 
 impl Product {
@@ -320,7 +339,6 @@ impl Product {
         inner.batch.drain(..outer);
         inner.a.batch.drain(..outer);
         inner.b.batch.drain(..outer);
-        let bytes = self.dtype.size();
         let matrices = inner.batches() * self.m * self.n;
         let count: usize = self.batch[..outer].iter().product();
         (0..count)
@@ -333,9 +351,9 @@ impl Product {
                 }
                 let mut p = inner.clone();
                 let places = [
-                    (&mut p.a.address, &mut p.a.alignment, at_a * bytes),
-                    (&mut p.b.address, &mut p.b.alignment, at_b * bytes),
-                    (&mut p.c.address, &mut p.c.alignment, i * matrices * bytes),
+                    (&mut p.a.address, &mut p.a.alignment, at_a * self.a.dtype.size()),
+                    (&mut p.b.address, &mut p.b.alignment, at_b * self.b.dtype.size()),
+                    (&mut p.c.address, &mut p.c.alignment, i * matrices * self.c.dtype.size()),
                 ];
                 for (address, alignment, by) in places {
                     *address += by as u64;

@@ -13,8 +13,8 @@ constexpr int A_COUNT = TILE_M * TILE_K / BLOCK_THREADS, B_COUNT = TILE_N * TILE
 
 // A thread's share of a tile of an operand, loaded early and put into shared memory when its turn comes. `outer` is
 // the dimension that is not k.
-template <int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> struct Share {
-    IN held[COUNT];
+template <typename T, int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> struct Share {
+    T held[COUNT];
 
     static DEVICE void locate(int s, int& outer, int& k) {
         int i = s * BLOCK_THREADS + threadIdx.x;
@@ -28,21 +28,21 @@ template <int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> struct Share 
     }
 
     // `outers` and `ks` are how many there are.
-    DEVICE void take(const IN* x, i64 outer_step, i64 k_step, int outers, int ks) {
+    DEVICE void take(const T* x, i64 outer_step, i64 k_step, int outers, int ks) {
         #pragma unroll
         for (int s = 0; s < COUNT / LOAD; s++) {
             int outer, k;
             locate(s, outer, k);
-            const IN* at = x + outer * outer_step + k * k_step;
+            const T* at = x + outer * outer_step + k * k_step;
             int there = ALONG_K ? (outer < outers ? ks - k : 0) : (k < ks ? outers - outer : 0);
             if (LOAD > 1 && there >= LOAD) {
-                vec<IN, LOAD> v = load<LOAD>(at);
+                vec<T, LOAD> v = load<LOAD>(at);
                 #pragma unroll
                 for (int i = 0; i < LOAD; i++) held[s * LOAD + i] = v.at[i];
             } else {
                 #pragma unroll
                 for (int i = 0; i < LOAD; i++) {
-                    held[s * LOAD + i] = i < there ? at[ALONG_K ? i * k_step : i * outer_step] : from<IN>((COMPUTE)0);
+                    held[s * LOAD + i] = i < there ? at[ALONG_K ? i * k_step : i * outer_step] : from<T>((COMPUTE)0);
                 }
             }
         }
@@ -56,7 +56,7 @@ template <int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> struct Share 
             #pragma unroll
             for (int i = 0; i < LOAD; i++) {
                 int at = ALONG_K ? (k + i) * PITCH + outer : k * PITCH + outer + i;
-                tile[at] = to<COMPUTE>(held[s * LOAD + i]);
+                tile[at] = factor(held[s * LOAD + i]);
             }
         }
     }
@@ -76,7 +76,8 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_simt(const __grid_constant__ Job j)
     __shared__ __align__(16) COMPUTE a_tiles[2][TILE_K * A_PITCH];
     __shared__ __align__(16) COMPUTE b_tiles[2][TILE_K * B_PITCH];
     Place p = place(j);
-    const IN *a, *b;
+    const A_TYPE* a;
+    const B_TYPE* b;
     begin(j, p.batch, a, b);
     int from = (int)(p.split * j.depth), to = (int)min(j.k, p.split * j.depth + j.depth);
     int row0 = p.tile_m * TILE_M, col0 = p.tile_n * TILE_N;
@@ -85,8 +86,8 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_simt(const __grid_constant__ Job j)
     a += row0 * j.a_row + from * j.a_col;
     b += col0 * j.b_col + from * j.b_row;
 
-    Share<TILE_M, A_ALONG_K, A_LOAD, A_COUNT, A_PITCH> a_share;
-    Share<TILE_N, B_ALONG_K, B_LOAD, B_COUNT, B_PITCH> b_share;
+    Share<A_TYPE, TILE_M, A_ALONG_K, A_LOAD, A_COUNT, A_PITCH> a_share;
+    Share<B_TYPE, TILE_N, B_ALONG_K, B_LOAD, B_COUNT, B_PITCH> b_share;
     auto take = [&](int step) {
         i64 k = (i64)step * TILE_K;
         a_share.take(a + k * j.a_col, j.a_row, j.a_col, rows, to - from - (int)k);

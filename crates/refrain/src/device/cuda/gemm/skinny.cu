@@ -8,10 +8,19 @@
 
 KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
     Place p = place(j);
-    const IN *a, *b;
+    const A_TYPE* a;
+    const B_TYPE* b;
     begin(j, p.batch, a, b);
-    const IN* x = WIDE_IS_A ? a : b;
-    const IN* y = WIDE_IS_A ? b : a;
+    // The wide operand and the narrow one.
+#if WIDE_IS_A
+    typedef A_TYPE X;
+    const X* x = a;
+    const B_TYPE* y = b;
+#else
+    typedef B_TYPE X;
+    const X* x = b;
+    const A_TYPE* y = a;
+#endif
     i64 x_step = WIDE_IS_A ? j.a_row : j.b_col, x_k = WIDE_IS_A ? j.a_col : j.b_row;
     i64 y_step = WIDE_IS_A ? j.b_col : j.a_row, y_k = WIDE_IS_A ? j.b_row : j.a_col;
     int wide = (int)(WIDE_IS_A ? j.m : j.n), narrow = (int)(WIDE_IS_A ? j.n : j.m);
@@ -29,19 +38,19 @@ KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
         for (int k = first + lane * LOAD; k < last; k += 32 * LOAD) {
             COMPUTE v[LOAD];
             if (LOAD > 1 && k + LOAD <= last) {
-                vec<IN, LOAD> w = load<LOAD>(x + k);
+                vec<X, LOAD> w = load<LOAD>(x + k);
                 #pragma unroll
-                for (int e = 0; e < LOAD; e++) v[e] = to<COMPUTE>(w.at[e]);
+                for (int e = 0; e < LOAD; e++) v[e] = factor(w.at[e]);
             } else {
                 #pragma unroll
-                for (int e = 0; e < LOAD; e++) v[e] = k + e < last ? to<COMPUTE>(x[(k + e) * x_k]) : (COMPUTE)0;
+                for (int e = 0; e < LOAD; e++) v[e] = k + e < last ? factor(x[(k + e) * x_k]) : (COMPUTE)0;
             }
             #pragma unroll
             for (int s = 0; s < NARROW; s++) {
                 if (s < narrow) {
                     #pragma unroll
                     for (int e = 0; e < LOAD; e++) {
-                        if (LOAD == 1 || k + e < last) acc[s] += v[e] * to<COMPUTE>(y[s * y_step + (k + e) * y_k]);
+                        if (LOAD == 1 || k + e < last) acc[s] += v[e] * factor(y[s * y_step + (k + e) * y_k]);
                     }
                 }
             }
@@ -58,10 +67,10 @@ KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
             x += i * x_step;
             #pragma unroll 4
             for (int k = first + warp; k < last; k += 8) {
-                COMPUTE v = to<COMPUTE>(x[k * x_k]);
+                COMPUTE v = factor(x[k * x_k]);
                 #pragma unroll
                 for (int s = 0; s < NARROW; s++) {
-                    if (s < narrow) acc[s] += v * to<COMPUTE>(y[s * y_step + k * y_k]);
+                    if (s < narrow) acc[s] += v * factor(y[s * y_step + k * y_k]);
                 }
             }
         }

@@ -29,6 +29,6 @@ KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
         complete<1, 1, 1>(j, at, col, x, bias);
         return;
     }
-    IN* to = reinterpret_cast<IN*>(j.sums) + (at - total);
-    *to = from<IN>(j.add_sums ? v + ::to<COMPUTE>(*to) : v);
+    SUMS_TYPE* to = reinterpret_cast<SUMS_TYPE*>(j.sums) + (at - total);
+    *to = from<SUMS_TYPE>(j.add_sums ? v + ::to<COMPUTE>(*to) : v);
 }

@@ -7,32 +7,44 @@
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 //   SUMS         also sums A's rows
 
-// f16 and bf16; f32 rounded to TF32, f32 as the sum of two of TF32, f32 rounded to bf16.
+// f16 and bf16, to which f32 is rounded; f32 rounded to TF32, f32 as the sum of two of TF32.
 #define HALVES 0
 #define BRAINS 1
 #define TF32 2
 #define SPLIT 3
-#define ROUNDED 4
 
-#define WIDE (FORM == TF32 || FORM == SPLIT || FORM == ROUNDED)
+#define WIDE (FORM == TF32 || FORM == SPLIT)
 
 constexpr int BLOCK_THREADS = WARPS_M * WARPS_N * 32;
 constexpr int TILE_M = WARPS_M * FRAGS_M * 16, TILE_N = WARPS_N * FRAGS_N * 8;
-constexpr int TILE_K = WIDE ? 16 : 32;
-
-// Elements from one row of a tile in shared memory to the next, so that the lanes of a warp meet in no bank.
 constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
-constexpr int K_PITCH = !WIDE ? 40 : BOTH_ALONG_K ? 16 : 20;
-constexpr int A_PITCH = A_ALONG_K ? K_PITCH : TILE_M + 8;
-constexpr int B_PITCH = B_ALONG_K ? K_PITCH : TILE_N + 8;
-constexpr int A_SIZE = A_PITCH * (A_ALONG_K ? TILE_M : TILE_K);
-constexpr int B_SIZE = B_PITCH * (B_ALONG_K ? TILE_N : TILE_K);
-constexpr int FITTING = 49152 / ((A_SIZE + B_SIZE) * (int)sizeof(IN));
+constexpr int SHARED = 49152;
+
+// A tile of an operand in shared memory: elements from one of its rows to the next, so that the lanes of a warp meet in
+// no bank, and its bytes.
+template <typename T, bool ALONG_K, int OUTER, int DEPTH> struct Tile {
+    static constexpr bool ROUNDED = !WIDE && sizeof(T) == 4;
+    static constexpr int K_PITCH = !WIDE ? DEPTH + 8 : BOTH_ALONG_K ? 16 : 20;
+    static constexpr int PITCH = ALONG_K ? K_PITCH : OUTER + (ROUNDED ? 4 : 8);
+    static constexpr int BYTES = PITCH * (ALONG_K ? OUTER : DEPTH) * (int)sizeof(T);
+};
+template <int DEPTH> struct Tiles {
+    typedef Tile<A_TYPE, A_ALONG_K, TILE_M, DEPTH> A;
+    typedef Tile<B_TYPE, B_ALONG_K, TILE_N, DEPTH> B;
+    static constexpr int STAGES = SHARED / (A::BYTES + B::BYTES);
+};
+
+// Tiles are shallower where f32 would leave too little room for copies ahead.
+constexpr bool SAME = sizeof(A_TYPE) == sizeof(IN) && sizeof(B_TYPE) == sizeof(IN);
+constexpr int TILE_K = !WIDE && (SAME || Tiles<32>::STAGES >= 3) ? 32 : 16;
+constexpr int A_PITCH = Tiles<TILE_K>::A::PITCH, A_BYTES = Tiles<TILE_K>::A::BYTES;
+constexpr int B_PITCH = Tiles<TILE_K>::B::PITCH, B_BYTES = Tiles<TILE_K>::B::BYTES;
+constexpr int FITTING = Tiles<TILE_K>::STAGES;
 constexpr int STAGES = FITTING > 4 ? 4 : FITTING;
 
 // Copies a tile whose rows run along memory; of what lies beyond `rows` and `cols` it makes zeros.
-template <int ROWS, int COLS, int PITCH, int COPY>
-DEVICE void fetch(IN* to, const IN* operand, i64 first, i64 step, int rows, int cols) {
+template <int ROWS, int COLS, int PITCH, int COPY, typename T>
+DEVICE void fetch(T* to, const T* operand, i64 first, i64 step, int rows, int cols) {
     constexpr int PER_ROW = COLS / COPY, COUNT = ROWS * PER_ROW;
     #pragma unroll
     for (int s = 0; s < (COUNT + BLOCK_THREADS - 1) / BLOCK_THREADS; s++) {
@@ -40,15 +52,15 @@ DEVICE void fetch(IN* to, const IN* operand, i64 first, i64 step, int rows, int 
         if (COUNT % BLOCK_THREADS == 0 || i < COUNT) {
             int row = i / PER_ROW, col = i % PER_ROW * COPY;
             int there = row < rows ? min(max(cols - col, 0), COPY) : 0;
-            const IN* from = there > 0 ? operand + (first + row * step + col) : operand;
-            copy_async<COPY * (int)sizeof(IN)>(to + row * PITCH + col, from, there * (int)sizeof(IN));
+            const T* from = there > 0 ? operand + (first + row * step + col) : operand;
+            copy_async<COPY * (int)sizeof(T)>(to + row * PITCH + col, from, there * (int)sizeof(T));
         }
     }
 }
 
 #if WIDE
 
-// What a lane holds of four numbers of a row: TF32 numbers, higher and lower parts of that kind, or pairs of bf16.
+// What a lane holds of four numbers of a row: TF32 numbers, or higher and lower parts of that kind.
 constexpr int PARTS = FORM == SPLIT ? 2 : 1;
 struct Quad { u32 at[PARTS][4]; };
 
@@ -68,15 +80,10 @@ template <bool ALONG_K, int PITCH> DEVICE Quad quad(const IN* tile, int row, int
         }
     }
     Quad q;
-    if (FORM == ROUNDED) {
-        q.at[0][0] = pack_brains(x[0], x[1]);
-        q.at[0][1] = pack_brains(x[2], x[3]);
-    } else {
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (FORM == SPLIT) split_tf32(x[i], q.at[0][i], q.at[PARTS - 1][i]);
-            else q.at[0][i] = round_tf32(x[i]);
-        }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (FORM == SPLIT) split_tf32(x[i], q.at[0][i], q.at[PARTS - 1][i]);
+        else q.at[0][i] = round_tf32(x[i]);
     }
     return q;
 }
@@ -89,10 +96,7 @@ DEVICE void multiply_parts(float* d, const Quad& upper, const Quad& lower, int a
 }
 
 DEVICE void multiply_quads(float* d, const Quad& upper, const Quad& lower, const Quad& y) {
-    if (FORM == ROUNDED) {
-        u32 packed[4] = {upper.at[0][0], lower.at[0][0], upper.at[0][1], lower.at[0][1]};
-        multiply_brains(d, packed, y.at[0]);
-    } else if (FORM == TF32) {
+    if (FORM == TF32) {
         multiply_parts(d, upper, lower, 0, y, 0);
     } else {
         // Tensor cores cut their sums off; what is added up here is rounded.
@@ -127,23 +131,46 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 
 #else
 
-DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, int row, int col) {
-    int lane = threadIdx.x & 31, which = lane >> 3, line = lane & 7;
+// Where the 8 x 8 numbers lie that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k holds
+// a lane's share of: the instruction counts those of A by lines first, those of B along k first.
+template <bool OF_B> DEVICE int line_of(int r) { return (OF_B ? r >> 1 : r & 1) * 8; }
+template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
+
+template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const IN* tile, int line, int k) {
+    int lane = threadIdx.x & 31, which = lane >> 3, within = lane & 7;
+    line += line_of<OF_B>(which);
+    k += depth_of<OF_B>(which);
+    if (ALONG_K) load_matrices(r, tile + (line + within) * PITCH + k);
+    else load_matrices_transposed(r, tile + (k + within) * PITCH + line);
+}
+
+// The same of f32, rounded: a lane holds two neighbours along k of a line.
+template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const f32_t* tile, int line, int k) {
+    int lane = threadIdx.x & 31;
+    line += lane >> 2;
+    k += (lane & 3) * 2;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int at = line + line_of<OF_B>(i), depth = k + depth_of<OF_B>(i);
+        vec<float, 2> x;
+        if (ALONG_K) {
+            x = load<2>(tile + at * PITCH + depth);
+        } else {
+            x.at[0] = tile[depth * PITCH + at];
+            x.at[1] = tile[(depth + 1) * PITCH + at];
+        }
+        r[i] = FORM == HALVES ? pack_halves(x.at[0], x.at[1]) : pack_brains(x.at[0], x.at[1]);
+    }
+}
+
+DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
         u32 x[FRAGS_M][4], y[FRAGS_N / 2][4];
         #pragma unroll
-        for (int i = 0; i < FRAGS_M; i++) {
-            int at = row + i * 16 + (which & 1) * 8, depth = k + (which >> 1) * 8;
-            if (A_ALONG_K) load_matrices(x[i], a + (at + line) * A_PITCH + depth);
-            else load_matrices_transposed(x[i], a + (depth + line) * A_PITCH + at);
-        }
+        for (int i = 0; i < FRAGS_M; i++) fragment<false, A_ALONG_K, A_PITCH>(x[i], a, row + i * 16, k);
         #pragma unroll
-        for (int i = 0; i < FRAGS_N / 2; i++) {
-            int at = col + i * 16 + (which >> 1) * 8, depth = k + (which & 1) * 8;
-            if (B_ALONG_K) load_matrices(y[i], b + (at + line) * B_PITCH + depth);
-            else load_matrices_transposed(y[i], b + (depth + line) * B_PITCH + at);
-        }
+        for (int i = 0; i < FRAGS_N / 2; i++) fragment<true, B_ALONG_K, B_PITCH>(y[i], b, col + i * 16, k);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
@@ -158,9 +185,12 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 #endif
 
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job j) {
-    __shared__ __align__(16) IN memory[STAGES][A_SIZE + B_SIZE];
+    __shared__ __align__(16) unsigned char memory[STAGES][A_BYTES + B_BYTES];
+    auto a_tile = [&](int step) { return reinterpret_cast<A_TYPE*>(memory[step % STAGES]); };
+    auto b_tile = [&](int step) { return reinterpret_cast<B_TYPE*>(memory[step % STAGES] + A_BYTES); };
     Place p = place(j);
-    const IN *a, *b;
+    const A_TYPE* a;
+    const B_TYPE* b;
     begin(j, p.batch, a, b);
     int m = (int)j.m, n = (int)j.n;
     int from = (int)(p.split * j.depth), to = (int)min(j.k, p.split * j.depth + j.depth);
@@ -169,13 +199,13 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
 
     auto fetch_step = [&](int step) {
         if (step < steps) {
-            IN* tile = memory[step % STAGES];
+            A_TYPE* x = a_tile(step);
+            B_TYPE* y = b_tile(step);
             int k = from + step * TILE_K;
-            if (A_ALONG_K) fetch<TILE_M, TILE_K, A_PITCH, A_COPY>(tile, a, row0 * j.a_row + k, j.a_row, m - row0, to - k);
-            else fetch<TILE_K, TILE_M, A_PITCH, A_COPY>(tile, a, k * j.a_col + row0, j.a_col, to - k, m - row0);
-            tile += A_SIZE;
-            if (B_ALONG_K) fetch<TILE_N, TILE_K, B_PITCH, B_COPY>(tile, b, col0 * j.b_col + k, j.b_col, n - col0, to - k);
-            else fetch<TILE_K, TILE_N, B_PITCH, B_COPY>(tile, b, k * j.b_row + col0, j.b_row, to - k, n - col0);
+            if (A_ALONG_K) fetch<TILE_M, TILE_K, A_PITCH, A_COPY>(x, a, row0 * j.a_row + k, j.a_row, m - row0, to - k);
+            else fetch<TILE_K, TILE_M, A_PITCH, A_COPY>(x, a, k * j.a_col + row0, j.a_col, to - k, m - row0);
+            if (B_ALONG_K) fetch<TILE_N, TILE_K, B_PITCH, B_COPY>(y, b, col0 * j.b_col + k, j.b_col, n - col0, to - k);
+            else fetch<TILE_K, TILE_N, B_PITCH, B_COPY>(y, b, k * j.b_row + col0, j.b_row, to - k, n - col0);
         }
         // Counted even where it is empty.
         commit();
@@ -201,8 +231,8 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
         // This step's tiles are there for all threads, and all are done with those of the step before.
         __syncthreads();
         fetch_step(step + STAGES - 1);
-        const IN* tile = memory[step % STAGES];
-        multiply_tile(acc, tile, tile + A_SIZE, row, col);
+        const A_TYPE* tile = a_tile(step);
+        multiply_tile(acc, tile, b_tile(step), row, col);
         if (sums) {
             #pragma unroll
             for (int k = 0; k < TILE_K; k++) {

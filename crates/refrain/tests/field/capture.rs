@@ -1,15 +1,19 @@
-//! A graph captured by hand on a stream that the caller lends: what can't be part of one is a typed error at once,
-//! never a hang, and the capture goes on.
+//! **Seen:** memory was allocated, or a weight uploaded, while a graph was being captured: an error on most GPUs, which
+//! broke the capture, and a silent hang on one with unified memory.
+//!
+//! **Found here:** on a stream that the caller lends and captures on, an allocation, a transfer or a wait that is not a
+//! typed error within a second, that disturbs the capture, or after which the stream is of no use; memory that is given
+//! back while the graph still needs it. In a recorded step, an allocation or a copy of the host's in a replay.
 #![allow(unsafe_code)] // Lends streams and captures graphs with NVIDIA's driver.
 
-mod common;
-
+use std::slice::from_ref;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{devices, turn, values};
 use cudarc::driver::{result, sys};
-use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, Profile, SimStream, Simulator, Tensor};
+use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, Profile, SimStream, Simulator, Step, Tensor};
+
+use crate::common::{devices, turn, values};
 
 /// A stream that the test captures on.
 #[derive(Clone, Copy)]
@@ -116,14 +120,6 @@ fn assert_refused<T>(result: refrain::Result<T>, what: &str) {
         }
         Err(e) => panic!("{e}"),
         Ok(_) => panic!("{what} was not refused"),
-    }
-}
-
-#[test]
-fn no_device_captures_before_somebody_begins() {
-    for device in devices() {
-        assert_eq!(device.capture_status(), CaptureStatus::None);
-        device.synchronize().unwrap();
     }
 }
 
@@ -243,4 +239,37 @@ fn an_index_out_of_range_in_a_graph_is_told_after_each_replay() {
         pick().unwrap();
         assert_eq!(values(&y), [2.0, 3.0]);
     });
+}
+
+#[test]
+fn a_recorded_step_makes_tensors_without_allocating_and_refuses_the_hosts_values_at_once() {
+    let _turn = turn();
+    for device in devices() {
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [4], &device).unwrap();
+        let mut step = Step::new(&device, |x| {
+            let sum = Tensor::zeros([4], DType::F32, x[0].device())?;
+            sum.add_assign(&x[0].exp()?.log()?.round()?)?;
+            Ok(vec![sum.add(&Tensor::ones([4], DType::F32, x[0].device())?)?])
+        });
+        step.call(from_ref(&x)).unwrap();
+        let before = device.stats();
+        for _ in 0..10 {
+            step.call(from_ref(&x)).unwrap();
+        }
+        let after = device.stats();
+        assert_eq!((after.allocations, after.uploads), (before.allocations, before.uploads), "{device}");
+        let replayed = step.call(from_ref(&x)).unwrap().to_vec::<f32>(0).unwrap();
+        assert_eq!(replayed, [2.0, 3.0, 4.0, 5.0], "{device}");
+        step.finish().unwrap();
+
+        let at_once = Instant::now();
+        let mut uploading = Step::new(&device, |x| {
+            let weight = Tensor::from_slice(&[2.0f32; 4], [4], x[0].device())?;
+            Ok(vec![x[0].mul(&weight)?])
+        });
+        let error = uploading.call(from_ref(&x)).map(drop).unwrap_err();
+        assert!(matches!(error, Error::NotRecordable { .. }), "{error}");
+        assert!(at_once.elapsed() < Duration::from_secs(1));
+        assert_eq!(values(&x.add(&x).unwrap()), [2.0, 4.0, 6.0, 8.0]);
+    }
 }

@@ -1,0 +1,8 @@
+//! The field's cases that need the model: that its loss falls at all, and that it falls alike on every device. The others
+//! are `refrain`'s own, and say more.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod frozen_loss;
+mod loss_curves;

@@ -1,0 +1,322 @@
+//! Mixed precision: which dtypes operations give and take, and that f32 stays as exact as it is where it stays.
+
+mod common;
+
+use common::{kernels, tensor, values};
+use refrain::{Activation, DType, Device, Error, Precision, Result, Tensor, with_precision};
+
+use DType::{BF16, F16, F32, F64};
+
+/// Numbers from -1 to 1 without a pattern.
+fn numbers(n: usize, seed: usize) -> Vec<f64> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729 + i * i % 613) % 2003) as f64 / 1001.0 - 1.0).collect()
+}
+
+/// A leaf of such numbers, rounded to a dtype.
+fn leaf(shape: &[usize], seed: usize, dtype: DType, device: &Device) -> Tensor {
+    let t = tensor(&numbers(shape.iter().product(), seed), shape, dtype, device);
+    t.set_requires_grad(true).unwrap();
+    t
+}
+
+/// The values that a product in `dtype` takes of a tensor, in f64.
+fn factors(t: &Tensor, dtype: DType) -> Tensor {
+    let rounded = t.detach().to_dtype(dtype).unwrap().to_dtype(F64).unwrap();
+    rounded.set_requires_grad(true).unwrap();
+    rounded
+}
+
+fn detached(t: &Tensor) -> Vec<f64> {
+    values(&t.detach())
+}
+
+/// Each within `relative` of the largest of `expected`, or of one of the numbers themselves.
+#[track_caller]
+fn assert_near(what: &str, actual: &Tensor, expected: &Tensor, relative: f64) {
+    let (actual, expected) = (detached(actual), detached(expected));
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    for (i, (a, e)) in actual.iter().zip(&expected).enumerate() {
+        assert!((a - e).abs() <= relative * scale, "{what}: {a} for {e} at {i}, of {scale} at most");
+    }
+}
+
+/// Where f32 was summed in f32 from operands that are exact: nothing was rounded to 8 bits.
+const EXACT: f64 = 1e-5;
+
+fn close(dtype: DType) -> f64 {
+    match dtype {
+        BF16 => 1.0 / 128.0,
+        F16 => 1.0 / 1024.0,
+        _ => EXACT,
+    }
+}
+
+/// Dtypes of x, weight, bias and residual; the setting; the result's dtype.
+const LINEARS: [(DType, DType, DType, DType, Precision, DType); 11] = [
+    (F32, F32, F32, F32, Precision::Bf16, BF16),
+    (F32, F32, F32, BF16, Precision::Bf16, BF16),
+    (BF16, F32, F32, BF16, Precision::Bf16, BF16),
+    (BF16, F32, F32, F32, Precision::Bf16, BF16),
+    (BF16, BF16, F32, BF16, Precision::Bf16, BF16),
+    (F32, BF16, BF16, BF16, Precision::Bf16, BF16),
+    (BF16, F32, F32, BF16, Precision::F32, BF16),
+    (BF16, F32, BF16, BF16, Precision::F32, BF16),
+    (F16, F32, F32, F16, Precision::F32, F16),
+    (F16, F32, F16, F16, Precision::Bf16, F16),
+    (F64, F64, F64, F64, Precision::Bf16, F64),
+];
+
+#[test]
+fn linear_rounds_factors_once_and_keeps_the_gradients_of_f32_in_f32() {
+    for device in kernels() {
+        // Of whole tiles and vectors, of odd sizes, of few columns, and of a sum so long that it is cut.
+        for (m, k, n) in [(70, 40, 24), (33, 19, 37), (50, 64, 3), (2500, 16, 64), (300, 256, 136)] {
+            for (x, w, b, r, precision, y) in LINEARS {
+                let what = format!("{x} {w} {b} {r} under {precision:?}, {m} x {k} x {n}");
+                let leaves = [
+                    leaf(&[m, k], 1, x, &device),
+                    leaf(&[n, k], 2, w, &device),
+                    leaf(&[n], 3, b, &device),
+                    leaf(&[m, n], 4, r, &device),
+                ];
+                let [x, w, b, r] = &leaves;
+                let out = with_precision(precision, || x.linear(w, Some(b), Activation::None, Some(r)));
+                let out = out.unwrap();
+                assert_eq!(out.dtype(), y, "{what}");
+                let exact = [factors(x, y), factors(w, y), factors(b, F64), factors(r, F64)];
+                let [ex, ew, eb, er] = &exact;
+                let expected = ex.linear(ew, Some(eb), Activation::None, Some(er)).unwrap();
+                assert_near(&what, &out, &expected, close(y));
+
+                let dy = tensor(&numbers(m * n, 5), [m, n], y, &device);
+                out.backward_with(&dy).unwrap();
+                expected.backward_with(&dy.to_dtype(F64).unwrap()).unwrap();
+                for ((leaf, exact), name) in leaves.iter().zip(&exact).zip(["dx", "dw", "db", "dr"]) {
+                    let (grad, expected) = (leaf.grad().unwrap(), exact.grad().unwrap());
+                    assert_eq!(grad.dtype(), leaf.dtype(), "{name} of {what}");
+                    assert_near(&format!("{name} of {what}"), &grad, &expected, close(leaf.dtype()));
+                }
+                // A second pass adds to what is there.
+                let out = with_precision(precision, || x.linear(w, Some(b), Activation::None, None)).unwrap();
+                out.backward_with(&dy).unwrap();
+                let twice = ew.grad().unwrap().mul_scalar(2.0).unwrap();
+                assert_near(&what, &w.grad().unwrap(), &twice, close(w.dtype()));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_activation_is_applied_before_the_one_rounding() {
+    for device in kernels() {
+        let (x, w) = (leaf(&[40, 32], 1, F32, &device), leaf(&[48, 32], 2, F32, &device));
+        let (b, r) = (leaf(&[48], 3, F32, &device), leaf(&[40, 48], 4, BF16, &device));
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
+            [&x, &w, &b, &r].iter().for_each(|t| t.zero_grad().unwrap());
+            let y = with_precision(Precision::Bf16, || x.linear(&w, Some(&b), activation, Some(&r))).unwrap();
+            let exact = [factors(&x, BF16), factors(&w, BF16), factors(&b, F64), factors(&r, F64)];
+            let [ex, ew, eb, er] = &exact;
+            let expected = ex.linear(ew, Some(eb), activation, Some(er)).unwrap();
+            assert_near(&format!("{activation:?}"), &y, &expected, close(BF16));
+            y.backward_with(&y.detach().ones_like().unwrap()).unwrap();
+            expected.backward_with(&expected.detach().ones_like().unwrap()).unwrap();
+            for (leaf, exact) in [&x, &w, &b, &r].iter().zip(&exact) {
+                let grad = leaf.grad().unwrap();
+                assert_eq!(grad.dtype(), leaf.dtype());
+                // What is multiplied is the rounded gradient of what the activation was applied to.
+                assert_near(&format!("{activation:?}"), &grad, &exact.grad().unwrap(), 2.0 * close(BF16));
+            }
+        }
+    }
+}
+
+#[test]
+fn matmul_gives_bf16_and_gradients_of_its_operands_dtypes() {
+    let shapes: [([&[usize]; 2], bool); 5] = [
+        ([&[3, 40, 24], &[3, 24, 32]], false),
+        ([&[5, 7], &[7, 9]], false),
+        ([&[2, 3, 17, 8], &[2, 3, 17, 8]], true),
+        ([&[4, 20, 16], &[16, 30]], false),
+        ([&[1, 64], &[64, 2]], false),
+    ];
+    for device in kernels() {
+        for ([a_shape, b_shape], transposed) in shapes {
+            for (a, b, precision) in [
+                (F32, F32, Precision::Bf16),
+                (BF16, F32, Precision::Bf16),
+                (F32, BF16, Precision::Bf16),
+                (BF16, BF16, Precision::F32),
+            ] {
+                let what = format!("{a_shape:?} of {a} by {b_shape:?} of {b}");
+                let (a, b) = (leaf(a_shape, 1, a, &device), leaf(b_shape, 2, b, &device));
+                let product = |a: &Tensor, b: &Tensor| match transposed {
+                    true => a.matmul(&b.transpose(-2, -1)?),
+                    false => a.matmul(b),
+                };
+                let y = with_precision(precision, || product(&a, &b)).unwrap();
+                assert_eq!(y.dtype(), BF16, "{what}");
+                let (ea, eb) = (factors(&a, BF16), factors(&b, BF16));
+                let expected = product(&ea, &eb).unwrap();
+                assert_near(&what, &y, &expected, close(BF16));
+                let dy = tensor(&numbers(y.numel(), 3), y.shape().clone(), BF16, &device);
+                y.backward_with(&dy).unwrap();
+                expected.backward_with(&dy.to_dtype(F64).unwrap()).unwrap();
+                for (leaf, exact) in [(&a, &ea), (&b, &eb)] {
+                    let grad = leaf.grad().unwrap();
+                    assert_eq!(grad.dtype(), leaf.dtype(), "{what}");
+                    assert_near(&what, &grad, &exact.grad().unwrap(), close(leaf.dtype()));
+                }
+            }
+        }
+    }
+}
+
+/// A norm of `x` with its parameters.
+type Norm = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+
+#[test]
+fn norms_of_halves_keep_parameters_and_statistics_in_f32() {
+    fn batch(x: &Tensor, weight: &Tensor, bias: &Tensor, training: bool) -> Result<Tensor> {
+        let (mean, var) = (weight.detach().zeros_like()?, weight.detach().ones_like()?);
+        x.batch_norm(weight, bias, &mean, &var, -1, training, 0.1, 1e-5)
+    }
+    let norms: [(&str, Norm); 4] = [
+        ("layer_norm", |x, w, b| x.layer_norm(w, b, 1e-5)),
+        ("rms_norm", |x, w, _| x.rms_norm(w, 1e-5)),
+        ("batch_norm", |x, w, b| batch(x, w, b, true)),
+        ("batch_norm in evaluation", |x, w, b| batch(x, w, b, false)),
+    ];
+    for device in kernels() {
+        for (name, norm) in norms {
+            for (half, width) in [(BF16, 16), (BF16, 128), (F16, 24), (BF16, 37), (BF16, 1500)] {
+                let what = format!("{name} of {half}, {width} wide");
+                let x = leaf(&[3, 50, width], 1, half, &device);
+                let (w, b) = (leaf(&[width], 2, F32, &device), leaf(&[width], 3, F32, &device));
+                let (ex, ew, eb) = (factors(&x, half), factors(&w, F64), factors(&b, F64));
+                let (y, expected) = (norm(&x, &w, &b).unwrap(), norm(&ex, &ew, &eb).unwrap());
+                assert_eq!(y.dtype(), half, "{what}");
+                assert_near(&what, &y, &expected, close(half));
+                let dy = tensor(&numbers(y.numel(), 4), y.shape().clone(), half, &device);
+                y.backward_with(&dy).unwrap();
+                expected.backward_with(&dy.to_dtype(F64).unwrap()).unwrap();
+                for (leaf, exact) in [(&x, &ex), (&w, &ew), (&b, &eb)] {
+                    let Some(grad) = leaf.grad() else {
+                        assert_eq!(name, "rms_norm");
+                        continue;
+                    };
+                    assert_eq!(grad.dtype(), leaf.dtype(), "{what}");
+                    assert_near(&what, &grad, &exact.grad().unwrap(), 4.0 * close(leaf.dtype()));
+                }
+            }
+        }
+        // Running statistics move as those of the same elements in f64 do, at channels in the middle too.
+        let x = leaf(&[6, 5, 70], 1, BF16, &device);
+        let run = |x: &Tensor, dtype: DType| {
+            let of = |v: f64| Tensor::full([5], v, dtype, &device).unwrap();
+            let (mean, var) = (of(0.25), of(2.0));
+            x.detach().batch_norm(&of(1.0), &of(0.0), &mean, &var, 1, true, 0.1, 1e-5).unwrap();
+            [mean, var]
+        };
+        for (actual, expected) in run(&x, F32).iter().zip(&run(&factors(&x, F64), F64)) {
+            assert_near("running statistics", actual, expected, EXACT);
+        }
+    }
+}
+
+/// A loss of a prediction and a target.
+type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
+
+#[test]
+fn losses_of_bf16_are_f32() {
+    let losses: [(&str, Loss); 4] = [
+        ("mse", |x, t| x.mse_loss(t)),
+        ("mae", |x, t| x.mae_loss(t)),
+        ("huber", |x, t| x.huber_loss(t, 0.5)),
+        ("quantile", |x, t| x.reshape([300, 3])?.quantile_loss(&t.narrow(0, 0, 300)?, &[0.1, 0.5, 0.9])),
+    ];
+    for device in kernels() {
+        for (name, loss) in losses {
+            for (x, t) in [(BF16, F32), (BF16, BF16), (F32, BF16)] {
+                let what = format!("{name} of {x} and {t}");
+                let (x, t) = (leaf(&[900], 1, x, &device), leaf(&[900], 2, t, &device));
+                let (ex, et) = (factors(&x, F64), factors(&t, F64));
+                let y = with_precision(Precision::Bf16, || loss(&x, &t)).unwrap();
+                let expected = loss(&ex, &et).unwrap();
+                assert_eq!(y.dtype(), F32, "{what}");
+                assert_near(&what, &y, &expected, EXACT);
+                y.backward().unwrap();
+                expected.backward().unwrap();
+                for (leaf, exact) in [(&x, &ex), (&t, &et)] {
+                    let grad = leaf.grad().unwrap();
+                    assert_eq!(grad.dtype(), leaf.dtype(), "{what}");
+                    assert_near(&what, &grad, &exact.grad().unwrap(), close(leaf.dtype()));
+                }
+            }
+        }
+        for classes in [3, 1200] {
+            let x = leaf(&[20, classes], 1, BF16, &device);
+            let ids: Vec<i64> = (0..20).map(|i| i * 7 % classes as i64).collect();
+            let ids = Tensor::from_slice(&ids, [20], &device).unwrap();
+            let exact = factors(&x, F64);
+            let y = with_precision(Precision::Bf16, || x.cross_entropy_smoothed(&ids, 0.1)).unwrap();
+            let expected = exact.cross_entropy_smoothed(&ids, 0.1).unwrap();
+            assert_eq!(y.dtype(), F32);
+            assert_near("cross entropy", &y, &expected, EXACT);
+            y.backward().unwrap();
+            expected.backward().unwrap();
+            let grad = x.grad().unwrap();
+            assert_eq!(grad.dtype(), BF16);
+            assert_near("gradient of cross entropy", &grad, &exact.grad().unwrap(), close(BF16));
+        }
+    }
+}
+
+#[test]
+fn attention_of_f32_gives_bf16() {
+    for device in kernels() {
+        let [q, k, v] = [1, 2, 3].map(|seed| leaf(&[2, 3, 9, 8], seed, F32, &device));
+        let y = with_precision(Precision::Bf16, || q.scaled_dot_product_attention(&k, &v, None, false));
+        let y = y.unwrap();
+        assert_eq!(y.dtype(), BF16);
+        let exact = [&q, &k, &v].map(|t| factors(t, BF16));
+        let expected = exact[0].scaled_dot_product_attention(&exact[1], &exact[2], None, false).unwrap();
+        assert_near("attention", &y, &expected, close(BF16));
+        y.backward_with(&y.detach().ones_like().unwrap()).unwrap();
+        assert!([&q, &k, &v].iter().all(|t| t.grad().is_some_and(|g| g.dtype() == F32)));
+    }
+}
+
+#[test]
+fn other_mixtures_remain_errors() {
+    let device = Device::cpu();
+    let zeros = |dtype: DType, shape: &[usize]| Tensor::zeros(shape, dtype, &device).unwrap();
+    let (f, b, h) = (zeros(F32, &[4, 4]), zeros(BF16, &[4, 4]), zeros(F16, &[4, 4]));
+    let linear = |x: &Tensor, w: &Tensor, r: Option<&Tensor>| x.linear(w, None, Activation::None, r);
+    #[track_caller]
+    fn refused(result: Result<Tensor>, op: &str, dtypes: [DType; 2]) {
+        match result {
+            Err(Error::DTypeMismatch { op: by, lhs, rhs }) => assert_eq!((by, [lhs, rhs]), (op, dtypes)),
+            other => panic!("{op}: {other:?}"),
+        }
+    }
+    refused(linear(&f, &b, None), "linear", [F32, BF16]);
+    refused(linear(&b, &h, None), "linear", [BF16, F16]);
+    refused(linear(&b, &f, Some(&f)), "linear", [BF16, F32]);
+    refused(f.matmul(&b), "matmul", [F32, BF16]);
+    refused(b.mse_loss(&f), "mse_loss", [BF16, F32]);
+    refused(f.layer_norm(&zeros(BF16, &[4]), &zeros(BF16, &[4]), 1e-5), "layer_norm", [F32, BF16]);
+    refused(b.layer_norm(&zeros(F32, &[4]), &zeros(BF16, &[4]), 1e-5), "layer_norm", [F32, BF16]);
+    refused(b.layer_norm(&zeros(F64, &[4]), &zeros(F64, &[4]), 1e-5), "layer_norm", [BF16, F64]);
+    let (q, k) = (zeros(F32, &[1, 2, 4]), zeros(BF16, &[1, 2, 4]));
+    refused(q.scaled_dot_product_attention(&k, &k, None, false), "scaled_dot_product_attention", [F32, BF16]);
+    with_precision(Precision::Bf16, || {
+        refused(b.add(&f), "add", [BF16, F32]);
+        refused(linear(&h, &b, None), "linear", [F16, BF16]);
+        refused(h.matmul(&f), "matmul", [F16, F32]);
+        refused(h.mse_loss(&f), "mse_loss", [F16, F32]);
+        refused(zeros(F64, &[4, 4]).matmul(&f), "matmul", [F64, F32]);
+        let into = f.matmul_into(&f, &zeros(F32, &[4, 4]));
+        assert!(matches!(into, Err(Error::DTypeMismatch { op: "matmul", .. })), "{into:?}");
+    });
+}
