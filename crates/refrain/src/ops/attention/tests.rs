@@ -146,7 +146,7 @@ fn short_sequences_agree_with_f64_in_every_dtype_and_precision() {
                 let [q, k, v] = leaves.each_ref().map(|t| t.transpose(1, 2).unwrap());
                 let o = with_precision(precision, || q.scaled_dot_product_attention(&k, &v, scale, causal));
                 let o = o.unwrap();
-                let loss = o.mul(&weight.to_dtype(dtype).unwrap()).unwrap().sum(()).unwrap();
+                let loss = o.mul(&weight.to_dtype(o.dtype()).unwrap()).unwrap().sum(()).unwrap();
                 loss.backward().unwrap();
                 let gradients = leaves.iter().map(|t| t.grad().unwrap().copy().unwrap());
                 let all = std::iter::once(o.detach()).chain(gradients);
