@@ -137,7 +137,7 @@ pub struct BenchStep {
     /// The sizes of model and batch
     #[arg(long, value_name = "NAME")]
     pub config: StepConfig,
-    /// How matrix products are computed on a GPU
+    /// How matrix products are computed, and what activations are
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub precision: Precision,
     /// Run operation by operation, instead of recording the step once and replaying it
@@ -232,9 +232,9 @@ pub enum StepConfig {
 pub enum Precision {
     /// 32-bit floating point
     F32,
-    /// Operands rounded to TF32, on tensor cores
+    /// 32-bit floating point; on a GPU factors are rounded to TF32
     Tf32,
-    /// Operands rounded to bf16, on tensor cores
+    /// Mixed precision: activations are bf16, parameters and losses f32
     Bf16,
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use common::device;
 use refrain::{DType, Precision, Tensor, with_precision};
@@ -220,7 +221,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
             let windows = Windows::new(&waves(), 2, 24, 6, &device()).unwrap();
             let mut trainer = Trainer::new(model.clone(), config.clone(), windows, &split).unwrap();
             while !trainer.is_done() {
-                trainer.epoch(|_| ControlFlow::Continue(())).unwrap();
+                trainer.epoch(Duration::from_secs(60), |_| ControlFlow::Continue(())).unwrap();
             }
             let history = trainer.history();
             [&history[0], &history[history.len() - 1]].map(|e| [e.train_loss, e.validation_mse])

@@ -52,6 +52,16 @@ fn close(dtype: DType) -> f64 {
     }
 }
 
+/// A result is the sum of exact products, rounded once: all but those few are equal whose sum lies between two numbers.
+#[track_caller]
+fn assert_rounded_once(what: &str, actual: &Tensor, expected: &Tensor) {
+    assert_near(what, actual, expected, close(actual.dtype()));
+    let (actual, expected) = (actual.detach(), expected.detach().to_dtype(actual.dtype()).unwrap());
+    let (actual, expected) = (values(&actual), values(&expected));
+    let other = actual.iter().zip(&expected).filter(|(a, e)| a != e).count();
+    assert!(other * 50 <= actual.len(), "{what}: {other} of {} are not the rounded sums", actual.len());
+}
+
 /// Dtypes of x, weight, bias and residual; the setting; the result's dtype.
 const LINEARS: [(DType, DType, DType, DType, Precision, DType); 11] = [
     (F32, F32, F32, F32, Precision::Bf16, BF16),
@@ -87,7 +97,10 @@ fn linear_rounds_factors_once_and_keeps_the_gradients_of_f32_in_f32() {
                 let exact = [factors(x, y), factors(w, y), factors(b, F64), factors(r, F64)];
                 let [ex, ew, eb, er] = &exact;
                 let expected = ex.linear(ew, Some(eb), Activation::None, Some(er)).unwrap();
-                assert_near(&what, &out, &expected, close(y));
+                match y {
+                    F64 => assert_near(&what, &out, &expected, EXACT),
+                    _ => assert_rounded_once(&what, &out, &expected),
+                }
 
                 let dy = tensor(&numbers(m * n, 5), [m, n], y, &device);
                 out.backward_with(&dy).unwrap();
@@ -118,7 +131,7 @@ fn an_activation_is_applied_before_the_one_rounding() {
             let exact = [factors(&x, BF16), factors(&w, BF16), factors(&b, F64), factors(&r, F64)];
             let [ex, ew, eb, er] = &exact;
             let expected = ex.linear(ew, Some(eb), activation, Some(er)).unwrap();
-            assert_near(&format!("{activation:?}"), &y, &expected, close(BF16));
+            assert_rounded_once(&format!("{activation:?}"), &y, &expected);
             y.backward_with(&y.detach().ones_like().unwrap()).unwrap();
             expected.backward_with(&expected.detach().ones_like().unwrap()).unwrap();
             for (leaf, exact) in [&x, &w, &b, &r].iter().zip(&exact) {
@@ -158,7 +171,7 @@ fn matmul_gives_bf16_and_gradients_of_its_operands_dtypes() {
                 assert_eq!(y.dtype(), BF16, "{what}");
                 let (ea, eb) = (factors(&a, BF16), factors(&b, BF16));
                 let expected = product(&ea, &eb).unwrap();
-                assert_near(&what, &y, &expected, close(BF16));
+                assert_rounded_once(&what, &y, &expected);
                 let dy = tensor(&numbers(y.numel(), 3), y.shape().clone(), BF16, &device);
                 y.backward_with(&dy).unwrap();
                 expected.backward_with(&dy.to_dtype(F64).unwrap()).unwrap();

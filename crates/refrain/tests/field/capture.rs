@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
-use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, Profile, SimStream, Simulator, Step, Tensor};
+use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, SimStream, Simulator, Step, Tensor};
 
 use crate::common::{devices, turn, values};
 
@@ -28,8 +28,7 @@ fn on_lent_streams(test: impl Fn(Stream<'_>, &Device)) {
     let _turn = turn();
     let devices = devices();
     for name in devices.iter().filter(|d| d.kind() == DeviceKind::Sim).map(Device::name) {
-        let profile = if name.contains("unified") { Profile::Unified } else { Profile::Discrete };
-        let (device, stream) = Simulator::new(profile).device_and_stream();
+        let (device, stream) = name.parse::<Simulator>().unwrap().device_and_stream();
         test(Stream::Sim(&stream), &device);
     }
     if devices.iter().any(|d| d.kind() == DeviceKind::Cuda) {

@@ -114,7 +114,7 @@ impl Sink for Warm<'_> {
     fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
         // Chooses the library's algorithm, or compiles our kernel.
         self.cuda.product_workspace(op, product)?;
-        product.kernels().into_iter().try_for_each(|spec| self.cuda.shared().ready(op, spec, 0))
+        product.kernels().into_iter().try_for_each(|(spec, bytes)| self.cuda.shared().ready(op, spec, bytes))
     }
 
     fn multiprocessors(&self) -> usize {

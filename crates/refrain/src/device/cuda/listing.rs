@@ -52,7 +52,7 @@ impl Sink for Listing {
     }
 
     fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
-        product.kernels().iter().try_for_each(|spec| self.write(op, spec))
+        product.kernels().iter().try_for_each(|(spec, _)| self.write(op, spec))
     }
 
     fn multiprocessors(&self) -> usize {

@@ -132,14 +132,6 @@ DEVICE void arrive() {
 struct Left { u32 at[PARTS][4]; };
 struct Right { u32 at[PARTS][2]; };
 
-// A number's part `p` of those that FORM makes of it. Numbers as they were read are rounded to the higher part, which
-// keeps the products that are left out small; of those computed here the bits behind it are cut off, which is faster.
-// (Tensor cores don't look at bits that TF32 has not.) The lower part of an infinity is NaN.
-template <bool READ> DEVICE void split(float x, u32& high, u32& low) {
-    high = (__float_as_uint(x) + (READ ? 0x1000u : 0u)) & 0xffffe000u;
-    low = __float_as_uint(x - __uint_as_float(high));
-}
-
 // To TF32: f16 is that as it is; what cutting off takes of numbers computed here is made up for on the average.
 template <bool READ> DEVICE u32 rounded(float x) {
     if (!READ) return __float_as_uint(fmaf(x, 0x1.8p-12f, x));
@@ -156,7 +148,7 @@ template <bool READ, typename X> DEVICE Left left(X x) {
             a.at[0][i] = pack_brains(x(u, e), x(u, e + 1));
         } else {
             float y = x(0, i % 2 * 2 + i / 2);
-            if (FORM == SPLIT) split<READ>(y, a.at[0][i], a.at[PARTS - 1][i]);
+            if (FORM == SPLIT) split_tf32(y, a.at[0][i], a.at[PARTS - 1][i]);
             else a.at[0][i] = rounded<READ>(y);
         }
     }
@@ -169,7 +161,7 @@ template <typename Y> DEVICE Right right(Y y) {
     #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (FORM == BRAINS) b.at[0][i] = pack_brains(y(i * (UNIT - 1), 0), y(i * (UNIT - 1), 1));
-        else if (FORM == SPLIT) split<true>(y(0, i), b.at[0][i], b.at[PARTS - 1][i]);
+        else if (FORM == SPLIT) split_tf32(y(0, i), b.at[0][i], b.at[PARTS - 1][i]);
         else b.at[0][i] = rounded<true>(y(0, i));
     }
     return b;

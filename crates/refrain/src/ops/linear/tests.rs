@@ -106,3 +106,31 @@ fn what_does_not_fit_is_named() {
     let none = zeros(&[0, 3]).linear(&w, None, Activation::Gelu, None).unwrap();
     assert_eq!(none.dims(), [0, 4]);
 }
+
+#[test]
+fn many_rows_by_few_columns_give_what_few_rows_give() {
+    let device = device();
+    // More rows than a GPU takes at once, none of the sizes a multiple of a tile's.
+    let (rows, inputs, outputs) = (17_003, 44, 100);
+    let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
+    for (dtype, parameters) in [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)] {
+        let tensor = |shape: &[usize], step, dtype| {
+            let values = ramp(shape.iter().product(), step);
+            Tensor::from_slice(&values, shape, &device).unwrap().to_dtype(dtype).unwrap()
+        };
+        let x = tensor(&[rows, inputs], 0.7, dtype);
+        let (w, b) = (tensor(&[outputs, inputs], 1.1, parameters), tensor(&[outputs], 0.9, parameters));
+        let r = tensor(&[rows, outputs], 0.2, dtype);
+        let wide = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
+        let exact =
+            wide(&x).linear(&wide(&w), Some(&wide(&b)), Activation::GeluTanh, Some(&wide(&r))).unwrap();
+        let turned = w.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
+        let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
+        let tolerance = largest(&exact) * if dtype == DType::F32 { 2e-6 } else { 0.008 };
+        for w in [&w, &turned] {
+            let y = x.linear(w, Some(&b), Activation::GeluTanh, Some(&r)).unwrap();
+            let away = largest(&wide(&y).sub(&exact).unwrap());
+            assert!(away <= tolerance, "{dtype}, {parameters}: {away:e} of {tolerance:e}");
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! NVIDIA's library for matrix products, cuBLASLt.
 //!
-//! It gets large products whose operands are of one dtype, have one dense dimension and, where tensor cores multiply, 16-byte
-//! alignment; with nothing after the product that it does not compute as the engine does. All else is left to
-//! our own kernels: products that are small or skinny, sums beside the product, activations other than GELU's
-//! tanh form, whose rounding in the library suits f16 and bf16 only.
+//! It gets large products whose operands are of one dtype and have one dense dimension and, where tensor cores
+//! multiply, 16-byte alignment; with nothing after the product that it does not compute as the engine does. All else
+//! is left to our own kernels: products that are small or skinny, sums beside the product, activations other than
+//! GELU's tanh form, whose rounding in the library suits f16 and bf16 only.
 //!
 //! An algorithm is what the library's heuristic names first, for sizes, layouts, dtypes, alignments, device and the
 //! library's version; it is kept on disk (see `choices`), and in memory for as long as the process runs.

@@ -1,13 +1,14 @@
 //! Matrix products on CUDA: by the vendor's library where it is here and a product suits it, else by kernels
 //! of our own.
 //!
-//! Which of them runs, and with which tiles, is a function of the product's sizes, strides, dtype, precision
+//! Which of them runs, and with which tiles, is a function of the product's sizes, strides, dtypes, precision
 //! and of the library's version, never of timing: results are bitwise repeatable.
 
 mod choices;
 mod cublaslt;
 mod descriptors;
 mod plan;
+mod resident;
 
 use smallvec::{SmallVec, smallvec};
 

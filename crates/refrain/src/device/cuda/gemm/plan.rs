@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::resident::Resident;
 use super::{Flat, Matrix, Product};
 use crate::device::cuda::kernel::{Grid, MMA, Params, Source, Spec};
 use crate::error::{Error, Result};
@@ -11,9 +12,12 @@ use crate::precision::Precision;
 use crate::tensor::DType;
 
 const COMMON: &str = include_str!("common.cu");
+const TILES: &str = include_str!("tiles.cu");
 
 static TENSOR: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, include_str!("tensor.cu")] };
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("tensor.cu")] };
+static RESIDENT: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("resident.cu")] };
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
@@ -102,7 +106,7 @@ impl SimtTile {
 /// The kernel and the tile that a block of it computes.
 #[derive(Clone, Copy)]
 enum Way {
-    Tensor { tile: TensorTile, form: &'static str },
+    Tensor { tile: TensorTile, form: &'static str, resident: Option<Resident> },
     Simt { tile: SimtTile },
     Skinny { narrow: usize, wide_is_a: bool, along_k: bool },
 }
@@ -157,7 +161,10 @@ impl Way {
             return Way::Skinny { narrow: narrow.next_power_of_two(), wide_is_a, along_k };
         }
         match form {
-            Some(form) => Way::Tensor { tile: TensorTile::of(p), form },
+            Some(form) => {
+                let (tile, wide) = (TensorTile::of(p), p.dtype == DType::F32);
+                Way::Tensor { tile, form, resident: Resident::of(p, tile.size(), wide) }
+            }
             None => Way::Simt { tile: SimtTile::of(p) },
         }
     }
@@ -206,6 +213,20 @@ impl Plan {
         Plan { way, tiles, splits, depth: if splits == 1 { p.k } else { depth * step } }
     }
 
+    /// Tiles of C, counted for each split.
+    fn blocks(&self, p: &Product) -> usize {
+        self.tiles[0] * self.tiles[1] * p.batches() * self.splits
+    }
+
+    fn grid(&self, p: &Product, multiprocessors: usize) -> Grid {
+        match self.way {
+            Way::Tensor { resident: Some(r), .. } => {
+                Grid::line(r.blocks(self.tiles, multiprocessors), self.way.threads()).shared(r.bytes)
+            }
+            _ => Grid::line(self.blocks(p), self.way.threads()),
+        }
+    }
+
     /// Bytes that the splits are gathered in.
     fn workspace(&self, p: &Product) -> usize {
         if self.splits == 1 {
@@ -223,11 +244,14 @@ impl Plan {
         };
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
         match self.way {
-            Way::Tensor { tile, form } => {
+            Way::Tensor { tile, form, resident } => {
                 let a_copy = together(&p.a, if a_along_k { p.a.row } else { p.a.col });
                 let b_copy = together(&p.b, if b_along_k { p.b.col } else { p.b.row });
-                common(&TENSOR, "gemm_tensor")
-                    .word("FORM", form)
+                let spec = match resident {
+                    Some(r) => common(&RESIDENT, "gemm_resident").int("SLOTS", r.slots as i64),
+                    None => common(&TENSOR, "gemm_tensor").flag("SUMS", p.sums.is_some()),
+                };
+                spec.word("FORM", form)
                     .flag("A_ALONG_K", a_along_k)
                     .flag("B_ALONG_K", b_along_k)
                     .int("A_COPY", a_copy as i64)
@@ -236,7 +260,7 @@ impl Plan {
                     .int("WARPS_N", tile.warps[1] as i64)
                     .int("FRAGS_M", tile.fragments[0] as i64)
                     .int("FRAGS_N", tile.fragments[1] as i64)
-                    .flag("SUMS", p.sums.is_some())
+                    .int("PANEL", resident.map_or(0, |r| r.panel as i64))
             }
             Way::Simt { tile } => {
                 // `other` is the step along the dimension that does not follow itself in memory.
@@ -364,8 +388,8 @@ impl Product {
             .collect()
     }
 
-    /// Our own kernels that it may run by.
-    pub(in crate::device::cuda) fn kernels(&self) -> SmallVec<[Spec; 2]> {
+    /// Our own kernels that it may run by, each with the dynamic shared memory that it needs.
+    pub(in crate::device::cuda) fn kernels(&self) -> SmallVec<[(Spec, u32); 2]> {
         if self.is_empty() {
             return SmallVec::new();
         }
@@ -374,7 +398,7 @@ impl Product {
             .iter()
             .flat_map(|p| {
                 let plan = Plan::of(p);
-                [Some(plan.spec(p)), plan.gather(p).map(|(spec, _)| spec)]
+                [Some((plan.spec(p), plan.grid(p, 1).shared)), plan.gather(p).map(|(spec, _)| (spec, 0))]
             })
             .flatten()
             .collect()
@@ -392,7 +416,7 @@ impl Product {
     pub(in crate::device::cuda) fn run_own(
         &self,
         workspace: (u64, usize),
-        _multiprocessors: usize,
+        multiprocessors: usize,
         launch: &mut dyn FnMut(Spec, Grid, &Params) -> Result<()>,
     ) -> Result<()> {
         const OP: &str = "matmul";
@@ -401,8 +425,7 @@ impl Product {
         }
         for p in &self.steppable() {
             let plan = Plan::of(p);
-            let blocks = plan.tiles[0] * plan.tiles[1] * p.batches() * plan.splits;
-            if [blocks, p.m, p.n, p.k].iter().any(|&x| x > i32::MAX as usize) {
+            if [plan.blocks(p), p.m, p.n, p.k].iter().any(|&x| x > i32::MAX as usize) {
                 let message = format!(
                     "{} products of sizes {} x {} x {} are more than a kernel counts",
                     p.batches(),
@@ -416,7 +439,7 @@ impl Product {
                 return Err(Error::internal(OP, "too little memory to work in"));
             }
             let job = plan.job(p, workspace.0);
-            launch(plan.spec(p), Grid::line(blocks, plan.way.threads()), &job)?;
+            launch(plan.spec(p), plan.grid(p, multiprocessors), &job)?;
             if let Some((gather, share)) = plan.gather(p) {
                 let numbers = p.batches() * p.m * p.n + if p.sums.is_some() { p.m } else { 0 };
                 launch(gather, Grid::line(numbers.div_ceil(share), 256), &job)?;

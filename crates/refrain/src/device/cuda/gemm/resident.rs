@@ -1,0 +1,57 @@
+//! Products of many rows by few columns, whose blocks keep their part of B in shared memory.
+
+use super::{Matrix, Product};
+
+/// Tiles of C from which on blocks have several each.
+const ENOUGH_TILES: usize = 512;
+/// Shared memory that a block can have on every GPU of compute capability 8.0 and later.
+const MOST_BYTES: usize = 99 << 10;
+/// Shared memory of a multiprocessor that blocks can fill, on GPUs that have most; on others some wait.
+const SHARED_BYTES: usize = 224 << 10;
+/// What the driver takes of shared memory for itself, of each block.
+const RESERVED_BYTES: usize = 1 << 10;
+/// The most blocks that a multiprocessor has registers for.
+const MOST_BLOCKS: usize = 4;
+
+/// What a block of such a product keeps (`resident.cu`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Resident {
+    /// Tiles of B along k.
+    pub(super) panel: usize,
+    /// Tiles of A that find room.
+    pub(super) slots: usize,
+    /// Bytes of shared memory.
+    pub(super) bytes: usize,
+}
+
+impl Resident {
+    /// For tiles of C of so many numbers along m and n, if the product is of that kind; `wide` where f32 is multiplied.
+    pub(super) fn of(p: &Product, size: [usize; 2], wide: bool) -> Option<Resident> {
+        let tiles = p.m.div_ceil(size[0]) * p.n.div_ceil(size[1]);
+        if tiles < ENOUGH_TILES || p.k == 0 || p.batches() != 1 || p.sums.is_some() {
+            return None;
+        }
+        let depth = if wide { 16 } else { 32 };
+        let both = p.a.dense[1] && p.b.dense[0];
+        // As `Tile` in `tiles.cu` has it.
+        let tile = |x: &Matrix, along_k: bool, outer: usize| {
+            let rounded = !wide && x.dtype.size() == 4;
+            let numbers = match (along_k, wide) {
+                (true, true) => outer * if both { 16 } else { 20 },
+                (true, false) => outer * (depth + 8),
+                (false, _) => depth * (outer + if rounded { 4 } else { 8 }),
+            };
+            numbers * x.dtype.size()
+        };
+        let (a, b) = (tile(&p.a, p.a.dense[1], size[0]), tile(&p.b, p.b.dense[0], size[1]));
+        let panel = p.k.div_ceil(depth);
+        let slots = (MOST_BYTES.checked_sub(panel * b)? / a).min(4);
+        (slots >= 3).then_some(Resident { panel, slots, bytes: panel * b + slots * a })
+    }
+
+    /// How many blocks fill a GPU, as many for each tile along n.
+    pub(super) fn blocks(&self, tiles: [usize; 2], multiprocessors: usize) -> usize {
+        let together = (SHARED_BYTES / (self.bytes + RESERVED_BYTES)).clamp(1, MOST_BLOCKS);
+        (multiprocessors * together / tiles[1]).clamp(1, tiles[0]) * tiles[1]
+    }
+}
