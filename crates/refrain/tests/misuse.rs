@@ -265,6 +265,7 @@ const METHODS: &[Method] = methods! {
         a.linear_into(&a, None, Activation::None, None, &plain(&a).unwrap_or(c))
     };
     "": |g, a, b, c| a.scaled_dot_product_attention(&b, &c, g.flag.then_some(g.x), g.flag);
+    "": |g, a, b, c| a.scaled_dot_product_attention_qkvpacked(g.flag.then_some(g.x), g.flag);
     "layer_norm": |g, a, b, c| a.layer_norm(&b, &c, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm(&b, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm_into(&b, g.x, &c);

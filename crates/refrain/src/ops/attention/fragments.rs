@@ -44,10 +44,10 @@ impl Fragments {
         let (queries, head_dim) = (shape[1], shape[3]);
         let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
         let form = match (q.dtype, op.precision) {
-            (DType::BF16, _) | (DType::F32, Precision::Bf16) => "BRAINS",
+            (DType::BF16, _) => "BRAINS",
             // TF32 holds f16 exactly, and results in between that f16 would be too narrow for.
             (DType::F16, _) | (DType::F32, Precision::Tf32) => "TF32",
-            (DType::F32, Precision::F32) => "SPLIT",
+            (DType::F32, _) => "SPLIT",
             _ => return None,
         };
         (short && shape[0] * shape[2] <= i32::MAX as usize).then_some(Fragments {

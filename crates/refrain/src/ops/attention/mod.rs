@@ -213,6 +213,10 @@ impl Tensor {
             let message = format!("the shape is {}; it must be [batch, tokens, 3, heads, dim]", self.shape());
             return Err(Error::invalid(OP, message));
         };
+        let dtype = precision().result(self.dtype());
+        if self.dtype() != dtype {
+            return self.to_dtype(dtype)?.scaled_dot_product_attention_qkvpacked(scale, causal);
+        }
         let scale = scale.unwrap_or(1.0 / (dim as f64).sqrt());
         let out = apply_all(Attention { scale, causal, packed: true, precision: precision() }, &[self])?;
         out.first().cloned().ok_or_else(|| Error::internal(OP, "no result"))

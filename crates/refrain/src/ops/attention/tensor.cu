@@ -69,7 +69,7 @@ struct Mover {
         int rows = (there && run * 4 < HEAD_DIM ? count : 0) - row, room = ROWS - row;
         #pragma unroll
         for (int begin = 0; begin < EACH; begin += BATCH) {
-            vec<IN, 4> v[BATCH];
+            vec<IN, 4> v[BATCH] = {};
             #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 int r = (begin + i) * STEP;
@@ -89,7 +89,7 @@ struct Mover {
                 if (begin + i >= EACH) break;
                 vec<float, 4> y;
                 #pragma unroll
-                for (int e = 0; e < 4; e++) y.at[e] = r < rows && run * 4 + e < HEAD_DIM ? ::to<float>(v[i].at[e]) : 0.0f;
+                for (int e = 0; e < 4; e++) y.at[e] = ::to<float>(v[i].at[e]);
                 if (!DIRECT && (ROWS % STEP == 0 || r < room)) store<4>(to + r * PITCH, y);
             }
         }
@@ -132,8 +132,11 @@ DEVICE void arrive() {
 struct Left { u32 at[PARTS][4]; };
 struct Right { u32 at[PARTS][2]; };
 
-// f16 and bf16 are TF32 numbers as they are.
-template <bool READ> DEVICE u32 rounded(float x) { return READ && sizeof(IN) == 2 ? __float_as_uint(x) : round_tf32(x); }
+// To TF32: f16 is that as it is; what cutting off takes of numbers computed here is made up for on the average.
+template <bool READ> DEVICE u32 rounded(float x) {
+    if (!READ) return __float_as_uint(fmaf(x, 0x1.8p-12f, x));
+    return sizeof(IN) == 2 ? __float_as_uint(x) : round_tf32(x);
+}
 
 // A left operand of UNIT fragments: of fragment u, x(u, e) is number e of a lane, rows first.
 template <bool READ, typename X> DEVICE Left left(X x) {

@@ -52,6 +52,8 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
         }
     }
 
+    // Of the t-th 16 queries, so that each lane has logarithms to take.
+    float totals[2] = {1, 1}, shifts[2] = {0, 0};
     #pragma unroll 1
     for (int first = 0; first < queries && pair < j.pairs; first += 16) {
         float s[KEY_EIGHTS][4];
@@ -99,8 +101,9 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
             }
             total = warp_reduce<4>(total, Add());
             inverse[h] = quotient(1.0f, total);
-            if (t == 0 && query < queries) {
-                reinterpret_cast<float*>(j.sums)[pair * queries + query] = shift * LN_2 + log_(total);
+            if (first == t * 16) {
+                totals[h] = total;
+                shifts[h] = shift;
             }
         }
 
@@ -131,6 +134,13 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
                 float* to = q + (first + h * 8 + g) * PITCH + d * 8 + 2 * t;
                 put_pair(to, o[d].sum(2 * h) * inverse[h], o[d].sum(2 * h + 1) * inverse[h]);
             }
+        }
+    }
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int query = t * 16 + h * 8 + g;
+        if (query < queries && pair < j.pairs) {
+            reinterpret_cast<float*>(j.sums)[pair * queries + query] = shifts[h] * LN_2 + log_(totals[h]);
         }
     }
     __syncthreads();
