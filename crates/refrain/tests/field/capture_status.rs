@@ -8,10 +8,11 @@ use std::cell::RefCell;
 
 use refrain::{CaptureStatus, DType, Device, Error, Step, Tensor};
 
-use crate::common::devices;
+use crate::common::{devices, turn};
 
 #[test]
 fn no_device_captures_before_somebody_begins() {
+    let _turn = turn();
     for device in devices() {
         assert_eq!(device.capture_status(), CaptureStatus::None);
         device.synchronize().unwrap();
@@ -20,6 +21,7 @@ fn no_device_captures_before_somebody_begins() {
 
 #[test]
 fn a_step_under_way_is_no_capture_of_the_callers() {
+    let _turn = turn();
     for device in devices() {
         let seen = RefCell::new(Vec::new());
         let mut step = Step::new(&device, |x| {
@@ -36,6 +38,7 @@ fn a_step_under_way_is_no_capture_of_the_callers() {
 
 #[test]
 fn a_gpu_that_is_not_there_is_a_typed_error_on_every_thread() {
+    let _turn = turn();
     // No machine has so many; without a driver it is its lack that is told.
     let asked = || match Device::cuda(4096) {
         Err(Error::Unavailable { device, message }) => (device, message),

@@ -1,5 +1,7 @@
 //! The field's cases: faults that were seen in tensor engines at work, one file each. A file begins with what was
 //! seen and what of it a test there finds; every test runs on the CPU, both simulated GPUs, and the GPU that there is.
+//! Tests take turns, since many read a device's counters.
+//!
 //! That PatchTST's loss falls, and how it falls on each device, stands with the model in `refrain-forecast`.
 
 #[path = "../common/mod.rs"]

@@ -13,6 +13,7 @@ use crate::common::{devices, tensor, turn, values};
 
 #[test]
 fn replays_draw_the_numbers_that_eager_code_draws() {
+    let _turn = turn();
     for device in devices() {
         let (eager, recorded) = (Generator::new(&device, 9).unwrap(), Generator::new(&device, 9).unwrap());
         let draw = |g: &Generator| -> Result<Tensor> {

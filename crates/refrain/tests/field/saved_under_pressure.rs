@@ -59,6 +59,7 @@ fn buffers_saved_for_the_backward_pass_are_not_handed_out_again() {
 
 #[test]
 fn a_backward_pass_after_all_memory_was_taken_is_right_or_a_typed_error() {
+    let _turn = turn();
     for profile in [Profile::Discrete, Profile::Unified] {
         let device = Simulator::new(profile).memory(3 << 20).device();
         let x = leaf(&vec![0.25; N], &device);
