@@ -139,17 +139,6 @@ template <bool READ> DEVICE u32 rounded(float x) {
     return sizeof(IN) == 2 ? __float_as_uint(x) : round_tf32(x);
 }
 
-// Of numbers computed here the higher part is cut off instead of rounded: half the work, and the rounding of the other
-// side's numbers keeps the products that are left out without bias.
-template <bool READ> DEVICE void split(float x, u32& high, u32& low) {
-    if (READ) {
-        split_tf32(x, high, low);
-    } else {
-        high = __float_as_uint(x) & 0xffffe000u;
-        low = __float_as_uint(x - __uint_as_float(high));
-    }
-}
-
 // A left operand of UNIT fragments: of fragment u, x(u, e) is number e of a lane, rows first.
 template <bool READ, typename X> DEVICE Left left(X x) {
     Left a;
@@ -160,7 +149,7 @@ template <bool READ, typename X> DEVICE Left left(X x) {
             a.at[0][i] = pack_brains(x(u, e), x(u, e + 1));
         } else {
             float y = x(0, i % 2 * 2 + i / 2);
-            if (FORM == SPLIT) split<READ>(y, a.at[0][i], a.at[PARTS - 1][i]);
+            if (FORM == SPLIT) split_tf32(y, a.at[0][i], a.at[PARTS - 1][i]);
             else a.at[0][i] = rounded<READ>(y);
         }
     }
