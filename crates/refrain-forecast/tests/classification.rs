@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use common::device;
-use refrain::{DType, Device, Profile, Simulator, Tensor};
+use refrain::{DType, Device, Precision, Profile, Simulator, Tensor, with_precision};
 use refrain_forecast::cross_asset::{CrossAssetConfig, Mode};
 use refrain_forecast::panel::{Change, Class, Fold, LabelRule, Panel, PanelOptions};
 use refrain_forecast::training::{
@@ -209,6 +209,26 @@ fn training_is_the_same_on_a_simulated_gpu() {
         for profile in [Profile::Discrete, Profile::Unified] {
             let device = Simulator::new(profile).seed(3).device();
             assert_eq!(outcome(trainer(dropping.clone(), accumulate, &device)), expected, "{profile:?}");
+        }
+    }
+}
+
+#[test]
+fn in_mixed_precision_replays_are_eager_training_and_end_near_f32() {
+    let train = |precision, eager, accumulate| {
+        with_precision(precision, || {
+            let trainer = trainer(CrossAssetConfig { dropout: 0.1, ..model() }, accumulate, &device());
+            outcome(if eager { trainer.eager() } else { trainer })
+        })
+    };
+    for accumulate in [1, 4] {
+        let exact = train(Precision::F32, false, accumulate);
+        let mixed = train(Precision::Bf16, false, accumulate);
+        assert_eq!(train(Precision::Bf16, true, accumulate), mixed);
+        for (exact, mixed) in exact.0.iter().zip(&mixed.0) {
+            assert_ne!(exact, mixed);
+            let [exact, mixed] = [exact, mixed].map(|epoch| f64::from_bits(epoch[0]));
+            assert!((exact - mixed).abs() < 0.02 * exact, "{mixed} for {exact}");
         }
     }
 }
