@@ -20,8 +20,12 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a forecaster and compare it with simple forecasts
-    #[command(after_help = "Without arguments it trains on the bundled weather of New York City.")]
+    /// Train a forecaster and compare it with simple forecasts, or a classifier of the sources of a panel
+    #[command(
+        after_help = "Without arguments it trains PatchTST on the bundled weather of New York City; with --model \
+        cross-asset, on the same weather as a panel: the airports are the sources, and whether it will be warmer or \
+        colder by more than 2 °F in six hours is what is told."
+    )]
     Train(Box<Train>),
     /// Measure a trained forecaster on the test part of a series
     Evaluate(Evaluate),
@@ -94,6 +98,8 @@ pub struct Forecast {
 pub enum Bench {
     /// Train a small PatchTST on random walks, whose mean it is to tell
     Patchtst(BenchPatchtst),
+    /// Train cross-asset attention on random features, of which labels follow from those of neighbours
+    CrossAsset(BenchCrossAsset),
     /// Time one training step on rotating random batches
     #[command(
         after_help = "The first step is timed by itself: on a GPU its kernels are compiled in it, unless they are in \
@@ -119,6 +125,39 @@ pub struct BenchPatchtst {
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     pub lr: f64,
+    /// Run operation by operation, instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
+    /// Seed of the data, the weights and the order of the samples
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// End with one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchCrossAsset {
+    /// Number of samples, each of 12 sources of 32 features
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = at_least_one)]
+    pub samples: usize,
+    /// Number of epochs
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    pub epochs: usize,
+    /// Samples a step
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
+    pub batch_size: usize,
+    /// Micro-batches that a step is cut into, their gradients added up
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub accumulate: usize,
+    /// Learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    pub lr: f64,
+    /// How matrix products are computed
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    pub precision: Precision,
     /// Run operation by operation, instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
@@ -226,11 +265,15 @@ pub enum StepConfig {
     Small,
     /// Context 336, d_model 128, 3 layers, batch 32 x 21 channels (Weather in the paper)
     Large,
+    /// Cross-asset attention: 12 sources of 32 features, d_model 256, 2 layers, batch 256
+    Cross,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 32-bit floating point
+    #[default]
     F32,
     /// 32-bit floating point; on a GPU factors are rounded to TF32
     Tf32,
@@ -275,14 +318,18 @@ impl Cli {
 /// The command line, with the defaults of the settings in their help.
 fn command() -> clap::Command {
     let defaults = serde_json::to_value(Settings::defaults()).unwrap_or_default();
+    let of_cross_asset = serde_json::to_value(Settings::of_cross_asset()).unwrap_or_default();
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     // The last of a flag given twice counts, so that a command line can be gone over by adding to it.
     Cli::command().args_override_self(true).mut_subcommand("train", |train| {
         train.args_override_self(true).mut_args(|arg| {
             let default = arg.get_long().and_then(|long| defaults.get(long));
             match (default, arg.get_help()) {
                 (Some(default), Some(help)) => {
-                    let default = default.as_str().map_or_else(|| default.to_string(), str::to_owned);
-                    let help = format!("{help} [default: {default}]");
+                    let other = arg.get_long().and_then(|long| of_cross_asset.get(long));
+                    let other =
+                        other.map(|value| format!("; {} of cross-asset", text(value))).unwrap_or_default();
+                    let help = format!("{help} [default: {}{other}]", text(default));
                     // A number below zero is a wrong value, not a flag nobody knows.
                     arg.help(help).allow_negative_numbers(true)
                 }
@@ -302,11 +349,12 @@ mod tests {
         let mut train = command().find_subcommand("train").unwrap().clone();
         let help = train.render_long_help().to_string();
         let defaults = serde_json::to_value(Settings::defaults()).unwrap();
+        assert!(help.contains("[default: 64; 256 of cross-asset]"), "{help}");
         for (name, value) in defaults.as_object().unwrap() {
             let default = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let said =
                 help.split(&format!("      --{name} ")).nth(1).unwrap_or_else(|| panic!("{name} is no flag"));
-            assert!(said.contains(&format!("[default: {default}]")), "{name}: {said}");
+            assert!(said.contains(&format!("[default: {default}")), "{name}: {said}");
         }
     }
 }

@@ -62,6 +62,15 @@ impl Error {
         Error::Usage { problem: problem.into(), fix: fix.into() }
     }
 
+    /// The data of a run that is to go on are others than those that it began with.
+    pub fn changed_since(source: &str) -> Error {
+        Error::run(
+            Path::new(source),
+            "the data has changed since the run began, so it cannot be resumed",
+            "restore the file, or begin a new run",
+        )
+    }
+
     pub fn run(path: &Path, problem: impl Into<String>, fix: &'static str) -> Error {
         Error::Run { path: path.to_owned(), problem: problem.into(), fix }
     }

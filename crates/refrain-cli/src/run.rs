@@ -10,6 +10,7 @@ use refrain_nn::checkpoint::{Checkpoint, write_atomic};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::cli::Precision;
 use crate::error::{Error, Result};
 use crate::settings::Complete;
 
@@ -21,6 +22,8 @@ pub struct RunConfig {
     pub data: DataConfig,
     pub model: PatchTstConfig,
     pub training: TrainingConfig,
+    #[serde(default)]
+    pub precision: Precision,
 }
 
 /// The series of a run and how it is cut.
@@ -42,7 +45,7 @@ pub struct DataConfig {
 impl RunConfig {
     /// The configuration of a new run on this series.
     pub fn new(settings: &Complete, series: &Series) -> Result<(RunConfig, Split)> {
-        let model = settings.model(series.channels());
+        let model = settings.patchtst(series.channels());
         model.validate()?;
         let training = settings.training();
         training.validate()?;
@@ -63,7 +66,8 @@ impl RunConfig {
             scaler,
             sha256: fingerprint(series),
         };
-        Ok((RunConfig { version: env!("CARGO_PKG_VERSION").to_owned(), data, model, training }, split))
+        let (version, precision) = (env!("CARGO_PKG_VERSION").to_owned(), settings.precision);
+        Ok((RunConfig { version, data, model, training, precision }, split))
     }
 
     /// Whether its parts fit each other.
@@ -106,7 +110,7 @@ fn listing(names: &[String]) -> String {
 }
 
 /// A path that stays right when the working folder changes; a bundled name stays as it is.
-fn absolute(source: &str) -> String {
+pub fn absolute(source: &str) -> String {
     if source == refrain_forecast::data::NYC_WEATHER {
         return source.to_owned();
     }
@@ -132,6 +136,11 @@ pub fn hex(bytes: &[u8]) -> String {
 /// The folder, inside that of the run, of the last state; the best weights lie beside it.
 const LATEST: &str = "checkpoint";
 const MODEL: &str = refrain_nn::checkpoint::TENSORS;
+/// The folder, inside that of a cross-asset run, of a fold; folds count from 1.
+pub fn fold_folder(fold: usize) -> String {
+    format!("fold-{fold}")
+}
+pub const FOLDS: &str = "folds.json";
 pub const METRICS: &str = "metrics.jsonl";
 pub const LOSS: &str = "loss.svg";
 pub const FORECAST: &str = "forecast.svg";
@@ -145,6 +154,11 @@ pub fn load(folder: &Path, device: &Device) -> Result<(RunConfig, PatchTst)> {
                 format!("there is no {MODEL} in it, as no epoch of this run is finished yet"),
                 "go on with it by `refrain train --resume`",
             ),
+            false if is_panel_run(folder) => Error::run(
+                folder,
+                "it is the run of a cross-asset model, which makes no forecasts",
+                "pass the folder of a PatchTST run; what the folds came to is in folds.json",
+            ),
             false => no_run(folder),
         });
     }
@@ -157,12 +171,22 @@ pub fn load(folder: &Path, device: &Device) -> Result<(RunConfig, PatchTst)> {
 
 /// What made a run that is to go on.
 pub fn load_interrupted(folder: &Path) -> Result<RunConfig> {
-    if !folder.join(LATEST).join(MODEL).is_file() {
+    if !is_begun(folder) {
         return Err(no_run(folder));
     }
     let config: RunConfig = saved_run(folder)?;
     config.validate(folder)?;
     Ok(config)
+}
+
+/// Whether a run was begun in a folder.
+pub fn is_begun(folder: &Path) -> bool {
+    folder.join(LATEST).join(MODEL).is_file()
+}
+
+/// Whether a folder is that of a cross-asset run.
+pub fn is_panel_run(folder: &Path) -> bool {
+    folder.join(fold_folder(1)).is_dir()
 }
 
 fn no_run(folder: &Path) -> Error {
@@ -186,6 +210,13 @@ impl RunFolder {
             Some(path) => claim(path)?,
             None => next_free(Path::new("runs"), stem)?,
         };
+        Ok(RunFolder { path })
+    }
+
+    /// A folder inside this one, made if need be.
+    pub fn inside(&self, name: &str) -> Result<RunFolder> {
+        let path = self.path.join(name);
+        std::fs::create_dir_all(&path).map_err(|source| Error::write(&path, source))?;
         Ok(RunFolder { path })
     }
 

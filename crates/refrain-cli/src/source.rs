@@ -1,8 +1,9 @@
-//! The series of a run: the bundled one or a file.
+//! The series or panel of a run: the bundled one or a file.
 
 use std::path::Path;
 
 use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit};
+use refrain_forecast::panel::{Class, Panel, PanelOptions, PanelReport};
 use refrain_forecast::series::{ReadOptions, ReadReport, Series};
 
 use crate::console::{Console, count};
@@ -14,6 +15,21 @@ pub fn read(source: &str, strict: bool) -> Result<(Series, ReadReport)> {
     if source == NYC_WEATHER {
         return Ok(Series::from_csv(nyc_weather(), NYC_WEATHER, &options)?);
     }
+    check_name(source)?;
+    Ok(Series::read(Path::new(source), &options)?)
+}
+
+/// Reads a panel by its name on the command line.
+pub fn read_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+    if source == NYC_WEATHER {
+        return Ok(Panel::nyc_weather(&options.rule)?);
+    }
+    check_name(source)?;
+    Ok(Panel::read(Path::new(source), options)?)
+}
+
+/// Refuses what looks like the name of bundled data and is none.
+fn check_name(source: &str) -> Result<()> {
     let path = Path::new(source);
     if !path.exists() && path.extension().is_none() && !source.contains(['/', '\\']) {
         return Err(Error::usage(
@@ -21,7 +37,7 @@ pub fn read(source: &str, strict: bool) -> Result<(Series, ReadReport)> {
             format!("pass {NYC_WEATHER} or the path of a CSV file"),
         ));
     }
-    Ok(Series::read(path, &options)?)
+    Ok(())
 }
 
 /// The name of a run on this series.
@@ -51,4 +67,23 @@ pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Resul
         return console.line("gaps        none");
     }
     console.line(format!("gaps        {report}; filled by linear interpolation"))
+}
+
+/// Says what panel was read.
+pub fn describe_panel(console: Console, panel: &Panel, report: &PanelReport) -> Result<()> {
+    console.line(format!(
+        "panel       {}: {} moments of {} sources, {} features each, from {} to {}",
+        panel.file(),
+        count(panel.rows()),
+        panel.sources().len(),
+        panel.features().len(),
+        panel.time(0),
+        panel.time(panel.rows() - 1),
+    ))?;
+    let mut counts = [0_usize; Class::ALL.len()];
+    let labels = (0..panel.rows()).flat_map(|row| panel.labels(row)).flatten();
+    labels.for_each(|class| counts[class.index()] += 1);
+    let counts = Class::ALL.map(|class| format!("{} {}", count(counts[class.index()]), class.name()));
+    console.line(format!("labels      {}", counts.join(", ")))?;
+    console.line(format!("missing     {report}"))
 }

@@ -167,13 +167,42 @@ pub enum Error {
         /// Number of different time stamps.
         rows: usize,
     },
-    /// A row of the long format says not which series it belongs to.
-    #[error("{file}, line {line}, column `unique_id`: empty; name the series that the row belongs to")]
+    /// A row of the long format, or of a panel, says not which series or source it belongs to.
+    #[error(
+        "{file}, line {line}, column `{column}`: empty; name the series or source that the row belongs to"
+    )]
     MissingId {
         /// The file.
         file: String,
         /// The row's line.
         line: u64,
+        /// The column of names.
+        column: String,
+    },
+    /// A cell of the label column is no label.
+    #[error(
+        "{file}, line {line}, column `{column}`: {text:?} is not a label; write up, down or flat (or 1, -1, 0), or leave \
+         the cell empty (or NA) where there is none"
+    )]
+    Label {
+        /// The file.
+        file: String,
+        /// The row's line.
+        line: u64,
+        /// Name of the label column.
+        column: String,
+        /// The cell.
+        text: String,
+    },
+    /// No labelled panel can be made of a file, or it cannot be cut into the folds that were asked for.
+    #[error("no panel of {file}: {problem}; {fix}")]
+    Panel {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
     },
     /// No cell of a column is a number.
     #[error(

@@ -1,5 +1,6 @@
 //! Time-series forecasting: reading and checking a series, splitting and standardising it, PatchTST and its
-//! training, the naive and linear baselines, the errors of a forecast, and its plots.
+//! training, the naive and linear baselines, the errors of a forecast, and its plots; and attention among sources that
+//! are observed together.
 //!
 //! ```
 //! use refrain_forecast::baselines::{LastValue, evaluate};
@@ -23,15 +24,19 @@
 
 pub mod baselines;
 pub mod bench;
+pub mod confusion;
+pub mod cross_asset;
 pub mod data;
 mod error;
 pub mod evaluation;
 pub mod metrics;
 pub mod model;
 mod order;
+pub mod panel;
 pub mod plot;
 pub mod series;
 pub mod training;
+mod weights;
 pub mod windows;
 
 pub use error::{Error, Result};

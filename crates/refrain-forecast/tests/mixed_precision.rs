@@ -201,6 +201,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
     let config = TrainingConfig {
         epochs: 8,
         batch_size: 16,
+        accumulate: 1,
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
@@ -224,7 +225,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
                 trainer.epoch(Duration::from_secs(60), |_| ControlFlow::Continue(())).unwrap();
             }
             let history = trainer.history();
-            [&history[0], &history[history.len() - 1]].map(|e| [e.train_loss, e.validation_mse])
+            [&history[0], &history[history.len() - 1]].map(|e| [e.train_loss, e.validation.mse])
         })
     };
     let (exact, mixed) = (train(Precision::F32), train(Precision::Bf16));

@@ -1,15 +1,21 @@
 //! The steps of `refrain bench step`, recorded.
 
 use refrain::Device;
-use refrain_forecast::bench::{StepBench, StepSizes};
+use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
+use refrain_forecast::cross_asset::CrossAssetConfig;
 
 #[test]
 fn a_recorded_step_is_the_eager_step_in_little_more_memory_than_any_plan_needs() {
     let device = Device::cpu();
-    for (name, sizes) in
-        [("seed", StepSizes::seed()), ("small", StepSizes::small()), ("large", StepSizes::large())]
-    {
-        let [eager, bench] = [0, 1].map(|_| StepBench::new(&sizes, &device, 5).unwrap());
+    let patchtst = |sizes: StepSizes| [0, 1].map(|_| StepBench::new(&sizes, &device, 5).unwrap());
+    let cross =
+        CrossSizes { model: CrossAssetConfig { d_model: 64, ffn: 128, ..Default::default() }, batch: 64 };
+    for (name, [eager, bench]) in [
+        ("seed", patchtst(StepSizes::seed())),
+        ("small", patchtst(StepSizes::small())),
+        ("large", patchtst(StepSizes::large())),
+        ("cross", [0, 1].map(|_| StepBench::cross_asset(&cross, &device, 5).unwrap())),
+    ] {
         let mut step = bench.recorded();
         let steps = if name == "large" { 1 } else { 3 };
         for i in 0..steps {

@@ -1,4 +1,5 @@
-//! Three training steps of each `refrain bench step` configuration beside PyTorch's in float64. What is stored and
+//! Three training steps of each `refrain bench step` configuration (of a smaller one for cross-asset attention) beside
+//! PyTorch's in float64. What is stored and
 //! how the initial weights and batches are computed is said at the head of `reference/make.py`.
 
 mod common;
@@ -7,10 +8,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use refrain::optim::{AdamWOptions, Schedule};
-use refrain::{DType, Tensor};
+use refrain::{DType, Device, Tensor};
 use refrain_forecast::bench::StepSizes;
+use refrain_forecast::cross_asset::{CrossAsset, CrossAssetConfig};
 use refrain_forecast::model::{Mode, PatchTst};
-use refrain_nn::{AdamW, Optimizer};
+use refrain_nn::{AdamW, Optimizer, Parameters};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
@@ -24,18 +26,9 @@ const OUTLIERS: usize = 256;
 
 #[derive(Deserialize)]
 struct About {
-    config: Config,
     params: Vec<Param>,
     f32_losses: Vec<f64>,
     f32_grad_norms: Vec<f64>,
-}
-
-#[derive(Deserialize)]
-struct Config {
-    context: usize,
-    output: usize,
-    batch: usize,
-    channels: usize,
 }
 
 #[derive(Deserialize)]
@@ -112,7 +105,8 @@ fn part(name: &str) -> (String, Option<usize>) {
     }
 }
 
-fn three_steps(name: &str, sizes: &StepSizes) {
+/// A model's three steps beside those stored under a name; `loss` computes that of a step.
+fn three_steps(name: &str, parameters: &Parameters, loss: impl Fn(u64) -> Tensor) {
     // Asked for when the test runs, since programs are also carried to other machines.
     let folder = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let path = Path::new(&folder).join(format!("tests/reference/steps_{name}.safetensors"));
@@ -120,16 +114,12 @@ fn three_steps(name: &str, sizes: &StepSizes) {
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
     let about: About = serde_json::from_str(&metadata.metadata().as_ref().unwrap()["steps"]).unwrap();
-    let c = &about.config;
-    assert_eq!(sizes.rows, c.batch * c.channels);
 
-    let device = common::device();
-    let model = PatchTst::new(sizes.model.clone(), DType::F32, &device, 0).unwrap();
-    let names: BTreeSet<String> = model.parameters().names().map(String::from).collect();
+    let names: BTreeSet<String> = parameters.names().map(String::from).collect();
     assert_eq!(names, about.params.iter().map(|p| part(&p.name).0).collect());
     let cut = |p: &Param, of: &dyn Fn(&Tensor) -> Tensor| {
         let (whole, part) = part(&p.name);
-        let tensor = of(model.parameters().get(&whole).unwrap());
+        let tensor = of(parameters.get(&whole).unwrap());
         part.map_or_else(|| tensor.clone(), |i| tensor.chunk(3, 0).unwrap()[i].clone())
     };
     for p in &about.params {
@@ -139,17 +129,12 @@ fn three_steps(name: &str, sizes: &StepSizes) {
         tensor.write_from(&values.iter().map(|u| p.offset + p.scale * u).collect::<Vec<_>>()).unwrap();
     }
     let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };
-    let optimizer = AdamW::new(model.parameters(), options, Schedule::Constant { lr: 1e-3 }).unwrap();
+    let optimizer = AdamW::new(parameters, options, Schedule::Constant { lr: 1e-3 }).unwrap();
     let optimizer = optimizer.clip_grad_norm(1.0).unwrap();
 
     let (losses, norms) = (stored(&file, "losses"), stored(&file, "grad_norms"));
     for t in 0..3 {
-        let batch = |stream, length: usize| {
-            let values: Vec<f32> = generate(stream, sizes.rows * length).iter().map(|u| 2.0 * u).collect();
-            Tensor::from_slice(&values, [sizes.rows, 1, length], &device).unwrap()
-        };
-        let (x, y) = (batch(1000 + 2 * t as u64, c.context), batch(1001 + 2 * t as u64, c.output));
-        let loss = model.forward(&x, Mode::Eval).unwrap().mse_loss(&y).unwrap();
+        let loss = loss(t as u64);
         loss.backward().unwrap();
         if t == 0 {
             for p in &about.params {
@@ -175,17 +160,47 @@ fn three_steps(name: &str, sizes: &StepSizes) {
     }
 }
 
+/// Twice the numbers of a stream.
+fn batch(stream: u64, shape: [usize; 3], device: &Device) -> Tensor {
+    let values: Vec<f32> = generate(stream, shape.iter().product()).iter().map(|u| 2.0 * u).collect();
+    Tensor::from_slice(&values, shape, device).unwrap()
+}
+
+fn patchtst(name: &str, sizes: &StepSizes) {
+    let device = common::device();
+    let model = PatchTst::new(sizes.model.clone(), DType::F32, &device, 0).unwrap();
+    three_steps(name, model.parameters(), |t| {
+        let x = batch(1000 + 2 * t, [sizes.rows, 1, sizes.model.context], &device);
+        let y = batch(1001 + 2 * t, [sizes.rows, 1, sizes.model.horizon], &device);
+        model.forward(&x, Mode::Eval).unwrap().mse_loss(&y).unwrap()
+    });
+}
+
 #[test]
 fn seed_agrees_with_pytorch_in_float64() {
-    three_steps("seed", &StepSizes::seed());
+    patchtst("seed", &StepSizes::seed());
 }
 
 #[test]
 fn small_agrees_with_pytorch_in_float64() {
-    three_steps("small", &StepSizes::small());
+    patchtst("small", &StepSizes::small());
 }
 
 #[test]
 fn large_agrees_with_pytorch_in_float64() {
-    three_steps("large", &StepSizes::large());
+    patchtst("large", &StepSizes::large());
+}
+
+#[test]
+fn cross_asset_attention_agrees_with_pytorch_in_float64() {
+    let (device, count) = (common::device(), 24);
+    let sizes = CrossAssetConfig { sources: 5, features: 6, d_model: 32, ffn: 64, ..Default::default() };
+    let model = CrossAsset::new(sizes, DType::F32, &device, 0).unwrap();
+    three_steps("cross", model.parameters(), |t| {
+        let x = batch(1000 + 2 * t, [count, 5, 6], &device);
+        let class = |&u: &f32| (1.5 * (f64::from(u) + 1.0)) as i64;
+        let classes: Vec<i64> = generate(1001 + 2 * t, count * 5).iter().map(class).collect();
+        let classes = Tensor::from_slice(&classes, [count, 5], &device).unwrap();
+        model.loss(&x, &classes, Mode::Eval).unwrap()
+    });
 }

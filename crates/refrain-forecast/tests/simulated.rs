@@ -1,10 +1,11 @@
-//! PatchTST on the simulated GPU: recorded training is the CPU's, bit for bit, whatever order the seed chooses.
+//! Models on the simulated GPU: recorded training is the CPU's, bit for bit, whatever order the seed chooses.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use refrain::{Device, Profile, Simulator};
-use refrain_forecast::bench::{StepBench, StepSizes};
+use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
+use refrain_forecast::cross_asset::CrossAssetConfig;
 use refrain_forecast::model::{NormKind, PatchTstConfig};
 use refrain_forecast::series::{Part, Split};
 use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
@@ -37,6 +38,7 @@ fn train(device: &Device) -> (Vec<[u64; 3]>, String) {
     let config = TrainingConfig {
         epochs: 2,
         batch_size: 16,
+        accumulate: 1,
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
@@ -49,7 +51,7 @@ fn train(device: &Device) -> (Vec<[u64; 3]>, String) {
         trainer.epoch(Duration::from_secs(1), |_| ControlFlow::Continue(())).unwrap();
     }
     let history = trainer.history().iter();
-    let history = history.map(|r| [r.train_loss, r.validation_mse, r.learning_rate].map(f64::to_bits));
+    let history = history.map(|r| [r.train_loss, r.validation.mse, r.learning_rate].map(f64::to_bits));
     (history.collect(), trainer.model().weights_sha256().unwrap())
 }
 
@@ -61,20 +63,32 @@ fn training_is_the_cpus_bit_for_bit() {
     }
 }
 
-#[test]
-fn a_recorded_step_is_the_cpus_under_every_seed() {
-    let sizes = StepSizes { model: PatchTstConfig::small(24, 8, 4, 16, 2, 2, 32, 1), rows: 24 };
-    let cpu = StepBench::new(&sizes, &Device::cpu(), 5).unwrap();
+/// Three recorded steps under every seed, bit for bit those of the CPU run eagerly.
+fn as_on_the_cpu(bench: impl Fn(&Device) -> StepBench) {
+    let cpu = bench(&Device::cpu());
     let losses = |steps: &mut dyn FnMut(usize) -> f32| [0, 1, 2].map(|i| steps(i).to_bits());
     let expected = losses(&mut |i| cpu.step(cpu.batch(i)).unwrap().to_scalar().unwrap());
     let seeds = std::env::var("REFRAIN_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     for seed in 0..seeds {
         let profile = [Profile::Discrete, Profile::Unified][seed % 2];
         let device = Simulator::new(profile).seed(seed as u64).device();
-        let simulated = StepBench::new(&sizes, &device, 5).unwrap();
+        let simulated = bench(&device);
         let mut step = simulated.recorded();
         let got = losses(&mut |i| step.call(simulated.batch(i)).unwrap().to_scalar(0).unwrap());
         assert_eq!(got, expected, "seed {seed}");
         step.finish().unwrap();
     }
+}
+
+#[test]
+fn a_recorded_step_is_the_cpus_under_every_seed() {
+    let sizes = StepSizes { model: PatchTstConfig::small(24, 8, 4, 16, 2, 2, 32, 1), rows: 24 };
+    as_on_the_cpu(|device| StepBench::new(&sizes, device, 5).unwrap());
+}
+
+#[test]
+fn a_recorded_cross_asset_step_is_the_cpus_under_every_seed() {
+    let model = CrossAssetConfig { sources: 5, features: 6, d_model: 16, ffn: 32, ..Default::default() };
+    let sizes = CrossSizes { model, batch: 12 };
+    as_on_the_cpu(|device| StepBench::cross_asset(&sizes, device, 5).unwrap());
 }

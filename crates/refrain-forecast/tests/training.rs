@@ -66,6 +66,7 @@ fn training() -> TrainingConfig {
     TrainingConfig {
         epochs: 3,
         batch_size: 16,
+        accumulate: 1,
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
@@ -94,11 +95,11 @@ fn finish(trainer: &mut Trainer) {
 fn outcome(mut trainer: Trainer) -> (Vec<[u64; 3]>, String, String) {
     finish(&mut trainer);
     let bits = |report: &refrain_forecast::training::EpochReport| {
-        [report.train_loss, report.validation_mse, report.learning_rate].map(f64::to_bits)
+        [report.train_loss, report.validation.mse, report.learning_rate].map(f64::to_bits)
     };
     let history = trainer.history().iter().map(bits).collect();
     let last = trainer.model().weights_sha256().unwrap();
-    (history, last, trainer.into_best().unwrap().0.weights_sha256().unwrap())
+    (history, last, trainer.into_best().unwrap().model.weights_sha256().unwrap())
 }
 
 #[test]
@@ -168,7 +169,10 @@ fn the_folder_holds_the_best_weights() {
     let trainer = interrupted(5, folder.path());
     let checkpoint = refrain_nn::Checkpoint::open(folder.path()).unwrap();
     let loaded = PatchTst::load(&checkpoint, model(), refrain::DType::F32, &device()).unwrap();
-    assert_eq!(loaded.weights_sha256().unwrap(), trainer.into_best().unwrap().0.weights_sha256().unwrap());
+    assert_eq!(
+        loaded.weights_sha256().unwrap(),
+        trainer.into_best().unwrap().model.weights_sha256().unwrap()
+    );
 }
 
 #[test]
@@ -231,4 +235,28 @@ fn replayed_training_is_bit_for_bit_eager_training() {
     let bench = || FieldBench::new(options.clone(), &device()).unwrap();
     let losses = |mut bench: FieldBench| [0; 3].map(|_| bench.epoch().unwrap().loss.to_bits());
     assert_eq!(losses(bench()), losses(bench().eager()));
+}
+
+#[test]
+fn gradients_that_gather_over_micro_batches_are_those_of_the_batch() {
+    // No dropout, whose masks depend on how a step is cut, and no batch norm, which looks at a whole micro-batch.
+    let plain = PatchTstConfig {
+        norm: NormKind::Layer,
+        dropout: 0.0,
+        attention_dropout: 0.0,
+        head_dropout: 0.0,
+        residual_attention: false,
+        ..model()
+    };
+    let losses = |accumulate| {
+        let config = TrainingConfig { accumulate, ..training() };
+        let mut trainer = Trainer::new(plain.clone(), config, windows(), &split()).unwrap();
+        finish(&mut trainer);
+        trainer.history().iter().flat_map(|r| [r.train_loss, r.validation.mse]).collect::<Vec<_>>()
+    };
+    let whole = losses(1);
+    for accumulate in [4, 16] {
+        let parts = losses(accumulate);
+        assert!(whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() < 1e-5), "{whole:?} and {parts:?}");
+    }
 }

@@ -8,7 +8,7 @@ use common::{Case, Reference, assert_close, assert_within, device, values};
 use refrain::{Activation, DType, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
     BatchNorm, Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters,
-    Result, TransformerEncoderLayer, TransformerEncoderOptions,
+    QkNormAttention, Result, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 fn reference() -> Reference {
@@ -274,4 +274,45 @@ fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
                 .unwrap_or_else(|e| panic!("{norm:?}, norm_first {norm_first}, causal {causal}: {e}"));
         }
     }
+}
+
+#[test]
+fn attention_with_normalised_queries_and_keys_follows_its_formula_and_its_gradients_finite_differences() {
+    let builder = ParameterBuilder::new(&device(), DType::F64);
+    let attention = QkNormAttention::new(&builder, 4, 2, 3.0).unwrap();
+    let parameters = builder.build(&generator(1)).unwrap();
+    let x = generator(3).normal([1, 3, 4], DType::F64).unwrap();
+
+    // The formula, number by number.
+    let of = |name: &str| values(&parameters.get(name).unwrap().detach());
+    let affine = |w: &[f64], b: &[f64], x: &[f64], i: usize| {
+        b[i] + w[i * 4..][..4].iter().zip(x).map(|(w, x)| w * x).sum::<f64>()
+    };
+    let (w, b, tokens) = (of("qkv.weight"), of("qkv.bias"), values(&x));
+    let packed: Vec<Vec<f64>> =
+        tokens.chunks(4).map(|x| (0..12).map(|i| affine(&w, &b, x, i)).collect()).collect();
+    let mut merged = [0.0; 12];
+    for (token, head) in (0..3).flat_map(|token| [(token, 0), (token, 1)]) {
+        let part = |token: usize, which: usize| &packed[token][which * 4 + head * 2..][..2];
+        let dot = |a: &[f64], b: &[f64]| a[0] * b[0] + a[1] * b[1];
+        let cosine = |a: &[f64], b: &[f64]| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+        let scores = [0, 1, 2].map(|key| (3.0 * cosine(part(token, 0), part(key, 1))).exp());
+        let sum: f64 = scores.iter().sum();
+        for (key, i) in (0..3).flat_map(|key| [(key, 0), (key, 1)]) {
+            merged[token * 4 + head * 2 + i] += scores[key] / sum * part(key, 2)[i];
+        }
+    }
+    let (w, b) = (of("o.weight"), of("o.bias"));
+    let expected: Vec<f64> = (0..12).map(|at| affine(&w, &b, &merged[at / 4 * 4..][..4], at % 4)).collect();
+    assert_close(&attention.forward(&x).unwrap(), &expected, 64.0 * f64::EPSILON, "result");
+
+    x.set_requires_grad(true).unwrap();
+    let inputs: Vec<Tensor> = [&x].into_iter().chain(parameters.iter().map(|(_, t)| t)).cloned().collect();
+    gradcheck(|t| Ok(attention.forward(&t[0]).unwrap()), &inputs, 1e-6).unwrap();
+
+    let error =
+        QkNormAttention::new(&ParameterBuilder::new(&device(), DType::F64), 10, 3, 1.0).err().unwrap();
+    assert!(error.to_string().contains("3 heads for d_model 10"), "{error}");
+    let error = attention.forward(&x.flatten(0, 1).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("[batch, tokens, d_model]"), "{error}");
 }

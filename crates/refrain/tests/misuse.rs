@@ -247,6 +247,11 @@ const METHODS: &[Method] = methods! {
         a.batch_norm(&p(1.0), &p(0.0), &p(0.0), &p(1.0), 1, g.flag, 0.1, 1e-5)
     };
     "l2_normalize": |g, a, b, c| a.l2_normalize(g.axis, g.x);
+    "qk_norm": |g, a, b, c| a.qk_norm(&b, g.x);
+    "qk_norm": |g, a, b, c| {
+        let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).unwrap();
+        Tensor::stack(&[&a, &a, &a], -2).ok()?.unsqueeze(-1).ok()?.qk_norm_into(&t, g.y, &b)
+    };
     "mse_loss": |g, a, b, c| a.mse_loss(&b);
     "mae_loss": |g, a, b, c| a.mae_loss_into(&b, &c);
     "huber_loss": |g, a, b, c| a.huber_loss(&b, g.x);

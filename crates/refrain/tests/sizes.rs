@@ -184,6 +184,11 @@ fn normalisations_of_rows() {
         check("rms_norm", &shapes[..2], |t| t[0].rms_norm(&t[1], 1e-3));
         check("l2_normalize", &shapes[..1], |t| t[0].l2_normalize(1, 1e-6));
         check("l2_normalize", &shapes[..1], |t| t[0].l2_normalize(0, 1e-6));
+        // Two heads, of vectors as wide as the rows.
+        if width <= 1_024 {
+            let packed: &[usize] = &[rows.div_ceil(6), 3, 2, width];
+            check("qk_norm", &[packed, &[2]], |t| t[0].qk_norm(&t[1], 1e-6));
+        }
     }
 }
 

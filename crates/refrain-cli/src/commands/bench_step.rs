@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use refrain::{ProfileLine, with_precision};
-use refrain_forecast::bench::{StepBench, StepSizes};
+use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
 use serde::Serialize;
 
 use crate::cli::{BenchStep, StepConfig};
@@ -51,18 +51,24 @@ pub fn run(args: BenchStep) -> Result<()> {
     let console = Console::new(args.json);
     let device = args.device.open()?;
     let precision = args.precision.name();
-    let (config, sizes) = match args.config {
-        StepConfig::Seed => ("seed", StepSizes::seed()),
-        StepConfig::Small => ("small", StepSizes::small()),
-        StepConfig::Large => ("large", StepSizes::large()),
+    let patchtst = |name, sizes: StepSizes| -> Result<_> {
+        let batch = format!("{} rows of {} patches", count(sizes.rows), sizes.model.patches());
+        Ok((name, StepBench::new(&sizes, &device, args.seed)?, batch))
     };
-    let bench = StepBench::new(&sizes, &device, args.seed)?;
+    let (config, bench, batch) = match args.config {
+        StepConfig::Seed => patchtst("seed", StepSizes::seed())?,
+        StepConfig::Small => patchtst("small", StepSizes::small())?,
+        StepConfig::Large => patchtst("large", StepSizes::large())?,
+        StepConfig::Cross => {
+            let sizes = CrossSizes::default();
+            let batch = format!("{} samples of {} sources", count(sizes.batch), sizes.model.sources);
+            ("cross", StepBench::cross_asset(&sizes, &device, args.seed)?, batch)
+        }
+    };
     let threads = rayon::current_num_threads();
     console.line(format!(
-        "{config}: {} parameters, {} rows of {} patches, {precision}, {} with {threads} threads",
+        "{config}: {} parameters, {batch}, {precision}, {} with {threads} threads",
         count(bench.parameter_count()),
-        count(sizes.rows),
-        sizes.model.patches(),
         device.name(),
     ))?;
     let parameters = bench.parameter_count();

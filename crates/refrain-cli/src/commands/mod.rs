@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench_cross_asset;
 mod bench_patchtst;
 mod bench_step;
 mod devices;
@@ -17,6 +18,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Evaluate(args) => evaluate::run(args),
         Command::Forecast(args) => forecast::run(args),
         Command::Bench(Bench::Patchtst(args)) => bench_patchtst::run(args),
+        Command::Bench(Bench::CrossAsset(args)) => bench_cross_asset::run(args),
         Command::Bench(Bench::Step(args)) => bench_step::run(args),
         Command::Devices(args) => devices::run(args),
     }

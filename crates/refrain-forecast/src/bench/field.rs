@@ -88,7 +88,7 @@ impl FieldBench {
         let (samples, labels) = random_walks(&options, device)?;
         let model = PatchTst::new(config, DType::F32, device, options.seed)?;
         let learner = Rc::new(Learner {
-            optimizer: optimizer(&model, options.lr)?,
+            optimizer: optimizer(model.parameters(), options.lr)?,
             model,
             samples,
             labels,

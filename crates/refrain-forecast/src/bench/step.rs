@@ -2,10 +2,10 @@
 
 use super::optimizer;
 use crate::Result;
+use crate::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
 use crate::model::{Mode, PatchTst, PatchTstConfig};
-use crate::training;
 use refrain::{DType, Device, Generator, Step, Tensor};
-use refrain_nn::AdamW;
+use refrain_nn::{AdamW, Optimizer, Parameters};
 
 /// Random batches that lie on the device and rotate.
 const POOL: usize = 16;
@@ -38,17 +38,47 @@ impl StepSizes {
     }
 }
 
-/// A model, its optimiser and the batches: forward, MSE, backward, clipping at 1.0 and AdamW (learning rate 1e-3,
+/// The sizes of a cross-asset model and its batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CrossSizes {
+    /// The model.
+    pub model: CrossAssetConfig,
+    /// Samples of a batch, each of all sources.
+    pub batch: usize,
+}
+
+/// 256 samples for the default model: 12 sources of 32 features, two layers of width 256.
+impl Default for CrossSizes {
+    fn default() -> CrossSizes {
+        CrossSizes { model: CrossAssetConfig::default(), batch: 256 }
+    }
+}
+
+/// A model, its optimiser and the batches: forward, loss, backward, clipping at 1.0 and AdamW (learning rate 1e-3,
 /// weight decay 0.01).
 pub struct StepBench {
-    model: PatchTst,
+    model: Model,
     optimizer: AdamW,
     device: Device,
     batches: Vec<[Tensor; 2]>,
 }
 
+enum Model {
+    PatchTst(PatchTst),
+    CrossAsset(CrossAsset),
+}
+
+impl Model {
+    fn parameters(&self) -> &Parameters {
+        match self {
+            Model::PatchTst(model) => model.parameters(),
+            Model::CrossAsset(model) => model.parameters(),
+        }
+    }
+}
+
 impl StepBench {
-    /// Random weights and 16 random batches, standard normal.
+    /// PatchTST and the mean squared error: random weights and 16 random batches, standard normal.
     ///
     /// # Errors
     /// [`crate::Error::Engine`] if the device has no memory for them.
@@ -56,11 +86,37 @@ impl StepBench {
         let config = sizes.model.clone();
         let generator = Generator::new(device, seed.wrapping_add(1))?;
         let normal = |length| generator.normal([sizes.rows, 1, length], DType::F32);
-        let batches = (0..POOL)
-            .map(|_| Ok([normal(config.context)?, normal(config.horizon)?]))
-            .collect::<Result<_>>()?;
-        let model = PatchTst::new(config, DType::F32, device, seed)?;
-        Ok(StepBench { optimizer: optimizer(&model, LR)?, model, device: device.clone(), batches })
+        let batch = || Ok([normal(config.context)?, normal(config.horizon)?]);
+        let model = PatchTst::new(config.clone(), DType::F32, device, seed)?;
+        StepBench::with(Model::PatchTst(model), batch, device)
+    }
+
+    /// Cross-asset attention and the cross entropy: random weights and 16 random batches of standard normal features
+    /// and evenly distributed classes.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the device has no memory for them.
+    pub fn cross_asset(sizes: &CrossSizes, device: &Device, seed: u64) -> Result<StepBench> {
+        let CrossAssetConfig { sources, features, .. } = sizes.model;
+        let generator = Generator::new(device, seed.wrapping_add(1))?;
+        let batch = || {
+            let x = generator.normal([sizes.batch, sources, features], DType::F32)?;
+            let classes =
+                generator.uniform([sizes.batch, sources], DType::F32)?.mul_scalar(CLASSES as f64)?;
+            Ok([x, classes.floor()?.to_dtype(DType::I64)?])
+        };
+        let model = CrossAsset::new(sizes.model.clone(), DType::F32, device, seed)?;
+        StepBench::with(Model::CrossAsset(model), batch, device)
+    }
+
+    fn with(
+        model: Model,
+        batch: impl Fn() -> refrain::Result<[Tensor; 2]>,
+        device: &Device,
+    ) -> Result<StepBench> {
+        let batches = (0..POOL).map(|_| batch()).collect::<refrain::Result<_>>()?;
+        let optimizer = optimizer(model.parameters(), LR)?;
+        Ok(StepBench { model, optimizer, device: device.clone(), batches })
     }
 
     /// The batch of step `i`: `x` and `y`. They rotate.
@@ -73,18 +129,26 @@ impl StepBench {
     /// # Errors
     /// [`crate::Error::Engine`] if the device fails.
     pub fn step(&self, [x, y]: &[Tensor; 2]) -> Result<Tensor> {
-        training::step(&self.model, &self.optimizer, x, y, Mode::Eval)
+        self.run(x, y)
     }
 
     /// The step to be called with batches: recorded at the first call, replayed from then on. Its output is the loss.
     pub fn recorded(&self) -> Step<'_> {
-        Step::new(&self.device, |batch| {
-            Ok(vec![training::step(&self.model, &self.optimizer, &batch[0], &batch[1], Mode::Eval)?])
-        })
+        Step::new(&self.device, |batch| Ok(vec![self.run(&batch[0], &batch[1])?]))
+    }
+
+    fn run(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let loss = match &self.model {
+            Model::PatchTst(model) => model.forward(x, Mode::Eval)?.mse_loss(y)?,
+            Model::CrossAsset(model) => model.loss(x, y, Mode::Eval)?,
+        };
+        loss.backward()?;
+        self.optimizer.step()?;
+        Ok(loss.detach())
     }
 
     /// Number of trained numbers.
     pub fn parameter_count(&self) -> usize {
-        self.model.parameter_count()
+        self.model.parameters().count()
     }
 }

@@ -11,14 +11,13 @@ mod tests;
 pub use config::{FfnActivation, NormPosition, PatchTstConfig, Positions};
 pub use refrain_nn::{Mode, NormKind};
 
-use crate::{Error, Result};
+use crate::{Error, Result, weights};
 use embedding::Embedding;
 use encoder::EncoderLayer;
 use head::Head;
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Checkpoint, ParameterBuilder, Parameters};
 use revin::RevIn;
-use sha2::{Digest, Sha256};
 
 /// A forecaster that treats every channel alike: the context is cut into patches, an encoder of transformer layers
 /// looks at all patches of a channel, and a linear head maps its flattened output to the horizon.
@@ -132,24 +131,12 @@ impl PatchTst {
         self.parameters.count()
     }
 
-    /// Parameters and running statistics, by name.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.parameters.iter().chain(self.parameters.buffers())
-    }
-
     /// SHA-256 over names and f32 values of all parameters and running statistics: two models that agree in it
     /// forecast alike, bit for bit.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device cannot be read.
     pub fn weights_sha256(&self) -> Result<String> {
-        let mut hash = Sha256::new();
-        for (name, tensor) in self.tensors() {
-            hash.update((name.len() as u64).to_le_bytes());
-            hash.update(name);
-            let values = tensor.detach().to_dtype(DType::F32)?.to_vec::<f32>()?;
-            values.iter().for_each(|value| hash.update(value.to_le_bytes()));
-        }
-        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        weights::sha256(&self.parameters)
     }
 }

@@ -6,7 +6,7 @@ use jiff::civil::DateTime;
 use std::collections::HashMap;
 
 /// What the file says, before the grid: rows ascend in time, missing values are NaN.
-pub(super) struct Table {
+pub(crate) struct Table {
     pub file: String,
     pub names: Vec<String>,
     pub utc: bool,
@@ -19,7 +19,18 @@ pub(super) struct Table {
 const TIME_COLUMNS: [&str; 6] = ["time", "date", "datetime", "timestamp", "ds", "time_hour"];
 const LONG_COLUMNS: [&str; 3] = ["unique_id", "ds", "y"];
 
-pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
+pub(crate) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
+    let (reader, header) = open(bytes, file)?;
+    let long = LONG_COLUMNS.iter().all(|name| header.iter().any(|column| column == name));
+    let table = if long { read_long(reader, &header, file) } else { read_wide(reader, header, file) }?;
+    if table.times.is_empty() {
+        return Err(Error::Empty { file: file.to_owned() });
+    }
+    Ok(table)
+}
+
+/// The records of a CSV file, and its header, in which every column has a name of its own.
+pub(crate) fn open<'a>(bytes: &'a [u8], file: &str) -> Result<(Reader<'a>, Vec<String>)> {
     let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
         file: file.to_owned(),
         line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() as u64,
@@ -31,15 +42,10 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
         return Err(Error::Empty { file: file.to_owned() });
     }
     check_header(&header, file)?;
-    let long = LONG_COLUMNS.iter().all(|name| header.iter().any(|column| column == name));
-    let table = if long { read_long(reader, &header, file) } else { read_wide(reader, header, file) }?;
-    if table.times.is_empty() {
-        return Err(Error::Empty { file: file.to_owned() });
-    }
-    Ok(table)
+    Ok((reader, header))
 }
 
-type Reader<'a> = csv::Reader<&'a [u8]>;
+pub(crate) type Reader<'a> = csv::Reader<&'a [u8]>;
 
 fn check_header(header: &[String], file: &str) -> Result<()> {
     let wrong = |problem, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
@@ -59,9 +65,14 @@ fn check_header(header: &[String], file: &str) -> Result<()> {
     Ok(())
 }
 
+/// The first column of a name that times have, if there is one.
+pub(crate) fn time_column(header: &[String]) -> Option<usize> {
+    let is_time = |name: &&str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
+    TIME_COLUMNS.iter().find_map(is_time)
+}
+
 fn read_wide(mut reader: Reader, mut names: Vec<String>, file: &str) -> Result<Table> {
-    let is_time = |name: &&str| names.iter().position(|column| column.eq_ignore_ascii_case(name));
-    let time_column = TIME_COLUMNS.iter().find_map(is_time).unwrap_or(0);
+    let time_column = time_column(&names).unwrap_or(0);
     let time_name = names.remove(time_column);
     let mut stamps = Stamps::new(file, time_name);
     let mut numbers = Numbers::new(names.len());
@@ -104,7 +115,7 @@ fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table>
         let line = line_of(&record);
         let id = record.get(id_place).unwrap_or_default();
         if id.is_empty() {
-            return Err(Error::MissingId { file: file.to_owned(), line });
+            return Err(Error::MissingId { file: file.to_owned(), line, column: "unique_id".to_owned() });
         }
         let channel = *channels.entry(id.to_owned()).or_insert_with(|| {
             names.push(id.to_owned());
@@ -134,18 +145,18 @@ fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table>
 }
 
 /// Parses the time column and keeps it to one convention.
-struct Stamps<'a> {
+pub(crate) struct Stamps<'a> {
     file: &'a str,
     column: String,
-    zoned: Option<bool>,
+    pub(crate) zoned: Option<bool>,
 }
 
 impl<'a> Stamps<'a> {
-    fn new(file: &'a str, column: String) -> Self {
+    pub(crate) fn new(file: &'a str, column: String) -> Self {
         Stamps { file, column, zoned: None }
     }
 
-    fn parse(&mut self, cell: &str, line: u64) -> Result<DateTime> {
+    pub(crate) fn parse(&mut self, cell: &str, line: u64) -> Result<DateTime> {
         let file = self.file.to_owned();
         let Some(Stamp { time, zoned }) = time::parse(cell) else {
             return Err(Error::Time { file, line, column: self.column.clone(), text: shorten(cell) });
@@ -156,7 +167,7 @@ impl<'a> Stamps<'a> {
         Ok(time)
     }
 
-    fn check_order(
+    pub(crate) fn check_order(
         &self,
         previous: Option<(DateTime, u64)>,
         (time, line): (DateTime, u64),
@@ -180,7 +191,7 @@ impl<'a> Stamps<'a> {
 }
 
 /// Parses the cells of channels and remembers which of them are neither numbers nor missing.
-struct Numbers {
+pub(crate) struct Numbers {
     columns: Vec<Column>,
 }
 
@@ -192,7 +203,7 @@ struct Column {
 }
 
 impl Numbers {
-    fn new(columns: usize) -> Self {
+    pub(crate) fn new(columns: usize) -> Self {
         Numbers { columns: vec![Column::default(); columns] }
     }
 
@@ -201,7 +212,7 @@ impl Numbers {
     }
 
     /// The value of a cell, NaN where it is missing (or bad, which [`Numbers::check`] reports).
-    fn parse(&mut self, channel: usize, cell: &str, line: u64) -> f64 {
+    pub(crate) fn parse(&mut self, channel: usize, cell: &str, line: u64) -> f64 {
         if is_missing(cell) {
             return f64::NAN;
         }
@@ -219,7 +230,7 @@ impl Numbers {
         }
     }
 
-    fn check(self, names: &[String], file: &str) -> Result<()> {
+    pub(crate) fn check(self, names: &[String], file: &str) -> Result<()> {
         for (column, name) in self.columns.into_iter().zip(names) {
             let Some((line, text, count)) = column.bad else {
                 continue;
@@ -235,15 +246,15 @@ impl Numbers {
     }
 }
 
-fn is_missing(cell: &str) -> bool {
+pub(crate) fn is_missing(cell: &str) -> bool {
     cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
 }
 
-fn line_of(record: &csv::StringRecord) -> u64 {
+pub(crate) fn line_of(record: &csv::StringRecord) -> u64 {
     record.position().map_or(0, |position| position.line())
 }
 
-fn broken(error: csv::Error, file: &str) -> Error {
+pub(crate) fn broken(error: csv::Error, file: &str) -> Error {
     let file = file.to_owned();
     match error.into_kind() {
         csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
@@ -255,7 +266,7 @@ fn broken(error: csv::Error, file: &str) -> Error {
 }
 
 /// Cells in messages stay readable, whatever they hold.
-fn shorten(cell: &str) -> String {
+pub(crate) fn shorten(cell: &str) -> String {
     const LONGEST: usize = 40;
     if cell.chars().count() <= LONGEST {
         cell.to_owned()

@@ -55,7 +55,7 @@ impl fmt::Display for ReadReport {
 }
 
 /// Puts the rows onto their time grid, NaN in the rows of gaps; also the number of those.
-pub(super) fn onto_grid(table: Table) -> Result<(Series, usize)> {
+pub(crate) fn onto_grid(table: Table) -> Result<(Series, usize)> {
     let Table { file, names, utc, times, lines, values } = table;
     if times.len() < 2 {
         return Err(Error::TooFewRows { file, rows: times.len() });

@@ -1,10 +1,10 @@
 //! A multivariate series on a regular time grid: reading, splitting, standardising.
 
-mod csv;
-mod fill;
+pub(crate) mod csv;
+pub(crate) mod fill;
 mod scaler;
 mod split;
-mod time;
+pub(crate) mod time;
 
 pub use self::fill::{Missing, ReadReport};
 pub use self::scaler::Scaler;

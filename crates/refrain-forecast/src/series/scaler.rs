@@ -24,16 +24,28 @@ impl Scaler {
     /// If the range is empty or reaches past the series.
     pub fn fit(series: &Series, rows: Range<usize>) -> Result<Scaler> {
         assert!(!rows.is_empty() && rows.end <= series.rows(), "rows {rows:?} of {}", series.rows());
+        Scaler::measure(series.values(), series.names(), rows, series.file())
+    }
+
+    /// The same of row-major `[rows, columns]` values; the names and the file are for messages.
+    pub(crate) fn measure(
+        values: &[f64],
+        names: &[String],
+        rows: Range<usize>,
+        file: &str,
+    ) -> Result<Scaler> {
         let count = rows.len() as f64;
         let (mut mean, mut std) = (Vec::new(), Vec::new());
-        for (channel, name) in series.names().iter().enumerate() {
-            let values = || series.channel(channel).skip(rows.start).take(rows.len());
+        for (column, name) in names.iter().enumerate() {
+            let values = || {
+                values[rows.start * names.len()..].iter().skip(column).step_by(names.len()).take(rows.len())
+            };
             let average = values().sum::<f64>() / count;
             let deviation = (values().map(|value| (value - average).powi(2)).sum::<f64>() / count).sqrt();
-            let first = values().next().unwrap_or_default();
-            if deviation == 0.0 || values().all(|value| value == first) {
+            let first = values().next().copied().unwrap_or_default();
+            if deviation == 0.0 || values().all(|&value| value == first) {
                 return Err(Error::ConstantChannel {
-                    file: series.file().to_owned(),
+                    file: file.to_owned(),
                     channel: name.clone(),
                     value: first,
                     first: rows.start,

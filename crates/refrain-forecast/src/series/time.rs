@@ -162,7 +162,7 @@ impl TimeAxis {
 }
 
 /// A time stamp for messages and files, which [`parse`] reads back.
-pub(super) fn format(time: DateTime, utc: bool) -> String {
+pub(crate) fn format(time: DateTime, utc: bool) -> String {
     let text = time.to_string(); // 2013-01-01T06:00:00
     if utc { text + "Z" } else { text.replacen('T', " ", 1) }
 }

@@ -7,10 +7,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingConfig {
-    /// Most passes over the training windows.
+    /// Most passes over the training samples.
     pub epochs: usize,
-    /// Windows (of all channels) a step.
+    /// Samples a step: windows of all channels, or moments of all sources.
     pub batch_size: usize,
+    /// Micro-batches that a step is cut into, whose gradients add up; 1 cuts nothing, the batch size takes sample by
+    /// sample. The step is that of the whole batch but for rounding, in less memory. Batch norm sees micro-batches.
+    #[serde(default = "one")]
+    pub accumulate: usize,
     /// The highest learning rate.
     pub lr: f64,
     /// How the learning rate changes from step to step.
@@ -21,7 +25,7 @@ pub struct TrainingConfig {
     pub clip: f64,
     /// Stop after so many epochs in a row without a lower validation error.
     pub patience: usize,
-    /// Seed of the weights, the order of the windows and dropout.
+    /// Seed of the weights, the order of the samples and dropout.
     pub seed: u64,
 }
 
@@ -44,12 +48,20 @@ impl TrainingConfig {
     /// [`Error::Training`], which says what to change.
     pub fn validate(&self) -> Result<()> {
         let refuse = |problem: String, fix: &'static str| Err(Error::Training { problem, fix });
-        for (name, value) in
-            [("epochs", self.epochs), ("batch size", self.batch_size), ("patience", self.patience)]
-        {
+        for (name, value) in [
+            ("epochs", self.epochs),
+            ("batch size", self.batch_size),
+            ("accumulate", self.accumulate),
+            ("patience", self.patience),
+        ] {
             if value == 0 {
                 return refuse(format!("{name} is 0"), "choose 1 or more");
             }
+        }
+        if !self.batch_size.is_multiple_of(self.accumulate) {
+            let (batch, parts) = (self.batch_size, self.accumulate);
+            let problem = format!("a batch of {batch} cannot be cut into {parts} micro-batches of one size");
+            return refuse(problem, "choose a number that divides the batch size");
         }
         if !(self.lr > 0.0 && self.lr.is_finite()) {
             return refuse(
@@ -64,6 +76,16 @@ impl TrainingConfig {
         }
         Ok(())
     }
+
+    /// Samples of a micro-batch.
+    pub(super) fn micro_batch(&self) -> usize {
+        self.batch_size / self.accumulate.max(1)
+    }
+}
+
+/// For runs that were saved before there was accumulation.
+fn one() -> usize {
+    1
 }
 
 #[cfg(test)]
@@ -75,6 +97,7 @@ mod tests {
         let good = TrainingConfig {
             epochs: 1,
             batch_size: 1,
+            accumulate: 1,
             lr: 1e-3,
             schedule: LrSchedule::Constant,
             weight_decay: 0.0,
@@ -84,8 +107,9 @@ mod tests {
         };
         good.validate().unwrap();
         type Spoil = fn(&mut TrainingConfig);
-        let cases: [(Spoil, &str); 5] = [
+        let cases: [(Spoil, &str); 6] = [
             (|c| c.epochs = 0, "epochs is 0"),
+            (|c| c.accumulate = 2, "a batch of 1 cannot be cut into 2"),
             (|c| c.batch_size = 0, "batch size is 0"),
             (|c| c.lr = f64::NAN, "learning rate is NaN"),
             (|c| c.lr = -1.0, "learning rate is -1"),

@@ -3,11 +3,8 @@
 //! A run's folder is a checkpoint of the best weights (`model.safetensors`, `config.json`), and has in
 //! `checkpoint/` one of everything that going on needs.
 
-use super::{Trainer, TrainingConfig};
-use crate::model::PatchTstConfig;
-use crate::series::Split;
-use crate::windows::Windows;
-use crate::{Error, Result};
+use super::{ForecastErrors, Task, Trainer};
+use crate::{Error, Result, weights};
 use refrain_nn::checkpoint::{self, Checkpoint, Snapshot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -17,17 +14,16 @@ use std::path::Path;
 /// The folder, inside that of the run, of the last state.
 const LATEST: &str = "checkpoint";
 
-/// What an epoch came to. Errors are standardised.
+/// What an epoch came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EpochReport {
+pub struct EpochReport<V = ForecastErrors> {
     /// Number of the epoch, from 1.
     pub epoch: usize,
-    /// Mean loss over the training windows, each as it was when its step came.
+    /// Mean loss over the training samples, each as it was when its step came.
     pub train_loss: f64,
-    /// Mean squared error over the validation windows.
-    pub validation_mse: f64,
-    /// Mean absolute error over the validation windows.
-    pub validation_mae: f64,
+    /// What the validation found.
+    #[serde(flatten)]
+    pub validation: V,
     /// The learning rate of the last step.
     pub learning_rate: f64,
     /// Time of training and validation.
@@ -37,34 +33,40 @@ pub struct EpochReport {
 }
 
 /// Where a run stands, beside weights, optimiser and dropout.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
-    pub(super) history: Vec<EpochReport>,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct State<V> {
+    pub(super) history: Vec<EpochReport<V>>,
     /// Steps done of the epoch under way.
     pub(super) epoch_steps: u64,
     /// Seconds spent on it.
     pub(super) seconds: f64,
 }
 
-impl State {
-    pub(super) fn best(&self) -> Option<&EpochReport> {
+impl<V> Default for State<V> {
+    fn default() -> Self {
+        State { history: Vec::new(), epoch_steps: 0, seconds: 0.0 }
+    }
+}
+
+impl<V> State<V> {
+    pub(super) fn best(&self) -> Option<&EpochReport<V>> {
         self.history.iter().rev().find(|report| report.best)
     }
 }
 
 /// The configuration in `checkpoint/`: what the caller gave, and where the run stands.
 #[derive(Deserialize)]
-struct Saved<T> {
-    run: T,
-    state: State,
+struct Saved<R, V> {
+    run: R,
+    state: State<V>,
     /// Bits of the sum of losses, as the sum may be any float.
     loss_sum: u64,
 }
 
 const DROPOUT: &str = "dropout";
 
-impl Trainer {
-    /// Saves the run into its folder: the best weights if they have changed, and all that [`Trainer::resume`] needs.
+impl<T: Task> Trainer<T> {
+    /// Saves the run into its folder: the best weights if they have changed, and all that [`Trainer::go_on`] needs.
     /// `run` is kept with both, for the caller. Each file has its old or its new content whatever happens; if the
     /// first is new and the second old, going on from the second brings about the first again.
     ///
@@ -75,7 +77,7 @@ impl Trainer {
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
         if self.best_is_current {
             let snapshot = Snapshot {
-                parameters: self.learner.model.parameters(),
+                parameters: self.learner.task.parameters(),
                 optimizer: None,
                 generators: &[],
                 config: run.clone(),
@@ -84,7 +86,7 @@ impl Trainer {
         }
         let loss_sum = self.learner.loss_sum.to_scalar::<f64>()?.to_bits();
         let snapshot = Snapshot {
-            parameters: self.learner.model.parameters(),
+            parameters: self.learner.task.parameters(),
             optimizer: Some(&self.learner.optimizer),
             generators: &[(DROPOUT, &self.learner.dropout)],
             config: json!({ "run": run, "state": self.state, "loss_sum": loss_sum }),
@@ -92,43 +94,37 @@ impl Trainer {
         Ok(checkpoint::save(folder.join(LATEST), &snapshot)?)
     }
 
-    /// The run that [`Trainer::save`] left in a folder, to go on bit for bit as if it had not stopped. Model,
-    /// training and series are those that it began with.
+    /// This run, not yet begun, at the state that [`Trainer::save`] left in a folder, to go on bit for bit as if it had
+    /// not stopped. Task and settings are those that the run began with.
     ///
     /// # Errors
-    /// [`Error::Nn`] if there is none, it is broken, or of another model; and those of [`Trainer::new`].
-    pub fn resume(
-        folder: &Path,
-        model: PatchTstConfig,
-        config: TrainingConfig,
-        windows: Windows,
-        split: &Split,
-    ) -> Result<Trainer> {
-        let mut trainer = Trainer::new(model, config, windows, split)?;
+    /// [`Error::Nn`] if there is no such state, it is broken, or of another model; [`Error::Training`] if it is of other
+    /// data.
+    pub fn go_on(mut self, folder: &Path) -> Result<Self> {
         let latest = Checkpoint::open(folder.join(LATEST))?;
-        let Saved { state, loss_sum, .. } = latest.config::<Saved<Value>>()?;
-        if state.epoch_steps > trainer.steps_per_epoch() {
+        let Saved { state, loss_sum, .. } = latest.config::<Saved<Value, T::Validation>>()?;
+        if state.epoch_steps > self.steps_per_epoch() {
             return Err(Error::Training {
                 problem: format!(
                     "the checkpoint is of step {} of an epoch of {}",
                     state.epoch_steps,
-                    trainer.steps_per_epoch()
+                    self.steps_per_epoch()
                 ),
                 fix: "resume with the series and settings that the run began with",
             });
         }
         if state.best().is_some() {
-            Checkpoint::open(folder)?.load(trainer.learner.model.parameters())?;
-            trainer.best = Some(trainer.copies()?);
+            Checkpoint::open(folder)?.load(self.learner.task.parameters())?;
+            self.best = Some(weights::copies(self.learner.task.parameters())?);
         }
         latest.resume(
-            trainer.learner.model.parameters(),
-            &trainer.learner.optimizer,
-            &[(DROPOUT, &trainer.learner.dropout)],
+            self.learner.task.parameters(),
+            &self.learner.optimizer,
+            &[(DROPOUT, &self.learner.dropout)],
         )?;
-        trainer.learner.loss_sum.fill(f64::from_bits(loss_sum))?;
-        trainer.state = state;
-        Ok(trainer)
+        self.learner.loss_sum.fill(f64::from_bits(loss_sum))?;
+        self.state = state;
+        Ok(self)
     }
 }
 
@@ -137,5 +133,5 @@ impl Trainer {
 /// # Errors
 /// [`Error::Nn`] if there is no such run, it is broken, or of another kind.
 pub fn saved_run<T: DeserializeOwned>(folder: &Path) -> Result<T> {
-    Ok(Checkpoint::open(folder.join(LATEST))?.config::<Saved<T>>()?.run)
+    Ok(Checkpoint::open(folder.join(LATEST))?.config::<Saved<T, Value>>()?.run)
 }

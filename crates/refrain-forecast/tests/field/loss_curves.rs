@@ -70,6 +70,7 @@ fn noisy_series(device: &Device, epochs: usize, eager: bool) -> Vec<f64> {
     let config = TrainingConfig {
         epochs: EPOCHS,
         batch_size: 16,
+        accumulate: 1,
         lr: 2e-3,
         schedule: LrSchedule::Cosine,
         weight_decay: 0.01,
@@ -82,7 +83,7 @@ fn noisy_series(device: &Device, epochs: usize, eager: bool) -> Vec<f64> {
     for _ in 0..epochs {
         trainer.epoch(Duration::from_secs(1), |_| ControlFlow::Continue(())).unwrap();
     }
-    trainer.history().iter().flat_map(|epoch| [epoch.train_loss, epoch.validation_mse]).collect()
+    trainer.history().iter().flat_map(|epoch| [epoch.train_loss, epoch.validation.mse]).collect()
 }
 
 fn bits(losses: &[f64]) -> Vec<u64> {

@@ -1,6 +1,6 @@
 """Makes the whole-model references: three training steps of `refrain bench step`, in PyTorch float64.
 
-    pip install torch numpy safetensors && python make.py [seed] [small] [large]
+    pip install torch numpy safetensors && python make.py [seed] [small] [large] [cross]
 
 Each step is forward, MSE, backward, clipping of the global gradient norm at 1.0 (scaled by
 min(1, 1 / (norm + 1e-6))) and AdamW (lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight decay 0.01 on every
@@ -13,6 +13,14 @@ parameter). The model maps x [B, L] (B = batch x channels) to [B, O]:
 
 Linear weights are [out, in]; every linear layer has a bias. No dropout and no final norm.
 
+`cross` is cross-asset attention, smaller than in the benchmark: it maps x [B, S, F] to logits [B, S, 3], and the loss is
+the mean cross entropy with classes [B, S] instead of MSE.
+
+    h[b, s] = x[b, s] embed.weight[s] + embed.bias[s]                                            [B, S, D]
+    each layer l:  q, k, v = the thirds of attn.qkv(norm1(h)); h += o(attention), where the scores of a head are
+                   attn.temperature[head] * cosine(q, k); then the feed-forward network as above
+    head:          norm(h) head.weight^T + head.bias
+
 Neither the initial weights nor the batches are stored: both are computed. Element i (row-major) of stream s is
 
     let mut z = ((s << 32) + i + 1).wrapping_mul(0x9E3779B97F4A7C15);     // u64, splitmix64
@@ -22,14 +30,16 @@ Neither the initial weights nor the batches are stored: both are computed. Eleme
 
 A parameter is `offset + scale * u` in f32 with its own stream, scale (a power of two, so the product is exact)
 and offset. The batch of step t = 0, 1, 2 is x = 2 * u of stream 1000 + 2 t, shape [B, L], and y = 2 * u of
-stream 1001 + 2 t, shape [B, O]. The f64 computation starts from exactly these f32 values.
+stream 1001 + 2 t, shape [B, O]. The f64 computation starts from exactly these f32 values. For `cross` x is [B, S, F],
+and the classes are floor(1.5 * (u + 1)) of stream 1001 + 2 t, shape [B, S].
 
 steps_<configuration>.safetensors holds
     losses [3] F64, grad_norms [3] F64 (before clipping), and for each parameter, F32,
     grad/<name>    gradient of the first step before clipping
     weight/<name>  value after the third step
 both at the row-major positions 0, stride, 2 stride, ... only. The metadata key `steps` is JSON:
-    config      context, patch, stride, d_model, heads, layers, ffn, batch, channels, output
+    config      context, patch, stride, d_model, heads, layers, ffn, batch, channels, output; of `cross`: sources,
+                features, d_model, heads, layers, ffn, batch
     params      in the order of the streams: name, shape, stream (of the generator), scale, offset,
                 stride (of the stored elements); sum and sum_sq of all elements of the weight after step three, and
                 grad_sum and grad_sum_sq of the first gradient, computed in f64;
@@ -59,6 +69,7 @@ CONFIGS = {
     "small": (336, 16, 8, 16, 4, 3, 128, 128, 7, 96),
     "large": (336, 16, 8, 128, 16, 3, 256, 32, 21, 96),
 }
+CROSS = dict(sources=5, features=6, d_model=32, heads=4, layers=2, ffn=64, batch=24)
 STEPS, WHOLE, STRIDE = 3, 4096, 7  # tensors of more than WHOLE elements are stored at every STRIDE-th
 
 
@@ -71,25 +82,40 @@ def generate(stream, shape):
     return torch.from_numpy(u.reshape(shape))
 
 
+def linear_layer(name, inputs, outputs):
+    scale = 2.0 ** round(-0.5 * math.log2(inputs))
+    return [(f"{name}.weight", [outputs, inputs], scale, 0.0), (f"{name}.bias", [outputs], 2.0**-4, 0.0)]
+
+
+def norm_layer(name, d):
+    return [(f"{name}.weight", [d], 2.0**-3, 1.0), (f"{name}.bias", [d], 2.0**-4, 0.0)]
+
+
 def describe(c):
     """Name, shape, scale and offset of every parameter, in order."""
+    if "sources" in c:
+        return describe_cross(c)
     n, d = (c["context"] - c["patch"]) // c["stride"] + 1, c["d_model"]
-
-    def linear(name, inputs, outputs):
-        scale = 2.0 ** round(-0.5 * math.log2(inputs))
-        return [(f"{name}.weight", [outputs, inputs], scale, 0.0), (f"{name}.bias", [outputs], 2.0**-4, 0.0)]
-
-    def norm(name):
-        return [(f"{name}.weight", [d], 2.0**-3, 1.0), (f"{name}.bias", [d], 2.0**-4, 0.0)]
-
-    params = [*linear("embed", c["patch"], d), ("pos", [n, d], 2.0**-4, 0.0)]
+    params = [*linear_layer("embed", c["patch"], d), ("pos", [n, d], 2.0**-4, 0.0)]
     for l in range(c["layers"]):
-        params += norm(f"layers.{l}.norm1")
+        params += norm_layer(f"layers.{l}.norm1", d)
         for projection in "qkvo":
-            params += linear(f"layers.{l}.attn.{projection}", d, d)
-        params += norm(f"layers.{l}.norm2")
-        params += linear(f"layers.{l}.ffn.0", d, c["ffn"]) + linear(f"layers.{l}.ffn.2", c["ffn"], d)
-    return params + linear("head", n * d, c["output"])
+            params += linear_layer(f"layers.{l}.attn.{projection}", d, d)
+        params += norm_layer(f"layers.{l}.norm2", d)
+        params += linear_layer(f"layers.{l}.ffn.0", d, c["ffn"]) + linear_layer(f"layers.{l}.ffn.2", c["ffn"], d)
+    return params + linear_layer("head", n * d, c["output"])
+
+
+def describe_cross(c):
+    s, f, d = c["sources"], c["features"], c["d_model"]
+    params = [("embed.weight", [s, f, d], 2.0 ** round(-0.5 * math.log2(f)), 0.0), ("embed.bias", [s, d], 2.0**-4, 0.0)]
+    for l in range(c["layers"]):
+        params += norm_layer(f"layers.{l}.norm1", d)
+        params += linear_layer(f"layers.{l}.attn.qkv", d, 3 * d) + linear_layer(f"layers.{l}.attn.o", d, d)
+        params += [(f"layers.{l}.attn.temperature", [c["heads"]], 0.5, 4.0)]
+        params += norm_layer(f"layers.{l}.norm2", d)
+        params += linear_layer(f"layers.{l}.ffn.0", d, c["ffn"]) + linear_layer(f"layers.{l}.ffn.2", c["ffn"], d)
+    return params + norm_layer("norm", d) + linear_layer("head", d, 3)
 
 
 def forward(c, w, x):
@@ -104,16 +130,38 @@ def forward(c, w, x):
     def split(h):
         return h.unflatten(-1, (heads, d // heads)).transpose(1, 2)
 
+    def feed_forward(h, l):
+        a = F.gelu(linear(norm(h, f"layers.{l}.norm2"), f"layers.{l}.ffn.0"), approximate="tanh")
+        return h + linear(a, f"layers.{l}.ffn.2")
+
+    if "sources" in c:
+        h = torch.einsum("bsf,sfd->bsd", x, w["embed.weight"]) + w["embed.bias"]
+        for l in range(c["layers"]):
+            q, k, v = map(split, linear(norm(h, f"layers.{l}.norm1"), f"layers.{l}.attn.qkv").chunk(3, -1))
+            t = w[f"layers.{l}.attn.temperature"][:, None, None]
+            scores = t * (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-1, -2))
+            h = h + linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), f"layers.{l}.attn.o")
+            h = feed_forward(h, l)
+        return linear(norm(h, "norm"), "head")
     h = linear(x.unfold(-1, c["patch"], c["stride"]), "embed") + w["pos"]
     for l in range(c["layers"]):
         a = norm(h, f"layers.{l}.norm1")
         q, k, v = (split(linear(a, f"layers.{l}.attn.{p}")) for p in "qkv")
         scores = q @ k.transpose(-1, -2) * (d // heads) ** -0.5
         a = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
-        h = h + linear(a, f"layers.{l}.attn.o")
-        a = F.gelu(linear(norm(h, f"layers.{l}.norm2"), f"layers.{l}.ffn.0"), approximate="tanh")
-        h = h + linear(a, f"layers.{l}.ffn.2")
+        h = feed_forward(h + linear(a, f"layers.{l}.attn.o"), l)
     return linear(h.reshape(b, -1), "head")
+
+
+def loss_of(c, w, t, dtype):
+    """The loss on the batch of step t."""
+    if "sources" in c:
+        x = 2 * generate(1000 + 2 * t, (c["batch"], c["sources"], c["features"]))
+        y = (1.5 * (generate(1001 + 2 * t, (c["batch"], c["sources"])).double() + 1)).long()
+        return F.cross_entropy(forward(c, w, x.to(dtype)).flatten(0, 1), y.flatten())
+    b = c["batch"] * c["channels"]
+    x, y = 2 * generate(1000 + 2 * t, (b, c["context"])), 2 * generate(1001 + 2 * t, (b, c["output"]))
+    return F.mse_loss(forward(c, w, x.to(dtype)), y.to(dtype))
 
 
 def train(c, params, dtype):
@@ -121,11 +169,9 @@ def train(c, params, dtype):
     w = {name: (generate(s, shape) * scale + offset).to(dtype).requires_grad_()
          for s, (name, shape, scale, offset) in enumerate(params)}
     optim = torch.optim.AdamW(w.values(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    b, losses, norms, first = c["batch"] * c["channels"], [], [], None
+    losses, norms, first = [], [], None
     for t in range(STEPS):
-        x = 2 * generate(1000 + 2 * t, (b, c["context"]))
-        y = 2 * generate(1001 + 2 * t, (b, c["output"]))
-        loss = F.mse_loss(forward(c, w, x.to(dtype)), y.to(dtype))
+        loss = loss_of(c, w, t, dtype)
         optim.zero_grad()
         loss.backward()
         first = first or {name: p.grad.clone() for name, p in w.items()}
@@ -140,7 +186,7 @@ def yardstick(what, difference):
 
 
 def make(name):
-    c = dict(zip(KEYS, CONFIGS[name]))
+    c = CROSS if name == "cross" else dict(zip(KEYS, CONFIGS[name]))
     params = describe(c)
     losses, norms, grads, weights = train(c, params, torch.float64)
     losses32, norms32, grads32, weights32 = train(c, params, torch.float32)
@@ -166,5 +212,5 @@ def make(name):
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or CONFIGS:
+    for name in sys.argv[1:] or [*CONFIGS, "cross"]:
         make(name)

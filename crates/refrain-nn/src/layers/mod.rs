@@ -5,12 +5,14 @@ mod dropout;
 mod encoder;
 mod linear;
 mod norm;
+mod qk_norm_attention;
 
 pub use attention::MultiHeadAttention;
 pub use dropout::Dropout;
 pub use encoder::{NormKind, TransformerEncoderLayer, TransformerEncoderOptions};
 pub use linear::Linear;
 pub use norm::{BatchNorm, LayerNorm};
+pub use qk_norm_attention::QkNormAttention;
 
 use refrain::Generator;
 

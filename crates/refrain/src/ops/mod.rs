@@ -27,6 +27,7 @@ pub(crate) mod one_hot;
 pub mod optim;
 pub(crate) mod pad;
 pub(crate) mod positions;
+pub(crate) mod qk_norm;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;

@@ -40,6 +40,8 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
                       training gives y, new running mean, new running variance (the latter unbiased),
                       and normalises with the biased variance
     l2_normalize      x / max(||x||, eps) along axis
+    qk_norm           x [.., 3, H, D], temperature [H]; x[.., 0, :, :] and x[.., 1, :, :] divided by max(||.||, eps) along
+                      the last axis, the former times temperature
     matmul            as torch.matmul, vectors included
     linear            x, weight [out, in], [bias], [residual]; bias, residual: whether these are there;
                       activation none|relu|gelu|gelu_tanh|silu: activation(x W^T + b) + residual
@@ -287,6 +289,13 @@ def norm(f):
     f.add("l2_normalize", "empty", [normal(2, 0, 3)], {"axis": 2, "eps": 1e-12})
     f.add("l2_normalize", "below_eps", [const([[0.0, 0.0, 0.0], [0.25, -0.125, 0.0], [3.0, -4.0, 1.0]])],
           {"axis": 1, "eps": 0.5}, tag="kink")
+
+    for name, shape in {"heads": (2, 5, 3, 4, 6), "wide": (3, 3, 2, 67), "one": (4, 3, 1, 1), "flat": (3, 2, 5)}.items():
+        f.add("qk_norm", name, [normal(*shape), normal(shape[-2], mean=2.0)], {"eps": 1e-12})
+    f.add("qk_norm", "permuted", [normal(3, 2, 5, 4), normal(2)], {"eps": 1e-12}, [{"permute": [3, 0, 1, 2]}, None])
+    f.add("qk_norm", "empty", [normal(0, 3, 2, 4), normal(2)], {"eps": 1e-12})
+    f.add("qk_norm", "below_eps", [const([[[[0.25, -0.125, 0.0]], [[3.0, -4.0, 1.0]], [[0.5, 0.0, 2.0]]]]), normal(1)],
+          {"eps": 0.5}, tag="kink")
 
 
 def matmul(f):

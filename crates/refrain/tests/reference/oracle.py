@@ -190,6 +190,9 @@ OPS = {
     "rms_norm": lambda x, weight=None, *, normalized_shape, eps: F.rms_norm(x, normalized_shape, weight, eps),
     "batch_norm": batch_norm,
     "l2_normalize": lambda x, axis, eps: F.normalize(x, dim=axis, eps=eps),
+    "qk_norm": lambda x, t, eps: torch.stack(
+        [F.normalize(x.select(-3, 0), dim=-1, eps=eps) * t[:, None], F.normalize(x.select(-3, 1), dim=-1, eps=eps),
+         x.select(-3, 2)], -3),
     "matmul": torch.matmul,
     "linear": linear,
     "concat": lambda *xs, axis: torch.cat(xs, axis),

@@ -71,6 +71,12 @@ pub fn entries() -> Vec<Entry> {
             into: |c, x, y| Some(x[0].l2_normalize_into(c.i("axis"), c.f("eps"), &y[0])),
             bounds: l2_bounds,
         },
+        Entry {
+            op: "qk_norm",
+            run: |c, x| one(x[0].qk_norm(&x[1], c.f("eps"))),
+            into: |c, x, y| Some(x[0].qk_norm_into(&x[1], c.f("eps"), &y[0])),
+            bounds: qk_bounds,
+        },
     ]
 }
 
@@ -137,6 +143,32 @@ fn l2_bounds(c: &Case) -> Bounds {
     let d = c.cotangent(0).abs();
     let grad = d.add(&y.mul(&d.mul(&y).sum(&[axis]))).zip(&norm, |g, n| g / n);
     Bounds::Formula { outs: vec![Bound::Terms(y, n)], grads: vec![Bound::Terms(grad, n)] }
+}
+
+/// As for l2_normalize, queries times their temperature, values as they are; the gradient of a temperature sums the
+/// products of unit queries and what arrives there.
+fn qk_bounds(c: &Case) -> Bounds {
+    let (x, t, d) = (c.operand(0), c.operand(1), c.cotangent(0).abs());
+    let [.., heads, dim] = x.dims[..] else { panic!("{}: no heads", c.name) };
+    let (mut y, mut dx, mut dt) = (x.abs(), d.clone(), Nd::full(&[heads], 0.0));
+    let vectors = x.data.len().checked_div(dim).unwrap_or(0);
+    for vector in (0..vectors).filter(|v| v / heads % 3 < 2) {
+        let (head, at) = (vector % heads, vector * dim..(vector + 1) * dim);
+        let (x, d) = (&x.data[at.clone()], &d.data[at.clone()]);
+        let norm = x.iter().map(|x| x * x).sum::<f64>().sqrt().max(c.f("eps"));
+        let along: f64 = x.iter().zip(d).map(|(x, d)| (x / norm * d).abs()).sum();
+        let query = vector / heads % 3 == 0;
+        let scale = if query { t.data[head].abs() } else { 1.0 };
+        dt.data[head] += if query { along } else { 0.0 };
+        for (i, at) in at.enumerate() {
+            let unit = (x[i] / norm).abs();
+            y.data[at] = unit * scale;
+            dx.data[at] = (d[i] + unit * along) / norm * scale;
+        }
+    }
+    let (n, queries) = (dim.max(1) as f64, (vectors / 3 / heads.max(1)).max(1) as f64);
+    let grads = vec![Bound::Terms(dx, n), Bound::Terms(dt, n * queries)];
+    Bounds::Formula { outs: vec![Bound::Terms(y, n)], grads }
 }
 
 /// The normalised axes as one; an error where that would copy.

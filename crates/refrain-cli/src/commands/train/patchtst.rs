@@ -1,26 +1,25 @@
-//! `refrain train`.
+//! PatchTST on a series.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use refrain::Device;
+use refrain::{Device, with_precision};
 use refrain_forecast::evaluation;
 use refrain_forecast::model::PatchTst;
-use refrain_forecast::plot::{EpochLoss, Panel, forecast_svg, loss_svg};
+use refrain_forecast::plot::{Panel, forecast_svg};
 use refrain_forecast::series::{Series, Split};
-use refrain_forecast::training::{EpochEnd, EpochReport, Trainer};
+use refrain_forecast::training::{EpochReport, Forecasting, Trainer};
 use refrain_forecast::windows::Windows;
 use serde::Serialize;
 
+use super::{as_json, epochs};
 use crate::cli::Train;
 use crate::console::{Console, count, duration, number};
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
 use crate::run::{self, RunConfig, RunFolder};
 use crate::score::{self, Score};
-use crate::settings::Settings;
+use crate::settings::Complete;
 use crate::source;
 
 /// A run from its series to its trainer.
@@ -47,26 +46,57 @@ struct Outcome<'a> {
     out: String,
 }
 
-pub fn run(args: Train) -> Result<()> {
-    let console = Console::new(args.json);
-    let device = args.device.open()?;
-    let mut run = match &args.resume {
-        Some(folder) => resume(console, &args, folder, &device)?,
-        None => start(console, &args, &device)?,
-    };
+pub fn start(args: &Train, settings: &Complete) -> Result<()> {
+    let (console, device) = (Console::new(args.json), args.device.open()?);
+    let (series, report) = source::read(&settings.data, settings.strict)?;
+    source::describe(console, &series, &report)?;
+    let (config, split) = RunConfig::new(settings, &series)?;
+    let windows = windows(&config, &series, &device)?;
+    let trainer = Trainer::new(config.model.clone(), config.training.clone(), windows, &split)?;
+    let folder = RunFolder::create(args.out.as_deref(), &source::stem(&settings.data))?;
+    // Now it is known that the folder can be written, and the run can be resumed from its first step on.
+    trainer.save(folder.path(), &as_json(&config)?)?;
+    finish(console, args, Run { config, folder, series, split, trainer }, &device)
+}
+
+pub fn resume(args: &Train, folder: &Path) -> Result<()> {
+    let (console, device) = (Console::new(args.json), args.device.open()?);
+    let config = run::load_interrupted(folder)?;
+    let (series, report) = source::read(&config.data.source, config.data.strict)?;
+    source::describe(console, &series, &report)?;
+    config.check_channels(&series)?;
+    if run::fingerprint(&series) != config.data.sha256 {
+        return Err(Error::changed_since(&config.data.source));
+    }
+    let split = Split::new(&series, &config.data.split, config.model.context, config.model.horizon)?;
+    let windows = windows(&config, &series, &device)?;
+    let trainer = Trainer::resume(folder, config.model.clone(), config.training.clone(), windows, &split)?;
+    console.line(format!("resumed     {} after {} steps", folder.display(), count(trainer.steps())))?;
+    finish(console, args, Run { folder: RunFolder::open(folder), config, series, split, trainer }, &device)
+}
+
+/// Trains to the end, and measures.
+fn finish(console: Console, args: &Train, mut run: Run, device: &Device) -> Result<()> {
     if args.eager {
         run.trainer = run.trainer.eager();
     }
-    describe(console, &run, &device)?;
-    train(console, &mut run)?;
+    describe(console, &run, device)?;
+    with_precision(run.config.precision.setting(), || {
+        train(console, &mut run)?;
+        report(console, run, device)
+    })
+}
 
+fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     let Run { config, folder, series, split, trainer } = run;
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
-    let best = history.iter().rev().find(|epoch| epoch.best).map_or(0, |epoch| epoch.epoch);
-    let (model, windows) = trainer.into_best()?;
-    folder.write(run::LOSS, loss_plot(&folder, &history).as_bytes())?;
-    let plot = forecast_plot(&config, &series, &split, &model, &device)?;
+    let best = epochs::best(&history);
+    let Forecasting { model, windows, .. } = trainer.into_best()?;
+    let name = folder.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let plot = epochs::loss_plot::<Forecasting>(&format!("{name}: MSE by epoch (standardised)"), &history);
+    folder.write(run::LOSS, plot.as_bytes())?;
+    let plot = forecast_plot(&config, &series, &split, &model, device)?;
     folder.write(run::FORECAST, plot.as_bytes())?;
     let score = score::measure(console, &config, &series, &split, &model, &windows)?;
     let plural = if history.len() == 1 { "" } else { "s" };
@@ -85,44 +115,6 @@ pub fn run(args: Train) -> Result<()> {
         device: device.name(),
         out: folder.path().display().to_string(),
     })
-}
-
-fn start(console: Console, args: &Train, device: &Device) -> Result<Run> {
-    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset)?;
-    let (series, report) = source::read(&settings.data, settings.strict)?;
-    source::describe(console, &series, &report)?;
-    let (config, split) = RunConfig::new(&settings, &series)?;
-    let windows = windows(&config, &series, device)?;
-    let trainer = Trainer::new(config.model.clone(), config.training.clone(), windows, &split)?;
-    let folder = RunFolder::create(args.out.as_deref(), &source::stem(&settings.data))?;
-    // Now it is known that the folder can be written, and the run can be resumed from its first step on.
-    trainer.save(folder.path(), &as_json(&config)?)?;
-    Ok(Run { config, folder, series, split, trainer })
-}
-
-fn resume(console: Console, args: &Train, folder: &Path, device: &Device) -> Result<Run> {
-    if args.settings != Settings::default() {
-        return Err(Error::usage(
-            "--resume goes on with the settings that the run has, others cannot be given",
-            "leave them out, or begin a new run with --out",
-        ));
-    }
-    let config = run::load_interrupted(folder)?;
-    let (series, report) = source::read(&config.data.source, config.data.strict)?;
-    source::describe(console, &series, &report)?;
-    config.check_channels(&series)?;
-    if run::fingerprint(&series) != config.data.sha256 {
-        return Err(Error::run(
-            Path::new(&config.data.source),
-            "the series has changed since the run began, so it cannot be resumed",
-            "restore the file, or begin a new run",
-        ));
-    }
-    let split = Split::new(&series, &config.data.split, config.model.context, config.model.horizon)?;
-    let windows = windows(&config, &series, device)?;
-    let trainer = Trainer::resume(folder, config.model.clone(), config.training.clone(), windows, &split)?;
-    console.line(format!("resumed     {} after {} steps", folder.display(), count(trainer.steps())))?;
-    Ok(Run { folder: RunFolder::open(folder), config, series, split, trainer })
 }
 
 fn windows(config: &RunConfig, series: &Series, device: &Device) -> Result<Windows> {
@@ -173,81 +165,23 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
 fn train(console: Console, run: &mut Run) -> Result<()> {
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
-    let (trainer, folder) = (&mut run.trainer, &run.folder);
-    let (windows, batch) = (run.split.train.windows, run.config.training.batch_size);
-    let epochs = run.config.training.epochs;
-    while !trainer.is_done() && !interrupt.asked() {
-        let epoch = trainer.history().len() + 1;
-        let (steps, done) = (trainer.steps_per_epoch(), trainer.steps_in_epoch());
-        let mut progress = Progress::new(&format!("epoch {epoch:>3}/{epochs}"), steps, done);
-        let mut shown = Ok(());
-        let samples = |steps: u64| (steps as usize).saturating_mul(batch).min(windows);
-        let mut before = samples(done);
-        let end = trainer.epoch(Progress::INTERVAL, |trainer| {
-            let steps = trainer.steps_in_epoch();
-            let seen = samples(steps);
-            let left = (windows - seen).saturating_add((epochs - epoch).saturating_mul(windows)) as u64;
-            shown = progress.at(steps, (seen - before) as u64, left, || trainer.mean_loss());
-            before = seen;
-            if shown.is_err() || interrupt.asked() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        });
-        progress.clear();
-        shown?;
-        let end = end?;
-        trainer.save(folder.path(), &config)?;
-        if let EpochEnd::Finished(report) = end {
-            folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
-            console.line(epoch_line(&report, epochs))?;
-        }
-    }
-    if trainer.is_done() {
+    epochs::train(console, &mut run.trainer, &run.folder, &config, "", &interrupt, epoch_line)?;
+    if run.trainer.is_done() {
         return Ok(());
     }
-    let dir = folder.path().to_owned();
+    let (trainer, dir) = (&run.trainer, run.folder.path().to_owned());
     Err(Error::Interrupted { epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
 }
 
-/// A line of JSON for each epoch.
-fn metrics(history: &[EpochReport]) -> Result<String> {
-    let mut lines = String::new();
-    for report in history {
-        lines += &as_json(report)?.to_string();
-        lines.push('\n');
-    }
-    Ok(lines)
-}
-
-fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
-    serde_json::to_value(value).map_err(Error::Json)
-}
-
-fn epoch_line(report: &EpochReport, epochs: usize) -> String {
+fn epoch_line(report: &EpochReport) -> String {
     format!(
-        "epoch {:>3}/{epochs}  train loss {}  validation MSE {}  MAE {}  {:>7}{}",
-        report.epoch,
+        "train loss {}  validation MSE {}  MAE {}  {:>7}{}",
         number(report.train_loss),
-        number(report.validation_mse),
-        number(report.validation_mae),
+        number(report.validation.mse),
+        number(report.validation.mae),
         duration(Duration::from_secs_f64(report.seconds)),
         if report.best { "  best" } else { "" }
     )
-}
-
-fn loss_plot(folder: &RunFolder, history: &[EpochReport]) -> String {
-    let losses: Vec<EpochLoss> = history
-        .iter()
-        .map(|report| EpochLoss {
-            epoch: report.epoch,
-            train: report.train_loss,
-            validation: report.validation_mse,
-        })
-        .collect();
-    let name = folder.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    loss_svg(&format!("{name}: MSE by epoch (standardised)"), &losses)
 }
 
 /// A few channels, spread over all, at the middle of the test part.

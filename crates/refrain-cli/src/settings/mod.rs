@@ -1,16 +1,23 @@
 //! The settings of a training run: each is declared once and is a flag, a key of the TOML file and a part of
 //! presets alike. A flag wins over the file, the file over the preset, the preset over the default.
 
+mod kind;
+
+pub use kind::ModelKind;
+
 use std::path::Path;
 
 use clap::ValueEnum;
+use refrain_forecast::cross_asset::CrossAssetConfig;
 use refrain_forecast::model::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
+use refrain_forecast::panel::{Change, FoldRule, LabelRule, PanelOptions};
 use refrain_forecast::series::SplitRule;
-use refrain_forecast::training::{LrSchedule, TrainingConfig};
+use refrain_forecast::training::{ClassWeights, LrSchedule, TrainingConfig};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 
+use crate::cli::Precision;
 use crate::error::{Error, Result};
 
 macro_rules! settings {
@@ -52,34 +59,37 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The series: `nyc-weather` (bundled) or a CSV file
+    /// What is trained: patchtst forecasts series, cross-asset classifies the sources of a panel
+    #[arg(long, value_name = "NAME", value_parser = named::<ModelKind>)]
+    model: ModelKind = ModelKind::Patchtst;
+    /// The series or panel: `nyc-weather` (bundled) or a CSV file
     #[arg(long, value_name = "NAME|FILE", help_heading = "Data")]
     data: String = refrain_forecast::data::NYC_WEATHER.to_owned();
     /// Refuse a series with gaps or missing values instead of filling them
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Data")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Series (patchtst)")]
     strict: bool = false;
     /// How rows are split in time: `ett` (12, 4, 4 months of 30 days) or fractions such as `0.7,0.1,0.2`
-    #[arg(long, value_name = "RULE", value_parser = split_rule, help_heading = "Data")]
+    #[arg(long, value_name = "RULE", value_parser = split_rule, help_heading = "Series (patchtst)")]
     #[serde(deserialize_with = "split_from_text", serialize_with = "split_to_text")]
     split: SplitRule = SplitRule::default();
     /// Rows that a forecast is made from
-    #[arg(long, value_name = "ROWS", help_heading = "Data")]
+    #[arg(long, value_name = "ROWS", help_heading = "Series (patchtst)")]
     context: usize = 336;
     /// Rows of a forecast
-    #[arg(long, value_name = "ROWS", help_heading = "Data")]
+    #[arg(long, value_name = "ROWS", help_heading = "Series (patchtst)")]
     horizon: usize = 96;
     /// Rows of a season, for the seasonal naive forecast; 0: a day of hours, a week of days, ...
-    #[arg(long, value_name = "ROWS", help_heading = "Data")]
+    #[arg(long, value_name = "ROWS", help_heading = "Series (patchtst)")]
     season: usize = 0;
 
     /// Rows of a patch
-    #[arg(long, value_name = "ROWS", help_heading = "Model")]
+    #[arg(long, value_name = "ROWS", help_heading = "PatchTST")]
     patch: usize = 24;
     /// Rows from one patch to the next
-    #[arg(long, value_name = "ROWS", help_heading = "Model")]
+    #[arg(long, value_name = "ROWS", help_heading = "PatchTST")]
     stride: usize = 24;
     /// Repeat the last value after the context for one patch more
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
     end_padding: bool = true;
     /// Width of the encoder
     #[arg(long, value_name = "N", help_heading = "Model")]
@@ -97,39 +107,76 @@ settings! {
     #[arg(long, value_name = "P", help_heading = "Model")]
     dropout: f64 = 0.2;
     /// Dropout of the attention weights
-    #[arg(long, value_name = "P", help_heading = "Model")]
+    #[arg(long, value_name = "P", help_heading = "PatchTST")]
     attention_dropout: f64 = 0.0;
     /// Dropout of the head's output
-    #[arg(long, value_name = "P", help_heading = "Model")]
+    #[arg(long, value_name = "P", help_heading = "PatchTST")]
     head_dropout: f64 = 0.0;
     /// How the encoder normalises: batch or layer
-    #[arg(long, value_name = "KIND", value_parser = named::<NormKind>, help_heading = "Model")]
+    #[arg(long, value_name = "KIND", value_parser = named::<NormKind>, help_heading = "PatchTST")]
     norm: NormKind = NormKind::Batch;
     /// Where the encoder normalises: pre or post
-    #[arg(long, value_name = "PLACE", value_parser = named::<NormPosition>, help_heading = "Model")]
+    #[arg(long, value_name = "PLACE", value_parser = named::<NormPosition>, help_heading = "PatchTST")]
     norm_position: NormPosition = NormPosition::Post;
     /// Activation of the feed-forward network: gelu, gelu-tanh or relu
-    #[arg(long, value_name = "NAME", value_parser = named::<FfnActivation>, help_heading = "Model")]
+    #[arg(long, value_name = "NAME", value_parser = named::<FfnActivation>, help_heading = "PatchTST")]
     activation: FfnActivation = FfnActivation::Gelu;
     /// How a patch knows its place: learned or sinusoidal
-    #[arg(long, value_name = "KIND", value_parser = named::<Positions>, help_heading = "Model")]
+    #[arg(long, value_name = "KIND", value_parser = named::<Positions>, help_heading = "PatchTST")]
     positions: Positions = Positions::Learned;
     /// Add the attention scores of each layer to those of the next
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
     residual_attention: bool = false;
     /// Normalise every window by its own mean and deviation (RevIN)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
     revin: bool = true;
     /// Give every channel a head of its own
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
     individual_head: bool = false;
 
-    /// Most passes over the training windows
+    /// Column that labels are made from where there is no column `label`; goes with --label-horizon and --label-threshold
+    #[arg(long, value_name = "NAME", help_heading = "Panel (cross-asset)")]
+    price: String = "temp".to_owned();
+    /// Rows from a moment to that at which its outcome is looked up
+    #[arg(long, value_name = "ROWS", help_heading = "Panel (cross-asset)")]
+    label_horizon: usize = 6;
+    /// A change of at most so much is flat
+    #[arg(long, value_name = "CHANGE", help_heading = "Panel (cross-asset)")]
+    label_threshold: f64 = 2.0;
+    /// How a change is measured: difference, or relative to the price
+    #[arg(long, value_name = "KIND", value_parser = named::<Change>, help_heading = "Panel (cross-asset)")]
+    label_change: Change = Change::Difference;
+    /// Chronological folds, each with a model of its own
+    #[arg(long, value_name = "N", help_heading = "Panel (cross-asset)")]
+    folds: usize = 3;
+    /// Share of all rows that a fold tests on
+    #[arg(long, value_name = "SHARE", help_heading = "Panel (cross-asset)")]
+    test_share: f64 = 0.1;
+    /// Share of all rows that a fold validates on
+    #[arg(long, value_name = "SHARE", help_heading = "Panel (cross-asset)")]
+    validation_share: f64 = 0.1;
+    /// Rows left out before validation and test parts
+    #[arg(long, value_name = "ROWS", help_heading = "Panel (cross-asset)")]
+    embargo: usize = 24;
+    /// How labels count: none, or balanced (rare classes as much as frequent ones)
+    #[arg(long, value_name = "KIND", value_parser = named::<ClassWeights>, help_heading = "Panel (cross-asset)")]
+    class_weights: ClassWeights = ClassWeights::Balanced;
+    /// What the cosines of queries and keys are multiplied by at first
+    #[arg(long, value_name = "N", help_heading = "Panel (cross-asset)")]
+    temperature: f64 = 10.0;
+
+    /// Most passes over the training samples
     #[arg(long, value_name = "N", help_heading = "Training")]
     epochs: usize = 6;
-    /// Windows (of all channels) a step
+    /// Samples a step: windows of all channels, or moments of all sources
     #[arg(long, value_name = "N", help_heading = "Training")]
     batch_size: usize = 64;
+    /// Micro-batches that a step is cut into, their gradients added up, to save memory
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    accumulate: usize = 1;
+    /// How matrix products are computed: f32, tf32 or bf16
+    #[arg(long, value_name = "NAME", value_parser = named::<Precision>, help_heading = "Training")]
+    precision: Precision = Precision::F32;
     /// The highest learning rate
     #[arg(long, value_name = "RATE", help_heading = "Training")]
     lr: f64 = 1e-3;
@@ -145,7 +192,7 @@ settings! {
     /// Stop after so many epochs without a lower validation error
     #[arg(long, value_name = "EPOCHS", help_heading = "Training")]
     patience: usize = 5;
-    /// Seed of the weights, the order of the windows and dropout
+    /// Seed of the weights, the order of the samples and dropout
     #[arg(long, value_name = "N", help_heading = "Training")]
     seed: u64 = 42;
 }
@@ -201,13 +248,25 @@ impl Settings {
                 "download ETTh1.csv of https://github.com/zhouhaoyi/ETDataset and pass it with --data",
             ));
         }
-        Ok(set.or(preset.map(Preset::settings).unwrap_or_default()).complete())
+        let set = set.or(preset.map(Preset::settings).unwrap_or_default());
+        let kind = set.model.unwrap_or(ModelKind::Patchtst);
+        set.check_kind(kind)?;
+        if set.price.is_some() && (set.label_horizon.is_none() || set.label_threshold.is_none()) {
+            return Err(Error::usage(
+                "--price alone does not say what is up, down and flat",
+                "say by --label-horizon how many rows on, and by --label-threshold from which change",
+            ));
+        }
+        Ok(match kind {
+            ModelKind::Patchtst => set.complete(),
+            ModelKind::CrossAsset => set.or(Settings::of_cross_asset()).complete(),
+        })
     }
 }
 
 impl Complete {
-    /// The model for so many channels.
-    pub fn model(&self, channels: usize) -> PatchTstConfig {
+    /// The PatchTST for so many channels.
+    pub fn patchtst(&self, channels: usize) -> PatchTstConfig {
         PatchTstConfig {
             channels,
             context: self.context,
@@ -232,11 +291,46 @@ impl Complete {
         }
     }
 
+    /// The cross-asset model for so many sources and features.
+    pub fn cross_asset(&self, sources: usize, features: usize) -> CrossAssetConfig {
+        CrossAssetConfig {
+            sources,
+            features,
+            d_model: self.d_model,
+            heads: self.heads,
+            layers: self.layers,
+            ffn: self.ffn,
+            dropout: self.dropout,
+            temperature: self.temperature,
+        }
+    }
+
+    /// How a panel is read.
+    pub fn panel(&self) -> PanelOptions {
+        let rule = LabelRule {
+            horizon: self.label_horizon,
+            threshold: self.label_threshold,
+            change: self.label_change,
+        };
+        PanelOptions { price: self.price.clone(), rule }
+    }
+
+    /// How a panel is cut.
+    pub fn fold_rule(&self) -> FoldRule {
+        FoldRule {
+            folds: self.folds,
+            test: self.test_share,
+            validation: self.validation_share,
+            embargo: self.embargo,
+        }
+    }
+
     /// How it is trained.
     pub fn training(&self) -> TrainingConfig {
         TrainingConfig {
             epochs: self.epochs,
             batch_size: self.batch_size,
+            accumulate: self.accumulate,
             lr: self.lr,
             schedule: self.schedule,
             weight_decay: self.weight_decay,

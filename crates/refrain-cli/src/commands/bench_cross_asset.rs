@@ -1,0 +1,126 @@
+//! `refrain bench cross-asset`.
+
+use std::time::Duration;
+
+use refrain::with_precision;
+use refrain_forecast::bench::{CrossBench, CrossBenchOptions};
+use refrain_forecast::cross_asset::CrossAssetConfig;
+use serde::Serialize;
+
+use crate::cli::BenchCrossAsset;
+use crate::console::{Console, count, duration};
+use crate::error::Result;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome {
+    losses: Vec<f64>,
+    /// The bits of each loss as an IEEE 754 binary64.
+    loss_bits: Vec<String>,
+    loss_fell: bool,
+    seconds: f64,
+    seconds_per_epoch: f64,
+    us_per_step: f64,
+    steps: u64,
+    /// How often a step asked the system for memory, over the last epoch.
+    device_allocations_per_step: f64,
+    peak_device_bytes: usize,
+    launches_per_step: f64,
+    /// How long recording the step took; none with --eager.
+    recording_seconds: Option<f64>,
+    precision: &'static str,
+    accumulate: usize,
+    device: String,
+    threads: usize,
+    parameters: usize,
+}
+
+pub fn run(args: BenchCrossAsset) -> Result<()> {
+    with_precision(args.precision.setting(), || measure(&args))
+}
+
+fn measure(args: &BenchCrossAsset) -> Result<()> {
+    let console = Console::new(args.json);
+    let device = args.device.open()?;
+    device.reset_peak();
+    let model = CrossAssetConfig::default();
+    let (sources, features) = (model.sources, model.features);
+    let options = CrossBenchOptions {
+        model,
+        samples: args.samples,
+        epochs: args.epochs,
+        batch_size: args.batch_size,
+        accumulate: args.accumulate,
+        lr: args.lr,
+        seed: args.seed,
+    };
+    let bench = CrossBench::new(options, &device)?;
+    let mut bench = if args.eager { bench.eager() } else { bench };
+    console.line(format!(
+        "{} samples of {sources} sources of {features} features, {} parameters, {}, {} with {} threads",
+        count(args.samples),
+        count(bench.parameter_count()),
+        args.precision.name(),
+        device.name(),
+        rayon::current_num_threads(),
+    ))?;
+    let mut losses = Vec::with_capacity(args.epochs);
+    let (mut time, mut steps) = (Duration::ZERO, 0);
+    let (mut steady, mut steady_steps) = (device.stats(), 0);
+    for epoch in 1..=args.epochs {
+        let report = bench.epoch()?;
+        time += report.time;
+        steps += report.steps;
+        steady_steps += report.steps;
+        losses.push(report.loss);
+        console.line(format!(
+            "epoch {epoch:>3}/{}  loss {:.6} (0x{:016x})  {}",
+            args.epochs,
+            report.loss,
+            report.loss.to_bits(),
+            duration(report.time)
+        ))?;
+        if epoch + 1 == args.epochs {
+            (steady, steady_steps) = (device.stats(), 0);
+        }
+    }
+    let stats = device.stats();
+    let a_step = |now: u64, then: u64| (now - then) as f64 / steady_steps as f64;
+    let (first, last) = (losses[0], losses[losses.len() - 1]);
+    let seconds = time.as_secs_f64();
+    let outcome = Outcome {
+        loss_bits: losses.iter().map(|loss| format!("0x{:016x}", loss.to_bits())).collect(),
+        loss_fell: last < first,
+        losses,
+        seconds,
+        seconds_per_epoch: seconds / args.epochs as f64,
+        us_per_step: seconds * 1e6 / steps as f64,
+        steps,
+        device_allocations_per_step: a_step(stats.system_allocations, steady.system_allocations),
+        peak_device_bytes: stats.peak_bytes,
+        launches_per_step: a_step(stats.launches, steady.launches),
+        recording_seconds: bench
+            .recorded()
+            .and_then(|step| step.recording_time())
+            .map(|time| time.as_secs_f64()),
+        precision: args.precision.name(),
+        accumulate: args.accumulate,
+        device: device.name(),
+        threads: rayon::current_num_threads(),
+        parameters: bench.parameter_count(),
+    };
+    console.line(format!(
+        "total {}, {} an epoch, {:.0} us a step; the loss {} from {first:.6} to {last:.6}",
+        duration(time),
+        duration(time.div_f64(args.epochs as f64)),
+        outcome.us_per_step,
+        if outcome.loss_fell { "fell" } else { "did not fall" },
+    ))?;
+    console.line(format!(
+        "{:.0} launches and {} allocations from the system a step, at most {} bytes in use",
+        outcome.launches_per_step,
+        outcome.device_allocations_per_step,
+        count(outcome.peak_device_bytes),
+    ))?;
+    console.result(&outcome)
+}

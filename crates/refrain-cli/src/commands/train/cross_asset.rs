@@ -1,0 +1,356 @@
+//! Cross-asset attention on the folds of a panel.
+
+use std::path::Path;
+use std::time::Duration;
+
+use refrain::{Device, with_precision};
+use refrain_forecast::confusion::Confusion;
+use refrain_forecast::cross_asset::CrossAssetConfig;
+use refrain_forecast::panel::{Class, Fold, FoldRule, Panel, PanelOptions};
+use refrain_forecast::series::Scaler;
+use refrain_forecast::training::{
+    ClassWeights, Classification, ClassificationErrors, EpochReport, Trainer, TrainingConfig, saved_run,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{as_json, epochs};
+use crate::cli::{Precision, Train};
+use crate::console::{Console, count, duration, number, table};
+use crate::error::{Error, Result};
+use crate::interrupt::Interrupt;
+use crate::run::{self, RunFolder, absolute};
+use crate::settings::Complete;
+use crate::source;
+
+/// Everything that made a run, as its checkpoints keep it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct RunConfig {
+    /// The version of the program.
+    version: String,
+    data: DataConfig,
+    model: CrossAssetConfig,
+    training: TrainingConfig,
+    precision: Precision,
+}
+
+/// The panel of a run and how it is cut.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct DataConfig {
+    /// The name of a bundled panel, or an absolute path.
+    source: String,
+    options: PanelOptions,
+    folds: FoldRule,
+    class_weights: ClassWeights,
+    /// Names, in the model's order.
+    sources: Vec<String>,
+    features: Vec<String>,
+    /// SHA-256 of names, values and labels, to know the panel again.
+    sha256: String,
+}
+
+/// What the checkpoint of a fold keeps: all that using its model takes.
+#[derive(Serialize)]
+struct FoldConfig<'a> {
+    #[serde(flatten)]
+    run: &'a RunConfig,
+    fold: usize,
+    scaler: &'a Scaler,
+}
+
+/// What a fold came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct FoldScore {
+    fold: usize,
+    train_samples: usize,
+    /// The first moment that is tested on.
+    test_from: String,
+    loss: f64,
+    accuracy: f64,
+    balanced_accuracy: f64,
+    /// The most frequent class of the training part, and the accuracy of always telling it.
+    majority_class: Class,
+    majority_accuracy: f64,
+    /// Rows are what came true, columns what was told: up, down, flat.
+    confusion: Confusion,
+    epochs: usize,
+    best_epoch: usize,
+    steps: u64,
+    seconds: f64,
+    seconds_per_epoch: f64,
+    weights_sha256: String,
+}
+
+/// What `--json` prints. Accuracies are over the test parts of all folds together.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    folds: &'a [FoldScore],
+    accuracy: f64,
+    balanced_accuracy: f64,
+    majority_accuracy: f64,
+    seconds: f64,
+    seconds_per_epoch: f64,
+    parameters: usize,
+    precision: Precision,
+    recorded: bool,
+    device: String,
+    out: String,
+}
+
+/// A run with its panel.
+struct Run<'a> {
+    console: Console,
+    args: &'a Train,
+    device: Device,
+    config: RunConfig,
+    panel: Panel,
+    folds: Vec<Fold>,
+}
+
+pub fn start(args: &Train, settings: &Complete) -> Result<()> {
+    let (console, device) = (Console::new(args.json), args.device.open()?);
+    let options = settings.panel();
+    let (panel, report) = source::read_panel(&settings.data, &options)?;
+    source::describe_panel(console, &panel, &report)?;
+    let model = settings.cross_asset(panel.sources().len(), panel.features().len());
+    model.validate()?;
+    let training = settings.training();
+    training.validate()?;
+    let data = DataConfig {
+        source: absolute(&settings.data),
+        options,
+        folds: settings.fold_rule(),
+        class_weights: settings.class_weights,
+        sources: panel.sources().to_vec(),
+        features: panel.features().to_vec(),
+        sha256: panel.fingerprint(),
+    };
+    let (version, precision) = (env!("CARGO_PKG_VERSION").to_owned(), settings.precision);
+    let config = RunConfig { version, data, model, training, precision };
+    let folds = config.data.folds.cut(&panel)?;
+    let run = Run { console, args, device, config, panel, folds };
+    // The first fold's trainer tells whether all can be made, before anything is written.
+    let first = run.trainer(1)?;
+    let folder =
+        RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&settings.data)))?;
+    run.save(&first, 1, &folder.inside(&run::fold_folder(1))?)?;
+    run.finish(&folder, first)
+}
+
+pub fn resume(args: &Train, folder: &Path) -> Result<()> {
+    let (console, device) = (Console::new(args.json), args.device.open()?);
+    let config: RunConfig = saved_run(&folder.join(run::fold_folder(1)))?;
+    config.model.validate()?;
+    config.training.validate()?;
+    let (panel, report) = source::read_panel(&config.data.source, &config.data.options)?;
+    source::describe_panel(console, &panel, &report)?;
+    if panel.fingerprint() != config.data.sha256 {
+        return Err(Error::changed_since(&config.data.source));
+    }
+    let folds = config.data.folds.cut(&panel)?;
+    let run = Run { console, args, device, config, panel, folds };
+    let first = run.trainer(1)?.go_on(&folder.join(run::fold_folder(1)))?;
+    console.line(format!("resumed     {}", folder.display()))?;
+    run.finish(&RunFolder::open(folder), first)
+}
+
+impl Run<'_> {
+    /// A fold's trainer before its first step; folds count from 1.
+    fn trainer(&self, fold: usize) -> Result<Trainer<Classification>> {
+        let RunConfig { model, training, data, .. } = &self.config;
+        let task = Classification::new(
+            model.clone(),
+            &self.panel,
+            &self.folds[fold - 1],
+            data.class_weights,
+            &self.device,
+            training.seed,
+        )?;
+        let trainer = Trainer::of(task, training.clone())?;
+        Ok(if self.args.eager { trainer.eager() } else { trainer })
+    }
+
+    fn save(&self, trainer: &Trainer<Classification>, fold: usize, folder: &RunFolder) -> Result<()> {
+        Ok(trainer.save(folder.path(), &self.fold_config(trainer, fold)?)?)
+    }
+
+    fn fold_config(&self, trainer: &Trainer<Classification>, fold: usize) -> Result<serde_json::Value> {
+        as_json(&FoldConfig { run: &self.config, fold, scaler: &trainer.task().scaler })
+    }
+
+    /// Trains every fold to its end, the first with the trainer at hand, and measures.
+    fn finish(&self, folder: &RunFolder, first: Trainer<Classification>) -> Result<()> {
+        self.describe(folder, &first)?;
+        let interrupt = Interrupt::listen();
+        let parameters = first.task().model.parameter_count();
+        let mut first = Some(first);
+        let mut scores = Vec::with_capacity(self.folds.len());
+        let precision = self.config.precision.setting();
+        for fold in 1..=self.folds.len() {
+            let inside = folder.inside(&run::fold_folder(fold))?;
+            let trainer = match first.take() {
+                Some(trainer) => trainer,
+                None if run::is_begun(inside.path()) => self.trainer(fold)?.go_on(inside.path())?,
+                None => self.trainer(fold)?,
+            };
+            scores.push(with_precision(precision, || self.fold(fold, trainer, folder, &inside, &interrupt))?);
+        }
+        let outcome = self.outcome(&scores, parameters, folder);
+        folder.write(run::FOLDS, (as_json(&scores)?.to_string() + "\n").as_bytes())?;
+        self.show(&scores, &outcome)?;
+        self.console.line(format!("\nwritten to {}", folder.path().display()))?;
+        self.console.result(&outcome)
+    }
+
+    /// Trains a fold to its end and measures it on its test part.
+    fn fold(
+        &self,
+        fold: usize,
+        mut trainer: Trainer<Classification>,
+        folder: &RunFolder,
+        inside: &RunFolder,
+        interrupt: &Interrupt,
+    ) -> Result<FoldScore> {
+        let config = self.fold_config(&trainer, fold)?;
+        let label = format!("fold {fold}/{}  ", self.folds.len());
+        epochs::train(self.console, &mut trainer, inside, &config, &label, interrupt, epoch_line)?;
+        if !trainer.is_done() {
+            let (epoch, step) = (trainer.history().len(), trainer.steps_in_epoch());
+            return Err(Error::Interrupted { epoch, step, dir: folder.path().to_owned() });
+        }
+        let title = format!("fold {fold}: cross entropy by epoch");
+        let plot = epochs::loss_plot::<Classification>(&title, trainer.history());
+        inside.write(run::LOSS, plot.as_bytes())?;
+        let (steps, history) = (trainer.steps(), trainer.history().to_vec());
+        let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
+        let train_samples = trainer.samples_per_epoch();
+        let task = trainer.into_best()?;
+        let (errors, confusion) = task.test()?;
+        Ok(FoldScore {
+            fold,
+            train_samples,
+            test_from: self.panel.time(self.folds[fold - 1].test.start),
+            loss: errors.loss,
+            accuracy: errors.accuracy,
+            balanced_accuracy: errors.balanced_accuracy,
+            majority_class: task.majority(),
+            majority_accuracy: confusion.of_always(task.majority()).accuracy(),
+            confusion,
+            epochs: history.len(),
+            best_epoch: epochs::best(&history),
+            steps,
+            seconds,
+            seconds_per_epoch: seconds / history.len() as f64,
+            weights_sha256: task.model.weights_sha256()?,
+        })
+    }
+
+    fn outcome<'s>(&self, scores: &'s [FoldScore], parameters: usize, folder: &RunFolder) -> Outcome<'s> {
+        let mut all = Confusion::default();
+        scores.iter().for_each(|score| all.merge(&score.confusion));
+        let told_by_majority: f64 =
+            scores.iter().map(|score| score.majority_accuracy * score.confusion.total() as f64).sum();
+        let seconds: f64 = scores.iter().map(|score| score.seconds).sum();
+        let epochs: usize = scores.iter().map(|score| score.epochs).sum();
+        Outcome {
+            folds: scores,
+            accuracy: all.accuracy(),
+            balanced_accuracy: all.balanced_accuracy(),
+            majority_accuracy: told_by_majority / all.total() as f64,
+            seconds,
+            seconds_per_epoch: seconds / epochs as f64,
+            parameters,
+            precision: self.config.precision,
+            recorded: !self.args.eager,
+            device: self.device.name(),
+            out: folder.path().display().to_string(),
+        }
+    }
+
+    fn describe(&self, folder: &RunFolder, first: &Trainer<Classification>) -> Result<()> {
+        let RunConfig { model, training, data, precision, .. } = &self.config;
+        let line = |text| self.console.line(text);
+        let rule = &data.options.rule;
+        if self.panel.looks_ahead() > 0 {
+            line(format!(
+                "told        a change of more than {} in {} rows",
+                number(rule.threshold),
+                count(rule.horizon)
+            ))?;
+        }
+        line(format!(
+            "folds       {} tested on {} moments each, an embargo of {} between parts",
+            self.folds.len(),
+            count(self.folds[0].test.len()),
+            count(data.folds.embargo),
+        ))?;
+        line(format!(
+            "model       cross-asset: {} sources of {} features, d_model {}, {} heads, {} layers, FFN {}: {} parameters",
+            model.sources,
+            model.features,
+            model.d_model,
+            model.heads,
+            model.layers,
+            model.ffn,
+            count(first.task().model.parameter_count()),
+        ))?;
+        let parts = match training.accumulate {
+            1 => String::new(),
+            parts => format!(" in {parts} parts"),
+        };
+        line(format!(
+            "training    {} epochs at most of {} samples a step{parts}, learning rate {}, seed {}, {}, on {}",
+            training.epochs,
+            training.batch_size,
+            training.lr,
+            training.seed,
+            precision.name(),
+            self.device.name(),
+        ))?;
+        line(format!("folder      {}\n", folder.path().display()))
+    }
+
+    /// The table of the folds, and each confusion matrix.
+    fn show(&self, scores: &[FoldScore], outcome: &Outcome<'_>) -> Result<()> {
+        let row = |name: String, [accuracy, balanced, majority]: [f64; 3], class: &str, seconds: f64| {
+            let shares = [accuracy, balanced, majority].map(|share| format!("{:.1} %", share * 100.0));
+            let [accuracy, balanced, majority] = shares;
+            vec![name, accuracy, balanced, majority, class.to_owned(), format!("{seconds:.2}")]
+        };
+        let of_fold = |score: &FoldScore| {
+            let shares = [score.accuracy, score.balanced_accuracy, score.majority_accuracy];
+            let name = format!("{} from {}", score.fold, score.test_from);
+            row(name, shares, score.majority_class.name(), score.seconds_per_epoch)
+        };
+        let mut rows: Vec<Vec<String>> = scores.iter().map(of_fold).collect();
+        let shares = [outcome.accuracy, outcome.balanced_accuracy, outcome.majority_accuracy];
+        rows.push(row("all".to_owned(), shares, "", outcome.seconds_per_epoch));
+        let header = ["test part of fold", "accuracy", "balanced", "majority", "class", "s an epoch"];
+        self.console.line(format!("\n{}", table(&header, &rows)))?;
+        for score in scores {
+            let rows: Vec<Vec<String>> = Class::ALL
+                .into_iter()
+                .map(|truth| {
+                    let counts = score.confusion.counts[truth.index()].map(count);
+                    std::iter::once(truth.name().to_owned()).chain(counts).collect()
+                })
+                .collect();
+            let name = format!("fold {}: came true", score.fold);
+            let header = [name.as_str(), "told up", "told down", "told flat"];
+            self.console.line(format!("\n{}", table(&header, &rows)))?;
+        }
+        Ok(())
+    }
+}
+
+fn epoch_line(report: &EpochReport<ClassificationErrors>) -> String {
+    let ClassificationErrors { loss, accuracy, balanced_accuracy } = report.validation;
+    format!(
+        "train loss {}  validation {}  accuracy {:.1} %  balanced {:.1} %  {:>7}{}",
+        number(report.train_loss),
+        number(loss),
+        accuracy * 100.0,
+        balanced_accuracy * 100.0,
+        duration(Duration::from_secs_f64(report.seconds)),
+        if report.best { "  best" } else { "" }
+    )
+}

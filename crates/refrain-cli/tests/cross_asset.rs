@@ -1,0 +1,206 @@
+//! Cross-asset attention through the real binary: folds, what is left of a run, bad panels, Ctrl-C.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Place, said};
+use serde_json::Value;
+
+/// Settings of a model that trains within a second.
+const TINY: &[&str] = &[
+    "train",
+    "--model",
+    "cross-asset",
+    "--data",
+    "panel.csv",
+    "--d-model",
+    "8",
+    "--heads",
+    "2",
+    "--ffn",
+    "16",
+    "--layers",
+    "1",
+    "--batch-size",
+    "16",
+    "--folds",
+    "2",
+    "--embargo",
+    "3",
+];
+
+fn tiny<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    TINY.iter().chain(more).copied().collect()
+}
+
+/// Hours of two sources whose close follows a wave, and what it was an hour before.
+fn panel(rows: usize) -> String {
+    let close = |row: usize, source: usize| 50.0 + 5.0 * ((row + 9 * source) as f64 * 0.4).sin();
+    let mut csv = "time,source,before,noise,close\n".to_owned();
+    for row in 0..rows {
+        let (day, hour) = (row / 24 + 1, row % 24);
+        for (source, name) in ["A", "B"].iter().enumerate() {
+            let (before, noise) = (close(row.saturating_sub(1), source), (row * 7919 + 13 * source) % 101);
+            csv += &format!("2020-01-{day:02} {hour:02}:00,{name},{before},{noise},{}\n", close(row, source));
+        }
+    }
+    csv
+}
+
+const LABELS: &[&str] =
+    &["--price", "close", "--label-horizon", "2", "--label-threshold", "0.05", "--label-change", "relative"];
+
+#[test]
+fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
+    let place = Place::new();
+    place.write("panel.csv", panel(300));
+    let run = [LABELS, &["--epochs", "2", "--out", "run"]].concat();
+    let said = place.refrain(&tiny(&run)).succeeded();
+    for words in [
+        "300 moments of 2 sources, 2 features each",
+        "4 labels missing",
+        "2 tested on 30 moments each, an embargo of 3",
+        "a change of more than 0.0500 in 2 rows",
+        "fold 1/2  epoch   2/2",
+        "1 from 2020-01-11 00:00:00",
+        "majority",
+        "fold 2: came true",
+        "told flat",
+    ] {
+        assert!(said.out.contains(words), "no {words:?} in {}", said.out);
+    }
+    for fold in ["fold-1", "fold-2"] {
+        for file in ["model.safetensors", "config.json", "metrics.jsonl", "loss.svg"] {
+            assert!(place.path("run").join(fold).join(file).is_file(), "no {fold}/{file}");
+        }
+        let config = std::fs::read_to_string(place.path("run").join(fold).join("config.json")).unwrap();
+        let config: Value = serde_json::from_str(&config).unwrap();
+        assert_eq!(config["config"]["data"]["sources"], serde_json::json!(["A", "B"]));
+        assert_eq!(config["config"]["scaler"]["mean"].as_array().map(Vec::len), Some(4));
+    }
+    let folds = std::fs::read_to_string(place.path("run/folds.json")).unwrap();
+    let folds: Value = serde_json::from_str(&folds).unwrap();
+    // The last two moments of the second fold have no labels.
+    let cells = |fold: usize| {
+        folds[fold]["confusion"].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap())
+    };
+    let totals = [0, 1].map(|fold| cells(fold).map(|cell| cell.as_u64().unwrap()).sum::<u64>());
+    assert_eq!(totals, [60, 56]);
+
+    // A run in parts comes to much the same, in other numbers of bits; evaluate and forecast know that it is no forecaster.
+    let json = place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--accumulate", "4", "--json"]].concat()));
+    let json = json.succeeded().json();
+    let loss = |value: &Value| value["loss"].as_f64().unwrap();
+    assert!((loss(&json["folds"][0]) - loss(&folds[0])).abs() < 1e-3, "{json} and {folds}");
+    assert!(json["majority_accuracy"].as_f64() > Some(0.2) && json["recorded"] == true, "{json}");
+    place.refrain(&["evaluate", "--model", "run"]).failed(&["cross-asset", "folds.json"]);
+}
+
+#[test]
+fn eager_training_comes_to_the_same_bits() {
+    let place = Place::new();
+    place.write("panel.csv", panel(300));
+    let run = |more: &[&str]| {
+        let json =
+            place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--json"], more].concat())).succeeded().json();
+        json["folds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|fold| fold["weights_sha256"].clone())
+            .collect::<Vec<_>>()
+    };
+    let weights = run(&[]);
+    assert_eq!(weights.len(), 2);
+    assert_ne!(weights[0], weights[1]);
+    assert_eq!(run(&["--eager"]), weights);
+}
+
+#[test]
+fn panels_and_settings_that_do_not_fit_are_refused_and_nothing_is_written() {
+    let place = Place::new();
+    place.write("panel.csv", panel(300));
+    place.write("no-source.csv", "time,a\n2020-01-01,1\n");
+    let before = place.snapshot();
+    for (more, words) in [
+        (&["--data", "none.csv"][..], &["none.csv", "check the path"][..]),
+        (&["--data", "no-source.csv"], &["line 1", "which source", "name it `source`"]),
+        (&[], &["neither a column `label` nor a price column `temp`"]),
+        (&["--price", "close"], &["--price alone", "--label-horizon"]),
+        (&["--patch", "8"], &["patch is a setting of patchtst"]),
+        (&["--accumulate", "3"], &["a batch of 16 cannot be cut into 3"]),
+        (&["--heads", "3"], &["3 heads do not divide d_model 8"]),
+    ] {
+        let more = if more.contains(&"--accumulate") || more.contains(&"--heads") {
+            [LABELS, more].concat()
+        } else {
+            more.to_vec()
+        };
+        place.refrain(&tiny(&more)).failed(words);
+    }
+    let embargo = [LABELS, &["--label-horizon", "9"]].concat();
+    place.refrain(&tiny(&embargo)).failed(&["an embargo of 3 rows, and labels look 9 rows ahead"]);
+    place.refrain(&tiny(&[LABELS, &["--folds", "99"]].concat())).failed(&["too few for 99 folds"]);
+    place.refrain(&["train", "--folds", "2"]).failed(&["folds is a setting of cross-asset"]);
+    assert_eq!(place.snapshot(), before);
+}
+
+/// Ctrl-C finishes the step, saves, and the resumed run ends with the weights of one that was never stopped.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_resumes_to_the_same_weights() {
+    let place = Place::new();
+    place.write("panel.csv", panel(400));
+    let more = [LABELS, &["--epochs", "4", "--batch-size", "1", "--json"]].concat();
+    let whole = place.refrain(&tiny(&[&more[..], &["--out", "whole"]].concat())).succeeded().json();
+
+    let child = place
+        .command(&tiny(&[&more[..], &["--out", "cut"]].concat()))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The second fold is begun when the first is done.
+    while !place.path("cut/fold-2").is_dir() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let said = said(child.wait_with_output().unwrap());
+    assert_eq!(said.status, 130, "{}", said.err);
+    assert!(said.err.contains("refrain train --resume cut"), "{}", said.err);
+    let resumed = place.refrain(&["train", "--resume", "cut", "--json"]).succeeded().json();
+    let results = |json: &Value| {
+        let folds = json["folds"].as_array().unwrap().iter();
+        folds
+            .map(|fold| (fold["weights_sha256"].clone(), fold["confusion"].clone(), fold["steps"].clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(results(&resumed), results(&whole));
+    place
+        .refrain(&["train", "--resume", "cut", "--epochs", "3"])
+        .failed(&["--resume goes on with the settings"]);
+    place.write("panel.csv", panel(401));
+    place.refrain(&["train", "--resume", "cut"]).failed(&["panel.csv", "has changed"]);
+}
+
+#[test]
+fn the_benchmark_tells_its_figures() {
+    let place = Place::new();
+    let arguments =
+        ["bench", "cross-asset", "--samples", "8", "--epochs", "3", "--batch-size", "4", "--json"];
+    let json = place.refrain(&arguments).succeeded().json();
+    assert_eq!((json["losses"].as_array().map(Vec::len), json["steps"].as_u64()), (Some(3), Some(6)));
+    assert_eq!(
+        (json["device_allocations_per_step"].as_f64(), json["parameters"].as_u64()),
+        (Some(0.0), Some(1_682_187))
+    );
+    let eager = place.refrain(&[&arguments[..], &["--eager"]].concat()).succeeded().json();
+    assert_eq!(eager["loss_bits"], json["loss_bits"]);
+    let parts = place.refrain(&[&arguments[..], &["--accumulate", "4"]].concat()).succeeded().json();
+    let close = |a: &Value, b: &Value| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3;
+    assert!(close(&parts["losses"][2], &json["losses"][2]), "{parts} and {json}");
+    place.refrain(&[&arguments[..], &["--accumulate", "3"]].concat()).failed(&["cannot be cut into 3"]);
+}

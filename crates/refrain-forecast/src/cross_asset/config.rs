@@ -1,0 +1,104 @@
+//! What a cross-asset model is made of.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Classes of a label: up, down, flat.
+pub const CLASSES: usize = 3;
+
+/// The settings of a [`super::CrossAsset`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CrossAssetConfig {
+    /// Number of sources (assets, stations, ...).
+    pub sources: usize,
+    /// Features of a source.
+    pub features: usize,
+    /// Width of the encoder.
+    pub d_model: usize,
+    /// Heads of attention; they divide `d_model`.
+    pub heads: usize,
+    /// Encoder layers.
+    pub layers: usize,
+    /// Width of the feed-forward network.
+    pub ffn: usize,
+    /// Dropout inside the feed-forward network and on both residual branches.
+    pub dropout: f64,
+    /// What the cosine of query and key is multiplied by at the beginning; each head learns its own.
+    pub temperature: f64,
+}
+
+/// 12 sources of 32 features, two layers of width 256 with 4 heads, FFN 1024, no dropout, temperature 10.
+impl Default for CrossAssetConfig {
+    fn default() -> Self {
+        CrossAssetConfig {
+            sources: 12,
+            features: 32,
+            d_model: 256,
+            heads: 4,
+            layers: 2,
+            ffn: 1024,
+            dropout: 0.0,
+            temperature: 10.0,
+        }
+    }
+}
+
+impl CrossAssetConfig {
+    /// Whether such a model exists.
+    ///
+    /// # Errors
+    /// [`Error::Model`], which says what to change.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |problem: String, fix: &'static str| Err(Error::Model { problem, fix });
+        for (name, value) in [
+            ("sources", self.sources),
+            ("features", self.features),
+            ("d_model", self.d_model),
+            ("heads", self.heads),
+            ("layers", self.layers),
+            ("ffn", self.ffn),
+        ] {
+            // Products of two sizes stay far from overflow; memory is the nearer limit.
+            if value == 0 || value > 1 << 24 {
+                return refuse(format!("{name} is {value}"), "choose a size from 1 to 16777216");
+            }
+        }
+        if !self.d_model.is_multiple_of(self.heads) {
+            let problem = format!("{} heads do not divide d_model {}", self.heads, self.d_model);
+            return refuse(problem, "choose a d_model that is a multiple of heads");
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            let problem = format!("dropout is {}", self.dropout);
+            return refuse(problem, "choose a probability from 0 to below 1");
+        }
+        if !self.temperature.is_finite() {
+            return refuse(format!("temperature is {}", self.temperature), "choose a number such as 10");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_models_are_refused_with_the_fix() {
+        CrossAssetConfig::default().validate().unwrap();
+        type Spoil = fn(&mut CrossAssetConfig);
+        let cases: [(Spoil, &str); 5] = [
+            (|c| c.sources = 0, "sources is 0"),
+            (|c| c.ffn = usize::MAX, "ffn is"),
+            (|c| c.heads = 3, "3 heads do not divide d_model 256"),
+            (|c| c.dropout = 1.0, "dropout is 1"),
+            (|c| c.temperature = f64::NAN, "temperature is NaN"),
+        ];
+        for (spoil, expected) in cases {
+            let mut config = CrossAssetConfig::default();
+            spoil(&mut config);
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.contains(expected) && message.contains("choose"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What the steps of a training run do, on the device.
+
+use super::{LrSchedule, Task, TrainingConfig};
+use crate::Result;
+use crate::order::Order;
+use refrain::optim::{AdamWOptions, Schedule};
+use refrain::{DType, Generator, Step, Tensor, no_grad};
+use refrain_nn::{AdamW, Mode, Optimizer, Parameters};
+use std::rc::Rc;
+
+/// What sets the sequence of random numbers for dropout apart from that for the weights.
+const DROPOUT: u64 = 0x6472_6f70_0000_0002;
+
+/// What a step works on.
+pub(super) struct Learner<T> {
+    pub(super) task: T,
+    pub(super) optimizer: AdamW,
+    pub(super) dropout: Generator,
+    /// Sum over the samples of this epoch of their losses, f64 `[]`.
+    pub(super) loss_sum: Tensor,
+    /// Takes a micro-batch at a time.
+    order: Order,
+    /// Micro-batches of a step.
+    accumulate: usize,
+    batch: Batch,
+}
+
+/// What the micro-batches of the step under way came to, f64 `[]`.
+struct Batch {
+    /// Sum of their mean losses, each times its weight.
+    loss: Tensor,
+    /// Sum of their weights.
+    weight: Tensor,
+    /// Number of their samples.
+    samples: Tensor,
+}
+
+impl<T: Task> Learner<T> {
+    pub(super) fn new(task: T, config: &TrainingConfig, samples: usize) -> Result<Learner<T>> {
+        let device = task.device();
+        let steps = samples.div_ceil(config.batch_size) as u64;
+        let scalar = || Tensor::zeros((), DType::F64, device);
+        Ok(Learner {
+            optimizer: optimizer(task.parameters(), config, steps.saturating_mul(config.epochs as u64))?,
+            dropout: Generator::new(device, config.seed ^ DROPOUT)?,
+            loss_sum: scalar()?,
+            order: Order::new(samples, config.micro_batch(), device)?,
+            accumulate: config.accumulate,
+            batch: Batch { loss: scalar()?, weight: scalar()?, samples: scalar()? },
+            task,
+        })
+    }
+
+    /// Begins an epoch at a step.
+    pub(super) fn begin(&self, numbers: &[i64], step: u64) -> Result<()> {
+        self.order.begin(numbers, step as usize * self.accumulate)
+    }
+
+    /// Steps of an epoch.
+    pub(super) fn steps(&self) -> u64 {
+        self.order.steps().div_ceil(self.accumulate) as u64
+    }
+
+    /// How many steps from this place of the epoch on do the same: the smaller batch at the end is one of its own.
+    pub(super) fn alike(&self, at: u64) -> u64 {
+        let whole = (self.order.whole() / self.accumulate) as u64;
+        if at < whole { whole - at } else { 1 }
+    }
+
+    /// So many steps that do the same, replayed if they are recorded.
+    pub(super) fn run(&self, at: u64, count: u64, mut recorded: Option<&mut Recorded>) -> Result<()> {
+        if self.accumulate == 1 {
+            return self.passes(at as usize, count as usize, recorded);
+        }
+        for at in at..at + count {
+            let first = at as usize * self.accumulate;
+            let end = (first + self.accumulate).min(self.order.steps());
+            // Whole micro-batches, then the smaller last one of the epoch.
+            let whole = self.order.whole().clamp(first, end);
+            for (first, end) in [(first, whole), (whole, end)] {
+                self.passes(first, end - first, recorded.as_deref_mut())?;
+            }
+            match recorded.as_deref_mut().and_then(|recorded| recorded.update.as_mut()) {
+                Some(update) => {
+                    update.call(&[])?;
+                }
+                None => self.update()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// So many passes over micro-batches of the size of the one at this place.
+    fn passes(&self, at: usize, count: usize, recorded: Option<&mut Recorded>) -> Result<()> {
+        let places = self.order.places(at);
+        match recorded {
+            _ if count == 0 => {}
+            Some(recorded) => {
+                recorded.pass.repeat(std::slice::from_ref(places), count)?;
+            }
+            None => (0..count).try_for_each(|_| self.pass(places))?,
+        }
+        Ok(())
+    }
+
+    /// Forward and backward pass over the samples that are next, as many as there are places; without accumulation the
+    /// update, too.
+    fn pass(&self, places: &Tensor) -> Result<()> {
+        let samples = self.order.next(places)?;
+        let loss = self.task.loss(&samples, Mode::Train(&self.dropout))?;
+        let wide = |x: &Tensor| x.detach().to_dtype(DType::F64);
+        if self.accumulate == 1 {
+            loss.backward()?;
+            self.optimizer.step()?;
+            let of_batch = wide(&loss)?.mul_scalar(samples.numel() as f64)?;
+            return Ok(self.loss_sum.add_assign(&of_batch)?);
+        }
+        let weight = no_grad(|| self.task.weight(&samples))?;
+        let weighted = loss.mul(&weight.to_dtype(loss.dtype())?)?;
+        weighted.backward()?;
+        self.batch.loss.add_assign(&wide(&weighted)?)?;
+        self.batch.weight.add_assign(&wide(&weight)?)?;
+        Ok(self.batch.samples.add_scalar_assign(samples.numel() as f64)?)
+    }
+
+    /// Makes the gradients that have gathered those of the mean loss of all micro-batches, and takes the step.
+    fn update(&self) -> Result<()> {
+        let Batch { loss, weight, samples } = &self.batch;
+        let gradients = self.task.parameters().gradients();
+        gradients.div_assign(&weight.to_dtype(gradients.dtype())?)?;
+        self.optimizer.step()?;
+        self.loss_sum.add_assign(&loss.div(weight)?.mul(samples)?)?;
+        [loss, weight, samples].iter().try_for_each(|sum| Ok(sum.fill(0.0)?))
+    }
+}
+
+/// The recorded steps.
+pub(super) struct Recorded {
+    pass: Step<'static>,
+    /// With accumulation.
+    update: Option<Step<'static>>,
+}
+
+impl Recorded {
+    pub(super) fn new<T: Task>(learner: &Rc<Learner<T>>) -> Recorded {
+        let device = learner.task.device();
+        let of_pass = learner.clone();
+        let pass = Step::new(device, move |places| {
+            of_pass.pass(&places[0])?;
+            Ok(Vec::new())
+        });
+        let update = (learner.accumulate > 1).then(|| {
+            let of_update = learner.clone();
+            Step::new(device, move |_| {
+                of_update.update()?;
+                Ok(Vec::new())
+            })
+        });
+        Recorded { pass, update }
+    }
+
+    pub(super) fn pass(&self) -> &Step<'static> {
+        &self.pass
+    }
+
+    /// Finds out whether what was recorded still holds.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.pass.check()?;
+        self.update.iter_mut().try_for_each(|update| Ok(update.check()?))
+    }
+}
+
+fn optimizer(parameters: &Parameters, config: &TrainingConfig, steps: u64) -> Result<AdamW> {
+    let lr = config.lr;
+    let schedule = match config.schedule {
+        LrSchedule::Constant => Schedule::Constant { lr },
+        LrSchedule::Cosine => Schedule::Cosine { lr, eta_min: 0.0, t_max: steps },
+        LrSchedule::OneCycle => Schedule::OneCycle {
+            max_lr: lr,
+            total_steps: steps,
+            pct_start: 0.3,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+        },
+    };
+    let options = AdamWOptions { weight_decay: config.weight_decay, ..AdamWOptions::default() };
+    let optimizer = AdamW::new(parameters, options, schedule)?;
+    Ok(if config.clip > 0.0 { optimizer.clip_grad_norm(config.clip)? } else { optimizer })
+}

@@ -1,0 +1,153 @@
+//! Queries and keys of length 1 times a temperature, packed with their values.
+
+mod cuda;
+mod host;
+#[cfg(test)]
+mod tests;
+
+use super::layer_norm::{check_eps, statistics};
+use super::{Op, Spec, Specs, apply, apply_into};
+use crate::autograd::{Gradients, Saves};
+use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::error::{Error, Result};
+use crate::tensor::{Shape, Tensor};
+
+/// The longest queries and keys: on a GPU they lie in registers.
+const MAX_DIM: usize = 1024;
+
+/// Operands: queries, keys and values `[.., 3, heads, dim]`, and temperatures `[heads]` in the dtype of statistics.
+#[derive(Clone, Copy, Debug)]
+struct QkNorm {
+    eps: f64,
+}
+
+/// How many tokens of how many heads of which length.
+#[derive(Clone, Copy)]
+struct Sizes {
+    tokens: usize,
+    heads: usize,
+    dim: usize,
+}
+
+impl Sizes {
+    /// Of a shape that was checked.
+    fn of(shape: &Shape) -> Sizes {
+        let dims = shape.dims();
+        let (tokens, rest) = dims.split_at(dims.len().saturating_sub(3));
+        let size = |axis: usize| rest.get(axis).copied().unwrap_or(1);
+        Sizes { tokens: tokens.iter().product(), heads: size(1), dim: size(2) }
+    }
+}
+
+impl Op for QkNorm {
+    const NAME: &'static str = "qk_norm";
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let (x, temperature) = (inputs[0], inputs[1]);
+        x.require_float(Self::NAME)?;
+        check_eps(Self::NAME, self.eps)?;
+        let &[.., 3, heads, dim] = x.dims() else {
+            let message = format!("the shape is {}; it must be [.., 3, heads, dim]", x.shape());
+            return Err(Error::invalid(Self::NAME, message));
+        };
+        if dim > MAX_DIM {
+            let message = format!("heads of {dim} features; use more heads, of at most {MAX_DIM} features");
+            return Err(Error::invalid(Self::NAME, message));
+        }
+        temperature.require_dtype(Self::NAME, statistics(x.dtype()))?;
+        if temperature.dims() != [heads] {
+            let hint = "there must be a temperature for each head";
+            return Err(Error::shapes(Self::NAME, x.shape(), temperature.shape(), hint));
+        }
+        Ok(Spec::like(x).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::forward(self.eps, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::forward(self.eps, args)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(0).input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (x, temperature, dy) = (g.input(0)?, g.input(1)?, g.grad()?.clone());
+        g.emit(&[0, 1], QkNormBackward(*self), &[&x, &temperature, &dy])
+    }
+}
+
+/// Of the operands and dy, with `u = x / |x|` and `t` the temperature, of keys 1: `dx = t (dy - u sum(u dy)) / |x|`, and
+/// the gradient of a temperature is `sum(u dy)` over the queries of its head. Below eps `dx = t dy / eps`.
+#[derive(Clone, Copy, Debug)]
+struct QkNormBackward(QkNorm);
+
+impl Op for QkNormBackward {
+    const NAME: &'static str = "qk_norm_backward";
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        Ok(inputs[..2].iter().map(|t| Spec::like(t)).collect())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::backward(self.0.eps, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::backward(self.0.eps, args)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(cuda::workspace(launch))
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// The temperature in the dtype of statistics, if it goes together with `x`.
+fn prepare(x: &Tensor, temperature: &Tensor) -> Result<Tensor> {
+    let wide = statistics(x.dtype());
+    if temperature.dtype() != wide {
+        temperature.require_dtype(QkNorm::NAME, x.dtype())?;
+        x.require_float(QkNorm::NAME)?;
+    }
+    temperature.to_dtype(wide)
+}
+
+impl Tensor {
+    /// Normalises the queries and keys of attention, packed with their values in this tensor, `[.., 3, heads, dim]`:
+    /// each query becomes `t q / max(|q|, eps)` with the temperature `t` of its head, each key `k / max(|k|, eps)`, and
+    /// values stay (Henry et al., "Query-Key Normalization for Transformers", Findings of EMNLP 2020).
+    ///
+    /// For floats; the result has the shape and dtype of this tensor. Temperatures are `[heads]`, in its dtype, or f32
+    /// where it is f16 or bf16. `dim` is 1024 at most. Where a length is below `eps`, the gradient is that of `x / eps`.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// // One token, one head: query, key and value.
+    /// let qkv = Tensor::from_slice(&[3.0f32, 4.0, 0.0, 2.0, 5.0, 6.0], [1, 3, 1, 2], &device)?;
+    /// let temperature = Tensor::from_slice(&[10.0f32], 1, &device)?;
+    /// assert_eq!(qkv.qk_norm(&temperature, 1e-12)?.to_vec::<f32>()?, [6.0, 8.0, 0.0, 1.0, 5.0, 6.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
+    pub fn qk_norm(&self, temperature: &Tensor, eps: f64) -> Result<Tensor> {
+        apply(QkNorm { eps }, &[self, &prepare(self, temperature)?])
+    }
+
+    /// [`Tensor::qk_norm`] into the memory of `dst`.
+    ///
+    /// # Errors
+    /// As there, and if `dst` does not fit.
+    pub fn qk_norm_into(&self, temperature: &Tensor, eps: f64, dst: &Tensor) -> Result<()> {
+        apply_into(QkNorm { eps }, &[self, &prepare(self, temperature)?], dst)
+    }
+}
