@@ -261,6 +261,7 @@ impl Plan {
                     .int("FRAGS_M", tile.fragments[0] as i64)
                     .int("FRAGS_N", tile.fragments[1] as i64)
                     .int("PANEL", resident.map_or(0, |r| r.panel as i64))
+                    .flag("DEALT", resident.is_some_and(|r| r.dealt))
             }
             Way::Simt { tile } => {
                 // `other` is the step along the dimension that does not follow itself in memory.

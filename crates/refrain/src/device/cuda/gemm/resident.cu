@@ -1,11 +1,11 @@
 // Products of many rows by few columns on tensor cores, as those of a layer and its weight: a block keeps all of B that
-// its columns need in shared memory, as a panel in the operands' dtype, while tiles of A pass by, those of its next rows
-// beside the work on the last. A constant, beside those of tiles.cu:
+// its columns need in shared memory, a panel, while tiles of A pass by, those of its next rows beside the work on the last.
+// A constant, beside those of tiles.cu:
 //   SLOTS        tiles of A that find room
 
 constexpr int DEPTH = PANEL * TILE_K;
 
-#if WIDE
+#if !DEALT
 
 // B's tiles one after the other along k, as they are elsewhere.
 constexpr int PANEL_BYTES = PANEL * B_BYTES;
@@ -20,7 +20,8 @@ DEVICE void multiply_by_panel(float (*acc)[FRAGS_N][4], const A_TYPE* a, unsigne
 
 #else
 
-// Columns one after the other, in the order that they are dealt to fragments in; rounded, where B is f32.
+// Columns one after the other, in the order that they are dealt to fragments in; rounded, where B is f32. That saves
+// work with every tile of A, and takes time before the first.
 constexpr int PANEL_PITCH = DEPTH + 8;
 constexpr int PANEL_BYTES = TILE_N * PANEL_PITCH * (int)sizeof(IN);
 
@@ -33,7 +34,7 @@ DEVICE void fetch_panel(const Job& j, unsigned char* panel, const B_TYPE* b, int
     int n_left = (int)j.n - col0, k_left = (int)j.k;
     i64 inner_left = B_ALONG_K ? k_left : n_left, step = B_ALONG_K ? j.b_col : j.b_row;
     const B_TYPE* from = b + (B_ALONG_K ? col0 * j.b_col : col0);
-    #pragma unroll 4
+    #pragma unroll 8
     for (int i = threadIdx.x * 4; i < DEPTH * TILE_N; i += BLOCK_THREADS * 4) {
         int outer = i / INNER, inner = i % INNER;
         int there = outer < (B_ALONG_K ? n_left : k_left) ? (int)min(max(inner_left - inner, (i64)0), (i64)4) : 0;

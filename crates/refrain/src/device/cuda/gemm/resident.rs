@@ -4,6 +4,8 @@ use super::{Matrix, Product};
 
 /// Tiles of C from which on blocks have several each.
 const ENOUGH_TILES: usize = 512;
+/// Numbers in a sum up to which it pays to bring B into the operands' dtype first.
+const SHALLOW: usize = 128;
 /// Shared memory that a block can have on every GPU of compute capability 8.0 and later.
 const MOST_BYTES: usize = 99 << 10;
 /// Shared memory of a multiprocessor that blocks can fill, on GPUs that have most; on others some wait.
@@ -18,6 +20,8 @@ const MOST_BLOCKS: usize = 4;
 pub(super) struct Resident {
     /// Tiles of B along k.
     pub(super) panel: usize,
+    /// Whether they are brought into the operands' dtype and the order of fragments first.
+    pub(super) dealt: bool,
     /// Tiles of A that find room.
     pub(super) slots: usize,
     /// Bytes of shared memory.
@@ -45,12 +49,13 @@ impl Resident {
         };
         let panel = p.k.div_ceil(depth);
         let a = tile(&p.a, p.a.dense[1], size[0]);
-        let b = match wide {
-            true => panel * tile(&p.b, p.b.dense[0], size[1]),
-            false => size[1] * (panel * depth + 8) * p.dtype.size(),
+        let dealt = !wide && p.k <= SHALLOW;
+        let b = match dealt {
+            true => size[1] * (panel * depth + 8) * p.dtype.size(),
+            false => panel * tile(&p.b, p.b.dense[0], size[1]),
         };
         let slots = (MOST_BYTES.checked_sub(b)? / a).min(4);
-        (slots >= 3).then_some(Resident { panel, slots, bytes: b + slots * a })
+        (slots >= 3).then_some(Resident { panel, dealt, slots, bytes: b + slots * a })
     }
 
     /// How many blocks fill a GPU, as many for each tile along n.

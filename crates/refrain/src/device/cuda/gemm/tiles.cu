@@ -6,6 +6,7 @@
 //   A_COPY, B_COPY   elements that are copied at once
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 //   PANEL        tiles along k, all of which a block keeps of B; 0 where B's tiles pass by with A's
+//   DEALT        whether the panel has the operands' dtype and its columns the order that they are dealt in
 
 // f16 and bf16, to which f32 is rounded; f32 rounded to TF32, f32 as the sum of two of TF32.
 #define HALVES 0
@@ -31,7 +32,7 @@ template <typename T, bool ALONG_K, int OUTER, int DEPTH> struct Tile {
 
 // Columns of C are dealt to fragments in pairs so that a lane holds four neighbours of a row, two in each fragment of a
 // pair. Not so where B's fragments are turned while they are loaded, which takes eight neighbours each.
-constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4 || PANEL > 0;
+constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4 || DEALT;
 constexpr int TOGETHER = PAIRED ? 4 : 2;
 
 // The column, within a warp's part of C, of line `line` of fragment `l`.
@@ -145,7 +146,7 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 // along k first.
 template <bool OF_B> DEVICE int line_of(int r, int line) {
     // In a panel, columns lie in the order that they are dealt in.
-    return OF_B ? (PANEL > 0 ? (r >> 1) * 8 + line : column(r >> 1, line)) : (r & 1) * 8 + line;
+    return OF_B ? (DEALT ? (r >> 1) * 8 + line : column(r >> 1, line)) : (r & 1) * 8 + line;
 }
 template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
 
