@@ -6,6 +6,7 @@ mod console;
 mod error;
 mod interrupt;
 mod progress;
+mod replays;
 mod run;
 mod score;
 mod settings;

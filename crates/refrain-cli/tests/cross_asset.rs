@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Place, said};
+use common::{Place, Said, said, tells_of_no_replays, tells_of_replays};
 use serde_json::Value;
 
 /// Settings of a model that trains within a second.
@@ -98,23 +98,29 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
 }
 
 #[test]
-fn eager_training_comes_to_the_same_bits() {
+fn eager_training_comes_to_the_same_bits_without_a_replay() {
     let place = Place::new();
     place.write("panel.csv", panel(300));
-    let run = |more: &[&str]| {
-        let json =
-            place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--json"], more].concat())).succeeded().json();
-        json["folds"]
+    let train = |more: &[&str]| {
+        place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--json"], more].concat())).succeeded()
+    };
+    let weights_of = |said: &Said| {
+        said.json()["folds"]
             .as_array()
             .unwrap()
             .iter()
             .map(|fold| fold["weights_sha256"].clone())
             .collect::<Vec<_>>()
     };
-    let weights = run(&[]);
+    let (recorded, eager) = (train(&[]), train(&["--eager"]));
+    let weights = weights_of(&recorded);
     assert_eq!(weights.len(), 2);
     assert_ne!(weights[0], weights[1]);
-    assert_eq!(run(&["--eager"]), weights);
+    assert_eq!(weights_of(&eager), weights);
+    let json = recorded.json();
+    let steps = json["folds"].as_array().unwrap().iter().map(|fold| fold["steps"].as_u64().unwrap());
+    tells_of_replays(&recorded, steps.sum());
+    tells_of_no_replays(&eager);
 }
 
 #[test]
@@ -191,13 +197,17 @@ fn the_benchmark_tells_its_figures() {
     let place = Place::new();
     let arguments =
         ["bench", "cross-asset", "--samples", "8", "--epochs", "3", "--batch-size", "4", "--json"];
-    let json = place.refrain(&arguments).succeeded().json();
+    let said = place.refrain(&arguments).succeeded();
+    tells_of_replays(&said, 6);
+    let json = said.json();
     assert_eq!((json["losses"].as_array().map(Vec::len), json["steps"].as_u64()), (Some(3), Some(6)));
     assert_eq!(
         (json["device_allocations_per_step"].as_f64(), json["parameters"].as_u64()),
         (Some(0.0), Some(1_682_187))
     );
-    let eager = place.refrain(&[&arguments[..], &["--eager"]].concat()).succeeded().json();
+    let eager = place.refrain(&[&arguments[..], &["--eager"]].concat()).succeeded();
+    tells_of_no_replays(&eager);
+    let eager = eager.json();
     assert_eq!(eager["loss_bits"], json["loss_bits"]);
     let parts = place.refrain(&[&arguments[..], &["--accumulate", "4"]].concat()).succeeded().json();
     let close = |a: &Value, b: &Value| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3;

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Place, Said, series, tiny};
+use common::{Place, Said, series, tells_of_no_replays, tells_of_replays, tiny};
 use serde_json::Value;
 
 /// A folder with a series and a finished run in `run`.
@@ -163,6 +163,17 @@ fn text_replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     out
 }
 
+#[test]
+fn training_tells_of_its_replays_unless_it_is_eager() {
+    let (place, said) = trained();
+    tells_of_replays(&said, 12);
+    tells_of_no_replays(&place.refrain(&tiny(&["--data", "a.csv", "--eager", "--json"])).succeeded());
+    // Each step of several micro-batches is also an update.
+    let parts = ["--data", "a.csv", "--accumulate", "2", "--json"];
+    let parts = place.refrain(&tiny(&parts)).succeeded();
+    tells_of_replays(&parts, 36);
+}
+
 const SMALL_STEPS: &str = "
 context = 24
 horizon = 6
@@ -226,7 +237,10 @@ fn benchmarks_tell_their_figures() {
         "8",
         "--json",
     ];
-    let json = place.refrain(&arguments).succeeded().json();
+    let said = place.refrain(&arguments).succeeded();
+    tells_of_replays(&said, 9);
+    tells_of_no_replays(&place.refrain(&[&arguments[..], &["--eager"]].concat()).succeeded());
+    let json = said.json();
     assert_eq!(json["losses"].as_array().map(Vec::len), Some(3));
     numbers(&json, &["seconds", "us_per_step", "device_allocations_per_step", "peak_device_bytes"]);
     assert_eq!(json["loss_fell"], true);

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::cli::BenchCrossAsset;
 use crate::console::{Console, count, duration};
 use crate::error::Result;
+use crate::replays::ReplayFigures;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -26,6 +27,10 @@ struct Outcome {
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
     launches_per_step: f64,
+    /// With accumulation each micro-batch is one, and the update.
+    replays: u64,
+    /// Storages that a step made on the device; none with --eager, or if every step came right after a recording.
+    allocations_per_step: Option<f64>,
     /// How long recording the step took; none with --eager.
     recording_seconds: Option<f64>,
     precision: &'static str,
@@ -88,6 +93,9 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
     let a_step = |now: u64, then: u64| (now - then) as f64 / steady_steps as f64;
     let (first, last) = (losses[0], losses[losses.len() - 1]);
     let seconds = time.as_secs_f64();
+    let launches_per_step = a_step(stats.launches, steady.launches);
+    let replayed =
+        ReplayFigures { launches_per_step: Some(launches_per_step), ..ReplayFigures::of(bench.replays()) };
     let outcome = Outcome {
         loss_bits: losses.iter().map(|loss| format!("0x{:016x}", loss.to_bits())).collect(),
         loss_fell: last < first,
@@ -98,11 +106,10 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
         steps,
         device_allocations_per_step: a_step(stats.system_allocations, steady.system_allocations),
         peak_device_bytes: stats.peak_bytes,
-        launches_per_step: a_step(stats.launches, steady.launches),
-        recording_seconds: bench
-            .recorded()
-            .and_then(|step| step.recording_time())
-            .map(|time| time.as_secs_f64()),
+        launches_per_step,
+        replays: replayed.replays,
+        allocations_per_step: replayed.allocations_per_step,
+        recording_seconds: replayed.recording_seconds,
         precision: args.precision.name(),
         accumulate: args.accumulate,
         device: device.name(),
@@ -122,5 +129,6 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
         outcome.device_allocations_per_step,
         count(outcome.peak_device_bytes),
     ))?;
+    replayed.show(console)?;
     console.result(&outcome)
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::cli::BenchPatchtst;
 use crate::console::{Console, count, duration};
 use crate::error::{Error, Result};
+use crate::replays::ReplayFigures;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -24,6 +25,9 @@ struct Outcome {
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
     launches_per_step: f64,
+    replays: u64,
+    /// Storages that a step made on the device; none with --eager, or if every step came right after a recording.
+    allocations_per_step: Option<f64>,
     /// How long recording the step took; none with --eager.
     recording_seconds: Option<f64>,
     device: String,
@@ -84,7 +88,8 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
     let a_step = |now: u64, then: u64| (now - then) as f64 / steady_steps as f64;
     let allocations = a_step(stats.system_allocations, steady.system_allocations);
     let launches_per_step = a_step(stats.launches, steady.launches);
-    let recording = bench.recorded().and_then(|step| step.recording_time());
+    let replayed =
+        ReplayFigures { launches_per_step: Some(launches_per_step), ..ReplayFigures::of(bench.replays()) };
     let loss_fell = losses[losses.len() - 1] < losses[0];
     let seconds = time.as_secs_f64();
     let us_per_step = seconds * 1e6 / steps as f64;
@@ -96,12 +101,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         losses[0],
         losses[losses.len() - 1],
     ))?;
-    if let Some(recording) = recording {
-        console.line(format!(
-            "{launches_per_step:.0} launches a step, replayed; recording took {:.1} ms",
-            recording.as_secs_f64() * 1e3
-        ))?;
-    }
+    replayed.show(console)?;
     console.line(format!(
         "{allocations} allocations from the system a step, at most {} bytes in use",
         count(stats.peak_bytes)
@@ -116,7 +116,9 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         device_allocations_per_step: allocations,
         peak_device_bytes: stats.peak_bytes,
         launches_per_step,
-        recording_seconds: recording.map(|r| r.as_secs_f64()),
+        replays: replayed.replays,
+        allocations_per_step: replayed.allocations_per_step,
+        recording_seconds: replayed.recording_seconds,
         device: device.name(),
         threads: rayon::current_num_threads(),
         parameters: bench.parameter_count(),

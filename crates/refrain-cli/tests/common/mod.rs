@@ -39,6 +39,29 @@ impl Said {
     }
 }
 
+/// The fields tell of so many replays that made no storage on the device, and so does the line for people.
+#[track_caller]
+pub fn tells_of_replays(said: &Said, replays: u64) {
+    let json = said.json();
+    assert_eq!(json["replays"].as_u64(), Some(replays), "{json}");
+    assert_eq!(json["allocations_per_step"].as_f64(), Some(0.0), "{json}");
+    let (launches, recording) = (json["launches_per_step"].as_f64(), json["recording_seconds"].as_f64());
+    assert!(launches > Some(10.0) && recording > Some(0.0), "{json}");
+    let line = said.err.lines().find(|line| line.contains("replayed; recording took"));
+    let line = line.unwrap_or_else(|| panic!("no line of replays in {}", said.err));
+    assert!(line.starts_with(&format!("{:.0} launches a step, ", launches.unwrap())), "{line}");
+    assert!(line.ends_with(&format!(" ms; {replays} replays, 0 storages a step")), "{line}");
+}
+
+/// Nothing was recorded, and no line says so.
+#[track_caller]
+pub fn tells_of_no_replays(said: &Said) {
+    let json = said.json();
+    assert_eq!(json["replays"].as_u64(), Some(0), "{json}");
+    assert!(json["allocations_per_step"].is_null() && json["recording_seconds"].is_null(), "{json}");
+    assert!(!said.err.contains("replay"), "{}", said.err);
+}
+
 /// A folder to work in.
 pub struct Place {
     folder: tempfile::TempDir,

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
-use crate::training::{LrSchedule, Task, Trainer, TrainingConfig};
+use crate::training::{LrSchedule, Replays, Task, Trainer, TrainingConfig};
 use refrain::{DType, Device, Generator, Precision, Step, Tensor, with_precision};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
@@ -126,6 +126,11 @@ impl CrossBench {
     /// The recorded step, for what it can tell; `None` if there is none.
     pub fn recorded(&self) -> Option<&Step<'static>> {
         self.trainer.recorded()
+    }
+
+    /// What replaying it asked of the device; `None` if there is none.
+    pub fn replays(&self) -> Option<Replays> {
+        self.trainer.replays()
     }
 
     /// One pass over all samples in a new order.

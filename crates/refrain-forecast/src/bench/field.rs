@@ -4,6 +4,7 @@ use super::optimizer;
 use crate::Result;
 use crate::model::{Mode, PatchTst, PatchTstConfig};
 use crate::order::Order;
+use crate::training::{Before, Replays};
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::{AdamW, Optimizer};
 use std::rc::Rc;
@@ -35,6 +36,7 @@ pub struct FieldOptions {
 pub struct FieldBench {
     learner: Rc<Learner>,
     step: Option<Step<'static>>,
+    replays: Replays,
     options: FieldOptions,
     epochs: u64,
 }
@@ -100,7 +102,7 @@ impl FieldBench {
             recorded.step(&inputs[0])?;
             Ok(Vec::new())
         });
-        Ok(FieldBench { learner, step: Some(step), options, epochs: 0 })
+        Ok(FieldBench { learner, step: Some(step), replays: Replays::default(), options, epochs: 0 })
     }
 
     /// Runs the steps operation by operation, instead of replaying a recorded one.
@@ -112,6 +114,11 @@ impl FieldBench {
     /// The recorded step, for what it can tell; `None` if there is none.
     pub fn recorded(&self) -> Option<&Step<'static>> {
         self.step.as_ref()
+    }
+
+    /// What replaying it asked of the device, without the order of an epoch; `None` if there is none.
+    pub fn replays(&self) -> Option<Replays> {
+        self.step.as_ref().map(|step| self.replays.of(std::iter::once(step)))
     }
 
     /// One pass over all samples in a new order.
@@ -128,7 +135,10 @@ impl FieldBench {
         for (first, end) in [(0, order.whole()), (order.whole(), order.steps())] {
             match &mut self.step {
                 Some(step) if first < end => {
-                    step.repeat(std::slice::from_ref(order.places(first)), end - first)?;
+                    let (device, count) = (learner.samples.device(), end - first);
+                    let before = Before::now(device, std::iter::once(&*step));
+                    step.repeat(std::slice::from_ref(order.places(first)), count)?;
+                    before.count(&mut self.replays, count as u64, device, std::iter::once(&*step));
                 }
                 Some(_) => {}
                 None => (first..end).try_for_each(|at| learner.step(order.places(at)))?,

@@ -163,6 +163,11 @@ impl Recorded {
         &self.pass
     }
 
+    /// All that is recorded.
+    pub(super) fn steps(&self) -> impl Iterator<Item = &Step<'static>> {
+        std::iter::once(&self.pass).chain(&self.update)
+    }
+
     /// Finds out whether what was recorded still holds.
     pub(super) fn check(&mut self) -> Result<()> {
         self.pass.check()?;

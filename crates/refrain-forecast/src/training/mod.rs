@@ -4,12 +4,15 @@ mod classification;
 mod config;
 mod forecasting;
 mod learner;
+mod replays;
 mod state;
 mod task;
 
 pub use classification::{ClassWeights, Classification, ClassificationErrors};
 pub use config::{LrSchedule, TrainingConfig};
 pub use forecasting::{ForecastErrors, Forecasting};
+pub(crate) use replays::Before;
+pub use replays::Replays;
 pub use state::{EpochReport, saved_run};
 pub use task::Task;
 
@@ -36,6 +39,7 @@ const ORDER: u64 = 0x6f72_6465_7200_0001;
 pub struct Trainer<T: Task = Forecasting> {
     learner: Rc<Learner<T>>,
     recorded: Option<Recorded>,
+    replays: Replays,
     config: TrainingConfig,
     /// The numbers of the training samples.
     samples: Vec<i64>,
@@ -64,8 +68,16 @@ impl<T: Task> Trainer<T> {
         let samples = task.samples();
         let learner = Rc::new(Learner::new(task, &config, samples.len())?);
         let recorded = Some(Recorded::new(&learner));
-        let state = State::default();
-        Ok(Trainer { learner, recorded, config, samples, state, best: None, best_is_current: false })
+        Ok(Trainer {
+            learner,
+            recorded,
+            replays: Replays::default(),
+            config,
+            samples,
+            state: State::default(),
+            best: None,
+            best_is_current: false,
+        })
     }
 
     /// Runs the steps operation by operation, instead of replaying a recorded one.
@@ -77,6 +89,12 @@ impl<T: Task> Trainer<T> {
     /// The recorded step (with accumulation, that of a micro-batch), for what it can tell; `None` if there is none.
     pub fn recorded(&self) -> Option<&Step<'static>> {
         self.recorded.as_ref().map(Recorded::pass)
+    }
+
+    /// What the replays of this trainer's steps asked of the device, without the validation and the order of an epoch;
+    /// `None` if the steps run operation by operation.
+    pub fn replays(&self) -> Option<Replays> {
+        self.recorded.as_ref().map(|recorded| self.replays.of(recorded.steps()))
     }
 
     /// Trains to the end of the epoch, then validates. `on_steps` is called about as often as `interval` says, after
@@ -100,8 +118,13 @@ impl<T: Task> Trainer<T> {
             let count = steps.min(learner.alike(at));
             let asked = Instant::now();
             self.best_is_current = false;
+            let device = learner.task.device();
+            let start = self.recorded.as_ref().map(|recorded| Before::now(device, recorded.steps()));
             learner.run(at, count, self.recorded.as_mut())?;
-            learner.task.device().synchronize()?;
+            device.synchronize()?;
+            if let (Some(start), Some(recorded)) = (start, &self.recorded) {
+                start.count(&mut self.replays, count, device, recorded.steps());
+            }
             // Twice as many at most, since the first time says little: it includes the recording.
             let fitting = count as f64 * interval.as_secs_f64() / asked.elapsed().as_secs_f64().max(1e-9);
             steps = (fitting as u64).clamp(1, 2 * count);

@@ -97,6 +97,7 @@ pub struct Step<'f> {
     clock: u64,
     current: usize,
     recordings: u64,
+    replays: u64,
     evictions: u64,
     /// When the first program was ready, and how long checking took since.
     started: Option<Instant>,
@@ -168,6 +169,7 @@ impl<'f> Step<'f> {
             clock: 0,
             current: 0,
             recordings: 0,
+            replays: 0,
             evictions: 0,
             started: None,
             checking: Duration::ZERO,
@@ -277,7 +279,9 @@ impl<'f> Step<'f> {
             Run::Replay(ready) => {
                 let settled = entry.generators.iter().map(Generator::settle);
                 let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
-                self.device.replay(ready)
+                self.device.replay(ready)?;
+                self.replays += 1;
+                Ok(())
             }
             Run::Eager(_) => {
                 let handles: Vec<Tensor> = entry.inputs.iter().map(Tensor::detach).collect();
@@ -335,6 +339,23 @@ impl<'f> Step<'f> {
     /// How often the closure was recorded so far: twice for a program, and once for each check.
     pub fn recordings(&self) -> u64 {
         self.recordings
+    }
+
+    /// How often a program was replayed so far, whichever of them; runs of [`Step::profile`] do not count, nor what ran
+    /// operation by operation ([`Fallback::Eager`](crate::Fallback)).
+    ///
+    /// ```
+    /// # use refrain::{DType, Device, Step, Tensor};
+    /// # let device = Device::cpu();
+    /// let mut step = Step::new(&device, |x| Ok(vec![x[0].sum(())?]));
+    /// let ones = |n: usize| Tensor::ones([n], DType::F32, &device);
+    /// step.repeat(&[ones(2)?], 3)?;
+    /// step.call(&[ones(5)?])?;
+    /// assert_eq!((step.programs(), step.replays()), (2, 4));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn replays(&self) -> u64 {
+        self.replays
     }
 
     /// How long all recordings took that were made for comparing.

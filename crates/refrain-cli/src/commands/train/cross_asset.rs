@@ -9,7 +9,8 @@ use refrain_forecast::cross_asset::CrossAssetConfig;
 use refrain_forecast::panel::{Class, Fold, FoldRule, Panel, PanelOptions};
 use refrain_forecast::series::Scaler;
 use refrain_forecast::training::{
-    ClassWeights, Classification, ClassificationErrors, EpochReport, Trainer, TrainingConfig, saved_run,
+    ClassWeights, Classification, ClassificationErrors, EpochReport, Replays, Trainer, TrainingConfig,
+    saved_run,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,7 @@ use crate::cli::{Precision, Train};
 use crate::console::{Console, count, duration, number, table};
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupt;
+use crate::replays::ReplayFigures;
 use crate::run::{self, RunFolder, absolute};
 use crate::settings::Complete;
 use crate::source;
@@ -92,6 +94,8 @@ struct Outcome<'a> {
     parameters: usize,
     precision: Precision,
     recorded: bool,
+    #[serde(flatten)]
+    replayed: ReplayFigures,
     device: String,
     out: String,
 }
@@ -183,7 +187,7 @@ impl Run<'_> {
         let interrupt = Interrupt::listen();
         let parameters = first.task().model.parameter_count();
         let mut first = Some(first);
-        let mut scores = Vec::with_capacity(self.folds.len());
+        let (mut scores, mut replays) = (Vec::with_capacity(self.folds.len()), Replays::default());
         let precision = self.config.precision.setting();
         for fold in 1..=self.folds.len() {
             let inside = folder.inside(&run::fold_folder(fold))?;
@@ -192,16 +196,21 @@ impl Run<'_> {
                 None if run::is_begun(inside.path()) => self.trainer(fold)?.go_on(inside.path())?,
                 None => self.trainer(fold)?,
             };
-            scores.push(with_precision(precision, || self.fold(fold, trainer, folder, &inside, &interrupt))?);
+            let train = || self.fold(fold, trainer, folder, &inside, &interrupt);
+            let (score, of_fold) = with_precision(precision, train)?;
+            scores.push(score);
+            replays.merge(&of_fold);
         }
-        let outcome = self.outcome(&scores, parameters, folder);
+        let outcome = self.outcome(&scores, &replays, parameters, folder);
         folder.write(run::FOLDS, (as_json(&scores)?.to_string() + "\n").as_bytes())?;
         self.show(&scores, &outcome)?;
-        self.console.line(format!("\nwritten to {}", folder.path().display()))?;
+        self.console.line("")?;
+        outcome.replayed.show(self.console)?;
+        self.console.line(format!("written to {}", folder.path().display()))?;
         self.console.result(&outcome)
     }
 
-    /// Trains a fold to its end and measures it on its test part.
+    /// Trains a fold to its end and measures it on its test part; beside, what its replays were, none with --eager.
     fn fold(
         &self,
         fold: usize,
@@ -209,7 +218,7 @@ impl Run<'_> {
         folder: &RunFolder,
         inside: &RunFolder,
         interrupt: &Interrupt,
-    ) -> Result<FoldScore> {
+    ) -> Result<(FoldScore, Replays)> {
         let config = self.fold_config(&trainer, fold)?;
         let label = format!("fold {fold}/{}  ", self.folds.len());
         epochs::train(self.console, &mut trainer, inside, &config, &label, interrupt, epoch_line)?;
@@ -223,9 +232,10 @@ impl Run<'_> {
         let (steps, history) = (trainer.steps(), trainer.history().to_vec());
         let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
         let train_samples = trainer.samples_per_epoch();
+        let replays = trainer.replays().unwrap_or_default();
         let task = trainer.into_best()?;
         let (errors, confusion) = task.test()?;
-        Ok(FoldScore {
+        let score = FoldScore {
             fold,
             train_samples,
             test_from: self.panel.time(self.folds[fold - 1].test.start),
@@ -241,10 +251,17 @@ impl Run<'_> {
             seconds,
             seconds_per_epoch: seconds / history.len() as f64,
             weights_sha256: task.model.weights_sha256()?,
-        })
+        };
+        Ok((score, replays))
     }
 
-    fn outcome<'s>(&self, scores: &'s [FoldScore], parameters: usize, folder: &RunFolder) -> Outcome<'s> {
+    fn outcome<'s>(
+        &self,
+        scores: &'s [FoldScore],
+        replays: &Replays,
+        parameters: usize,
+        folder: &RunFolder,
+    ) -> Outcome<'s> {
         let mut all = Confusion::default();
         scores.iter().for_each(|score| all.merge(&score.confusion));
         let told_by_majority: f64 =
@@ -261,6 +278,7 @@ impl Run<'_> {
             parameters,
             precision: self.config.precision,
             recorded: !self.args.eager,
+            replayed: ReplayFigures::of(Some(*replays)),
             device: self.device.name(),
             out: folder.path().display().to_string(),
         }

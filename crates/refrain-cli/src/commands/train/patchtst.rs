@@ -17,6 +17,7 @@ use crate::cli::Train;
 use crate::console::{Console, count, duration, number};
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupt;
+use crate::replays::ReplayFigures;
 use crate::run::{self, RunConfig, RunFolder};
 use crate::score::{self, Score};
 use crate::settings::Complete;
@@ -41,6 +42,8 @@ struct Outcome<'a> {
     steps: u64,
     seconds: f64,
     parameters: usize,
+    #[serde(flatten)]
+    replayed: ReplayFigures,
     weights_sha256: String,
     device: String,
     out: String,
@@ -92,6 +95,7 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
     let best = epochs::best(&history);
+    let replayed = ReplayFigures::of(trainer.replays());
     let Forecasting { model, windows, .. } = trainer.into_best()?;
     let name = folder.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let plot = epochs::loss_plot::<Forecasting>(&format!("{name}: MSE by epoch (standardised)"), &history);
@@ -103,6 +107,7 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     let trained = duration(Duration::from_secs_f64(seconds));
     console
         .line(format!("\ntrained {} epoch{plural} in {trained}, the best is epoch {best}", history.len()))?;
+    replayed.show(console)?;
     console.line(format!("written to {}", folder.path().display()))?;
     console.result(&Outcome {
         score: &score,
@@ -111,6 +116,7 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
         steps,
         seconds,
         parameters: model.parameter_count(),
+        replayed,
         weights_sha256: model.weights_sha256()?,
         device: device.name(),
         out: folder.path().display().to_string(),
