@@ -232,23 +232,30 @@ DEVICE int warp_col() { return (threadIdx.x >> 5) % WARPS_N * (FRAGS_N * 8); }
 constexpr int GROUPS = FRAGS_N * 2 / TOGETHER, GROUP_STEP = TOGETHER * 4;
 DEVICE void lane_biases(const Job& j, int col, float (*bias)[TOGETHER]) { biases<GROUPS, TOGETHER, GROUP_STEP>(j, col, bias); }
 
-// Takes a warp's part of C, whose first row is `row` and whose lane's first column is `col`. What is added is on its
-// way for all rows before anything is written.
+// Takes a warp's part of C, whose first row is `row` and whose lane's first column is `col`. What is added to four rows
+// is on its way before any of them is written.
 DEVICE void finish_tile(
     const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[TOGETHER]
 ) {
-    constexpr int ROWS = 2 * FRAGS_M;
+    constexpr int ROWS = 2 * FRAGS_M, AT_ONCE = ROWS < 4 ? ROWS : 4;
     row += (threadIdx.x & 31) >> 2;
-    float added[ROWS][GROUPS][TOGETHER];
     #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        if (row + i * 8 < j.m) read_added<GROUPS, TOGETHER, GROUP_STEP>(j, place_of(j, p, row + i * 8, col), col, added[i]);
-    }
-    #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        float v[GROUPS][TOGETHER];
+    for (int begin = 0; begin < ROWS; begin += AT_ONCE) {
+        float added[AT_ONCE][GROUPS][TOGETHER];
         #pragma unroll
-        for (int l = 0; l < 2 * FRAGS_N; l++) v[l / TOGETHER][l % TOGETHER] = acc[i / 2][l / 2][i % 2 * 2 + l % 2];
-        if (row + i * 8 < j.m) finish<GROUPS, TOGETHER, GROUP_STEP>(j, p, row + i * 8, col, v, bias, added[i]);
+        for (int i = 0; i < AT_ONCE; i++) {
+            int r = row + (begin + i) * 8;
+            if (r < j.m) read_added<GROUPS, TOGETHER, GROUP_STEP>(j, place_of(j, p, r, col), col, added[i]);
+        }
+        #pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int r = row + (begin + i) * 8, of = begin + i;
+            float v[GROUPS][TOGETHER];
+            #pragma unroll
+            for (int l = 0; l < 2 * FRAGS_N; l++) {
+                v[l / TOGETHER][l % TOGETHER] = acc[of / 2][l / 2][of % 2 * 2 + l % 2];
+            }
+            if (r < j.m) finish<GROUPS, TOGETHER, GROUP_STEP>(j, p, r, col, v, bias, added[i]);
+        }
     }
 }
