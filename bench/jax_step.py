@@ -7,7 +7,7 @@ POOL = 16  # random batches that rotate
 
 def jax_step(c, a):
     """A function from the number of the step to the loss, still on its way."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other programs wait on the same GPU
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # gpu.py has other programs ready on the same GPU
     import jax
     import jax.numpy as jnp
     import optax

@@ -6,8 +6,8 @@
 
 A step is forward, loss (MSE; cross-entropy for `cross`), backward, clipping of the global gradient norm at 1.0 and AdamW
 (lr 1e-3, weight decay 0.01) on random batches that lie in the device's memory and rotate; the models are those of
-`refrain bench step`: PatchTST, and attention across assets for `cross`. Each variant runs in a process of its own, on the CPU pinned to as many CPUs as there are threads. A line a variant: the
-median, smallest and largest mean of `--steps` steps over `--reps` repeats, in microseconds, and the last loss.
+`refrain bench step`: PatchTST, and attention across assets for `cross`. Each variant runs in a process of its own, on the
+CPU pinned to as many CPUs as there are threads. A line a variant: the median, smallest and largest mean of `--steps` steps over `--reps` repeats, in microseconds, and the last loss.
 
 | variant | device | what it is |
 | --- | --- | --- |

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::settings::{Preset, Settings};
 
-/// Trains PatchTST forecasters on time series, and measures the engine that does it.
+/// Trains forecasters of time series and classifiers of panels, and measures the engine that does it.
 #[derive(Debug, Parser)]
 #[command(name = "refrain", version, max_term_width = 110)]
 pub struct Cli {

@@ -154,13 +154,12 @@ pub fn load(folder: &Path, device: &Device) -> Result<(RunConfig, PatchTst)> {
                 format!("there is no {MODEL} in it, as no epoch of this run is finished yet"),
                 "go on with it by `refrain train --resume`",
             ),
-            false if is_panel_run(folder) => Error::run(
-                folder,
-                "it is the run of a cross-asset model, which makes no forecasts",
-                "pass the folder of a PatchTST run; what the folds came to is in folds.json",
-            ),
+            false if is_panel_run(folder) => no_forecaster(folder),
             false => no_run(folder),
         });
+    }
+    if folder.parent().is_some_and(is_panel_run) {
+        return Err(no_forecaster(folder));
     }
     let checkpoint = Checkpoint::open(folder)?;
     let config: RunConfig = checkpoint.config()?;
@@ -187,6 +186,14 @@ pub fn is_begun(folder: &Path) -> bool {
 /// Whether a folder is that of a cross-asset run.
 pub fn is_panel_run(folder: &Path) -> bool {
     folder.join(fold_folder(1)).is_dir()
+}
+
+fn no_forecaster(folder: &Path) -> Error {
+    Error::run(
+        folder,
+        "it is the run of a cross-asset model, which makes no forecasts",
+        "pass the folder of a PatchTST run; what the folds came to is in folds.json",
+    )
 }
 
 fn no_run(folder: &Path) -> Error {

@@ -31,7 +31,8 @@ use crate::tensor::DType;
 /// differ from autocast, which takes norms and softmax back to f32 and promotes bf16 beside f32: here an elementwise
 /// operation of both remains an error, to be settled by [`Tensor::to_dtype`](crate::Tensor::to_dtype).
 ///
-/// On the CPU the same program runs, with the same roundings, in f32 arithmetic.
+/// On the CPU the same program runs, in f32 arithmetic, with the same roundings of what is in memory. Inside attention a GPU
+/// also rounds the probabilities and the gradients of scores to bf16, before they are multiplied; the CPU does not.
 ///
 /// Under every setting a [`linear`](crate::Tensor::linear) layer of f16 or bf16 takes an f32 weight and bias, and a norm
 /// of f16 or bf16 takes f32 parameters.
@@ -39,7 +40,7 @@ use crate::tensor::DType;
 pub enum Precision {
     /// f32 is multiplied and summed as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two TF32
     /// numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). There, sums that an
-    /// infinite operand is in are NaN.
+    /// infinite operand is in are NaN, and those with a finite one from `(1 - 2^-12) 2^128` on.
     #[default]
     F32,
     /// On a GPU operands of f32 products are rounded to TF32 (10 bits behind the point, as f16, with the range of f32),

@@ -174,7 +174,7 @@ settings! {
     /// Micro-batches that a step is cut into, their gradients added up, to save memory
     #[arg(long, value_name = "N", help_heading = "Training")]
     accumulate: usize = 1;
-    /// How matrix products are computed: f32, tf32 or bf16
+    /// How matrix products are computed: f32; tf32 (on a GPU); bf16 (mixed precision: activations are bf16, too)
     #[arg(long, value_name = "NAME", value_parser = named::<Precision>, help_heading = "Training")]
     precision: Precision = Precision::F32;
     /// The highest learning rate
@@ -253,7 +253,7 @@ impl Settings {
         set.check_kind(kind)?;
         if set.price.is_some() && (set.label_horizon.is_none() || set.label_threshold.is_none()) {
             return Err(Error::usage(
-                "--price alone does not say what is up, down and flat",
+                "--price alone does not say what is up, down and flat: --label-horizon and --label-threshold go with it",
                 "say by --label-horizon how many rows on, and by --label-threshold from which change",
             ));
         }

@@ -156,12 +156,13 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         count(run.trainer.model().parameter_count()),
     ))?;
     console.line(format!(
-        "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, on {}",
+        "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, {}, on {}",
         training.epochs,
         count(run.trainer.steps_per_epoch()),
         training.batch_size,
         training.lr,
         training.seed,
+        run.config.precision.name(),
         device.name(),
     ))?;
     console.line(format!("folder      {}\n", run.folder.path().display()))

@@ -335,7 +335,7 @@ impl Driver for Cuda {
 
     fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
         let _entered = self.context().enter(op)?;
-        let own = product.own_workspace(self.context().info.multiprocessors);
+        let own = product.own_workspace();
         Ok(self.products().and_then(|l| l.workspace(product)).unwrap_or(own))
     }
 

@@ -5,6 +5,7 @@ DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 
 // Copies BYTES to shared memory later, the first `there` of them from `from` and zeros after.
 template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
+    static_assert(BYTES == 16 || BYTES == 4 || BYTES == 2, "what is copied at once");
     if (BYTES == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
     } else if (BYTES == 4) {
@@ -54,7 +55,8 @@ DEVICE u32 pack_halves(float low, float high) {
 
 // x as a sum of two TF32 numbers, whose lower 13 bits tensor cores ignore. The products of all but the two lower parts
 // differ from that in f32 by at most some 2^-20, by 2^-23 on the average (Ootomo and Yokota, "Recovering single
-// precision accuracy from Tensor Cores", 2022). The lower part of infinity and NaN is NaN.
+// precision accuracy from Tensor Cores", 2022). Both parts of a sum with infinity or NaN make NaN of it, as those of finite
+// numbers do that round to infinity: from (1 - 2^-12) 2^128 on.
 DEVICE void split_tf32(float x, u32& high, u32& low) {
     high = __float_as_uint(x) + 0x1000;
     float rest = x - __uint_as_float(high & 0xffffe000);

@@ -127,7 +127,7 @@ template <> struct limits<i64> {
     static DEVICE i64 lowest() { return (i64)0x8000000000000000ull; }
     static DEVICE i64 highest() { return 0x7fffffffffffffffll; }
 };
-// A quotient by a number from 1 to 2: the hardware's reciprocal and two steps of Newton's, without the branch that other
+// A quotient by a number from 1 to 64 (by 0: NaN): the hardware's reciprocal and two steps of Newton's, without the branch that other
 // divisors need.
 DEVICE double quotient(double a, double b) { return a / b; }
 DEVICE float quotient(float a, float b) {

@@ -108,8 +108,7 @@ impl Driver for Sim {
     }
 
     fn product_workspace(&self, _: &'static str, product: &Product) -> Result<usize> {
-        // The multiprocessors of an H100.
-        Ok(product.own_workspace(132))
+        Ok(product.own_workspace())
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {

@@ -88,6 +88,7 @@ impl Fragments {
             .int("QUERY_BLOCKS", self.query_blocks as i64)
             .int("KEY_EIGHTS", self.key_eights as i64)
             .int("WARPS", warps as i64)
+            .int("MEMORY_BYTES", (warps * bytes) as i64)
             .flag("ALIGNED", aligned(&operands, 4))
             .flag("CAUSAL", self.causal);
         let blocks = job.counts[0].div_ceil(warps);

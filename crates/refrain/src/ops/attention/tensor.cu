@@ -1,6 +1,7 @@
 // Attention of short sequences on tensor cores: a warp has a sequence's head for itself, and scores stay in registers.
 // Constants: IN (the operands' dtype), FORM (one of those below), HEAD_DIM, QUERY_BLOCKS (sixteens of queries),
-// KEY_EIGHTS (eights of keys), WARPS (of a block), ALIGNED (four numbers can be moved at once), CAUSAL.
+// KEY_EIGHTS (eights of keys), WARPS (of a block), MEMORY_BYTES (the shared memory that the launch gives), ALIGNED (four
+// numbers can be moved at once), CAUSAL.
 //
 // A fragment is 16 x 8 numbers of a left operand (rows g and g + 8, columns 2t and 2t + 1 of lane 4g + t), 8 x 8 of a
 // right one (rows 2t and 2t + 1, column g) or 16 x 8 of a product (rows g and g + 8, columns 2t and 2t + 1). So what a
@@ -213,6 +214,15 @@ DEVICE float along(const float* row, int eight, int e, int t) { return eight < E
 DEVICE void put_pair(float* to, float x, float y) {
     vec<float, 2> v = {{x, y}};
     store<2>(to, v);
+}
+
+// A lane's share of 16 rows, x(d, e) of fragment d, to rows `row` and `row + 8` on.
+template <typename X> DEVICE void put_rows(float* rows, int row, int t, X x) {
+    #pragma unroll
+    for (int d = 0; d < EIGHTS; d++) {
+        #pragma unroll
+        for (int h = 0; h < 2; h++) put_pair(rows + (row + h * 8) * PITCH + d * 8 + 2 * t, x(d, 2 * h), x(d, 2 * h + 1));
+    }
 }
 
 DEVICE float exp2_(float x) {

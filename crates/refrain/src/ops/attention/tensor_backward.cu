@@ -11,6 +11,8 @@ constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
 KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward(const __grid_constant__ Job j) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
+    constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE) + Q_ROWS + TURN_SIZE;
+    static_assert((int)sizeof(float) * WARPS * NUMBERS == MEMORY_BYTES, "as the launch counts it");
     float* q_tiles = reinterpret_cast<float*>(memory);
     float* d_o_tiles = q_tiles + WARPS * Q_SIZE;
     float* k_tiles = d_o_tiles + WARPS * Q_SIZE;
@@ -175,27 +177,15 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward
         }
         // They take the place of the queries, which no lane reads any more, as none does what was transposed.
         __syncwarp();
-        #pragma unroll
-        for (int d = 0; d < EIGHTS; d++) {
-            #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float* to = q + (first + h * 8 + g) * PITCH + d * 8 + 2 * t;
-                put_pair(to, dq[d].sum(2 * h) * scale, dq[d].sum(2 * h + 1) * scale);
-            }
-        }
+        put_rows(q, first + g, t, [&](int d, int e) { return dq[d].sum(e) * scale; });
     }
 
     // So do those of keys and values.
     __syncwarp();
     #pragma unroll
-    for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
-        int m = i / 2, h = i % 2;
-        #pragma unroll
-        for (int d = 0; d < EIGHTS; d++) {
-            int at = (m * 16 + h * 8 + g) * PITCH + d * 8 + 2 * t;
-            put_pair(k + at, dk[m][d][2 * h] * scale, dk[m][d][2 * h + 1] * scale);
-            put_pair(v + at, dv[m][d][2 * h], dv[m][d][2 * h + 1]);
-        }
+    for (int m = 0; m < KEY_BLOCKS; m++) {
+        put_rows(k, m * 16 + g, t, [&](int d, int e) { return dk[m][d][e] * scale; });
+        put_rows(v, m * 16 + g, t, [&](int d, int e) { return dv[m][d][e]; });
     }
     __syncthreads();
     mover.give<Q_ROWS>(j.dq, q_tiles, queries);

@@ -10,6 +10,7 @@ constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(const __grid_constant__ Job j) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
+    static_assert((int)sizeof(float) * WARPS * (Q_SIZE + 2 * K_SIZE) == MEMORY_BYTES, "as the launch counts it");
     float* q_tiles = reinterpret_cast<float*>(memory);
     float* k_tiles = q_tiles + WARPS * Q_SIZE;
     float* v_tiles = k_tiles + WARPS * K_SIZE;
@@ -90,7 +91,7 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
             }
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
-            // Scores that are all minus infinity have no weight.
+            // Scores that are all minus infinity have no weight: their quotients are NaN.
             float shift = top == -INFINITY_F ? 0.0f : top * scale;
             #pragma unroll
             for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
@@ -127,14 +128,7 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
         }
         // The outputs take the place of the queries, which no lane reads any more.
         __syncwarp();
-        #pragma unroll
-        for (int d = 0; d < EIGHTS; d++) {
-            #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float* to = q + (first + h * 8 + g) * PITCH + d * 8 + 2 * t;
-                put_pair(to, o[d].sum(2 * h) * inverse[h], o[d].sum(2 * h + 1) * inverse[h]);
-            }
-        }
+        put_rows(q, first + g, t, [&](int d, int e) { return o[d].sum(e) * inverse[e / 2]; });
     }
     #pragma unroll
     for (int h = 0; h < 2; h++) {

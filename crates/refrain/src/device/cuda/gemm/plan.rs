@@ -1,5 +1,7 @@
 //! Which of our own kernels runs a product, and how.
 
+use std::collections::HashSet;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::resident::Resident;
@@ -37,6 +39,8 @@ const LARGE_PART: usize = 256;
 const ENOUGH_THREADS: usize = 1 << 16;
 /// The most parts that k is cut into.
 const MAX_SPLITS: usize = 512;
+/// The most rows, columns and numbers along k: places within the last tile still fit 32 bits.
+const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 /// Few enough rows or columns for [`SKINNY`].
 const MAX_NARROW: usize = 8;
 
@@ -206,7 +210,8 @@ impl Plan {
         };
         // k is cut where there are too few tiles, into parts of a few steps at least.
         let threads = tiles[0] * tiles[1] * p.batches() * way.share();
-        let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, MAX_SPLITS);
+        let most = if matches!(way, Way::Tensor { resident: Some(_), .. }) { 1 } else { MAX_SPLITS };
+        let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, most);
         let steps = p.k.div_ceil(step).max(1);
         let depth = steps.div_ceil(wanted.min(steps.div_ceil(4)));
         let splits = steps.div_ceil(depth);
@@ -221,7 +226,8 @@ impl Plan {
     fn grid(&self, p: &Product, multiprocessors: usize) -> Grid {
         match self.way {
             Way::Tensor { resident: Some(r), .. } => {
-                Grid::line(r.blocks(self.tiles, multiprocessors), self.way.threads()).shared(r.bytes)
+                let threads = self.way.threads();
+                Grid::line(r.blocks(self.tiles, threads as usize, multiprocessors), threads).shared(r.bytes)
             }
             _ => Grid::line(self.blocks(p), self.way.threads()),
         }
@@ -248,7 +254,10 @@ impl Plan {
                 let a_copy = together(&p.a, if a_along_k { p.a.row } else { p.a.col });
                 let b_copy = together(&p.b, if b_along_k { p.b.col } else { p.b.row });
                 let spec = match resident {
-                    Some(r) => common(&RESIDENT, "gemm_resident").int("SLOTS", r.slots as i64),
+                    Some(r) => common(&RESIDENT, "gemm_resident")
+                        .int("SLOTS", r.slots as i64)
+                        .int("MEMORY_BYTES", r.bytes as i64)
+                        .int("TOGETHER_BLOCKS", r.together(self.way.threads() as usize) as i64),
                     None => common(&TENSOR, "gemm_tensor").flag("SUMS", p.sums.is_some()),
                 };
                 spec.word("FORM", form)
@@ -394,19 +403,23 @@ impl Product {
         if self.is_empty() {
             return SmallVec::new();
         }
-        let first = self.steppable().into_iter().next();
-        first
+        let mut kernels: SmallVec<[(Spec, u32); 2]> = self
+            .steppable()
             .iter()
             .flat_map(|p| {
                 let plan = Plan::of(p);
                 [Some((plan.spec(p), plan.grid(p, 1).shared)), plan.gather(p).map(|(spec, _)| (spec, 0))]
             })
             .flatten()
-            .collect()
+            .collect();
+        // Those of a batch differ where some begin at addresses that are less aligned.
+        let mut seen = HashSet::new();
+        kernels.retain(|(spec, _)| seen.insert(spec.clone()));
+        kernels
     }
 
     /// Bytes of memory that our own kernels work in.
-    pub(in crate::device) fn own_workspace(&self, _multiprocessors: usize) -> usize {
+    pub(in crate::device) fn own_workspace(&self) -> usize {
         match self.is_empty() {
             true => 0,
             false => self.steppable().iter().map(|p| Plan::of(p).workspace(p)).max().unwrap_or(0),
@@ -426,7 +439,9 @@ impl Product {
         }
         for p in &self.steppable() {
             let plan = Plan::of(p);
-            if [plan.blocks(p), p.m, p.n, p.k].iter().any(|&x| x > i32::MAX as usize) {
+            let countable =
+                plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
+            if !countable {
                 let message = format!(
                     "{} products of sizes {} x {} x {} are more than a kernel counts",
                     p.batches(),

@@ -1,7 +1,9 @@
 // Products of many rows by few columns on tensor cores, as those of a layer and its weight: a block keeps all of B that
 // its columns need in shared memory, a panel, while tiles of A pass by, those of its next rows beside the work on the last.
-// A constant, beside those of tiles.cu:
+// Constants, beside those of tiles.cu:
 //   SLOTS        tiles of A that find room
+//   MEMORY_BYTES the shared memory that the launch gives
+//   TOGETHER_BLOCKS   blocks that a multiprocessor is to hold
 
 constexpr int DEPTH = PANEL * TILE_K;
 
@@ -62,7 +64,9 @@ DEVICE void multiply_by_panel(float (*acc)[FRAGS_N][4], const A_TYPE* a, unsigne
 
 #endif
 
-KERNEL __launch_bounds__(BLOCK_THREADS) gemm_resident(const __grid_constant__ Job j) {
+static_assert(PANEL_BYTES + SLOTS * A_BYTES == MEMORY_BYTES, "the launch counts shared memory as the text does");
+
+KERNEL __launch_bounds__(BLOCK_THREADS, TOGETHER_BLOCKS) gemm_resident(const __grid_constant__ Job j) {
     extern __shared__ __align__(16) unsigned char memory[];
     auto a_tile = [&](int step) { return reinterpret_cast<A_TYPE*>(memory + PANEL_BYTES + step % SLOTS * A_BYTES); };
     const A_TYPE* a = reinterpret_cast<const A_TYPE*>(j.a);

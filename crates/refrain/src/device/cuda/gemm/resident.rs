@@ -12,8 +12,10 @@ const MOST_BYTES: usize = 99 << 10;
 const SHARED_BYTES: usize = 224 << 10;
 /// What the driver takes of shared memory for itself, of each block.
 const RESERVED_BYTES: usize = 1 << 10;
-/// The most blocks that a multiprocessor has registers for.
-const MOST_BLOCKS: usize = 4;
+/// The most blocks that a multiprocessor has registers for, and the threads of such a block: of larger ones, which hold
+/// more numbers each, it has them for one.
+const MOST_BLOCKS: usize = 3;
+const FEW_THREADS: usize = 128;
 
 /// What a block of such a product keeps (`resident.cu`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +34,9 @@ impl Resident {
     /// For tiles of C of so many numbers along m and n, if the product is of that kind; `wide` where f32 is multiplied.
     pub(super) fn of(p: &Product, size: [usize; 2], wide: bool) -> Option<Resident> {
         let tiles = p.m.div_ceil(size[0]) * p.n.div_ceil(size[1]);
-        if tiles < ENOUGH_TILES || p.k == 0 || p.batches() != 1 || p.sums.is_some() {
+        // A kernel is made for one k, which is the number of rows in a weight's gradient.
+        let along_rows = !p.a.dense[1] && !p.b.dense[0];
+        if tiles < ENOUGH_TILES || p.k == 0 || p.batches() != 1 || p.sums.is_some() || along_rows {
             return None;
         }
         let depth = if wide { 16 } else { 32 };
@@ -58,9 +62,14 @@ impl Resident {
         (slots >= 3).then_some(Resident { panel, dealt, slots, bytes: b + slots * a })
     }
 
-    /// How many blocks fill a GPU, as many for each tile along n.
-    pub(super) fn blocks(&self, tiles: [usize; 2], multiprocessors: usize) -> usize {
-        let together = (SHARED_BYTES / (self.bytes + RESERVED_BYTES)).clamp(1, MOST_BLOCKS);
-        (multiprocessors * together / tiles[1]).clamp(1, tiles[0]) * tiles[1]
+    /// How many blocks of so many threads a multiprocessor holds.
+    pub(super) fn together(&self, threads: usize) -> usize {
+        let most = if threads <= FEW_THREADS { MOST_BLOCKS } else { 1 };
+        (SHARED_BYTES / (self.bytes + RESERVED_BYTES)).clamp(1, most)
+    }
+
+    /// How many blocks of so many threads fill a GPU, as many for each tile along n.
+    pub(super) fn blocks(&self, tiles: [usize; 2], threads: usize, multiprocessors: usize) -> usize {
+        (multiprocessors * self.together(threads) / tiles[1]).clamp(1, tiles[0]) * tiles[1]
     }
 }

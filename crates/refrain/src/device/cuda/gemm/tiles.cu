@@ -145,7 +145,7 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 // holds a lane's share of, and where they begin along k: the instruction counts those of A by lines first, those of B
 // along k first.
 template <bool OF_B> DEVICE int line_of(int r, int line) {
-    // In a panel, columns lie in the order that they are dealt in.
+    // Where the panel is dealt, columns lie in that order already.
     return OF_B ? (DEALT ? (r >> 1) * 8 + line : column(r >> 1, line)) : (r & 1) * 8 + line;
 }
 template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
