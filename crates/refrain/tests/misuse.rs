@@ -247,10 +247,15 @@ const METHODS: &[Method] = methods! {
         a.batch_norm(&p(1.0), &p(0.0), &p(0.0), &p(1.0), 1, g.flag, 0.1, 1e-5)
     };
     "l2_normalize": |g, a, b, c| a.l2_normalize(g.axis, g.x);
-    "qk_norm": |g, a, b, c| a.qk_norm(&b, g.x);
     "qk_norm": |g, a, b, c| {
         let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).unwrap();
-        Tensor::stack(&[&a, &a, &a], -2).ok()?.unsqueeze(-1).ok()?.qk_norm_into(&t, g.y, &b)
+        Tensor::stack(&[&a, &a, &a], -2).ok()?.unsqueeze(-1).ok()?.qk_norm(if g.flag { &t } else { &b }, g.y)
+    };
+    "qk_norm": |g, a, b, c| {
+        let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).unwrap();
+        let packed = Tensor::stack(&[&a, &a, &a], -2).ok()?.unsqueeze(-1).ok()?;
+        let dst = packed.detach().copy().ok()?;
+        packed.qk_norm_into(&t, g.y, if g.flag { &dst } else { &b })
     };
     "mse_loss": |g, a, b, c| a.mse_loss(&b);
     "mae_loss": |g, a, b, c| a.mae_loss_into(&b, &c);

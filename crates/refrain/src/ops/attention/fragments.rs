@@ -37,8 +37,11 @@ pub(super) struct Fragments {
     key_eights: usize,
 }
 
+/// Numbers of a fragment's rows.
+const EIGHT: usize = 8;
+
 impl Fragments {
-    /// Nothing where sequences or heads are too long, or for f64.
+    /// Nothing where sequences or heads are too long, heads of f32 too short, or for f64.
     pub(super) fn new(op: &Attention, q: &Operand<'_>, k: &Operand<'_>) -> Option<Fragments> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (queries, head_dim) = (shape[1], shape[3]);
@@ -47,6 +50,9 @@ impl Fragments {
             (DType::BF16, _) => "BRAINS",
             // TF32 holds f16 exactly, and results in between that f16 would be too narrow for.
             (DType::F16, _) | (DType::F32, Precision::Tf32) => "TF32",
+            // Half of a fragment would be zeros, which the three products of f32 don't pay for; and sums that tensor
+            // cores cut off are less exact than rounded ones.
+            (DType::F32, _) if head_dim < EIGHT => return None,
             (DType::F32, _) => "SPLIT",
             _ => return None,
         };
