@@ -248,11 +248,11 @@ const METHODS: &[Method] = methods! {
     };
     "l2_normalize": |g, a, b, c| a.l2_normalize(g.axis, g.x);
     "qk_norm": |g, a, b, c| {
-        let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).unwrap();
+        let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).ok()?;
         Tensor::stack(&[&a, &a, &a], -2).ok()?.unsqueeze(-1).ok()?.qk_norm(if g.flag { &t } else { &b }, g.y)
     };
     "qk_norm": |g, a, b, c| {
-        let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).unwrap();
+        let t = Tensor::full(a.dims().last().copied().unwrap_or(1), g.x, a.dtype(), a.device()).ok()?;
         let packed = Tensor::stack(&[&a, &a, &a], -2).ok()?.unsqueeze(-1).ok()?;
         let dst = packed.detach().copy().ok()?;
         packed.qk_norm_into(&t, g.y, if g.flag { &dst } else { &b })
