@@ -1,6 +1,7 @@
 //! What a cross-asset model is made of.
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::model::config::{check_dropouts, check_heads, check_sizes, refuse};
 use serde::{Deserialize, Serialize};
 
 /// Classes of a label: up, down, flat.
@@ -48,30 +49,18 @@ impl CrossAssetConfig {
     /// Whether such a model exists.
     ///
     /// # Errors
-    /// [`Error::Model`], which says what to change.
+    /// [`crate::Error::Model`], which says what to change.
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String, fix: &'static str| Err(Error::Model { problem, fix });
-        for (name, value) in [
+        check_sizes(&[
             ("sources", self.sources),
             ("features", self.features),
             ("d_model", self.d_model),
             ("heads", self.heads),
             ("layers", self.layers),
             ("ffn", self.ffn),
-        ] {
-            // Products of two sizes stay far from overflow; memory is the nearer limit.
-            if value == 0 || value > 1 << 24 {
-                return refuse(format!("{name} is {value}"), "choose a size from 1 to 16777216");
-            }
-        }
-        if !self.d_model.is_multiple_of(self.heads) {
-            let problem = format!("{} heads do not divide d_model {}", self.heads, self.d_model);
-            return refuse(problem, "choose a d_model that is a multiple of heads");
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            let problem = format!("dropout is {}", self.dropout);
-            return refuse(problem, "choose a probability from 0 to below 1");
-        }
+        ])?;
+        check_heads(self.d_model, self.heads)?;
+        check_dropouts(&[("dropout", self.dropout)])?;
         if !self.temperature.is_finite() {
             return refuse(format!("temperature is {}", self.temperature), "choose a number such as 10");
         }

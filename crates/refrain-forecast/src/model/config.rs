@@ -146,8 +146,7 @@ impl PatchTstConfig {
     /// # Errors
     /// [`Error::Model`], which says what to change.
     pub fn validate(&self) -> Result<()> {
-        let refuse = |problem: String, fix: &'static str| Err(Error::Model { problem, fix });
-        for (name, value) in [
+        check_sizes(&[
             ("channels", self.channels),
             ("context", self.context),
             ("horizon", self.horizon),
@@ -157,31 +156,45 @@ impl PatchTstConfig {
             ("heads", self.heads),
             ("layers", self.layers),
             ("ffn", self.ffn),
-        ] {
-            // Products of two sizes stay far from overflow; memory is the nearer limit.
-            if value == 0 || value > 1 << 24 {
-                return refuse(format!("{name} is {value}"), "choose a size from 1 to 16777216");
-            }
-        }
+        ])?;
         if self.patch > self.context {
             let problem =
                 format!("a patch of {} rows is longer than the context of {}", self.patch, self.context);
             return refuse(problem, "choose a shorter patch or a longer context");
         }
-        if !self.d_model.is_multiple_of(self.heads) {
-            let problem = format!("{} heads do not divide d_model {}", self.heads, self.d_model);
-            return refuse(problem, "choose a d_model that is a multiple of heads");
-        }
-        for (name, p) in [
+        check_heads(self.d_model, self.heads)?;
+        check_dropouts(&[
             ("dropout", self.dropout),
             ("attention_dropout", self.attention_dropout),
             ("head_dropout", self.head_dropout),
-        ] {
-            if !(0.0..1.0).contains(&p) {
-                return refuse(format!("{name} is {p}"), "choose a probability from 0 to below 1");
-            }
-        }
-        Ok(())
+        ])
+    }
+}
+
+pub(crate) fn refuse<T>(problem: String, fix: &'static str) -> Result<T> {
+    Err(Error::Model { problem, fix })
+}
+
+pub(crate) fn check_sizes(sizes: &[(&str, usize)]) -> Result<()> {
+    // Products of two sizes stay far from overflow; memory is the nearer limit.
+    match sizes.iter().find(|(_, size)| *size == 0 || *size > 1 << 24) {
+        Some((name, size)) => refuse(format!("{name} is {size}"), "choose a size from 1 to 16777216"),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn check_heads(d_model: usize, heads: usize) -> Result<()> {
+    if d_model.is_multiple_of(heads) {
+        return Ok(());
+    }
+    let problem = format!("{heads} heads do not divide d_model {d_model}");
+    refuse(problem, "choose a d_model that is a multiple of heads")
+}
+
+pub(crate) fn check_dropouts(rates: &[(&str, f64)]) -> Result<()> {
+    match rates.iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
+        Some((name, rate)) => refuse(format!("{name} is {rate}"), "choose a probability from 0 to below 1"),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! PatchTST: Nie, Nguyen, Sinthong and Kalagnanam, "A Time Series is Worth 64 Words", ICLR 2023.
 
-mod config;
+pub(crate) mod config;
 mod embedding;
 mod encoder;
 mod head;
