@@ -218,9 +218,7 @@ impl Sink for Live<'_> {
         {
             return Ok(());
         }
-        product.run_own(self.workspace, self.multiprocessors(), &mut |spec, grid, params| {
-            self.kernel(op, spec, grid, params)
-        })
+        product.run_own(self.workspace, &mut |spec, grid, params| self.kernel(op, spec, grid, params))
     }
 
     fn multiprocessors(&self) -> usize {

@@ -54,7 +54,7 @@ const SYMBOLS: &[&str] = &[
 const LEAST_WORK: usize = 1 << 24;
 /// Products with fewer rows or columns are left to our own kernels.
 const LEAST_SIDE: usize = 16;
-/// Products with fewer numbers in a sum are left to our own kernels where a residual is added.
+/// f32 products with fewer numbers in a sum are left to our own kernels where a residual is added.
 const LEAST_DEPTH_RESIDUAL: usize = 256;
 /// The most memory that an algorithm may work in.
 const MOST_WORKSPACE: usize = 32 << 20;
@@ -169,7 +169,7 @@ impl Key {
         if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
             return None;
         }
-        if p.residual.is_some() && p.k < LEAST_DEPTH_RESIDUAL {
+        if p.residual.is_some() && p.dtype == DType::F32 && p.k < LEAST_DEPTH_RESIDUAL {
             return None;
         }
         if [p.m, p.n, p.k, batches].iter().any(|&x| x > i32::MAX as usize) {

@@ -8,7 +8,7 @@ mod choices;
 mod cublaslt;
 mod descriptors;
 mod plan;
-mod resident;
+mod shared;
 
 use smallvec::{SmallVec, smallvec};
 

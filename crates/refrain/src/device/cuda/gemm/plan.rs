@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::resident::Resident;
+use super::shared::{DEPTH, Shared};
 use super::{Flat, Matrix, Product};
 use crate::device::cuda::kernel::{Grid, MMA, Params, Source, Spec};
 use crate::error::{Error, Result};
@@ -14,12 +14,11 @@ use crate::precision::Precision;
 use crate::tensor::DType;
 
 const COMMON: &str = include_str!("common.cu");
-const TILES: &str = include_str!("tiles.cu");
 
-static TENSOR: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("tensor.cu")] };
-static RESIDENT: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("resident.cu")] };
+static TENSOR: Source = Source {
+    name: "gemm",
+    parts: &[ACTIVATIONS, MMA, COMMON, include_str!("tiles.cu"), include_str!("tensor.cu")],
+};
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
@@ -43,6 +42,8 @@ const MAX_SPLITS: usize = 512;
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 /// Few enough rows or columns for [`SKINNY`].
 const MAX_NARROW: usize = 8;
+/// Numbers in a sum over rows from which on tensor cores take it faster.
+const LONG_COLUMN: usize = 1024;
 
 /// Warps of a block along m and n, and 16 x 8 fragments of each along m and n.
 #[derive(Clone, Copy)]
@@ -63,11 +64,16 @@ impl TensorTile {
         [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
     }
 
-    fn of(p: &Product) -> TensorTile {
+    /// `split`: whether each number is multiplied as two, which takes more instructions to make ready.
+    fn of(p: &Product, split: bool) -> TensorTile {
+        let fills = |tile: TensorTile| 2 * p.m > tile.size()[0] && 2 * p.n > tile.size()[1];
         match () {
             () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
+            // Numbers along k are read one by one where they don't follow each other: wide tiles use them more often.
+            () if split && !p.a.dense[1] && fills(TensorTile::WIDE) => TensorTile::WIDE,
+            () if split => TensorTile::MEDIUM,
             () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
             () if p.k >= VERY_DEEP && 2 * p.m > TensorTile::WIDE.size()[0] => TensorTile::WIDE,
             () => TensorTile::MEDIUM,
@@ -110,7 +116,7 @@ impl SimtTile {
 /// The kernel and the tile that a block of it computes.
 #[derive(Clone, Copy)]
 enum Way {
-    Tensor { tile: TensorTile, form: &'static str, resident: Option<Resident> },
+    Tensor { tile: TensorTile, form: &'static str },
     Simt { tile: SimtTile },
     Skinny { narrow: usize, wide_is_a: bool, along_k: bool },
 }
@@ -133,6 +139,11 @@ fn tiles(p: &Product, size: [usize; 2]) -> usize {
 fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
     let filled = 2 * p.m > size[0] && 2 * p.n > size[1];
     filled && tiles(p, size) * (p.k / LARGE_PART).clamp(1, MAX_SPLITS) >= ENOUGH_TILES
+}
+
+/// Whether tensor cores multiply f32, in one form or the other.
+fn wide(p: &Product) -> bool {
+    p.dtype == DType::F32
 }
 
 /// The type that is summed in.
@@ -158,17 +169,19 @@ impl Way {
         };
         let form = form.filter(|_| [&p.a, &p.b].iter().all(|x| x.dense[0] || x.dense[1]));
         let narrow = p.m.min(p.n);
-        // Tensor cores take 8 columns as fast as one.
-        if narrow <= if form.is_some() { MAX_NARROW / 2 } else { MAX_NARROW } && p.sums.is_none() {
-            let wide_is_a = p.n <= p.m;
-            let along_k = if wide_is_a { p.a.dense[1] } else { p.b.dense[0] };
+        let wide_is_a = p.n <= p.m;
+        let along_k = if wide_is_a { p.a.dense[1] } else { p.b.dense[0] };
+        // Tensor cores take 8 columns as fast as one, and long columns faster.
+        let few = match form {
+            None => MAX_NARROW,
+            Some(_) if !along_k && p.k >= LONG_COLUMN => 0,
+            Some(_) => MAX_NARROW / 2,
+        };
+        if narrow <= few && p.sums.is_none() {
             return Way::Skinny { narrow: narrow.next_power_of_two(), wide_is_a, along_k };
         }
         match form {
-            Some(form) => {
-                let (tile, wide) = (TensorTile::of(p), p.dtype == DType::F32);
-                Way::Tensor { tile, form, resident: Resident::of(p, tile.size(), wide) }
-            }
+            Some(form) => Way::Tensor { tile: TensorTile::of(p, form == "SPLIT"), form },
             None => Way::Simt { tile: SimtTile::of(p) },
         }
     }
@@ -177,7 +190,7 @@ impl Way {
     /// along m, whichever side is wide.
     fn tile(self) -> ([usize; 2], usize) {
         match self {
-            Way::Tensor { tile, .. } => (tile.size(), 32),
+            Way::Tensor { tile, .. } => (tile.size(), DEPTH),
             Way::Simt { tile } => (tile.size, tile.depth),
             Way::Skinny { along_k, .. } => ([if along_k { 8 } else { 32 }, usize::MAX], 64),
         }
@@ -210,8 +223,7 @@ impl Plan {
         };
         // k is cut where there are too few tiles, into parts of a few steps at least.
         let threads = tiles[0] * tiles[1] * p.batches() * way.share();
-        let most = if matches!(way, Way::Tensor { resident: Some(_), .. }) { 1 } else { MAX_SPLITS };
-        let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, most);
+        let wanted = ENOUGH_THREADS.checked_div(threads).unwrap_or(1).clamp(1, MAX_SPLITS);
         let steps = p.k.div_ceil(step).max(1);
         let depth = steps.div_ceil(wanted.min(steps.div_ceil(4)));
         let splits = steps.div_ceil(depth);
@@ -223,13 +235,11 @@ impl Plan {
         self.tiles[0] * self.tiles[1] * p.batches() * self.splits
     }
 
-    fn grid(&self, p: &Product, multiprocessors: usize) -> Grid {
+    fn grid(&self, p: &Product) -> Grid {
+        let grid = Grid::line(self.blocks(p), self.way.threads());
         match self.way {
-            Way::Tensor { resident: Some(r), .. } => {
-                let threads = self.way.threads();
-                Grid::line(r.blocks(self.tiles, threads as usize, multiprocessors), threads).shared(r.bytes)
-            }
-            _ => Grid::line(self.blocks(p), self.way.threads()),
+            Way::Tensor { tile, .. } => grid.shared(Shared::of(p, tile.size(), wide(p)).bytes),
+            _ => grid,
         }
     }
 
@@ -250,17 +260,12 @@ impl Plan {
         };
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
         match self.way {
-            Way::Tensor { tile, form, resident } => {
+            Way::Tensor { tile, form } => {
                 let a_copy = together(&p.a, if a_along_k { p.a.row } else { p.a.col });
                 let b_copy = together(&p.b, if b_along_k { p.b.col } else { p.b.row });
-                let spec = match resident {
-                    Some(r) => common(&RESIDENT, "gemm_resident")
-                        .int("SLOTS", r.slots as i64)
-                        .int("MEMORY_BYTES", r.bytes as i64)
-                        .int("TOGETHER_BLOCKS", r.together(self.way.threads() as usize) as i64),
-                    None => common(&TENSOR, "gemm_tensor").flag("SUMS", p.sums.is_some()),
-                };
-                spec.word("FORM", form)
+                let shared = Shared::of(p, tile.size(), wide(p));
+                common(&TENSOR, "gemm_tensor")
+                    .word("FORM", form)
                     .flag("A_ALONG_K", a_along_k)
                     .flag("B_ALONG_K", b_along_k)
                     .int("A_COPY", a_copy as i64)
@@ -269,8 +274,10 @@ impl Plan {
                     .int("WARPS_N", tile.warps[1] as i64)
                     .int("FRAGS_M", tile.fragments[0] as i64)
                     .int("FRAGS_N", tile.fragments[1] as i64)
-                    .int("PANEL", resident.map_or(0, |r| r.panel as i64))
-                    .flag("DEALT", resident.is_some_and(|r| r.dealt))
+                    .int("TILE_K", shared.depth as i64)
+                    .int("STAGES", shared.stages as i64)
+                    .int("MEMORY_BYTES", shared.bytes as i64)
+                    .flag("SUMS", p.sums.is_some())
             }
             Way::Simt { tile } => {
                 // `other` is the step along the dimension that does not follow itself in memory.
@@ -304,22 +311,22 @@ impl Plan {
         }
     }
 
-    /// The kernel that gathers the splits, and how many numbers a block of it gathers.
+    /// The kernel that gathers the splits, and how many blocks of it.
     fn gather(&self, p: &Product) -> Option<(Spec, usize)> {
         // Warps that share a number's splits.
         let slices = if self.splits < 16 { 1 } else { 8 };
         (self.splits > 1).then(|| {
             let spec = constants(Spec::new(&SUM, "gemm_sum"), p, p.activation);
-            (spec.flag("PARTIAL", false).int("SLICES", slices as i64), 256 / slices)
+            let each = if aligned(p) { 4 } else { 1 };
+            let spec = spec.flag("PARTIAL", false).int("SLICES", slices as i64).int("EACH", each as i64);
+            let groups = p.batches() * p.m * p.n / each + if p.sums.is_some() { p.m } else { 0 };
+            (spec, groups.div_ceil(256 / slices))
         })
     }
 
     /// The kernel's parameter (`Job` in `common.cu`).
     fn job(&self, p: &Product, workspace: u64) -> Params {
         let address = |x: Option<Flat>| x.map_or(0, |x| x.address);
-        let parts = [Some(p.c), p.bias, p.residual, p.kept];
-        let whole = |x: &Flat| x.alignment.is_multiple_of(4 * x.dtype.size());
-        let aligned = p.n.is_multiple_of(4) && parts.iter().flatten().all(whole);
         let mut words: SmallVec<[u64; 36]> = smallvec![
             p.a.address,
             p.b.address,
@@ -338,9 +345,16 @@ impl Plan {
             words.extend(std::iter::repeat_n(fill, BATCH_RANK - values.len()));
             words.extend(values.iter().map(|&x| x as u64));
         }
-        words.extend([p.add, p.sums.is_some_and(|s| s.1), aligned].map(u64::from));
+        words.extend([p.add, p.sums.is_some_and(|s| s.1), aligned(p)].map(u64::from));
         Params::new().words(&words)
     }
+}
+
+/// Whether four elements of a row of C, and of what has its shape, can be loaded and stored at once.
+fn aligned(p: &Product) -> bool {
+    let parts = [Some(p.c), p.bias, p.residual, p.kept];
+    let whole = |x: &Flat| x.alignment.is_multiple_of(4 * x.dtype.size());
+    p.n.is_multiple_of(4) && parts.iter().flatten().all(whole)
 }
 
 fn constants(spec: Spec, p: &Product, activation: Activation) -> Spec {
@@ -408,7 +422,7 @@ impl Product {
             .iter()
             .flat_map(|p| {
                 let plan = Plan::of(p);
-                [Some((plan.spec(p), plan.grid(p, 1).shared)), plan.gather(p).map(|(spec, _)| (spec, 0))]
+                [Some((plan.spec(p), plan.grid(p).shared)), plan.gather(p).map(|(spec, _)| (spec, 0))]
             })
             .flatten()
             .collect();
@@ -430,7 +444,6 @@ impl Product {
     pub(in crate::device::cuda) fn run_own(
         &self,
         workspace: (u64, usize),
-        multiprocessors: usize,
         launch: &mut dyn FnMut(Spec, Grid, &Params) -> Result<()>,
     ) -> Result<()> {
         const OP: &str = "matmul";
@@ -455,10 +468,9 @@ impl Product {
                 return Err(Error::internal(OP, "too little memory to work in"));
             }
             let job = plan.job(p, workspace.0);
-            launch(plan.spec(p), plan.grid(p, multiprocessors), &job)?;
-            if let Some((gather, share)) = plan.gather(p) {
-                let numbers = p.batches() * p.m * p.n + if p.sums.is_some() { p.m } else { 0 };
-                launch(gather, Grid::line(numbers.div_ceil(share), 256), &job)?;
+            launch(plan.spec(p), plan.grid(p), &job)?;
+            if let Some((gather, blocks)) = plan.gather(p) {
+                launch(gather, Grid::line(blocks, 256), &job)?;
             }
         }
         Ok(())

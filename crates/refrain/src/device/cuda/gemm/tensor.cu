@@ -1,14 +1,16 @@
 // Matrix products on tensor cores: a block computes a tile of C. Tiles of both operands are copied to shared memory
-// asynchronously, STAGES ahead. A constant, beside those of tiles.cu:
+// asynchronously, STAGES ahead. Constants, beside those of tiles.cu:
 //   SUMS         also sums A's rows
+//   STAGES       tiles of both operands that find room
+//   MEMORY_BYTES the shared memory that the launch gives
 
-constexpr int FITTING = Tiles<TILE_K>::STAGES;
-constexpr int STAGES = FITTING > 4 ? 4 : FITTING;
+constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+static_assert(STAGES * STAGE_BYTES == MEMORY_BYTES, "the launch counts shared memory as the text does");
 
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job j) {
-    __shared__ __align__(16) unsigned char memory[STAGES][A_BYTES + B_BYTES];
-    auto a_tile = [&](int step) { return reinterpret_cast<A_TYPE*>(memory[step % STAGES]); };
-    auto b_tile = [&](int step) { return reinterpret_cast<B_TYPE*>(memory[step % STAGES] + A_BYTES); };
+    extern __shared__ __align__(16) unsigned char memory[];
+    auto a_tile = [&](int slot) { return reinterpret_cast<A_TYPE*>(memory + slot * STAGE_BYTES); };
+    auto b_tile = [&](int slot) { return reinterpret_cast<B_TYPE*>(memory + slot * STAGE_BYTES + TileA::BYTES); };
     Place p = place(j);
     const A_TYPE* a;
     const B_TYPE* b;
@@ -17,14 +19,19 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
     int row0 = p.tile_m * TILE_M, col0 = p.tile_n * TILE_N;
     int steps = (to - from + TILE_K - 1) / TILE_K;
 
-    auto fetch_step = [&](int step) {
-        if (step < steps) {
-            int k = from + step * TILE_K;
-            fetch_a(j, a_tile(step), a, row0, k, to);
-            fetch_b(j, b_tile(step), b, col0, k, to);
+    PiecesA a_pieces = pieces_of_a(j, a, row0, from);
+    PiecesB b_pieces = pieces_of_b(j, b, col0, from);
+    int fetched = 0, fetch_slot = 0;
+    auto fetch_next = [&] {
+        if (fetched < steps) {
+            int left = to - from - fetched * TILE_K;
+            a_pieces.copy(a_tile(fetch_slot), left);
+            b_pieces.copy(b_tile(fetch_slot), left);
         }
         // Counted even where it is empty.
         commit();
+        fetched++;
+        fetch_slot = fetch_slot + 1 < STAGES ? fetch_slot + 1 : 0;
     };
 
     float acc[FRAGS_M][FRAGS_N][4];
@@ -33,18 +40,18 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
     bool sums = SUMS && p.tile_n == 0 && threadIdx.x < TILE_M;
     float sum = 0;
 
-    for (int step = 0; step < STAGES - 1; step++) fetch_step(step);
-    for (int step = 0; step < steps; step++) {
+    for (int i = 0; i < STAGES - 1; i++) fetch_next();
+    for (int step = 0, slot = 0; step < steps; step++, slot = slot + 1 < STAGES ? slot + 1 : 0) {
         wait_for_copies<STAGES - 2>();
         // This step's tiles are there for all threads, and all are done with those of the step before.
         __syncthreads();
-        fetch_step(step + STAGES - 1);
-        const A_TYPE* tile = a_tile(step);
-        multiply_tile(acc, tile, b_tile(step), row, col);
+        fetch_next();
+        const A_TYPE* tile = a_tile(slot);
+        multiply_tile(acc, tile, b_tile(slot), row, col);
         if (sums) {
             #pragma unroll
             for (int k = 0; k < TILE_K; k++) {
-                sum += ::to<float>(tile[A_ALONG_K ? threadIdx.x * A_PITCH + k : k * A_PITCH + threadIdx.x]);
+                sum += ::to<float>(tile[TileA::place_of(threadIdx.x, k)]);
             }
         }
     }

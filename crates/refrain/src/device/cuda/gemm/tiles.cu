@@ -4,9 +4,8 @@
 //   A_ALONG_K    A's elements along k follow each other in memory; else those along m
 //   B_ALONG_K    B's elements along k follow each other in memory; else those along n
 //   A_COPY, B_COPY   elements that are copied at once
+//   TILE_K       numbers of a tile along k (16 or 32)
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
-//   PANEL        tiles along k, all of which a block keeps of B; 0 where B's tiles pass by with A's
-//   DEALT        whether the panel has the operands' dtype and its columns the order that they are dealt in
 
 // f16 and bf16, to which f32 is rounded; f32 rounded to TF32, f32 as the sum of two of TF32.
 #define HALVES 0
@@ -19,20 +18,23 @@
 constexpr int BLOCK_THREADS = WARPS_M * WARPS_N * 32;
 constexpr int TILE_M = WARPS_M * FRAGS_M * 16, TILE_N = WARPS_N * FRAGS_N * 8;
 constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
-constexpr int SHARED = 49152;
 
-// A tile of an operand in shared memory: elements from one of its rows to the next, so that the lanes of a warp meet in
-// no bank, and its bytes.
-template <typename T, bool ALONG_K, int OUTER, int DEPTH> struct Tile {
+// A tile of an operand in shared memory: lines of elements that follow each other in memory, so far apart that the lanes of
+// a warp meet in no bank. Of lines along k that are multiplied as f32, a part lies beside that of the next line.
+template <typename T, bool ALONG_K, int OUTER> struct Tile {
     static constexpr bool ROUNDED = !WIDE && sizeof(T) == 4;
-    static constexpr int K_PITCH = !WIDE ? DEPTH + 8 : BOTH_ALONG_K ? 16 : 20;
-    static constexpr int PITCH = ALONG_K ? K_PITCH : OUTER + (ROUNDED ? 4 : 8);
-    static constexpr int BYTES = PITCH * (ALONG_K ? OUTER : DEPTH) * (int)sizeof(T);
+    static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
+    static constexpr int PART = WIDE && ALONG_K ? 16 : LINE;
+    static constexpr int APART = !ALONG_K ? ROUNDED ? 4 : 8 : !WIDE ? 8 : BOTH_ALONG_K ? 0 : 4;
+    static constexpr int PITCH = PART + APART;
+    static constexpr int BYTES = LINE / PART * LINES * PITCH * (int)sizeof(T);
+    static DEVICE int place(int line, int at) { return (at / PART * LINES + line) * PITCH + at % PART; }
+    static DEVICE int place_of(int outer, int k) { return ALONG_K ? place(outer, k) : place(k, outer); }
 };
 
 // Columns of C are dealt to fragments in pairs so that a lane holds four neighbours of a row, two in each fragment of a
 // pair. Not so where B's fragments are turned while they are loaded, which takes eight neighbours each.
-constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4 || DEALT;
+constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4;
 constexpr int TOGETHER = PAIRED ? 4 : 2;
 
 // The column, within a warp's part of C, of line `line` of fragment `l`.
@@ -40,33 +42,44 @@ DEVICE int column(int l, int line) {
     return PAIRED ? (l >> 1) * 16 + (line >> 1) * 4 + (l & 1) * 2 + (line & 1) : l * 8 + line;
 }
 
-template <int DEPTH> struct Tiles {
-    typedef Tile<A_TYPE, A_ALONG_K, TILE_M, DEPTH> A;
-    typedef Tile<B_TYPE, B_ALONG_K, TILE_N, DEPTH> B;
-    static constexpr int STAGES = SHARED / (A::BYTES + B::BYTES);
-};
+typedef Tile<A_TYPE, A_ALONG_K, TILE_M> TileA;
+typedef Tile<B_TYPE, B_ALONG_K, TILE_N> TileB;
 
-// Tiles are shallower where f32 would leave too little room for copies ahead.
-constexpr bool SAME = sizeof(A_TYPE) == sizeof(IN) && sizeof(B_TYPE) == sizeof(IN);
-constexpr int TILE_K = !WIDE && (PANEL > 0 || SAME || Tiles<32>::STAGES >= 3) ? 32 : 16;
-constexpr int A_PITCH = Tiles<TILE_K>::A::PITCH, A_BYTES = Tiles<TILE_K>::A::BYTES;
-constexpr int B_PITCH = Tiles<TILE_K>::B::PITCH, B_BYTES = Tiles<TILE_K>::B::BYTES;
+// The pieces that a thread copies of an operand's tiles, which follow each other along k: COPY neighbours of a line each,
+// in lines that lie SWEEP apart.
+template <typename T, bool ALONG_K, int OUTER, int COPY> struct Pieces {
+    typedef Tile<T, ALONG_K, OUTER> To;
+    static constexpr int PER_LINE = To::LINE / COPY, SWEEP = BLOCK_THREADS / PER_LINE;
+    static constexpr int EACH = (To::LINES + SWEEP - 1) / SWEEP;
+    static_assert(BLOCK_THREADS % PER_LINE == 0, "a thread's pieces begin at one place of their lines");
 
-// Copies a tile whose rows run along memory; of what lies beyond `rows` and `cols` it makes zeros.
-template <int ROWS, int COLS, int PITCH, int COPY, typename T>
-DEVICE void fetch(T* to, const T* operand, i64 first, i64 step, int rows, int cols) {
-    constexpr int PER_ROW = COLS / COPY, COUNT = ROWS * PER_ROW;
-    #pragma unroll
-    for (int s = 0; s < (COUNT + BLOCK_THREADS - 1) / BLOCK_THREADS; s++) {
-        int i = s * BLOCK_THREADS + threadIdx.x;
-        if (COUNT % BLOCK_THREADS == 0 || i < COUNT) {
-            int row = i / PER_ROW, col = i % PER_ROW * COPY;
-            int there = row < rows ? min(max(cols - col, 0), COPY) : 0;
-            const T* from = there > 0 ? operand + (first + row * step + col) : operand;
-            copy_async<COPY * (int)sizeof(T)>(to + row * PITCH + col, from, there * (int)sizeof(T));
-        }
+    // The first piece of the next tile; steps from it to the thread's others and to the tile after.
+    const T* from;
+    i64 sweep, advance;
+    int line, at, outer_left;
+
+    // Of tiles of which the first begins at `first`, with lines `step` apart; `left` numbers are there across k.
+    DEVICE Pieces(const T* first, i64 step, int left)
+        : sweep(SWEEP * step), advance(ALONG_K ? TILE_K : TILE_K * step), line(threadIdx.x / PER_LINE),
+          at(threadIdx.x % PER_LINE * COPY), outer_left(left) {
+        from = first + line * step + at;
     }
-}
+
+    // Copies the next tile, of which `k_left` numbers are there along k; of what lies beyond it makes zeros.
+    DEVICE void copy(T* tile, int k_left) {
+        T* to = tile + To::place(line, at);
+        int lines_left = (ALONG_K ? outer_left : k_left) - line, line_left = (ALONG_K ? k_left : outer_left) - at;
+        int whole = min(max(line_left, 0), COPY) * (int)sizeof(T);
+        #pragma unroll
+        for (int s = 0; s < EACH; s++) {
+            if (To::LINES % SWEEP == 0 || line + s * SWEEP < To::LINES) {
+                int bytes = s * SWEEP < lines_left ? whole : 0;
+                copy_async<COPY * (int)sizeof(T)>(to + s * SWEEP * To::PITCH, from + s * sweep, bytes);
+            }
+        }
+        from += advance;
+    }
+};
 
 #if WIDE
 
@@ -76,18 +89,15 @@ struct Quad { u32 at[PARTS][4]; };
 
 // The four numbers along k that a lane holds of a row of a 16 deep fragment. Which four does not matter as long as
 // it is the same for A and B: neighbours where both run along k, every fourth else.
-template <bool ALONG_K, int PITCH> DEVICE Quad quad(const IN* tile, int row, int k, int lane) {
+template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int lane) {
     float x[4];
     if (BOTH_ALONG_K) {
-        vec<float, 4> v = load<4>(tile + row * PITCH + k + 4 * lane);
+        vec<float, 4> v = load<4>(tile + TILE::place_of(outer, k + 4 * lane));
         #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = v.at[i];
     } else {
         #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int at = k + lane + 4 * i;
-            x[i] = ALONG_K ? tile[row * PITCH + at] : tile[at * PITCH + row];
-        }
+        for (int i = 0; i < 4; i++) x[i] = tile[TILE::place_of(outer, k + lane + 4 * i)];
     }
     Quad q;
     #pragma unroll
@@ -98,24 +108,39 @@ template <bool ALONG_K, int PITCH> DEVICE Quad quad(const IN* tile, int row, int
     return q;
 }
 
-// d += a b, 16 x 8 x 16, of those parts of A's upper and lower rows and of B.
-DEVICE void multiply_parts(float* d, const Quad& upper, const Quad& lower, int a, const Quad& y, int b) {
-    const u32 *u = upper.at[a], *l = lower.at[a], *z = y.at[b];
-    multiply_tf32(d, u[0], l[0], u[1], l[1], z[0], z[1]);
-    multiply_tf32(d, u[2], l[2], u[3], l[3], z[2], z[3]);
+// d[l] += a y[l], each 16 x 8 x 16, of those parts of A's upper and lower rows and of B. A product waits for those before
+// it that it is added to: others come between.
+DEVICE void multiply_parts(float (*d)[4], const Quad* a, int part_a, const Quad* y, int part_b) {
+    const u32 *u = a[0].at[part_a], *w = a[1].at[part_a];
+    #pragma unroll
+    for (int half = 0; half < 4; half += 2) {
+        #pragma unroll
+        for (int l = 0; l < FRAGS_N; l++) {
+            const u32* z = y[l].at[part_b];
+            multiply_tf32(d[l], u[half], w[half], u[half + 1], w[half + 1], z[half], z[half + 1]);
+        }
+    }
 }
 
-DEVICE void multiply_quads(float* d, const Quad& upper, const Quad& lower, const Quad& y) {
+DEVICE void multiply_quads(float (*d)[4], const Quad* a, const Quad* y) {
     if (FORM == TF32) {
-        multiply_parts(d, upper, lower, 0, y, 0);
+        multiply_parts(d, a, 0, y, 0);
     } else {
         // Tensor cores cut their sums off; what is added up here is rounded.
-        float part[4] = {0, 0, 0, 0};
-        multiply_parts(part, upper, lower, PARTS - 1, y, 0);
-        multiply_parts(part, upper, lower, 0, y, PARTS - 1);
-        multiply_parts(part, upper, lower, 0, y, 0);
+        float part[FRAGS_N][4];
         #pragma unroll
-        for (int e = 0; e < 4; e++) d[e] += part[e];
+        for (int l = 0; l < FRAGS_N; l++) {
+            #pragma unroll
+            for (int e = 0; e < 4; e++) part[l][e] = 0;
+        }
+        multiply_parts(part, a, PARTS - 1, y, 0);
+        multiply_parts(part, a, 0, y, PARTS - 1);
+        multiply_parts(part, a, 0, y, 0);
+        #pragma unroll
+        for (int l = 0; l < FRAGS_N; l++) {
+            #pragma unroll
+            for (int e = 0; e < 4; e++) d[l][e] += part[l][e];
+        }
     }
 }
 
@@ -123,18 +148,15 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
-        Quad x[FRAGS_M][2], y[FRAGS_N];
+        Quad y[FRAGS_N];
+        #pragma unroll
+        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<TileB>(b, col + column(i, g), k, t);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
-            x[i][0] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g, k, t);
-            x[i][1] = quad<A_ALONG_K, A_PITCH>(a, row + i * 16 + g + 8, k, t);
-        }
-        #pragma unroll
-        for (int i = 0; i < FRAGS_N; i++) y[i] = quad<B_ALONG_K, B_PITCH>(b, col + column(i, g), k, t);
-        #pragma unroll
-        for (int i = 0; i < FRAGS_M; i++) {
-            #pragma unroll
-            for (int l = 0; l < FRAGS_N; l++) multiply_quads(acc[i][l], x[i][0], x[i][1], y[l]);
+            Quad x[2];
+            x[0] = quad<TileA>(a, row + i * 16 + g, k, t);
+            x[1] = quad<TileA>(a, row + i * 16 + g + 8, k, t);
+            multiply_quads(acc[i], x, y);
         }
     }
 }
@@ -144,21 +166,18 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 // Line `line` of the 8 x 8 numbers that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k
 // holds a lane's share of, and where they begin along k: the instruction counts those of A by lines first, those of B
 // along k first.
-template <bool OF_B> DEVICE int line_of(int r, int line) {
-    // Where the panel is dealt, columns lie in that order already.
-    return OF_B ? (DEALT ? (r >> 1) * 8 + line : column(r >> 1, line)) : (r & 1) * 8 + line;
-}
+template <bool OF_B> DEVICE int line_of(int r, int line) { return OF_B ? column(r >> 1, line) : (r & 1) * 8 + line; }
 template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
 
-template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const IN* tile, int line, int k) {
+template <bool OF_B, bool ALONG_K, typename TILE> DEVICE void fragment(u32* r, const IN* tile, int line, int k) {
     int lane = threadIdx.x & 31, which = lane >> 3, within = lane & 7;
     k += depth_of<OF_B>(which);
-    if (ALONG_K) load_matrices(r, tile + (line + line_of<OF_B>(which, within)) * PITCH + k);
-    else load_matrices_transposed(r, tile + (k + within) * PITCH + line + line_of<OF_B>(which, 0));
+    if (ALONG_K) load_matrices(r, tile + TILE::place_of(line + line_of<OF_B>(which, within), k));
+    else load_matrices_transposed(r, tile + TILE::place_of(line + line_of<OF_B>(which, 0), k + within));
 }
 
 // The same of f32, rounded: a lane holds two neighbours along k of a line.
-template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const f32_t* tile, int line, int k) {
+template <bool OF_B, bool ALONG_K, typename TILE> DEVICE void fragment(u32* r, const f32_t* tile, int line, int k) {
     int lane = threadIdx.x & 31;
     k += (lane & 3) * 2;
     #pragma unroll
@@ -166,24 +185,23 @@ template <bool OF_B, bool ALONG_K, int PITCH> DEVICE void fragment(u32* r, const
         int at = line + line_of<OF_B>(i, lane >> 2), depth = k + depth_of<OF_B>(i);
         vec<float, 2> x;
         if (ALONG_K) {
-            x = load<2>(tile + at * PITCH + depth);
+            x = load<2>(tile + TILE::place_of(at, depth));
         } else {
-            x.at[0] = tile[depth * PITCH + at];
-            x.at[1] = tile[(depth + 1) * PITCH + at];
+            x.at[0] = tile[TILE::place_of(at, depth)];
+            x.at[1] = tile[TILE::place_of(at, depth + 1)];
         }
         r[i] = FORM == HALVES ? pack_halves(x.at[0], x.at[1]) : pack_brains(x.at[0], x.at[1]);
     }
 }
 
-template <bool B_LINES_ALONG_K, int B_LINE, typename B>
-DEVICE void multiply_tiles(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B* b, int row, int col) {
+DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
         u32 x[FRAGS_M][4], y[FRAGS_N / 2][4];
         #pragma unroll
-        for (int i = 0; i < FRAGS_M; i++) fragment<false, A_ALONG_K, A_PITCH>(x[i], a, row + i * 16, k);
+        for (int i = 0; i < FRAGS_M; i++) fragment<false, A_ALONG_K, TileA>(x[i], a, row + i * 16, k);
         #pragma unroll
-        for (int i = 0; i < FRAGS_N / 2; i++) fragment<true, B_LINES_ALONG_K, B_LINE>(y[i], b, col + i * 16, k);
+        for (int i = 0; i < FRAGS_N / 2; i++) fragment<true, B_ALONG_K, TileB>(y[i], b, col + i * 16, k);
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
@@ -195,22 +213,18 @@ DEVICE void multiply_tiles(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B* b
     }
 }
 
-DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
-    multiply_tiles<B_ALONG_K, B_PITCH>(acc, a, b, row, col);
-}
-
 #endif
 
-// A tile of A from row `row0` and of B from column `col0`, both from k; zeros beyond their ends.
-DEVICE void fetch_a(const Job& j, A_TYPE* to, const A_TYPE* a, int row0, int k, int end) {
-    int m = (int)j.m;
-    if (A_ALONG_K) fetch<TILE_M, TILE_K, A_PITCH, A_COPY>(to, a, row0 * j.a_row + k, j.a_row, m - row0, end - k);
-    else fetch<TILE_K, TILE_M, A_PITCH, A_COPY>(to, a, k * j.a_col + row0, j.a_col, end - k, m - row0);
+// A's tiles from row `row0` and B's from column `col0`, both from k on.
+typedef Pieces<A_TYPE, A_ALONG_K, TILE_M, A_COPY> PiecesA;
+typedef Pieces<B_TYPE, B_ALONG_K, TILE_N, B_COPY> PiecesB;
+DEVICE PiecesA pieces_of_a(const Job& j, const A_TYPE* a, int row0, int k) {
+    i64 step = A_ALONG_K ? j.a_row : j.a_col, at = A_ALONG_K ? row0 * step + k : k * step + row0;
+    return PiecesA(a + at, step, (int)j.m - row0);
 }
-DEVICE void fetch_b(const Job& j, B_TYPE* to, const B_TYPE* b, int col0, int k, int end) {
-    int n = (int)j.n;
-    if (B_ALONG_K) fetch<TILE_N, TILE_K, B_PITCH, B_COPY>(to, b, col0 * j.b_col + k, j.b_col, n - col0, end - k);
-    else fetch<TILE_K, TILE_N, B_PITCH, B_COPY>(to, b, k * j.b_row + col0, j.b_row, end - k, n - col0);
+DEVICE PiecesB pieces_of_b(const Job& j, const B_TYPE* b, int col0, int k) {
+    i64 step = B_ALONG_K ? j.b_col : j.b_row, at = B_ALONG_K ? col0 * step + k : k * step + col0;
+    return PiecesB(b + at, step, (int)j.n - col0);
 }
 
 DEVICE void clear(float (*acc)[FRAGS_N][4]) {
