@@ -1,8 +1,11 @@
 //! Mixed precision: what products are computed in, and what they give.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use crate::tensor::DType;
+use crate::autograd::no_grad;
+use crate::device::Watch;
+use crate::error::Result;
+use crate::tensor::{DType, Layout, Shape, Tensor};
 
 /// What [`linear`](crate::Tensor::linear), [`matmul`](crate::Tensor::matmul) and
 /// [`scaled_dot_product_attention`](crate::Tensor::scaled_dot_product_attention) make of f32, and their gradients.
@@ -10,20 +13,21 @@ use crate::tensor::DType;
 ///
 /// # Mixed precision
 /// Under [`Precision::Bf16`] activations are bf16 and parameters stay f32, by the rule of PyTorch's autocast
-/// (`torch.autocast` with bfloat16; Micikevicius et al., "Mixed Precision Training", ICLR 2018). No launch is spent on
-/// casting parameters: products read f32 and round it on the way.
+/// (`torch.autocast` with bfloat16; Micikevicius et al., "Mixed Precision Training", ICLR 2018). Weights and biases of
+/// linear layers are read from bf16 copies, which [`with_precision`] keeps until its closure ends or the parameters are
+/// written to: one launch makes those of all parameters that lie in one storage, as a model's do.
 ///
 /// | becomes bf16 | |
 /// | --- | --- |
 /// | results of linear, matmul and attention | also of f32 operands |
-/// | what these multiply | f32 operands are rounded to bf16, sums are f32, and the result is rounded once, after bias, activation and residual |
+/// | what these multiply, and biases of linear | f32 operands are rounded to bf16, sums are f32, and the result is rounded once, after bias, activation and residual |
 /// | gradients of bf16 activations | each has its activation's dtype |
 ///
 /// | stays f32 | |
 /// | --- | --- |
 /// | parameters, running statistics, the optimiser's moments | masters: nothing rounds them in memory |
 /// | gradients of f32 parameters | the weight gradient's product of bf16 operands is summed, written and accumulated in f32; so are the sums of biases and of the parameters of norms |
-/// | biases, and weights and biases of norms | added and multiplied as they are |
+/// | weights and biases of norms | multiplied and added as they are |
 /// | mean, variance and 1/std of a norm, the exponentials and sums of a softmax, sums of reductions | whatever the dtype of the elements |
 /// | losses | of bf16 predictions with bf16 or f32 targets; cross entropy of bf16 logits |
 ///
@@ -35,7 +39,7 @@ use crate::tensor::DType;
 /// also rounds the probabilities and the gradients of scores to bf16, before they are multiplied; the CPU does not.
 ///
 /// Under every setting a [`linear`](crate::Tensor::linear) layer of f16 or bf16 takes an f32 weight and bias, and a norm
-/// of f16 or bf16 takes f32 parameters.
+/// of f16 or bf16 takes f32 parameters. A bias is rounded under this one only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// f32 is multiplied and summed as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two TF32
@@ -62,8 +66,43 @@ impl Precision {
     }
 }
 
+/// A storage of f32 in bf16, for as long as nobody has written to it.
+struct Rounded {
+    watch: Watch,
+    copy: Tensor,
+}
+
 thread_local! {
     static PRECISION: Cell<Precision> = const { Cell::new(Precision::F32) };
+    /// What was rounded under the setting that is in force.
+    static ROUNDED: RefCell<Vec<Rounded>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A tensor of f32 in bf16, without history: a view of a copy of all its storage.
+///
+/// The copy is kept for other tensors of the storage and for later calls, until the setting ends. A step is recorded
+/// under a setting of its own, so what it reads it has rounded itself.
+pub(crate) fn rounded(t: &Tensor) -> Result<Tensor> {
+    let current = |rounded: &Rounded| rounded.watch.overwritten_by().is_none();
+    let kept = ROUNDED.with_borrow(|all| {
+        all.iter().find(|r| r.watch.is_of(t.storage()) && current(r)).map(|r| r.copy.clone())
+    });
+    let copy = match kept {
+        Some(copy) => copy,
+        None => {
+            let bytes = t.storage().bytes();
+            let shape = Shape::from([bytes / t.dtype().size()]);
+            let whole = Tensor::from_parts(t.storage().clone(), Layout::contiguous(shape), t.dtype());
+            let watch = Watch::new(t.storage(), 0..bytes);
+            let copy = no_grad(|| whole.to_dtype(DType::BF16))?;
+            ROUNDED.with_borrow_mut(|all| {
+                all.retain(|r| current(r) && !r.watch.is_last());
+                all.push(Rounded { watch, copy: copy.clone() });
+            });
+            copy
+        }
+    };
+    Ok(Tensor::from_parts(copy.storage().clone(), t.layout().clone(), DType::BF16))
 }
 
 /// The setting of this thread.
@@ -84,13 +123,15 @@ pub fn precision() -> Precision {
 /// # Ok::<(), refrain::Error>(())
 /// ```
 pub fn with_precision<R>(precision: Precision, f: impl FnOnce() -> R) -> R {
-    struct Restore(Precision);
+    struct Restore(Precision, Vec<Rounded>);
     impl Drop for Restore {
         fn drop(&mut self) {
             PRECISION.set(self.0);
+            // Tensors end while nothing is borrowed.
+            let _ended = ROUNDED.replace(std::mem::take(&mut self.1));
         }
     }
-    let _restore = Restore(PRECISION.replace(precision));
+    let _restore = Restore(PRECISION.replace(precision), ROUNDED.take());
     f()
 }
 

@@ -214,21 +214,26 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Before the operation runs. `None` if none of its inputs needs a gradient.
-    pub(crate) fn begin(function: &impl Differentiable, inputs: &[&Tensor]) -> Option<Recording> {
+    /// Before the operation runs on `operands`, which stand for `inputs`: gradients are the inputs', of their dtypes, what
+    /// is saved are operands. `None` if none of the inputs needs a gradient.
+    pub(crate) fn begin(
+        function: &impl Differentiable,
+        inputs: &[&Tensor],
+        operands: &[&Tensor],
+    ) -> Option<Recording> {
         if !is_recorded(inputs) {
             return None;
         }
-        let operands: SmallVec<[Input; INPUTS]> = inputs
+        let inputs: SmallVec<[Input; INPUTS]> = inputs
             .iter()
             .map(|t| Input { shape: t.shape().clone(), dtype: t.dtype(), edge: edge_of(t) })
             .collect();
-        let needs: SmallVec<[bool; INPUTS]> = operands.iter().map(|i| i.edge.is_some()).collect();
+        let needs: SmallVec<[bool; INPUTS]> = inputs.iter().map(|i| i.edge.is_some()).collect();
         let saves = function.saves(&needs);
         let saved =
-            inputs.iter().enumerate().map(|(i, t)| Saves::has(saves.inputs, i).then(|| Saved::new(t)));
+            operands.iter().enumerate().map(|(i, t)| Saves::has(saves.inputs, i).then(|| Saved::new(t)));
         let saved = saved.collect();
-        Some(Recording { inputs: operands, saves, saved })
+        Some(Recording { inputs, saves, saved })
     }
 
     /// After it ran: puts it on the tape. Outputs that are not floating-point are constants.

@@ -206,6 +206,16 @@ impl Watch {
         Watch { storage: storage.clone(), slot }
     }
 
+    /// Whether it is on this storage.
+    pub(crate) fn is_of(&self, storage: &Recycled<Storage>) -> bool {
+        self.storage.ptr_eq(storage)
+    }
+
+    /// Whether nothing else refers to the storage any more.
+    pub(crate) fn is_last(&self) -> bool {
+        self.storage.is_unique()
+    }
+
     /// The first operation that wrote to the range since the watch began.
     pub(crate) fn overwritten_by(&self) -> Option<&'static str> {
         self.storage.watches().slots[self.slot].as_ref().and_then(|watched| watched.by)

@@ -167,7 +167,7 @@ impl Tensor {
             lineage: self.0.lineage.clone(),
             change: AtomicU64::new(self.change()),
         }));
-        if let Some(recording) = Recording::begin(&view, &[self]) {
+        if let Some(recording) = Recording::begin(&view, &[self], &[self]) {
             recording.finish(view, std::slice::from_ref(&out));
         }
         out

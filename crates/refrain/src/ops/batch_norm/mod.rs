@@ -158,7 +158,7 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
     }
     autograd::check_operands(BatchNorm::NAME, &inputs)?;
     let function = OnTape(op);
-    let recording = Recording::begin(&function, &inputs);
+    let recording = Recording::begin(&function, &inputs, &inputs);
     let mut outputs = execute(&function.0, &inputs, &dests)?;
     outputs.truncate(3);
     match (dst, recording) {

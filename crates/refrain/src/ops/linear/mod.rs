@@ -7,12 +7,13 @@ mod tests;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::reduce::{self, Extent};
 use super::unary::{Unary, UnaryBackward};
-use super::{Op, Spec, Specs, apply, apply_into};
+use super::{Op, Spec, Specs, apply, apply_all_on, apply_into_on};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, Device, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::precision::{Precision, precision};
+use crate::precision::{Precision, precision, rounded};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// What is applied to the result of a linear layer.
@@ -61,6 +62,20 @@ struct Linear {
     /// A second result keeps what the activation was applied to, for the backward pass.
     keep: bool,
     precision: Precision,
+}
+
+impl Linear {
+    /// What is read: the inputs, but for an f32 weight and bias that the setting rounds.
+    fn operands(&self, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> {
+        let dtype = self.precision.result(inputs[0].dtype());
+        let rounds = self.precision == Precision::Bf16 && dtype == DType::BF16;
+        let parameters = 1..2 + self.bias as usize;
+        let operand = |(i, &t): (usize, &&Tensor)| match t.dtype() {
+            DType::F32 if rounds && parameters.contains(&i) => rounded(t),
+            _ => Ok(t.clone()),
+        };
+        inputs.iter().enumerate().map(operand).collect()
+    }
 }
 
 /// Rows of a tensor whose last dimension is the one that a layer maps.
@@ -151,16 +166,18 @@ impl Op for Linear {
             let w = g.input(1)?;
             g.emit(&[0], InputGradient { precision, dtype: g.input_dtype(0) }, &[&dz, &w])?;
         }
+        let bias = (self.bias && g.needs(2)).then(|| g.input_dtype(2));
+        // Where products are the vendor's library's, sums are no part of them.
+        let beside = bias.filter(|_| g.needs(1) && precision == Precision::F32 && dz.dtype().size() >= 4);
         if g.needs(1) {
             let x = g.input(0)?;
-            let bias = self.bias.then(|| g.input_dtype(2));
-            let targets: &[usize] = if self.bias { &[1, 2] } else { &[1] };
-            g.emit(targets, WeightGradient { precision, weight: g.input_dtype(1), bias }, &[&dz, &x])
-        } else if self.bias && g.needs(2) {
-            let axes: SmallVec<[isize; 6]> = (0..dz.rank() as isize - 1).collect();
-            g.add(2, dz.to_dtype(g.input_dtype(2))?.sum(&axes[..])?)
-        } else {
-            Ok(())
+            let targets: &[usize] = if beside.is_some() { &[1, 2] } else { &[1] };
+            let op = WeightGradient { precision, weight: g.input_dtype(1), bias: beside };
+            g.emit(targets, op, &[&dz, &x])?;
+        }
+        match bias {
+            Some(dtype) if beside.is_none() => g.emit(&[2], BiasGradient { dtype }, &[&dz]),
+            _ => Ok(()),
         }
     }
 }
@@ -242,6 +259,43 @@ impl Op for WeightGradient {
     }
 }
 
+/// `db`, the sums of `dy` over its rows, by itself.
+#[derive(Clone, Debug)]
+struct BiasGradient {
+    /// Of the result.
+    dtype: DType,
+}
+
+impl BiasGradient {
+    fn extent(dy: &Shape) -> Extent {
+        Extent { outer: 1, n: rows(dy), inner: dy.last().copied().unwrap_or(1) }
+    }
+}
+
+impl Op for BiasGradient {
+    const NAME: &'static str = "linear_bias_gradient";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::new([x[0].dims()[x[0].rank() - 1]], self.dtype).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        reduce::host::sum(args, BiasGradient::extent(args.read_shape(0)), 1.0)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        reduce::cuda::sum(args, BiasGradient::extent(args.read_shape(0)), 1.0)
+    }
+
+    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+        Ok(reduce::cuda::workspace(BiasGradient::extent(launch.reads[0].layout.shape()), launch))
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+}
+
 impl Tensor {
     /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
     ///
@@ -251,7 +305,8 @@ impl Tensor {
     ///
     /// All are of one dtype, but for the weight and the bias of an f16 or bf16 input, which may be f32: the weight is
     /// then rounded to the input's dtype on its way into the product, the bias is added as it is. Under
-    /// [`Precision::Bf16`] the residual may be f32 as well. Gradients have their operands' dtypes.
+    /// [`Precision::Bf16`] both are rounded once for as long as they stay as they are, and the residual may be f32 as
+    /// well. Gradients have their operands' dtypes.
     ///
     /// ```
     /// use refrain::{Activation, Device, Tensor};
@@ -271,7 +326,10 @@ impl Tensor {
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
         let (op, inputs) = linear(self, weight, bias, activation, residual);
-        apply(op, &inputs)
+        let operands = op.operands(&inputs)?;
+        let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+        let y = apply_all_on(op, &inputs, &operands)?.into_iter().next();
+        y.ok_or_else(|| Error::internal(Linear::NAME, "no result"))
     }
 
     /// [`Tensor::linear`] into the memory of `dst`.
@@ -284,7 +342,9 @@ impl Tensor {
         dst: &Tensor,
     ) -> Result<()> {
         let (op, inputs) = linear(self, weight, bias, activation, residual);
-        apply_into(op, &inputs, dst)
+        let operands = op.operands(&inputs)?;
+        let operands: SmallVec<[&Tensor; 4]> = operands.iter().collect();
+        apply_into_on(op, &inputs, &operands, dst)
     }
 }
 

@@ -13,8 +13,14 @@ use crate::ops::rows;
 use crate::tensor::DType;
 
 /// The sum over the middle of `extent`, divided by `divisor`.
-pub(super) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
+pub(crate) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
     match args.read_dtype(0) {
+        DType::F16 if args.write_dtype(0) == DType::F32 => {
+            sum_of::<half::f16, f32, f32>(args, extent, divisor)
+        }
+        DType::BF16 if args.write_dtype(0) == DType::F32 => {
+            sum_of::<half::bf16, f32, f32>(args, extent, divisor)
+        }
         DType::F64 => sum_of::<f64, f64, f64>(args, extent, divisor),
         DType::F32 => sum_of::<f32, f32, f32>(args, extent, divisor),
         DType::F16 => sum_of::<half::f16, half::f16, f32>(args, extent, divisor),

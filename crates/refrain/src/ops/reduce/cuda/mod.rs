@@ -20,7 +20,7 @@ static GRADIENT: Source = Source { name: "reduce_backward", parts: &[include_str
 const STATE: usize = 24;
 
 /// Working memory of reductions of the first operand.
-pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
+pub(crate) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
     room(extent, launch.reads[0].dtype.size(), STATE)
 }
 
@@ -28,14 +28,20 @@ fn constants(spec: Spec, kind: &'static str, maximum: bool, compute: DType, out:
     spec.word("KIND", kind).flag("MAXIMUM", maximum).dtype("COMPUTE", compute).dtype("OUT", out)
 }
 
+/// The sum over the middle of `extent`, divided by `divisor`.
+pub(crate) fn sum(args: &mut CudaArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
+    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
+    let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
+    reduction.scalars.push(divisor);
+    reduction.run(args, &SOURCE, |spec| constants(spec, "SUM", false, compute, out))
+}
+
 pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
     let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
     let (source, word, maximum) = match kind {
-        Kind::Sum | Kind::Mean => {
-            reduction.scalars.push(if kind == Kind::Mean { extent.n as f64 } else { 1.0 });
-            (&SOURCE, "SUM", false)
-        }
+        Kind::Sum => return sum(args, extent, 1.0),
+        Kind::Mean => return sum(args, extent, extent.n as f64),
         Kind::Max | Kind::Min => (&SOURCE, "EXTREME", kind == Kind::Max),
         Kind::ArgMax | Kind::ArgMin => (&SOURCE, "POSITION", kind == Kind::ArgMax),
         Kind::Var { correction } => {
