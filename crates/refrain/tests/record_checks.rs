@@ -381,10 +381,9 @@ fn threads_are_told_apart() {
                     assert_eq!(x.sum(()).unwrap().to_scalar::<f32>().unwrap(), 3.0);
                 }
             });
-            for _ in 0..100 {
-                step.call(from_ref(&x)).unwrap();
-            }
+            let replayed = (0..100).try_for_each(|_| step.call(from_ref(&x)).map(drop));
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            replayed.unwrap();
         });
 
         // In a worker of a pool.

@@ -1,6 +1,7 @@
 //! The driver for NVIDIA GPUs: all work of a device goes to one stream, in order.
 #![allow(unsafe_code)] // Calls NVIDIA's driver with the engine's memory.
 
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -67,6 +68,11 @@ fn unavailable(device: String) -> impl Fn(String) -> Error {
 impl Shared {
     pub(super) fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// The handles of the kernels that are loaded.
+    pub(super) fn kernel_handles(&self) -> HashSet<sys::CUfunction> {
+        self.kernels.handles()
     }
 
     /// Loads a kernel, so that a later launch finds it.
@@ -183,7 +189,7 @@ impl Cuda {
     }
 
     /// The vendor's library for matrix products, if it is here.
-    fn products(&self) -> Option<&gemm::Library> {
+    pub(super) fn products(&self) -> Option<&gemm::Library> {
         self.shared.products.get_or_init(|| gemm::Library::open(&self.shared.context.info)).as_ref()
     }
 

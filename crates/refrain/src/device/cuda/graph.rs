@@ -19,6 +19,7 @@ use super::faults::Bounds;
 use super::gemm::Product;
 use super::kernel::{Grid, Params, Spec};
 use super::memory::checked;
+use super::overlap::overlap;
 use crate::device::capture::{self, Capture};
 use crate::device::driver::Driver;
 use crate::device::launch::Launch;
@@ -47,14 +48,23 @@ impl Graph {
         (0..program.len()).try_for_each(|at| {
             program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
         })?;
-        Graph::capture(cuda, |stream| capture::program(&Capturing { cuda, stream }, program))
+        // The driver takes no list of edges that is empty.
+        let waits = (0..program.len()).any(|at| !program.waits(at).is_empty());
+        Graph::capture(cuda, waits, |stream| capture::program(&Capturing { cuda, stream }, program))
     }
 
-    /// Makes a graph of what `work` sends to a stream.
-    pub(super) fn capture(cuda: &Cuda, work: impl FnOnce(sys::CUstream) -> Result<()>) -> Result<Graph> {
+    /// Makes a graph of what `work` sends to a stream. Where its kernels wait for each other, they may overlap.
+    pub(super) fn capture(
+        cuda: &Cuda,
+        overlaps: bool,
+        work: impl FnOnce(sys::CUstream) -> Result<()>,
+    ) -> Result<Graph> {
         let context = cuda.context();
         let stream = Private::new(context)?;
         let graph = Captured(capture(context, stream.0, work)?);
+        if overlaps {
+            overlap(context, graph.0, &cuda.shared().kernel_handles())?;
+        }
         let mut handle = std::ptr::null_mut();
         // SAFETY: the graph was just captured.
         checked(context, OP, unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph.0, 0) }.result())?;
@@ -112,8 +122,10 @@ impl Sink for Warm<'_> {
     }
 
     fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
-        // Chooses the library's algorithm, or compiles our kernel.
-        self.cuda.product_workspace(op, product)?;
+        // Makes the library choose its algorithm.
+        if self.cuda.products().is_some_and(|library| library.workspace(product).is_some()) {
+            return Ok(());
+        }
         product.kernels().into_iter().try_for_each(|(spec, bytes)| self.cuda.shared().ready(op, spec, bytes))
     }
 

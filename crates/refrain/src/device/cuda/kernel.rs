@@ -100,7 +100,7 @@ impl Spec {
         for part in self.source.parts {
             text.push_str(part);
         }
-        text
+        taking_turns(&text)
     }
 
     /// Name, entry and constants in one line, for errors and listings.
@@ -116,6 +116,19 @@ impl Spec {
         }
         label
     }
+}
+
+/// The text with what each of its kernels begins with.
+fn taking_turns(text: &str) -> String {
+    let mut kernels = text.split("\nKERNEL ");
+    let mut whole = String::with_capacity(text.len() + 64);
+    whole.push_str(kernels.next().unwrap_or_default());
+    for kernel in kernels {
+        // No parameter has braces.
+        let (signature, body) = kernel.split_once('{').unwrap_or((kernel, ""));
+        whole.extend(["\nKERNEL ", signature, "{ take_turn();", body]);
+    }
+    whole
 }
 
 /// Blocks and threads of a launch.
@@ -192,5 +205,25 @@ impl Params {
     /// The address of each argument.
     pub(super) fn addresses(&self) -> SmallVec<[*mut std::ffi::c_void; 16]> {
         self.starts.iter().map(|&start| (&raw const self.bytes[start]).cast_mut().cast()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static TWO: Source = Source {
+        name: "two",
+        parts: &[
+            "KERNEL first(int x) {\n}\n",
+            "KERNEL __launch_bounds__(32)\nsecond(const int* x,\n       int y) { if (y) {} }\n",
+        ],
+    };
+
+    #[test]
+    fn every_kernel_begins_with_waiting_for_its_turn() {
+        let text = Spec::new(&TWO, "first").flag("X", true).text();
+        assert!(text.contains("KERNEL first(int x) { take_turn();\n}"), "{text}");
+        assert!(text.contains("int y) { take_turn(); if (y) {} }"), "{text}");
     }
 }

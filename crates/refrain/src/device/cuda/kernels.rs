@@ -1,7 +1,7 @@
 //! Compiled kernels of a context, by specialisation.
 #![allow(unsafe_code)] // Loads machine code through NVIDIA's driver.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -40,6 +40,12 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Kernels {
+    /// The handles of those that are loaded.
+    pub(super) fn handles(&self) -> HashSet<sys::CUfunction> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.values().filter_map(|slot| Some(slot.get()?.as_ref().ok()?.handle)).collect()
+    }
+
     /// Launches a kernel on a stream of the context, which is current.
     pub(super) fn launch(
         &self,

@@ -15,6 +15,7 @@ mod kernels;
 mod library;
 pub(in crate::device) mod listing;
 mod memory;
+mod overlap;
 #[cfg(test)]
 mod tests;
 mod timed;

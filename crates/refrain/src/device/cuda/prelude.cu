@@ -16,6 +16,15 @@ typedef unsigned int u32;
 #define DEVICE __device__ __forceinline__
 #define KERNEL extern "C" __global__ void
 
+// Waits for the launches that this one depends on, which in a recorded step may not have ended when it begins (CUDA C++
+// Programming Guide, "Programmatic Dependent Launch"). What comes after sees all that they wrote. Every kernel begins with
+// it: `Spec::text` puts it there.
+DEVICE void take_turn() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 #define INFINITY_F __int_as_float(0x7f800000)
 #define NAN_F __int_as_float(0x7fffffff)
 

@@ -59,7 +59,7 @@ pub(super) fn time(cuda: &Cuda, program: &Bound, runs: usize) -> Result<Vec<Vec<
     })?;
     // Two before the first launch: the time between them is that of taking a time.
     let events = (0..program.len() + 2).map(|_| Event::new(context)).collect::<Result<Vec<_>>>()?;
-    let graph = Graph::capture(cuda, |stream| {
+    let graph = Graph::capture(cuda, false, |stream| {
         events[0].record(context, stream)?;
         events[1].record(context, stream)?;
         (0..program.len()).try_for_each(|at| {

@@ -1,0 +1,87 @@
+//! Kernels of a captured graph begin before those have ended that they wait for, so that what it takes to begin one is
+//! not on the way from one to the next (CUDA C++ Programming Guide, "Programmatic Dependent Launch").
+#![allow(unsafe_code)] // Calls NVIDIA's driver.
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+use cudarc::driver::sys::{
+    self, CUgraph, CUgraphDependencyType, CUgraphEdgeData, CUgraphNode, CUgraphNodeType,
+};
+
+use super::context::Context;
+use super::memory::checked;
+use crate::error::Result;
+
+const OP: &str = "step";
+/// An edge whose later node begins when the earlier one has ended.
+const WHOLE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
+/// The first compute capability whose kernels can wait.
+const FIRST: i32 = 9;
+
+/// Lets each of our own `kernels` begin when those have that it waits for. It waits for them itself, as all of ours do
+/// (`take_turn` in `prelude.cu`). Of a graph that is not instantiated yet.
+pub(super) fn overlap(context: &Context, graph: CUgraph, kernels: &HashSet<sys::CUfunction>) -> Result<()> {
+    if context.info.compute_capability.0 < FIRST {
+        return Ok(());
+    }
+    let (mut from, mut to) = (Vec::new(), Vec::new());
+    for (earlier, later, data) in edges(context, graph)? {
+        let waits = function_of(context, later)?.is_some_and(|function| kernels.contains(&function));
+        if data == WHOLE && waits && function_of(context, earlier)?.is_some() {
+            from.push(earlier);
+            to.push(later);
+        }
+    }
+    let begun = CUgraphEdgeData {
+        from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+        type_: CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+        ..WHOLE
+    };
+    if from.is_empty() {
+        return Ok(());
+    }
+    let data = vec![begun; from.len()];
+    let (from, to, count) = (from.as_ptr(), to.as_ptr(), from.len());
+    // SAFETY: the edges are of this graph; each list has `count` of them.
+    let removed = unsafe { sys::cuGraphRemoveDependencies_v2(graph, from, to, null(), count) };
+    checked(context, OP, removed.result())?;
+    // SAFETY: as above; both ends of each edge are kernels.
+    let added = unsafe { sys::cuGraphAddDependencies_v2(graph, from, to, data.as_ptr(), count) };
+    checked(context, OP, added.result())
+}
+
+/// The edges of a graph: their earlier and later nodes, and of what kind they are.
+fn edges(context: &Context, graph: CUgraph) -> Result<Vec<(CUgraphNode, CUgraphNode, CUgraphEdgeData)>> {
+    let mut count = 0;
+    // SAFETY: the graph is valid; this asks for the number of edges alone.
+    let told = unsafe { sys::cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count) };
+    // Of none the driver makes an error here or below: launches of nothing leave none.
+    if told.result().is_err() || count == 0 {
+        return Ok(Vec::new());
+    }
+    let (mut from, mut to, mut data) = (vec![null_mut(); count], vec![null_mut(); count], vec![WHOLE; count]);
+    // SAFETY: each list has room for as many.
+    let told = unsafe {
+        sys::cuGraphGetEdges_v2(graph, from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr(), &mut count)
+    };
+    checked(context, OP, told.result())?;
+    Ok(from.into_iter().zip(to).zip(data).map(|((from, to), data)| (from, to, data)).collect())
+}
+
+/// The function of a node that is a kernel.
+fn function_of(context: &Context, node: CUgraphNode) -> Result<Option<sys::CUfunction>> {
+    let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+    // SAFETY: the node is of a valid graph.
+    checked(context, OP, unsafe { sys::cuGraphNodeGetType(node, &mut kind) }.result())?;
+    if kind != CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL {
+        return Ok(None);
+    }
+    let mut params = MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
+    // SAFETY: the node is a kernel, and there is room for what the driver tells of it.
+    let told = unsafe { sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()) };
+    checked(context, OP, told.result())?;
+    // SAFETY: plain data, zero where the driver wrote nothing.
+    Ok(Some(unsafe { params.assume_init() }.func))
+}
