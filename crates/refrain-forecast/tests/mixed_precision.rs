@@ -111,7 +111,7 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
     }
     // Embedding, four layers in each of both encoder layers, head: weight and bias each.
     assert_eq!(gradients, 2 * (1 + 2 * 4 + 1));
-    assert!(activations > 80, "{activations}");
+    assert!(activations > 100, "{activations}");
     assert_eq!(rounded, 1, "all parameters by one launch");
     step.finish().unwrap();
 }
