@@ -64,15 +64,15 @@ impl TensorTile {
         [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
     }
 
-    /// `split`: whether each number is multiplied as two, which takes more instructions to make ready.
-    fn of(p: &Product, split: bool) -> TensorTile {
-        let fills = |tile: TensorTile| 2 * p.m > tile.size()[0] && 2 * p.n > tile.size()[1];
+    fn of(p: &Product) -> TensorTile {
+        // Each number is multiplied as two, which takes more instructions to make ready.
+        let split = p.dtype == DType::F32 && p.precision != Precision::Tf32;
         match () {
             () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
             // Numbers along k are read one by one where they don't follow each other: wide tiles use them more often.
-            () if split && !p.a.dense[1] && fills(TensorTile::WIDE) => TensorTile::WIDE,
+            () if split && !p.a.dense[1] && fills(p, TensorTile::WIDE.size()) => TensorTile::WIDE,
             () if split => TensorTile::MEDIUM,
             () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
             () if p.k >= VERY_DEEP && 2 * p.m > TensorTile::WIDE.size()[0] => TensorTile::WIDE,
@@ -135,15 +135,14 @@ fn tiles(p: &Product, size: [usize; 2]) -> usize {
     p.m.div_ceil(size[0]) * p.n.div_ceil(size[1]) * p.batches()
 }
 
-/// Whether large tiles are filled by half at least and there are enough of them, parts of k counted.
-fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
-    let filled = 2 * p.m > size[0] && 2 * p.n > size[1];
-    filled && tiles(p, size) * (p.k / LARGE_PART).clamp(1, MAX_SPLITS) >= ENOUGH_TILES
+/// Whether a product fills more than half of a tile along m and along n.
+fn fills(p: &Product, size: [usize; 2]) -> bool {
+    2 * p.m > size[0] && 2 * p.n > size[1]
 }
 
-/// Whether tensor cores multiply f32, in one form or the other.
-fn wide(p: &Product) -> bool {
-    p.dtype == DType::F32
+/// Whether large tiles are filled by half at least and there are enough of them, parts of k counted.
+fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
+    fills(p, size) && tiles(p, size) * (p.k / LARGE_PART).clamp(1, MAX_SPLITS) >= ENOUGH_TILES
 }
 
 /// The type that is summed in.
@@ -181,7 +180,7 @@ impl Way {
             return Way::Skinny { narrow: narrow.next_power_of_two(), wide_is_a, along_k };
         }
         match form {
-            Some(form) => Way::Tensor { tile: TensorTile::of(p, form == "SPLIT"), form },
+            Some(form) => Way::Tensor { tile: TensorTile::of(p), form },
             None => Way::Simt { tile: SimtTile::of(p) },
         }
     }
@@ -238,7 +237,7 @@ impl Plan {
     fn grid(&self, p: &Product) -> Grid {
         let grid = Grid::line(self.blocks(p), self.way.threads());
         match self.way {
-            Way::Tensor { tile, .. } => grid.shared(Shared::of(p, tile.size(), wide(p)).bytes),
+            Way::Tensor { tile, .. } => grid.shared(Shared::of(p, tile.size()).bytes),
             _ => grid,
         }
     }
@@ -263,7 +262,7 @@ impl Plan {
             Way::Tensor { tile, form } => {
                 let a_copy = together(&p.a, if a_along_k { p.a.row } else { p.a.col });
                 let b_copy = together(&p.b, if b_along_k { p.b.col } else { p.b.row });
-                let shared = Shared::of(p, tile.size(), wide(p));
+                let shared = Shared::of(p, tile.size());
                 common(&TENSOR, "gemm_tensor")
                     .word("FORM", form)
                     .flag("A_ALONG_K", a_along_k)

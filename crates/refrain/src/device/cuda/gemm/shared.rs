@@ -1,6 +1,7 @@
 //! How tiles of operands lie in shared memory, as `tiles.cu` has it.
 
 use super::{Matrix, Product};
+use crate::tensor::DType;
 
 /// Shared memory that a block can have on every GPU of compute capability 8.0 and later.
 const MOST_BYTES: usize = 99 << 10;
@@ -25,8 +26,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// For parts of C of so many numbers along m and n; `wide` where f32 is multiplied.
-    pub(super) fn of(p: &Product, size: [usize; 2], wide: bool) -> Shared {
+    /// For parts of C of so many numbers along m and n.
+    pub(super) fn of(p: &Product, size: [usize; 2]) -> Shared {
+        let wide = p.dtype == DType::F32;
         let depth = if p.k <= SHALLOW { SHALLOW } else { DEPTH };
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
         let tile = |x: &Matrix, along_k: bool, outer: usize| {
