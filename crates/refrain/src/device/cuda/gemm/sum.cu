@@ -3,6 +3,27 @@
 //   SLICES   warps that share the splits of numbers of C (1 or 8)
 //   EACH     neighbours of a row of C that a thread takes (4 where that many lie aligned, or 1)
 
+// Parts that are on their way before the first of them is added.
+constexpr int AHEAD = 8;
+
+// Every so many of the parts of W neighbours, the first of which lies at `from`, `step` numbers apart.
+template <int W> DEVICE void add_parts(COMPUTE* sum, const COMPUTE* from, i64 step, int first, int parts) {
+    for (; first < parts; first += AHEAD * SLICES) {
+        vec<COMPUTE, W> x[AHEAD];
+        #pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int s = first + i * SLICES;
+            if (s < parts) x[i] = load<W>(from + s * step);
+        }
+        #pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (first + i * SLICES >= parts) continue;
+            #pragma unroll
+            for (int e = 0; e < W; e++) sum[e] += x[i].at[e];
+        }
+    }
+}
+
 KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
     i64 total = j.batches * j.m * j.n, groups = total / EACH, rows = j.sums ? j.m : 0;
     int slice = SLICES > 1 ? threadIdx.x / 32 : 0, thread = SLICES > 1 ? threadIdx.x % 32 : threadIdx.x;
@@ -11,17 +32,9 @@ KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
     const COMPUTE* partial = reinterpret_cast<const COMPUTE*>(j.partial);
     COMPUTE v[1][EACH] = {};
     if (there && !sum) {
-        const COMPUTE* from = partial + group * EACH;
-        #pragma unroll 8
-        for (int s = slice; s < (int)j.splits; s += SLICES) {
-            vec<COMPUTE, EACH> x = load<EACH>(from + s * total);
-            #pragma unroll
-            for (int i = 0; i < EACH; i++) v[0][i] += x.at[i];
-        }
+        add_parts<EACH>(v[0], partial + group * EACH, total, slice, (int)j.splits);
     } else if (there) {
-        const COMPUTE* from = partial + j.splits * total + (group - groups);
-        #pragma unroll 8
-        for (int s = slice; s < (int)j.splits; s += SLICES) v[0][0] += from[s * j.m];
+        add_parts<1>(v[0], partial + j.splits * total + (group - groups), j.m, slice, (int)j.splits);
     }
     if (SLICES > 1) {
         __shared__ COMPUTE slices[8][32][EACH];
@@ -39,7 +52,7 @@ KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
     if (!sum) {
         COMPUTE bias[1][EACH], added[1][EACH];
         i64 at = group * EACH;
-        int col = (int)(at % j.n);
+        int col = total >> 32 ? (int)(at % j.n) : (int)((u32)at % (u32)j.n);
         biases<1, EACH, EACH>(j, col, bias);
         read_added<1, EACH, EACH>(j, at, col, added);
         complete<1, EACH, EACH>(j, at, col, v, bias, added);
