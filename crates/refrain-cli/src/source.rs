@@ -84,6 +84,10 @@ pub fn describe_panel(console: Console, panel: &Panel, report: &PanelReport) -> 
     let labels = (0..panel.rows()).flat_map(|row| panel.labels(row)).flatten();
     labels.for_each(|class| counts[class.index()] += 1);
     let counts = Class::ALL.map(|class| format!("{} {}", count(counts[class.index()]), class.name()));
-    console.line(format!("labels      {}", counts.join(", ")))?;
+    let origin = match panel.looks_ahead() {
+        0 => "of the file's own column".to_owned(),
+        rows => format!("made from prices {rows} rows on"),
+    };
+    console.line(format!("labels      {origin}: {}", counts.join(", ")))?;
     console.line(format!("missing     {report}"))
 }

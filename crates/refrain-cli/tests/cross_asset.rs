@@ -59,6 +59,7 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
     let said = place.refrain(&tiny(&run)).succeeded();
     for words in [
         "300 moments of 2 sources, 2 features each",
+        "made from prices 2 rows on: ",
         "4 labels missing",
         "2 tested on 30 moments each, an embargo of 3",
         "a change of more than 0.0500 in 2 rows",
@@ -95,6 +96,19 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
     assert!((loss(&json["folds"][0]) - loss(&folds[0])).abs() < 1e-3, "{json} and {folds}");
     assert!(json["majority_accuracy"].as_f64() > Some(0.2) && json["recorded"] == true, "{json}");
     place.refrain(&["evaluate", "--model", "run"]).failed(&["cross-asset", "folds.json"]);
+}
+
+#[test]
+fn labels_of_the_file_come_before_those_made_from_prices_and_the_run_says_so() {
+    let place = Place::new();
+    let labelled = panel(300).lines().enumerate().fold(String::new(), |csv, (i, line)| {
+        csv + line + if i == 0 { ",label\n" } else { [",up\n", ",down\n", ",flat\n"][i % 3] }
+    });
+    place.write("panel.csv", labelled);
+    let said = place.refrain(&tiny(&[LABELS, &["--epochs", "1"]].concat())).succeeded();
+    for words in ["2 sources, 3 features each", "of the file's own column: 200 up, 200 down, 200 flat"] {
+        assert!(said.out.contains(words), "no {words:?} in {}", said.out);
+    }
 }
 
 #[test]
