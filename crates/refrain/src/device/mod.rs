@@ -208,6 +208,11 @@ impl Device {
         self.0.driver.capture_status()
     }
 
+    /// How matrix products use its tensor cores.
+    pub(crate) fn cores(&self) -> cuda::Cores {
+        self.0.driver.cores()
+    }
+
     /// Bytes of memory that a matrix product works in.
     pub(crate) fn product_workspace(&self, op: &'static str, product: &cuda::Product) -> Result<usize> {
         self.0.driver.product_workspace(op, product)

@@ -1,6 +1,7 @@
 //! The operands of a launch as kernels on CUDA see them: addresses.
 
 use super::faults::Bounds;
+use super::gemm::{Cores, Product};
 use super::kernel::{Grid, Params, Spec};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
@@ -12,7 +13,10 @@ pub(crate) trait Sink {
     fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()>;
 
     /// Runs a matrix product.
-    fn product(&mut self, op: &'static str, product: &super::gemm::Product) -> Result<()>;
+    fn product(&mut self, op: &'static str, product: &Product) -> Result<()>;
+
+    /// How matrix products use the device's tensor cores.
+    fn cores(&self) -> Cores;
 
     /// How many multiprocessors the device has, for grids that fill it.
     fn multiprocessors(&self) -> usize;
@@ -108,8 +112,13 @@ impl<'a> CudaArgs<'a> {
         self.sink.kernel(self.launch.op, spec, grid, params)
     }
 
+    /// How matrix products use the device's tensor cores.
+    pub(crate) fn cores(&self) -> Cores {
+        self.sink.cores()
+    }
+
     /// Runs a matrix product, by the vendor's library or by our own kernel.
-    pub(crate) fn product(&mut self, product: &super::gemm::Product) -> Result<()> {
+    pub(crate) fn product(&mut self, product: &Product) -> Result<()> {
         self.sink.product(self.launch.op, product)
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn version() -> Result<(i32, i32), Failure> {
 pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
 
 /// Compiles a kernel's text, as `REFRAIN_KERNELS=DIR` has operations write it down, for an architecture such as
-/// `sm_90`. Needs NVRTC and no GPU. Returns the compiler's messages, among them the assembler's on registers and
+/// `sm_90a` (for compute capability 9.0, whose own instructions need the `a`). Needs NVRTC and no GPU. Returns the compiler's messages, among them the assembler's on registers and
 /// spills.
 ///
 /// # Errors
@@ -36,7 +36,7 @@ pub fn compile_kernel(text: &str, architecture: &str) -> Result<String, String> 
     Ok(program.log())
 }
 
-/// Compiles a text for an architecture such as `sm_90`.
+/// Compiles a text for an architecture such as `sm_90a`.
 pub(super) fn cubin(name: &str, text: &str, architecture: &str) -> Result<Vec<u8>, Failure> {
     Program::compile(name, text, architecture, &[])?.cubin()
 }

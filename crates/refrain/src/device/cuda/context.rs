@@ -172,10 +172,11 @@ impl Context {
         &self.name
     }
 
-    /// The architecture that kernels are compiled for.
+    /// The architecture that kernels are compiled for; 9.0 with what is its alone (products by groups of warps).
     pub(super) fn architecture(&self) -> String {
         let (major, minor) = self.info.compute_capability;
-        format!("sm_{major}{minor}")
+        let own = if (major, minor) == (9, 0) { "a" } else { "" };
+        format!("sm_{major}{minor}{own}")
     }
 
     /// Makes this the calling thread's context; an error if the device was lost. What is called while the guard

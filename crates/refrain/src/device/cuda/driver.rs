@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use super::args::{CudaArgs, Sink};
 use super::context::{self, Context, Relaxed, Table};
 use super::faults::{Bounds, Faults, Slot};
-use super::gemm::{self, Product};
+use super::gemm::{self, Cores, Product};
 use super::graph::Graph;
 use super::guard::Guard;
 use super::kernel::{Grid, Params, Spec};
@@ -224,7 +224,13 @@ impl Sink for Live<'_> {
         {
             return Ok(());
         }
-        product.run_own(self.workspace, &mut |spec, grid, params| self.kernel(op, spec, grid, params))
+        product.run_own(self.cores(), self.workspace, &mut |spec, grid, params| {
+            self.kernel(op, spec, grid, params)
+        })
+    }
+
+    fn cores(&self) -> Cores {
+        self.cuda.cores()
     }
 
     fn multiprocessors(&self) -> usize {
@@ -337,9 +343,13 @@ impl Driver for Cuda {
         self.shared.guard.is_some()
     }
 
+    fn cores(&self) -> Cores {
+        Cores::of(self.context().info.compute_capability)
+    }
+
     fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
         let _entered = self.context().enter(op)?;
-        let own = product.own_workspace();
+        let own = product.own_workspace(self.cores());
         Ok(self.products().and_then(|l| l.workspace(product)).unwrap_or(own))
     }
 

@@ -16,7 +16,7 @@ use super::args::{CudaArgs, Sink};
 use super::context::Context;
 use super::driver::{Cuda, Shared};
 use super::faults::Bounds;
-use super::gemm::Product;
+use super::gemm::{Cores, Product};
 use super::kernel::{Grid, Params, Spec};
 use super::memory::checked;
 use super::overlap::overlap;
@@ -126,7 +126,14 @@ impl Sink for Warm<'_> {
         if self.cuda.products().is_some_and(|library| library.workspace(product).is_some()) {
             return Ok(());
         }
-        product.kernels().into_iter().try_for_each(|(spec, bytes)| self.cuda.shared().ready(op, spec, bytes))
+        product
+            .kernels(self.cores())
+            .into_iter()
+            .try_for_each(|(spec, bytes)| self.cuda.shared().ready(op, spec, bytes))
+    }
+
+    fn cores(&self) -> Cores {
+        self.cuda.cores()
     }
 
     fn multiprocessors(&self) -> usize {

@@ -10,6 +10,9 @@ const PRELUDE: &str = include_str!("prelude.cu");
 /// The text of what works with tensor cores, a part of kernels that do.
 pub(crate) const MMA: &str = include_str!("mma.cu");
 
+/// The text of what works with tensor cores by groups of warps, likewise.
+pub(crate) const WGMMA: &str = include_str!("wgmma.cu");
+
 /// The text of a family of kernels, by its parts in order. Each part is a `kernel.cu` or a piece shared
 /// by several, without CUDA headers.
 #[derive(Debug)]

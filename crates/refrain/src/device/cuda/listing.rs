@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::args::{CudaArgs, Sink};
 use super::faults::Bounds;
-use super::gemm::Product;
+use super::gemm::{Cores, Product};
 use super::kernel::{Grid, Params, Spec};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
@@ -22,12 +22,15 @@ fn folder() -> Option<&'static Path> {
 pub(in crate::device) fn add(launch: &Launch<'_>) -> Result<()> {
     match folder() {
         None => Ok(()),
-        Some(folder) => launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Listing { folder })),
+        Some(folder) => [Cores::Warps, Cores::WarpGroups].into_iter().try_for_each(|cores| {
+            launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Listing { folder, cores }))
+        }),
     }
 }
 
 struct Listing {
     folder: &'static Path,
+    cores: Cores,
 }
 
 impl Listing {
@@ -52,7 +55,11 @@ impl Sink for Listing {
     }
 
     fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
-        product.kernels().iter().try_for_each(|(spec, _)| self.write(op, spec))
+        product.kernels(self.cores).iter().try_for_each(|(spec, _)| self.write(op, spec))
+    }
+
+    fn cores(&self) -> Cores {
+        self.cores
     }
 
     fn multiprocessors(&self) -> usize {

@@ -25,7 +25,7 @@ pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::Bounds;
-pub(crate) use gemm::{Flat, Matrix, Product};
+pub(crate) use gemm::{Cores, Flat, Matrix, Product};
 pub(crate) use kernel::{Grid, MMA, Params, Source, Spec};
 
 /// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.

@@ -108,7 +108,7 @@ impl Driver for Sim {
     }
 
     fn product_workspace(&self, _: &'static str, product: &Product) -> Result<usize> {
-        Ok(product.own_workspace())
+        Ok(product.own_workspace(self.cores()))
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {

@@ -1,8 +1,10 @@
 //! Linear layers on CUDA, as matrix products.
 
-use super::{Linear, WeightGradient, rows};
-use crate::device::cuda::{Flat, Matrix, Product};
-use crate::device::{Launch, Mode};
+use super::{BiasGradient, Linear, WeightGradient, rows};
+use crate::device::cuda::{Cores, CudaArgs, Flat, Matrix, Product};
+use crate::device::{Device, Launch, Mode};
+use crate::error::Result;
+use crate::ops::{Op, reduce};
 use crate::precision::Precision;
 
 fn adds(launch: &Launch<'_>, o: usize) -> bool {
@@ -30,7 +32,7 @@ pub(super) fn input_gradient(precision: Precision, launch: &Launch<'_>) -> Produ
     Product { add: adds(launch, 0), ..Product::new(precision, [m, n, k], dy, w, &launch.writes[0].0) }
 }
 
-pub(super) fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Product {
+fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Product {
     let (dy, x, dw) = (&launch.reads[0], &launch.reads[1], &launch.writes[0].0);
     let (m, n, k) = (dw.layout.shape()[0], dw.layout.shape()[1], rows(x.layout.shape()));
     let (dy, x) = (Matrix::row_major(dy, k, m).t(), Matrix::row_major(x, k, n));
@@ -39,4 +41,37 @@ pub(super) fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Produ
         sums: op.bias.map(|_| (Flat::of(&launch.writes[1].0), adds(launch, 1))),
         ..Product::new(op.precision, [m, n, k], dy, x, dw)
     }
+}
+
+/// The product, and whether it gives the sums of `dy` for the bias too; if there is a bias and it does not, they come
+/// after it.
+fn weight_gradient_on(op: &WeightGradient, launch: &Launch<'_>, cores: Cores) -> (Product, bool) {
+    let product = weight_gradient(op, launch);
+    let beside = product.sums_beside(cores);
+    (if beside { product } else { Product { sums: None, ..product } }, beside)
+}
+
+pub(super) fn run_weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (product, beside) = weight_gradient_on(op, args.launch(), args.cores());
+    args.product(&product)?;
+    match op.bias.is_none() || beside {
+        true => Ok(()),
+        false => reduce::cuda::sum(args, 1, BiasGradient::extent(args.read_shape(0)), 1.0),
+    }
+}
+
+pub(super) fn weight_gradient_workspace(
+    op: &WeightGradient,
+    launch: &Launch<'_>,
+    device: &Device,
+) -> Result<usize> {
+    let (product, beside) = weight_gradient_on(op, launch, device.cores());
+    let alone = device.product_workspace(WeightGradient::NAME, &product)?;
+    Ok(match op.bias.is_none() || beside {
+        true => alone,
+        false => {
+            let extent = BiasGradient::extent(launch.reads[0].layout.shape());
+            alone.max(reduce::cuda::workspace(extent, launch))
+        }
+    })
 }

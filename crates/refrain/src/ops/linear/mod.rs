@@ -167,8 +167,7 @@ impl Op for Linear {
             g.emit(&[0], InputGradient { precision, dtype: g.input_dtype(0) }, &[&dz, &w])?;
         }
         let bias = (self.bias && g.needs(2)).then(|| g.input_dtype(2));
-        // Where products are the vendor's library's, sums are no part of them.
-        let beside = bias.filter(|_| g.needs(1) && precision == Precision::F32 && dz.dtype().size() >= 4);
+        let beside = bias.filter(|_| g.needs(1));
         if g.needs(1) {
             let x = g.input(0)?;
             let targets: &[usize] = if beside.is_some() { &[1, 2] } else { &[1] };
@@ -243,11 +242,11 @@ impl Op for WeightGradient {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        args.product(&cuda::weight_gradient(self, args.launch()))
+        cuda::run_weight_gradient(self, args)
     }
 
     fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
-        device.product_workspace(Self::NAME, &cuda::weight_gradient(self, launch))
+        cuda::weight_gradient_workspace(self, launch, device)
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
@@ -284,7 +283,7 @@ impl Op for BiasGradient {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        reduce::cuda::sum(args, BiasGradient::extent(args.read_shape(0)), 1.0)
+        reduce::cuda::sum(args, 0, BiasGradient::extent(args.read_shape(0)), 1.0)
     }
 
     fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {

@@ -136,3 +136,53 @@ fn many_rows_by_few_columns_give_what_few_rows_give() {
         }
     }
 }
+
+#[test]
+fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
+    let device = device();
+    let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
+    let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
+    // Rows, inputs and outputs: the sums over rows in one part and in many, of tiles that are full and not.
+    let sizes =
+        [(70, 48, 40), (700, 72, 136), (6_000, 64, 64), (3_000, 264, 520), (900, 33, 47), (800, 256, 3)];
+    for ((rows, inputs, outputs), (dtype, parameters)) in
+        sizes.into_iter().flat_map(|size| dtypes.map(|dtypes| (size, dtypes)))
+    {
+        let tensor = |shape: &[usize], step, dtype| {
+            let values = ramp(shape.iter().product(), step);
+            Tensor::from_slice(&values, shape, &device).unwrap().to_dtype(dtype).unwrap()
+        };
+        let operands = [
+            tensor(&[rows, inputs], 0.7, dtype),
+            tensor(&[outputs, inputs], 1.1, parameters),
+            tensor(&[outputs], 0.9, parameters),
+        ];
+        let dy = tensor(&[rows, outputs], 0.37, dtype);
+        // Twice, so that the second time adds to the first.
+        let gradients = |wide: bool| {
+            // Parameters are rounded to the input's dtype before they are multiplied.
+            let rounded = |t: &Tensor| t.to_dtype(dtype).unwrap().to_dtype(DType::F64).unwrap();
+            let widened = |t: &Tensor| if wide { rounded(t) } else { t.detach() };
+            let leaves = operands.each_ref().map(widened);
+            leaves.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+            let [x, w, b] = &leaves;
+            for _ in 0..2 {
+                let y = x.linear(w, Some(b), Activation::None, None).unwrap();
+                y.mul(&widened(&dy)).unwrap().sum(()).unwrap().backward().unwrap();
+            }
+            leaves.each_ref().map(|t| t.grad().unwrap().to_dtype(DType::F64).unwrap())
+        };
+        let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
+        let results = [dtype, parameters, parameters].into_iter().zip(["x", "w", "b"]);
+        for ((of, name), (got, exact)) in results.zip(gradients(false).iter().zip(&gradients(true))) {
+            // What the result is rounded by, and what f32 rounds off of as many partial sums.
+            let terms = rows.max(outputs) as f64 / 4.0;
+            let tolerance = 4.0 * of.epsilon().unwrap() * largest(exact) + f64::from(f32::EPSILON) * terms;
+            let away = largest(&got.sub(exact).unwrap());
+            assert!(
+                away <= tolerance,
+                "{rows} {inputs} {outputs} {dtype}, {parameters}, of {name}: {away:e} of {tolerance:e}"
+            );
+        }
+    }
+}

@@ -1,4 +1,4 @@
-use crate::ops::testing::device;
+use crate::ops::testing::{device, numbers};
 use crate::{DType, Error, Tensor, gradcheck};
 
 fn ramp(shape: &[usize]) -> Tensor {
@@ -56,7 +56,7 @@ fn a_destination_may_be_a_window_and_not_an_operand() {
 
 #[test]
 fn products_of_f32_are_as_exact_as_f32_however_long_the_sums() {
-    for (m, k, n) in [(33, 4096, 17), (96, 500, 96), (40, 41, 24)] {
+    for (m, k, n) in [(33, 4096, 17), (96, 500, 96), (40, 41, 24), (70, 300, 201), (2000, 67, 1020)] {
         let wide = |x: Tensor| x.to_dtype(DType::F32).unwrap();
         let (a, b) = (wide(ramp(&[m, k])), wide(ramp(&[k, n])));
         let (exact_a, exact_b) = (a.to_dtype(DType::F64).unwrap(), b.to_dtype(DType::F64).unwrap());
@@ -71,5 +71,65 @@ fn products_of_f32_are_as_exact_as_f32_however_long_the_sums() {
                 assert!(worst <= tolerance, "{m} {k} {n}: {worst:e} of {tolerance:e}");
             }
         }
+    }
+}
+
+#[test]
+fn products_of_small_integers_are_exact() {
+    for (m, k, n) in [(64, 64, 64), (100, 333, 70), (300, 40, 130), (20, 50, 9)] {
+        let tensor =
+            |values: Vec<f32>, shape: [usize; 2]| Tensor::from_slice(&values, shape, &device()).unwrap();
+        let integers = |n: usize| (0..n).map(|i| (i * 7919 % 2001) as f32 - 1000.0).collect::<Vec<_>>();
+        let (a, units) = (integers(m * k), (0..k * n).map(|i| f32::from(i / n == i % n % k)).collect());
+        let c = tensor(a.clone(), [m, k]).matmul(&tensor(units, [k, n])).unwrap();
+        // Columns of the unit matrix, over and over, pick columns.
+        let picked: Vec<f32> = (0..m * n).map(|i| a[i / n * k + i % n % k]).collect();
+        assert_eq!(c.to_vec::<f32>().unwrap(), picked, "{m} {k} {n}");
+        let ones = tensor(vec![1.0; k * n], [k, n]);
+        let sums = tensor(a.clone(), [m, k]).matmul(&ones).unwrap().to_vec::<f32>().unwrap();
+        let rows: Vec<f32> = (0..m * n).map(|i| a[i / n * k..][..k].iter().sum()).collect();
+        assert_eq!(sums, rows, "{m} {k} {n}");
+    }
+}
+
+#[test]
+fn batches_of_f32_and_bf16_agree_with_f64() {
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        for (batch, m, k, n) in [(3, 72, 96, 136), (5, 40, 33, 65), (2, 64, 0, 64), (2, 130, 512, 70)] {
+            let of = |shape: [usize; 3]| ramp(&shape).to_dtype(dtype).unwrap();
+            let (a, b) = (of([batch, m, k]), of([batch, k, n]));
+            let turned = b.transpose(1, 2).unwrap().copy().unwrap().transpose(1, 2).unwrap();
+            let wide = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
+            let exact = wide(&a).matmul(&wide(&b)).unwrap().to_vec::<f64>().unwrap();
+            let largest = exact.iter().fold(1.0f64, |l, x| l.max(x.abs()));
+            for b in [&b, &turned] {
+                let c = wide(&a.matmul(b).unwrap()).to_vec::<f64>().unwrap();
+                let worst = c.iter().zip(&exact).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+                // What the result is rounded by, and what f32 rounds off of as many partial sums.
+                let partial = f64::from(f32::EPSILON) * k as f64 / 4.0;
+                let tolerance = dtype.epsilon().unwrap() * largest + partial;
+                assert!(worst <= tolerance, "{dtype} {batch} {m} {k} {n}: {worst:e} of {tolerance:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_f32_are_not_cut_off() {
+    let waves = |n: usize| (0..n).map(|i| (i as f64 * 1.7).sin()).collect();
+    let kinds: [fn(usize) -> Vec<f64>; 2] = [numbers, waves];
+    for (k, numbers) in [32, 256, 1024].into_iter().flat_map(|k| kinds.map(|numbers| (k, numbers))) {
+        let of = |shape: [usize; 2]| {
+            let numbers = numbers(shape[0] * shape[1]);
+            Tensor::from_slice(&numbers, shape, &device()).unwrap().to_dtype(DType::F32).unwrap()
+        };
+        let (a, b) = (of([256, k]), of([k, 250]));
+        let exact = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
+        let expected = reference(&exact(&a), &exact(&b));
+        let c = exact(&a.matmul(&b).unwrap()).to_vec::<f64>().unwrap();
+        // How much larger or smaller than it should be the product is as a whole: rounding evens out.
+        let along: f64 = c.iter().zip(&expected).map(|(c, r)| (c - r) * r).sum();
+        let off = along / expected.iter().map(|r| r * r).sum::<f64>();
+        assert!(off.abs() < 6e-8, "k {k}: off by {off:e}");
     }
 }

@@ -210,6 +210,11 @@ impl Key {
     }
 }
 
+/// Whether a product is for the library, where that is here.
+pub(super) fn suits(p: &Product) -> bool {
+    Key::of(p).is_some()
+}
+
 /// Descriptors and the algorithm of a product.
 struct Plan {
     /// Addresses of bias and kept values are set for each call, under the lock.
@@ -292,7 +297,7 @@ impl Plan {
         };
         // What the library is asked, beside the preferences that never differ.
         let product = format!("{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}");
-        let choice = choices.choose(&product, |kept| suits(handle, &descriptor, &layouts, kept), ask)?;
+        let choice = choices.choose(&product, |kept| accepts(handle, &descriptor, &layouts, kept), ask)?;
         Ok(Plan {
             descriptor: Mutex::new(descriptor),
             layouts,
@@ -303,7 +308,7 @@ impl Plan {
 }
 
 /// Whether the library takes an algorithm from the disk for a product, and needs no more memory than it did.
-fn suits(
+fn accepts(
     handle: sys::cublasLtHandle_t,
     descriptor: &Descriptor,
     [a, b, c]: &[Layout; 3],

@@ -1,14 +1,15 @@
 //! Matrix products on CUDA: by the vendor's library where it is here and a product suits it, else by kernels
 //! of our own.
 //!
-//! Which of them runs, and with which tiles, is a function of the product's sizes, strides, dtypes, precision
-//! and of the library's version, never of timing: results are bitwise repeatable.
+//! Which of them runs, and with which tiles, is a function of the product's sizes, strides, dtypes, precision,
+//! of the GPU's compute capability and of the library's version, never of timing: results are bitwise repeatable.
 
 mod choices;
 mod cublaslt;
 mod descriptors;
 mod plan;
 mod shared;
+mod ways;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -21,6 +22,21 @@ use crate::tensor::DType;
 
 /// Memory begins at multiples of this many bytes.
 const BLOCK_ALIGNMENT: usize = 256;
+
+/// How a GPU's tensor cores are used at their best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cores {
+    /// By each warp for itself.
+    Warps,
+    /// By groups of four warps, which share what lies in shared memory.
+    WarpGroups,
+}
+
+impl Cores {
+    pub(in crate::device::cuda) fn of(compute_capability: (i32, i32)) -> Cores {
+        if compute_capability == (9, 0) { Cores::WarpGroups } else { Cores::Warps }
+    }
+}
 
 /// An operand: a matrix, or as many as the batch has.
 #[derive(Clone, Debug)]

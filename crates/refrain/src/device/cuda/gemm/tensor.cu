@@ -19,8 +19,8 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
     int row0 = p.tile_m * TILE_M, col0 = p.tile_n * TILE_N;
     int steps = (to - from + TILE_K - 1) / TILE_K;
 
-    PiecesA a_pieces = pieces_of_a(j, a, row0, from);
-    PiecesB b_pieces = pieces_of_b(j, b, col0, from);
+    auto a_pieces = pieces_of_a<TileA>(j, a, row0, from);
+    auto b_pieces = pieces_of_b<TileB>(j, b, col0, from);
     int fetched = 0, fetch_slot = 0;
     auto fetch_next = [&] {
         if (fetched < steps) {

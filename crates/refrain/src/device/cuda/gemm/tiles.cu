@@ -4,7 +4,7 @@
 //   A_ALONG_K    A's elements along k follow each other in memory; else those along m
 //   B_ALONG_K    B's elements along k follow each other in memory; else those along n
 //   A_COPY, B_COPY   elements that are copied at once
-//   TILE_K       numbers of a tile along k (16 or 32)
+//   TILE_K       numbers of a tile along k (16, 32 or 64)
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 
 // f16 and bf16, to which f32 is rounded; f32 rounded to TF32, f32 as the sum of two of TF32.
@@ -22,6 +22,8 @@ constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
 // A tile of an operand in shared memory: lines of elements that follow each other in memory, so far apart that the lanes of
 // a warp meet in no bank. Of lines along k that are multiplied as f32, a part lies beside that of the next line.
 template <typename T, bool ALONG_K, int OUTER> struct Tile {
+    typedef T Number;
+    static constexpr bool RUNS_ALONG_K = ALONG_K;
     static constexpr bool ROUNDED = !WIDE && sizeof(T) == 4;
     static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
     static constexpr int PART = WIDE && ALONG_K ? 16 : LINE;
@@ -47,8 +49,9 @@ typedef Tile<B_TYPE, B_ALONG_K, TILE_N> TileB;
 
 // The pieces that a thread copies of an operand's tiles, which follow each other along k: COPY neighbours of a line each,
 // in lines that lie SWEEP apart.
-template <typename T, bool ALONG_K, int OUTER, int COPY> struct Pieces {
-    typedef Tile<T, ALONG_K, OUTER> To;
+template <typename To, int COPY> struct Pieces {
+    typedef typename To::Number T;
+    static constexpr bool ALONG_K = To::RUNS_ALONG_K;
     static constexpr int PER_LINE = To::LINE / COPY, SWEEP = BLOCK_THREADS / PER_LINE;
     static constexpr int EACH = (To::LINES + SWEEP - 1) / SWEEP;
     static_assert(BLOCK_THREADS % PER_LINE == 0, "a thread's pieces begin at one place of their lines");
@@ -216,15 +219,13 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYP
 #endif
 
 // A's tiles from row `row0` and B's from column `col0`, both from k on.
-typedef Pieces<A_TYPE, A_ALONG_K, TILE_M, A_COPY> PiecesA;
-typedef Pieces<B_TYPE, B_ALONG_K, TILE_N, B_COPY> PiecesB;
-DEVICE PiecesA pieces_of_a(const Job& j, const A_TYPE* a, int row0, int k) {
+template <typename TILE> DEVICE Pieces<TILE, A_COPY> pieces_of_a(const Job& j, const A_TYPE* a, int row0, int k) {
     i64 step = A_ALONG_K ? j.a_row : j.a_col, at = A_ALONG_K ? row0 * step + k : k * step + row0;
-    return PiecesA(a + at, step, (int)j.m - row0);
+    return Pieces<TILE, A_COPY>(a + at, step, (int)j.m - row0);
 }
-DEVICE PiecesB pieces_of_b(const Job& j, const B_TYPE* b, int col0, int k) {
+template <typename TILE> DEVICE Pieces<TILE, B_COPY> pieces_of_b(const Job& j, const B_TYPE* b, int col0, int k) {
     i64 step = B_ALONG_K ? j.b_col : j.b_row, at = B_ALONG_K ? col0 * step + k : k * step + col0;
-    return PiecesB(b + at, step, (int)j.n - col0);
+    return Pieces<TILE, B_COPY>(b + at, step, (int)j.n - col0);
 }
 
 DEVICE void clear(float (*acc)[FRAGS_N][4]) {

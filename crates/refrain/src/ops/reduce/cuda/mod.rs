@@ -28,10 +28,10 @@ fn constants(spec: Spec, kind: &'static str, maximum: bool, compute: DType, out:
     spec.word("KIND", kind).flag("MAXIMUM", maximum).dtype("COMPUTE", compute).dtype("OUT", out)
 }
 
-/// The sum over the middle of `extent`, divided by `divisor`.
-pub(crate) fn sum(args: &mut CudaArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
-    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
-    let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
+/// The sum over the middle of `extent`, divided by `divisor`, of the first operand to output `o`.
+pub(crate) fn sum(args: &mut CudaArgs<'_>, o: usize, extent: Extent, divisor: f64) -> Result<()> {
+    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(o));
+    let mut reduction = Reduction::new(args, extent, &[0]).output(args, o);
     reduction.scalars.push(divisor);
     reduction.run(args, &SOURCE, |spec| constants(spec, "SUM", false, compute, out))
 }
@@ -40,8 +40,8 @@ pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Re
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
     let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
     let (source, word, maximum) = match kind {
-        Kind::Sum => return sum(args, extent, 1.0),
-        Kind::Mean => return sum(args, extent, extent.n as f64),
+        Kind::Sum => return sum(args, 0, extent, 1.0),
+        Kind::Mean => return sum(args, 0, extent, extent.n as f64),
         Kind::Max | Kind::Min => (&SOURCE, "EXTREME", kind == Kind::Max),
         Kind::ArgMax | Kind::ArgMin => (&SOURCE, "POSITION", kind == Kind::ArgMax),
         Kind::Var { correction } => {

@@ -1,0 +1,118 @@
+// Matrix products of f16 or bf16 by warp groups (compute capability 9.0): a block computes a tile of C. STAGES tiles of both
+// operands find room in shared memory, where they are copied asynchronously, in the order that they have in memory but for
+// the swizzling that the hardware knows, and multiplied.
+
+static_assert((FORM == HALVES || FORM == BRAINS) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
+static_assert(A_COPY == 8 && B_COPY == 8 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
+static_assert(!SUMS || !A_ALONG_K, "rows are summed across");
+
+// A tile in shared memory: lines of 64 numbers, which are 128 bytes, along k or across it; pieces of 16 bytes are dealt anew for
+// each of eight lines ("128-byte swizzling"). Of lines across k the next 64 numbers come after all that begin before. Columns
+// that run along k are dealt to fragments as `column` says.
+template <typename T, bool ALONG_K, int OUTER, bool DEALT> struct Swizzled {
+    typedef T Number;
+    static constexpr bool RUNS_ALONG_K = ALONG_K;
+    static constexpr int LINES = ALONG_K ? OUTER : TILE_K, LINE = ALONG_K ? TILE_K : OUTER;
+    static constexpr int PITCH = 64, BYTES = OUTER * TILE_K * 2;
+    static DEVICE int place(int line, int at) {
+        if (DEALT) line = (line & ~15) + (line >> 1 & 1) * 8 + (line >> 2 & 3) * 2 + (line & 1);
+        return (at / 64 * LINES + line) * PITCH + ((at % 64 / 8 ^ (line & 7)) * 8 + at % 8);
+    }
+    // From 16 numbers along k to the next, and from 64 across k to the next, in bytes.
+    static constexpr int ON = ALONG_K ? 32 : 16 * 128, BESIDE = 64 * TILE_K * 2;
+    static DEVICE u64 described(u32 address) { return describe(address, 1024, ALONG_K ? 16 : BESIDE); }
+};
+typedef Swizzled<A_TYPE, A_ALONG_K, TILE_M, false> TilesA;
+typedef Swizzled<B_TYPE, B_ALONG_K, TILE_N, B_ALONG_K> TilesB;
+constexpr int STAGE_BYTES = TilesA::BYTES + TilesB::BYTES;
+static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
+static_assert(Pieces<TilesA, A_COPY>::SWEEP % 8 == 0 && Pieces<TilesB, B_COPY>::SWEEP % (B_ALONG_K ? 16 : 8) == 0,
+              "a thread's pieces lie evenly");
+
+// What a thread adds up of A's rows: eight neighbours of every so many along k.
+struct SumsOfRows {
+    static constexpr int ACROSS = TILE_M / 8, APART = BLOCK_THREADS / ACROSS;
+    float v[8];
+
+    DEVICE SumsOfRows() {
+        #pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = 0;
+    }
+    DEVICE void add(const A_TYPE* tile) {
+        #pragma unroll
+        for (int k = threadIdx.x / ACROSS; k < TILE_K; k += APART) {
+            vec<A_TYPE, 8> x = load<8>(tile + TilesA::place(k, threadIdx.x % ACROSS * 8));
+            #pragma unroll
+            for (int i = 0; i < 8; i++) v[i] += to<float>(x.at[i]);
+        }
+    }
+    // Takes the block's sums. Nobody multiplies what lies in shared memory any more.
+    DEVICE void finish(const Job& j, const Place& p, unsigned char* memory) const {
+        float* all = reinterpret_cast<float*>(memory);
+        __syncthreads();
+        #pragma unroll
+        for (int i = 0; i < 8; i++) all[threadIdx.x / ACROSS * TILE_M + threadIdx.x % ACROSS * 8 + i] = v[i];
+        __syncthreads();
+        if (threadIdx.x >= TILE_M) return;
+        float sum = 0;
+        #pragma unroll
+        for (int i = 0; i < APART; i++) sum += all[i * TILE_M + threadIdx.x];
+        finish_sum(j, p, p.tile_m * TILE_M + (int)threadIdx.x, sum);
+    }
+};
+static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGES * STAGE_BYTES, "the block's sums find room");
+
+KERNEL __launch_bounds__(BLOCK_THREADS) gemm_swizzled(const __grid_constant__ Job j) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Place p = place(j);
+    int from = beginning(j, p), left = rest_of(j, p);
+    const A_TYPE* a;
+    const B_TYPE* b;
+    begin(j, p.batch, a, b);
+    auto a_pieces = pieces_of_a<TilesA>(j, a, p.tile_m * TILE_M, from);
+    auto b_pieces = pieces_of_b<TilesB>(j, b, p.tile_n * TILE_N, from);
+    int steps = (left + TILE_K - 1) / TILE_K, fetched = 0, fetch_slot = 0;
+    auto fetch_next = [&] {
+        if (fetched < steps) {
+            unsigned char* to = memory + fetch_slot * STAGE_BYTES;
+            a_pieces.copy(reinterpret_cast<A_TYPE*>(to), left - fetched * TILE_K);
+            b_pieces.copy(reinterpret_cast<B_TYPE*>(to + TilesA::BYTES), left - fetched * TILE_K);
+        }
+        // Counted even where it is empty.
+        commit();
+        fetched++;
+        fetch_slot = fetch_slot + 1 < STAGES ? fetch_slot + 1 : 0;
+    };
+
+    float acc[1][FRAGS_N][4];
+    clear(acc);
+    bool sums = SUMS && p.tile_n == 0;
+    SumsOfRows rows;
+    // A group's 64 rows of A's first tile, and B's.
+    u32 first = shared_address(memory);
+    u64 a_first = TilesA::described(first + (threadIdx.x >> 7) * (A_ALONG_K ? 64 * 128 : TilesA::BESIDE));
+    u64 b_first = TilesB::described(first + TilesA::BYTES);
+
+    for (int i = 0; i < STAGES - 2; i++) fetch_next();
+    for (int step = 0, slot = 0; step < steps; step++, slot = slot + 1 < STAGES ? slot + 1 : 0) {
+        wait_for_copies<STAGES - 3>();
+        publish_to_groups();
+        // This step's tiles are there for all threads, and the products of the step before the last are done in all groups:
+        // the next tiles take the place of theirs.
+        __syncthreads();
+        begin_groups();
+        #pragma unroll
+        for (int i = 0; i < TILE_K / 16; i++) {
+            u64 a_at = a_first + ((slot * STAGE_BYTES + i * TilesA::ON) >> 4);
+            u64 b_at = b_first + ((slot * STAGE_BYTES + i * TilesB::ON) >> 4);
+            multiply_group<FRAGS_N, FORM == HALVES, !A_ALONG_K, !B_ALONG_K>(acc[0], a_at, b_at);
+        }
+        commit_groups();
+        fetch_next();
+        if (sums) rows.add(reinterpret_cast<const A_TYPE*>(memory + slot * STAGE_BYTES));
+        wait_for_groups<FRAGS_N, 1>(acc[0]);
+    }
+    wait_for_groups<FRAGS_N, 0>(acc[0]);
+    finish_group(j, p, acc);
+    if (sums) rows.finish(j, p, memory);
+}

@@ -1,0 +1,227 @@
+// Matrix products of f32, as the sum of two TF32 numbers each, by warp groups (PTX ISA, "Asynchronous warpgroup level
+// matrix instructions"; compute capability 9.0): a block computes a tile of C. Its warps hold rows of A in registers, as
+// they come from memory, and share B's tile by way of shared memory, where it lies split in two. Each number is split
+// once in a block.
+
+static_assert(FORM == SPLIT && TILE_K == 32, "the form of a tile");
+
+// One part of a tile of B, of 128 bytes for a column, and both of two tiles.
+constexpr int PART_BYTES = TILE_N * TILE_K * 4, SLOT_BYTES = 2 * PART_BYTES;
+static_assert(2 * SLOT_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
+
+// Of 16 numbers along k, a lane t of four holds those from 4t on of a row of A. An instruction, of which two take the 16,
+// sees 8 of them: those at 2h and 2h + 1 of each lane, in the order of the lanes, first the former. Columns of B lie in
+// shared memory in that order, in pieces of 16 bytes: piece 4q + i has the i-th of each lane of 16 numbers.
+constexpr int PIECES = TILE_K / 4, QUADS = TILE_K / 16;
+
+// Where a piece of a column is. Pieces are dealt anew for each of eight columns, as the hardware expects it ("128-byte
+// swizzling"), so that neither pieces nor columns meet in a bank.
+DEVICE int place_of_piece(int line, int piece) { return line * 128 + ((piece ^ (line & 7)) << 4); }
+
+// Four numbers from an address on, `step` bytes apart; zeros from `left` on.
+template <bool WHOLE, bool ALONG_K, int COPY> DEVICE void read_four(float* x, const char* at, u32 step, int left) {
+    if (WHOLE && ALONG_K && COPY == 4) {
+        vec<float, 4> v = load<4>(reinterpret_cast<const f32_t*>(at));
+        #pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = v.at[i];
+    } else {
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const f32_t* p = reinterpret_cast<const f32_t*>(at + (ALONG_K ? 4 * i : (u64)step * i));
+            x[i] = WHOLE || i < left ? *p : 0.0f;
+        }
+    }
+}
+
+// What a thread takes of A's tiles: rows g and g + 8 of its warp's 16, its four of each 16 numbers along k. Beyond the last
+// row it takes that again: nobody asks for what comes of it.
+struct RowsOfA {
+    // The addresses of both rows' first numbers in the next tile. Bytes between numbers along k.
+    const char* at[2];
+    u32 step;
+    int k;
+
+    DEVICE RowsOfA(const Job& j, const f32_t* a, int row0, int from)
+        : step((u32)j.a_col * 4), k((threadIdx.x & 3) * 4) {
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = min(row0 + warp_row() + ((int)(threadIdx.x & 31) >> 2) + 8 * h, (int)j.m - 1);
+            at[h] = reinterpret_cast<const char*>(a + row * j.a_row + (from + k) * j.a_col);
+        }
+    }
+
+    // The next tile, of which `left` numbers are there along k.
+    template <bool WHOLE> DEVICE void read(float (*x)[QUADS][4], int left) {
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            #pragma unroll
+            for (int q = 0; q < QUADS; q++) {
+                const char* from = at[h] + (A_ALONG_K ? 64 * q : (u64)step * (16 * q));
+                read_four<WHOLE, A_ALONG_K, A_COPY>(x[h][q], from, step, left - k - 16 * q);
+            }
+            at[h] += A_ALONG_K ? TILE_K * 4 : (u64)step * TILE_K;
+        }
+    }
+};
+
+// What a thread brings to shared memory of B's tiles: EACH pieces of four. Where B runs along k, four neighbours, which
+// belong to four pieces there; else every fourth number along k, which make one. Beyond the last column it brings that
+// again.
+struct PiecesOfB {
+    static constexpr int EACH = TILE_N * PIECES / BLOCK_THREADS;
+    // Columns, or pieces of a column, from one of a thread's to the next.
+    static constexpr int SWEEP = B_ALONG_K ? BLOCK_THREADS / PIECES : BLOCK_THREADS / TILE_N;
+    static_assert(EACH * BLOCK_THREADS == TILE_N * PIECES && SWEEP > 0, "all threads bring alike");
+    static_assert(B_ALONG_K ? SWEEP % 16 == 0 : 4 % SWEEP == 0, "a thread's pieces lie evenly");
+    static constexpr int COLUMNS = B_ALONG_K ? EACH : 1;
+
+    // The addresses of its columns' first numbers in the next tile. Bytes between numbers along k.
+    const char* at[COLUMNS];
+    u32 step;
+    // A column's place in shared memory and a piece of it.
+    int line, piece;
+
+    DEVICE PiecesOfB(const Job& j, const f32_t* b, int col0, int from)
+        : step((u32)j.b_row * 4), line(B_ALONG_K ? threadIdx.x / PIECES : threadIdx.x % TILE_N),
+          piece(B_ALONG_K ? threadIdx.x % PIECES : threadIdx.x / TILE_N) {
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            int n = min(col0 + column(line >> 3, line & 7) + c * SWEEP, (int)j.n - 1);
+            at[c] = reinterpret_cast<const char*>(b + n * j.b_col + (from + (B_ALONG_K ? 4 * piece : piece)) * j.b_row);
+        }
+    }
+
+    template <bool WHOLE> DEVICE void read(float (*x)[4], int left) {
+        #pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            if (B_ALONG_K) {
+                read_four<WHOLE, true, B_COPY>(x[e], at[e], step, left - 4 * piece);
+            } else {
+                int k = e * SWEEP / 4 * 16 + e * SWEEP % 4;
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const f32_t* p = reinterpret_cast<const f32_t*>(at[0] + (u64)step * (k + 4 * i));
+                    x[e][i] = WHOLE || piece + k + 4 * i < left ? *p : 0.0f;
+                }
+            }
+        }
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; c++) at[c] += B_ALONG_K ? TILE_K * 4 : (u64)step * TILE_K;
+    }
+
+    DEVICE void write(unsigned char* slot, const float (*x)[4]) const {
+        #pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            vec<u32, 4> high, low;
+            #pragma unroll
+            for (int i = 0; i < 4; i++) split_tf32(x[e][i], high.at[i], low.at[i]);
+            if (B_ALONG_K) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    unsigned char* to = slot + place_of_piece(line + e * SWEEP, (piece & ~3) + i) + (piece & 3) * 4;
+                    *reinterpret_cast<u32*>(to) = high.at[i];
+                    *reinterpret_cast<u32*>(to + PART_BYTES) = low.at[i];
+                }
+            } else {
+                unsigned char* to = slot + place_of_piece(line, piece + e * SWEEP);
+                store<4>(reinterpret_cast<u32*>(to), high);
+                store<4>(reinterpret_cast<u32*>(to + PART_BYTES), low);
+            }
+        }
+    }
+};
+
+// d = a b of 16 of the tile's numbers along k: those of A's rows g and g + 8 in `high` and `low`, B's from where `slot`
+// describes them.
+DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* const* low, u64 slot) {
+    auto multiply = [&](const u32* const* a, u64 b, bool adds) {
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 *u = a[0] + 2 * i, *w = a[1] + 2 * i;
+            multiply_group<FRAGS_N>(d, u[0], w[0], u[1], w[1], b + i * (32 >> 4), adds || i > 0);
+        }
+    };
+    begin_groups();
+    multiply(low, slot, false);
+    multiply(high, slot + (PART_BYTES >> 4), true);
+    multiply(high, slot, true);
+    commit_groups();
+}
+
+KERNEL __launch_bounds__(BLOCK_THREADS) gemm_warpgroup(const __grid_constant__ Job j) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Place p = place(j);
+    int from = beginning(j, p), left = rest_of(j, p);
+    const f32_t* a;
+    const f32_t* b;
+    begin(j, p.batch, a, b);
+    int row0 = p.tile_m * TILE_M, col0 = p.tile_n * TILE_N;
+
+    RowsOfA rows(j, a, row0, from);
+    PiecesOfB pieces(j, b, col0, from);
+    float x[2][QUADS][4], y[PiecesOfB::EACH][4];
+    auto read = [&] {
+        if (left >= TILE_K) {
+            rows.read<true>(x, left);
+            pieces.read<true>(y, left);
+        } else if (left > 0) {
+            rows.read<false>(x, left);
+            pieces.read<false>(y, left);
+        }
+    };
+    bool sums = SUMS && p.tile_n == 0;
+    float sum[2] = {0, 0};
+    // Tensor cores cut their sums off; what is added up here is rounded.
+    float acc[1][FRAGS_N][4], part[FRAGS_N][4];
+    clear(acc);
+
+    read();
+    u64 description = describe(shared_address(memory), 1024, 16);
+    for (int slot = 0; left > 0; slot ^= 1) {
+        u32 high[2][QUADS][4], low[2][QUADS][4];
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            #pragma unroll
+            for (int q = 0; q < QUADS; q++) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    split_tf32(x[h][q][i], high[h][q][i], low[h][q][i]);
+                    if (sums) sum[h] += x[h][q][i];
+                }
+            }
+        }
+        pieces.write(memory + slot * SLOT_BYTES, y);
+        // The next tile is on its way while this one is multiplied; before the fence, which waits for all that is under way,
+        // it would be waited for.
+        publish_to_groups();
+        left -= TILE_K;
+        read();
+        // The tile is there for the tensor cores when all threads are past this, and none still needs the one before it.
+        __syncthreads();
+        #pragma unroll
+        for (int q = 0; q < QUADS; q++) {
+            const u32 *of_high[2] = {high[0][q], high[1][q]}, *of_low[2] = {low[0][q], low[1][q]};
+            multiply_quads(part, of_high, of_low, description + ((slot * SLOT_BYTES + q * 64) >> 4));
+            wait_for_groups<FRAGS_N, 0>(part);
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                keep_until_here<4>(high[h][q]);
+                keep_until_here<4>(low[h][q]);
+            }
+            #pragma unroll
+            for (int l = 0; l < FRAGS_N; l++) {
+                #pragma unroll
+                for (int e = 0; e < 4; e++) acc[0][l][e] += part[l][e];
+            }
+        }
+    }
+
+    finish_group(j, p, acc);
+    if (sums) {
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float v = warp_reduce<4>(sum[h], Add());
+            if ((threadIdx.x & 3) == 0) finish_sum(j, p, row0 + warp_row() + ((int)(threadIdx.x & 31) >> 2) + 8 * h, v);
+        }
+    }
+}
