@@ -280,3 +280,88 @@ impl Way {
         Cut { parts: p.k.div_ceil(self.tile().1).max(1).div_ceil(steps), steps }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::super::{Flat, Matrix};
+    use super::*;
+    use crate::ops::linear::Activation;
+
+    /// Row-major operands without holes, A's turned where it does not run along k.
+    fn product(dtype: DType, [m, n, k]: [usize; 3], a_along_k: bool) -> Product {
+        let matrix = |rows: usize, cols: usize| Matrix {
+            dtype,
+            address: 0,
+            alignment: 256,
+            row: cols,
+            col: 1,
+            dense: [rows <= 1, true],
+            batch: SmallVec::new(),
+        };
+        Product {
+            dtype,
+            precision: Precision::F32,
+            m,
+            n,
+            k,
+            batch: SmallVec::new(),
+            a: if a_along_k { matrix(m, k) } else { matrix(k, m).t() },
+            b: matrix(k, n),
+            c: Flat { dtype, address: 0, alignment: 256 },
+            add: false,
+            bias: None,
+            activation: Activation::None,
+            residual: None,
+            kept: None,
+            sums: None,
+        }
+    }
+
+    #[test]
+    fn every_part_of_k_is_there_and_all_of_it_is() {
+        let sizes = [1, 8, 40, 64, 96, 200, 768, 3_000];
+        let depths = [1, 31, 64, 1_000, 3_072, 40_000];
+        let pairs = sizes.into_iter().flat_map(|m| sizes.map(|n| [m, n]));
+        for ([m, n], k) in pairs.flat_map(|pair| depths.map(|k| (pair, k))) {
+            for dtype in [DType::F64, DType::F32, DType::BF16] {
+                for (cores, along_k) in
+                    [(Cores::Warps, true), (Cores::WarpGroups, true), (Cores::WarpGroups, false)]
+                {
+                    let p = product(dtype, [m, n, k], along_k);
+                    let way = Way::of(&p, cores);
+                    let ([rows, cols], step) = way.tile();
+                    let Cut { parts, steps } = way.cut(&p, tiles(&p, [rows, cols.min(n)]));
+                    let whole = steps * step;
+                    let fits = (parts - 1) * whole < k && k <= parts * whole;
+                    assert!(fits, "{dtype} {m} {n} {k}: {parts} parts of {whole}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_warps_take_what_lies_as_they_need_it() {
+        let groups = |p: &Product| matches!(Way::of(p, Cores::WarpGroups), Way::Groups { .. });
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            assert!(groups(&product(dtype, [100, 64, 504], true)), "{dtype}");
+            assert!(!groups(&product(dtype, [100, 32, 504], true)), "{dtype}: too few columns");
+            let elsewhere = Way::of(&product(dtype, [100, 64, 504], true), Cores::Warps);
+            assert!(matches!(elsewhere, Way::Tensor { .. }), "{dtype}: no GPU for it");
+        }
+        // Rows of 70 bf16 are no multiple of the 16 bytes that are copied at once; f32 is read number by number.
+        assert!(!groups(&product(DType::BF16, [100, 70, 512], true)));
+        assert!(groups(&product(DType::F32, [100, 70, 511], true)));
+        // f32 rounded to TF32, or to bf16 beside an operand that is bf16, is for other kernels.
+        let tf32 = Product { precision: Precision::Tf32, ..product(DType::F32, [100, 64, 512], true) };
+        assert!(!groups(&tf32));
+        let mut mixed = product(DType::BF16, [100, 64, 512], true);
+        mixed.b.dtype = DType::F32;
+        assert!(!groups(&mixed));
+        // Sums of rows go across k.
+        let sums = Some((Flat { dtype: DType::F32, address: 0, alignment: 256 }, false));
+        assert!(groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], false) }));
+        assert!(!groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], true) }));
+    }
+}
