@@ -25,8 +25,8 @@ pub(super) fn version() -> Result<(i32, i32), Failure> {
 pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
 
 /// Compiles a kernel's text, as `REFRAIN_KERNELS=DIR` has operations write it down, for an architecture such as
-/// `sm_90a` (for compute capability 9.0, whose own instructions need the `a`). Needs NVRTC and no GPU. Returns the compiler's messages, among them the assembler's on registers and
-/// spills.
+/// `sm_90a` (compute capability 9.0, whose own instructions need the `a`). Needs NVRTC and no GPU. Returns the compiler's
+/// messages, among them the assembler's on registers and spills.
 ///
 /// # Errors
 /// The compiler's messages, or what is missing.
