@@ -43,20 +43,19 @@ fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Product {
     }
 }
 
-/// The product, and whether it gives the sums of `dy` for the bias too; if there is a bias and it does not, they come
-/// after it.
+/// The product, with the sums of `dy` if there is a bias and they are better had beside it; and whether they come after it.
 fn weight_gradient_on(op: &WeightGradient, launch: &Launch<'_>, cores: Cores) -> (Product, bool) {
     let product = weight_gradient(op, launch);
-    let beside = product.sums_beside(cores);
-    (if beside { product } else { Product { sums: None, ..product } }, beside)
+    let after = op.bias.is_some() && !product.sums_beside(cores);
+    (if after { Product { sums: None, ..product } } else { product }, after)
 }
 
 pub(super) fn run_weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (product, beside) = weight_gradient_on(op, args.launch(), args.cores());
+    let (product, sums_after) = weight_gradient_on(op, args.launch(), args.cores());
     args.product(&product)?;
-    match op.bias.is_none() || beside {
-        true => Ok(()),
-        false => reduce::cuda::sum(args, 1, BiasGradient::extent(args.read_shape(0)), 1.0),
+    match sums_after {
+        true => reduce::cuda::sum(args, 1, BiasGradient::extent(args.read_shape(0)), 1.0),
+        false => Ok(()),
     }
 }
 
@@ -65,13 +64,8 @@ pub(super) fn weight_gradient_workspace(
     launch: &Launch<'_>,
     device: &Device,
 ) -> Result<usize> {
-    let (product, beside) = weight_gradient_on(op, launch, device.cores());
-    let alone = device.product_workspace(WeightGradient::NAME, &product)?;
-    Ok(match op.bias.is_none() || beside {
-        true => alone,
-        false => {
-            let extent = BiasGradient::extent(launch.reads[0].layout.shape());
-            alone.max(reduce::cuda::workspace(extent, launch))
-        }
-    })
+    let (product, sums_after) = weight_gradient_on(op, launch, device.cores());
+    let extent = || BiasGradient::extent(launch.reads[0].layout.shape());
+    let sums = if sums_after { reduce::cuda::workspace(extent(), launch) } else { 0 };
+    Ok(device.product_workspace(WeightGradient::NAME, &product)?.max(sums))
 }

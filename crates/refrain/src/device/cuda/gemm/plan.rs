@@ -15,35 +15,14 @@ use crate::ops::unary::ACTIVATIONS;
 use crate::tensor::DType;
 
 const COMMON: &str = include_str!("common.cu");
+const TILES: &str = include_str!("tiles.cu");
 
-static TENSOR: Source = Source {
-    name: "gemm",
-    parts: &[ACTIVATIONS, MMA, COMMON, include_str!("tiles.cu"), include_str!("tensor.cu")],
-};
-static WARPGROUP: Source = Source {
-    name: "gemm",
-    parts: &[
-        ACTIVATIONS,
-        MMA,
-        WGMMA,
-        COMMON,
-        include_str!("tiles.cu"),
-        include_str!("groups.cu"),
-        include_str!("warpgroup.cu"),
-    ],
-};
-static SWIZZLED: Source = Source {
-    name: "gemm",
-    parts: &[
-        ACTIVATIONS,
-        MMA,
-        WGMMA,
-        COMMON,
-        include_str!("tiles.cu"),
-        include_str!("groups.cu"),
-        include_str!("swizzled.cu"),
-    ],
-};
+static TENSOR: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("tensor.cu")] };
+static WARPGROUP: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, TILES, include_str!("warpgroup.cu")] };
+static SWIZZLED: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, TILES, include_str!("swizzled.cu")] };
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };

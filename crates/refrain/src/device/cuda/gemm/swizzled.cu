@@ -1,9 +1,13 @@
 // Matrix products of f16 or bf16 by warp groups (compute capability 9.0): a block computes a tile of C. STAGES tiles of both
 // operands find room in shared memory, where they are copied asynchronously, in the order that they have in memory but for
-// the swizzling that the hardware knows, and multiplied.
+// the swizzling that the hardware knows, and multiplied. Warps stand one below the other. Constants, beside those of tiles.cu:
+//   SUMS         also sums A's rows
+//   STAGES       tiles of both operands that find room
+//   MEMORY_BYTES the shared memory that the launch gives
 
 static_assert((FORM == HALVES || FORM == BRAINS) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
 static_assert(A_COPY == 8 && B_COPY == 8 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
+static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "warps that are groups");
 static_assert(!SUMS || !A_ALONG_K, "rows are summed across");
 
 // A tile in shared memory: lines of 64 numbers, which are 128 bytes, along k or across it; pieces of 16 bytes are dealt anew for
@@ -65,7 +69,7 @@ static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGES * STAGE_BYTES, "the block
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_swizzled(const __grid_constant__ Job j) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
-    int from = beginning(j, p), left = rest_of(j, p);
+    int from = (int)min(p.split * j.depth, j.k), left = (int)min(j.k - from, j.depth);
     const A_TYPE* a;
     const B_TYPE* b;
     begin(j, p.batch, a, b);
@@ -113,6 +117,6 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_swizzled(const __grid_constant__ Jo
         wait_for_groups<FRAGS_N, 1>(acc[0]);
     }
     wait_for_groups<FRAGS_N, 0>(acc[0]);
-    finish_group(j, p, acc);
+    finish_block(j, p, acc);
     if (sums) rows.finish(j, p, memory);
 }

@@ -56,9 +56,6 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job 
         }
     }
 
-    int first = col0 + col + (threadIdx.x & 3) * TOGETHER;
-    float bias[GROUPS][TOGETHER];
-    lane_biases(j, first, bias);
-    finish_tile(j, p, row0 + row, first, acc, bias);
+    finish_block(j, p, acc);
     if (sums) finish_sum(j, p, row0 + threadIdx.x, sum);
 }

@@ -274,3 +274,11 @@ DEVICE void finish_tile(
         }
     }
 }
+
+// Takes a block's tile.
+DEVICE void finish_block(const Job& j, const Place& p, float (*acc)[FRAGS_N][4]) {
+    int col = p.tile_n * TILE_N + warp_col() + (threadIdx.x & 3) * TOGETHER;
+    float bias[GROUPS][TOGETHER];
+    lane_biases(j, col, bias);
+    finish_tile(j, p, p.tile_m * TILE_M + warp_row(), col, acc, bias);
+}

@@ -1,9 +1,12 @@
 // Matrix products of f32, as the sum of two TF32 numbers each, by warp groups (PTX ISA, "Asynchronous warpgroup level
 // matrix instructions"; compute capability 9.0): a block computes a tile of C. Its warps hold rows of A in registers, as
 // they come from memory, and share B's tile by way of shared memory, where it lies split in two. Each number is split
-// once in a block.
+// once in a block. Warps stand one below the other. Constants, beside those of tiles.cu:
+//   SUMS         also sums A's rows
+//   MEMORY_BYTES the shared memory that the launch gives
 
-static_assert(FORM == SPLIT && TILE_K == 32, "the form of a tile");
+static_assert(FORM == SPLIT && TILE_K == 32, "what is multiplied");
+static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "the form of a tile");
 
 // One part of a tile of B, of 128 bytes for a column, and both of two tiles.
 constexpr int PART_BYTES = TILE_N * TILE_K * 4, SLOT_BYTES = 2 * PART_BYTES;
@@ -151,7 +154,7 @@ DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* con
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_warpgroup(const __grid_constant__ Job j) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
-    int from = beginning(j, p), left = rest_of(j, p);
+    int from = (int)min(p.split * j.depth, j.k), left = (int)min(j.k - from, j.depth);
     const f32_t* a;
     const f32_t* b;
     begin(j, p.batch, a, b);
@@ -216,7 +219,7 @@ KERNEL __launch_bounds__(BLOCK_THREADS) gemm_warpgroup(const __grid_constant__ J
         }
     }
 
-    finish_group(j, p, acc);
+    finish_block(j, p, acc);
     if (sums) {
         #pragma unroll
         for (int h = 0; h < 2; h++) {

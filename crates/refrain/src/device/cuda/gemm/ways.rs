@@ -5,12 +5,12 @@ use super::{Cores, Product};
 use crate::precision::Precision;
 use crate::tensor::DType;
 
-/// The most parts that k is cut into.
-const MAX_SPLITS: usize = 512;
-/// Threads that keep a GPU busy, likewise, if one of tensor cores computes 32 numbers.
-const ENOUGH_THREADS: usize = 1 << 16;
 /// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all that run the same kernel.
 const ENOUGH_TILES: usize = 128;
+/// Threads that keep a GPU busy, likewise, if one of tensor cores computes 32 numbers.
+const ENOUGH_THREADS: usize = 1 << 16;
+/// The most parts that k is cut into.
+const MAX_SPLITS: usize = 512;
 /// The depth from which on large tiles pay, on tensor cores and without: before it, what a block waits for at its
 /// beginning and its end matters more.
 const DEEP: [usize; 2] = [192, 64];
@@ -276,8 +276,8 @@ impl Way {
         };
         let steps = p.k.div_ceil(self.tile().1).max(1);
         let wanted = enough.checked_div(tiles).unwrap_or(1).clamp(1, MAX_SPLITS).min(steps.div_ceil(4));
-        let steps = steps.div_ceil(wanted);
-        Cut { parts: p.k.div_ceil(self.tile().1).max(1).div_ceil(steps), steps }
+        let each = steps.div_ceil(wanted);
+        Cut { parts: steps.div_ceil(each), steps: each }
     }
 }
 
