@@ -60,7 +60,7 @@ struct Mover {
 
     // Rows 0 to `count` of heads to shared memory, and zeros after.
     template <int ROWS> DEVICE void bring(float* tiles, const Heads& x, int count) const {
-        constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 4 ? EACH : 4;
+        constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 8 ? EACH : 8;
         constexpr bool DIRECT = ALIGNED && sizeof(IN) == 4;
         if (run >= 2 * EIGHTS) return;
         i64 stride = x.token * STEP;
@@ -68,8 +68,9 @@ struct Mover {
         float* to = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
         // How many of the rows from this thread's first on there are, and how many there is room for.
         int rows = (there && run * 4 < HEAD_DIM ? count : 0) - row, room = ROWS - row;
-        // Loads of all batches at once would want more registers than there are.
-        #pragma unroll (DIRECT ? EACH : 1)
+        // Loads of many batches at once would want more registers than there are. A single one goes together with those of
+        // other operands.
+        #pragma unroll (DIRECT || EACH == BATCH ? EACH : 1)
         for (int begin = 0; begin < EACH; begin += BATCH) {
             vec<IN, 4> v[BATCH] = {};
             #pragma unroll
