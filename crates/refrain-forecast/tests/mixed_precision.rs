@@ -102,8 +102,9 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
             }
             "layer_norm" | "layer_norm_backward" => {
                 assert_eq!((operands[0].0, results[0].0), ("bf16", "bf16"));
-                assert!(results[1..].iter().all(|(dtype, _)| *dtype == "f32"), "statistics and gradients");
+                assert!(results[1..].iter().all(|(dtype, _)| *dtype == "f32"), "statistics and sums");
             }
+            "layer_norm_parameters_backward" => assert!(results.iter().all(|(dtype, _)| *dtype == "f32")),
             "adamw" => assert!(operands.iter().filter(|(_, d)| d.len() == 1).all(|(t, _)| *t != "bf16")),
             "mse_loss" => assert_eq!(results[0].0, "f32"),
             _ => {}

@@ -275,6 +275,16 @@ impl Gradients<'_> {
     /// the place where that gradient gathers, if it has memory already. Outputs whose gradient
     /// nobody wants are dropped.
     pub(crate) fn emit<O: Op>(&mut self, targets: &[usize], op: O, inputs: &[&Tensor]) -> Result<()> {
+        self.emit_with_rest(targets, op, inputs).map(drop)
+    }
+
+    /// [`Gradients::emit`] of an operation that has more results than `targets`, which are returned.
+    pub(crate) fn emit_with_rest<O: Op>(
+        &mut self,
+        targets: &[usize],
+        op: O,
+        inputs: &[&Tensor],
+    ) -> Result<SmallVec<[Tensor; RESULTS]>> {
         let mut dests: SmallVec<[Dest; RESULTS]> = SmallVec::new();
         for (o, &i) in targets.iter().enumerate() {
             let place = match self.node.inputs.get(i).and_then(|input| input.edge.as_ref()) {
@@ -295,12 +305,13 @@ impl Gradients<'_> {
                 _ => Dest::New,
             });
         }
-        let outputs = execute(&op, inputs, &dests)?;
+        let mut outputs = execute(&op, inputs, &dests)?;
+        let rest = outputs.drain(targets.len().min(outputs.len())..).collect();
         for ((output, dest), &i) in outputs.into_iter().zip(dests).zip(targets) {
             if matches!(dest, Dest::New) && self.needs(i) {
                 self.add(i, output)?;
             }
         }
-        Ok(())
+        Ok(rest)
     }
 }

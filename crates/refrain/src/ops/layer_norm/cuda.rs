@@ -1,7 +1,7 @@
 //! Layer and root-mean-square norm on CUDA. A row lies in registers where it fits; the backward pass then
-//! sums the gradients of weight and bias on its way, block by block, and a second launch adds these sums up.
+//! sums the gradients of weight and bias on its way, block by block.
 
-use super::statistics;
+use super::{rows_of, statistics};
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
@@ -41,16 +41,8 @@ fn constants(spec: Spec, [dtype, parameters]: [DType; 2], centred: bool) -> Spec
         .flag("CENTRED", centred)
 }
 
-/// Rows and their width.
-fn shape(dims: &[usize]) -> (usize, usize) {
-    match dims.split_last() {
-        Some((&width, rows)) => (rows.iter().product(), width),
-        None => (1, 1),
-    }
-}
-
 pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (rows, width) = shape(args.read_shape(0));
+    let (rows, width) = rows_of(args.read_shape(0));
     if rows == 0 {
         return Ok(());
     }
@@ -87,67 +79,80 @@ fn rows_a_block(lanes: Lanes, rows: usize) -> usize {
     rows.div_ceil(MAX_BLOCKS).max(FEWEST_ROWS * groups).next_multiple_of(groups)
 }
 
+/// Into how many parts the sums of weight and bias are cut: one for each block that leaves sums, and one of rows that
+/// a reduction adds up by itself.
+pub(super) fn parts(rows: usize, width: usize, dtype: DType) -> usize {
+    summed(width, dtype).map_or(1, |lanes| rows.div_ceil(rows_a_block(lanes, rows)))
+}
+
 fn by_columns(rows: usize, width: usize) -> Extent {
     Extent { outer: 1, n: rows, inner: width }
 }
 
 pub(super) fn workspace(launch: &Launch<'_>) -> usize {
-    let (rows, width) = shape(launch.reads[0].layout.shape());
+    let (rows, width) = rows_of(launch.reads[0].layout.shape());
     let dtype = launch.reads[0].dtype;
-    let state = 2 * statistics(dtype).size();
     match summed(width, dtype) {
-        Some(lanes) => rows.div_ceil(rows_a_block(lanes, rows)) * width * state,
-        None => room(by_columns(rows, width), dtype.size(), state),
+        Some(_) => 0,
+        None => room(by_columns(rows, width), dtype.size(), 2 * statistics(dtype).size()),
     }
 }
 
+/// The parts' sums as they are added up.
+fn in_parts(spec: Spec, dtype: DType, centred: bool) -> Spec {
+    spec.dtype("COMPUTE", statistics(dtype)).flag("CENTRED", centred).flag("IN_PARTS", true)
+}
+
 pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (rows, width) = shape(args.read_shape(0));
+    let (rows, width) = rows_of(args.read_shape(0));
     if width == 0 {
         return Ok(());
     }
     let dtypes @ [dtype, parameters] = dtypes(args);
     let (x, weight, dy, inv) = (args.read(0), args.read(1), args.read(2), args.read(3));
-    let (mean, dx) = (if centred { args.read(4) } else { 0 }, args.write(0));
+    let (mean, dx, sums) = (if centred { args.read(4) } else { 0 }, args.write(0), args.write(1));
     let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(inv).pointer(mean).pointer(dx);
     let share = 1.0 / width as f64;
-
-    let mut sums = Reduction::new(args, by_columns(rows, width), &[0, 2]).output(args, 1);
-    if centred {
-        sums = sums.output(args, 2);
-    }
-    sums.extra.extend([inv, mean]);
-    let of_sums = |spec: Spec| constants(spec, dtypes, centred).dtype("OUT", parameters);
+    let add = args.accumulate(0);
 
     let fused = summed(width, dtype);
     let registers = fused.or_else(|| Lanes::of(width, dtype.size()));
-    let per_block = match (fused, registers) {
-        (Some(lanes), _) => rows_a_block(lanes, rows),
-        (None, Some(lanes)) => lanes.rows_a_block(),
-        (None, None) => 1,
-    };
-    let blocks = rows.div_ceil(per_block);
-    let add = args.accumulate(0);
-    if rows > 0 {
-        match registers {
-            Some(lanes) => {
-                let spec = of_sums(Spec::new(&BACKWARD, "layer_norm_backward")).int("SCALARS", 1);
-                let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
-                let operands = [(x, dtype), (dy, dtype), (dx, dtype), (weight, parameters)];
-                let spec = lanes.constants(spec, operands);
-                let params = params.pointer(args.workspace()).f64(share);
-                let params = params.size(rows).size(per_block).i32(width as i32);
-                args.kernel(spec, Grid::line(blocks, lanes::THREADS as u32), &params)?;
-            }
-            None => {
-                let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
-                let spec = spec.flag("BACKWARD", true).flag("ADD", add);
-                args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.f64(share).size(width))?;
-            }
+    match registers {
+        _ if rows == 0 => {}
+        Some(lanes) => {
+            let per_block = fused.map_or(lanes.rows_a_block(), |lanes| rows_a_block(lanes, rows));
+            let spec = constants(Spec::new(&BACKWARD, "layer_norm_backward"), dtypes, centred);
+            let spec = spec.int("SCALARS", 1).flag("IN_PARTS", true);
+            let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
+            let operands = [(x, dtype), (dy, dtype), (dx, dtype), (weight, parameters)];
+            let spec = lanes.constants(spec, operands);
+            let params = params.pointer(sums).f64(share);
+            let params = params.size(rows).size(per_block).i32(width as i32);
+            args.kernel(spec, Grid::line(rows.div_ceil(per_block), lanes::THREADS as u32), &params)?;
+        }
+        None => {
+            let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
+            let spec = spec.flag("BACKWARD", true).flag("ADD", add);
+            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.f64(share).size(width))?;
         }
     }
-    match fused {
-        Some(_) => sums.merge(args, &SUMS, of_sums, blocks, width),
-        None => sums.run(args, &SUMS, of_sums),
+    if fused.is_some() {
+        return Ok(());
     }
+    let mut reduction = Reduction::new(args, by_columns(rows, width), &[0, 2]).output(args, 1);
+    reduction.extra.extend([inv, mean]);
+    reduction.run(args, &SUMS, |spec| in_parts(spec, dtype, centred))
+}
+
+pub(super) fn parameters(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (parts, width) = (args.read_shape(0)[0], args.read_shape(0)[1]);
+    let (compute, out) = (args.read_dtype(0), args.write_dtype(0));
+    let mut sums = Reduction::new(args, by_columns(parts, width), &[]).output(args, 0);
+    if centred {
+        sums = sums.output(args, 1);
+    }
+    sums.partial = args.read(0);
+    let constants = |spec: Spec| spec.dtype("COMPUTE", compute).dtype("OUT", out);
+    let constants = |spec: Spec| constants(spec).flag("CENTRED", centred).flag("IN_PARTS", false);
+    sums.merge(args, &SUMS, constants, parts, width)
 }

@@ -6,12 +6,14 @@ mod host;
 #[cfg(test)]
 mod tests;
 
+use smallvec::SmallVec;
+
 use super::linear::is_parameter_of;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::{CudaArgs, Device, DeviceKind, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 
 /// Operands: x, weight, and bias if centred. Results: y, 1/std (or 1/rms) of each row, and the mean of
 /// each row if centred.
@@ -96,20 +98,44 @@ impl Op for LayerNorm {
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let (x, weight, inv, dy) = (g.input(0)?, g.input(1)?, g.output(1)?, g.grad()?.clone());
-        let op = LayerNormBackward { centred: self.centred };
-        if self.centred {
-            let mean = g.output(2)?;
-            g.emit(&[0, 1, 2], op, &[&x, &weight, &dy, &inv, &mean])
-        } else {
-            g.emit(&[0, 1], op, &[&x, &weight, &dy, &inv])
+        let (centred, dtype) = (self.centred, weight.dtype());
+        let mean = centred.then(|| g.output(2)).transpose()?;
+        let operands: SmallVec<[&Tensor; 5]> = [&x, &weight, &dy, &inv].into_iter().chain(&mean).collect();
+        let sums = g.emit_with_rest(&[0], LayerNormBackward { centred, parts: parts(&x) }, &operands)?;
+        // A launch of its own: what waits for dx does not wait for it.
+        match centred {
+            true if g.needs(1) || g.needs(2) => {
+                g.emit(&[1, 2], ParameterSums { centred, dtype }, &[&sums[0]])
+            }
+            false if g.needs(1) => g.emit(&[1], ParameterSums { centred, dtype }, &[&sums[0]]),
+            _ => Ok(()),
         }
     }
 }
 
-/// Operands: x, weight, dy, 1/std, and the mean if centred. Results: dx, dweight, and dbias if centred.
+/// Into how many parts of rows the device cuts the sums of the parameters' gradients.
+fn parts(x: &Tensor) -> usize {
+    let (rows, width) = rows_of(x.shape());
+    match x.device().kind() {
+        DeviceKind::Cuda => cuda::parts(rows, width, x.dtype()),
+        DeviceKind::Cpu | DeviceKind::Sim => host::parts(rows, width),
+    }
+}
+
+/// Rows and their width.
+fn rows_of(shape: &Shape) -> (usize, usize) {
+    match shape.split_last() {
+        Some((&width, rows)) => (rows.iter().product(), width),
+        None => (1, 1),
+    }
+}
+
+/// Operands: x, weight, dy, 1/std, and the mean if centred. Results: dx, and what each part of the rows adds to dweight
+/// and dbias, `[parts, width, 2]` in the dtype of statistics.
 #[derive(Clone, Copy, Debug)]
 struct LayerNormBackward {
     centred: bool,
+    parts: usize,
 }
 
 impl Op for LayerNormBackward {
@@ -120,12 +146,9 @@ impl Op for LayerNormBackward {
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
-        let (x, weight) = (inputs[0], inputs[1]);
+        let (x, inv) = (inputs[0], inputs[3]);
         let mut specs = Spec::like(x).one();
-        specs.push(Spec::like(weight));
-        if self.centred {
-            specs.push(Spec::like(weight));
-        }
+        specs.push(Spec::new([self.parts, rows_of(x.shape()).1, 2], inv.dtype()));
         Ok(specs)
     }
 
@@ -139,6 +162,39 @@ impl Op for LayerNormBackward {
 
     fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
         Ok(cuda::workspace(launch))
+    }
+
+    fn accumulates(&self, o: usize) -> bool {
+        o == 0
+    }
+}
+
+/// Of sums of parts, `[parts, width, 2]`: dweight, and dbias if centred, in the parameters' dtype.
+#[derive(Clone, Copy, Debug)]
+struct ParameterSums {
+    centred: bool,
+    dtype: DType,
+}
+
+impl Op for ParameterSums {
+    const NAME: &'static str = "layer_norm_parameters_backward";
+
+    fn name(&self) -> &'static str {
+        if self.centred { Self::NAME } else { "rms_norm_weight_backward" }
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        let width = inputs[0].dims()[1];
+        let results = if self.centred { 2 } else { 1 };
+        Ok((0..results).map(|_| Spec::new([width], self.dtype)).collect())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::parameters(self.centred, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::parameters(self.centred, args)
     }
 
     fn accumulates(&self, _: usize) -> bool {

@@ -1,4 +1,5 @@
-// The gradients of weight and bias: sums over rows. Constants: COMPUTE (the arithmetic), OUT (dtype), CENTRED.
+// The gradients of weight and bias: sums over rows. Constants: COMPUTE (the arithmetic), CENTRED, IN_PARTS (whether results
+// are a part's states), else OUT (the results' dtype).
 
 struct State { COMPUTE weight, bias; };
 typedef State Local;
@@ -12,6 +13,10 @@ DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& 
     l.bias += x[1];
 }
 DEVICE void finish(const Reduction& r, i64 result, State s) {
+#if IN_PARTS
+    reinterpret_cast<State*>(r.y[0])[result] = s;
+#else
     put_result<OUT>(r.y[0], result, r.accumulate[0], s.weight);
     if (CENTRED) put_result<OUT>(r.y[1], result, r.accumulate[1], s.bias);
+#endif
 }

@@ -144,3 +144,21 @@ fn what_does_not_fit_is_named() {
     let scalar = Tensor::scalar(1.0f64, &device).unwrap();
     assert!(matches!(scalar.layer_norm(&w, &w, 1e-5), Err(Error::InvalidArgument { .. })));
 }
+
+#[test]
+fn only_what_is_trained_gets_a_gradient_and_the_same_as_together() {
+    let gradients = |trained: [bool; 3]| {
+        let t = [leaf(&[70, 24]), leaf(&[24]), leaf(&[24])];
+        t.iter().zip(trained).for_each(|(t, on)| t.set_requires_grad(on).unwrap());
+        let y = t[0].layer_norm(&t[1], &t[2], 1e-5).unwrap();
+        y.square().unwrap().sum(()).unwrap().backward().unwrap();
+        t.map(|t| t.grad().map(|g| g.to_vec::<f64>().unwrap()))
+    };
+    let together = gradients([true; 3]);
+    for some in 1..7 {
+        let trained = [0, 1, 2].map(|i| some >> i & 1 == 1);
+        for (i, gradient) in gradients(trained).into_iter().enumerate() {
+            assert_eq!(gradient, together[i].clone().filter(|_| trained[i]), "of {trained:?}");
+        }
+    }
+}

@@ -1,14 +1,12 @@
-//! Normalised queries and keys on CUDA: a vector in registers; a second launch sums the gradients of the temperatures.
+//! Normalised queries and keys on CUDA: a vector in registers.
 
 use super::Sizes;
-use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
 use crate::ops::elementwise::cuda::arithmetic;
-use crate::ops::lanes::{Lanes, ROWS, THREADS};
+use crate::ops::lanes::{Lanes, ROWS};
 
 static SOURCE: Source = Source { name: "qk_norm", parts: &[ROWS, include_str!("kernel.cu")] };
-static TEMPERATURE: Source = Source { name: "qk_norm_temperature", parts: &[include_str!("temperature.cu")] };
 
 pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let (x, y) = (args.read(0), args.write(0));
@@ -16,28 +14,11 @@ pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     run(false, &[x, y], params, args)
 }
 
-/// The gradients of the temperatures, token by token.
-pub(super) fn workspace(launch: &Launch<'_>) -> usize {
-    let Sizes { tokens, heads, .. } = Sizes::of(launch.reads[0].layout.shape());
-    tokens * heads * arithmetic(launch.reads[0].dtype).size()
-}
-
 pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let Sizes { tokens, heads, dim } = Sizes::of(args.read_shape(0));
-    let (x, dy, dx, dt) = (args.read(0), args.read(2), args.write(0), args.write(1));
-    let along = args.workspace();
+    let (x, dy, dx, along) = (args.read(0), args.read(2), args.write(0), args.write(1));
     let params =
         Params::new().pointer(x).pointer(args.read(1)).pointer(dy).pointer(dx).pointer(along).f64(eps);
-    run(true, &[x, dy, dx], params, args)?;
-    if heads == 0 {
-        return Ok(());
-    }
-    // Vectors without elements leave nothing to sum.
-    let tokens = if dim == 0 { 0 } else { tokens };
-    let spec = Spec::new(&TEMPERATURE, "qk_norm_temperature");
-    let spec = spec.dtype("COMPUTE", arithmetic(args.read_dtype(0))).flag("ADD", args.accumulate(1));
-    let params = Params::new().pointer(along).pointer(dt).size(tokens).i32(heads as i32);
-    args.kernel(spec, Grid::line(heads, THREADS as u32), &params)
+    run(true, &[x, dy, dx], params, args)
 }
 
 /// The vectors of all heads, which lie at `addresses`.
@@ -48,7 +29,7 @@ fn run(backward: bool, addresses: &[u64], params: Params, args: &mut CudaArgs<'_
     // The dimension was checked: every vector fits.
     let Some(lanes) = Lanes::of(dim, dtype.size()).filter(|_| rows * dim > 0) else { return Ok(()) };
     let spec = Spec::new(&SOURCE, "qk_norm").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
-    let spec = spec.flag("BACKWARD", backward).flag("ADD", args.accumulate(0));
+    let spec = spec.int("HEADS", heads as i64).flag("BACKWARD", backward).flag("ADD", args.accumulate(0));
     let spec = lanes.constants(spec, addresses.iter().map(|&a| (a, dtype)));
-    args.kernel(spec, lanes.grid(rows), &params.size(rows).i32(heads as i32).i32(dim as i32))
+    args.kernel(spec, lanes.grid(rows), &params.size(rows).i32(dim as i32))
 }

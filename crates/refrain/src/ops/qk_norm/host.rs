@@ -8,10 +8,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::rows::{add_rows, each_task, load, map, rows_a_task, sum};
-
-/// Tokens whose gradients of temperatures are summed by themselves.
-const BLOCK: usize = 64;
+use crate::ops::rows::{each_task, load, map, rows_a_task, sum};
 
 pub(super) fn forward(eps: f64, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(R::c(eps), args))
@@ -60,64 +57,48 @@ fn forward_of<T: Stored, R: Real>(eps: R, args: &HostArgs<'_>) -> Result<()> {
 
 fn backward_of<T: Stored, R: Real>(eps: R, args: &HostArgs<'_>) -> Result<()> {
     let (x, temperature, dy) = (args.read::<T>(0)?, args.read::<R>(1)?, args.read::<T>(2)?);
-    let (dx, dt) = (args.write::<T>(0)?, args.write::<R>(1)?);
-    let (accumulate, add) = (args.accumulate(0), args.accumulate(1));
-    let Sizes { tokens, heads, dim } = Sizes::of(args.read_shape(0));
+    let (dx, along) = (args.write::<T>(0)?, args.write::<R>(1)?);
+    let accumulate = args.accumulate(0);
+    let Sizes { heads, dim, .. } = Sizes::of(args.read_shape(0));
     if x.is_empty() {
-        if !add {
-            dt.fill(R::ZERO);
-        }
         return Ok(());
     }
     let width = 3 * heads * dim;
     let task = rows_a_task(width);
-    with_scratch(tokens * heads, |along: &mut [R]| {
-        let tasks = dx
-            .par_chunks_mut(task * width)
-            .zip(x.par_chunks(task * width).zip(dy.par_chunks(task * width)))
-            .zip(along.par_chunks_mut(task * heads));
-        each_task(x.len(), tasks, |((dx, (x, dy)), along)| {
-            with_scratch(3 * dim, |buf: &mut [R]| {
-                let (unit, buf) = buf.split_at_mut(dim);
-                let (x_buf, dy_buf) = buf.split_at_mut(dim);
-                simd(
-                    #[inline(always)]
-                    || {
-                        let vectors =
-                            dx.chunks_exact_mut(dim).zip(x.chunks_exact(dim).zip(dy.chunks_exact(dim)));
-                        for (i, (dx, (x, dy))) in vectors.enumerate() {
-                            let (token, place) = (i / (3 * heads), i % (3 * heads));
-                            let (x, dy) = (load(x, x_buf), load(dy, dy_buf));
-                            if place >= 2 * heads {
-                                map(dx, [dy], accumulate, |[d]| d);
-                                continue;
-                            }
-                            let (by, below) = length(x, eps);
-                            map(unit, [x], false, |[x]| x / by);
-                            let unit = &*unit;
-                            let projection = sum([unit, dy], |[u, d]| u * d);
-                            let mut scale = R::ONE;
-                            if place < heads {
-                                along[token * heads + place] = projection;
-                                scale = temperature[place];
-                            }
-                            let off = if below { R::ZERO } else { projection };
-                            map(dx, [unit, dy], accumulate, |[u, d]| (d - u * off) / by * scale);
+    let tasks = dx
+        .par_chunks_mut(task * width)
+        .zip(x.par_chunks(task * width).zip(dy.par_chunks(task * width)))
+        .zip(along.par_chunks_mut(task * heads));
+    each_task(x.len(), tasks, |((dx, (x, dy)), along)| {
+        with_scratch(3 * dim, |buf: &mut [R]| {
+            let (unit, buf) = buf.split_at_mut(dim);
+            let (x_buf, dy_buf) = buf.split_at_mut(dim);
+            simd(
+                #[inline(always)]
+                || {
+                    let vectors = dx.chunks_exact_mut(dim).zip(x.chunks_exact(dim).zip(dy.chunks_exact(dim)));
+                    for (i, (dx, (x, dy))) in vectors.enumerate() {
+                        let (token, place) = (i / (3 * heads), i % (3 * heads));
+                        let (x, dy) = (load(x, x_buf), load(dy, dy_buf));
+                        if place >= 2 * heads {
+                            map(dx, [dy], accumulate, |[d]| d);
+                            continue;
                         }
-                    },
-                )
-            })
-        });
-        with_scratch(2 * heads, |buf: &mut [R]| {
-            let (total, own) = buf.split_at_mut(heads);
-            total.fill(R::ZERO);
-            for block in along.chunks(BLOCK * heads) {
-                own.fill(R::ZERO);
-                add_rows(own, block.chunks(heads));
-                map(total, [&*own], true, |[s]| s);
-            }
-            map(dt, [&*total], add, |[s]| s);
-        });
+                        let (by, below) = length(x, eps);
+                        map(unit, [x], false, |[x]| x / by);
+                        let unit = &*unit;
+                        let projection = sum([unit, dy], |[u, d]| u * d);
+                        let mut scale = R::ONE;
+                        if place < heads {
+                            along[token * heads + place] = projection;
+                            scale = temperature[place];
+                        }
+                        let off = if below { R::ZERO } else { projection };
+                        map(dx, [unit, dy], accumulate, |[u, d]| (d - u * off) / by * scale);
+                    }
+                },
+            )
+        })
     });
     Ok(())
 }

@@ -6,9 +6,10 @@ mod host;
 mod tests;
 
 use super::layer_norm::{check_eps, statistics};
+use super::reduce::sum_of_rows;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor};
 
@@ -76,12 +77,19 @@ impl Op for QkNorm {
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let (x, temperature, dy) = (g.input(0)?, g.input(1)?, g.grad()?.clone());
-        g.emit(&[0, 1], QkNormBackward(*self), &[&x, &temperature, &dy])
+        let along = g.emit_with_rest(&[0], QkNormBackward(*self), &[&x, &temperature, &dy])?;
+        if g.needs(1) {
+            // A launch of its own: what waits for dx does not wait for it.
+            let (sum, along) = sum_of_rows(&along[0])?;
+            g.emit(&[1], sum, &[&along])?;
+        }
+        Ok(())
     }
 }
 
 /// Of the operands and dy, with `u = x / |x|` and `t` the temperature, of keys 1: `dx = t (dy - u sum(u dy)) / |x|`, and
-/// the gradient of a temperature is `sum(u dy)` over the queries of its head. Below eps `dx = t dy / eps`.
+/// below eps `dx = t dy / eps`; and `sum(u dy)` of each query, `[.., heads]`, which add up to the gradients of the
+/// temperatures.
 #[derive(Clone, Copy, Debug)]
 struct QkNormBackward(QkNorm);
 
@@ -89,7 +97,13 @@ impl Op for QkNormBackward {
     const NAME: &'static str = "qk_norm_backward";
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
-        Ok(inputs[..2].iter().map(|t| Spec::like(t)).collect())
+        let (x, temperature) = (inputs[0], inputs[1]);
+        // Vectors without numbers leave nothing to add up.
+        let tokens = if x.numel() == 0 { &[0] } else { &x.dims()[..x.rank() - 3] };
+        let along: Shape = tokens.iter().chain(temperature.dims()).copied().collect();
+        let mut specs = Spec::like(x).one();
+        specs.push(Spec::new(along, temperature.dtype()));
+        Ok(specs)
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -100,12 +114,8 @@ impl Op for QkNormBackward {
         cuda::backward(self.0.eps, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
-        Ok(cuda::workspace(launch))
-    }
-
-    fn accumulates(&self, _: usize) -> bool {
-        true
+    fn accumulates(&self, o: usize) -> bool {
+        o == 0
     }
 }
 

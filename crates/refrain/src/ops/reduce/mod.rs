@@ -201,6 +201,12 @@ impl Op for Reduce {
     }
 }
 
+/// The sum over all axes but the last, as an operation: for gradients, which it may add to what is there.
+pub(crate) fn sum_of_rows(x: &Tensor) -> Result<(Reduce, Tensor)> {
+    let axes: SmallVec<[isize; 6]> = (0..x.rank() as isize - 1).collect();
+    reduction(Kind::Sum, "sum", x, &axes[..].into(), false)
+}
+
 fn reduction(
     kind: Kind,
     op: &'static str,
