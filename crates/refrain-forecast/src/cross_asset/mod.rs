@@ -42,6 +42,14 @@ pub struct CrossAsset {
     head: Linear,
 }
 
+/// Logits in which a loss can be summed: halves become f32.
+fn summable(logits: Tensor) -> Result<Tensor> {
+    Ok(match logits.dtype() {
+        DType::F16 | DType::BF16 => logits.to_dtype(DType::F32)?,
+        _ => logits,
+    })
+}
+
 impl CrossAsset {
     /// A model with random weights, which follow from the seed.
     ///
@@ -89,6 +97,11 @@ impl CrossAsset {
     /// [`Error::Model`] if the features are of other sizes than the model's, [`Error::Engine`] if they are of another
     /// dtype or device.
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        Ok(self.head_of(x, mode)?.to_dtype(x.dtype())?)
+    }
+
+    /// Logits in the dtype that the head has them in.
+    fn head_of(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (sources, features) = (self.config.sources, self.config.features);
         if x.rank() != 3 || x.dims()[1..] != [sources, features] {
             let problem =
@@ -102,7 +115,7 @@ impl CrossAsset {
         for layer in &self.layers {
             h = layer.forward(&h, mode)?;
         }
-        Ok(self.head.forward(&self.norm.forward(&h)?)?.to_dtype(x.dtype())?)
+        Ok(self.head.forward(&self.norm.forward(&h)?)?)
     }
 
     /// The mean cross entropy, `[]`, f32 at least, of the logits of features `[B, S, F]` with classes i64 or i32 `[B, S]`: 0 is
@@ -111,16 +124,15 @@ impl CrossAsset {
     /// # Errors
     /// Those of [`CrossAsset::forward`], and [`Error::Engine`] if the classes are of another shape or not of these.
     pub fn loss(&self, x: &Tensor, classes: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        Ok(self.logits(x, mode)?.cross_entropy(classes)?)
+        let logits = self.head_of(x, mode)?;
+        // The loss of a model of halves would be one; in mixed precision it is f32 whatever the logits are.
+        let logits = if logits.dtype() == x.dtype() { summable(logits)? } else { logits };
+        Ok(logits.cross_entropy(classes)?)
     }
 
     /// Logits in which a loss can be summed: halves become f32.
     pub(crate) fn logits(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        let logits = self.forward(x, mode)?;
-        Ok(match logits.dtype() {
-            DType::F16 | DType::BF16 => logits.to_dtype(DType::F32)?,
-            _ => logits,
-        })
+        summable(self.forward(x, mode)?)
     }
 
     /// The settings.

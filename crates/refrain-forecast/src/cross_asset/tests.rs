@@ -1,5 +1,5 @@
 use super::*;
-use refrain::gradcheck;
+use refrain::{Precision, gradcheck, with_precision};
 
 /// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
 fn device() -> Device {
@@ -107,4 +107,19 @@ fn the_loss_of_an_undecided_model_is_that_of_a_guess() {
     let classes = Tensor::from_slice(&[0i64, 1, 2, 0, 1, 2, 0, 1], [2, 4], &device()).unwrap();
     let loss: f64 = model.loss(&features(5), &classes, Mode::Eval).unwrap().to_scalar().unwrap();
     assert!((loss - 3f64.ln()).abs() < 1e-12, "{loss}");
+}
+
+#[test]
+fn a_loss_is_f32_whatever_the_logits_are() {
+    let classes = Tensor::from_slice(&[0i64, 1, 2, 0, 1, 2, 0, 1], [2, 4], &device()).unwrap();
+    for (dtype, precision) in [(DType::F32, Precision::Bf16), (DType::BF16, Precision::F32)] {
+        let model = CrossAsset::new(config(), dtype, &device(), 7).unwrap();
+        let x = features(6).to_dtype(dtype).unwrap();
+        let losses = with_precision(precision, || {
+            let logits = model.forward(&x, Mode::Eval).unwrap().to_dtype(DType::F32).unwrap();
+            [model.loss(&x, &classes, Mode::Eval), logits.cross_entropy(&classes).map_err(Into::into)]
+        });
+        let [loss, of_logits] = losses.map(|loss| loss.unwrap().to_scalar::<f32>().unwrap().to_bits());
+        assert_eq!(loss, of_logits, "{dtype}");
+    }
 }
