@@ -69,7 +69,7 @@ static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGES * STAGE_BYTES, "the block
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_swizzled(const __grid_constant__ Job j) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
-    int from = (int)min(p.split * j.depth, j.k), left = (int)min(j.k - from, j.depth);
+    int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);
     const A_TYPE* a;
     const B_TYPE* b;
     begin(j, p.batch, a, b);

@@ -154,7 +154,7 @@ DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* con
 KERNEL __launch_bounds__(BLOCK_THREADS) gemm_warpgroup(const __grid_constant__ Job j) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
-    int from = (int)min(p.split * j.depth, j.k), left = (int)min(j.k - from, j.depth);
+    int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);
     const f32_t* a;
     const f32_t* b;
     begin(j, p.batch, a, b);
