@@ -82,7 +82,7 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
     let table = step.program().unwrap().to_string();
     let lines: Vec<Line<'_>> = table.lines().skip(2).filter_map(Line::of).collect();
     assert!(lines.len() > 50, "{table}");
-    let (mut activations, mut gradients, mut rounded) = (0, 0, 0);
+    let (mut activations, mut gradients, mut norms, mut rounded) = (0, 0, 0, 0);
     for line in &lines {
         let Line { operation, operands, results } = line;
         for (dtype, dims) in operands.iter().chain(results) {
@@ -104,7 +104,10 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
                 assert_eq!((operands[0].0, results[0].0), ("bf16", "bf16"));
                 assert!(results[1..].iter().all(|(dtype, _)| *dtype == "f32"), "statistics and sums");
             }
-            "layer_norm_parameters_backward" => assert!(results.iter().all(|(dtype, _)| *dtype == "f32")),
+            "layer_norm_parameters_backward" => {
+                assert!(results.iter().all(|(dtype, _)| *dtype == "f32"), "gradients of a norm");
+                norms += 1;
+            }
             "adamw" => assert!(operands.iter().filter(|(_, d)| d.len() == 1).all(|(t, _)| *t != "bf16")),
             "mse_loss" => assert_eq!(results[0].0, "f32"),
             _ => {}
@@ -112,6 +115,8 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
     }
     // Embedding, four layers in each of both encoder layers, head: weight and bias each.
     assert_eq!(gradients, 2 * (1 + 2 * 4 + 1));
+    // Two in each of both encoder layers.
+    assert_eq!(norms, 2 * 2);
     assert!(activations > 90, "{activations}");
     assert_eq!(rounded, 1, "all parameters by one launch");
     step.finish().unwrap();

@@ -42,9 +42,11 @@ use crate::tensor::{DType, Layout, Shape, Tensor};
 /// of f16 or bf16 takes f32 parameters. A bias is rounded under this one only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// f32 is multiplied and summed as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two TF32
-    /// numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). There, sums that an
-    /// infinite operand is in are NaN, and those with a finite one from `(1 - 2^-12) 2^128` on.
+    /// f32 is multiplied and summed about as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two
+    /// TF32 numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). These cut off
+    /// where f32 rounds: a product as a whole is 6e-8 to 8e-8 of itself smaller there, and exact where its numbers are
+    /// small integers. Sums that an infinite operand is in are NaN there, and those with a finite one from
+    /// `(1 - 2^-12) 2^128` on.
     #[default]
     F32,
     /// On a GPU operands of f32 products are rounded to TF32 (10 bits behind the point, as f16, with the range of f32),

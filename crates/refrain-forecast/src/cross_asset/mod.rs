@@ -125,12 +125,12 @@ impl CrossAsset {
     /// Those of [`CrossAsset::forward`], and [`Error::Engine`] if the classes are of another shape or not of these.
     pub fn loss(&self, x: &Tensor, classes: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let logits = self.head_of(x, mode)?;
-        // The loss of a model of halves would be one; in mixed precision it is f32 whatever the logits are.
+        // In mixed precision the loss is f32 whatever the logits are; else it has their dtype.
         let logits = if logits.dtype() == x.dtype() { summable(logits)? } else { logits };
         Ok(logits.cross_entropy(classes)?)
     }
 
-    /// Logits in which a loss can be summed: halves become f32.
+    /// Logits of [`CrossAsset::forward`], f32 at least.
     pub(crate) fn logits(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         summable(self.forward(x, mode)?)
     }

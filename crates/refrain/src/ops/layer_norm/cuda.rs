@@ -98,7 +98,7 @@ pub(super) fn workspace(launch: &Launch<'_>) -> usize {
     }
 }
 
-/// The parts' sums as they are added up.
+/// Of a part's sums, for weight and bias side by side.
 fn in_parts(spec: Spec, dtype: DType, centred: bool) -> Spec {
     spec.dtype("COMPUTE", statistics(dtype)).flag("CENTRED", centred).flag("IN_PARTS", true)
 }

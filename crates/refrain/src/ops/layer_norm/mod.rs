@@ -102,7 +102,7 @@ impl Op for LayerNorm {
         let mean = centred.then(|| g.output(2)).transpose()?;
         let operands: SmallVec<[&Tensor; 5]> = [&x, &weight, &dy, &inv].into_iter().chain(&mean).collect();
         let sums = g.emit_with_rest(&[0], LayerNormBackward { centred, parts: parts(&x) }, &operands)?;
-        // A launch of its own: what waits for dx does not wait for it.
+        // A launch of its own: what waits for dx does not wait until the parts are added up.
         match centred {
             true if g.needs(1) || g.needs(2) => {
                 g.emit(&[1, 2], ParameterSums { centred, dtype }, &[&sums[0]])

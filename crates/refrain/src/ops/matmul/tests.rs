@@ -115,7 +115,7 @@ fn batches_of_f32_and_bf16_agree_with_f64() {
 }
 
 #[test]
-fn products_of_f32_are_not_cut_off() {
+fn products_of_f32_are_smaller_by_less_than_a_last_bit() {
     let waves = |n: usize| (0..n).map(|i| (i as f64 * 1.7).sin()).collect();
     let kinds: [fn(usize) -> Vec<f64>; 2] = [numbers, waves];
     for (k, numbers) in [32, 256, 1024].into_iter().flat_map(|k| kinds.map(|numbers| (k, numbers))) {

@@ -5,16 +5,25 @@ use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
 use crate::ops::elementwise::cuda::arithmetic;
 use crate::ops::lanes::{Lanes, ROWS};
+use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "qk_norm", parts: &[ROWS, include_str!("kernel.cu")] };
 
+/// Kernels multiply by the inverse, which of smaller numbers is infinite.
+fn invertible(eps: f64, args: &CudaArgs<'_>) -> f64 {
+    let least = if args.read_dtype(0) == DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() };
+    if eps > 0.0 { eps.max(least) } else { eps }
+}
+
 pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let eps = invertible(eps, args);
     let (x, y) = (args.read(0), args.write(0));
     let params = Params::new().pointer(x).pointer(args.read(1)).pointer(y).f64(eps);
     run(false, &[x, y], params, args)
 }
 
 pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let eps = invertible(eps, args);
     let (x, dy, dx, along) = (args.read(0), args.read(2), args.write(0), args.write(1));
     let params =
         Params::new().pointer(x).pointer(args.read(1)).pointer(dy).pointer(dx).pointer(along).f64(eps);

@@ -92,6 +92,10 @@ fn below_eps_a_vector_is_scaled() {
     y.backward_with(&Tensor::ones([3, 1, 2], DType::F64, &device).unwrap()).unwrap();
     assert_eq!(values(&x.grad().unwrap()), [6.0, 6.0, 2.0, 2.0, 1.0, 1.0]);
     assert_eq!(values(&temperature.grad().unwrap()), [0.5]);
+    // The inverse of this eps is more than an f32 can be.
+    let nothing = Tensor::zeros([1, 3, 1, 2], DType::F32, &device).unwrap();
+    let y = nothing.qk_norm(&Tensor::ones(1, DType::F32, &device).unwrap(), 1e-40).unwrap();
+    assert_eq!(values(&y), [0.0; 6]);
 }
 
 #[test]
