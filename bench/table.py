@@ -5,6 +5,7 @@ import datetime
 import json
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -26,12 +27,20 @@ def some_of(known):
     return parse
 
 
+def program(text):
+    """For argparse: a program by its path, as in ./refrain, or by its name among those of PATH."""
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"no program {text}; build it, or name another")
+    return Path(found).absolute()  # A Path of its own loses `./`, which is what tells a file from a name.
+
+
 def parser(doc, configs, variants, rounds):
     p = argparse.ArgumentParser(description=doc.splitlines()[0])
     p.add_argument("--configs", type=some_of(configs), default=list(configs))
     p.add_argument("--variants", type=some_of(variants), default=list(variants), help="the others beside refrain")
     p.add_argument("--rounds", type=int, default=rounds)
-    p.add_argument("--refrain", type=Path, default=ROOT / "target/release/refrain", help="the program")
+    p.add_argument("--refrain", type=program, default=ROOT / "target/release/refrain", help="the program")
     return p
 
 

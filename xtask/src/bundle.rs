@@ -10,8 +10,12 @@ use anyhow::{Context, bail};
 use crate::root;
 
 /// What tests read, beside what is compiled into them.
-const DATA: &[&str] =
-    &["crates/refrain/tests/reference", "crates/refrain-forecast/tests/reference", "data", "docs"];
+const DATA: &[&str] = &[
+    "crates/refrain/tests/reference",
+    "crates/refrain-forecast/tests/reference",
+    "crates/refrain-forecast/data",
+    "docs",
+];
 
 /// A test program.
 struct Test {

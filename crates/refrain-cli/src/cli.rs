@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -54,9 +55,15 @@ pub struct Train {
     /// Run operation by operation, instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
+    /// Save not only after each epoch but also every so often: 90s, 5min, 2h, 500steps; or epoch
+    #[arg(long, value_name = "TIME|STEPS", default_value = "5min", value_parser = checkpoint_every)]
+    pub checkpoint_every: CheckpointEvery,
     /// Go on with an interrupted run, with its settings
     #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "out"])]
     pub resume: Option<PathBuf>,
+    /// Go on with the run in --out if one was begun there, else begin it: for jobs that are restarted as they are
+    #[arg(long, requires = "out", conflicts_with = "resume")]
+    pub resume_if_possible: bool,
     #[command(flatten)]
     pub device: DeviceArg,
     /// End with one line of JSON on standard output; everything else goes to standard error
@@ -69,7 +76,7 @@ pub struct Evaluate {
     /// The run's folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series [default: that of the training]
+    /// The series [default: that of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
     #[command(flatten)]
@@ -84,10 +91,10 @@ pub struct Forecast {
     /// The run's folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series whose future to forecast [default: that of the training]
+    /// The series whose future to forecast [default: that of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
-    /// The CSV file to write, in original units
+    /// The CSV file to write, in original units; - is standard output
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     #[command(flatten)]
@@ -299,6 +306,35 @@ impl Precision {
     }
 }
 
+/// When a run is saved between the ends of its epochs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointEvery {
+    /// When so much time has passed since it was last saved.
+    Time(Duration),
+    /// After so many steps.
+    Steps(u64),
+    /// Never.
+    Epoch,
+}
+
+fn checkpoint_every(text: &str) -> Result<CheckpointEvery, String> {
+    if text == "epoch" {
+        return Ok(CheckpointEvery::Epoch);
+    }
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: u64 = number.parse().unwrap_or(0);
+    let seconds = |each: u64| CheckpointEvery::Time(Duration::from_secs(number.saturating_mul(each)));
+    match (number, unit.trim()) {
+        (1.., "ms") => Ok(CheckpointEvery::Time(Duration::from_millis(number))),
+        (1.., "s" | "seconds") => Ok(seconds(1)),
+        (1.., "min" | "minutes") => Ok(seconds(60)),
+        (1.., "h" | "hours") => Ok(seconds(3600)),
+        (1.., "steps") => Ok(CheckpointEvery::Steps(number)),
+        _ => Err("write a number from 1 and its unit, as in 90s, 5min, 2h or 500steps, or epoch".to_owned()),
+    }
+}
+
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("choose 1 or more".to_owned()),
@@ -342,6 +378,23 @@ fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checkpoints_come_by_time_or_steps() {
+        let minutes = |n: u64| CheckpointEvery::Time(Duration::from_secs(60 * n));
+        for (text, expected) in [
+            ("5min", minutes(5)),
+            ("300 s", minutes(5)),
+            ("2h", minutes(120)),
+            ("500steps", CheckpointEvery::Steps(500)),
+            ("epoch", CheckpointEvery::Epoch),
+        ] {
+            assert_eq!(checkpoint_every(text), Ok(expected), "{text}");
+        }
+        for text in ["5", "0s", "0steps", "-1s", "1.5h", "often", ""] {
+            assert!(checkpoint_every(text).unwrap_err().contains("5min"), "{text}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_sound_and_tells_every_default() {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -10,21 +11,56 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     json: bool,
+    goes_on: bool,
 }
 
+/// Why standard output could not be written by a command that went on.
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
 impl Console {
+    /// For a command whose product is what it prints: it ends when nobody reads that any more.
     pub fn new(json: bool) -> Console {
-        Console { json }
+        Console { json, goes_on: false }
+    }
+
+    /// For a command whose product is files: it goes on when standard output can't be written any more.
+    pub fn of_files(json: bool) -> Console {
+        Console { json, goes_on: true }
+    }
+
+    /// What a command that went on could not write to standard output.
+    pub fn lost() -> Option<&'static io::Error> {
+        LOST.get()
     }
 
     /// A line for the user.
     pub fn line(self, text: impl Display) -> Result<()> {
         if self.json {
-            // Nothing is lost when nobody reads these.
-            let _ = writeln!(io::stderr(), "{text}");
+            note(text);
             return Ok(());
         }
-        writeln!(io::stdout(), "{text}").map_err(Error::Stdout)
+        self.written(writeln!(io::stdout(), "{text}"))
+    }
+
+    /// Bytes of the command's product, on standard output.
+    pub fn product(self, bytes: &[u8]) -> Result<()> {
+        let mut out = io::stdout();
+        self.written(out.write_all(bytes).and_then(|()| out.flush()))
+    }
+
+    fn written(self, result: io::Result<()>) -> Result<()> {
+        match result {
+            Err(error) if self.goes_on => {
+                let _ = LOST.set(error);
+                Ok(())
+            }
+            result => result.map_err(Error::Stdout),
+        }
+    }
+
+    /// What the user should know and might overlook among lines.
+    pub fn warn(self, text: impl Display) -> Result<()> {
+        self.line(format!("warning     {text}"))
     }
 
     /// The result for programs, if they asked for it.
@@ -33,9 +69,13 @@ impl Console {
             return Ok(());
         }
         let text = serde_json::to_string(result).map_err(Error::Json)?;
-        let mut out = io::stdout();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Stdout)
+        self.product((text + "\n").as_bytes())
     }
+}
+
+/// A line on standard error. Nothing is lost when nobody reads it.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Rows of cells under a header: the first column to the left, the others to the right.
@@ -81,6 +121,11 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
+/// A number of seconds as [`duration`] has it, whatever it is.
+pub fn seconds(seconds: f64) -> String {
+    duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
 /// Four significant digits or so, for errors in any unit.
 pub fn number(value: f64) -> String {
     match value.abs() {
@@ -110,6 +155,8 @@ mod tests {
         assert_eq!(duration(Duration::from_millis(12_340)), "12.3 s");
         assert_eq!(duration(Duration::from_secs(187)), "3 min 07 s");
         assert_eq!(duration(Duration::from_secs(7500)), "2 h 05 min");
+        assert_eq!(seconds(187.2), "3 min 07 s");
+        assert!(seconds(1e308).ends_with(" min"));
         assert_eq!(number(0.37512), "0.3751");
         assert_eq!(number(1234.5), "1234.5");
         assert_eq!(number(1e-9), "1.000e-9");

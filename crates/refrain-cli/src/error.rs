@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::interrupt::Signal;
+
 /// The result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -29,15 +31,18 @@ pub enum Error {
     /// A folder holds no run, or a broken one.
     #[error("{}: {problem}; {fix}", path.display())]
     Run { path: PathBuf, problem: String, fix: &'static str },
+    /// Another process has a run's folder.
+    #[error("{} is in use by {holder}; wait for its end, or choose another --out", path.display())]
+    Taken { path: PathBuf, holder: String },
     /// Arguments that do not go together.
     #[error("{problem}; {fix}")]
     Usage { problem: String, fix: String },
-    /// Ctrl-C.
+    /// Ctrl-C, or another signal that asks the process to end.
     #[error(
-        "interrupted after {epoch} epochs and {step} steps of the next; all is saved, go on with\n  refrain train --resume {}",
+        "interrupted by {signal} after {epoch} epochs and {step} steps of the next; all is saved, go on with\n  refrain train --resume {}",
         shell_word(dir)
     )]
-    Interrupted { epoch: usize, step: u64, dir: PathBuf },
+    Interrupted { signal: Signal, epoch: usize, step: u64, dir: PathBuf },
     /// A result cannot be put into JSON.
     #[error("cannot write the result as JSON: {0}")]
     Json(serde_json::Error),
@@ -45,8 +50,21 @@ pub enum Error {
     #[error("cannot write the forecast as CSV: {0}")]
     Csv(csv::Error),
     /// Standard output is gone.
-    #[error("cannot write to standard output: {0}")]
+    #[error("{}", no_stdout(.0))]
     Stdout(std::io::Error),
+}
+
+/// Refuses a figure that is not finite.
+pub fn finite(what: impl Into<String>, value: f64) -> Result<()> {
+    match value.is_finite() {
+        true => Ok(()),
+        false => Err(refrain_forecast::Error::NotFinite { what: what.into(), value }.into()),
+    }
+}
+
+/// Says why standard output could not be written.
+pub fn no_stdout(error: &std::io::Error) -> String {
+    format!("standard output cannot be written: {error}; direct it to where there is space, or to a terminal")
 }
 
 impl Error {
@@ -66,7 +84,7 @@ impl Error {
     pub fn changed_since(source: &str) -> Error {
         Error::run(
             Path::new(source),
-            "the data has changed since the run began, so it cannot be resumed",
+            "the data has changed since the run began (or an earlier version read it otherwise), so it cannot be resumed",
             "restore the file, or begin a new run",
         )
     }
@@ -75,10 +93,10 @@ impl Error {
         Error::Run { path: path.to_owned(), problem: problem.into(), fix }
     }
 
-    /// The exit status: 130 after Ctrl-C as shells have it, 2 for wrong arguments, else 1.
+    /// The exit status: 128 and its number after a signal as shells have it, 2 for wrong arguments, else 1.
     pub fn status(&self) -> u8 {
         match self {
-            Error::Interrupted { .. } => 130,
+            Error::Interrupted { signal, .. } => signal.status(),
             Error::Usage { .. } => 2,
             _ => 1,
         }

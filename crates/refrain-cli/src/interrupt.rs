@@ -1,33 +1,81 @@
-//! Ctrl-C: the first asks for an orderly end, the second ends at once; so does the first when nobody asks any more.
+//! Signals that ask the process to end (Ctrl-C, SIGTERM, SIGHUP): the first asks for an orderly end, the second ends at
+//! once; so does the first when nobody asks any more.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether the user wants to stop.
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// Its number on every Unix; Windows has none and refuses it.
+const SIGHUP: i32 = 1;
+
+/// Whether the process is to end.
 #[derive(Debug)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    /// The number of the last signal, 0 before the first.
+    signal: Arc<AtomicUsize>,
+    /// Whether the next one ends the process at once.
+    at_once: Arc<AtomicBool>,
+}
+
+/// A signal that asks the process to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal(usize);
 
 impl Interrupt {
-    /// Listens for Ctrl-C (and a request to terminate) from now on. Where the system refuses that, Ctrl-C ends the
-    /// process as ever.
+    /// Listens for signals from now on. One that the system refuses to listen for ends the process as ever.
     pub fn listen() -> Interrupt {
-        let asked = Arc::new(AtomicBool::new(false));
-        let interrupt = Interrupt(asked.clone());
-        let _ = ctrlc::set_handler(move || {
-            if asked.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        });
+        let interrupt = Interrupt { signal: Arc::default(), at_once: Arc::default() };
+        let Interrupt { signal, at_once } = &interrupt;
+        // `nohup` has a process ignore that its terminal is gone.
+        let all = [SIGINT, SIGTERM].into_iter().chain((!ignored(SIGHUP)).then_some(SIGHUP));
+        for number in all {
+            // Actions run in this order: what the first signal sets, the second finds.
+            let _ = flag::register_conditional_shutdown(number, 128 + number, at_once.clone())
+                .and_then(|_| flag::register(number, at_once.clone()))
+                .and_then(|_| flag::register_usize(number, signal.clone(), number as usize));
+        }
         interrupt
     }
 
-    pub fn asked(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+    /// The signal that asks the process to end, if one has come.
+    pub fn asked(&self) -> Option<Signal> {
+        match self.signal.load(Ordering::SeqCst) {
+            0 => None,
+            number => Some(Signal(number)),
+        }
     }
 }
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.at_once.store(true, Ordering::SeqCst);
     }
+}
+
+impl Signal {
+    /// The exit status that shells give a process that ended so.
+    pub fn status(self) -> u8 {
+        128 + self.0 as u8
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 as i32 {
+            SIGINT => "Ctrl-C",
+            SIGTERM => "SIGTERM",
+            _ => "SIGHUP",
+        })
+    }
+}
+
+/// Whether the process was started with a signal ignored, as far as Linux tells.
+fn ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }

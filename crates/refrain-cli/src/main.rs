@@ -4,7 +4,10 @@ mod cli;
 mod commands;
 mod console;
 mod error;
+mod filled;
+mod folder;
 mod interrupt;
+mod output;
 mod progress;
 mod replays;
 mod run;
@@ -15,17 +18,26 @@ mod source;
 use std::process::ExitCode;
 
 use cli::Cli;
+use console::{Console, note};
 use error::{Error, Result};
 
 fn main() -> ExitCode {
     let cli = Cli::from_process();
-    match set_threads(cli.threads).and_then(|()| commands::run(cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has read enough, as in `refrain devices | head -1`.
-        Err(Error::Stdout(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+    let done = set_threads(cli.threads).and_then(|()| commands::run(cli.command));
+    // Whoever reads has read enough, as in `refrain devices | head -1`.
+    let enough = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    match done {
+        Ok(()) => match Console::lost() {
+            Some(error) if !enough(error) => {
+                note(format!("error: all is done, but {}", error::no_stdout(error)));
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        },
+        Err(Error::Stdout(error)) if enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let label = if matches!(error, Error::Interrupted { .. }) { "" } else { "error: " };
-            eprintln!("{label}{error}");
+            note(format!("{label}{error}"));
             ExitCode::from(error.status())
         }
     }

@@ -42,7 +42,7 @@ impl Progress {
         }
         self.shown = Instant::now();
         let rate = self.samples as f64 / self.begun.elapsed().as_secs_f64().max(1e-9);
-        let remaining = crate::console::duration(Duration::from_secs_f64(left as f64 / rate.max(1e-9)));
+        let remaining = crate::console::seconds(left as f64 / rate.max(1e-9));
         self.bar.set_message(format!("loss {:.4}  {rate:.0} samples/s  {remaining} left", loss()?));
         Ok(())
     }

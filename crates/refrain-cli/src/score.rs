@@ -1,15 +1,16 @@
 //! The test errors of a model beside those of simple forecasts.
 
 use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
-use refrain_forecast::evaluation;
-use refrain_forecast::metrics::{ErrorSums, Errors};
-use refrain_forecast::model::PatchTst;
-use refrain_forecast::series::{Series, Split};
-use refrain_forecast::windows::Windows;
+use refrain_forecast::data::series::{Filled, Series, Split};
+use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::patchtst::PatchTst;
+use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors};
 use serde::Serialize;
 
 use crate::console::{Console, count, number, table};
-use crate::error::Result;
+use crate::error::{Result, finite};
+use crate::filled;
 use crate::run::RunConfig;
 
 /// The errors on the test part, and those of simple forecasts there.
@@ -26,6 +27,11 @@ pub struct Score {
     pub linear_mse: f64,
     pub linear_mae: f64,
     pub test_windows: usize,
+    /// The longest gap that is filled across, in rows.
+    pub max_gap: usize,
+    pub left_out: filled::Windows,
+    /// What was filled of each channel in each part, where anything was.
+    pub filled: Vec<Filled>,
 }
 
 /// Measures a model on the test part, prints the table and returns the figures.
@@ -38,12 +44,10 @@ pub fn measure(
     windows: &Windows,
 ) -> Result<Score> {
     let scaler = &config.data.scaler;
-    let values = scaler.transform(series.values());
-    let channels = series.channels();
-    let baseline =
-        |baseline: &dyn Baseline| baselines::evaluate(baseline, &values, channels, split, &split.test);
+    let (grid, channels) = (series.grid().standardised(scaler), series.channels());
+    let baseline = |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, split, &split.test);
     let seasonal = SeasonalNaive::new(config.data.season, split.context)?;
-    let linear = Linear::fit(&values, channels, split, Linear::RIDGE)?;
+    let linear = Linear::fit(&grid, split, Linear::RIDGE)?;
     let sums = [
         ("PatchTST".to_owned(), evaluation::evaluate(model, windows, &split.test)?),
         (linear.name().to_owned(), baseline(&linear)),
@@ -51,15 +55,22 @@ pub fn measure(
         (LastValue.name().to_owned(), baseline(&LastValue)),
     ];
 
+    for (name, sums) in &sums {
+        for Errors { mse, mae } in [sums.standardised(), sums.original(scaler)] {
+            finite(format!("the MSE of {name}"), mse)?;
+            finite(format!("the MAE of {name}"), mae)?;
+        }
+    }
     let row = |(name, sums): &(String, ErrorSums)| {
         let (standardised, original) = (sums.standardised(), sums.original(scaler));
         let cells = [standardised.mse, standardised.mae, original.mse, original.mae].map(number);
         std::iter::once(name.clone()).chain(cells).collect::<Vec<_>>()
     };
     console.line(format!(
-        "\ntest errors over {} windows of {} channels, standardised and in original units",
-        count(split.test.windows),
-        channels
+        "\ntest errors over {} windows of {} channels{}, standardised and in original units",
+        count(split.test.windows()),
+        channels,
+        if split.test.has_filled() { ", of what was observed" } else { "" }
     ))?;
     let rows: Vec<_> = sums.iter().map(row).collect();
     console.line(table(&["forecast", "MSE", "MAE", "MSE (orig.)", "MAE (orig.)"], &rows))?;
@@ -77,6 +88,9 @@ pub fn measure(
         seasonal_naive_mae: seasonal.0.mae,
         linear_mse: linear.0.mse,
         linear_mae: linear.0.mae,
-        test_windows: split.test.windows,
+        test_windows: split.test.windows(),
+        max_gap: config.max_gap(series),
+        left_out: filled::Windows::of(split),
+        filled: split.filled(series),
     })
 }

@@ -1,19 +1,23 @@
-//! The series or panel of a run: the bundled one or a file.
+//! The series or panel of a run: the bundled one, a file or standard input.
 
+use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
-use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit};
-use refrain_forecast::panel::{Class, Panel, PanelOptions, PanelReport};
-use refrain_forecast::series::{ReadOptions, ReadReport, Series};
+use refrain_forecast::data::panel::{Class, Panel, PanelOptions, PanelReport};
+use refrain_forecast::data::series::{ReadOptions, ReadReport, Series, Step};
+use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit, read_text};
 
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
 
-/// Reads a series by its name on the command line.
-pub fn read(source: &str, strict: bool) -> Result<(Series, ReadReport)> {
-    let options = ReadOptions { strict };
+/// Reads a series by its name on the command line, on its calendar if that is known.
+pub fn read(source: &str, strict: bool, step: Option<Step>) -> Result<(Series, ReadReport)> {
+    let options = ReadOptions { strict, step };
     if source == NYC_WEATHER {
         return Ok(Series::from_csv(nyc_weather(), NYC_WEATHER, &options)?);
+    }
+    if is_stdin(source) {
+        return Ok(Series::from_csv(&read_stdin()?, STDIN_FILE, &options)?);
     }
     check_name(source)?;
     Ok(Series::read(Path::new(source), &options)?)
@@ -22,10 +26,39 @@ pub fn read(source: &str, strict: bool) -> Result<(Series, ReadReport)> {
 /// Reads a panel by its name on the command line.
 pub fn read_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
     if source == NYC_WEATHER {
-        return Ok(Panel::nyc_weather(&options.rule)?);
+        return Ok(Panel::nyc_weather(&options.rule, options.max_gap)?);
+    }
+    if is_stdin(source) {
+        return Ok(Panel::from_csv(&read_stdin()?, STDIN_FILE, options)?);
     }
     check_name(source)?;
     Ok(Panel::read(Path::new(source), options)?)
+}
+
+/// Standard input in messages.
+const STDIN_FILE: &str = "standard input";
+
+/// Whether a name on the command line is that of standard input.
+pub fn is_stdin(source: &str) -> bool {
+    source == "-"
+}
+
+/// A name that stays right when the working folder changes: that of a file becomes an absolute path.
+pub fn lasting(source: &str) -> String {
+    if source == NYC_WEATHER || is_stdin(source) {
+        return source.to_owned();
+    }
+    std::path::absolute(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string())
+}
+
+fn read_stdin() -> Result<Vec<u8>> {
+    if stdin().is_terminal() {
+        return Err(Error::usage(
+            "the data is standard input, and that is a terminal",
+            "direct a file there, as in `refrain ... --data - < series.csv`, or name it by --data",
+        ));
+    }
+    Ok(read_text(stdin().lock(), STDIN_FILE)?)
 }
 
 /// Refuses what looks like the name of bundled data and is none.
@@ -42,6 +75,9 @@ fn check_name(source: &str) -> Result<()> {
 
 /// The name of a run on this series.
 pub fn stem(source: &str) -> String {
+    if is_stdin(source) {
+        return "stdin".to_owned();
+    }
     let stem = Path::new(source).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| "run".to_owned())
 }
@@ -66,7 +102,7 @@ pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Resul
     if report.is_complete() {
         return console.line("gaps        none");
     }
-    console.line(format!("gaps        {report}; filled by linear interpolation"))
+    console.line(format!("gaps        {report}; filled by linear interpolation, as inputs only"))
 }
 
 /// Says what panel was read.

@@ -85,6 +85,24 @@ fn settings_that_make_no_model() {
     refused_with(series(300), &["--lr", "-1"], &["learning rate is -1"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn models_and_batches_that_no_memory_holds() {
+    let words = ["parameters, about", "of activations a step", "choose"];
+    for more in [
+        &["--layers", "16777216"][..],
+        &["--layers", "65536"],
+        &["--d-model", "16777216", "--heads", "1", "--ffn", "16777216"],
+        &["--d-model", "65536", "--ffn", "262144", "--positions", "sinusoidal"],
+    ] {
+        refused_with(series(300), more, &words);
+    }
+    let place = Place::new();
+    let cross = ["train", "--model", "cross-asset", "--d-model", "1048576", "--out", "run"];
+    place.refrain(&cross).failed(&words);
+    assert!(!place.path("run").exists());
+}
+
 #[test]
 fn arguments_that_are_none() {
     let place = Place::new();

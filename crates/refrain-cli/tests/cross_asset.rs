@@ -199,6 +199,11 @@ fn an_interrupted_run_resumes_to_the_same_weights() {
             .collect::<Vec<_>>()
     };
     assert_eq!(results(&resumed), results(&whole));
+    // As a job that is started again as it is.
+    let job = [&more[..], &["--out", "cut", "--resume-if-possible"]].concat();
+    assert_eq!(results(&place.refrain(&tiny(&job)).succeeded().json()), results(&whole));
+    let other = [&job[..], &["--folds", "1"]].concat();
+    place.refrain(&tiny(&other)).failed(&["cut", "other settings", "data.folds.folds 2 (now 1)"]);
     place
         .refrain(&["train", "--resume", "cut", "--epochs", "3"])
         .failed(&["--resume goes on with the settings"]);

@@ -17,6 +17,18 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The file is larger than this machine has memory for.
+    #[error(
+        "{file} is larger than {} MiB, and as numbers it would take more memory than there is; cut it into parts, or use a \
+         machine with more memory",
+        .limit >> 20
+    )]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// The most bytes that are read.
+        limit: usize,
+    },
     /// The file has no bytes, or a header and no rows.
     #[error("{file} has no rows; it needs a header, a time column and one row per time stamp")]
     Empty {
@@ -127,10 +139,12 @@ pub enum Error {
         /// The series it belongs to, in the long format.
         series: Option<String>,
     },
-    /// A time stamp does not lie a whole number of steps after the first.
+    /// A time stamp does not lie on the calendar of the series.
     #[error(
-        "{file}, line {line}: time stamp {time} is not a whole number of steps ({step}) after the first; \
-         resample the series to a regular step"
+        "{file}, line {line}: time stamp {time} is off the calendar that {}, every {step} from the first row on; \
+         resample the series to {}",
+        if *.given { "the model was trained on" } else { "most rows follow" },
+        if *.given { "that calendar" } else { "a regular step" }
     )]
     OffGrid {
         /// The file.
@@ -139,10 +153,12 @@ pub enum Error {
         line: u64,
         /// The time stamp.
         time: String,
-        /// The step, the most common difference of neighbours.
+        /// The step, the most common difference of neighbours or the one that was given.
         step: String,
+        /// Whether the calendar was given, not found out.
+        given: bool,
     },
-    /// More rows are missing from the time grid than are there.
+    /// More rows are missing from the calendar than are there.
     #[error(
         "{file}, line {line}: {missing} of {expected} rows are missing at a step of {step}, most of them before \
          this line; check its time stamp, cut the series there, or resample it"
@@ -156,7 +172,7 @@ pub enum Error {
         missing: u64,
         /// Number of rows of the whole grid.
         expected: u64,
-        /// The step, the most common difference of neighbours.
+        /// The step.
         step: String,
     },
     /// Too few rows to tell the step.
@@ -166,6 +182,21 @@ pub enum Error {
         file: String,
         /// Number of different time stamps.
         rows: usize,
+    },
+    /// Most series or sources have no row at most time stamps.
+    #[error(
+        "{file}: {rows} rows of {series} series or sources at {times} different time stamps, of which a table would be nearly \
+         empty; give them common time stamps, or a file each (is the column of names the right one?)"
+    )]
+    Scattered {
+        /// The file.
+        file: String,
+        /// Number of rows.
+        rows: usize,
+        /// Number of different names.
+        series: usize,
+        /// Number of different time stamps.
+        times: usize,
     },
     /// A row of the long format, or of a panel, says not which series or source it belongs to.
     #[error(
@@ -244,6 +275,55 @@ pub enum Error {
         file: String,
         /// The channel.
         channel: String,
+    },
+    /// A channel has no observed value where values are needed.
+    #[error(
+        "{file}: no value of channel `{channel}` is observed {place}; filled values are neither trained on nor scored: \
+         cut the series, remove the channel, or choose another split"
+    )]
+    NothingObserved {
+        /// The file.
+        file: String,
+        /// The channel; of a panel a feature of a source.
+        channel: String,
+        /// The rows.
+        place: String,
+    },
+    /// Every window of a part crosses a long gap, or has nothing observed to forecast.
+    #[error(
+        "{file}: none of the {windows} windows of the {part} part can be used: {across_gaps} cross a gap longer than \
+         {max_gap} rows{}, the rest have nothing observed to forecast; allow longer gaps (--max-gap), use a shorter \
+         context or horizon, or cut the series",
+        longest.as_ref().map(|gap| format!(" (the longest are {gap})")).unwrap_or_default()
+    )]
+    NoWindows {
+        /// The file.
+        file: String,
+        /// `training`, `validation` or `test`.
+        part: &'static str,
+        /// Number of windows.
+        windows: usize,
+        /// Number of those that cross a long gap.
+        across_gaps: usize,
+        /// The longest gap that is filled across.
+        max_gap: usize,
+        /// The longest gap, if any is too long.
+        longest: Option<String>,
+    },
+    /// A forecast would be made from rows with a long gap.
+    #[error(
+        "{file}: the {context} rows before the forecast hold a gap longer than {max_gap} rows: {gap}; fill it, cut the \
+         series before it, or train with a larger --max-gap"
+    )]
+    GapInContext {
+        /// The file.
+        file: String,
+        /// Number of rows that the forecast is made from.
+        context: usize,
+        /// The longest gap that is filled across.
+        max_gap: usize,
+        /// The gap.
+        gap: String,
     },
     /// Values are missing and filling them was forbidden.
     #[error(
@@ -329,6 +409,17 @@ pub enum Error {
         problem: String,
         /// What to do about it.
         fix: &'static str,
+    },
+    /// A result is no number that anything can be told by.
+    #[error(
+        "{what} is {value}, which is not finite in 32 bits; look for values far out of range in the series, or train again with a \
+         lower learning rate"
+    )]
+    NotFinite {
+        /// The result.
+        what: String,
+        /// What it came to.
+        value: f64,
     },
     /// Too few rows to forecast from.
     #[error(

@@ -4,7 +4,7 @@
 //!
 //! ```
 //! use refrain_forecast::baselines::{LastValue, evaluate};
-//! use refrain_forecast::series::{ReadOptions, Scaler, Series, Split, SplitRule};
+//! use refrain_forecast::data::series::{ReadOptions, Scaler, Series, Split, SplitRule};
 //!
 //! let (series, report) = Series::from_csv(
 //!     refrain_forecast::data::nyc_weather(),
@@ -14,29 +14,21 @@
 //! assert_eq!((series.rows(), series.channels()), (8730, 18));
 //! assert_eq!(report.gap_rows, 16);
 //!
-//! let split = Split::new(&series, &SplitRule::default(), 336, 96)?;
+//! // Gaps of at most a day are filled across; what was filled is an input only, and never scored.
+//! let split = Split::new(&series, &SplitRule::default(), 336, 96, 24)?;
 //! let scaler = Scaler::fit(&series, split.train.rows.clone())?;
-//! let standardised = scaler.transform(series.values());
-//! let errors = evaluate(&LastValue, &standardised, series.channels(), &split, &split.test);
+//! let errors = evaluate(&LastValue, &series.grid().standardised(&scaler), &split, &split.test);
 //! assert!(errors.standardised().mse > 0.0);
 //! # Ok::<(), refrain_forecast::Error>(())
 //! ```
 
 pub mod baselines;
 pub mod bench;
-pub mod confusion;
-pub mod cross_asset;
 pub mod data;
 mod error;
-pub mod evaluation;
-pub mod metrics;
-pub mod model;
-mod order;
-pub mod panel;
+pub mod models;
 pub mod plot;
-pub mod series;
+pub mod tasks;
 pub mod training;
-mod weights;
-pub mod windows;
 
 pub use error::{Error, Result};

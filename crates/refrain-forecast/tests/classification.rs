@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use common::device;
 use refrain::{DType, Device, Precision, Profile, Simulator, Tensor, with_precision};
-use refrain_forecast::cross_asset::{CrossAssetConfig, Mode};
-use refrain_forecast::panel::{Change, Class, Fold, LabelRule, Panel, PanelOptions};
-use refrain_forecast::training::{
-    ClassWeights, Classification, EpochEnd, LrSchedule, Task, Trainer, TrainingConfig,
-};
+use refrain_forecast::data::panel::{Change, Class, Fold, LabelRule, Panel, PanelOptions};
+use refrain_forecast::data::series::MaxGap;
+use refrain_forecast::models::cross_asset::{CrossAssetConfig, Mode};
+use refrain_forecast::tasks::classification::{ClassWeights, Classification};
+use refrain_forecast::training::{EpochEnd, LrSchedule, SavedRun, Task, Trainer, TrainingConfig};
 use serde_json::json;
 
 const ROWS: usize = 160;
@@ -43,7 +43,8 @@ fn panel(rows: usize, from_row: usize, shift: f64) -> Panel {
         }
     }
     let rule = LabelRule { horizon: 1, threshold: 0.0, change: Change::Difference };
-    Panel::from_csv(text.as_bytes(), "a.csv", &PanelOptions { price: "price".to_owned(), rule }).unwrap().0
+    let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season };
+    Panel::from_csv(text.as_bytes(), "a.csv", &options).unwrap().0
 }
 
 fn fold() -> Fold {
@@ -264,7 +265,7 @@ fn an_interrupted_run_goes_on_bit_for_bit() {
         });
         current.save(folder.path(), &json!(null)).unwrap();
         if end.unwrap() == EpochEnd::Stopped {
-            current = start().go_on(folder.path()).unwrap();
+            current = start().go_on(&SavedRun::open(folder.path()).unwrap()).unwrap();
         }
     }
     assert_eq!(outcome(current), whole);

@@ -9,12 +9,12 @@ use std::time::Duration;
 use common::device;
 use refrain::{DType, Precision, Tensor, with_precision};
 use refrain_forecast::bench::{FieldBench, FieldOptions, StepBench, StepSizes};
-use refrain_forecast::model::{
+use refrain_forecast::data::series::{Grid, Part, Split};
+use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::patchtst::{
     FfnActivation, Mode, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions,
 };
-use refrain_forecast::series::{Part, Split};
 use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
-use refrain_forecast::windows::Windows;
 
 const ROWS: usize = 12;
 const PATCHES: usize = 9;
@@ -218,7 +218,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
         patience: 8,
         seed: 5,
     };
-    let part = |rows: std::ops::Range<usize>| Part { windows: rows.len() - 24 - 6 + 1, rows };
+    let part = |rows: std::ops::Range<usize>| Part::all(rows, 30);
     let split = Split {
         context: 24,
         horizon: 6,
@@ -228,7 +228,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
     };
     let train = |precision| {
         with_precision(precision, || {
-            let windows = Windows::new(&waves(), 2, 24, 6, &device()).unwrap();
+            let windows = Windows::new(&Grid::new(waves(), 2), 24, 6, &device()).unwrap();
             let mut trainer = Trainer::new(model.clone(), config.clone(), windows, &split).unwrap();
             while !trainer.is_done() {
                 trainer.epoch(Duration::from_secs(60), |_| ControlFlow::Continue(())).unwrap();

@@ -2,7 +2,7 @@
 
 use refrain::Device;
 use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
-use refrain_forecast::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::cross_asset::CrossAssetConfig;
 
 #[test]
 fn a_recorded_step_is_the_eager_step_in_little_more_memory_than_any_plan_needs() {

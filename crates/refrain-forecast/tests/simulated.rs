@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use refrain::{Device, Profile, Simulator};
 use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
-use refrain_forecast::cross_asset::CrossAssetConfig;
-use refrain_forecast::model::{NormKind, PatchTstConfig};
-use refrain_forecast::series::{Part, Split};
+use refrain_forecast::data::series::{Grid, Part, Split};
+use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::patchtst::{NormKind, PatchTstConfig};
 use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
-use refrain_forecast::windows::Windows;
 
 const CHANNELS: usize = 2;
 
@@ -17,8 +17,8 @@ const CHANNELS: usize = 2;
 fn train(device: &Device) -> (Vec<[u64; 3]>, String) {
     let value = |i: usize| (i as f64 * 0.21).sin() + 0.1 * ((i * 7919) % 101) as f64 / 101.0;
     let values: Vec<f64> = (0..150 * CHANNELS).map(value).collect();
-    let windows = Windows::new(&values, CHANNELS, 24, 6, device).unwrap();
-    let part = |rows: std::ops::Range<usize>| Part { windows: rows.len() - 29, rows };
+    let windows = Windows::new(&Grid::new(values, CHANNELS), 24, 6, device).unwrap();
+    let part = |rows: std::ops::Range<usize>| Part::all(rows, 30);
     let split = Split {
         context: 24,
         horizon: 6,

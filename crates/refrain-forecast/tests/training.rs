@@ -7,11 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::device;
+use refrain::{Precision, Tensor, with_precision};
 use refrain_forecast::bench::{FieldBench, FieldOptions};
-use refrain_forecast::model::{FfnActivation, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions};
-use refrain_forecast::series::{Part, Split};
-use refrain_forecast::training::{EpochEnd, LrSchedule, Trainer, TrainingConfig};
-use refrain_forecast::windows::Windows;
+use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule, Step, TimeAxis};
+use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::patchtst::{
+    FfnActivation, Mode, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions,
+};
+use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::training::{EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig};
 use serde_json::json;
 
 const CHANNELS: usize = 2;
@@ -31,7 +35,7 @@ fn values() -> Vec<f64> {
 
 fn split() -> Split {
     let (context, horizon) = (24, 6);
-    let part = |rows: std::ops::Range<usize>| Part { windows: rows.len() - context - horizon + 1, rows };
+    let part = |rows: std::ops::Range<usize>| Part::all(rows, context + horizon);
     Split { context, horizon, train: part(0..90), validation: part(70..120), test: part(100..150) }
 }
 
@@ -81,7 +85,7 @@ fn trainer() -> Trainer {
 }
 
 fn windows() -> Windows {
-    Windows::new(&values(), CHANNELS, 24, 6, &device()).unwrap()
+    Windows::new(&Grid::new(values(), CHANNELS), 24, 6, &device()).unwrap()
 }
 
 fn finish(trainer: &mut Trainer) {
@@ -125,7 +129,9 @@ fn interrupted(every: u64, folder: &Path) -> Trainer {
             .unwrap();
         current.save(folder, &json!({ "every": every })).unwrap();
         if end == EpochEnd::Stopped {
-            current = Trainer::resume(folder, model(), training(), windows(), &split()).unwrap();
+            current =
+                Trainer::resume(&SavedRun::open(folder).unwrap(), model(), training(), windows(), &split())
+                    .unwrap();
         }
     }
     current
@@ -138,7 +144,7 @@ fn an_interrupted_run_goes_on_bit_for_bit() {
     for every in [1, 3, 4] {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(outcome(interrupted(every, folder.path())), whole, "every {every}");
-        let run: serde_json::Value = refrain_forecast::training::saved_run(folder.path()).unwrap();
+        let run: serde_json::Value = SavedRun::open(folder.path()).unwrap().run().unwrap();
         assert_eq!(run, json!({ "every": every }));
     }
 }
@@ -146,7 +152,7 @@ fn an_interrupted_run_goes_on_bit_for_bit() {
 #[test]
 fn the_caller_hears_of_steps_as_often_as_it_wants() {
     for eager in [false, true] {
-        let heard = |interval| {
+        let heard = |pace: Pace| {
             let trainer = trainer();
             let mut trainer = if eager { trainer.eager() } else { trainer };
             let mut heard = Vec::new();
@@ -155,11 +161,12 @@ fn the_caller_hears_of_steps_as_often_as_it_wants() {
                 assert!(t.mean_loss().unwrap().is_finite());
                 ControlFlow::Continue(())
             };
-            trainer.epoch(interval, on_steps).unwrap();
+            trainer.epoch(pace, on_steps).unwrap();
             heard
         };
-        assert_eq!(heard(Duration::ZERO), [1, 2, 3, 4]);
-        assert_eq!(heard(LONG), [1, 3, 4]);
+        assert_eq!(heard(Duration::ZERO.into()), [1, 2, 3, 4]);
+        assert_eq!(heard(LONG.into()), [1, 3, 4]);
+        assert_eq!(heard(Pace { interval: LONG, stop_every: Some(2) }), [1, 2, 3, 4]);
     }
 }
 
@@ -181,8 +188,11 @@ fn a_checkpoint_of_another_shape_is_refused() {
     trainer().save(folder.path(), &json!(null)).unwrap();
     let wider = PatchTstConfig { d_model: 16, ..model() };
     let error =
-        Trainer::resume(folder.path(), wider, training(), windows(), &split()).err().unwrap().to_string();
-    assert!(error.contains("checkpoint") && error.contains("embed.weight"), "{error}");
+        Trainer::resume(&SavedRun::open(folder.path()).unwrap(), wider, training(), windows(), &split())
+            .err()
+            .unwrap()
+            .to_string();
+    assert!(error.contains("checkpoint") && error.contains("its configuration is of a model of"), "{error}");
 }
 
 #[test]
@@ -212,6 +222,26 @@ fn a_loss_that_is_not_finite_ends_the_run_with_advice() {
 }
 
 #[test]
+fn what_is_not_finite_takes_the_place_of_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainingConfig { lr: 1e30, clip: 0.0, schedule: LrSchedule::Constant, ..training() };
+    let mut trainer = Trainer::new(model(), config.clone(), windows(), &split()).unwrap();
+    trainer.save(folder.path(), &json!(null)).unwrap();
+    let at = |step| {
+        move |t: &Trainer| match t.steps() < step {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    };
+    assert_eq!(trainer.epoch(Duration::ZERO, at(3)).unwrap(), EpochEnd::Stopped);
+    let error = trainer.save(folder.path(), &json!(null)).unwrap_err().to_string();
+    assert!(error.contains("lower the learning rate"), "{error}");
+    let kept = Trainer::resume(&SavedRun::open(folder.path()).unwrap(), model(), config, windows(), &split())
+        .unwrap();
+    assert_eq!(kept.steps(), 0);
+}
+
+#[test]
 fn models_trained_side_by_side_on_one_device_lose_as_alone() {
     let losses = |seed| {
         let options = FieldOptions { samples: 48, channels: 3, batch_size: 16, lr: 1e-3, seed };
@@ -235,6 +265,137 @@ fn replayed_training_is_bit_for_bit_eager_training() {
     let bench = || FieldBench::new(options.clone(), &device()).unwrap();
     let losses = |mut bench: FieldBench| [0; 3].map(|_| bench.epoch().unwrap().loss.to_bits());
     assert_eq!(losses(bench()), losses(bench().eager()));
+}
+
+/// Which values of the second series of [`gappy`] were not observed: some of the last rows of the training part, which
+/// are forecast there and in no context of it, and some of the test part.
+const MISSING: [usize; 5] = [100, 102, 103, 144, 147];
+
+/// The waves with values missing, as a file has them.
+fn gappy() -> (Series, Split) {
+    let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+    let mut text = "time,a,b\n".to_owned();
+    for (row, pair) in values().chunks_exact(2).enumerate() {
+        let b = if MISSING.contains(&row) { String::new() } else { pair[1].to_string() };
+        text += &format!("{},{},{b}\n", axis.format(row), pair[0]);
+    }
+    let (series, _) = Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default()).unwrap();
+    let split = Split::new(&series, &SplitRule::default(), 24, 6, 2).unwrap();
+    assert!([&split.train, &split.test].iter().all(|part| part.has_filled() && part.left_out.total() == 0));
+    (series, split)
+}
+
+/// The same with other values where they were filled.
+fn filled_with(series: &Series, value: f64) -> Grid {
+    let grid = series.grid();
+    let filled = grid.filled().unwrap();
+    let cells = grid.values().iter().zip(filled);
+    let values = cells.map(|(&own, &filled)| if filled { value } else { own }).collect();
+    Grid::with_filled(values, CHANNELS, filled.to_vec())
+}
+
+#[test]
+fn what_was_filled_is_not_learned_from() {
+    let (series, split) = gappy();
+    for device in common::devices() {
+        let train = |grid: &Grid, eager: bool, accumulate| {
+            let windows = Windows::new(grid, 24, 6, &device).unwrap();
+            let config = TrainingConfig { accumulate, ..training() };
+            let trainer = Trainer::new(model(), config, windows, &split).unwrap();
+            let mut trainer = if eager { trainer.eager() } else { trainer };
+            finish(&mut trainer);
+            let losses: Vec<u64> =
+                trainer.history().iter().map(|report| report.train_loss.to_bits()).collect();
+            (losses, trainer.model().weights_sha256().unwrap())
+        };
+        let filled = train(series.grid(), false, 1);
+        assert_eq!(train(&filled_with(&series, 1e4), false, 1), filled, "{device}");
+        assert_eq!(train(series.grid(), true, 1), filled, "{device}, eager");
+        assert_ne!(train(&Grid::new(values(), CHANNELS), false, 1).0, filled.0, "{device}");
+        let mixed = |grid| with_precision(Precision::Bf16, || train(grid, false, 1));
+        assert_eq!(mixed(&filled_with(&series, 1e4)), mixed(series.grid()), "{device}, bf16");
+        let parts = train(series.grid(), false, 4);
+        assert_eq!(train(&filled_with(&series, 1e4), false, 4), parts, "{device}, in parts");
+    }
+}
+
+#[test]
+fn the_loss_is_the_mean_over_what_was_observed() {
+    let (series, split) = gappy();
+    for device in common::devices() {
+        let windows = Windows::new(&filled_with(&series, 50.0), 24, 6, &device).unwrap();
+        let trainer = Trainer::new(model(), training(), windows, &split).unwrap();
+        let task = trainer.task();
+        let starts: Vec<i64> = vec![3, 70, 71, 72, 73, 74, 75];
+        let loss = |starts: &[i64]| {
+            let starts = Tensor::from_slice(starts, [starts.len()], &device).unwrap();
+            let loss = task.loss(&starts, Mode::Eval).unwrap().to_scalar::<f32>().unwrap();
+            (f64::from(loss), f64::from(task.weight(&starts).unwrap().to_scalar::<f32>().unwrap()))
+        };
+        let forecast = |start: i64| {
+            let starts = Tensor::from_slice(&[start], [1], &device).unwrap();
+            let (x, _) = task.windows.cut(&starts).unwrap();
+            task.model.forward(&x, Mode::Eval).unwrap().to_vec::<f32>().unwrap()
+        };
+        let (mut squared, mut count) = (0.0, 0.0);
+        for &start in &starts {
+            for (cell, forecast) in forecast(start).into_iter().enumerate() {
+                let (channel, row) = (cell / 6, start as usize + 24 + cell % 6);
+                if series.grid().is_observed(row, channel) {
+                    squared += (f64::from(forecast) - series.values()[row * CHANNELS + channel]).powi(2);
+                    count += 1.0;
+                }
+            }
+        }
+        let (got, weight) = loss(&starts);
+        assert!((got - squared / count).abs() < 1e-5 * got, "{device}: {got} and {}", squared / count);
+        assert_eq!((weight, count < 7.0 * 12.0), (count, true), "{device}");
+        // The test part counts in the same way.
+        let errors = evaluation::evaluate(&task.model, &task.windows, &split.test).unwrap().standardised();
+        let (mut squared, mut count) = (0.0, 0.0);
+        for start in split.test.starts() {
+            for (cell, forecast) in forecast(start as i64).into_iter().enumerate() {
+                let (channel, row) = (cell / 6, start + 24 + cell % 6);
+                if series.grid().is_observed(row, channel) {
+                    squared += (f64::from(forecast) - series.values()[row * CHANNELS + channel]).powi(2);
+                    count += 1.0;
+                }
+            }
+        }
+        assert!((errors.mse - squared / count).abs() < 1e-5 * errors.mse, "{device}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_training_part_without_gaps_is_trained_on_as_ever() {
+    let (_, split) = gappy();
+    let (series, whole) = {
+        let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+        let row = |(row, pair): (usize, &[f64])| {
+            let b = if row == 144 { String::new() } else { pair[1].to_string() };
+            format!("{},{},{b}\n", axis.format(row), pair[0])
+        };
+        let text: String = values().chunks_exact(2).enumerate().map(row).collect();
+        let (series, _) =
+            Series::from_csv(format!("time,a,b\n{text}").as_bytes(), "a.csv", &ReadOptions::default())
+                .unwrap();
+        let split = Split::new(&series, &SplitRule::default(), 24, 6, 2).unwrap();
+        (series, split)
+    };
+    assert!(!whole.train.has_filled() && whole.test.has_filled());
+    assert_eq!(whole.train.runs(), split.train.runs());
+    let train = |grid: &Grid, split: &Split| {
+        let windows = Windows::new(grid, 24, 6, &device()).unwrap();
+        outcome(Trainer::new(model(), training(), windows, split).unwrap())
+    };
+    let parts = Split {
+        context: 24,
+        horizon: 6,
+        train: Part::all(whole.train.rows.clone(), 30),
+        validation: Part::all(whole.validation.rows.clone(), 30),
+        test: Part::all(whole.test.rows.clone(), 30),
+    };
+    assert_eq!(train(series.grid(), &whole), train(&Grid::new(values(), CHANNELS), &parts));
 }
 
 #[test]

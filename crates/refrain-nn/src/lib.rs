@@ -41,8 +41,8 @@ pub use checkpoint::{Checkpoint, Snapshot};
 pub use error::{Error, Result};
 pub use init::Init;
 pub use layers::{
-    BatchNorm, Dropout, LayerNorm, Linear, Mode, MultiHeadAttention, NormKind, QkNormAttention,
-    TransformerEncoderLayer, TransformerEncoderOptions,
+    AttentionOptions, BatchNorm, Dropout, EncoderDropout, LayerNorm, Linear, Mode, MultiHeadAttention,
+    NormKind, RmsNorm, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 pub use optim::{AdamW, Optimizer, Sgd, StepState};
-pub use parameters::{Declared, Group, ParameterBuilder, Parameters};
+pub use parameters::{Declared, Group, ModelSize, ParameterBuilder, Parameters};

@@ -55,6 +55,30 @@ struct Declaration {
     init: Init,
 }
 
+/// How large a model is, known before it has memory. Numbers are of any size: settings may be absurd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelSize {
+    /// Tensors, parameters and buffers together.
+    pub tensors: u64,
+    /// Numbers in all parameters.
+    pub parameters: u128,
+    /// Numbers in all buffers (running statistics and the like).
+    pub buffers: u128,
+}
+
+impl ModelSize {
+    /// The size of so many layers, from that of the model with one of them and with two.
+    pub fn with_layers(layers: usize, one: ModelSize, two: ModelSize) -> ModelSize {
+        let more = layers.saturating_sub(1) as u64;
+        let wide = |one: u128, two: u128| one.saturating_add((two - one).saturating_mul(more.into()));
+        ModelSize {
+            tensors: one.tensors.saturating_add((two.tensors - one.tensors).saturating_mul(more)),
+            parameters: wide(one.parameters, two.parameters),
+            buffers: wide(one.buffers, two.buffers),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Declarations {
     names: HashSet<String>,
@@ -88,6 +112,11 @@ impl ParameterBuilder {
     /// The dtype of the parameters.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The size of what was declared so far.
+    pub fn size(&self) -> ModelSize {
+        sizes(&self.declarations.borrow())
     }
 
     /// Declares a parameter that training changes.
@@ -151,6 +180,13 @@ impl ParameterBuilder {
             let message = format!("parameters of dtype {}; use one of f64, f32, f16, bf16", self.dtype);
             return Err(Error::invalid("build", message));
         }
+        let ModelSize { tensors, parameters, buffers } = sizes(&declarations);
+        let padded = parameters.saturating_add(buffers).saturating_mul(self.dtype.size() as u128);
+        if padded.saturating_add(u128::from(tensors) * ALIGNMENT as u128) > isize::MAX as u128 {
+            let message =
+                format!("{parameters} parameters are more than memory can hold; make the model smaller");
+            return Err(Error::invalid("build", message));
+        }
         let alignment = ALIGNMENT / self.dtype.size();
         let mut segments = Vec::with_capacity(declarations.parameters.len());
         let mut end = 0;
@@ -187,6 +223,19 @@ impl ParameterBuilder {
         }
         declarations.built = true;
         Ok(Parameters { values, gradients, segments, entries, buffers })
+    }
+}
+
+fn sizes(declarations: &Declarations) -> ModelSize {
+    let numbers = |list: &[Declaration]| {
+        let of =
+            |d: &Declaration| d.shape.dims().iter().fold(1u128, |n, &size| n.saturating_mul(size as u128));
+        list.iter().map(of).fold(0, u128::saturating_add)
+    };
+    ModelSize {
+        tensors: (declarations.parameters.len() + declarations.buffers.len()) as u64,
+        parameters: numbers(&declarations.parameters),
+        buffers: numbers(&declarations.buffers),
     }
 }
 

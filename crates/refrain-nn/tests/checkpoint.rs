@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
@@ -10,9 +11,10 @@ use refrain::optim::{AdamWOptions, Schedule, SgdOptions};
 use refrain::{Activation, DType, Generator, Step, Tensor};
 use refrain_nn::checkpoint::{self, CONFIG, TENSORS, write_atomic};
 use refrain_nn::{
-    AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, Optimizer, ParameterBuilder, Parameters,
-    Sgd, Snapshot,
+    AdamW, Checkpoint, Dropout, Error, Group, Init, Linear, Mode, ModelSize, Optimizer, ParameterBuilder,
+    Parameters, Sgd, Snapshot,
 };
+use safetensors::tensor::TensorView;
 use serde_json::json;
 use tempfile::tempdir;
 
@@ -260,14 +262,161 @@ fn broken_files_are_refused() {
     fs::write(&path, safetensors::serialize(foreign, None).unwrap()).unwrap();
     assert!(open().to_string().contains("written by refrain"));
     // The version is a digit in the metadata, so the file stays a whole one.
-    let text = String::from_utf8_lossy(&whole).into_owned();
-    let at = text.find(r#"{\"version\":1"#).unwrap() + r#"{\"version\":"#.len();
-    let mut later = whole.clone();
-    later[at] = b'2';
-    fs::write(&path, &later).unwrap();
-    assert!(open().to_string().contains("version 2"), "{}", open());
+    let begin = br#"{\"version\":2"#;
+    let at = whole.windows(begin.len()).position(|bytes| bytes == begin).unwrap() + begin.len() - 1;
+    for (version, expected) in [(b'3', "version 3"), (b'0', "version 0"), (b'1', "checksum differs")] {
+        let mut other = whole.clone();
+        other[at] = version;
+        fs::write(&path, &other).unwrap();
+        assert!(open().to_string().contains(expected), "{}", open());
+    }
     fs::write(&path, &whole).unwrap();
     run.resume(folder.path()).unwrap();
+}
+
+/// The checkpoint of a run that was trained a little, and its file.
+fn saved(folder: &Path) -> (Run, Vec<u8>) {
+    let run = Run::new(1, SHAPE);
+    run.train(2);
+    run.save(folder);
+    (run, fs::read(folder.join(TENSORS)).unwrap())
+}
+
+/// A file as it was written before there were checksums, after a change of state and tensors.
+fn before_checksums(
+    file: &[u8],
+    change: impl Fn(&mut serde_json::Value, &mut BTreeMap<String, Vec<u8>>),
+) -> Vec<u8> {
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(file).unwrap();
+    let mut state: serde_json::Value =
+        serde_json::from_str(&metadata.metadata().as_ref().unwrap()["refrain"]).unwrap();
+    let views = safetensors::SafeTensors::deserialize(file).unwrap();
+    let mut tensors: BTreeMap<String, Vec<u8>> =
+        views.tensors().into_iter().map(|(name, view)| (name, view.data().to_vec())).collect();
+    state["version"] = json!(1);
+    change(&mut state, &mut tensors);
+    let written = tensors.iter().map(|(name, bytes)| {
+        let view = views.tensor(name).unwrap();
+        (name, TensorView::new(view.dtype(), view.shape().to_vec(), bytes).unwrap())
+    });
+    let metadata = HashMap::from([("refrain".to_string(), state.to_string())]);
+    safetensors::serialize(written, Some(metadata)).unwrap()
+}
+
+#[test]
+fn a_changed_byte_is_refused_or_changes_nothing() {
+    let folder = tempdir().unwrap();
+    let (run, whole) = saved(folder.path());
+    let expected = run.bits();
+    let other = Run::new(2, SHAPE);
+    assert!(Checkpoint::open(folder.path()).unwrap().unverified().is_none());
+    let (mut refused, mut taken) = (0, 0);
+    for at in (0..whole.len()).step_by(2) {
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (at % 8);
+        fs::write(folder.path().join(TENSORS), &changed).unwrap();
+        match other.resume(folder.path()) {
+            Err(_) => refused += 1,
+            Ok(()) => {
+                assert!(other.bits() == expected, "byte {at} of {}", whole.len());
+                taken += 1;
+            }
+        }
+    }
+    // Spaces that fill up the header, and numbers written with one digit more, say.
+    assert!(taken * 20 < refused, "{taken} of {}", taken + refused);
+}
+
+#[test]
+fn a_checkpoint_of_before_and_weights_from_elsewhere_are_taken_and_say_that_they_have_no_checksum() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join(TENSORS);
+    let (run, whole) = saved(folder.path());
+    fs::write(&path, before_checksums(&whole, |_, _| {})).unwrap();
+    let other = Run::new(2, SHAPE);
+    other.resume(folder.path()).unwrap();
+    assert!(other.bits() == run.bits());
+    let why = Checkpoint::open(folder.path()).unwrap().unverified().unwrap();
+    assert!(why.contains(TENSORS) && why.contains("before checkpoints had checksums"), "{why}");
+
+    let views = safetensors::SafeTensors::deserialize(&whole).unwrap();
+    let weights = views.tensors().into_iter().filter(|(name, _)| !name.starts_with("optimizer."));
+    let elsewhere = folder.path().join("weights.safetensors");
+    fs::write(&elsewhere, safetensors::serialize(weights, None).unwrap()).unwrap();
+    let checkpoint = Checkpoint::open_file(&elsewhere).unwrap();
+    let why = checkpoint.unverified().unwrap();
+    assert!(why.contains("not written by refrain"), "{why}");
+    let other = Run::new(2, SHAPE);
+    checkpoint.load(&other.parameters).unwrap();
+    let model = other.parameters.values().numel() + 1;
+    assert!(other.bits()[..model] == run.bits()[..model]);
+    let message = checkpoint.config::<serde_json::Value>().unwrap_err().to_string();
+    assert!(message.contains("written by refrain"), "{message}");
+    let resumed = checkpoint.resume(&other.parameters, other.optimizer.as_ref(), &[]);
+    assert!(resumed.unwrap_err().to_string().contains("written by refrain"));
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_neither_saved_nor_loaded() {
+    let folder = tempdir().unwrap();
+    let (run, whole) = saved(folder.path());
+    for value in [f32::NAN, f32::INFINITY] {
+        for name in ["head.weight", "scale", "optimizer.exp_avg.hidden.weight"] {
+            let changed = before_checksums(&whole, |_, tensors| {
+                let bytes = tensors.get_mut(name).unwrap();
+                let end = bytes.len();
+                bytes[end - 4..].copy_from_slice(&value.to_le_bytes());
+            });
+            fs::write(folder.path().join(TENSORS), changed).unwrap();
+            let other = Run::new(2, SHAPE);
+            let before = other.bits();
+            let message = other.resume(folder.path()).unwrap_err().to_string();
+            assert!(message.contains(&format!("`{name}` is {value}")), "{message}");
+            assert!(other.bits() == before);
+        }
+    }
+    fs::write(folder.path().join(TENSORS), &whole).unwrap();
+    refrain::no_grad(|| run.parameters.get("hidden.weight").unwrap().fill(f64::NAN)).unwrap();
+    let snapshot =
+        Snapshot { parameters: &run.parameters, optimizer: None, generators: &[], config: json!(null) };
+    let message = checkpoint::save(folder.path(), &snapshot).unwrap_err().to_string();
+    assert!(message.contains("`hidden.weight` is NaN"), "{message}");
+    assert_eq!(fs::read(folder.path().join(TENSORS)).unwrap(), whole);
+}
+
+#[test]
+fn what_contradicts_the_tensors_is_refused() {
+    let folder = tempdir().unwrap();
+    let (run, whole) = saved(folder.path());
+    let changed = before_checksums(&whole, |state, _| state["steps"] = json!(3));
+    fs::write(folder.path().join(TENSORS), changed).unwrap();
+    assert!(run.resume(folder.path()).unwrap_err().to_string().contains("claims 3 steps"));
+
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let size = |layers: usize| {
+        let of = |layers| {
+            let builder = ParameterBuilder::new(&device(), DType::F32);
+            builder.buffer("scale", 1, Init::Constant(1.0)).unwrap();
+            Linear::new(&builder.scope("head"), 16, 1).unwrap();
+            (0..layers).for_each(|i| drop(Linear::new(&builder.scope(i), 5, 16).unwrap()));
+            builder.size()
+        };
+        ModelSize::with_layers(layers, of(1), of(2))
+    };
+    checkpoint.check_size(size(1)).unwrap();
+    // Nothing of that size is made.
+    let message = checkpoint.check_size(size(1 << 40)).unwrap_err().to_string();
+    assert!(message.contains("105553116266514 numbers") && message.contains("holds 114 in 5"), "{message}");
+}
+
+#[test]
+fn a_model_larger_than_any_memory_is_an_error() {
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    let side = 1 << 24;
+    builder.parameter("weight", [side, side, side, side], Init::Constant(0.0)).unwrap();
+    assert_eq!(builder.size().parameters, 1 << 96);
+    let message = builder.build(&Generator::new(&device(), 1).unwrap()).err().unwrap().to_string();
+    assert!(message.contains("more than memory can hold"), "{message}");
 }
 
 #[test]

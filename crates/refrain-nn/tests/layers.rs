@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use common::{Case, Reference, assert_close, assert_within, device, values};
 use refrain::{Activation, DType, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
-    BatchNorm, Dropout, Init, Linear, Mode, MultiHeadAttention, NormKind, ParameterBuilder, Parameters,
-    QkNormAttention, Result, TransformerEncoderLayer, TransformerEncoderOptions,
+    AttentionOptions, BatchNorm, Dropout, EncoderDropout, Init, Linear, Mode, MultiHeadAttention, NormKind,
+    ParameterBuilder, Parameters, Result, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 
 fn reference() -> Reference {
@@ -21,8 +21,7 @@ fn generator(seed: u64) -> Generator {
 
 fn options(case: &Case<'_>) -> TransformerEncoderOptions {
     TransformerEncoderOptions {
-        d_model: case.count("d_model"),
-        heads: case.count("heads"),
+        attention: AttentionOptions::new(case.count("d_model"), case.count("heads")),
         ffn: case.count("ffn"),
         norm_first: case.flag("norm_first"),
         norm: NormKind::Layer,
@@ -33,8 +32,7 @@ fn options(case: &Case<'_>) -> TransformerEncoderOptions {
             "gelu_tanh" => Activation::GeluTanh,
             other => panic!("activation {other}"),
         },
-        dropout: 0.0,
-        causal: false,
+        dropout: EncoderDropout::default(),
     }
 }
 
@@ -100,10 +98,11 @@ fn attention_agrees_with_pytorch() {
         for (dtype, bound) in DTYPES {
             let builder = ParameterBuilder::new(&device(), dtype);
             let (d_model, heads) = (case.count("d_model"), case.count("heads"));
-            let attention =
-                MultiHeadAttention::new(&builder.scope("attn"), d_model, heads, case.flag("causal")).unwrap();
+            let options =
+                AttentionOptions { causal: case.flag("causal"), ..AttentionOptions::new(d_model, heads) };
+            let attention = MultiHeadAttention::new(&builder.scope("attn"), &options).unwrap();
             let parameters = builder.build(&generator(0)).unwrap();
-            check(&case, dtype, bound, &parameters, |x| attention.forward(x));
+            check(&case, dtype, bound, &parameters, |x| attention.forward(x, Mode::Eval));
         }
     }
 }
@@ -126,7 +125,7 @@ fn with_dropout_a_layer_is_the_same_in_evaluation_and_varies_in_training() {
     let case = reference.of("encoder").next().unwrap();
     let layer_with = |dropout: f64| {
         let builder = ParameterBuilder::new(&device(), DType::F64);
-        let options = TransformerEncoderOptions { dropout, ..options(&case) };
+        let options = TransformerEncoderOptions { dropout: EncoderDropout::all(dropout), ..options(&case) };
         let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
         builder.build(&generator(5)).unwrap();
         layer
@@ -207,15 +206,18 @@ fn initial_values_have_the_spread_that_their_names_promise() {
 #[test]
 fn wrong_arguments_are_named() {
     let builder = ParameterBuilder::new(&device(), DType::F32);
-    let error = MultiHeadAttention::new(&builder.scope("a"), 10, 3, false).err().unwrap().to_string();
+    let error = MultiHeadAttention::new(&builder.scope("a"), &AttentionOptions::new(10, 3))
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("3 heads for d_model 10"), "{error}");
-    let attention = MultiHeadAttention::new(&builder.scope("b"), 10, 2, false).unwrap();
+    let attention = MultiHeadAttention::new(&builder.scope("b"), &AttentionOptions::new(10, 2)).unwrap();
     let layer = Linear::new(&builder.scope("c"), 10, 4).unwrap();
     let flat = Tensor::zeros([3, 10], DType::F32, &device()).unwrap();
     let early = layer.forward(&flat).unwrap_err().to_string();
     assert!(early.contains("`c.bias`") && early.contains("build"), "{early}");
     builder.build(&generator(0)).unwrap();
-    let error = attention.forward(&flat).unwrap_err().to_string();
+    let error = attention.forward(&flat, Mode::Eval).unwrap_err().to_string();
     assert!(error.contains("[3, 10]") && error.contains("[batch, tokens, d_model]"), "{error}");
     assert_eq!(layer.forward(&flat).unwrap().dims(), [3, 4]);
     assert!(layer.forward(&Tensor::zeros([3, 9], DType::F32, &device()).unwrap()).is_err());
@@ -245,41 +247,82 @@ fn batch_norm_takes_the_batch_in_training_and_what_it_gathered_in_evaluation() {
 #[test]
 fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
     let masks = generator(2);
-    for norm in [NormKind::Layer, NormKind::Batch] {
-        for (norm_first, causal) in [(true, false), (true, true), (false, false), (false, true)] {
+    let plain = AttentionOptions::new(4, 2);
+    let attentions = [
+        plain,
+        AttentionOptions { causal: true, ..plain },
+        AttentionOptions { qk_norm: Some(2.0), dropout: 0.2, ..plain },
+        AttentionOptions { residual_scores: true, dropout: 0.2, causal: true, ..plain },
+    ];
+    for norm in [NormKind::Layer, NormKind::Batch, NormKind::Rms] {
+        for (norm_first, attention) in attentions.into_iter().flat_map(|a| [(true, a), (false, a)]) {
             let options = TransformerEncoderOptions {
-                d_model: 4,
-                heads: 2,
+                attention,
                 ffn: 6,
                 norm_first,
                 norm,
                 eps: 1e-5,
                 activation: Activation::Silu,
-                dropout: 0.2,
-                causal,
+                dropout: EncoderDropout::all(0.2),
             };
             let builder = ParameterBuilder::new(&device(), DType::F64);
-            let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
+            let layer = |i: usize| TransformerEncoderLayer::new(&builder.scope(i), &options).unwrap();
+            let (first, second) = (layer(0), layer(1));
             let parameters = builder.build(&generator(1)).unwrap();
             let x = generator(3).normal([2, 3, 4], DType::F64).unwrap();
             x.set_requires_grad(true).unwrap();
-            let weight = parameters.get("attn.qkv.weight").unwrap().clone();
+            let weight = parameters.get("0.attn.qkv.weight").unwrap().clone();
             // The same masks at every evaluation.
             let forward = |t: &[Tensor]| {
                 masks.set_state(2, 0)?;
-                let y = layer.forward(&t[0], Mode::Train(&masks));
+                let mut scores = None;
+                let h = first.forward_with_scores(&t[0], &mut scores, Mode::Train(&masks));
+                let y = h.and_then(|h| second.forward_with_scores(&h, &mut scores, Mode::Train(&masks)));
                 Ok(y.unwrap_or_else(|e| panic!("{e}")))
             };
-            gradcheck(forward, &[x, weight], 1e-6)
-                .unwrap_or_else(|e| panic!("{norm:?}, norm_first {norm_first}, causal {causal}: {e}"));
+            gradcheck(forward, &[x, weight], 1e-6).unwrap_or_else(|e| panic!("{options:?}: {e}"));
         }
+    }
+}
+
+#[test]
+fn attention_with_scores_at_hand_is_the_fused_attention_and_adds_those_of_the_layer_before() {
+    let x = generator(3).normal([2, 5, 6], DType::F64).unwrap();
+    for (causal, qk_norm) in [(false, None), (true, None), (true, Some(3.0))] {
+        let attention = |residual_scores| {
+            let builder = ParameterBuilder::new(&device(), DType::F64);
+            let options =
+                AttentionOptions { causal, qk_norm, residual_scores, ..AttentionOptions::new(6, 2) };
+            let attention = MultiHeadAttention::new(&builder, &options).unwrap();
+            builder.build(&generator(1)).unwrap();
+            attention
+        };
+        let (fused, handing) = (attention(false), attention(true));
+        let expected = values(&fused.attend(&x, &mut None, Mode::Eval).unwrap());
+        let mut scores = None;
+        let first = handing.attend(&x, &mut scores, Mode::Eval).unwrap();
+        assert_close(&first, &expected, 64.0 * f64::EPSILON, "the first layer");
+        // The same layer again doubles the scores.
+        let (own, before) = (values(scores.as_ref().unwrap()), scores.clone());
+        handing.attend(&x, &mut scores, Mode::Eval).unwrap();
+        let doubled: Vec<f64> = own.iter().map(|s| 2.0 * s).collect();
+        assert_close(
+            scores.as_ref().unwrap(),
+            &doubled,
+            4.0 * f64::EPSILON,
+            "the scores of the second layer",
+        );
+        let none = values(&handing.attend(&x, &mut None, Mode::Eval).unwrap());
+        let second = values(&handing.attend(&x, &mut before.clone(), Mode::Eval).unwrap());
+        assert_ne!(none, second, "causal {causal}");
     }
 }
 
 #[test]
 fn attention_with_normalised_queries_and_keys_follows_its_formula_and_its_gradients_finite_differences() {
     let builder = ParameterBuilder::new(&device(), DType::F64);
-    let attention = QkNormAttention::new(&builder, 4, 2, 3.0).unwrap();
+    let options = AttentionOptions { qk_norm: Some(3.0), ..AttentionOptions::new(4, 2) };
+    let attention = MultiHeadAttention::new(&builder, &options).unwrap();
     let parameters = builder.build(&generator(1)).unwrap();
     let x = generator(3).normal([1, 3, 4], DType::F64).unwrap();
 
@@ -304,15 +347,12 @@ fn attention_with_normalised_queries_and_keys_follows_its_formula_and_its_gradie
     }
     let (w, b) = (of("o.weight"), of("o.bias"));
     let expected: Vec<f64> = (0..12).map(|at| affine(&w, &b, &merged[at / 4 * 4..][..4], at % 4)).collect();
-    assert_close(&attention.forward(&x).unwrap(), &expected, 64.0 * f64::EPSILON, "result");
+    assert_close(&attention.forward(&x, Mode::Eval).unwrap(), &expected, 64.0 * f64::EPSILON, "result");
 
     x.set_requires_grad(true).unwrap();
     let inputs: Vec<Tensor> = [&x].into_iter().chain(parameters.iter().map(|(_, t)| t)).cloned().collect();
-    gradcheck(|t| Ok(attention.forward(&t[0]).unwrap()), &inputs, 1e-6).unwrap();
+    gradcheck(|t| Ok(attention.forward(&t[0], Mode::Eval).unwrap()), &inputs, 1e-6).unwrap();
 
-    let error =
-        QkNormAttention::new(&ParameterBuilder::new(&device(), DType::F64), 10, 3, 1.0).err().unwrap();
-    assert!(error.to_string().contains("3 heads for d_model 10"), "{error}");
-    let error = attention.forward(&x.flatten(0, 1).unwrap()).err().unwrap().to_string();
+    let error = attention.forward(&x.flatten(0, 1).unwrap(), Mode::Eval).err().unwrap().to_string();
     assert!(error.contains("[batch, tokens, d_model]"), "{error}");
 }

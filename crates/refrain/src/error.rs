@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::tensor::{DType, Shape};
+use crate::tensor::dtype::DType;
+use crate::tensor::shape::Shape;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -41,7 +42,9 @@ pub enum Error {
         /// The device of the other operand.
         rhs: String,
     },
-    /// An argument has a value that the operation can't take.
+    /// An argument has a value that the operation can't take. Of an index that a GPU finds out of range, the error comes
+    /// with a later call on the device, and some memory is damaged: see
+    /// [`Device::synchronize`](crate::Device::synchronize).
     InvalidArgument {
         /// The operation that refused it.
         op: &'static str,
@@ -126,7 +129,9 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// The operation can't be part of a recorded step: nothing of the step has run, and the device is as before.
+    /// The operation can't be part of a recorded step: nothing of the step has run, and the device is as before. Also of
+    /// work on another thread while a step is recorded
+    /// ([`unrelated_to_recordings`](crate::unrelated_to_recordings)).
     NotRecordable {
         /// The operation.
         op: &'static str,
@@ -135,7 +140,8 @@ pub enum Error {
         /// Why, and what to do instead.
         message: String,
     },
-    /// A tensor that was born while a step was recorded is used outside the recording, where it has no memory.
+    /// A tensor that was born while a step was recorded is used outside the recording, where it has no memory; or a
+    /// history on the tape that was made there outlives it.
     Escaped {
         /// The operation that made it.
         op: &'static str,
@@ -243,7 +249,7 @@ impl fmt::Display for Error {
             Error::Escaped { op, tensor, message } => {
                 write!(
                     f,
-                    "{op}: a tensor ({tensor}) that was made while a step was recorded has escaped: {message}"
+                    "{op}: a tensor ({tensor}) that was made, or got its history on the tape, while a step was recorded has escaped: {message}"
                 )
             }
             Error::RecordingChanged { launch, op, message } => {

@@ -25,14 +25,25 @@
 //!
 //! A tensor's storage is set when the tensor is created and never replaced. An operation writes
 //! into a new tensor or, in its `_into` form, into the memory that the destination already has.
+//!
+//! # Numbers
+//!
+//! f16 and bf16 compute in f32. What becomes one of them is rounded once, to nearest, ties to even,
+//! whatever it comes from. A number of the host beside a tensor, as in [`Tensor::add_scalar`],
+//! [`Tensor::eq_scalar`] or [`Tensor::clamp`], is rounded to the tensor's dtype before anything else: it is
+//! what [`Tensor::full`] of that dtype holds, forward and backward, on every device. Settings of an
+//! operation, such as an `eps` or the `delta` of [`Tensor::huber_loss`], are numbers of its arithmetic.
 
+mod activation;
 mod autograd;
 mod device;
 mod error;
+mod kernels;
 mod ops;
 mod precision;
 mod record;
 mod recycled;
+mod sync;
 mod tensor;
 
 /// The page's examples.
@@ -40,15 +51,18 @@ mod tensor;
 #[doc = include_str!("../../../docs/simulator.md")]
 struct SimulatorPage;
 
+pub use activation::Activation;
 pub use autograd::{gradcheck, is_grad_enabled, no_grad};
 pub use device::{
     CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Profile, SimGraph, SimStream, Simulator,
     Stats, compile_kernel,
 };
 pub use error::{Error, Result};
-pub use ops::linear::Activation;
+
 pub use ops::optim;
 pub use ops::random::Generator;
 pub use precision::{Precision, precision, with_precision};
-pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
+pub use record::{
+    Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile, unrelated_to_recordings,
+};
 pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};

@@ -115,6 +115,13 @@ impl<T: Recycle + std::fmt::Debug> std::fmt::Debug for Recycled<T> {
     }
 }
 
+/// An empty list in the memory of another, for values of the same type but for a lifetime: collecting in place leaves
+/// the memory where it is.
+pub(crate) fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
+    list.clear();
+    list.into_iter().map(|_| -> B { unreachable!("the list is empty") }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{devices, tensor, turn, values};
-use refrain::{DType, Device, Error, Result, Tensor};
+use refrain::{DType, Device, DeviceKind, Error, Profile, Result, Simulator, Step, Tensor};
 
 type Indexed = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
@@ -65,6 +65,39 @@ fn what_is_out_of_range_is_named_in_i32_as_in_i64() {
 }
 
 #[test]
+fn what_is_out_of_range_is_named_by_a_replay_though_nobody_reads_the_result() {
+    let _turn = turn();
+    for device in devices() {
+        let x = tensor(&[0.5; 15], [5, 3], DType::F32, &device);
+        let count = Tensor::zeros([1], DType::F32, &device).unwrap();
+        let ids = |id: f64| tensor(&[id, 1.0, 2.0, 3.0, 4.0, id], [2, 3], DType::I64, &device);
+        for (name, run) in OPERATIONS {
+            // As it is, and with a gradient that nobody reads either.
+            for needs_gradient in [false, true] {
+                let mut step = Step::new(&device, |ids| {
+                    let x = x.copy()?;
+                    x.set_requires_grad(needs_gradient)?;
+                    let y = run(&x, &ids[0])?;
+                    if needs_gradient {
+                        y.sum(())?.backward()?;
+                    }
+                    count.add_scalar_assign(1.0)?;
+                    Ok(vec![])
+                });
+                let mut call = |id| step.call(&[ids(id)]).map(drop).and_then(|()| device.synchronize());
+                call(4.0).unwrap();
+                let error = call(7.0).unwrap_err().to_string();
+                assert!(
+                    error.contains("index 7 ") && error.contains("out of range"),
+                    "{name}, {device}: {error}"
+                );
+                call(0.0).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
 fn other_dtypes_are_no_indices() {
     let _turn = turn();
     for device in devices() {
@@ -78,4 +111,86 @@ fn other_dtypes_are_no_indices() {
             }
         }
     }
+}
+
+/// GPUs: the one that is here, and simulated ones that no other test works on.
+fn gpus() -> Vec<Device> {
+    let simulated = [Profile::Discrete, Profile::Unified].map(|profile| Simulator::new(profile).device());
+    simulated.into_iter().chain(devices().into_iter().filter(|d| d.kind() == DeviceKind::Cuda)).collect()
+}
+
+#[test]
+fn a_later_call_that_does_not_wait_names_the_operation_that_failed_on_a_gpu() {
+    let _turn = turn();
+    for device in gpus() {
+        let x = tensor(&[1.0, 2.0, 3.0], [3], DType::F32, &device);
+        let bad = tensor(&[0.0, 7.0], [2], DType::I64, &device);
+        let mut step = Step::new(&device, |x| Ok(vec![x[0].neg()?]));
+        step.call(&[x.clone()]).unwrap();
+        let calls: [(&str, &mut dyn FnMut() -> Result<()>); 3] = [
+            ("an operation", &mut || x.neg().map(drop)),
+            ("a copy from the host", &mut || x.write_from(&[1.0f32, 2.0, 3.0])),
+            ("a replay", &mut || step.call(&[x.clone()]).map(drop)),
+        ];
+        for (name, call) in calls {
+            // Where each launch is waited for, the operation itself fails.
+            let Ok(picked) = x.index_select(0, &bad) else { continue };
+            // The GPU gets to it some time.
+            let began = std::time::Instant::now();
+            let error = loop {
+                match call() {
+                    Err(error) => break error,
+                    Ok(()) => assert!(began.elapsed().as_secs() < 60, "{name} on {device} tells nothing"),
+                }
+            };
+            assert!(matches!(error, Error::InvalidArgument { op: "index_select", .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("index 7 ") && text.contains("Device::synchronize"), "{text}");
+            // It is told once, and nothing but what was picked is damaged.
+            call().unwrap();
+            device.synchronize().unwrap();
+            assert!(values(&picked)[1].is_nan());
+            assert_eq!((values(&picked)[0], values(&x)), (1.0, vec![1.0, 2.0, 3.0]), "{name} on {device}");
+        }
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn what_an_index_out_of_range_damages_in_a_recorded_step_is_right_again_once_it_is_written_anew() {
+    let _turn = turn();
+    for device in gpus() {
+        let ids = |ids: [f64; 2]| tensor(&ids, [2], DType::I64, &device);
+        let table = tensor(&[1.0, 2.0, 3.0], [3], DType::F32, &device);
+        let w = tensor(&[1.0, 1.0], [2], DType::F32, &device);
+        let mut step = Step::new(&device, |x| {
+            let loss = table.index_select(0, &x[0])?.mul(&w)?.sum(())?;
+            w.add_assign(&loss)?;
+            Ok(vec![loss])
+        });
+        step.call(&[ids([0.0, 2.0])]).unwrap();
+        let called = step.call(&[ids([1.0, 9.0])]).map(drop);
+        let ran = called.is_ok();
+        let error = called.and_then(|()| device.synchronize()).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { op: "index_select", .. }), "{error}");
+        // Not what stood in the step's memory before. Where each launch is waited for, the update does not run.
+        let damaged = values(&w).iter().all(|w| w.is_nan());
+        assert_eq!(damaged, ran, "{device}: {:?}", values(&w));
+        assert_eq!(values(&table), [1.0, 2.0, 3.0]);
+        w.fill(1.0).unwrap();
+        assert_eq!(step.call(&[ids([0.0, 2.0])]).unwrap().to_scalar::<f32>(0).unwrap(), 4.0);
+        assert_eq!(values(&w), [5.0, 5.0]);
+        step.finish().unwrap();
+    }
+}
+
+#[test]
+fn an_index_out_of_range_leaves_everything_as_it_is_on_the_cpu() {
+    let device = Device::cpu();
+    let x = tensor(&[1.0, 2.0, 3.0], [3], DType::F32, &device);
+    let bad = tensor(&[0.0, 7.0], [2], DType::I64, &device);
+    let dst = Tensor::full(2, 5.0, DType::F32, &device).unwrap();
+    assert!(x.index_select_into(0, &bad, &dst).is_err());
+    assert!(x.scatter_add_into(0, &bad, &dst, &x).is_err());
+    assert_eq!((values(&dst), values(&x)), (vec![5.0; 2], vec![1.0, 2.0, 3.0]));
 }

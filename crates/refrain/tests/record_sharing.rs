@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
 
 use common::devices;
-use refrain::{DType, Device, Error, Step, StepOptions, Tensor, no_grad};
+use refrain::{DType, Device, Error, Fallback, Profile, Simulator, Step, StepOptions, Tensor, no_grad};
 
 fn vector(values: &[f32], device: &Device) -> Tensor {
     Tensor::from_slice(values, [values.len()], device).unwrap()
@@ -88,6 +89,99 @@ fn outputs_are_copied_out_and_inputs_copied_in() {
         let error = step.call(from_ref(&x)).map(|_| ()).unwrap_err();
         assert!(matches!(error, Error::NotRecordable { op: "fill", .. }), "{error}");
         assert_eq!(x.to_vec::<f32>().unwrap(), [5.0; 3]);
+    }
+}
+
+#[test]
+fn a_copy_of_an_input_that_outlives_a_recording_is_an_escape() {
+    for device in devices() {
+        let kept: RefCell<Vec<Tensor>> = RefCell::default();
+        let keeps = Cell::new(true);
+        let [x, y] = [[1.0, 2.0], [5.0, 6.0]].map(|v| vector(&v, &device));
+        for keep in [|x: &Tensor| x.clone(), |x: &Tensor| x.narrow(0, 1, 1).unwrap()] {
+            let mut step = Step::new(&device, |x| {
+                if keeps.get() {
+                    kept.borrow_mut().push(keep(&x[1]));
+                }
+                Ok(vec![x[1].clone(), x[0].add(&x[1])?])
+            });
+            let escapes = |error: Error| {
+                assert!(matches!(&error, Error::Escaped { tensor, .. } if tensor == "f32 [2]"), "{error}");
+                let text = error.to_string();
+                assert!(text.contains("input 1") && text.contains("still reachable"), "{text}");
+                for kept in kept.borrow_mut().drain(..) {
+                    let uses = [kept.to_vec::<f32>().map(drop), kept.fill(7.0), kept.exp().map(drop)];
+                    assert!(uses.iter().all(|e| matches!(e, Err(Error::Escaped { .. }))), "{uses:?}");
+                }
+            };
+            // At the first recording ...
+            keeps.set(true);
+            escapes(step.call(&[x.clone(), y.clone()]).map(drop).unwrap_err());
+            // ... and at any later one.
+            keeps.set(false);
+            let outputs = step.call(&[x.clone(), y.clone()]).unwrap();
+            assert_eq!(outputs.to_vec::<f32>(0).unwrap(), [5.0, 6.0]);
+            assert_eq!(outputs.to_vec::<f32>(1).unwrap(), [6.0, 8.0]);
+            keeps.set(true);
+            escapes(step.check().unwrap_err());
+            keeps.set(false);
+            step.finish().unwrap();
+        }
+    }
+}
+
+#[test]
+fn without_a_graph_the_closure_gets_what_was_passed_and_outputs_are_copies_of_it() {
+    let device = Simulator::new(Profile::Discrete).invalidate_capture_at(1).device();
+    let options = StepOptions::new().fallback(Fallback::Eager);
+    let x = vector(&[1.0], &device);
+    let mut step = Step::with_options(&device, options, |x| Ok(vec![x[0].clone(), x[0].mul_scalar(2.0)?]));
+    let outputs = step.call(from_ref(&x)).unwrap();
+    x.fill(9.0).unwrap();
+    assert_eq!(outputs.to_vec::<f32>(0).unwrap(), [1.0]);
+    assert!(step.refusal().is_some());
+    // As eager code: a write to a tensor from outside is seen in the input that it is.
+    let device = Simulator::new(Profile::Discrete).invalidate_capture_at(1).device();
+    let w = vector(&[1.0], &device);
+    let mut step = Step::with_options(&device, options, |x| {
+        w.add_scalar_assign(1.0)?;
+        Ok(vec![x[0].mul_scalar(10.0)?])
+    });
+    assert_eq!(step.call(from_ref(&w)).unwrap().to_scalar::<f32>(0).unwrap(), 20.0);
+}
+
+#[test]
+fn an_input_whose_memory_the_closure_writes_is_refused_at_every_call() {
+    for device in devices() {
+        let flat = vector(&[1.0, 2.0, 3.0, 4.0], &device);
+        let w = flat.narrow(0, 0, 2).unwrap();
+        let mut step = Step::new(&device, |x| {
+            w.add_scalar_assign(1.0)?;
+            Ok(vec![x[0].mul_scalar(10.0)?])
+        });
+        let refused = |step: &mut Step<'_>| {
+            for input in [w.clone(), flat.narrow(0, 1, 2).unwrap(), w.detach()] {
+                let results = [
+                    step.call(from_ref(&input)).map(drop),
+                    step.repeat(from_ref(&input), 3).map(drop),
+                    step.profile(from_ref(&input), 1).map(drop),
+                ];
+                for error in results.map(|r| r.unwrap_err()) {
+                    assert!(matches!(error, Error::Aliased { op: "step", .. }), "{error}");
+                    let text = error.to_string();
+                    assert!(["input 0", "add", "copy()"].iter().all(|part| text.contains(part)), "{text}");
+                }
+            }
+        };
+        refused(&mut step);
+        assert_eq!(flat.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+        // Beside it, or a copy.
+        let mut value = |x: &Tensor| step.call(from_ref(x)).unwrap().to_vec::<f32>(0).unwrap();
+        assert_eq!(value(&flat.narrow(0, 2, 2).unwrap()), [30.0, 40.0]);
+        assert_eq!(value(&w.copy().unwrap()), [20.0, 30.0]);
+        refused(&mut step);
+        assert_eq!(flat.to_vec::<f32>().unwrap(), [3.0, 4.0, 3.0, 4.0]);
+        step.finish().unwrap();
     }
 }
 

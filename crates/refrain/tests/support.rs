@@ -1,4 +1,5 @@
-//! `docs/support.md`, the table of operations by dtype and device, is what the code does.
+//! `docs/support.md`, the table of operations by dtype and device, is what the code does, and has a row for each
+//! operation that the code has: they are read from the sources.
 //!
 //! Each operation runs on the CPU in every dtype; with `REFRAIN_KERNELS` set, an operation there also says what it
 //! would launch on CUDA, so that the table needs no GPU. `REFRAIN_UPDATE=1` writes the table anew.
@@ -8,11 +9,16 @@ mod common;
 #[allow(dead_code)] // Bounds and places are for the comparison of values.
 mod reference_support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use common::{folder, tensor};
 use reference_support::case::{Case, Class, load};
 use reference_support::{Entry, entries};
+use refrain::optim::{
+    AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adamw,
+    clip_coefficient, learning_rate, sgd,
+};
 use refrain::{DType, Device, Error, Generator, Result, Tensor};
 
 /// What one operation can do in one dtype.
@@ -79,7 +85,16 @@ fn support(cases: &[Case], entry: &Entry, dtype: DType) -> Support {
     }
 }
 
-/// Operations that no stored reference can be of: their values are random, or there is nothing to compute.
+/// Operations that have other names in the stored references than in the interface.
+const RENAMED: [(&str, &str); 4] = [
+    ("cast", "to_dtype"),
+    ("hadamard", "hadamard_transform"),
+    ("sdpa", "scaled_dot_product_attention"),
+    ("where", "where_cond"),
+];
+
+/// Operations that no stored reference is of: their values are random, there is nothing to compute, or they are other
+/// forms of one that is.
 fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
     fn ones(dtype: DType) -> Result<Tensor> {
         Tensor::ones([3, 4], dtype, &Device::cpu())
@@ -87,7 +102,74 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
     fn generator() -> Result<Generator> {
         Generator::new(&Device::cpu(), 1)
     }
+    fn scalar(dtype: DType) -> Result<Tensor> {
+        Tensor::zeros([1], dtype, &Device::cpu())
+    }
+    fn flat(dtype: DType) -> Result<[Tensor; 4]> {
+        let zeros = || Tensor::zeros([4], dtype, &Device::cpu());
+        Ok([zeros()?, zeros()?, zeros()?, zeros()?])
+    }
+    /// Forward and, in floats, backward.
+    fn both(x: Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
+        if x.dtype().is_float() {
+            x.set_requires_grad(true)?;
+        }
+        let y = f(&x)?;
+        if y.requires_grad() { y.backward_with(&y.detach().ones_like()?) } else { Ok(()) }
+    }
     vec![
+        ("full", |d| Tensor::full([3], 1.0, d, &Device::cpu()).map(drop)),
+        ("zeros", |d| Tensor::zeros([3], d, &Device::cpu()).map(drop)),
+        ("ones", |d| ones(d).map(drop)),
+        ("zeros_like", |d| ones(d)?.zeros_like().map(drop)),
+        ("ones_like", |d| ones(d)?.ones_like().map(drop)),
+        ("copy", |d| both(ones(d)?, Tensor::copy)),
+        ("copy_from", |d| ones(d)?.copy_from(&ones(d)?)),
+        ("contiguous", |d| both(ones(d)?, |x| x.transpose(0, 1)?.contiguous())),
+        ("view", |d| both(ones(d)?, |x| x.view([12]))),
+        ("select", |d| both(ones(d)?, |x| x.select(0, 1))),
+        ("sum_to", |d| both(ones(d)?, |x| x.sum_to([3, 1]))),
+        ("gelu_tanh", |d| both(ones(d)?, Tensor::gelu_tanh)),
+        ("cross_entropy_smoothed", |d| {
+            let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
+            both(ones(d)?, |x| x.cross_entropy_smoothed(&ids, 0.1))
+        }),
+        ("scaled_dot_product_attention_qkvpacked", |d| {
+            let packed = Tensor::ones([1, 2, 3, 1, 4], d, &Device::cpu())?;
+            both(packed, |x| x.scaled_dot_product_attention_qkvpacked(None, false))
+        }),
+        ("windows", |d| {
+            let starts = Tensor::zeros([2], DType::I64, &Device::cpu())?;
+            both(ones(d)?, |x| x.windows(&starts, 2))
+        }),
+        ("adamw", |d| {
+            let ([p, g, m, v], one) = (flat(d)?, scalar(DType::F64)?);
+            let buffers = AdamWBuffers {
+                parameters: &p,
+                gradients: &g,
+                exp_avg: &m,
+                exp_avg_sq: &v,
+                step: &scalar(DType::I64)?,
+                learning_rate: &one,
+                gradient_scale: &scalar(DType::F64)?,
+                segments: &SegmentTable::new(&[Segment::new(0, 4)], &Device::cpu())?,
+            };
+            adamw(AdamWOptions::default(), buffers)
+        }),
+        ("sgd", |d| {
+            let [p, g, b, _] = flat(d)?;
+            let buffers = SgdBuffers {
+                parameters: &p,
+                gradients: &g,
+                momentum_buffer: Some(&b),
+                learning_rate: &scalar(DType::F64)?,
+                gradient_scale: &scalar(DType::F64)?,
+                segments: &SegmentTable::new(&[Segment::new(0, 4)], &Device::cpu())?,
+            };
+            sgd(SgdOptions { momentum: 0.9, ..SgdOptions::default() }, buffers)
+        }),
+        ("clip_coefficient", |d| clip_coefficient(&flat(d)?[0], 1.0).map(drop)),
+        ("learning_rate", |d| learning_rate(Schedule::Constant { lr: 0.1 }, &scalar(d)?).map(drop)),
         ("fill", |d| ones(d).map(drop)),
         ("arange", |d| Tensor::arange(0.0, 5.0, 1.0, d, &Device::cpu()).map(drop)),
         ("uniform", |d| generator()?.uniform([3], d).map(drop)),
@@ -109,16 +191,19 @@ fn table() -> String {
     let files = families.map(|name| folder().join(format!("tests/reference/{name}.safetensors")));
     let cases: Vec<Case> = files.iter().flat_map(|f| load(f)).collect();
     for entry in entries() {
-        rows.insert(entry.op, DType::ALL.map(|d| support(&cases, &entry, d)).to_vec());
+        let renamed = RENAMED.iter().find(|(stored, _)| *stored == entry.op);
+        let name = renamed.map_or(entry.op, |(_, name)| name);
+        rows.insert(name, DType::ALL.map(|d| support(&cases, &entry, d)).to_vec());
     }
     for (op, run) in others() {
         rows.insert(op, DType::ALL.map(|d| Support::of(run(d)).unwrap()).to_vec());
     }
     let mut text = String::from(
         "# Operations by dtype and device\n\n\
-         Where an operation runs, forward and backward; an empty cell is `Error::Unsupported`, because the\n\
-         operation has no meaning for the dtype. Index operands are i64 or i32. Made by `REFRAIN_UPDATE=1 cargo test -p \
-         refrain --test support`.\n\n| operation |",
+         Where an operation runs, forward and backward, in all of its forms (`_into`, `_assign`, `_keepdim`, with a\n\
+         scalar); an empty cell is an error, because the operation has no meaning for the dtype. Index operands are i64\n\
+         or i32. Optimisers have the dtype of the parameters, `learning_rate` that of the step counter. Made by\n\
+         `REFRAIN_UPDATE=1 cargo test -p refrain --test support`.\n\n| operation |",
     );
     DType::ALL.iter().for_each(|d| text += &format!(" {d} |"));
     text += "\n| --- |";
@@ -132,14 +217,116 @@ fn table() -> String {
     text
 }
 
+/// Public functions that are no operations: they tell of a tensor or a generator, copy between host and device, or make
+/// a handle.
+const NO_OPERATIONS: [&str; 23] = [
+    "detach",
+    "device",
+    "dims",
+    "dtype",
+    "from_slice",
+    "from_state",
+    "is_contiguous",
+    "new",
+    "numel",
+    "rank",
+    "read_into",
+    "scalar",
+    "set_state",
+    "shape",
+    "shares_storage",
+    "size",
+    "state",
+    "storage_id",
+    "strides",
+    "to_device",
+    "to_scalar",
+    "to_vec",
+    "write_from",
+];
+
+/// The public functions of a file's tensors, generators and optimisers, those that macros make included.
+fn public_functions(file: &Path, names: &mut BTreeSet<String>) {
+    let is_name = |s: &str| {
+        s.starts_with(|c: char| c.is_ascii_lowercase())
+            && !s.contains(|c: char| !c.is_alphanumeric() && c != '_')
+    };
+    let optim = file.components().any(|c| c.as_os_str() == "optim");
+    // Within which braces the line stands, that begin and end without indentation.
+    let (mut methods, mut table) = (false, false);
+    for line in std::fs::read_to_string(file).unwrap().lines() {
+        if !line.starts_with([' ', '/']) && !line.is_empty() {
+            methods = line.starts_with("impl Tensor {") || line.starts_with("impl Generator {");
+            table = line.ends_with("! {") && !line.starts_with("macro_rules!");
+        }
+        let function = line.strip_prefix(if optim { "pub fn " } else { "    pub fn " });
+        if let Some(function) = function.filter(|_| methods || optim) {
+            names.extend(function.split(['(', '<']).next().map(str::to_string));
+        }
+        if let Some((columns, _)) =
+            line.split_once("=>").filter(|_| table && !line.trim_start().starts_with("//"))
+        {
+            let columns = columns.split('(').next().unwrap_or_default();
+            names.extend(columns.split(',').map(str::trim).filter(|name| is_name(name)).map(str::to_string));
+        }
+    }
+}
+
+fn sources(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => sources(&path, names),
+            false if path.extension().is_some_and(|e| e == "rs") => public_functions(&path, names),
+            false => (),
+        }
+    }
+}
+
+/// The operation that a function is a form of.
+fn operation(function: &str) -> &str {
+    let mut name = function;
+    for suffix in ["_into", "_assign", "_keepdim", "_scalar"] {
+        name = name.strip_suffix(suffix).unwrap_or(name);
+    }
+    name.strip_prefix("scalar_").unwrap_or(name)
+}
+
+/// Each operation of the sources has a row, and nothing else has.
+fn check_rows(table: &str) {
+    let source = folder().join("src");
+    if !source.exists() {
+        // The program was carried to another machine, and the sources were not.
+        return;
+    }
+    let mut functions = BTreeSet::new();
+    ["ops", "tensor"].iter().for_each(|folder| sources(&source.join(folder), &mut functions));
+    assert!(functions.len() > 250, "only {} public functions were found", functions.len());
+    let stale: Vec<_> = NO_OPERATIONS.iter().filter(|name| !functions.contains(**name)).collect();
+    assert!(stale.is_empty(), "no such functions: {stale:?}");
+    let functions = functions.iter().map(String::as_str).filter(|name| !NO_OPERATIONS.contains(name));
+    let operations: BTreeSet<&str> = functions.map(operation).collect();
+    let cells = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+    let rows: BTreeSet<&str> =
+        cells.map(|(name, _)| name).filter(|n| !["operation", "---"].contains(n)).collect();
+    let (missing, unknown): (Vec<_>, Vec<_>) =
+        (operations.difference(&rows).collect(), rows.difference(&operations).collect());
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "public functions without a row in docs/support.md (add them to `others` or to the stored references, or to \
+         NO_OPERATIONS): {missing:?}; rows of no public function: {unknown:?}"
+    );
+}
+
 #[test]
-fn the_table_of_support_is_current() {
+fn the_table_of_support_is_current_and_has_every_operation() {
     let file = folder().join("../../docs/support.md");
     let kernels = std::env::temp_dir().join(format!("refrain-support-{}", std::process::id()));
     // SAFETY: the only test of this program; no other thread reads the environment yet.
     unsafe { std::env::set_var("REFRAIN_KERNELS", &kernels) };
     let table = table();
     std::fs::remove_dir_all(&kernels).unwrap();
+    check_rows(&table);
     if std::env::var("REFRAIN_UPDATE").is_ok_and(|v| v == "1") {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         return std::fs::write(&file, table).unwrap();

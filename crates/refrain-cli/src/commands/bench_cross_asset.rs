@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use refrain::with_precision;
 use refrain_forecast::bench::{CrossBench, CrossBenchOptions};
-use refrain_forecast::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use serde::Serialize;
 
 use crate::cli::BenchCrossAsset;
 use crate::console::{Console, count, duration};
-use crate::error::Result;
+use crate::error::{Result, finite};
 use crate::replays::ReplayFigures;
 
 /// What `--json` prints.
@@ -74,6 +74,7 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
     let (mut steady, mut steady_steps) = (device.stats(), 0);
     for epoch in 1..=args.epochs {
         let report = bench.epoch()?;
+        finite(format!("the loss of epoch {epoch}"), report.loss)?;
         time += report.time;
         steps += report.steps;
         steady_steps += report.steps;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::BenchPatchtst;
 use crate::console::{Console, count, duration};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, finite};
 use crate::replays::ReplayFigures;
 
 /// What `--json` prints.
@@ -68,6 +68,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
     let mut steady_steps = 0;
     for epoch in 1..=args.epochs {
         let report = bench.epoch()?;
+        finite(format!("the loss of epoch {epoch}"), report.loss)?;
         time += report.time;
         steps += report.steps;
         steady_steps += report.steps;

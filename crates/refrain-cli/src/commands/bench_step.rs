@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
-use crate::error::Result;
+use crate::error::{Result, finite};
 
 /// What `--json` prints; times are microseconds a step.
 #[derive(Serialize)]
@@ -108,6 +108,7 @@ pub fn run(args: BenchStep) -> Result<()> {
         }
         times.push(begun.elapsed().as_secs_f64() * 1e6 / args.steps as f64);
     }
+    finite("the loss of the last step", last_loss.into())?;
     let (after, done) = (device.stats(), (args.steps * args.repeats) as f64);
     let launches_per_step = (after.launches - before.launches) as f64 / done;
     let allocations_per_step = (after.allocations - before.allocations) as f64 / done;

@@ -1,12 +1,12 @@
 //! `refrain evaluate`.
 
-use refrain_forecast::series::Split;
-use refrain_forecast::windows::Windows;
+use refrain_forecast::data::windows::Windows;
 use serde::Serialize;
 
 use crate::cli::Evaluate;
 use crate::console::Console;
 use crate::error::Result;
+use crate::filled;
 use crate::run;
 use crate::score::{self, Score};
 use crate::source;
@@ -25,13 +25,15 @@ pub fn run(args: Evaluate) -> Result<()> {
     let console = Console::new(args.json);
     let device = args.device.open()?;
     let (config, model) = run::load(&args.model, &device)?;
-    let (series, report) =
-        source::read(args.data.as_deref().unwrap_or(&config.data.source), config.data.strict)?;
+    let name = args.data.as_deref().unwrap_or(&config.data.source);
+    let (series, report) = source::read(name, config.data.strict, config.data.step)?;
     source::describe(console, &series, &report)?;
     config.check_channels(&series)?;
-    let split = Split::new(&series, &config.data.split, config.model.context, config.model.horizon)?;
-    let values = config.data.scaler.transform(series.values());
-    let windows = Windows::new(&values, series.channels(), split.context, split.horizon, &device)?;
+    let split = config.split(&series)?;
+    filled::Windows::of(&split).tell(console, config.max_gap(&series))?;
+    filled::tell(console, &split.filled(&series))?;
+    let grid = series.grid().standardised(&config.data.scaler);
+    let windows = Windows::new(&grid, split.context, split.horizon, &device)?;
     let score = score::measure(console, &config, &series, &split, &model, &windows)?;
     console.result(&Outcome {
         score: &score,

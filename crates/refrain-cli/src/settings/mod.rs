@@ -5,14 +5,17 @@ mod kind;
 
 pub use kind::ModelKind;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use clap::ValueEnum;
-use refrain_forecast::cross_asset::CrossAssetConfig;
-use refrain_forecast::model::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
-use refrain_forecast::panel::{Change, FoldRule, LabelRule, PanelOptions};
-use refrain_forecast::series::SplitRule;
-use refrain_forecast::training::{ClassWeights, LrSchedule, TrainingConfig};
+use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, PanelOptions};
+use refrain_forecast::data::series::{MaxGap, SplitRule};
+use refrain_forecast::models::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
+use refrain_forecast::tasks::classification::ClassWeights;
+use refrain_forecast::training::{LrSchedule, TrainingConfig};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
@@ -62,9 +65,12 @@ settings! {
     /// What is trained: patchtst forecasts series, cross-asset classifies the sources of a panel
     #[arg(long, value_name = "NAME", value_parser = named::<ModelKind>)]
     model: ModelKind = ModelKind::Patchtst;
-    /// The series or panel: `nyc-weather` (bundled) or a CSV file
+    /// The series or panel: `nyc-weather` (bundled), a CSV file, or - (standard input)
     #[arg(long, value_name = "NAME|FILE", help_heading = "Data")]
     data: String = refrain_forecast::data::NYC_WEATHER.to_owned();
+    /// Longest gap that is filled across, in rows, or `season`; windows or moments that would need more are left out
+    #[arg(long, value_name = "ROWS", help_heading = "Data")]
+    max_gap: MaxGap = MaxGap::Season;
     /// Refuse a series with gaps or missing values instead of filling them
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Series (patchtst)")]
     strict: bool = false;
@@ -312,7 +318,7 @@ impl Complete {
             threshold: self.label_threshold,
             change: self.label_change,
         };
-        PanelOptions { price: self.price.clone(), rule }
+        PanelOptions { price: self.price.clone(), rule, max_gap: self.max_gap }
     }
 
     /// How a panel is cut.
@@ -342,7 +348,15 @@ impl Complete {
 }
 
 fn read_toml(path: &Path) -> Result<Settings> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::read(path, source))?;
+    /// A device such as /dev/zero has no end.
+    const LONGEST: u64 = 1 << 20;
+    let mut text = String::new();
+    let file = File::open(path).map_err(|source| Error::read(path, source))?;
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(|source| Error::read(path, source))?;
+    if text.len() as u64 > LONGEST {
+        let error = format!("it is larger than {LONGEST} bytes");
+        return Err(Error::TomlSyntax { path: path.to_owned(), error });
+    }
     toml::from_str(&text)
         .map_err(|error| Error::TomlSyntax { path: path.to_owned(), error: error.to_string() })
 }

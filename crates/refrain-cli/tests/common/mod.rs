@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -100,6 +100,29 @@ impl Place {
     }
 }
 
+/// The tensors of a file by name: dtype, shape, bytes.
+pub type Tensors = BTreeMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
+
+/// Writes a checkpoint's file anew as it was before there were checksums, with other state or tensors.
+pub fn without_checksum(file: &Path, change: impl FnOnce(&mut serde_json::Value, &mut Tensors)) {
+    let bytes = std::fs::read(file).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let mut state: serde_json::Value =
+        serde_json::from_str(&metadata.metadata().as_ref().unwrap()["refrain"]).unwrap();
+    let views = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensors();
+    let owned = |(name, view): (String, safetensors::tensor::TensorView<'_>)| {
+        (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+    };
+    let mut tensors: Tensors = views.into_iter().map(owned).collect();
+    state["version"] = serde_json::json!(1);
+    change(&mut state, &mut tensors);
+    let written = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    let metadata = HashMap::from([("refrain".to_owned(), state.to_string())]);
+    std::fs::write(file, safetensors::serialize(written, Some(metadata)).unwrap()).unwrap();
+}
+
 pub fn said(output: Output) -> Said {
     Said {
         status: output.status.code().unwrap_or(-1),
@@ -160,3 +183,17 @@ pub const TINY: &[&str] = &[
 pub fn tiny<'a>(more: &[&'a str]) -> Vec<&'a str> {
     ["train"].into_iter().chain(TINY.iter().copied()).chain(more.iter().copied()).collect()
 }
+
+/// Settings of many small steps, so that a signal meets one.
+pub const SMALL_STEPS: &str = "
+context = 24
+horizon = 6
+patch = 6
+stride = 3
+d-model = 8
+heads = 2
+ffn = 16
+layers = 2
+batch-size = 1
+epochs = 3
+";

@@ -1,9 +1,11 @@
 //! A linear model of the context, fitted in closed form.
 
+use super::observed::{FilledTargets, Fit};
 use super::{Baseline, cholesky, columns};
-use crate::series::{Part, Split};
+use crate::data::series::{Grid, Part, Split};
 use crate::{Error, Result};
 use rayon::prelude::*;
+use refrain::Device;
 
 /// The linear forecaster of Zeng et al., "Are Transformers Effective for Time Series Forecasting?" (AAAI 2023),
 /// DLinear with weights shared by the channels: the context splits into a moving average and the rest, each has
@@ -23,22 +25,48 @@ pub struct Linear {
 
 /// Width of the moving average, as in the paper.
 const KERNEL: usize = 25;
+/// Channels whose products are held at once: a thousand channels would otherwise hold a thousand matrices.
+const CHANNELS_AT_ONCE: usize = 16;
 
 impl Linear {
     /// Penalty on the squared weights, relative to the mean squared error.
     pub const RIDGE: f64 = 1e-3;
 
-    /// Fits to every window of the training part; `values` are standardised, row-major `[rows, channels]`.
+    /// Bytes that fitting takes: products of whole windows with themselves for each thread's channel, and some matrices of
+    /// the context.
+    pub(crate) fn bytes(context: usize, horizon: usize, channels: usize) -> f64 {
+        let length = context as f64 + horizon as f64;
+        let at_once = channels.min(CHANNELS_AT_ONCE) as f64;
+        8.0 * (length * length * (1.0 + at_once) + 8.0 * (context as f64) * length)
+    }
+
+    /// Fits to every window of the training part of a standardised grid: to what was observed of their horizons, since
+    /// filled values are inputs only. The ridge counts every window of every channel.
     ///
     /// # Errors
-    /// [`Error::Baseline`] if the normal equations cannot be solved: the values are not finite.
+    /// [`Error::Baseline`] if the normal equations cannot be solved: the values are not finite, or there is no memory for
+    /// a context so long.
     ///
     /// # Panics
-    /// If the training part reaches past the values.
-    pub fn fit(values: &[f64], channels: usize, split: &Split, ridge: f64) -> Result<Linear> {
+    /// If the training part reaches past the grid.
+    pub fn fit(grid: &Grid, split: &Split, ridge: f64) -> Result<Linear> {
         let Split { context, horizon, train, .. } = split;
         let (context, horizon) = (*context, *horizon);
-        let Moments { mean, covariance, length } = Moments::of(values, channels, train, context + horizon);
+        let columns = columns(grid, train);
+        let bytes = Linear::bytes(context, horizon, columns.len());
+        if let Some(free) = Device::cpu().free_bytes().filter(|&free| bytes > free as f64) {
+            let mebibytes = |bytes: f64| bytes / 1024.0 / 1024.0;
+            return Err(Error::Baseline {
+                baseline: "linear",
+                problem: format!(
+                    "it takes {:.0} MiB to fit to a context of {context}, and {:.0} MiB are free",
+                    mebibytes(bytes),
+                    mebibytes(free as f64)
+                ),
+                fix: "choose a shorter context",
+            });
+        }
+        let Moments { mean, covariance, length } = Moments::of(&columns, train, context + horizon);
         let singular = || Error::Baseline {
             baseline: "linear",
             problem: "its normal equations have no solution".to_owned(),
@@ -74,11 +102,29 @@ impl Linear {
             |i, h| solution[i * horizon + h],
         );
 
-        let mut linear = Linear { weights, bias: vec![0.0; horizon] };
+        let mut linear = Linear { weights, bias: mean[context..].to_vec() };
+        let filled = FilledTargets::of(grid, train, &columns, context);
+        if !filled.is_empty() {
+            // (G + ridge P^-1)^-1 = M (M'GM + ridge I)^-1 M'.
+            let transposed = (0..context * context).map(|at| root[at % context * context + at / context]);
+            let mut inverse: Vec<f64> = transposed.collect();
+            cholesky::solve(&system, context, &mut inverse, context);
+            let inverse = product(
+                context,
+                context,
+                context,
+                |i, j| root[i * context + j],
+                |i, j| inverse[i * context + j],
+            );
+            let count = (train.windows() * columns.len()) as f64;
+            let fit = Fit { mean: &mean[..context], inverse: &inverse, count };
+            fit.without(&filled, &mut linear.weights, &mut linear.bias);
+        }
+        // Until here the bias is that of a context less its mean.
+        let at_own_mean = std::mem::replace(&mut linear.bias, vec![0.0; horizon]);
         let mut at_mean = vec![0.0; horizon];
         linear.forecast(&mean[..context], &mut at_mean);
-        linear.bias =
-            mean[context..].iter().zip(&at_mean).map(|(horizon, mapped)| horizon - mapped).collect();
+        linear.bias = at_own_mean.iter().zip(&at_mean).map(|(horizon, mapped)| horizon - mapped).collect();
         Ok(linear)
     }
 }
@@ -107,18 +153,24 @@ struct Moments {
 }
 
 impl Moments {
-    fn of(values: &[f64], channels: usize, part: &Part, length: usize) -> Moments {
-        let windows = part.windows;
+    /// Of the columns of a part.
+    fn of(columns: &[Vec<f64>], part: &Part, length: usize) -> Moments {
         let (mut mean, mut covariance) = (vec![0.0; length], vec![0.0; length * length]);
-        // In groups, so that a thousand channels do not hold a thousand matrices at once.
-        for group in columns(values, channels, part).chunks(16) {
-            let sums: Vec<_> = group.par_iter().map(|x| window_sums(x, windows, length)).collect();
+        for group in columns.chunks(CHANNELS_AT_ONCE) {
+            let of_runs = |x: &Vec<f64>| {
+                let runs = part
+                    .runs()
+                    .iter()
+                    .map(|run| &x[run.start - part.rows.start..run.end - part.rows.start + length - 1]);
+                runs.map(|x| window_sums(x, length)).collect::<Vec<_>>()
+            };
+            let sums: Vec<_> = group.par_iter().flat_map_iter(of_runs).collect();
             for (of_channel, products) in &sums {
                 mean.iter_mut().zip(of_channel).for_each(|(sum, more)| *sum += more);
                 covariance.iter_mut().zip(products).for_each(|(sum, more)| *sum += more);
             }
         }
-        let count = (windows * channels) as f64;
+        let count = (part.windows() * columns.len()) as f64;
         mean.iter_mut().for_each(|sum| *sum /= count);
         for i in 0..length {
             for j in i..length {
@@ -131,11 +183,12 @@ impl Moments {
     }
 }
 
-/// The sum of all windows of a channel, and the sum of their products (upper triangle).
+/// The sum of all windows of some rows of a channel, and the sum of their products (upper triangle).
 ///
 /// Neighbouring windows differ by one value at each end, so each product follows from its upper left neighbour by
 /// two terms and no window is visited: O(rows length + length^2).
-fn window_sums(x: &[f64], windows: usize, length: usize) -> (Vec<f64>, Vec<f64>) {
+fn window_sums(x: &[f64], length: usize) -> (Vec<f64>, Vec<f64>) {
+    let windows = x.len() + 1 - length;
     let mut sums = vec![x[..windows].iter().sum::<f64>(); length];
     let mut products = vec![0.0; length * length];
     for lag in 0..length {
@@ -200,6 +253,7 @@ fn product(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::series::{ReadOptions, Series, SplitRule, Step, TimeAxis};
 
     /// Two channels of a noisy season with a trend, already about standardised.
     fn values(rows: usize) -> Vec<f64> {
@@ -210,14 +264,14 @@ mod tests {
     }
 
     fn split(rows: usize, context: usize, horizon: usize) -> Split {
-        let part = Part { rows: 0..rows, windows: rows - context - horizon + 1 };
+        let part = Part::all(0..rows, context + horizon);
         Split { context, horizon, train: part.clone(), validation: part.clone(), test: part }
     }
 
     /// The two maps as the paper has them: features `[A x, (I - A) x, 1]` of every window, and a ridge on all
-    /// weights but the bias.
-    fn two_maps(values: &[f64], split: &Split, ridge: f64, context: &[f64]) -> Vec<f64> {
-        let (n, horizon) = (split.context, split.horizon);
+    /// weights but the bias; each step fitted to what was observed of it.
+    fn two_maps(grid: &Grid, split: &Split, ridge: f64, context: &[f64]) -> Vec<f64> {
+        let n = split.context;
         let average = moving_average(n);
         let features = |x: &[f64]| {
             let trend: Vec<f64> = average.chunks_exact(n).map(|row| cholesky::dot(row, x)).collect();
@@ -225,22 +279,29 @@ mod tests {
             [trend, rest, vec![1.0]].concat()
         };
         let size = 2 * n + 1;
-        let (mut normal, mut right) = (vec![0.0; size * size], vec![0.0; size * horizon]);
-        let mut count = 0.0;
-        for column in columns(values, 2, &split.train) {
-            for window in column.windows(n + horizon) {
-                let x = features(&window[..n]);
-                for (i, xi) in x.iter().enumerate() {
-                    (0..size).for_each(|j| normal[i * size + j] += xi * x[j]);
-                    (0..horizon).for_each(|h| right[i * horizon + h] += xi * window[n + h]);
+        let count = (split.train.windows() * grid.channels()) as f64;
+        let fit = |step: usize| {
+            let (mut normal, mut right) = (vec![0.0; size * size], vec![0.0; size]);
+            for channel in 0..grid.channels() {
+                let values: Vec<f64> =
+                    grid.values().iter().skip(channel).step_by(grid.channels()).copied().collect();
+                for start in split.train.starts() {
+                    let target = start + n + step;
+                    if !grid.is_observed(target, channel) {
+                        continue;
+                    }
+                    let x = features(&values[start..start + n]);
+                    for (i, xi) in x.iter().enumerate() {
+                        (0..size).for_each(|j| normal[i * size + j] += xi * x[j]);
+                        right[i] += xi * values[target];
+                    }
                 }
-                count += 1.0;
             }
-        }
-        (0..2 * n).for_each(|i| normal[i * size + i] += ridge * count);
-        cholesky::solve(&cholesky::factor(&normal, size).unwrap(), size, &mut right, horizon);
-        let x = features(context);
-        (0..horizon).map(|h| (0..size).map(|i| x[i] * right[i * horizon + h]).sum()).collect()
+            (0..2 * n).for_each(|i| normal[i * size + i] += ridge * count);
+            cholesky::solve(&cholesky::factor(&normal, size).unwrap(), size, &mut right, 1);
+            cholesky::dot(&features(context), &right)
+        };
+        (0..split.horizon).map(fit).collect()
     }
 
     #[test]
@@ -253,28 +314,55 @@ mod tests {
         }
     }
 
+    #[track_caller]
+    fn is_the_two_maps(grid: &Grid, split: &Split, ridge: f64) {
+        let linear = Linear::fit(grid, split, ridge).unwrap();
+        let past: Vec<f64> =
+            grid.values().iter().step_by(grid.channels()).take(split.context).copied().collect();
+        let mut got = vec![0.0; split.horizon];
+        linear.forecast(&past, &mut got);
+        let expected = two_maps(grid, split, ridge, &past);
+        let same = got.iter().zip(&expected).all(|(got, expected)| (got - expected).abs() < 1e-8);
+        assert!(same, "context {}: {got:?} and {expected:?}", split.context);
+    }
+
     #[test]
     fn equals_the_two_maps_fitted_window_by_window() {
         for context in [7, 40] {
-            let (rows, horizon, ridge) = (220, 3, 0.05);
-            let values = values(rows);
-            let split = split(rows, context, horizon);
-            let linear = Linear::fit(&values, 2, &split, ridge).unwrap();
-            let past: Vec<f64> = values[..2 * context].iter().step_by(2).copied().collect();
-            let mut got = vec![0.0; horizon];
-            linear.forecast(&past, &mut got);
-            for (got, want) in got.iter().zip(two_maps(&values, &split, ridge, &past)) {
-                assert!((got - want).abs() < 1e-8, "context {context}: {got} {want}");
-            }
+            is_the_two_maps(&Grid::new(values(220), 2), &split(220, context, 3), 0.05);
         }
+    }
+
+    /// A series with gaps of 1 to 12 rows in one channel, filled with nonsense by the file's neighbours, of which those
+    /// of more than 4 rows are not crossed.
+    #[test]
+    fn what_was_filled_has_no_say() {
+        let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+        let mut text = "time,a,b\n".to_owned();
+        for (row, pair) in values(400).chunks_exact(2).enumerate() {
+            let missing = (row * row) % 7 == 2 || (100..112).contains(&row);
+            let a = if missing { "NA".to_owned() } else { pair[0].to_string() };
+            text += &format!("{},{a},{}\n", axis.format(row), pair[1]);
+        }
+        let (series, _) = Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default()).unwrap();
+        let split = Split::new(&series, &SplitRule::default(), 7, 3, 4).unwrap();
+        assert_eq!(split.train.runs().len(), 2);
+        assert!(split.train.has_filled());
+        is_the_two_maps(series.grid(), &split, 0.05);
+        let all = Linear::fit(&Grid::new(series.values().to_vec(), 2), &split, 0.05).unwrap();
+        let observed = Linear::fit(series.grid(), &split, 0.05).unwrap();
+        assert!(
+            all.weights.iter().zip(&observed.weights).any(|(all, observed)| (all - observed).abs() > 1e-3)
+        );
     }
 
     #[test]
     fn recovers_a_linear_recurrence() {
         let values: Vec<f64> = (0..400).map(|t| (t as f64 * 0.3).sin()).collect();
         let split = split(400, 30, 5);
-        let linear = Linear::fit(&values, 1, &split, 1e-9).unwrap();
-        let errors = super::super::evaluate(&linear, &values, 1, &split, &split.test).standardised();
+        let grid = Grid::new(values, 1);
+        let linear = Linear::fit(&grid, &split, 1e-9).unwrap();
+        let errors = super::super::evaluate(&linear, &grid, &split, &split.test).standardised();
         assert!(errors.mae < 1e-4, "{errors:?}");
     }
 
@@ -282,7 +370,8 @@ mod tests {
     fn values_that_are_not_finite_are_an_error() {
         let mut values = values(100);
         values[20] = f64::NAN;
-        let message = Linear::fit(&values, 2, &split(100, 10, 2), Linear::RIDGE).unwrap_err().to_string();
+        let message =
+            Linear::fit(&Grid::new(values, 2), &split(100, 10, 2), Linear::RIDGE).unwrap_err().to_string();
         assert!(message.contains("not finite"), "{message}");
     }
 }

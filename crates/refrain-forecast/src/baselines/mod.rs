@@ -3,12 +3,13 @@
 mod cholesky;
 mod linear;
 mod naive;
+mod observed;
 
 pub use linear::Linear;
 pub use naive::{LastValue, SeasonalNaive};
 
-use crate::metrics::ErrorSums;
-use crate::series::{Part, Split};
+use crate::data::series::{Grid, Part, Split};
+use crate::tasks::forecasting::metrics::ErrorSums;
 use rayon::prelude::*;
 
 /// A forecast of one channel from its own past.
@@ -20,31 +21,32 @@ pub trait Baseline: Sync {
     fn forecast(&self, context: &[f64], forecast: &mut [f64]);
 }
 
-/// The errors of a baseline over every window and channel of a part. `values` are standardised, row-major
-/// `[rows, channels]`. The sums do not depend on the number of threads.
+/// The errors of a baseline over every window and channel of a part of a standardised grid, where it was observed what
+/// came true. The sums do not depend on the number of threads.
 ///
 /// # Panics
-/// If the part reaches past the values.
-pub fn evaluate(
-    baseline: &dyn Baseline,
-    values: &[f64],
-    channels: usize,
-    split: &Split,
-    part: &Part,
-) -> ErrorSums {
+/// If the part reaches past the grid.
+pub fn evaluate(baseline: &dyn Baseline, grid: &Grid, split: &Split, part: &Part) -> ErrorSums {
     const WINDOWS_A_TASK: usize = 256;
-    let columns = columns(values, channels, part);
-    let tasks = part.windows.div_ceil(WINDOWS_A_TASK);
+    let (channels, columns) = (grid.channels(), columns(grid, part));
+    let truth = part.has_filled().then(|| {
+        let truth =
+            |channel: usize| grid.truth(channel).skip(part.rows.start).take(part.rows.len()).collect();
+        (0..channels).map(truth).collect::<Vec<Vec<f64>>>()
+    });
+    let truth = truth.as_ref().unwrap_or(&columns);
+    let starts: Vec<usize> = part.starts().map(|start| start - part.rows.start).collect();
+    let tasks = starts.len().div_ceil(WINDOWS_A_TASK);
     let sums: Vec<ErrorSums> = (0..channels * tasks)
         .into_par_iter()
         .map(|task| {
             let (channel, first) = (task / tasks, task % tasks * WINDOWS_A_TASK);
             let mut sums = ErrorSums::new(channels);
             let mut forecast = vec![0.0; split.horizon];
-            for window in first..part.windows.min(first + WINDOWS_A_TASK) {
-                let (context, rest) = columns[channel][window..].split_at(split.context);
-                baseline.forecast(context, &mut forecast);
-                sums.add(channel, &forecast, &rest[..split.horizon]);
+            for &start in &starts[first..starts.len().min(first + WINDOWS_A_TASK)] {
+                let origin = start + split.context;
+                baseline.forecast(&columns[channel][start..origin], &mut forecast);
+                sums.add(channel, &forecast, &truth[channel][origin..origin + split.horizon]);
             }
             sums
         })
@@ -54,22 +56,24 @@ pub fn evaluate(
     total
 }
 
-/// The rows of a part, channel by channel.
-fn columns(values: &[f64], channels: usize, part: &Part) -> Vec<Vec<f64>> {
-    let rows = &values[part.rows.start * channels..part.rows.end * channels];
+/// The rows of a part, channel by channel, the filled values included.
+fn columns(grid: &Grid, part: &Part) -> Vec<Vec<f64>> {
+    let channels = grid.channels();
+    let rows = &grid.values()[part.rows.start * channels..part.rows.end * channels];
     (0..channels).map(|channel| rows.iter().skip(channel).step_by(channels).copied().collect()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::series::{ReadOptions, Series, SplitRule, Step, TimeAxis};
 
     /// Forecasts what a hand-written loop over materialised windows would score.
     #[test]
     fn evaluation_visits_every_window_of_every_channel_once() {
         let (channels, rows) = (3, 700);
         let values: Vec<f64> = (0..rows * channels).map(|i| ((i * 7919) % 101) as f64 / 10.0).collect();
-        let part = Part { rows: 20..rows, windows: rows - 20 - 5 - 2 + 1 };
+        let part = Part::all(20..rows, 5 + 2);
         let split = Split {
             context: 5,
             horizon: 2,
@@ -77,7 +81,8 @@ mod tests {
             validation: part.clone(),
             test: part.clone(),
         };
-        let got = evaluate(&LastValue, &values, channels, &split, &part).standardised();
+        let grid = Grid::new(values.clone(), channels);
+        let got = evaluate(&LastValue, &grid, &split, &part).standardised();
         let (mut squared, mut absolute, mut count) = (0.0, 0.0, 0.0);
         for last in 20 + 4..rows - 2 {
             for step in 1..=2 {
@@ -92,5 +97,30 @@ mod tests {
         }
         assert!((got.mse - squared / count).abs() < 1e-9, "{got:?}");
         assert!((got.mae - absolute / count).abs() < 1e-9, "{got:?}");
+    }
+
+    #[test]
+    fn what_was_filled_is_not_scored() {
+        let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+        let missing = |row: usize| row % 9 == 4;
+        let value = |row: usize| (row * 7919 % 101) as f64 / 10.0;
+        let row = |row: usize| {
+            let cell = if missing(row) { String::new() } else { value(row).to_string() };
+            format!("{},{cell},{row}\n", axis.format(row))
+        };
+        let text = format!("time,a,b\n{}", (0..100).map(row).collect::<String>());
+        let (series, _) = Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default()).unwrap();
+        let split = Split::new(&series, &SplitRule::default(), 5, 3, 1).unwrap();
+        let errors = evaluate(&LastValue, series.grid(), &split, &split.test);
+        let (mut squared, mut count) = (0.0, 0.0);
+        for start in split.test.starts() {
+            let last = series.values()[2 * (start + 4)];
+            for target in (start + 5..start + 8).filter(|&row| !missing(row)) {
+                squared += (last - value(target)).powi(2);
+                count += 1.0;
+            }
+        }
+        assert!((errors.channel(0).mse - squared / count).abs() < 1e-9, "{errors:?}");
+        assert!((errors.channel(1).mse - 14.0 / 3.0).abs() < 1e-9, "{errors:?}");
     }
 }

@@ -24,7 +24,7 @@ pub struct SeasonalNaive {
 }
 
 impl SeasonalNaive {
-    /// A season of so many steps, at most the context; [`crate::series::Step::season`] has the usual one.
+    /// A season of so many steps, at most the context; [`crate::data::series::Step::season`] has the usual one.
     ///
     /// # Errors
     /// [`Error::Baseline`] if the season is zero or longer than the context.

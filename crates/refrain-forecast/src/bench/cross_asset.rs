@@ -1,7 +1,7 @@
 //! Cross-asset attention in training on random features.
 
 use crate::Result;
-use crate::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
+use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::training::{LrSchedule, Replays, Task, Trainer, TrainingConfig};
 use refrain::{DType, Device, Generator, Precision, Step, Tensor, with_precision};
 use refrain_nn::Parameters;

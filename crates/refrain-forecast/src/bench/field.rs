@@ -2,8 +2,8 @@
 
 use super::optimizer;
 use crate::Result;
-use crate::model::{Mode, PatchTst, PatchTstConfig};
-use crate::order::Order;
+use crate::models::patchtst::{Mode, PatchTst, PatchTstConfig};
+use crate::training::order::Order;
 use crate::training::{Before, Replays};
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::{AdamW, Optimizer};

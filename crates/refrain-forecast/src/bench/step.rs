@@ -2,8 +2,8 @@
 
 use super::optimizer;
 use crate::Result;
-use crate::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
-use crate::model::{Mode, PatchTst, PatchTstConfig};
+use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
+use crate::models::patchtst::{Mode, PatchTst, PatchTstConfig};
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::{AdamW, Optimizer, Parameters};
 

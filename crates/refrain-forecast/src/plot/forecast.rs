@@ -4,7 +4,7 @@ use super::axis::{number_ticks, time_ticks, time_title};
 use super::frame::{Frame, MARK, label_width, legend, range, solid};
 use super::palette;
 use super::svg::{Anchor, Stroke, Svg};
-use crate::series::TimeAxis;
+use crate::data::series::TimeAxis;
 
 /// One channel, in original units.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ pub struct Panel<'a> {
 
 const CONTEXT: Stroke = solid(palette::GREY, 1.3);
 const TRUTH: Stroke = solid(palette::BLACK, 1.3);
-const FORECAST: Stroke = solid(palette::VERMILLION, 2.0);
+const FORECAST: Stroke = solid(palette::VERMILION, 2.0);
 const SEASONAL_NAIVE: Stroke = Stroke { colour: palette::BLUE, width: 1.3, dashed: true };
 
 /// Draws the panels one above the other as an SVG document. `origin` is the row of `time` that the forecast
@@ -120,7 +120,7 @@ fn shorten(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series::Step;
+    use crate::data::series::Step;
 
     fn axis() -> TimeAxis {
         TimeAxis::new(jiff::civil::date(2013, 12, 1).at(0, 0, 0, 0), Step::seconds(3600), true)

@@ -17,7 +17,7 @@ pub struct EpochLoss {
 }
 
 const TRAIN: Stroke = solid(palette::BLUE, 2.0);
-const VALIDATION: Stroke = solid(palette::VERMILLION, 2.0);
+const VALIDATION: Stroke = solid(palette::VERMILION, 2.0);
 
 /// Draws training and validation loss by epoch as an SVG document. Values that are not finite are left out; the
 /// epoch of the least validation loss is marked.

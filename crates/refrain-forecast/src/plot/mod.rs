@@ -14,5 +14,5 @@ mod palette {
     pub const BLACK: &str = "#000000";
     pub const GREY: &str = "#7f7f7f";
     pub const BLUE: &str = "#0072b2";
-    pub const VERMILLION: &str = "#d55e00";
+    pub const VERMILION: &str = "#d55e00";
 }

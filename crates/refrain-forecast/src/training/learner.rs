@@ -1,8 +1,8 @@
 //! What the steps of a training run do, on the device.
 
+use super::order::Order;
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
-use crate::order::Order;
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Generator, Step, Tensor, no_grad};
 use refrain_nn::{AdamW, Mode, Optimizer, Parameters};

@@ -1,22 +1,24 @@
 //! Training: epochs over shuffled samples, validation, early stopping, the best weights, and going on after a stop.
 
-mod classification;
 mod config;
-mod forecasting;
+mod estimate;
 mod learner;
+pub(crate) mod order;
 mod replays;
 mod state;
 mod task;
 
-pub use classification::{ClassWeights, Classification, ClassificationErrors};
 pub use config::{LrSchedule, TrainingConfig};
-pub use forecasting::{ForecastErrors, Forecasting};
+pub(crate) use estimate::Demand;
+pub use estimate::Estimate;
 pub(crate) use replays::Before;
 pub use replays::Replays;
-pub use state::{EpochReport, saved_run};
+pub use state::{EpochReport, SavedRun};
 pub use task::Task;
 
-use crate::{Error, Result, weights};
+use crate::models::weights;
+use crate::tasks::forecasting::{ForecastErrors, Forecasting};
+use crate::{Error, Result};
 use learner::{Learner, Recorded};
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_nn::Optimizer;
@@ -47,6 +49,21 @@ pub struct Trainer<T: Task = Forecasting> {
     /// Copies of the weights of the best epoch, and whether they are those that the model has.
     best: Option<Vec<Tensor>>,
     best_is_current: bool,
+}
+
+/// How often a training tells the caller of [`Trainer::epoch`] of its steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// About so often; zero: after each step.
+    pub interval: Duration,
+    /// Also whenever the number of steps of the whole run is a multiple of this.
+    pub stop_every: Option<u64>,
+}
+
+impl From<Duration> for Pace {
+    fn from(interval: Duration) -> Pace {
+        Pace { interval, stop_every: None }
+    }
 }
 
 /// How a call of [`Trainer::epoch`] ended.
@@ -97,17 +114,18 @@ impl<T: Task> Trainer<T> {
         self.recorded.as_ref().map(|recorded| self.replays.of(recorded.steps()))
     }
 
-    /// Trains to the end of the epoch, then validates. `on_steps` is called about as often as `interval` says, after
-    /// each step if that is zero, and may stop the epoch there. Between two calls the steps follow one another on the
-    /// device without the host.
+    /// Trains to the end of the epoch, then validates. `on_steps` is called as often as `pace` says (an interval will do)
+    /// and may stop the epoch there, for instance to [save](Trainer::save) the run; the next call goes on. Between two
+    /// calls of `on_steps` the steps follow one another on the device without the host.
     ///
     /// # Errors
     /// [`Error::Training`] if the loss is no longer finite; [`Error::Engine`] if the device fails.
     pub fn epoch(
         &mut self,
-        interval: Duration,
+        pace: impl Into<Pace>,
         mut on_steps: impl FnMut(&Trainer<T>) -> ControlFlow<()>,
     ) -> Result<EpochEnd<T::Validation>> {
+        let Pace { interval, stop_every } = pace.into();
         let begun = Instant::now();
         let before = self.state.seconds;
         let learner = self.learner.clone();
@@ -115,7 +133,8 @@ impl<T: Task> Trainer<T> {
         let mut steps = 1;
         while self.state.epoch_steps < learner.steps() {
             let at = self.state.epoch_steps;
-            let count = steps.min(learner.alike(at));
+            let every = stop_every.unwrap_or(u64::MAX).max(1);
+            let count = steps.min(learner.alike(at)).min(every - self.steps() % every);
             let asked = Instant::now();
             self.best_is_current = false;
             let device = learner.task.device();
@@ -131,24 +150,18 @@ impl<T: Task> Trainer<T> {
             self.state.epoch_steps += count;
             self.state.seconds = before + begun.elapsed().as_secs_f64();
             if on_steps(self).is_break() {
+                self.check()?;
                 return Ok(EpochEnd::Stopped);
             }
         }
-        if let Some(recorded) = &mut self.recorded {
-            recorded.check()?;
-        }
+        self.check()?;
         let train_loss = self.mean_loss()?;
         let validation = self.learner.task.validate()?;
         let error = T::error(&validation);
         let epoch = self.state.history.len() + 1;
-        if ![train_loss, error].iter().all(|loss| loss.is_finite()) {
-            return Err(Error::Training {
-                problem: format!(
-                    "in epoch {epoch} the loss is {train_loss} and the validation error {error}"
-                ),
-                fix: "lower the learning rate, or clip the gradients' norm",
-            });
-        }
+        let when = format!("in epoch {epoch}");
+        self.check_loss(&when, train_loss)?;
+        self.check_loss(&format!("{when} the training loss is {train_loss}, and in its validation"), error)?;
         let best = self.state.best().is_none_or(|best| error < T::error(&best.validation));
         if best {
             self.best = Some(weights::copies(self.learner.task.parameters())?);
@@ -169,6 +182,11 @@ impl<T: Task> Trainer<T> {
         Ok(EpochEnd::Finished(report))
     }
 
+    /// Finds out whether the recorded step still holds: what is saved after it has come about rightly.
+    fn check(&mut self) -> Result<()> {
+        self.recorded.as_mut().map_or(Ok(()), Recorded::check)
+    }
+
     /// The training samples in the order of this epoch, which follows from seed and epoch.
     fn order(&self) -> Result<Vec<i64>> {
         let epoch = self.state.history.len() as u64;
@@ -183,6 +201,15 @@ impl<T: Task> Trainer<T> {
     /// [`Error::Engine`] if the device fails.
     pub fn mean_loss(&self) -> Result<f64> {
         Ok(self.learner.loss_sum.to_scalar::<f64>()? / self.samples_in_epoch() as f64)
+    }
+
+    /// Refuses a loss that is not finite.
+    fn check_loss(&self, when: &str, loss: f64) -> Result<()> {
+        if loss.is_finite() {
+            return Ok(());
+        }
+        let problem = format!("{when} the loss is {loss}");
+        Err(Error::Training { problem, fix: "lower the learning rate, or clip the gradients' norm" })
     }
 
     /// Whether all epochs are done, or patience is at its end.

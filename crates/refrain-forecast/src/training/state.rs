@@ -4,9 +4,11 @@
 //! `checkpoint/` one of everything that going on needs.
 
 use super::{ForecastErrors, Task, Trainer};
-use crate::{Error, Result, weights};
+use crate::models::weights;
+use crate::{Error, Result};
+use refrain_nn::ModelSize;
 use refrain_nn::checkpoint::{self, Checkpoint, Snapshot};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -65,6 +67,9 @@ struct Saved<R, V> {
 
 const DROPOUT: &str = "dropout";
 
+/// No run takes so long.
+const MOST_SECONDS: f64 = 1e11;
+
 impl<T: Task> Trainer<T> {
     /// Saves the run into its folder: the best weights if they have changed, and all that [`Trainer::go_on`] needs.
     /// `run` is kept with both, for the caller. Each file has its old or its new content whatever happens; if the
@@ -73,8 +78,13 @@ impl<T: Task> Trainer<T> {
     /// To be called after each epoch at least, or the best weights are not those of the folder.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the folder cannot be written.
+    /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite, with which
+    /// nothing is overwritten.
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
+        let (epoch, steps) = (self.state.history.len() + 1, self.state.epoch_steps);
+        if steps > 0 {
+            self.check_loss(&format!("after {steps} steps of epoch {epoch}"), self.mean_loss()?)?;
+        }
         if self.best_is_current {
             let snapshot = Snapshot {
                 parameters: self.learner.task.parameters(),
@@ -94,44 +104,101 @@ impl<T: Task> Trainer<T> {
         Ok(checkpoint::save(folder.join(LATEST), &snapshot)?)
     }
 
-    /// This run, not yet begun, at the state that [`Trainer::save`] left in a folder, to go on bit for bit as if it had
-    /// not stopped. Task and settings are those that the run began with.
+    /// This run, not yet begun, at the state that [`Trainer::save`] left, to go on bit for bit as if it had not stopped.
+    /// Task and settings are those that the run began with.
     ///
     /// # Errors
-    /// [`Error::Nn`] if there is no such state, it is broken, or of another model; [`Error::Training`] if it is of other
-    /// data.
-    pub fn go_on(mut self, folder: &Path) -> Result<Self> {
-        let latest = Checkpoint::open(folder.join(LATEST))?;
-        let Saved { state, loss_sum, .. } = latest.config::<Saved<Value, T::Validation>>()?;
-        if state.epoch_steps > self.steps_per_epoch() {
-            return Err(Error::Training {
-                problem: format!(
-                    "the checkpoint is of step {} of an epoch of {}",
-                    state.epoch_steps,
-                    self.steps_per_epoch()
-                ),
-                fix: "resume with the series and settings that the run began with",
-            });
-        }
-        if state.best().is_some() {
-            Checkpoint::open(folder)?.load(self.learner.task.parameters())?;
+    /// [`Error::Nn`] if the state is broken, or of another model; [`Error::Training`] if it is of other data, or can't have
+    /// come about.
+    pub fn go_on(mut self, saved: &SavedRun) -> Result<Self> {
+        let Saved { state, loss_sum, .. } = saved.latest.config::<Saved<Value, T::Validation>>()?;
+        let loss_sum = f64::from_bits(loss_sum);
+        self.check_state(&state, loss_sum, saved.latest.steps())?;
+        if let Some(best) = &saved.best {
+            best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);
         }
-        latest.resume(
+        saved.latest.resume(
             self.learner.task.parameters(),
             &self.learner.optimizer,
             &[(DROPOUT, &self.learner.dropout)],
         )?;
-        self.learner.loss_sum.fill(f64::from_bits(loss_sum))?;
+        self.learner.loss_sum.fill(loss_sum)?;
         self.state = state;
         Ok(self)
     }
+
+    /// Refuses what no run of these settings and data comes to.
+    fn check_state(&self, state: &State<T::Validation>, loss_sum: f64, steps: i64) -> Result<()> {
+        let refuse = |problem: String| {
+            let fix =
+                "resume with the series and settings that the run began with, or use an earlier checkpoint";
+            Err(Error::Training { problem: format!("the checkpoint {problem}"), fix })
+        };
+        let (epochs, epoch_steps, of_epoch) =
+            (state.history.len(), state.epoch_steps, self.steps_per_epoch());
+        if epoch_steps > of_epoch {
+            return refuse(format!("is of step {epoch_steps} of an epoch of {of_epoch}"));
+        }
+        if epochs > self.config.epochs {
+            return refuse(format!("is of epoch {epochs} of {}", self.config.epochs));
+        }
+        let expected = (epochs as u64).saturating_mul(of_epoch).saturating_add(epoch_steps);
+        if u64::try_from(steps).ok() != Some(expected) {
+            return refuse(format!("is of step {steps}, and its epochs come to {expected}"));
+        }
+        let time = |seconds: f64| (0.0..MOST_SECONDS).contains(&seconds);
+        for (index, report) in state.history.iter().enumerate() {
+            let EpochReport { epoch, train_loss, validation, learning_rate, seconds, best: _ } = report;
+            let numbers = [*train_loss, T::error(validation), *learning_rate];
+            if *epoch != index + 1 || !numbers.iter().all(|number| number.is_finite()) || !time(*seconds) {
+                return refuse(format!("has a report of epoch {} that cannot be: {report:?}", index + 1));
+            }
+        }
+        if !loss_sum.is_finite() || !time(state.seconds) {
+            return refuse(format!("has a loss of {loss_sum} and a time of {} seconds", state.seconds));
+        }
+        Ok(())
+    }
 }
 
-/// What the caller of [`Trainer::save`] gave as `run`.
-///
-/// # Errors
-/// [`Error::Nn`] if there is no such run, it is broken, or of another kind.
-pub fn saved_run<T: DeserializeOwned>(folder: &Path) -> Result<T> {
-    Ok(Checkpoint::open(folder.join(LATEST))?.config::<Saved<T, Value>>()?.run)
+/// A run that was saved, opened to go on with.
+pub struct SavedRun {
+    latest: Checkpoint,
+    /// The best weights, once an epoch is finished.
+    best: Option<Checkpoint>,
+}
+
+impl SavedRun {
+    /// Opens what [`Trainer::save`] left in a folder.
+    ///
+    /// # Errors
+    /// [`Error::Nn`] if there is no such run, or it is broken.
+    pub fn open(folder: &Path) -> Result<SavedRun> {
+        let latest = Checkpoint::open(folder.join(LATEST))?;
+        let state = latest.config::<Saved<IgnoredAny, Value>>()?.state;
+        let best = state.best().map(|_| Checkpoint::open(folder)).transpose()?;
+        Ok(SavedRun { latest, best })
+    }
+
+    /// What the caller of [`Trainer::save`] gave as `run`.
+    ///
+    /// # Errors
+    /// [`Error::Nn`] if it is of another kind.
+    pub fn run<R: DeserializeOwned>(&self) -> Result<R> {
+        Ok(self.latest.config::<Saved<R, Value>>()?.run)
+    }
+
+    /// Refuses a model of another size; see [`Checkpoint::check_size`].
+    ///
+    /// # Errors
+    /// [`Error::Nn`] if it is.
+    pub fn check_size(&self, model: ModelSize) -> Result<()> {
+        Ok(self.latest.check_size(model)?)
+    }
+
+    /// Why it is not known whether the run is as it was saved, if it is not; see [`Checkpoint::unverified`].
+    pub fn unverified(&self) -> Option<String> {
+        self.latest.unverified().or_else(|| self.best.as_ref()?.unverified())
+    }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use refrain::{Device, DeviceKind, Precision, with_precision};
 use refrain_forecast::bench::{FieldBench, FieldOptions};
-use refrain_forecast::model::PatchTstConfig;
-use refrain_forecast::series::{Part, Split};
+use refrain_forecast::data::series::{Grid, Part, Split};
+use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::patchtst::PatchTstConfig;
 use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
-use refrain_forecast::windows::Windows;
 
 use crate::common::devices;
 
@@ -57,8 +57,8 @@ fn noisy_series(device: &Device, epochs: usize, eager: bool) -> Vec<f64> {
     };
     let value = |i: usize| (i as f64 * std::f64::consts::TAU / 12.0).sin() + 1.2 * noise(i);
     let values: Vec<f64> = (0..400).map(value).collect();
-    let windows = Windows::new(&values, 1, 24, 6, device).unwrap();
-    let part = |rows: std::ops::Range<usize>| Part { windows: rows.len() - 29, rows };
+    let windows = Windows::new(&Grid::new(values, 1), 24, 6, device).unwrap();
+    let part = |rows: std::ops::Range<usize>| Part::all(rows, 30);
     let split = Split {
         context: 24,
         horizon: 6,

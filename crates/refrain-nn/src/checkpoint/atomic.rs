@@ -6,6 +6,41 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// How the name of a temporary file begins; the name of the file that it is to be follows, then characters that make it
+/// another one than all others.
+const PREFIX: &str = ".refrain-";
+const SUFFIX: &str = ".tmp";
+/// How many such characters there are.
+const RANDOM: usize = 6;
+
+/// Whether a name is that of a temporary file that [`write_atomic`] made for one of these files, or in former times for
+/// any.
+pub fn is_leftover(name: &str, files: &[&str]) -> bool {
+    let inner = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(SUFFIX));
+    inner.is_some_and(|inner| {
+        let random = |text: &str| text.len() == RANDOM && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        let of_file = |file: &&str| {
+            inner.strip_prefix(*file).and_then(|rest| rest.strip_prefix('-')).is_some_and(random)
+        };
+        random(inner) || files.iter().any(of_file)
+    })
+}
+
+/// Removes from a folder the temporary files of these files that a process left which was killed. Nobody may be writing
+/// the files meanwhile.
+///
+/// # Errors
+/// If the folder cannot be read, or a file cannot be removed.
+pub fn remove_leftovers(folder: &Path, files: &[&str]) -> Result<()> {
+    for entry in std::fs::read_dir(folder).map_err(Error::io("read", folder))? {
+        let entry = entry.map_err(Error::io("read", folder))?;
+        if entry.file_name().to_str().is_some_and(|name| is_leftover(name, files)) {
+            std::fs::remove_file(entry.path()).map_err(Error::io("remove", &entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes a file so that at any moment, also after a crash, either the old content or the new one is there
 /// whole: into a temporary file in the same folder, to the disk, and then renamed.
 ///
@@ -25,7 +60,10 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
         _ => Path::new("."),
     };
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".refrain-").suffix(".tmp");
+    builder.rand_bytes(RANDOM);
+    let name: String = place.file_name().unwrap_or_default().to_string_lossy().chars().take(80).collect();
+    let begin = format!("{PREFIX}{name}-");
+    builder.prefix(&begin).suffix(SUFFIX);
     // The permissions of any new file, as the umask leaves them; a temporary file is private otherwise.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));

@@ -61,6 +61,21 @@ pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// The first element that is not finite, and its value.
+pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
+    fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option<(usize, f64)> {
+        let (elements, _) = bytes.as_chunks::<N>();
+        elements.iter().map(|&bytes| value(bytes)).enumerate().find(|(_, value)| !value.is_finite())
+    }
+    match dtype {
+        Dtype::F64 => first(bytes, f64::from_le_bytes),
+        Dtype::F32 => first(bytes, |b| f32::from_le_bytes(b).into()),
+        Dtype::F16 => first(bytes, |b| f16::from_le_bytes(b).into()),
+        Dtype::BF16 => first(bytes, |b| bf16::from_le_bytes(b).into()),
+        _ => None,
+    }
+}
+
 pub(super) fn to_format(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,

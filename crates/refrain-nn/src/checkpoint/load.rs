@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 
 use refrain::{DType, Generator, Shape, Tensor};
 use safetensors::SafeTensors;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{METADATA, State, TENSORS, VERSION, bytes, groups, groups_name, moment, step_name};
+use super::{
+    CHECKSUM, METADATA, State, TENSORS, VERSION, bytes, digest, groups, groups_name, moment, step_name,
+};
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
-use crate::parameters::{Parameters, RESERVED};
+use crate::parameters::{ModelSize, Parameters, RESERVED};
 
 /// How many faults of one kind an error lists.
 const LISTED: usize = 4;
@@ -19,7 +22,9 @@ const LISTED: usize = 4;
 pub struct Checkpoint {
     path: PathBuf,
     file: Vec<u8>,
-    state: State,
+    /// What a file from elsewhere has not.
+    state: Option<State>,
+    unverified: Option<&'static str>,
 }
 
 /// A tensor that is to be written once everything has been checked.
@@ -29,42 +34,104 @@ struct Pending {
 }
 
 impl Checkpoint {
-    /// Reads the checkpoint in `folder`.
+    /// Reads the checkpoint in `folder` and verifies its checksum.
     ///
     /// # Errors
-    /// If there is none, it cannot be read, is cut off, or was not written by this library.
+    /// If there is none, it cannot be read, is cut off, is not as it was written, or was not written by this library.
     pub fn open(folder: impl AsRef<Path>) -> Result<Checkpoint> {
-        let path = folder.as_ref().join(TENSORS);
-        let file = std::fs::read(&path).map_err(Error::io("read", &path))?;
-        let (_, metadata) = SafeTensors::read_metadata(&file).map_err(|e| {
-            let message = format!(
-                "not a whole safetensors file ({e}): it is cut off or of another kind; use an earlier checkpoint or copy it again"
-            );
-            Error::checkpoint(&path, message)
-        })?;
-        let text = metadata.metadata().as_ref().and_then(|m| m.get(METADATA)).ok_or_else(|| {
-            let message = "a safetensors file without the configuration that this library keeps in it; use a checkpoint that was written by refrain";
-            Error::checkpoint(&path, message)
-        })?;
-        let state: State = serde_json::from_str(text).map_err(|e| {
-            Error::checkpoint(&path, format!("its configuration cannot be understood ({e}); it was written by another version of refrain, or changed since"))
-        })?;
-        if state.version != VERSION {
-            let message = format!(
-                "written in version {} of the format, this library reads version {VERSION}; use the library that wrote it",
-                state.version
-            );
-            return Err(Error::checkpoint(&path, message));
+        let checkpoint = Checkpoint::open_file(folder.as_ref().join(TENSORS))?;
+        checkpoint.state()?;
+        Ok(checkpoint)
+    }
+
+    /// Reads the weights in a safetensors file, which may come from elsewhere: [`Checkpoint::load`] takes them by their
+    /// names. What was not written by this library has no checksum ([`Checkpoint::unverified`]) and no configuration.
+    ///
+    /// # Errors
+    /// If it cannot be read, is cut off, or is not as this library wrote it.
+    pub fn open_file(path: impl AsRef<Path>) -> Result<Checkpoint> {
+        let path = path.as_ref().to_owned();
+        let refuse = |message: String| Error::checkpoint(&path, message);
+        // A device such as /dev/zero has no end.
+        if path.metadata().is_ok_and(|it| !it.is_file()) {
+            return Err(refuse(
+                "it is not a file; use the folder that a checkpoint was written to".to_owned(),
+            ));
         }
-        Ok(Checkpoint { path, file, state })
+        let file = std::fs::read(&path).map_err(Error::io("read", &path))?;
+        let broken = |e| {
+            refuse(format!(
+                "not a whole safetensors file ({e}): it is cut off or of another kind; use an earlier checkpoint or copy it again"
+            ))
+        };
+        let (_, metadata) = SafeTensors::read_metadata(&file).map_err(broken)?;
+        let texts = metadata.metadata().as_ref();
+        let text = |key: &str| texts.and_then(|texts| texts.get(key)).map(String::as_str);
+        let (state, unverified) = match text(METADATA) {
+            None => (None, Some("it was not written by refrain, so it has no checksum")),
+            Some(state) => {
+                let Version { version } =
+                    serde_json::from_str(state).map_err(|e| refuse(not_understood(e)))?;
+                if !(1..=VERSION).contains(&version) {
+                    return Err(refuse(format!(
+                        "written in version {version} of the format, this library reads versions 1 to {VERSION}; use the library that wrote it"
+                    )));
+                }
+                let checksum = text(CHECKSUM);
+                let tensors = SafeTensors::deserialize(&file).map_err(broken)?;
+                if (version > 1 || checksum.is_some()) && checksum != Some(&sum(state, &tensors)) {
+                    let message = "it is not as it was written, its checksum differs; use an earlier checkpoint or copy it again";
+                    return Err(refuse(message.to_owned()));
+                }
+                let before = "it was written before checkpoints had checksums";
+                let state = serde_json::from_str(state).map_err(|e| refuse(not_understood(e)))?;
+                (Some(state), checksum.is_none().then_some(before))
+            }
+        };
+        Ok(Checkpoint { path, file, state, unverified })
+    }
+
+    /// Why it is not known whether the content is as it was written, if it is not, for the user to be warned.
+    pub fn unverified(&self) -> Option<String> {
+        let why = self.unverified?;
+        Some(format!("{}: {why}: whether it has changed since cannot be told", self.path.display()))
+    }
+
+    /// Refuses a model that has not as many numbers, in as many tensors, as the checkpoint: to be asked before memory for
+    /// the model is taken, whose settings may come from a file that was changed.
+    ///
+    /// # Errors
+    /// If it has not, with both numbers.
+    pub fn check_size(&self, model: ModelSize) -> Result<()> {
+        let file = self.tensors()?;
+        let names = file.names().into_iter().filter(|name| !name.starts_with(RESERVED));
+        let (mut tensors, mut numbers) = (0u64, 0u128);
+        for view in names.filter_map(|name| file.tensor(name).ok()) {
+            tensors += 1;
+            numbers += view.shape().iter().map(|&size| size as u128).product::<u128>();
+        }
+        if (tensors, numbers) == (model.tensors, model.parameters + model.buffers) {
+            return Ok(());
+        }
+        Err(self.error(format!(
+            "its configuration is of a model of {} numbers in {} tensors, and it holds {numbers} in {tensors}; the file was changed since it was written",
+            model.parameters + model.buffers,
+            model.tensors
+        )))
+    }
+
+    fn state(&self) -> Result<&State> {
+        self.state.as_ref().ok_or_else(|| {
+            self.error("a safetensors file without the configuration that this library keeps in it; use a checkpoint that was written by refrain")
+        })
     }
 
     /// The configuration that [`super::Snapshot`] was given.
     ///
     /// # Errors
-    /// If it is not of type `T`.
+    /// If it is not of type `T`, or there is none.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T> {
-        T::deserialize(&self.state.config).map_err(|e| {
+        T::deserialize(&self.state()?.config).map_err(|e| {
             Error::checkpoint(
                 &self.path,
                 format!(
@@ -74,15 +141,15 @@ impl Checkpoint {
         })
     }
 
-    /// How many optimiser steps were done.
+    /// How many optimiser steps were done, as far as is known.
     pub fn steps(&self) -> i64 {
-        self.state.steps
+        self.state.as_ref().map_or(0, |state| state.steps)
     }
 
     /// Puts the checkpoint's values into a model's parameters and buffers.
     ///
     /// # Errors
-    /// If names, shapes or dtypes differ; nothing is changed then.
+    /// If names, shapes or dtypes differ, or a number is not finite; nothing is changed then.
     pub fn load(&self, parameters: &Parameters) -> Result<()> {
         write(self.model(parameters)?)
     }
@@ -91,8 +158,8 @@ impl Checkpoint {
     /// optimiser's state, and all generators under the names that they were saved with.
     ///
     /// # Errors
-    /// If names, shapes or dtypes differ, the optimiser is of another kind or has other hyper-parameters,
-    /// schedule or groups, or the generators have other names; nothing is changed then.
+    /// If names, shapes or dtypes differ, a number is not finite, the optimiser is of another kind or has other
+    /// hyper-parameters, schedule or groups, or the generators have other names; nothing is changed then.
     pub fn resume(
         &self,
         parameters: &Parameters,
@@ -100,7 +167,8 @@ impl Checkpoint {
         generators: &[(&str, &Generator)],
     ) -> Result<()> {
         let mut pending = self.model(parameters)?;
-        let Some(saved) = &self.state.optimizer else {
+        let state = self.state()?;
+        let Some(saved) = &state.optimizer else {
             return Err(self.error("it holds no optimiser, so training cannot go on from it; load the model alone and start a new run"));
         };
         let current = optimizer.describe();
@@ -120,10 +188,13 @@ impl Checkpoint {
         }
         let step = optimizer.step_state().step();
         let stored = self.stored(&file, &step_name(), step.dtype(), step.shape())?;
+        if stored != state.steps.to_le_bytes() {
+            return Err(self.error(format!("it claims {} steps, its optimiser has done others; the file was changed since it was written", state.steps)));
+        }
         pending.push(Pending { tensor: step.clone(), bytes: stored.to_vec() });
 
         let given: BTreeSet<&str> = generators.iter().map(|(name, _)| *name).collect();
-        let kept: BTreeSet<&str> = self.state.generators.keys().map(String::as_str).collect();
+        let kept: BTreeSet<&str> = state.generators.keys().map(String::as_str).collect();
         if given != kept {
             return Err(self.error(format!(
                 "it holds the generators {kept:?}, the ones to go on are {given:?}; give the same names"
@@ -131,8 +202,8 @@ impl Checkpoint {
         }
         write(pending)?;
         for (name, generator) in generators {
-            if let Some(state) = self.state.generators.get(*name) {
-                generator.set_state(state.seed, state.offset)?;
+            if let Some(saved) = state.generators.get(*name) {
+                generator.set_state(saved.seed, saved.offset)?;
             }
         }
         Ok(())
@@ -214,8 +285,31 @@ impl Checkpoint {
                 view.shape()
             )));
         }
+        if let Some((element, value)) = bytes::not_finite(view.dtype(), view.data()) {
+            return Err(self.error(format!(
+                "element {element} of tensor `{name}` is {value}; the training went wrong or the file was changed since, use an earlier checkpoint"
+            )));
+        }
         Ok(view.data())
     }
+}
+
+/// All that is read of a state before its version is known.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+fn not_understood(e: serde_json::Error) -> String {
+    format!(
+        "its configuration cannot be understood ({e}); it was written by another version of refrain, or changed since"
+    )
+}
+
+/// The checksum that a file should have.
+fn sum(state: &str, tensors: &SafeTensors<'_>) -> String {
+    let tensors = tensors.tensors();
+    digest(state, tensors.iter().map(|(name, view)| (name.as_str(), view)).collect())
 }
 
 fn write(pending: Vec<Pending>) -> Result<()> {

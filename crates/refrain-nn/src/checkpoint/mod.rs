@@ -5,10 +5,11 @@
 //! under the metadata key `refrain`, the JSON of configuration and state. `config.json` holds the same JSON
 //! for people and other programs; loading does not read it. So one file is the whole truth, and since it
 //! takes its place by being renamed, a crash at any moment leaves the checkpoint before or the one after.
+//! Under the metadata key `refrain.sha256` stands a checksum over all of them, which loading verifies.
 //!
 //! ```json
 //! {
-//!   "version": 1,
+//!   "version": 2,
 //!   "config": { "whatever": "the caller gave" },
 //!   "steps": 1200,
 //!   "optimizer": { "kind": "adamw", "options": {}, "schedule": {}, "clip_grad_norm": 1.0 },
@@ -18,6 +19,7 @@
 
 mod atomic;
 mod bytes;
+mod digest;
 mod load;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +30,8 @@ use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use atomic::write_atomic;
+pub use atomic::{is_leftover, remove_leftovers, write_atomic};
+use digest::digest;
 pub use load::Checkpoint;
 
 use crate::error::{Error, Result};
@@ -40,10 +43,15 @@ pub const TENSORS: &str = "model.safetensors";
 /// The file with the JSON for people and other programs.
 pub const CONFIG: &str = "config.json";
 
+/// About so many tensors a checkpoint can hold: the header of a safetensors file has at most 100 MB.
+pub const MOST_TENSORS: u64 = 750_000;
+
 /// The metadata key of the JSON in the file with the tensors.
 const METADATA: &str = "refrain";
-/// The version of the format that this code writes and reads.
-const VERSION: u32 = 1;
+/// The metadata key of the checksum.
+const CHECKSUM: &str = "refrain.sha256";
+/// The version of the format that this code writes. Version 1, which it reads as well, had no checksum.
+const VERSION: u32 = 2;
 
 /// What a checkpoint keeps.
 pub struct Snapshot<'a> {
@@ -106,7 +114,7 @@ fn groups(parameters: &Parameters) -> Result<Stored> {
 /// one takes its place.
 ///
 /// # Errors
-/// If the folder or its files cannot be written, or the device cannot be read.
+/// If a number is not finite, the folder or its files cannot be written, or the device cannot be read.
 pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     let folder = folder.as_ref();
     let path = folder.join(TENSORS);
@@ -119,10 +127,18 @@ pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     };
     let mut views = Vec::with_capacity(tensors.len());
     for (name, t) in &tensors {
+        if let Some((element, value)) = bytes::not_finite(bytes::to_format(t.dtype), &t.bytes) {
+            let message = format!(
+                "element {element} of `{name}` is {value}, so nothing was written; lower the learning rate, or clip the gradients' norm"
+            );
+            return Err(Error::checkpoint(&path, message));
+        }
         let view = TensorView::new(bytes::to_format(t.dtype), t.shape.to_vec(), &t.bytes);
         views.push((name, view.map_err(|e| Error::checkpoint(&path, format!("tensor `{name}`: {e}")))?));
     }
-    let metadata = HashMap::from([(METADATA.to_string(), text(false)?)]);
+    let state_text = text(false)?;
+    let checksum = digest(&state_text, views.iter().map(|(name, view)| (name.as_str(), view)).collect());
+    let metadata = HashMap::from([(METADATA.to_string(), state_text), (CHECKSUM.to_string(), checksum)]);
     let file = safetensors::serialize(views, Some(metadata))
         .map_err(|e| Error::checkpoint(&path, format!("cannot be put into the safetensors format: {e}")))?;
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;

@@ -5,14 +5,12 @@ mod dropout;
 mod encoder;
 mod linear;
 mod norm;
-mod qk_norm_attention;
 
-pub use attention::MultiHeadAttention;
+pub use attention::{AttentionOptions, MultiHeadAttention};
 pub use dropout::Dropout;
-pub use encoder::{NormKind, TransformerEncoderLayer, TransformerEncoderOptions};
+pub use encoder::{EncoderDropout, TransformerEncoderLayer, TransformerEncoderOptions};
 pub use linear::Linear;
-pub use norm::{BatchNorm, LayerNorm};
-pub use qk_norm_attention::QkNormAttention;
+pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};
 
 use refrain::Generator;
 

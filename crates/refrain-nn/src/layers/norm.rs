@@ -93,3 +93,67 @@ impl BatchNorm {
         )?)
     }
 }
+
+/// Root-mean-square normalisation over the last dimension (Zhang and Sennrich, NeurIPS 2019), with the parameter
+/// `weight` of its size, begun as 1.
+pub struct RmsNorm {
+    weight: Declared,
+    eps: f64,
+}
+
+impl RmsNorm {
+    /// For a last dimension of `size`; `eps` is added to the mean of the squares.
+    ///
+    /// # Errors
+    /// If the name is taken in this scope.
+    pub fn new(builder: &ParameterBuilder, size: usize, eps: f64) -> Result<RmsNorm> {
+        Ok(RmsNorm { weight: builder.parameter("weight", size, Init::Constant(1.0))?, eps })
+    }
+
+    /// `[.., size]` to the same shape.
+    ///
+    /// # Errors
+    /// As for [`LayerNorm::forward`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.rms_norm(self.weight.tensor()?, self.eps)?)
+    }
+}
+
+/// Which normalisation a transformer layer has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// Over the features of each token: [`LayerNorm`].
+    #[default]
+    Layer,
+    /// Of each feature over batch and tokens, as in PatchTST: [`BatchNorm`] with momentum 0.1.
+    Batch,
+    /// By the root mean square of each token's features: [`RmsNorm`].
+    Rms,
+}
+
+/// A normalisation of tokens `[.., d_model]`.
+pub(super) enum Norm {
+    Layer(LayerNorm),
+    Batch(BatchNorm),
+    Rms(RmsNorm),
+}
+
+impl Norm {
+    pub(super) fn new(builder: &ParameterBuilder, kind: NormKind, d_model: usize, eps: f64) -> Result<Norm> {
+        const MOMENTUM: f64 = 0.1;
+        Ok(match kind {
+            NormKind::Layer => Norm::Layer(LayerNorm::new(builder, d_model, eps)?),
+            NormKind::Batch => Norm::Batch(BatchNorm::new(builder, d_model, -1, eps, MOMENTUM)?),
+            NormKind::Rms => Norm::Rms(RmsNorm::new(builder, d_model, eps)?),
+        })
+    }
+
+    pub(super) fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        match self {
+            Norm::Layer(norm) => norm.forward(x),
+            Norm::Batch(norm) => norm.forward(x, mode),
+            Norm::Rms(norm) => norm.forward(x),
+        }
+    }
+}

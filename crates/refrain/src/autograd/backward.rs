@@ -2,17 +2,18 @@
 
 use std::cell::Cell;
 use std::collections::{BinaryHeap, HashMap};
-use std::sync::PoisonError;
 
 use smallvec::{SmallVec, smallvec};
 
 use super::grad_mode::no_grad;
 use super::lineage::check_current;
 use super::node::{Edge, Input, Node, SavedValues};
+use super::outside::passes;
 use super::{History, node::Leaf};
 use crate::device::Mode;
+use crate::device::RESULTS;
 use crate::error::{Error, Result};
-use crate::ops::{Dest, Op, RESULTS, execute};
+use crate::ops::{Dest, Op, execute};
 use crate::recycled::Recycled;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -125,12 +126,12 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
 }
 
 fn run(node: &Recycled<Node>, grads: Arrived, pending: &mut Pending, retain: bool) -> Result<()> {
-    let mut held = node.saved.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(gradient) = grads.iter().flatten().next() {
+        passes(node, gradient, retain)?;
+    }
+    let mut held = node.saved();
     let taken = if retain { None } else { Some(held.take()) };
-    let saved = taken.as_ref().unwrap_or(&held).as_ref().ok_or_else(|| Error::Autograd {
-        op: node.function.name(),
-        message: "a backward pass has released the values saved here; run the forward pass again, or use backward_retain for the first pass".to_string(),
-    })?;
+    let saved = taken.as_ref().unwrap_or(&held).as_ref().ok_or_else(|| node.released())?;
     let mut g = Gradients { node, saved, grads, pending };
     node.function.backward(&mut g)
 }

@@ -2,6 +2,10 @@
 
 use std::cell::Cell;
 
+#[cfg(shuttle)]
+use crate::sync::keys::*;
+use crate::sync::thread_local;
+
 thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
 }

@@ -1,11 +1,12 @@
 //! Whether a tensor's history is still that of its values.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use super::grad_mode::is_grad_enabled;
 use crate::error::{Error, Result};
 use crate::recycled::recycle;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tensor::Tensor;
 
 /// What a tensor and its views have in common: how often an operation has changed where the values in
@@ -27,12 +28,18 @@ impl Lineage {
         self.changes.load(Ordering::Acquire)
     }
 
-    fn by(&self) -> &'static str {
+    pub(super) fn by(&self) -> &'static str {
         *self.by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes changes back that a recording made, where nothing ran; `by` made the one before.
+    pub(super) fn undo(&self, changes: u64, by: &'static str) {
+        self.changes.fetch_sub(changes, Ordering::AcqRel);
+        *self.by.lock().unwrap_or_else(PoisonError::into_inner) = by;
+    }
+
     /// Notes a change; returns how many there are now.
-    fn change(&self, op: &'static str) -> u64 {
+    pub(super) fn change(&self, op: &'static str) -> u64 {
         *self.by.lock().unwrap_or_else(PoisonError::into_inner) = op;
         self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }

@@ -5,6 +5,7 @@ mod check;
 mod grad_mode;
 mod lineage;
 mod node;
+mod outside;
 
 pub use check::gradcheck;
 pub(crate) use grad_mode::with_grad_mode;
@@ -15,3 +16,4 @@ pub(crate) use lineage::{Lineage, check_operands};
 pub(crate) use node::{
     Differentiable, History, Recording, Saves, check_destination, check_in_place, check_untaped, wrote_into,
 };
+pub(crate) use outside::{Outside, RecordedTape, check_input, recorded_step};

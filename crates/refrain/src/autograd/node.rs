@@ -1,8 +1,7 @@
 //! Nodes of the tape.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use smallbox::{SmallBox, smallbox};
 use smallvec::SmallVec;
@@ -10,10 +9,13 @@ use smallvec::SmallVec;
 use super::backward::Gradients;
 use super::grad_mode::is_grad_enabled;
 use super::lineage::{check_current, check_operands, supersede};
+use super::outside::{self, Before};
+use crate::device::RESULTS;
 use crate::device::Watch;
 use crate::error::{Error, Result};
-use crate::ops::RESULTS;
 use crate::recycled::{Recycled, recycle};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// Something with a gradient: an operation or a view.
@@ -153,7 +155,9 @@ pub(crate) struct Node {
     pub(super) inputs: SmallVec<[Input; INPUTS]>,
     pub(super) outputs: usize,
     /// `None` once a backward pass has used them.
-    pub(super) saved: Mutex<Option<SavedValues>>,
+    saved: Mutex<Option<SavedValues>>,
+    /// Of a node that was made while a step was recorded.
+    pub(super) birth: Option<outside::Birth>,
 }
 
 recycle!(Node);
@@ -164,6 +168,32 @@ thread_local! {
 }
 
 impl Node {
+    pub(super) fn saved(&self) -> MutexGuard<'_, Option<SavedValues>> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of a backward pass that finds no saved values.
+    pub(super) fn released(&self) -> Error {
+        Error::Autograd {
+            op: self.function.name(),
+            message: "a backward pass has released the values saved here; run the forward pass again, or use backward_retain for the first pass".to_string(),
+        }
+    }
+
+    /// Whether the saved values are there, and as they were.
+    pub(super) fn check_saved(&self) -> Result<()> {
+        let saved = self.saved();
+        let SavedValues { inputs, outputs } = saved.as_ref().ok_or_else(|| self.released())?;
+        let check = |role: &'static str, all: &[Option<Saved>]| {
+            let mut present = all.iter().enumerate().filter_map(|(i, saved)| Some((i, saved.as_ref()?)));
+            present.try_for_each(|(i, saved)| {
+                saved.get(self.function.name(), || format!("{role} {i}")).map(drop)
+            })
+        };
+        check("operand", inputs)?;
+        check("result", outputs)
+    }
+
     /// Moves the nodes behind this one to the stack.
     fn detach(&mut self, stack: &mut Vec<Recycled<Node>>) {
         for input in &mut self.inputs {
@@ -245,12 +275,15 @@ impl Recording {
         let keep = |(o, t): (usize, &Tensor)| Saves::has(saves.outputs, o).then(|| Saved::new(t));
         let saved = SavedValues { inputs: saved, outputs: outputs.iter().enumerate().map(keep).collect() };
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let seq = NEXT.fetch_add(1, Ordering::Relaxed);
+        let birth = outside::birth(seq, function.name(), outputs);
         let node = Recycled::new(Node {
-            seq: NEXT.fetch_add(1, Ordering::Relaxed),
+            seq,
             function: smallbox!(function),
             inputs,
             outputs: outputs.len(),
             saved: Mutex::new(Some(saved)),
+            birth,
         });
         for (o, output) in outputs.iter().enumerate() {
             *output.history() = match output.dtype().is_float() {
@@ -274,13 +307,15 @@ pub(crate) fn wrote_into(
         return;
     }
     let op = function.name();
-    let before = std::mem::take(&mut *dst.history());
+    let before = Before::take(dst);
     if let Some(recording) = recording {
         recording.finish(function, outputs);
     }
-    if dst.requires_grad() || !matches!(before, History::Constant) {
+    let changed = dst.requires_grad() || before.has_history();
+    if changed {
         supersede(op, dst);
     }
+    outside::wrote(op, dst, before, changed);
 }
 
 /// Whether `dst` may be written by an operation outside the tape.
@@ -294,7 +329,9 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
             message: "the destination requires a gradient and would be overwritten; run this inside no_grad, or write into another tensor".to_string(),
         });
     }
-    check_current(op, dst, || "the destination".to_string())
+    check_current(op, dst, || "the destination".to_string())?;
+    outside::writes_in_place(op, dst);
+    Ok(())
 }
 
 /// Whether an operation outside the tape may take `operand` as its second, whose gradient would be lost.
@@ -368,17 +405,19 @@ impl Tensor {
         !matches!(&*self.history(), History::Constant)
     }
 
-    /// The gradient gathered so far in a leaf. Its storage stays the same from one backward pass to
-    /// the next; new gradients are added in place.
+    /// The gradient gathered so far in a leaf: a handle without history, as [`Tensor::detach`] gives. Its storage stays the
+    /// same from one backward pass to the next; new gradients are added in place.
     pub fn grad(&self) -> Option<Tensor> {
         match &*self.history() {
-            History::Leaf(leaf) => leaf.grad().clone(),
+            // Not the leaf's own handle: what is hung on that would hang on the leaf, and so on to any depth.
+            History::Leaf(leaf) => leaf.grad().as_ref().map(Tensor::detach),
             _ => None,
         }
     }
 
     /// Lets the gradient of a leaf gather in memory of the caller's choice, such as a view of a flat
-    /// buffer. What stands there stays and is added to.
+    /// buffer. What stands there stays and is added to. The layout is free: the gradient is the same numbers as in memory of
+    /// the leaf's own.
     ///
     /// # Errors
     /// If the tensor is no leaf, or shape, dtype or device differ, or the buffer repeats memory.

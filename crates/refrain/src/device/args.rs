@@ -6,22 +6,36 @@
 //! kernel runs) and the flags below (each written operand is handed out once).
 #![allow(unsafe_code)] // Slices of a storage's memory are made here and nowhere else.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use smallvec::SmallVec;
 
+use super::launch::RESULTS;
 use super::launch::{Launch, Mode, Operand};
 use crate::error::{Error, Result};
-use crate::ops::RESULTS;
-use crate::tensor::{DType, Layout, Shape};
+use crate::tensor::dtype::DType;
+use crate::tensor::layout::Layout;
+use crate::tensor::shape::Shape;
+
+/// What a kernel does when an operand holds a value that it can't take, such as an index out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::device) enum OnFault {
+    /// Nothing: the launch is an error, and nothing was written.
+    Stop,
+    /// What a GPU's kernel does: goes on with NaN, 0 or nothing in that place. The error is told afterwards.
+    GoOn,
+}
 
 /// The operands of a launch as slices of host memory.
 pub(crate) struct HostArgs<'a> {
     launch: &'a Launch<'a>,
     /// Whether each written operand was handed out already.
     taken: SmallVec<[Cell<bool>; RESULTS]>,
+    on_fault: OnFault,
+    /// The first value that the kernel could not take, where it went on.
+    fault: RefCell<Option<Error>>,
     /// The slices are of host memory; not to be sent elsewhere as a whole.
     _memory: PhantomData<*mut u8>,
 }
@@ -30,16 +44,39 @@ impl<'a> HostArgs<'a> {
     /// # Safety
     /// `launch.verify()` passed, the blocks lie in host memory, are initialised, and for `'a` nobody
     /// else writes what the launch reads or touches what it writes.
-    pub(in crate::device) unsafe fn new(launch: &'a Launch<'a>) -> HostArgs<'a> {
+    pub(in crate::device) unsafe fn new(launch: &'a Launch<'a>, on_fault: OnFault) -> HostArgs<'a> {
         HostArgs {
             launch,
             taken: launch.writes.iter().map(|_| Cell::new(false)).collect(),
+            on_fault,
+            fault: RefCell::default(),
             _memory: PhantomData,
         }
     }
 
     pub(crate) fn op(&self) -> &'static str {
         self.launch.op
+    }
+
+    /// Tells of an operand's value that the kernel can't take, before anything is written. With `Ok` the kernel goes
+    /// on, and takes care not to use the value.
+    pub(crate) fn fault(&self, error: Error) -> Result<()> {
+        if !self.launch.kernel.can_fail() {
+            // A recorded step might leave the launch out, and lose the error.
+            return Err(Error::internal(self.op(), format!("its can_fail denies that it can fail: {error}")));
+        }
+        match self.on_fault {
+            OnFault::Stop => Err(error),
+            OnFault::GoOn => {
+                self.fault.borrow_mut().get_or_insert(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// What the kernel told of while it went on.
+    pub(in crate::device) fn told(self) -> Result<()> {
+        self.fault.into_inner().map_or(Ok(()), Err)
     }
 
     pub(crate) fn reads(&self) -> usize {

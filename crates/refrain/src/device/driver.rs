@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::device::cuda::{Cores, Product};
 use crate::device::launch::Launch;
 use crate::error::Result;
 use crate::record::{Bound, Executable, LaunchByLaunch};
+
+/// What the error of a kernel ends with that was found after the call that asked for the work had returned.
+pub(in crate::device) const FOUND_LATE: &str = " (found by the GPU as it ran, and told by the next call on it; Device::synchronize says what is damaged)";
 
 /// A piece of a device's memory.
 #[derive(Debug)]
@@ -27,12 +29,26 @@ pub enum CaptureStatus {
     Invalidated,
 }
 
+/// Which of an operation's kernels a device runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelSet {
+    /// Those in Rust; a simulated GPU does, too.
+    Host,
+    /// Those in CUDA C++.
+    Cuda,
+}
+
 /// A kind of device. The engine is written once against this trait.
 ///
 /// Everything is in stream order: what is asked for later happens after what was asked for earlier.
 pub(crate) trait Driver: Send + Sync {
     /// The name that errors and the trace print: `cpu`, `cuda:0`.
     fn name(&self) -> String;
+
+    /// Which of an operation's kernels it runs.
+    fn kernels(&self) -> KernelSet {
+        KernelSet::Host
+    }
 
     /// Memory for at least `bytes` bytes. It holds initialised bytes of no particular value.
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block>;
@@ -65,18 +81,19 @@ pub(crate) trait Driver: Send + Sync {
         Ok(())
     }
 
+    /// What kernels are known by now to have found wrong in the values that they met: the first such error, once.
+    /// Waits for nothing as long as there is none.
+    fn fault(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether a graph is being captured on the device's stream.
     fn capture_status(&self) -> CaptureStatus {
         CaptureStatus::None
     }
 
-    /// How matrix products use the device's tensor cores.
-    fn cores(&self) -> Cores {
-        Cores::Warps
-    }
-
-    /// Bytes of memory that a matrix product works in.
-    fn product_workspace(&self, _op: &'static str, _product: &Product) -> Result<usize> {
+    /// Bytes of memory that a launch's kernels work in, beside operands and results.
+    fn workspace(&self, _launch: &Launch<'_>) -> Result<usize> {
         Ok(0)
     }
 

@@ -3,11 +3,17 @@
 use std::ops::Range;
 
 use super::args::HostArgs;
-use super::cuda::CudaArgs;
+use super::cuda::{CudaArgs, Gpu};
 use super::storage::Storage;
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
-use crate::tensor::{DType, Layout, Shape};
+use crate::tensor::dtype::DType;
+use crate::tensor::layout::Layout;
+use crate::tensor::shape::Shape;
+
+/// Operands and results of which lists need no heap memory: as many as AdamW and batch norm have.
+pub(crate) const OPERANDS: usize = 12;
+pub(crate) const RESULTS: usize = 5;
 
 /// The work of an operation on each kind of device.
 pub(crate) trait Kernel: Send + Sync {
@@ -16,6 +22,13 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// Asks for the kernels and matrix products that do it on CUDA.
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
+
+    /// Whether it can fail for the values of its operands, such as an index out of range. A launch that can is part of a
+    /// recorded step even if nobody reads what it writes.
+    fn can_fail(&self) -> bool;
+
+    /// Bytes of memory that the kernels on CUDA work in.
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize>;
 
     /// Multiplications and additions of the products of matrices in it, by the shapes of operands and results.
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64;

@@ -1,18 +1,34 @@
 //! The locks of storages, taken in the order of their ids, so that two pieces of work never wait for each other.
 
-use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::cell::Cell;
+use std::sync::PoisonError;
 
 use smallvec::SmallVec;
 
 use super::launch::Launch;
+use super::launch::{OPERANDS, RESULTS};
 use super::storage::Storage;
-use crate::ops::{OPERANDS, RESULTS};
-use crate::recycled::Recycled;
+use crate::recycled::{Recycled, emptied};
+use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+/// The lock of a storage while it is held.
+enum Guard<'a> {
+    Reading { _lock: RwLockReadGuard<'a, ()> },
+    Writing { _lock: RwLockWriteGuard<'a, ()> },
+}
+
+impl<'a> Guard<'a> {
+    fn of(storage: &'a Storage, writes: bool) -> Guard<'a> {
+        match writes {
+            true => Guard::Writing { _lock: storage.lock.write().unwrap_or_else(PoisonError::into_inner) },
+            false => Guard::Reading { _lock: storage.lock.read().unwrap_or_else(PoisonError::into_inner) },
+        }
+    }
+}
 
 /// The locks of a launch's storages, each once.
 pub(super) struct Locks<'a> {
-    _reading: SmallVec<[RwLockReadGuard<'a, ()>; OPERANDS]>,
-    _writing: SmallVec<[RwLockWriteGuard<'a, ()>; RESULTS]>,
+    _guards: SmallVec<[Guard<'a>; OPERANDS + RESULTS]>,
 }
 
 impl<'a> Locks<'a> {
@@ -23,28 +39,20 @@ impl<'a> Locks<'a> {
         // Writers first among equals, so that a storage both read and written is locked exclusively.
         storages.sort_unstable_by_key(|&(s, writes)| (s.id(), !writes));
         storages.dedup_by_key(|(s, _)| s.id());
-        let mut locks = Locks { _reading: SmallVec::new(), _writing: SmallVec::new() };
-        for (storage, writes) in storages {
-            match writes {
-                true => locks._writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
-                false => locks._reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
-            }
-        }
-        locks
+        Locks { _guards: storages.into_iter().map(|(storage, writes)| Guard::of(storage, writes)).collect() }
     }
 }
 
-/// Calls `f` with all storages locked, without any heap memory: a number of them at each level.
-pub(super) fn locked(storages: &[(Recycled<Storage>, bool)], f: &mut dyn FnMut()) {
-    const AT_ONCE: usize = 32;
-    let (now, rest) = storages.split_at(storages.len().min(AT_ONCE));
-    let mut reading: SmallVec<[RwLockReadGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
-    let mut writing: SmallVec<[RwLockWriteGuard<'_, ()>; AT_ONCE]> = SmallVec::new();
-    for (storage, writes) in now {
-        match writes {
-            true => writing.push(storage.lock.write().unwrap_or_else(PoisonError::into_inner)),
-            false => reading.push(storage.lock.read().unwrap_or_else(PoisonError::into_inner)),
-        }
-    }
-    if rest.is_empty() { f() } else { locked(rest, f) }
+thread_local! {
+    /// The memory of the last list of guards, so that a replay asks for none.
+    static GUARDS: Cell<Vec<Guard<'static>>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `f` with all storages locked, which are in the order of their ids.
+pub(super) fn locked<R>(storages: &[(Recycled<Storage>, bool)], f: impl FnOnce() -> R) -> R {
+    let mut guards = emptied(GUARDS.try_with(Cell::take).unwrap_or_default());
+    guards.extend(storages.iter().map(|(storage, writes)| Guard::of(storage, *writes)));
+    let result = f();
+    let _ = GUARDS.try_with(|kept| kept.set(emptied(guards)));
+    result
 }

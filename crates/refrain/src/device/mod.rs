@@ -22,13 +22,13 @@ pub(crate) use args::HostArgs;
 pub(crate) use cuda::CudaArgs;
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
-pub(crate) use driver::Driver;
-pub(crate) use launch::{Kernel, Launch, Mode, Operand};
+pub(crate) use driver::{Driver, KernelSet};
+pub(crate) use launch::{Kernel, Launch, Mode, OPERANDS, Operand, RESULTS};
 pub use sim::{Profile, SimGraph, SimStream, Simulator};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
-use crate::record::{self, Bound, Executable, Ready};
+use crate::record::{self, Bound, Executable, Ready, Touched};
 use crate::recycled::Recycled;
 use driver::Block;
 use locks::{Locks, locked};
@@ -106,7 +106,10 @@ impl Device {
     /// number, or the program by building the global pool before the first launch.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
-        CPU.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Arc::<cpu::Cpu>::default())).clone()
+        CPU.get_or_init(|| {
+            Device::from_driver(DeviceKind::Cpu, cuda::listing::decorate(Arc::<cpu::Cpu>::default()))
+        })
+        .clone()
     }
 
     /// An NVIDIA GPU, counted from 0. All handles to it are the same device.
@@ -189,10 +192,24 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::CaptureIncompatible`] during a capture; [`Error::NotRecordable`] within a
-    /// [`Step`](crate::Step). On a GPU, an error of work before: what can be seen by
-    /// the GPU alone, such as an index out of range, is told when the host next waits for the device, here or as
-    /// it reads a tensor. The error names the operation and one of its indices; it is told once, and the device
-    /// can be used further. `REFRAIN_SYNC=1` waits after each operation, which then gives the error itself.
+    /// [`Step`](crate::Step). On a GPU, an error of work before.
+    ///
+    /// # Errors of work before
+    /// What the GPU alone can see, such as an index out of range, is found while the work runs, after the call that
+    /// asked for it has returned. The device remembers the first such error. The next call on the device that launches,
+    /// copies or waits, on whatever thread, returns it instead of doing its own work: an operation, a copy from the
+    /// host or to it, a [`Step::call`](crate::Step::call); at the latest one that waits, which is `synchronize` and every
+    /// read. The error names the operation that failed, not the one that tells it, and one of its indices. It is told
+    /// once; then the device can be used further. `REFRAIN_SYNC=1` waits after each operation on CUDA, which then
+    /// returns the error itself.
+    ///
+    /// Damaged is what the failed operation made of the bad index (NaN in floats, 0 in other dtypes, or nothing where
+    /// it adds: the operation's page says which), and what was computed from that since: a loss, gradients, and
+    /// through an optimiser parameters and moments, and running statistics. All other memory is as it should be. The
+    /// damage lasts until those tensors are written anew: clear the gradients, load parameters and moments from the last
+    /// checkpoint. A recorded step that gets good input computes its outputs and temporaries anew. On the CPU
+    /// the operation itself returns the error before anything is written, and a recorded step stops there: what its
+    /// earlier operations wrote to tensors from outside stays written, and its generators stay where they were.
     pub fn synchronize(&self) -> Result<()> {
         record::forbid(
             "synchronize",
@@ -200,6 +217,7 @@ impl Device {
             None,
             "a replay does not wait for its own work; wait after the step, or not at all, since reading waits by itself",
         )?;
+        record::enter("synchronize", self, std::iter::empty)?;
         self.0.driver.synchronize()
     }
 
@@ -208,14 +226,14 @@ impl Device {
         self.0.driver.capture_status()
     }
 
-    /// How matrix products use its tensor cores.
-    pub(crate) fn cores(&self) -> cuda::Cores {
-        self.0.driver.cores()
+    /// Which of an operation's kernels it runs.
+    pub(crate) fn kernels(&self) -> KernelSet {
+        self.0.driver.kernels()
     }
 
-    /// Bytes of memory that a matrix product works in.
-    pub(crate) fn product_workspace(&self, op: &'static str, product: &cuda::Product) -> Result<usize> {
-        self.0.driver.product_workspace(op, product)
+    /// Bytes of memory that a launch's kernels work in.
+    pub(crate) fn workspace_bytes(&self, launch: &Launch<'_>) -> Result<usize> {
+        self.0.driver.workspace(launch)
     }
 
     fn from_driver(kind: DeviceKind, driver: Arc<dyn Driver>) -> Device {
@@ -246,6 +264,13 @@ impl Device {
             downloads: c.downloads.load(Ordering::Relaxed),
             launches: c.launches.load(Ordering::Relaxed),
         }
+    }
+
+    /// Bytes that tensors can still take, with those kept for reuse, where the system tells: of a GPU's memory, or of the
+    /// host's (on Linux, within the limits of containers and of the process).
+    pub fn free_bytes(&self) -> Option<usize> {
+        let free = self.0.driver.free_bytes()?;
+        Some(free.saturating_add(self.0.driver.pooled_bytes()))
     }
 
     /// Lets `Stats::peak_bytes` begin anew from the bytes in use now.
@@ -323,12 +348,14 @@ impl Device {
     ///
     /// Locks the storages in the order of their ids (so that two launches never wait for each other),
     /// shared where they are only read, and leaves the operation's name on watched ranges that it wrote. On a
-    /// thread that records a step, the launch goes on record instead.
+    /// thread that records a step, the launch goes on record instead; while another thread records one, it must have
+    /// nothing to do with it.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         launch.verify()?;
         if record::launch(self, launch)? {
             return Ok(());
         }
+        self.0.driver.fault()?;
         trace::launch(launch);
         let locks = Locks::of(launch);
         let done = self.0.driver.launch(launch);
@@ -361,17 +388,21 @@ impl Device {
     }
 
     fn run<R>(&self, program: &Ready, times: usize, run: impl Fn(&dyn Driver) -> Result<R>) -> Result<R> {
+        self.0.driver.fault()?;
         let bound = program.bound();
+        record::enter("step", self, || bound.touched())?;
+        bound.check_histories()?;
         if trace::enabled() {
             (0..bound.len()).for_each(|at| bound.with_launch(at, trace::launch));
         }
-        let mut done = None;
-        locked(bound.externals(), &mut || {
-            done = Some(run(&*self.0.driver));
+        let done = locked(bound.externals(), || {
+            let done = run(&*self.0.driver);
             bound.note_writes();
+            done
         });
+        bound.end_histories();
         self.0.counters.launches.fetch_add((times * bound.len()) as u64, Ordering::Relaxed);
-        done.unwrap_or_else(|| Err(Error::internal("step", "its storages were never locked")))
+        done
     }
 
     /// Copies host bytes into a storage, in order with the launches before and after.
@@ -391,10 +422,13 @@ impl Device {
             Some(storage),
             "it copies values from the host, which a replay would not do again; make the tensor before the step and let the closure use it, pass the values as an input, or fill one on the device (full, arange)",
         )?;
+        let range = offset..offset + from.len();
+        record::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), true)))?;
+        self.0.driver.fault()?;
         let _lock = storage.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.uploads.fetch_add(1, Ordering::Relaxed);
         self.0.driver.upload(op, from, storage.block(), offset)?;
-        storage.note_write(&(offset..offset + from.len()), op, None);
+        storage.note_write(&range, op, None);
         Ok(())
     }
 
@@ -415,6 +449,8 @@ impl Device {
             Some(storage),
             "it copies values to the host, and while a step is recorded nothing runs that could be read; return the tensor from the closure and read it from the outputs, or keep the decision on the device (where_cond)",
         )?;
+        let range = offset..offset + to.len();
+        record::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), false)))?;
         let _lock = storage.lock.read().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.downloads.fetch_add(1, Ordering::Relaxed);
         self.0.driver.download(op, storage.block(), offset, to)

@@ -1,8 +1,7 @@
 //! The memory of tensors: set at creation, never replaced.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -11,6 +10,11 @@ use crate::autograd::Lineage;
 use crate::error::{Error, Result};
 use crate::record::{self, Birth};
 use crate::recycled::{Recycled, recycle};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, RwLock};
+
+/// The id of the next storage.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Memory that lives as long as a tensor or a saved value refers to it.
 #[derive(Debug)]
@@ -21,7 +25,8 @@ pub(crate) struct Storage {
     memory: Memory,
     /// Held while a kernel or the host reads (shared) or writes (exclusive) the block.
     pub(super) lock: RwLock<()>,
-    watches: Mutex<Watches>,
+    /// Made for the first watch: most storages have none.
+    watches: OnceLock<Recycled<Mutex<Watches>>>,
     /// How many watches there are; spares writers the lock when nobody watches.
     watching: AtomicUsize,
     /// What its tensors share that were never detached.
@@ -53,6 +58,7 @@ struct Watches {
     slots: SmallVec<[Option<Watched>; 4]>,
     free: SmallVec<[usize; 4]>,
 }
+recycle!(Mutex<Watches>);
 
 #[derive(Debug)]
 struct Watched {
@@ -106,8 +112,12 @@ impl Storage {
     }
 
     fn next() -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The id that the next storage gets: those that are there have lower ones.
+    pub(crate) fn next_id() -> u64 {
+        NEXT.load(Ordering::Relaxed)
     }
 
     fn with(id: u64, device: &Device, bytes: usize, memory: Memory) -> Recycled<Storage> {
@@ -117,7 +127,7 @@ impl Storage {
             bytes,
             memory,
             lock: RwLock::new(()),
-            watches: Mutex::default(),
+            watches: OnceLock::new(),
             watching: AtomicUsize::new(0),
             lineage: Lineage::default(),
         })
@@ -156,7 +166,8 @@ impl Storage {
     }
 
     fn watches(&self) -> MutexGuard<'_, Watches> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+        let watches = self.watches.get_or_init(|| Recycled::new(Mutex::default()));
+        watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks every watched range that a write to `range` touches: a write that happens those watched by the
@@ -216,9 +227,14 @@ impl Watch {
         self.storage.is_unique()
     }
 
-    /// The first operation that wrote to the range since the watch began.
+    /// The first operation that wrote to the range since the watch began; in a recording, also one that would have.
     pub(crate) fn overwritten_by(&self) -> Option<&'static str> {
-        self.storage.watches().slots[self.slot].as_ref().and_then(|watched| watched.by)
+        let (by, range) = match &self.storage.watches().slots[self.slot] {
+            None => return None,
+            Some(Watched { by, recording: Some(_), .. }) => return *by,
+            Some(Watched { by, recording: None, range }) => (*by, range.clone()),
+        };
+        by.or_else(|| record::overwritten_by(&self.storage, &range))
     }
 }
 

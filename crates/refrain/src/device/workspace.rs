@@ -4,11 +4,12 @@
 //! the largest that was asked for; what it outgrew is kept, because a graph that somebody captured on a lent
 //! stream may still use it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use super::{Device, Storage};
 use crate::error::Result;
 use crate::recycled::Recycled;
+use crate::sync::Mutex;
 
 /// The smallest piece: most kernels ask for less.
 const SMALLEST: usize = 1 << 20;

@@ -7,18 +7,15 @@
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod binary;
-pub(crate) mod columns;
 pub(crate) mod concat;
 pub(crate) mod copy;
 pub(crate) mod dropout;
-pub(crate) mod elementwise;
 pub(crate) mod fill;
 pub(crate) mod fold;
 pub(crate) mod gather;
 pub(crate) mod hadamard;
 pub(crate) mod index_select;
 pub(crate) mod l2_normalize;
-pub(crate) mod lanes;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod loss;
@@ -26,18 +23,15 @@ pub(crate) mod matmul;
 pub(crate) mod one_hot;
 pub mod optim;
 pub(crate) mod pad;
-pub(crate) mod positions;
 pub(crate) mod qk_norm;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
-pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod unary;
-pub(crate) mod units;
 pub(crate) mod where_cond;
 pub(crate) mod windows;
 
@@ -46,7 +40,8 @@ use std::fmt;
 use smallvec::{SmallVec, smallvec};
 
 use crate::autograd::{self, Differentiable, Gradients, Recording, Saves};
-use crate::device::{CudaArgs, Device, DeviceKind, HostArgs, Kernel, Launch, Mode, Operand};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor};
 
@@ -56,10 +51,6 @@ pub(crate) struct Spec {
     pub(crate) shape: Shape,
     pub(crate) dtype: DType,
 }
-
-/// Operands and results of which lists need no heap memory: as many as AdamW and batch norm have.
-pub(crate) const OPERANDS: usize = 12;
-pub(crate) const RESULTS: usize = 5;
 
 /// The results of an operation.
 pub(crate) type Specs = SmallVec<[Spec; RESULTS]>;
@@ -121,8 +112,14 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
     /// The kernels on CUDA.
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
 
+    /// Whether the kernels can fail for the values of the operands, which `infer` can't look at: those that check
+    /// positions or a counter.
+    fn can_fail(&self) -> bool {
+        false
+    }
+
     /// Bytes of memory that the kernels on CUDA work in, beside operands and results.
-    fn workspace(&self, _launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, _launch: &Launch<'_>, _gpu: &dyn Gpu) -> Result<usize> {
         Ok(0)
     }
 
@@ -142,8 +139,9 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         Needs::Contiguous
     }
 
-    /// Whether a result may be written where an operand of the same layout is read.
-    fn in_place(&self) -> bool {
+    /// Whether output `o` may be written where input `i`, of the same layout, is read. The kernel then gets one slice
+    /// for both.
+    fn in_place(&self, _o: usize, _i: usize) -> bool {
         false
     }
 
@@ -176,6 +174,14 @@ impl<O: Op> Kernel for O {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         Op::cuda(self, args)
+    }
+
+    fn can_fail(&self) -> bool {
+        Op::can_fail(self)
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        Op::cuda_workspace(self, launch, gpu)
     }
 
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {
@@ -315,11 +321,11 @@ pub(crate) fn execute<O: Op>(
         match dests.get(o).unwrap_or(&Dest::New) {
             Dest::New => writes.push((fresh()?, Mode::Replace)),
             Dest::Into(dst, mode) => {
-                check_dest(op, spec, inputs, dst)?;
-                let direct = op.output_needs(o).fits(dst.layout())
-                    && (*mode == Mode::Replace || op.accumulates(o))
-                    && writes.iter().all(|(w, _)| spans_apart(w, dst));
-                if direct {
+                check_dest(op, o, spec, inputs, dst)?;
+                let fits =
+                    op.output_needs(o).fits(dst.layout()) && writes.iter().all(|(w, _)| spans_apart(w, dst));
+                let adds = *mode == Mode::Accumulate && op.accumulates(o);
+                if fits && (*mode == Mode::Replace || adds) {
                     // An operand that interleaves with the destination is read from a copy.
                     for read in &mut reads {
                         if !spans_apart(read, dst) && read.layout() != dst.layout() {
@@ -327,6 +333,10 @@ pub(crate) fn execute<O: Op>(
                         }
                     }
                     writes.push((dst.untracked(), *mode));
+                } else if adds {
+                    // The kernel adds to a copy, so that the sum is rounded as often as where the layout fits.
+                    writes.push((dst.untracked().copy()?, Mode::Accumulate));
+                    staged.push((o, dst, Mode::Replace));
                 } else {
                     writes.push((fresh()?, Mode::Replace));
                     staged.push((o, dst, *mode));
@@ -341,10 +351,7 @@ pub(crate) fn execute<O: Op>(
             writes.iter().map(|(t, mode)| (t.operand(), *mode)).collect();
         let mut launch =
             Launch { op: name, kernel: op, reads: &read_operands, writes: &write_operands, workspace: None };
-        let workspace = match device.kind() {
-            DeviceKind::Cpu => 0,
-            _ => op.workspace(&launch, &device)?,
-        };
+        let workspace = device.workspace_bytes(&launch)?;
         let room = (workspace > 0).then(|| device.workspace(name, workspace)).transpose()?;
         let bytes = Layout::contiguous(Shape::from([workspace]));
         launch.workspace = room.as_ref().map(|storage| Operand { storage, layout: &bytes, dtype: DType::U8 });
@@ -367,7 +374,7 @@ fn spans_apart(a: &Tensor, b: &Tensor) -> bool {
 
 /// A destination has the result's shape and dtype, holds each element once, and shares no element
 /// with an operand unless the operation allows to work in place.
-fn check_dest<O: Op>(op: &O, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     let name = op.name();
     if dst.shape() != &spec.shape {
         return Err(Error::shapes(
@@ -390,7 +397,7 @@ fn check_dest<O: Op>(op: &O, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> R
     for (i, input) in inputs.iter().enumerate() {
         let same_view = input.layout() == dst.layout() && input.dtype() == dst.dtype();
         let allowed = !input.shares_storage(dst)
-            || (same_view && op.in_place())
+            || (same_view && op.in_place(o, i))
             || (input.dtype() == dst.dtype() && input.layout().is_disjoint(dst.layout()))
             || spans_apart(input, dst);
         if !allowed {
@@ -398,7 +405,7 @@ fn check_dest<O: Op>(op: &O, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> R
                 op: name,
                 message: format!(
                     "the destination shares memory with operand {i}, which would be overwritten while it is still being read; {}",
-                    if op.in_place() {
+                    if op.in_place(o, i) {
                         "only the very same view may be both"
                     } else {
                         "use another destination"

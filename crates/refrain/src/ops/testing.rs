@@ -1,18 +1,22 @@
 //! What the tests of operations have in common.
 
-use crate::{DType, Device, DeviceKind, Error, Result, Tensor};
+use crate::{DType, Device, DeviceKind, Error, Profile, Result, Simulator, Tensor};
 
 /// The device that tests of one device run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
 pub(crate) fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }
 
-/// Such a device that no other test works on: what its kernels find wrong is told to one test alone.
-pub(crate) fn own_device() -> Device {
-    device().apart()
+/// Such a device that no other test works on, and simulated GPUs if it is the CPU: what kernels find wrong is told to one
+/// test alone.
+pub(crate) fn own_devices() -> impl Iterator<Item = Device> {
+    let device = device().apart();
+    let profiles =
+        if device.kind() == DeviceKind::Cpu { &[Profile::Discrete, Profile::Unified][..] } else { &[] };
+    std::iter::once(device).chain(profiles.iter().map(|&profile| Simulator::new(profile).device()))
 }
 
-/// The error of an operation on a device of the test's own: of the call on the CPU, of the next wait on a GPU.
+/// The error of an operation on a device of the test's own: of the call on the CPU, by the next wait on a GPU.
 #[track_caller]
 pub(crate) fn error_of<T>(device: &Device, result: Result<T>) -> Error {
     let error = match device.kind() {

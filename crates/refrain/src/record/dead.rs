@@ -1,10 +1,10 @@
-//! Launches whose results nobody reads.
+//! Launches that make no difference.
 
 use super::recorded::{Place, Recorded};
 use crate::device::Mode;
 
 /// The launches that matter, in order: those that write something that was there before the step, an output, or
-/// something that a launch that matters reads later.
+/// something that a launch that matters reads later; and those that can fail, whose error is a result as well.
 pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
     let mut needed = vec![false; recorded.temporaries.len()];
     for output in &recorded.outputs {
@@ -14,10 +14,11 @@ pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
     }
     let mut live = Vec::new();
     for (i, launch) in recorded.launches.iter().enumerate().rev() {
-        let matters = launch.writes.iter().any(|(w, _)| match w.place {
+        let is_read = launch.writes.iter().any(|(w, _)| match w.place {
             Place::External(_) => w.bytes() > 0,
             Place::Temporary(t) => needed[t],
         });
+        let matters = is_read || launch.kernel.can_fail();
         if !matters {
             continue;
         }

@@ -1,8 +1,9 @@
 //! Which launches must wait for which: those that touch a common byte, one of them writing it.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
+use super::order::Order;
+use super::ranges::Ranges;
 use super::recorded::Access;
 
 /// Bytes that a launch touches.
@@ -31,94 +32,95 @@ impl Touch<'_> {
                 _ => true,
             }
     }
+}
 
-    /// Whether whoever must wait for `earlier` waits for this anyway, which waits for `earlier` itself.
-    fn hides(&self, earlier: &Touch<'_>) -> bool {
+/// What launches touched that later ones may have to wait for.
+///
+/// Whoever must wait for a touch waits for a later one that covers it anyway, which waits for the first itself: what is
+/// covered is forgotten.
+pub(crate) struct Past<T> {
+    reads: Ranges<(usize, T)>,
+    writes: Ranges<(usize, T)>,
+}
+
+/// A touch in a [`Past`].
+pub(crate) trait Touching {
+    /// Which memory, and the bytes from the first to the last.
+    fn bytes(&self) -> (usize, Range<usize>);
+
+    fn writes(&self) -> bool;
+
+    /// Whether it touches every byte of the range.
+    fn is_dense(&self) -> bool;
+
+    /// Whether it touches the same bytes as another of the same range.
+    fn is_same(&self, other: &Self) -> bool;
+}
+
+impl<T> Default for Past<T> {
+    fn default() -> Past<T> {
+        Past { reads: Ranges::default(), writes: Ranges::default() }
+    }
+}
+
+impl<T: Touching + Copy> Past<T> {
+    /// The launches with the touches whose range has a byte in common with that of `touch`, and that it must not
+    /// come before if they have a byte in common.
+    pub(crate) fn meeting(&self, touch: T) -> impl Iterator<Item = (usize, T)> {
+        let (memory, range) = touch.bytes();
+        let reads = touch.writes().then(|| self.reads.meeting(memory, range.clone()));
+        self.writes.meeting(memory, range).chain(reads.into_iter().flatten()).copied()
+    }
+
+    /// Adds a launch, which `order` has already. No range of its touches is empty.
+    pub(crate) fn add(&mut self, launch: usize, touches: impl Iterator<Item = T> + Clone, order: &Order) {
+        for touch in touches.clone().filter(|t| t.writes() && t.is_dense()) {
+            let (memory, range) = touch.bytes();
+            self.reads.clear(memory, range.clone());
+            self.writes.clear(memory, range);
+        }
+        for touch in touches {
+            let (memory, range) = touch.bytes();
+            let kind = if touch.writes() { &mut self.writes } else { &mut self.reads };
+            kind.insert(memory, range, (launch, touch), |(earlier, other)| {
+                order.knows(*earlier, launch) && touch.is_same(other)
+            });
+        }
+    }
+}
+
+impl Touching for &Touch<'_> {
+    fn bytes(&self) -> (usize, Range<usize>) {
+        (self.memory, self.range.clone())
+    }
+
+    fn writes(&self) -> bool {
         self.writes
-            && self.access.is_none_or(|a| a.layout.is_contiguous())
-            && self.range.start <= earlier.range.start
-            && earlier.range.end <= self.range.end
+    }
+
+    fn is_dense(&self) -> bool {
+        self.access.is_none_or(|a| a.layout.is_contiguous())
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.is_dense() && other.is_dense() || self.access == other.access
     }
 }
 
-/// A set of launches.
-#[derive(Clone)]
-pub(super) struct Set(Vec<u64>);
-
-impl Set {
-    fn new(n: usize) -> Set {
-        Set(vec![0; n.div_ceil(64)])
-    }
-
-    pub(super) fn has(&self, i: usize) -> bool {
-        self.0[i / 64] >> (i % 64) & 1 == 1
-    }
-
-    fn insert(&mut self, i: usize) {
-        self.0[i / 64] |= 1 << (i % 64);
-    }
-
-    fn join(&mut self, other: &Set) {
-        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
-    }
-}
-
-/// The launches that each launch waits for directly: none that it waits for by way of another.
+/// The launches that each launch waits for directly: none that it is known to wait for by way of another.
 ///
 /// `launches` are in an order in which they may run.
 pub(super) fn edges(launches: &[Vec<Touch<'_>>]) -> Vec<Vec<usize>> {
-    let mut past: HashMap<usize, Vec<(usize, &Touch<'_>)>> = HashMap::new();
-    let mut all: Vec<Vec<usize>> = Vec::with_capacity(launches.len());
-    for (i, touches) in launches.iter().enumerate() {
-        let mut waits = Vec::new();
-        for touch in touches.iter().filter(|t| !t.range.is_empty()) {
-            let seen = past.entry(touch.memory).or_default();
-            waits.extend(seen.iter().filter(|(_, p)| touch.conflicts(p)).map(|(j, _)| *j));
-        }
-        for touch in touches.iter().filter(|t| !t.range.is_empty()) {
-            let seen = past.entry(touch.memory).or_default();
-            seen.retain(|(j, p)| *j == i || !touch.hides(p));
-            seen.push((i, touch));
-        }
-        waits.sort_unstable();
-        waits.dedup();
-        all.push(waits);
-    }
-    reduce(all)
-}
-
-/// Takes away each edge that a longer way implies.
-fn reduce(mut edges: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-    let mut before: Vec<Set> = Vec::with_capacity(edges.len());
-    let n = edges.len();
-    for waits in &mut edges {
-        let mut reached = Set::new(n);
-        let mut kept = Vec::new();
-        for &j in waits.iter().rev() {
-            if !reached.has(j) {
-                reached.insert(j);
-                reached.join(&before[j]);
-                kept.push(j);
-            }
-        }
-        kept.reverse();
-        *waits = kept;
-        before.push(reached);
-    }
-    edges
-}
-
-/// What comes before each launch, directly or by way of others.
-#[cfg(test)]
-pub(super) fn before(edges: &[Vec<usize>]) -> Vec<Set> {
-    let mut before: Vec<Set> = Vec::new();
-    for waits in edges {
-        let mut reached = Set::new(edges.len());
-        for &j in waits {
-            reached.insert(j);
-            reached.join(&before[j]);
-        }
-        before.push(reached);
-    }
-    before
+    let mut order = Order::default();
+    let mut past: Past<&Touch<'_>> = Past::default();
+    let each = launches.iter().enumerate().map(|(i, touches)| {
+        let touches = touches.iter().filter(|t| !t.range.is_empty());
+        let met = touches.clone().flat_map(|t| past.meeting(t).filter(|(_, p)| t.conflicts(p)));
+        let mut waits: Vec<usize> = met.map(|(j, _)| j).collect();
+        order.add(&mut waits);
+        past.add(i, touches, &order);
+        waits.shrink_to_fit();
+        waits
+    });
+    each.collect()
 }

@@ -8,10 +8,12 @@
 mod dead;
 mod edges;
 mod options;
+mod order;
 mod outputs;
 mod plan;
 mod profile;
 mod program;
+mod ranges;
 mod recorded;
 mod recorder;
 mod replay;
@@ -20,6 +22,7 @@ pub(crate) mod simulated;
 mod step;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod verify;
 mod view;
 
@@ -28,7 +31,11 @@ pub use outputs::Outputs;
 pub use profile::{ProfileLine, StepProfile};
 pub use program::Program;
 pub use step::Step;
+pub use threads::unrelated_to_recordings;
 
+pub(crate) use edges::{Past, Touching};
+pub(crate) use order::{Order, comes_before};
 pub(crate) use recorded::{Access, Place, RecordedLaunch};
-pub(crate) use recorder::{Birth, birth, current, forbid, launch, reserve};
+pub(crate) use recorder::{Birth, birth, current, drawn, drew, forbid, launch, overwritten_by};
 pub(crate) use replay::{Bound, Executable, LaunchByLaunch, Ready};
+pub(crate) use threads::{Touched, enter};

@@ -20,18 +20,50 @@ pub enum Fallback {
 pub struct StepOptions {
     pub(super) keep: usize,
     pub(super) fallback: Fallback,
+    pub(super) strict: bool,
 }
 
 impl StepOptions {
-    /// Eight programs, no fallback.
+    /// Eight programs, no fallback, not strict.
     pub fn new() -> StepOptions {
-        StepOptions { keep: KEPT, fallback: Fallback::Error }
+        StepOptions { keep: KEPT, fallback: Fallback::Error, strict: false }
     }
 
     /// Keeps up to `programs` programs, at least 1: one for each combination of input shapes and dtypes. One more, and
     /// the one not used for longest goes.
     pub fn keep(mut self, programs: usize) -> StepOptions {
         self.keep = programs.max(1);
+        self
+    }
+
+    /// Whether the closure is recorded before every replay and compared, so that a change of the host's state is an
+    /// error at the very call that would not have seen it, also if it would have changed back later. The replay does
+    /// not run then. A call takes as long as recording does, which is about as long as eager code on the CPU takes to
+    /// ask for its work: for tests, and for finding what [`Step::finish`](crate::Step::finish) can't know.
+    ///
+    /// `REFRAIN_STRICT=1` in the environment makes every step of a program strict.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use refrain::{DType, Device, Error, Step, StepOptions, Tensor};
+    ///
+    /// let (device, rate) = (Device::cpu(), Cell::new(0.5));
+    /// let options = StepOptions::new().strict(true);
+    /// let mut step = Step::with_options(&device, options, |x| Ok(vec![x[0].mul_scalar(rate.get())?]));
+    /// let x = Tensor::ones([2], DType::F32, &device)?;
+    /// for _ in 0..5 {
+    ///     step.call(&[x.clone()])?;
+    /// }
+    /// rate.set(0.25);
+    /// let error = step.call(&[x.clone()]).map(drop).unwrap_err();
+    /// assert!(matches!(error, Error::RecordingChanged { op: "mul", .. }));
+    /// rate.set(0.5);
+    /// step.call(&[x])?;
+    /// step.finish()?;
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn strict(mut self, strict: bool) -> StepOptions {
+        self.strict = strict;
         self
     }
 

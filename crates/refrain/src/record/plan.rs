@@ -1,11 +1,19 @@
 //! A place for every temporary in one block.
 //!
 //! Temporaries that are never alive at the same time may share bytes. To find the smallest block is NP-hard (dynamic
-//! storage allocation: Garey and Johnson, "Computers and intractability", 1979, problem SR2); placing them one after
-//! the other, each into the tightest gap, in several orders comes within a few per cent of the bound.
+//! storage allocation: Garey and Johnson, "Computers and intractability", 1979, problem SR2). Placing them one after
+//! the other, each into the tightest gap, in several orders comes within a few per cent of the bound. That compares
+//! every temporary with every other, so it is for the largest few thousand of them. The others, of which a long
+//! program has any number, are placed in the order of time, as an allocator would.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Places begin at multiples of this, as device memory does.
 pub(super) const ALIGNMENT: usize = 256;
+
+/// How many temporaries are compared with each other.
+pub(super) const FEW: usize = 4096;
 
 /// A temporary as the planner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +45,58 @@ pub(super) struct Plan {
     pub(super) bound: usize,
 }
 
-/// Places temporaries so that no two that are alive at the same time share a byte.
-pub(super) fn plan(lives: &[Life]) -> Plan {
-    let bound = bound(lives);
-    let mut best: Option<Plan> = None;
+/// Places temporaries so that no two that are alive at the same time share a byte. `None` if no address space would
+/// hold them.
+pub(super) fn plan(lives: &[Life]) -> Option<Plan> {
+    plan_of(lives, FEW)
+}
+
+/// [`plan`] with another number of temporaries that are compared with each other.
+pub(super) fn plan_of(lives: &[Life], few: usize) -> Option<Plan> {
+    if lives.len() <= few {
+        return compared(lives);
+    }
+    let placings: [&dyn Fn() -> Option<Placing>; 3] =
+        [&|| in_time(lives, false), &|| in_time(lives, true), &|| stacked(lives, few)];
+    smallest(lives, placings.into_iter().map(|placing| placing()))
+}
+
+/// Offsets, and the size of the block.
+type Placing = (Vec<usize>, usize);
+
+/// The first of the smallest; those after one that reaches the bound are not asked for.
+fn smallest(lives: &[Life], placings: impl Iterator<Item = Option<Placing>>) -> Option<Plan> {
+    let bound = bound(lives)?;
+    let mut best: Option<Placing> = None;
+    for placing in placings.flatten() {
+        if best.as_ref().is_none_or(|(_, bytes)| placing.1 < *bytes) {
+            best = Some(placing);
+        }
+        if best.as_ref().is_some_and(|(_, bytes)| *bytes == bound) {
+            break;
+        }
+    }
+    best.map(|(offsets, bytes)| Plan { offsets, bytes, bound })
+}
+
+/// The most bytes that are alive at one time, if there are as many.
+fn bound(lives: &[Life]) -> Option<usize> {
+    let last = lives.iter().map(|l| l.last + 1).max().unwrap_or(0);
+    let mut change = vec![0i128; last + 1];
+    for life in lives {
+        change[life.first] += life.room() as i128;
+        change[life.last + 1] -= life.room() as i128;
+    }
+    let mut alive = 0;
+    let sums = change.iter().map(|c| {
+        alive += c;
+        alive
+    });
+    sums.max().unwrap_or(0).try_into().ok().filter(|&bytes: &usize| bytes <= isize::MAX as usize)
+}
+
+/// Compares all temporaries with each other, in several orders.
+fn compared(lives: &[Life]) -> Option<Plan> {
     let size = |l: &Life| l.room();
     let length = |l: &Life| l.last - l.first + 1;
     let orders: [&dyn Fn(&Life) -> (usize, usize); 5] = [
@@ -50,43 +106,17 @@ pub(super) fn plan(lives: &[Life]) -> Plan {
         &|l| (l.first, usize::MAX - size(l)),
         &|l| (usize::MAX - l.last, usize::MAX - size(l)),
     ];
-    for key in orders {
+    let each = orders.into_iter().flat_map(|key| [(key, true), (key, false)]);
+    let placings = each.map(|(key, tightest)| {
         let mut order: Vec<usize> = (0..lives.len()).collect();
         order.sort_by_key(|&i| key(&lives[i]));
-        for tightest in [true, false] {
-            let plan = place(lives, &order, tightest, bound);
-            if best.as_ref().is_none_or(|b| plan.bytes < b.bytes) {
-                best = Some(plan);
-            }
-            if best.as_ref().is_some_and(|b| b.bytes == bound) {
-                break;
-            }
-        }
-    }
-    best.unwrap_or(Plan { offsets: Vec::new(), bytes: 0, bound })
-}
-
-/// The most bytes that are alive at one time.
-fn bound(lives: &[Life]) -> usize {
-    let last = lives.iter().map(|l| l.last + 1).max().unwrap_or(0);
-    let mut change = vec![0isize; last + 1];
-    for life in lives {
-        change[life.first] += life.room() as isize;
-        change[life.last + 1] -= life.room() as isize;
-    }
-    let mut alive = 0;
-    change
-        .iter()
-        .map(|c| {
-            alive += c;
-            alive as usize
-        })
-        .max()
-        .unwrap_or(0)
+        place(lives, &order, tightest)
+    });
+    smallest(lives, placings)
 }
 
 /// Places temporaries in an order: each into the tightest gap that takes it, or into the lowest.
-fn place(lives: &[Life], order: &[usize], tightest: bool, bound: usize) -> Plan {
+pub(super) fn place(lives: &[Life], order: &[usize], tightest: bool) -> Option<Placing> {
     let mut offsets = vec![0usize; lives.len()];
     // Those placed, by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
@@ -103,9 +133,103 @@ fn place(lives: &[Life], order: &[usize], tightest: bool, bound: usize) -> Plan 
         }
         let offset = chosen.map_or(end, |(at, _)| at);
         offsets[i] = offset;
-        bytes = bytes.max(offset + room);
+        bytes = bytes.max(offset.checked_add(room)?);
         let at = placed.partition_point(|&j| offsets[j] <= offset);
         placed.insert(at, i);
     }
-    Plan { offsets, bytes, bound }
+    Some((offsets, bytes))
+}
+
+/// Places temporaries in the order in which they begin to live, or `backwards`, in the order in which they end: each into
+/// the tightest gap between those that are alive then.
+pub(super) fn in_time(lives: &[Life], backwards: bool) -> Option<Placing> {
+    let end = lives.iter().map(|l| l.last).max().unwrap_or(0);
+    let (begins, ends): (fn(&Life, usize) -> usize, fn(&Life, usize) -> usize) = match backwards {
+        false => (|l, _| l.first, |l, _| l.last),
+        true => (|l, end| end - l.last, |l, end| end - l.first),
+    };
+    let mut arrivals: Vec<usize> = (0..lives.len()).filter(|&i| lives[i].bytes > 0).collect();
+    let mut departures = arrivals.clone();
+    arrivals.sort_by_key(|&i| (begins(&lives[i], end), Reverse(lives[i].room())));
+    departures.sort_by_key(|&i| ends(&lives[i], end));
+    let mut departures = departures.into_iter().peekable();
+    let mut offsets = vec![0usize; lives.len()];
+    let mut block = Block::default();
+    for i in arrivals {
+        while let Some(gone) = departures.next_if(|&g| ends(&lives[g], end) < begins(&lives[i], end)) {
+            block.free(offsets[gone], lives[gone].room());
+        }
+        offsets[i] = block.take(lives[i].room())?;
+    }
+    Some((offsets, block.bytes))
+}
+
+/// The largest temporaries compared with each other, and the others above them.
+fn stacked(lives: &[Life], few: usize) -> Option<Placing> {
+    let mut order: Vec<usize> = (0..lives.len()).collect();
+    order.sort_by_key(|&i| Reverse(lives[i].room()));
+    let (large, small) = order.split_at(few);
+    let of = |part: &[usize]| part.iter().map(|&i| lives[i]).collect::<Vec<Life>>();
+    let lower = compared(&of(large))?;
+    let small_lives = of(small);
+    let upper = smallest(&small_lives, [false, true].into_iter().map(|b| in_time(&small_lives, b)))?;
+    let mut offsets = vec![0; lives.len()];
+    large.iter().zip(&lower.offsets).for_each(|(&i, &at)| offsets[i] = at);
+    small.iter().zip(&upper.offsets).for_each(|(&i, &at)| offsets[i] = lower.bytes + at);
+    Some((offsets, lower.bytes.checked_add(upper.bytes)?))
+}
+
+/// The block while temporaries come and go.
+#[derive(Default)]
+struct Block {
+    /// The gaps below `top`, none next to another: their lengths by offset, and the same by length.
+    gaps: BTreeMap<usize, usize>,
+    by_length: BTreeSet<(usize, usize)>,
+    /// Where the highest temporary ends.
+    top: usize,
+    /// The highest that it ever was.
+    bytes: usize,
+}
+
+impl Block {
+    fn take(&mut self, room: usize) -> Option<usize> {
+        let Some(&(length, offset)) = self.by_length.range((room, 0)..).next() else {
+            let offset = self.top;
+            self.top = offset.checked_add(room)?;
+            self.bytes = self.bytes.max(self.top);
+            return Some(offset);
+        };
+        self.remove_gap(offset, length);
+        if length > room {
+            self.add_gap(offset + room, length - room);
+        }
+        Some(offset)
+    }
+
+    fn free(&mut self, mut offset: usize, mut length: usize) {
+        if let Some((&at, &before)) = self.gaps.range(..offset).next_back()
+            && at + before == offset
+        {
+            self.remove_gap(at, before);
+            (offset, length) = (at, before + length);
+        }
+        if let Some(&after) = self.gaps.get(&(offset + length)) {
+            self.remove_gap(offset + length, after);
+            length += after;
+        }
+        match offset + length == self.top {
+            true => self.top = offset,
+            false => self.add_gap(offset, length),
+        }
+    }
+
+    fn add_gap(&mut self, offset: usize, length: usize) {
+        self.gaps.insert(offset, length);
+        self.by_length.insert((length, offset));
+    }
+
+    fn remove_gap(&mut self, offset: usize, length: usize) {
+        self.gaps.remove(&offset);
+        self.by_length.remove(&(length, offset));
+    }
 }

@@ -4,7 +4,7 @@ use super::edges::{Touch, edges};
 use super::plan::{Life, Plan, plan};
 use super::recorded::{Access, Place, Recorded, RecordedLaunch};
 use super::{dead, verify};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A step as it was recorded, ready to be replayed: its launches, the memory of its temporaries, and which launch
 /// waits for which. [`Step::program`](crate::Step::program) gives it, for looking at.
@@ -21,7 +21,20 @@ pub struct Program {
     /// For each place in `order`, the places of the launches that must have ended before.
     pub(super) waits: Vec<Vec<usize>>,
     /// The place of each recorded temporary in `lives`.
-    index: Vec<Option<usize>>,
+    index: Vec<Option<u32>>,
+}
+
+/// The error of temporaries that no address space would hold.
+fn too_large(recorded: &Recorded, lives: &[(usize, Life)]) -> Error {
+    let largest = lives.iter().map(|&(t, _)| &recorded.temporaries[t]).max_by_key(|t| t.bytes);
+    let (op, bytes) = largest.map_or(("step", 0), |t| (t.op, t.bytes));
+    Error::invalid(
+        "step",
+        format!(
+            "its {} temporaries are larger than the address space at one time (the largest has {bytes} bytes, of {op}); use smaller tensors",
+            lives.len()
+        ),
+    )
 }
 
 impl Program {
@@ -32,15 +45,15 @@ impl Program {
         let order = dead::live(&recorded);
         verify::recorded(&recorded, &order)?;
 
-        let mut index: Vec<Option<usize>> = vec![None; recorded.temporaries.len()];
+        let mut index: Vec<Option<u32>> = vec![None; recorded.temporaries.len()];
         let mut lives: Vec<(usize, Life)> = Vec::new();
         let mut touch = |t: usize, at: usize| {
             let l = *index[t].get_or_insert_with(|| {
                 let bytes = recorded.temporaries[t].bytes;
                 lives.push((t, Life { first: at, last: at, bytes }));
-                lives.len() - 1
+                (lives.len() - 1) as u32
             });
-            lives[l].1.last = at;
+            lives[l as usize].1.last = at;
         };
         for (at, &i) in order.iter().enumerate() {
             for (access, _) in recorded.launches[i].accesses() {
@@ -55,7 +68,9 @@ impl Program {
                 touch(t, order.len());
             }
         }
-        let plan = plan(&lives.iter().map(|(_, life)| *life).collect::<Vec<_>>());
+        lives.shrink_to_fit();
+        let plan = plan(&lives.iter().map(|(_, life)| *life).collect::<Vec<_>>())
+            .ok_or_else(|| too_large(&recorded, &lives))?;
         let mut program = Program { recorded, order, lives, plan, waits: Vec::new(), index };
         program.waits = edges(&program.touches());
         verify::planned(&program)?;
@@ -85,7 +100,7 @@ impl Program {
 
     /// The number of a recorded temporary among `lives`, if a launch that is replayed touches it.
     pub(super) fn life(&self, temporary: usize) -> Option<usize> {
-        self.index[temporary]
+        self.index[temporary].map(|l| l as usize)
     }
 
     /// Where a recorded temporary lies in the block.

@@ -1,17 +1,40 @@
 //! What a recording brought: launches in order, as they would have run.
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::device::{Kernel, Launch, Mode, Operand, Storage};
+use crate::autograd::Outside;
+use crate::device::{Kernel, Launch, Mode, Operand, RESULTS, Storage};
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;
-use crate::recycled::Recycled;
+use crate::recycled::{Recycled, emptied};
 use crate::tensor::{DType, Layout};
 
-/// Operands of a launch of which lists need no heap memory in a replay.
+/// Operands of a launch of which a list lies on the stack in a replay.
 const INLINE: usize = 48;
+
+thread_local! {
+    /// Memory for longer lists, kept for the next replay.
+    static LISTS: RefCell<Vec<Vec<Operand<'static>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with a list of operands.
+fn listed<'a, R>(
+    operands: impl ExactSizeIterator<Item = Operand<'a>>,
+    f: impl FnOnce(&[Operand<'a>]) -> R,
+) -> R {
+    if operands.len() <= INLINE {
+        return f(&operands.collect::<SmallVec<[_; INLINE]>>());
+    }
+    let mut list = emptied(LISTS.with_borrow_mut(Vec::pop).unwrap_or_default());
+    list.extend(operands);
+    let done = f(&list);
+    LISTS.with_borrow_mut(|lists| lists.push(emptied(list)));
+    done
+}
 
 /// A storage of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +57,8 @@ pub(crate) struct Temporary {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Access {
     pub(crate) place: Place,
-    pub(crate) layout: Layout,
+    /// Shared by all operands that have it: there are many more launches than ways to lie in memory.
+    pub(crate) layout: Arc<Layout>,
     pub(crate) dtype: DType,
 }
 
@@ -66,21 +90,17 @@ impl Access {
 pub(crate) struct RecordedLaunch {
     pub(crate) op: &'static str,
     pub(crate) kernel: Box<dyn Kernel>,
-    pub(crate) reads: Vec<Access>,
-    pub(crate) writes: Vec<(Access, Mode)>,
+    pub(crate) reads: Box<[Access]>,
+    pub(crate) writes: Box<[(Access, Mode)]>,
     pub(crate) workspace: Option<Access>,
 }
 
 impl RecordedLaunch {
-    /// A launch to keep, with its storages where `place` says.
+    /// A launch to keep, with its operands as `access` says.
     pub(crate) fn of(
         launch: &Launch<'_>,
-        mut place: impl FnMut(&Recycled<Storage>) -> Result<Place>,
+        mut access: impl FnMut(&Operand<'_>) -> Result<Access>,
     ) -> Result<RecordedLaunch> {
-        let mut access = |operand: &Operand<'_>| {
-            let place = place(operand.storage)?;
-            Ok(Access { place, layout: operand.layout.clone(), dtype: operand.dtype })
-        };
         let reads = launch.reads.iter().map(&mut access).collect::<Result<_>>()?;
         let writes = launch.writes.iter().map(|(o, mode)| Ok((access(o)?, *mode))).collect::<Result<_>>()?;
         let workspace = launch.workspace.as_ref().map(&mut access).transpose()?;
@@ -95,15 +115,16 @@ impl RecordedLaunch {
     ) -> R {
         let operand =
             |a: &'a Access| Operand { storage: storage(a.place), layout: &a.layout, dtype: a.dtype };
-        let reads: SmallVec<[Operand<'_>; INLINE]> = self.reads.iter().map(operand).collect();
-        let writes: SmallVec<[(Operand<'_>, Mode); 8]> =
+        let writes: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
             self.writes.iter().map(|(a, mode)| (operand(a), *mode)).collect();
-        f(&Launch {
-            op: self.op,
-            kernel: &*self.kernel,
-            reads: &reads,
-            writes: &writes,
-            workspace: self.workspace.as_ref().map(operand),
+        listed(self.reads.iter().map(operand), |reads| {
+            f(&Launch {
+                op: self.op,
+                kernel: &*self.kernel,
+                reads,
+                writes: &writes,
+                workspace: self.workspace.as_ref().map(operand),
+            })
         })
     }
 
@@ -126,6 +147,8 @@ pub(crate) struct Recorded {
     /// The generators drawn from, with the blocks that a step draws.
     pub(crate) generators: Vec<(Generator, u64)>,
     pub(crate) outputs: Vec<Access>,
+    /// What it means for the tape of tensors from outside.
+    pub(crate) outside: Outside,
 }
 
 /// The fix that every message about a changed recording ends with.

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::program::Program;
-use super::recorded::Place;
+use super::recorded::{Place, RecordedLaunch};
+use super::threads::Touched;
 use crate::device::{Device, Driver, Launch, Storage};
 use crate::error::Result;
 use crate::recycled::Recycled;
-use crate::tensor::Tensor;
+use crate::tensor::{Layout, Tensor};
 
 /// A program whose temporaries have memory: all that a replay needs.
 pub(crate) struct Bound {
@@ -60,6 +61,17 @@ impl Bound {
         &self.externals
     }
 
+    /// What a replay touches outside its block.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = Touched> {
+        let accesses = self.program.launches().flat_map(RecordedLaunch::accesses);
+        accesses.filter_map(|(access, writes)| match access.place {
+            Place::External(e) => {
+                Some(Touched::new(&self.program.recorded.externals[e], access.byte_range(), writes))
+            }
+            Place::Temporary(_) => None,
+        })
+    }
+
     /// How many launches there are.
     pub(crate) fn len(&self) -> usize {
         self.program.order.len()
@@ -84,6 +96,28 @@ impl Bound {
     pub(crate) fn with_launch<R>(&self, at: usize, f: impl FnOnce(&Launch<'_>) -> R) -> R {
         let launch = &self.program.recorded.launches[self.program.order[at]];
         launch.with(|place| self.storage(place), f)
+    }
+
+    /// Whether the eager code would run, as far as that depends on histories of tensors from outside.
+    pub(crate) fn check_histories(&self) -> Result<()> {
+        self.program.recorded.outside.check()
+    }
+
+    /// Ends the histories of tensors from outside that a replay wrote into.
+    pub(crate) fn end_histories(&self) {
+        self.program.recorded.outside.wrote();
+    }
+
+    /// The operation that writes to memory that `t` lies in.
+    pub(super) fn writes_to(&self, t: &Tensor) -> Option<&'static str> {
+        let (id, bytes) = (t.storage_id(), t.operand().byte_range());
+        let at = self.externals.binary_search_by_key(&id, |(storage, _)| storage.id()).ok()?;
+        if !self.externals[at].1 || bytes.is_empty() {
+            return None;
+        }
+        let meets = |range: &Range<usize>| range.start < bytes.end && bytes.start < range.end;
+        let written = self.written.iter().find(|(storage, range, _)| storage.id() == id && meets(range));
+        written.map(|(_, _, op)| *op)
     }
 
     /// Leaves the operations' names on watched ranges that they wrote.
@@ -137,7 +171,9 @@ impl Ready {
     pub(super) fn outputs(&self) -> Vec<Tensor> {
         let outputs = self.bound.program.recorded.outputs.iter();
         outputs
-            .map(|a| Tensor::from_parts(self.bound.storage(a.place).clone(), a.layout.clone(), a.dtype))
+            .map(|a| {
+                Tensor::from_parts(self.bound.storage(a.place).clone(), Layout::clone(&a.layout), a.dtype)
+            })
             .collect()
     }
 }

@@ -50,7 +50,7 @@ fn run(program: &[Instruction], state: &[Tensor]) -> Result<Vec<Tensor>> {
 }
 
 fn recorded(program: &[Instruction], state: &[Tensor], device: &Device) -> Recorded {
-    record(device, || Ok(run(program, state)?)).unwrap()
+    record(device, &[], |_| Ok(run(program, state)?)).unwrap()
 }
 
 fn bits(tensors: &[Tensor]) -> Vec<Vec<u32>> {
@@ -110,7 +110,7 @@ proptest! {
 fn an_accusation_names_both_launches_and_what_they_do() {
     let device = Device::sim(Profile::Unified, 0);
     let x = Tensor::ones([4], DType::F32, &device).unwrap();
-    let recorded = record(&device, || Ok(vec![x.exp()?.square()?])).unwrap();
+    let recorded = record(&device, &[], |_| Ok(vec![x.exp()?.square()?])).unwrap();
     let mut program = Program::new(recorded).unwrap();
     program.waits[1].clear();
     let error = Ready::new(program, &device).map(drop).unwrap_err().to_string();

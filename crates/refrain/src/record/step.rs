@@ -1,22 +1,25 @@
 //! A step: recorded at its first call, replayed from then on.
 
+use std::cell::Cell;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-use smallvec::SmallVec;
 
 use super::options::{Fallback, StepOptions};
 use super::outputs::Outputs;
 use super::profile::StepProfile;
 use super::program::Program;
-use super::recorded::{Place, Recorded};
+use super::recorded::Recorded;
 use super::recorder::{self, not_recordable};
 use super::replay::Ready;
-use crate::autograd::{is_grad_enabled, no_grad, with_grad_mode};
+use crate::autograd::{check_input, is_grad_enabled, no_grad, with_grad_mode};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::ops::copy::copy_values;
 use crate::ops::random::Generator;
 use crate::precision::{Precision, precision, with_precision};
+use crate::recycled::emptied;
+use crate::sync::MutexGuard;
 use crate::tensor::Tensor;
 
 const OP: &str = "step";
@@ -24,7 +27,11 @@ const OP: &str = "step";
 /// How many replays a GPU may have ahead of it.
 const AHEAD: usize = 64;
 
-/// The part of the run, as one in so many, that checking may take.
+/// The calls of a program before which the closure is recorded again, whatever that takes. From then on, it is before
+/// twice as many calls each time, where the budget allows.
+const CHECKED: [u64; 2] = [2, 10];
+
+/// The part of the run, as one in so many, that later checking may take.
 const CHECKING: u32 = 100;
 
 /// An error of a step's closure, whatever its type.
@@ -76,18 +83,28 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// What can't be part of a replay is refused by name when the closure is recorded ([`Error::NotRecordable`]): reading
 /// values on the host, copying values from the host, waiting for the device, work on another device, another step.
 ///
-/// A step works on copies of its inputs, so the closure must not write to them. Tensors from outside are used where
-/// they are: what is written to them between two calls, by a checkpoint being loaded for instance, is what the next
-/// call reads. The step keeps alive what it uses.
+/// A step works on copies of its inputs, so the closure must not write to them or keep them, and a call refuses an
+/// input that requires a gradient ([`Error::Autograd`]) or lies in memory that the closure writes to
+/// ([`Error::Aliased`]). Tensors from outside are used where they are: what is written to them between two calls, by a
+/// checkpoint being loaded for instance, is what the next call reads. The step keeps alive what it uses.
 ///
 /// The closure's host code does not run in a replay. What it takes from the host, such as a learning rate computed there,
-/// a counter, or a branch on one, would stay as it was. So the closure is recorded again from time to time, which runs
-/// nothing, and compared: twice at first, later whenever all such checking took less than 1 % of the time, in
-/// [`Step::check`] (to be called before a checkpoint is written) and in [`Step::finish`]. A difference is
-/// [`Error::RecordingChanged`]. The closure's own side effects on the host happen each time that it is recorded.
+/// a counter, or a branch on one, stays as it was when the closure was recorded. So the closure is recorded again from
+/// time to time, which runs nothing, and compared: twice at the first call with inputs of new shapes, before the second
+/// and the tenth such call, then before twice as many calls each time (20, 40, 80 and so on, later where all such
+/// checks would take more than 1 % of the run), in [`Step::check`] (to be called before a checkpoint is written) and in
+/// [`Step::finish`]. A difference is [`Error::RecordingChanged`], and no call goes through until a check finds none. The calls before it, back to the last check, have used
+/// the old value. **What changes and changes back between two checks is found by none of them**; [`StepOptions::strict`]
+/// (or `REFRAIN_STRICT=1` for any program as it is) records before every call and finds it. The closure's own side
+/// effects on the host happen each time that it is recorded, not once a call.
+///
+/// The recording is of the calling thread. Work that the closure has other threads do is refused where it can be told
+/// from work that has nothing to do with the step, see [`unrelated_to_recordings`](crate::unrelated_to_recordings).
 ///
 /// A tensor that the closure makes must not outlive it, except as an output ([`Error::Escaped`]): gradients, optimiser
-/// state and caches are made before the step.
+/// state and caches are made before the step. Nor must a history on the tape, of a tensor from outside that an operation
+/// wrote into. A replay ends the histories of what it writes to, and is refused where a history, or a saved value that was
+/// overwritten, would refuse the eager code; recording the closure changes neither.
 pub struct Step<'f> {
     device: Device,
     closure: Box<dyn Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError> + 'f>,
@@ -138,6 +155,9 @@ struct Entry {
     run: Run,
     outputs: Vec<Tensor>,
     last_used: u64,
+    /// How often it was run, and at which call the closure is to be recorded again.
+    calls: u64,
+    check_at: u64,
     /// How long it took to record.
     cost: Duration,
 }
@@ -161,6 +181,7 @@ impl<'f> Step<'f> {
     {
         // In a closure that is being recorded, the call that records it returns the error.
         let _ = forbid_nesting(device);
+        let options = StepOptions { strict: options.strict || strict_by_environment(), ..options };
         Step {
             device: device.clone(),
             closure: Box::new(closure),
@@ -180,8 +201,8 @@ impl<'f> Step<'f> {
     ///
     /// # Errors
     /// [`Error::NotRecordable`] if the closure does what can't be part of a replay, or this is called in a worker of a
-    /// thread pool or within another step; [`Error::Escaped`], [`Error::RecordingChanged`], [`Error::Closure`]; those of
-    /// the operations. After an error the device works as before, and nothing of a step that could not be recorded has
+    /// thread pool or within another step; [`Error::Autograd`] and [`Error::Aliased`] for inputs that a copy can't stand
+    /// for; [`Error::Escaped`], [`Error::RecordingChanged`], [`Error::Closure`]; those of the operations. After an error the device works as before, and nothing of a step that could not be recorded has
     /// run.
     pub fn call(&mut self, inputs: &[Tensor]) -> Result<Outputs<'_>> {
         self.repeat(inputs, 1)
@@ -204,9 +225,11 @@ impl<'f> Step<'f> {
         for i in 0..n {
             if i > 0 && i % AHEAD == 0 {
                 self.device.synchronize()?;
-                self.check_within_budget()?;
             }
-            self.replay()?;
+            if i > 0 && (i % AHEAD == 0 || self.options.strict) {
+                self.check_where_due()?;
+            }
+            self.replay(inputs)?;
         }
         Ok(Outputs::new(&self.entries[self.current].outputs))
     }
@@ -237,71 +260,74 @@ impl<'f> Step<'f> {
             Run::Replay(ready) => ready,
             Run::Eager(refusal) => return Err(refusal.clone()),
         };
-        let settled = entry.generators.iter().map(Generator::settle);
-        let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
-        let times = self.device.time(ready, runs)?;
+        let times = settled(&entry.generators, || self.device.time(ready, runs))?;
         Ok(StepProfile::new(ready.bound().program(), &times))
     }
 
     /// Makes the program for these inputs the current one and gives it their values.
     fn prepare(&mut self, inputs: &[Tensor]) -> Result<()> {
-        forbid_nesting(&self.device)?;
-        if rayon::current_thread_index().is_some() {
-            return Err(not_recordable(
-                OP,
-                &self.device,
-                "it is called in a worker of a thread pool, which may take up other work while it waits; call it on a thread of its own",
-            ));
-        }
+        forbid_here(&self.device)?;
         if let Some(other) = inputs.iter().find(|t| t.device() != &self.device) {
             let (lhs, rhs) = (self.device.name(), other.device().name());
             return Err(Error::DeviceMismatch { op: OP, lhs, rhs });
         }
+        inputs.iter().enumerate().try_for_each(|(i, input)| check_input(OP, i, input))?;
         let settings = Settings::now();
         match self.entries.iter().position(|e| e.fits(inputs, settings)) {
             Some(at) => {
                 self.current = at;
-                self.check_within_budget()?;
+                self.check_where_due()?;
             }
             None => self.current = self.add(inputs, settings)?,
         }
         self.clock += 1;
         let entry = &mut self.entries[self.current];
         entry.last_used = self.clock;
-        no_grad(|| {
-            entry.inputs.iter().zip(inputs).try_for_each(|(own, input)| own.copy_from(&input.detach()))
-        })
+        if let Run::Replay(ready) = &entry.run {
+            check_apart(ready, inputs)?;
+            entry.inputs.iter().zip(inputs).try_for_each(|(own, input)| copy_values(input, own))?;
+        }
+        Ok(())
     }
 
-    fn replay(&mut self) -> Result<()> {
+    fn replay(&mut self, inputs: &[Tensor]) -> Result<()> {
         let entry = &mut self.entries[self.current];
+        entry.calls += 1;
         match &entry.run {
             Run::Replay(ready) => {
-                let settled = entry.generators.iter().map(Generator::settle);
-                let _settled: SmallVec<[_; 4]> = settled.collect::<Result<_>>()?;
-                self.device.replay(ready)?;
+                settled(&entry.generators, || self.device.replay(ready))?;
                 self.replays += 1;
                 Ok(())
             }
             Run::Eager(_) => {
-                let handles: Vec<Tensor> = entry.inputs.iter().map(Tensor::detach).collect();
+                let handles: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
                 let returned = entry.settings.with(|| (self.closure)(&handles));
                 let returned = returned.map_err(recorder::of_closure)?;
-                entry.outputs = returned.iter().map(Tensor::detach).collect();
+                let apart = |t: &Tensor| match inputs.iter().any(|input| input.shares_storage(t)) {
+                    true => no_grad(|| t.copy()),
+                    false => Ok(t.detach()),
+                };
+                entry.outputs = returned.iter().map(apart).collect::<Result<_>>()?;
                 Ok(())
             }
         }
     }
 
-    /// Records the closure again for every program and compares, as before a checkpoint.
+    /// Records the closure again for every program and compares, as before a checkpoint: whether a replay does now what
+    /// the closure would do now. State of the host that has changed since the last check and changed back is not seen
+    /// ([`StepOptions::strict`] sees it).
     ///
     /// # Errors
-    /// [`Error::RecordingChanged`] if a replay no longer does what the closure would.
+    /// [`Error::RecordingChanged`] if a replay no longer does what the closure would. [`Error::NotRecordable`] in a
+    /// worker of a thread pool, and within another step.
     pub fn check(&mut self) -> Result<()> {
+        forbid_here(&self.device)?;
         (0..self.entries.len()).try_for_each(|at| self.check_entry(at))
     }
 
-    /// Ends the step with a last check. What was trained is right if this returns without an error.
+    /// Ends the step with a last [`Step::check`]. Without an error, the state of the host that the closure depends on is
+    /// what it was when the step was recorded, and was so at every check: every call did what the closure would have
+    /// done, but for state that changed and changed back between two checks, which [`StepOptions::strict`] alone finds.
     ///
     /// # Errors
     /// As [`Step::check`].
@@ -336,7 +362,8 @@ impl<'f> Step<'f> {
         self.evictions
     }
 
-    /// How often the closure was recorded so far: twice for a program, and once for each check.
+    /// How often the closure was recorded so far: twice for a program, and once for each check; with
+    /// [`StepOptions::strict`], once for each call as well.
     pub fn recordings(&self) -> u64 {
         self.recordings
     }
@@ -400,38 +427,41 @@ impl<'f> Step<'f> {
             self.entries.swap_remove(oldest);
             self.evictions += 1;
         }
-        self.entries.push(Entry { inputs, settings, generators, run, outputs, last_used: 0, cost });
+        self.entries.push(Entry {
+            inputs,
+            settings,
+            generators,
+            run,
+            outputs,
+            last_used: 0,
+            calls: 0,
+            check_at: CHECKED[0],
+            cost,
+        });
         self.started.get_or_insert_with(Instant::now);
         Ok(self.entries.len() - 1)
     }
 
     fn record(&mut self, inputs: &[Tensor], settings: Settings) -> Result<Recorded> {
         self.recordings += 1;
-        // Handles of this recording alone: what the closure hangs on them is gone afterwards.
-        let handles: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-        let closure = || (self.closure)(&handles);
-        let recorded = recorder::record(&self.device, || settings.with(closure))?;
-        for launch in &recorded.launches {
-            for write in launch.written() {
-                let Place::External(e) = write.place else { continue };
-                let id = recorded.externals[e].id();
-                if let Some(i) = inputs.iter().position(|t| t.storage_id() == id) {
-                    let message = format!(
-                        "it writes to input {i}, of which the step has a copy, so that the caller's tensor would not change; write to a tensor that the closure takes from outside"
-                    );
-                    return Err(not_recordable(launch.op, &self.device, &message));
-                }
-            }
-        }
-        Ok(recorded)
+        recorder::record(&self.device, inputs, |handles| settings.with(|| (self.closure)(handles)))
     }
 
-    fn check_within_budget(&mut self) -> Result<()> {
+    /// Checks the current program, if its next call is one to do so before.
+    fn check_where_due(&mut self) -> Result<()> {
         let run = self.started.map_or(Duration::ZERO, |t| t.elapsed());
-        match is_due(self.checking, self.entries[self.current].cost, run) {
-            true => self.check_entry(self.current),
-            false => Ok(()),
+        let entry = &self.entries[self.current];
+        let call = entry.calls + 1;
+        let affordable = entry.check_at <= CHECKED[1] || is_due(self.checking, entry.cost, run);
+        let due = call >= entry.check_at && affordable;
+        if due || self.options.strict {
+            self.check_entry(self.current)?;
         }
+        if due {
+            let next = CHECKED.into_iter().find(|&at| at > call).unwrap_or(2 * call);
+            self.entries[self.current].check_at = next;
+        }
+        Ok(())
     }
 
     fn check_entry(&mut self, at: usize) -> Result<()> {
@@ -442,13 +472,17 @@ impl<'f> Step<'f> {
             return Ok(());
         }
         let (inputs, settings) = (inputs.clone(), *settings);
-        let now = self.record(&inputs, settings)?;
-        let same = match &self.entries[at].run {
+        let now = self.record(&inputs, settings);
+        let checked = now.and_then(|now| match &self.entries[at].run {
             Run::Replay(ready) => ready.bound().program().recorded.check_same(&now),
             Run::Eager(_) => Ok(()),
-        };
+        });
         self.checking += begin.elapsed();
-        same
+        if checked.is_err() {
+            // So that no call goes through until a check finds the closure as it was.
+            self.entries[at].check_at = 0;
+        }
+        checked
     }
 }
 
@@ -461,9 +495,59 @@ impl Entry {
     }
 }
 
+/// Whether `REFRAIN_STRICT` asks for checks before every call.
+fn strict_by_environment() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| std::env::var("REFRAIN_STRICT").is_ok_and(|v| !v.is_empty() && v != "0"))
+}
+
 /// Whether one more check, at a cost, leaves all of them within their part of the run.
 fn is_due(checking: Duration, cost: Duration, run: Duration) -> bool {
     (checking + cost) * CHECKING < run
+}
+
+thread_local! {
+    /// The memory of the last list of settled generators, so that a replay asks for none.
+    static SETTLED: Cell<Vec<MutexGuard<'static, u64>>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `f` with the generators at their places, and nobody else drawing from them.
+fn settled<R>(generators: &[Generator], f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let mut settled = emptied(SETTLED.try_with(Cell::take).unwrap_or_default());
+    generators.iter().try_for_each(|generator| generator.settle().map(|guard| settled.push(guard)))?;
+    let result = f();
+    let _ = SETTLED.try_with(|kept| kept.set(emptied(settled)));
+    result
+}
+
+/// An error if a step can't be called on this thread.
+fn forbid_here(device: &Device) -> Result<()> {
+    forbid_nesting(device)?;
+    match rayon::current_thread_index() {
+        None => Ok(()),
+        Some(_) => Err(not_recordable(
+            OP,
+            device,
+            "it is called in a worker of a thread pool, which may take up other work while it waits; call it on a thread of its own",
+        )),
+    }
+}
+
+/// No input lies in memory that a replay writes to, which the copy of the input would not see.
+fn check_apart(ready: &Ready, inputs: &[Tensor]) -> Result<()> {
+    for (i, input) in inputs.iter().enumerate() {
+        if let Some(by) = ready.bound().writes_to(input) {
+            return Err(Error::Aliased {
+                op: OP,
+                message: format!(
+                    "input {i} ({} {}) shares memory with a tensor from outside that {by} writes to in the step, which works on copies of its inputs and would not see that; pass a copy() of the values before, or let the closure use the tensor from outside alone",
+                    input.dtype(),
+                    input.shape()
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// An error if this thread records a step.

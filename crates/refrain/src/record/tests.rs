@@ -1,14 +1,18 @@
+use std::sync::mpsc;
+use std::thread;
+
 use proptest::prelude::*;
 
 use super::dead;
-use super::edges::{Touch, before, edges};
-use super::plan::{ALIGNMENT, Life, plan};
+use super::edges::{Touch, edges};
+use super::plan::{ALIGNMENT, Life, in_time, place, plan, plan_of};
 use super::program::Program;
-use super::recorded::Recorded;
+use super::ranges::Ranges;
+use super::recorded::{Access, Place, Recorded};
 use super::recorder::record;
 use super::verify;
 use crate::device::Device;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Layout, Tensor};
 
 /// Launches that read and write ranges of three memories.
 fn any_launches() -> impl Strategy<Value = Vec<Vec<(usize, usize, usize, bool)>>> {
@@ -26,6 +30,42 @@ fn touches(launches: &[Vec<(usize, usize, usize, bool)>]) -> Vec<Vec<Touch<'stat
     launches.iter().map(|l| l.iter().map(touch).collect()).collect()
 }
 
+/// For each launch, whether each other comes before it: what it waits for, and what comes before that.
+fn before(edges: &[Vec<usize>]) -> Vec<Vec<bool>> {
+    let mut before: Vec<Vec<bool>> = Vec::new();
+    for waits in edges {
+        let mut reached = vec![false; edges.len()];
+        for &j in waits {
+            reached[j] = true;
+            reached.iter_mut().zip(&before[j]).for_each(|(r, b)| *r |= b);
+        }
+        before.push(reached);
+    }
+    before
+}
+
+/// Each launch with all earlier ones that touch a byte of it, one of them writing it.
+fn conflicts(touches: &[Vec<Touch<'_>>]) -> Vec<Vec<usize>> {
+    let conflict = |i: usize, j: usize| touches[i].iter().any(|a| touches[j].iter().any(|b| a.conflicts(b)));
+    (0..touches.len()).map(|i| (0..i).filter(|&j| conflict(i, j)).collect()).collect()
+}
+
+/// Windows of squares of 8 by 8: whole ones, rows, columns, blocks; each with whether it is written.
+fn any_windows() -> impl Strategy<Value = Vec<Vec<(Access, bool)>>> {
+    let bounds = (0usize..8, 1usize..4, prop::bool::weighted(0.5));
+    let touch = (0usize..2, bounds.clone(), bounds, prop::bool::weighted(0.6));
+    let touch = touch.prop_map(|(place, rows, columns, writes)| {
+        let mut layout = Layout::contiguous([8, 8].into());
+        for (axis, (start, len, whole)) in [rows, columns].into_iter().enumerate() {
+            if !whole {
+                layout = layout.narrow(axis, start, len.min(8 - start));
+            }
+        }
+        (Access { place: Place::External(place), layout: layout.into(), dtype: DType::F32 }, writes)
+    });
+    prop::collection::vec(prop::collection::vec(touch, 0..3), 1..60)
+}
+
 fn any_lives() -> impl Strategy<Value = Vec<Life>> {
     let life = (0usize..60, 0usize..20, 0usize..5000);
     let life = life.prop_map(|(first, length, bytes)| Life { first, last: first + length, bytes });
@@ -37,24 +77,81 @@ proptest! {
     #[test]
     fn what_conflicts_is_ordered_and_nothing_waits_twice(launches in any_launches()) {
         let touches = touches(&launches);
-        let edges = edges(&touches);
+        let (edges, conflicts) = (edges(&touches), conflicts(&touches));
         let reached = before(&edges);
+        prop_assert_eq!(&reached, &before(&conflicts));
         for i in 0..touches.len() {
-            for j in 0..i {
-                let conflict = touches[i].iter().any(|a| touches[j].iter().any(|b| a.conflicts(b)));
-                prop_assert!(!conflict || reached[i].has(j), "{j} and {i} conflict");
-            }
             for &j in &edges[i] {
-                prop_assert!(touches[i].iter().any(|a| touches[j].iter().any(|b| a.conflicts(b))));
-                let longer = edges[i].iter().any(|&k| k != j && reached[k].has(j));
+                prop_assert!(conflicts[i].contains(&j));
+                let longer = edges[i].iter().any(|&k| k != j && reached[k][j]);
                 prop_assert!(!longer, "{i} waits for {j} by way of others");
             }
         }
     }
 
+    /// The same of windows of tensors, which interleave.
     #[test]
-    fn temporaries_alive_at_the_same_time_share_no_byte(lives in any_lives()) {
-        let plan = plan(&lives);
+    fn windows_that_conflict_are_ordered(launches in any_windows()) {
+        let touch = |(access, writes): &(Access, bool)| Touch {
+            memory: if access.place == Place::External(0) { 0 } else { 1 },
+            range: access.byte_range(),
+            writes: *writes,
+            access: None,
+        };
+        let touches: Vec<Vec<Touch<'_>>> = launches
+            .iter()
+            .map(|l| l.iter().map(|t| Touch { access: Some(&t.0), ..touch(t) }).collect())
+            .collect();
+        prop_assert_eq!(before(&edges(&touches)), before(&conflicts(&touches)));
+    }
+
+    /// Where more launches lie side by side than a launch knows of, some edges are needless, and none is missing.
+    #[test]
+    fn no_edge_is_lost_among_many_parallel_launches(
+        reads in prop::collection::vec(prop::collection::vec(0usize..150, 0..4), 150..300),
+    ) {
+        // Launch i writes byte i % 150 and reads others.
+        let touch = |at: usize, writes| Touch { memory: 0, range: at..at + 1, writes, access: None };
+        let touches: Vec<Vec<Touch<'_>>> = reads
+            .iter()
+            .enumerate()
+            .map(|(i, r)| {
+                // Most read nothing.
+                let reads = r.iter().filter(|_| i % 5 == 0).map(|&b| touch(b, false));
+                reads.chain([touch(i % 150, true)]).collect()
+            })
+            .collect();
+        prop_assert_eq!(before(&edges(&touches)), before(&conflicts(&touches)));
+    }
+
+    #[test]
+    fn ranges_find_what_meets_them(
+        all in prop::collection::vec((0u8..4, 0usize..2, 0usize..100, 1usize..60), 1..60),
+    ) {
+        let mut ranges = Ranges::default();
+        let mut naive: Vec<(usize, usize, std::ops::Range<usize>)> = Vec::new();
+        for (i, (what, memory, start, len)) in all.into_iter().enumerate() {
+            let range = start..start + len;
+            let met = |m: usize, r: &std::ops::Range<usize>| {
+                m == memory && r.start < range.end && range.start < r.end
+            };
+            let mut found: Vec<usize> = ranges.meeting(memory, range.clone()).copied().collect();
+            found.sort_unstable();
+            let expected: Vec<usize> = naive.iter().filter(|(_, m, r)| met(*m, r)).map(|(i, ..)| *i).collect();
+            prop_assert_eq!(found, expected);
+            if what == 0 {
+                ranges.clear(memory, range.clone());
+                naive.retain(|(_, m, r)| *m != memory || r.start < range.start || range.end < r.end);
+            } else {
+                ranges.insert(memory, range.clone(), i, |_| false);
+                naive.push((i, memory, range));
+            }
+        }
+    }
+
+    #[test]
+    fn temporaries_alive_at_the_same_time_share_no_byte(lives in any_lives(), few in 0usize..70) {
+        let plan = plan_of(&lives, few).unwrap();
         prop_assert!(plan.bytes >= plan.bound);
         for (i, (a, &at)) in lives.iter().zip(&plan.offsets).enumerate() {
             prop_assert!(at % ALIGNMENT == 0 && at + a.bytes <= plan.bytes);
@@ -63,6 +160,27 @@ proptest! {
                 prop_assert!(!together || at + a.bytes <= other || other + b.bytes <= at);
             }
         }
+    }
+
+    /// Placing in time finds the places that comparing all temporaries with each other does in the same order.
+    #[test]
+    fn placing_in_time_is_placing_in_that_order(lives in any_lives(), backwards in any::<bool>()) {
+        let lives: Vec<Life> = lives.into_iter().filter(|l| l.bytes > 0).collect();
+        let mut order: Vec<usize> = (0..lives.len()).collect();
+        let begins = |l: &Life| if backwards { usize::MAX - l.last } else { l.first };
+        order.sort_by_key(|&i| (begins(&lives[i]), usize::MAX - lives[i].room()));
+        prop_assert_eq!(in_time(&lives, backwards), place(&lives, &order, true));
+    }
+
+    #[test]
+    fn places_that_meet_are_found(lives in any_lives(), offsets in prop::collection::vec(0usize..9000, 60)) {
+        let places: Vec<(usize, Life)> = offsets.into_iter().map(|o| o * 7).zip(lives).collect();
+        let meet = |(at, a): &(usize, Life), (other, b): &(usize, Life)| {
+            let together = a.first <= b.last && b.first <= a.last && a.bytes > 0 && b.bytes > 0;
+            together && *at < other + b.bytes && *other < at + a.bytes
+        };
+        let any = (0..places.len()).any(|i| places[..i].iter().any(|p| meet(p, &places[i])));
+        prop_assert_eq!(verify::meeting(&places).is_some(), any);
     }
 
     /// With the edges that reuse of memory makes, any order of launches that respects them gives every reader the
@@ -79,7 +197,7 @@ proptest! {
             reads.iter().enumerate().map(|(i, r)| r.iter().filter(|_| i > 0).map(|&x| x % i.max(1)).collect()).collect();
         let last = |t: usize| (t..n).rev().find(|&i| i == t || reads[i].contains(&t)).unwrap_or(t);
         let lives: Vec<Life> = (0..n).map(|t| Life { first: t, last: last(t), bytes: sizes[t] }).collect();
-        let plan = plan(&lives);
+        let plan = plan(&lives).unwrap();
         let touch = |t: usize, writes| Touch {
             memory: 0,
             range: plan.offsets[t]..plan.offsets[t] + sizes[t],
@@ -108,7 +226,7 @@ proptest! {
 
 fn recorded(f: impl FnOnce(&Device) -> crate::Result<Vec<Tensor>>) -> Recorded {
     let device = Device::cpu();
-    record(&device, || Ok(f(&device)?)).unwrap()
+    record(&device, &[], |_| Ok(f(&device)?)).unwrap()
 }
 
 #[test]
@@ -170,4 +288,26 @@ fn a_broken_program_is_found_by_the_verifier() {
     assert!(error.contains("alive at the same time and share memory"), "{error}");
     program.plan.offsets = vec![0, 1 << 20];
     assert!(verify::planned(&program).is_err());
+}
+
+#[test]
+fn a_thread_that_had_made_a_tensor_before_goes_on_during_a_recording() {
+    let device = Device::cpu();
+    let ((made, is_made), (begin, has_begun)) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            // Its first launch comes later.
+            let t = Tensor::empty("test", &[1].into(), DType::F32, &Device::cpu()).unwrap();
+            made.send(()).unwrap();
+            has_begun.recv().unwrap();
+            t.fill(1.0)
+        });
+        is_made.recv().unwrap();
+        let recorded = record(&device, &[], |_| {
+            begin.send(())?;
+            other.join().unwrap()?;
+            Ok(vec![])
+        });
+        assert!(recorded.unwrap().launches.is_empty());
+    });
 }

@@ -1,13 +1,20 @@
 //! The rules of a program, looked at between the stages that it goes through.
 
+use std::collections::BTreeMap;
+
 use super::plan::{ALIGNMENT, Life};
 use super::program::Program;
+use super::ranges::Ranges;
 use super::recorded::{Access, Place, Recorded};
 use crate::error::{Error, Result};
 
 /// Every operand lies in its storage, and a temporary is written before it is read.
 pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
-    let mut written: Vec<Vec<&Access>> = vec![Vec::new(); recorded.temporaries.len()];
+    // What was written of each temporary; nobody asks for a write beneath another.
+    let mut written: Ranges<&Access> = Ranges::default();
+    let is_written = |written: &Ranges<&Access>, t: usize, read: &Access| {
+        written.meeting(t, read.byte_range()).any(|w| w.overlaps(read))
+    };
     for &i in order {
         let launch = &recorded.launches[i];
         let broken = |what: String| Err(Error::internal(launch.op, format!("launch {i} {what}")));
@@ -23,21 +30,26 @@ pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
         for (n, read) in launch.reads.iter().enumerate() {
             if let Place::Temporary(t) = read.place
                 && read.bytes() > 0
-                && !written[t].iter().any(|w| w.overlaps(read))
+                && !is_written(&written, t, read)
             {
                 return broken(format!("reads operand {n}, which nothing has written"));
             }
         }
         for (write, _) in &launch.writes {
-            if let Place::Temporary(t) = write.place {
-                written[t].push(write);
+            if let Place::Temporary(t) = write.place
+                && write.bytes() > 0
+            {
+                if write.layout.is_contiguous() {
+                    written.clear(t, write.byte_range());
+                }
+                written.insert(t, write.byte_range(), write, |w| *w == write);
             }
         }
     }
     for (n, output) in recorded.outputs.iter().enumerate() {
         if let Place::Temporary(t) = output.place
             && output.bytes() > 0
-            && !written[t].iter().any(|w| w.overlaps(output))
+            && !is_written(&written, t, output)
         {
             return Err(Error::internal("step", format!("nothing has written output {n}")));
         }
@@ -48,22 +60,38 @@ pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
 /// Temporaries lie in the block, aligned, and no two that are alive at the same time share a byte.
 pub(super) fn planned(program: &Program) -> Result<()> {
     let broken = |what: String| Err(Error::internal("step", what));
-    let mut places: Vec<(usize, &Life)> = Vec::new();
-    for (offset, life) in program.places() {
+    let places: Vec<(usize, Life)> = program.places().map(|(offset, life)| (offset, *life)).collect();
+    for (offset, life) in &places {
         if offset % ALIGNMENT != 0 || offset + life.bytes > program.block_bytes() {
             return broken(format!("a temporary of {} bytes lies at {offset}", life.bytes));
         }
-        places.push((offset, life));
     }
-    places.sort_unstable_by_key(|&(offset, _)| offset);
-    for (i, (offset, life)) in places.iter().enumerate() {
-        for (other, neighbour) in places[i + 1..].iter().take_while(|(o, _)| *o < offset + life.bytes) {
-            if life.first <= neighbour.last && neighbour.first <= life.last && neighbour.bytes > 0 {
-                return broken(format!(
-                    "temporaries at {offset} and {other} are alive at the same time and share memory"
-                ));
-            }
+    match meeting(&places) {
+        None => Ok(()),
+        Some((at, other)) => {
+            broken(format!("temporaries at {at} and {other} are alive at the same time and share memory"))
         }
     }
-    Ok(())
+}
+
+/// Where two temporaries lie that are alive at the same time and share a byte, if there are any.
+pub(super) fn meeting(places: &[(usize, Life)]) -> Option<(usize, usize)> {
+    let mut begins: Vec<&(usize, Life)> = places.iter().filter(|(_, life)| life.bytes > 0).collect();
+    let mut ends = begins.clone();
+    begins.sort_by_key(|(_, life)| life.first);
+    ends.sort_by_key(|(_, life)| life.last);
+    let mut ends = ends.into_iter().peekable();
+    // Those alive, none over another: where each begins and ends.
+    let mut alive: BTreeMap<usize, usize> = BTreeMap::new();
+    for (offset, life) in begins {
+        while let Some((gone, _)) = ends.next_if(|(_, other)| other.last < life.first) {
+            alive.remove(gone);
+        }
+        let end = offset + life.bytes;
+        if let Some((&other, _)) = alive.range(..end).next_back().filter(|(_, other)| *other > offset) {
+            return Some((*offset, other));
+        }
+        alive.insert(*offset, end);
+    }
+    None
 }

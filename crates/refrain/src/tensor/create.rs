@@ -80,7 +80,7 @@ impl Tensor {
     /// ```
     pub fn arange(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         let n = ((end - start) / step).ceil();
-        if !(n.is_finite() && step != 0.0 && start.is_finite()) || n > isize::MAX as f64 {
+        if ![start, end, step, n].iter().all(|v| v.is_finite()) || step == 0.0 || n > isize::MAX as f64 {
             return Err(Error::invalid(
                 "arange",
                 format!(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{DType, Element, Tensor};
+use super::{DType, Element, Shape, Tensor};
 use crate::error::Result;
 
 /// Dimensions longer than this are shortened to their edges when the tensor is large.
@@ -75,6 +75,8 @@ fn cells<T: Element>(t: &Tensor, shorten: bool) -> Result<Vec<T>> {
 }
 
 fn texts(t: &Tensor, shorten: bool) -> Result<Vec<String>> {
+    // Sizes of 1 have nothing to choose from, and there may be any number of them.
+    let t = &t.reshape(t.dims().iter().copied().filter(|&d| d != 1).collect::<Shape>())?;
     if !t.dtype().is_float() {
         let values = cells::<i64>(t, shorten)?;
         let text = |v: &i64| if t.dtype() == DType::Bool { (*v != 0).to_string() } else { v.to_string() };
@@ -85,39 +87,61 @@ fn texts(t: &Tensor, shorten: bool) -> Result<Vec<String>> {
     Ok(values.iter().map(|&v| text(&style, v)).collect())
 }
 
-fn write_block(
+/// Writes a text `n` times, which may be more than a format's width can be.
+fn repeat(f: &mut fmt::Formatter<'_>, text: &str, n: usize) -> fmt::Result {
+    (0..n).try_for_each(|_| f.write_str(text))
+}
+
+/// Writes the cells in brackets, row by row. Without recursion: a tensor may have any number of dimensions.
+fn write_cells(
     f: &mut fmt::Formatter<'_>,
     dims: &[usize],
     shorten: bool,
-    indent: usize,
     width: usize,
-    next: &mut impl FnMut() -> String,
+    mut next: impl Iterator<Item = String>,
 ) -> fmt::Result {
-    let Some((&n, rest)) = dims.split_first() else {
-        return write!(f, "{:>width$}", next());
-    };
-    f.write_str("[")?;
-    let mut column = indent + 1;
-    for (k, i) in shown(n, shorten).into_iter().enumerate() {
-        match (k > 0, rest.is_empty()) {
-            (true, true) => {
-                column += 2 + width;
-                if column > 76 {
-                    write!(f, ",\n{:1$}", "", indent + 1)?;
-                    column = indent + 1;
-                } else {
-                    f.write_str(", ")?;
-                }
+    let rank = dims.len();
+    let shown: Vec<Vec<Option<usize>>> = dims.iter().map(|&n| shown(n, shorten)).collect();
+    // How far along each dimension; those beyond `open` are at their beginning, before their bracket.
+    let mut at = vec![0; rank];
+    let (mut open, mut column) = (0, 0);
+    loop {
+        let dots = open > 0 && shown[open - 1][at[open - 1]].is_none();
+        if dots {
+            f.write_str("...")?;
+        } else {
+            repeat(f, "[", rank - open)?;
+            if open < rank {
+                column = rank;
             }
-            (true, false) => write!(f, ",{:\n<1$}{2:3$}", "", rest.len(), "", indent + 1)?,
-            _ => {}
+            write!(f, "{:>width$}", next.next().unwrap_or_default())?;
+            open = rank;
         }
-        match i {
-            Some(_) => write_block(f, rest, shorten, indent + 1, width, next)?,
-            None => f.write_str("...")?,
+        // Closes what ends here, and goes on along the dimension that does not.
+        while open > 0 && at[open - 1] + 1 == shown[open - 1].len() {
+            f.write_str("]")?;
+            at[open - 1] = 0;
+            open -= 1;
+        }
+        if open == 0 {
+            return Ok(());
+        }
+        at[open - 1] += 1;
+        if open < rank {
+            f.write_str(",")?;
+            repeat(f, "\n", rank - open)?;
+            repeat(f, " ", open)?;
+            continue;
+        }
+        column += 2 + width;
+        if column > 76 {
+            f.write_str(",\n")?;
+            repeat(f, " ", rank)?;
+            column = rank;
+        } else {
+            f.write_str(", ")?;
         }
     }
-    f.write_str("]")
 }
 
 impl fmt::Display for Tensor {
@@ -139,9 +163,7 @@ impl fmt::Display for Tensor {
             return write!(f, "[] {} {}", self.dtype(), self.shape());
         }
         let width = texts.iter().map(String::len).max().unwrap_or(0);
-        let mut next = texts.into_iter();
-        let mut next = || next.next().unwrap_or_default();
-        write_block(f, self.dims(), shorten, 0, width, &mut next)?;
+        write_cells(f, self.dims(), shorten, width, texts.into_iter())?;
         write!(f, " {} {}", self.dtype(), self.shape())
     }
 }

@@ -8,7 +8,7 @@ use super::shape::{Dims, Shape};
 
 /// Shape, strides and offset, all counted in elements. Strides are never negative; a stride of 0
 /// repeats memory (broadcasting).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Layout {
     shape: Shape,
     strides: Dims,
@@ -68,7 +68,7 @@ impl Layout {
 
     /// Whether two indices name the same element (a broadcast view).
     pub(crate) fn repeats_memory(&self) -> bool {
-        if self.numel() <= 1 {
+        if self.numel() <= 1 || self.is_contiguous() {
             return false;
         }
         // Sorted by stride, each dimension must step over everything that the smaller ones span.

@@ -2,24 +2,25 @@
 
 mod create;
 mod display;
-mod dtype;
+pub(crate) mod dtype;
 mod host;
-mod layout;
-mod shape;
+pub(crate) mod layout;
+pub(crate) mod shape;
 mod views;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 pub use dtype::{DType, Element, bf16, f16};
 pub(crate) use layout::{Layout, row_major};
 pub use shape::{Axes, Shape};
 pub(crate) use shape::{Dims, resolve_axis};
 
-use crate::autograd::{Differentiable, History, Lineage, Recording};
+use crate::autograd::{Differentiable, History, Lineage, Recording, recorded_step};
 use crate::device::{Device, Operand, Storage};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// An array of numbers on a device: a cheap handle to memory that never changes place.
 ///
@@ -39,8 +40,35 @@ struct Inner {
     lineage: Option<Recycled<Lineage>>,
     /// The change in the lineage that the history belongs to.
     change: AtomicU64,
+    origin: Origin,
 }
 recycle!(Inner);
+
+/// Where a handle to memory comes from, to know which tensors a recorded step writes into.
+enum Origin {
+    /// Made outside of recordings.
+    Apart,
+    /// Made in a recording of that number, with a lineage of its own.
+    Detached(u64),
+    /// Made in a recording of that number as a view of a tensor that was there before.
+    ViewOf(u64, Tensor),
+}
+
+impl Origin {
+    fn detached() -> Origin {
+        recorded_step().map_or(Origin::Apart, Origin::Detached)
+    }
+
+    fn view_of(t: &Tensor) -> Origin {
+        match recorded_step() {
+            None => Origin::Apart,
+            Some(step) => match t.before_recording(step) {
+                Some(before) => Origin::ViewOf(step, before.clone()),
+                None => Origin::Detached(step),
+            },
+        }
+    }
+}
 
 impl Tensor {
     /// A handle to elements of a storage, without history.
@@ -53,6 +81,7 @@ impl Tensor {
             history: Mutex::default(),
             lineage: None,
             change,
+            origin: Origin::detached(),
         }))
     }
 
@@ -147,6 +176,27 @@ impl Tensor {
         self.0.change.store(change, Ordering::Release);
     }
 
+    /// Names the handle, and its clones, as long as one lives.
+    pub(crate) fn handle(&self) -> usize {
+        std::ptr::from_ref(&*self.0).addr()
+    }
+
+    /// Whether both are clones of one handle.
+    pub(crate) fn is_same(&self, other: &Tensor) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+
+    /// The tensor whose history is concerned when this one is written to, if it was there before the recording of that
+    /// number, which is under way on this thread.
+    pub(crate) fn before_recording(&self, step: u64) -> Option<&Tensor> {
+        match &self.0.origin {
+            _ if self.0.storage.birth().is_some() => None,
+            Origin::Detached(made) if *made == step => None,
+            Origin::ViewOf(made, whole) if *made == step => Some(whole),
+            _ => Some(self),
+        }
+    }
+
     /// Whether this handle is the only thing that refers to the memory, so that it may be reused.
     pub(crate) fn is_sole_owner(&self) -> bool {
         self.0.is_unique() && self.0.storage.is_unique()
@@ -166,6 +216,7 @@ impl Tensor {
             history: Mutex::default(),
             lineage: self.0.lineage.clone(),
             change: AtomicU64::new(self.change()),
+            origin: Origin::view_of(self),
         }));
         if let Some(recording) = Recording::begin(&view, &[self], &[self]) {
             recording.finish(view, std::slice::from_ref(&out));
@@ -184,6 +235,7 @@ impl Tensor {
             history: Mutex::default(),
             lineage: Some(Recycled::new(Lineage::default())),
             change: AtomicU64::new(0),
+            origin: Origin::detached(),
         }))
     }
 

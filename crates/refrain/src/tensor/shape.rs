@@ -46,6 +46,14 @@ impl Shape {
         &mut self.0
     }
 
+    /// Refuses a shape of which sizes, counts and strides would not fit in a number, whatever the dtype: that of a view,
+    /// which repeats memory. Every tensor has passed this or [`Shape::checked_numel`], so that products of its
+    /// sizes, and those times the size of an element, don't overflow.
+    pub(crate) fn check_view(&self, op: &'static str) -> Result<()> {
+        const WIDEST: usize = 8;
+        self.checked_numel(op, WIDEST).map(drop)
+    }
+
     /// The element count, or an error where it does not fit in memory's address range.
     pub(crate) fn checked_numel(&self, op: &'static str, size: usize) -> Result<usize> {
         let mut bytes = size;

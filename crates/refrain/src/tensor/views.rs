@@ -189,7 +189,7 @@ impl Tensor {
     /// Repeats dimensions of size 1 (and missing leading ones) to reach `shape`, without moving data.
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Tensor> {
         let shape = shape.into();
-        shape.checked_numel("broadcast_to", self.dtype().size())?;
+        shape.check_view("broadcast_to")?;
         if &shape == self.shape() {
             return Ok(self.clone());
         }
@@ -248,7 +248,9 @@ impl Tensor {
                 ),
             ));
         }
-        Ok(self.view_as(self.layout().unfold(axis, size, step), View::Unfold { axis, size, step }))
+        let layout = self.layout().unfold(axis, size, step);
+        layout.shape().check_view(OP)?;
+        Ok(self.view_as(layout, View::Unfold { axis, size, step }))
     }
 
     /// Views of `size` indices each along one dimension; the last may be smaller.

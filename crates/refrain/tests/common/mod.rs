@@ -30,6 +30,11 @@ pub fn sanitized() -> bool {
     std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1")
 }
 
+/// Whether every step records before each call (`REFRAIN_STRICT=1`): then tests that count recordings count others.
+pub fn strict() -> bool {
+    std::env::var("REFRAIN_STRICT").is_ok_and(|v| v == "1")
+}
+
 /// The devices that have kernels of their own: not the simulated ones, unless one is asked for.
 pub fn kernels() -> Vec<Device> {
     let asked = std::env::var("REFRAIN_TEST_DEVICE").is_ok();

@@ -1,26 +1,23 @@
 //! Cross-asset attention on the folds of a panel.
 
-use std::path::Path;
-use std::time::Duration;
-
 use refrain::{Device, with_precision};
-use refrain_forecast::confusion::Confusion;
-use refrain_forecast::cross_asset::CrossAssetConfig;
-use refrain_forecast::panel::{Class, Fold, FoldRule, Panel, PanelOptions};
-use refrain_forecast::series::Scaler;
-use refrain_forecast::training::{
-    ClassWeights, Classification, ClassificationErrors, EpochReport, Replays, Trainer, TrainingConfig,
-    saved_run,
-};
+use refrain_forecast::data::panel::{Class, Fold, FoldRule, Panel, PanelOptions};
+use refrain_forecast::data::series::{Filled, Scaler};
+use refrain_forecast::models::cross_asset::CrossAssetConfig;
+use refrain_forecast::tasks::classification::confusion::Confusion;
+use refrain_forecast::tasks::classification::{ClassWeights, Classification, ClassificationErrors};
+use refrain_forecast::training::{EpochReport, Replays, Trainer, TrainingConfig};
 use serde::{Deserialize, Serialize};
 
 use super::{as_json, epochs};
 use crate::cli::{Precision, Train};
-use crate::console::{Console, count, duration, number, table};
-use crate::error::{Error, Result};
+use crate::console::{Console, count, number, seconds, table};
+use crate::error::{Error, Result, finite};
+use crate::filled;
+use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
 use crate::replays::ReplayFigures;
-use crate::run::{self, RunFolder, absolute};
+use crate::run;
 use crate::settings::Complete;
 use crate::source;
 
@@ -38,7 +35,7 @@ struct RunConfig {
 /// The panel of a run and how it is cut.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct DataConfig {
-    /// The name of a bundled panel, or an absolute path.
+    /// The name of a bundled panel, an absolute path, or `-` for standard input.
     source: String,
     options: PanelOptions,
     folds: FoldRule,
@@ -80,6 +77,8 @@ struct FoldScore {
     seconds: f64,
     seconds_per_epoch: f64,
     weights_sha256: String,
+    /// What was carried forward of each feature in each part, where anything was.
+    filled: Vec<Filled>,
 }
 
 /// What `--json` prints. Accuracies are over the test parts of all folds together.
@@ -110,27 +109,34 @@ struct Run<'a> {
     folds: Vec<Fold>,
 }
 
+impl RunConfig {
+    /// The configuration of a new run on this panel.
+    fn new(settings: &Complete, panel: &Panel) -> Result<RunConfig> {
+        let model = settings.cross_asset(panel.sources().len(), panel.features().len());
+        model.validate()?;
+        let training = settings.training();
+        training.validate()?;
+        let data = DataConfig {
+            source: source::lasting(&settings.data),
+            options: settings.panel(),
+            folds: settings.fold_rule(),
+            class_weights: settings.class_weights,
+            sources: panel.sources().to_vec(),
+            features: panel.features().to_vec(),
+            sha256: panel.fingerprint(),
+        };
+        let (version, precision) = (env!("CARGO_PKG_VERSION").to_owned(), settings.precision);
+        Ok(RunConfig { version, data, model, training, precision })
+    }
+}
+
 pub fn start(args: &Train, settings: &Complete) -> Result<()> {
-    let (console, device) = (Console::new(args.json), args.device.open()?);
-    let options = settings.panel();
-    let (panel, report) = source::read_panel(&settings.data, &options)?;
+    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+    let (panel, report) = source::read_panel(&settings.data, &settings.panel())?;
     source::describe_panel(console, &panel, &report)?;
-    let model = settings.cross_asset(panel.sources().len(), panel.features().len());
-    model.validate()?;
-    let training = settings.training();
-    training.validate()?;
-    let data = DataConfig {
-        source: absolute(&settings.data),
-        options,
-        folds: settings.fold_rule(),
-        class_weights: settings.class_weights,
-        sources: panel.sources().to_vec(),
-        features: panel.features().to_vec(),
-        sha256: panel.fingerprint(),
-    };
-    let (version, precision) = (env!("CARGO_PKG_VERSION").to_owned(), settings.precision);
-    let config = RunConfig { version, data, model, training, precision };
+    let config = RunConfig::new(settings, &panel)?;
     let folds = config.data.folds.cut(&panel)?;
+    estimate(console, &config, &panel, &folds, &device)?;
     let run = Run { console, args, device, config, panel, folds };
     // The first fold's trainer tells whether all can be made, before anything is written.
     let first = run.trainer(1)?;
@@ -140,21 +146,44 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     run.finish(&folder, first)
 }
 
-pub fn resume(args: &Train, folder: &Path) -> Result<()> {
-    let (console, device) = (Console::new(args.json), args.device.open()?);
-    let config: RunConfig = saved_run(&folder.join(run::fold_folder(1)))?;
+pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
+    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+    let saved = run::open_saved(&folder.path().join(run::fold_folder(1)))?;
+    let config: RunConfig = saved.run()?;
     config.model.validate()?;
     config.training.validate()?;
+    saved.check_size(config.model.size()?)?;
     let (panel, report) = source::read_panel(&config.data.source, &config.data.options)?;
     source::describe_panel(console, &panel, &report)?;
     if panel.fingerprint() != config.data.sha256 {
         return Err(Error::changed_since(&config.data.source));
     }
+    if let Some(settings) = settings {
+        run::check_same(&config, &RunConfig::new(settings, &panel)?, folder.path())?;
+    }
     let folds = config.data.folds.cut(&panel)?;
+    estimate(console, &config, &panel, &folds, &device)?;
     let run = Run { console, args, device, config, panel, folds };
-    let first = run.trainer(1)?.go_on(&folder.join(run::fold_folder(1)))?;
-    console.line(format!("resumed     {}", folder.display()))?;
-    run.finish(&RunFolder::open(folder), first)
+    let first = run.trainer(1)?.go_on(&saved)?;
+    console.line(format!("resumed     {}", folder.path().display()))?;
+    run.finish(&folder, first)
+}
+
+/// Tells what the largest fold takes, before any of it is taken, and refuses what cannot fit.
+fn estimate(
+    console: Console,
+    config: &RunConfig,
+    panel: &Panel,
+    folds: &[Fold],
+    device: &Device,
+) -> Result<()> {
+    let RunConfig { model, training, precision, .. } = config;
+    // Later folds learn from more.
+    if let Some(fold) = folds.last() {
+        let estimate = Classification::estimate(model, training, panel, fold, precision.setting())?;
+        console.line(format!("memory      {}", estimate.check(device)?))?;
+    }
+    Ok(())
 }
 
 impl Run<'_> {
@@ -193,7 +222,9 @@ impl Run<'_> {
             let inside = folder.inside(&run::fold_folder(fold))?;
             let trainer = match first.take() {
                 Some(trainer) => trainer,
-                None if run::is_begun(inside.path()) => self.trainer(fold)?.go_on(inside.path())?,
+                None if run::is_saved(inside.path()) => {
+                    self.trainer(fold)?.go_on(&run::open_saved(inside.path())?)?
+                }
                 None => self.trainer(fold)?,
             };
             let train = || self.fold(fold, trainer, folder, &inside, &interrupt);
@@ -221,10 +252,11 @@ impl Run<'_> {
     ) -> Result<(FoldScore, Replays)> {
         let config = self.fold_config(&trainer, fold)?;
         let label = format!("fold {fold}/{}  ", self.folds.len());
-        epochs::train(self.console, &mut trainer, inside, &config, &label, interrupt, epoch_line)?;
-        if !trainer.is_done() {
+        let how = epochs::How { label: &label, every: self.args.checkpoint_every, interrupt };
+        let end = epochs::train(self.console, &mut trainer, inside, &config, how, epoch_line)?;
+        if let Some(signal) = end {
             let (epoch, step) = (trainer.history().len(), trainer.steps_in_epoch());
-            return Err(Error::Interrupted { epoch, step, dir: folder.path().to_owned() });
+            return Err(Error::Interrupted { signal, epoch, step, dir: folder.path().to_owned() });
         }
         let title = format!("fold {fold}: cross entropy by epoch");
         let plot = epochs::loss_plot::<Classification>(&title, trainer.history());
@@ -235,6 +267,7 @@ impl Run<'_> {
         let replays = trainer.replays().unwrap_or_default();
         let task = trainer.into_best()?;
         let (errors, confusion) = task.test()?;
+        finite(format!("the test loss of fold {fold}"), errors.loss)?;
         let score = FoldScore {
             fold,
             train_samples,
@@ -251,6 +284,7 @@ impl Run<'_> {
             seconds,
             seconds_per_epoch: seconds / history.len() as f64,
             weights_sha256: task.model.weights_sha256()?,
+            filled: self.folds[fold - 1].filled(&self.panel),
         };
         Ok((score, replays))
     }
@@ -324,7 +358,10 @@ impl Run<'_> {
             precision.name(),
             self.device.name(),
         ))?;
-        line(format!("folder      {}\n", folder.path().display()))
+        line(format!("folder      {}", folder.path().display()))?;
+        let filled: Vec<Filled> = self.folds.iter().flat_map(|fold| fold.filled(&self.panel)).collect();
+        filled::tell(self.console, &filled)?;
+        line(String::new())
     }
 
     /// The table of the folds, and each confusion matrix.
@@ -368,7 +405,7 @@ fn epoch_line(report: &EpochReport<ClassificationErrors>) -> String {
         number(loss),
         accuracy * 100.0,
         balanced_accuracy * 100.0,
-        duration(Duration::from_secs_f64(report.seconds)),
+        seconds(report.seconds),
         if report.best { "  best" } else { "" }
     )
 }

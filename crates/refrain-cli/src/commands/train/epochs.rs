@@ -1,58 +1,88 @@
 //! Epoch after epoch, whatever is trained.
 
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use refrain_forecast::plot::{EpochLoss, loss_svg};
-use refrain_forecast::training::{EpochEnd, EpochReport, Task, Trainer};
+use refrain_forecast::training::{EpochEnd, EpochReport, Pace, Task, Trainer};
 use serde_json::Value;
 
 use super::as_json;
+use crate::cli::CheckpointEvery;
 use crate::console::Console;
 use crate::error::Result;
-use crate::interrupt::Interrupt;
+use crate::folder::RunFolder;
+use crate::interrupt::{Interrupt, Signal};
 use crate::progress::Progress;
-use crate::run::{self, RunFolder};
+use crate::run;
 
-/// Trains to the end, or until the user interrupts; after each epoch, and then, all is on disk. `config` is kept with it,
-/// `label` goes before the number of the epoch, `line` tells of one.
+/// How a training goes on beside its settings.
+#[derive(Clone, Copy)]
+pub struct How<'a> {
+    /// What goes before the number of an epoch.
+    pub label: &'a str,
+    /// When to save between the ends of epochs.
+    pub every: CheckpointEvery,
+    pub interrupt: &'a Interrupt,
+}
+
+/// Trains to the end, or until a signal asks the process to end, which is returned then; all is on disk after each epoch,
+/// as often as `how` says, and then. `config` is kept with it, `line` tells of an epoch.
 pub fn train<T: Task>(
     console: Console,
     trainer: &mut Trainer<T>,
     folder: &RunFolder,
     config: &Value,
-    label: &str,
-    interrupt: &Interrupt,
+    how: How<'_>,
     line: impl Fn(&EpochReport<T::Validation>) -> String,
-) -> Result<()> {
+) -> Result<Option<Signal>> {
+    let How { label, every, interrupt } = how;
     let (samples, epochs) = (trainer.samples_per_epoch(), trainer.config().epochs);
-    while !trainer.is_done() && !interrupt.asked() {
+    let pace = match every {
+        CheckpointEvery::Steps(steps) => Pace { interval: Progress::INTERVAL, stop_every: Some(steps) },
+        _ => Progress::INTERVAL.into(),
+    };
+    // A run that was killed may have been saved before this was written.
+    if !trainer.history().is_empty() {
+        folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
+    }
+    let mut saved = Instant::now();
+    while !trainer.is_done() {
+        if let Some(signal) = interrupt.asked() {
+            return Ok(Some(signal));
+        }
         let epoch = trainer.history().len() + 1;
         let (steps, done) = (trainer.steps_per_epoch(), trainer.steps_in_epoch());
         let mut progress = Progress::new(&format!("{label}epoch {epoch:>3}/{epochs}"), steps, done);
         let mut shown = Ok(());
         let mut before = trainer.samples_in_epoch();
-        let end = trainer.epoch(Progress::INTERVAL, |trainer| {
+        let end = trainer.epoch(pace, |trainer| {
             let seen = trainer.samples_in_epoch();
             let left = (samples - seen).saturating_add((epochs - epoch).saturating_mul(samples)) as u64;
             let steps = trainer.steps_in_epoch();
             shown = progress.at(steps, (seen - before) as u64, left, || trainer.mean_loss());
             before = seen;
-            if shown.is_err() || interrupt.asked() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
+            let due = match every {
+                CheckpointEvery::Time(time) => saved.elapsed() >= time,
+                CheckpointEvery::Steps(steps) => trainer.steps().is_multiple_of(steps),
+                CheckpointEvery::Epoch => false,
+            };
+            match shown.is_err() || due || interrupt.asked().is_some() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         });
         progress.clear();
         shown?;
         let end = end?;
         trainer.save(folder.path(), config)?;
+        saved = Instant::now();
         if let EpochEnd::Finished(report) = end {
             folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
             console.line(format!("{label}epoch {:>3}/{epochs}  {}", report.epoch, line(&report)))?;
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// A line of JSON for each epoch.

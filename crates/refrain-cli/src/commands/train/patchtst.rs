@@ -1,24 +1,24 @@
 //! PatchTST on a series.
 
-use std::path::Path;
-use std::time::Duration;
-
 use refrain::{Device, with_precision};
-use refrain_forecast::evaluation;
-use refrain_forecast::model::PatchTst;
+use refrain_forecast::data::series::{Series, Split};
+use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::patchtst::PatchTst;
 use refrain_forecast::plot::{Panel, forecast_svg};
-use refrain_forecast::series::{Series, Split};
-use refrain_forecast::training::{EpochReport, Forecasting, Trainer};
-use refrain_forecast::windows::Windows;
+use refrain_forecast::tasks::forecasting::Forecasting;
+use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::training::{EpochReport, Trainer};
 use serde::Serialize;
 
 use super::{as_json, epochs};
 use crate::cli::Train;
-use crate::console::{Console, count, duration, number};
+use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
+use crate::filled;
+use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
 use crate::replays::ReplayFigures;
-use crate::run::{self, RunConfig, RunFolder};
+use crate::run::{self, RunConfig};
 use crate::score::{self, Score};
 use crate::settings::Complete;
 use crate::source;
@@ -50,10 +50,11 @@ struct Outcome<'a> {
 }
 
 pub fn start(args: &Train, settings: &Complete) -> Result<()> {
-    let (console, device) = (Console::new(args.json), args.device.open()?);
-    let (series, report) = source::read(&settings.data, settings.strict)?;
+    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+    let (series, report) = source::read(&settings.data, settings.strict, None)?;
     source::describe(console, &series, &report)?;
     let (config, split) = RunConfig::new(settings, &series)?;
+    estimate(console, &config, &series, &split, &device)?;
     let windows = windows(&config, &series, &device)?;
     let trainer = Trainer::new(config.model.clone(), config.training.clone(), windows, &split)?;
     let folder = RunFolder::create(args.out.as_deref(), &source::stem(&settings.data))?;
@@ -62,20 +63,41 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     finish(console, args, Run { config, folder, series, split, trainer }, &device)
 }
 
-pub fn resume(args: &Train, folder: &Path) -> Result<()> {
-    let (console, device) = (Console::new(args.json), args.device.open()?);
-    let config = run::load_interrupted(folder)?;
-    let (series, report) = source::read(&config.data.source, config.data.strict)?;
+pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
+    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+    let (config, saved) = run::load_interrupted(folder.path())?;
+    let (series, report) = source::read(&config.data.source, config.data.strict, config.data.step)?;
     source::describe(console, &series, &report)?;
     config.check_channels(&series)?;
-    if run::fingerprint(&series) != config.data.sha256 {
+    if series.fingerprint() != config.data.sha256 {
         return Err(Error::changed_since(&config.data.source));
     }
-    let split = Split::new(&series, &config.data.split, config.model.context, config.model.horizon)?;
+    if let Some(settings) = settings {
+        run::check_same(&config, &RunConfig::new(settings, &series)?.0, folder.path())?;
+    }
+    let split = config.split(&series)?;
+    estimate(console, &config, &series, &split, &device)?;
     let windows = windows(&config, &series, &device)?;
-    let trainer = Trainer::resume(folder, config.model.clone(), config.training.clone(), windows, &split)?;
-    console.line(format!("resumed     {} after {} steps", folder.display(), count(trainer.steps())))?;
-    finish(console, args, Run { folder: RunFolder::open(folder), config, series, split, trainer }, &device)
+    let trainer = Trainer::resume(&saved, config.model.clone(), config.training.clone(), windows, &split)?;
+    console.line(format!(
+        "resumed     {} after {} steps",
+        folder.path().display(),
+        count(trainer.steps())
+    ))?;
+    finish(console, args, Run { config, folder, series, split, trainer }, &device)
+}
+
+/// Tells what the run takes, before any of it is taken, and refuses what cannot fit.
+fn estimate(
+    console: Console,
+    config: &RunConfig,
+    series: &Series,
+    split: &Split,
+    device: &Device,
+) -> Result<()> {
+    let RunConfig { model, training, precision, .. } = config;
+    let estimate = Forecasting::estimate(model, training, series.rows(), split, precision.setting())?;
+    console.line(format!("memory      {}", estimate.check(device)?))
 }
 
 /// Trains to the end, and measures.
@@ -85,7 +107,7 @@ fn finish(console: Console, args: &Train, mut run: Run, device: &Device) -> Resu
     }
     describe(console, &run, device)?;
     with_precision(run.config.precision.setting(), || {
-        train(console, &mut run)?;
+        train(console, args, &mut run)?;
         report(console, run, device)
     })
 }
@@ -104,7 +126,7 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     folder.write(run::FORECAST, plot.as_bytes())?;
     let score = score::measure(console, &config, &series, &split, &model, &windows)?;
     let plural = if history.len() == 1 { "" } else { "s" };
-    let trained = duration(Duration::from_secs_f64(seconds));
+    let trained = console::seconds(seconds);
     console
         .line(format!("\ntrained {} epoch{plural} in {trained}, the best is epoch {best}", history.len()))?;
     replayed.show(console)?;
@@ -124,16 +146,16 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
 }
 
 fn windows(config: &RunConfig, series: &Series, device: &Device) -> Result<Windows> {
-    let values = config.data.scaler.transform(series.values());
-    Ok(Windows::new(&values, series.channels(), config.model.context, config.model.horizon, device)?)
+    let grid = series.grid().standardised(&config.data.scaler);
+    Ok(Windows::new(&grid, config.model.context, config.model.horizon, device)?)
 }
 
 fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
     let (model, training, split) = (&run.config.model, &run.config.training, &run.split);
-    let part = |name: &str, part: &refrain_forecast::series::Part| {
+    let part = |name: &str, part: &refrain_forecast::data::series::Part| {
         let axis = run.series.time();
         let first = axis.format(part.rows.start);
-        format!("{name} {} windows from {first}", count(part.windows))
+        format!("{name} {} windows from {first}", count(part.windows()))
     };
     console.line(format!(
         "split       {}, {}, {}",
@@ -141,6 +163,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         part("validation", &split.validation),
         part("test", &split.test)
     ))?;
+    filled::Windows::of(split).tell(console, run.config.max_gap(&run.series))?;
     console.line(format!(
         "model       PatchTST: context {} -> horizon {}, {} patches of {} every {}, d_model {}, {} heads, {} layers, \
          FFN {}: {} parameters",
@@ -165,19 +188,22 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         run.config.precision.name(),
         device.name(),
     ))?;
-    console.line(format!("folder      {}\n", run.folder.path().display()))
+    console.line(format!("folder      {}", run.folder.path().display()))?;
+    filled::tell(console, &split.filled(&run.series))?;
+    console.line("")
 }
 
 /// Trains to the end; after each epoch, and when the user interrupts, all is on disk.
-fn train(console: Console, run: &mut Run) -> Result<()> {
+fn train(console: Console, args: &Train, run: &mut Run) -> Result<()> {
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
-    epochs::train(console, &mut run.trainer, &run.folder, &config, "", &interrupt, epoch_line)?;
-    if run.trainer.is_done() {
+    let how = epochs::How { label: "", every: args.checkpoint_every, interrupt: &interrupt };
+    let Some(signal) = epochs::train(console, &mut run.trainer, &run.folder, &config, how, epoch_line)?
+    else {
         return Ok(());
-    }
+    };
     let (trainer, dir) = (&run.trainer, run.folder.path().to_owned());
-    Err(Error::Interrupted { epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
+    Err(Error::Interrupted { signal, epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
 }
 
 fn epoch_line(report: &EpochReport) -> String {
@@ -186,12 +212,12 @@ fn epoch_line(report: &EpochReport) -> String {
         number(report.train_loss),
         number(report.validation.mse),
         number(report.validation.mae),
-        duration(Duration::from_secs_f64(report.seconds)),
+        seconds(report.seconds),
         if report.best { "  best" } else { "" }
     )
 }
 
-/// A few channels, spread over all, at the middle of the test part.
+/// A few channels, spread over all, at the middle of the test part. Filled values are not drawn.
 fn forecast_plot(
     config: &RunConfig,
     series: &Series,
@@ -201,7 +227,7 @@ fn forecast_plot(
 ) -> Result<String> {
     const PANELS: usize = 4;
     let (context, horizon, channels) = (split.context, split.horizon, series.channels());
-    let origin = split.test.rows.start + split.test.windows / 2 + context;
+    let origin = split.test.starts().nth(split.test.windows() / 2).unwrap_or(split.test.rows.start) + context;
     let forecast = evaluation::forecast(model, &config.data.scaler, series, origin, device)?;
     let shown: Vec<usize> = match channels {
         0..=PANELS => (0..channels).collect(),
@@ -210,22 +236,23 @@ fn forecast_plot(
     let columns: Vec<_> = shown
         .iter()
         .map(|&channel| {
-            let rows: Vec<f64> =
-                series.channel(channel).skip(origin - context).take(context + horizon).collect();
+            let first = origin - context;
+            let rows: Vec<f64> = series.channel(channel).skip(first).take(context).collect();
+            let truth: Vec<f64> = series.grid().truth(channel).skip(first).take(context + horizon).collect();
             let forecast: Vec<f64> = forecast.iter().skip(channel).step_by(channels).copied().collect();
             let season = config.data.season;
             let seasonal: Vec<f64> =
                 (0..horizon).map(|step| rows[context - season + step % season]).collect();
-            (channel, rows, forecast, seasonal)
+            (channel, truth, forecast, seasonal)
         })
         .collect();
     let panels: Vec<Panel> = columns
         .iter()
-        .map(|(channel, rows, forecast, seasonal)| Panel {
+        .map(|(channel, truth, forecast, seasonal)| Panel {
             name: &series.names()[*channel],
             unit: source::unit(&config.data.source, &series.names()[*channel]),
-            context: &rows[..context],
-            truth: &rows[context..],
+            context: &truth[..context],
+            truth: &truth[context..],
             forecast,
             seasonal_naive: seasonal,
         })

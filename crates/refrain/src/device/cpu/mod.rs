@@ -1,8 +1,7 @@
 //! The CPU: executes at once, in the calling thread's order.
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
-pub(crate) mod attention;
-pub(crate) mod gemm;
+mod free;
 pub(crate) mod math;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
@@ -11,12 +10,13 @@ pub(crate) mod scratch;
 pub(crate) mod simd;
 pub(crate) mod widen;
 
-use super::args::{HostArgs, copy_in, copy_out};
-use super::cuda::listing;
+use super::args::{HostArgs, OnFault, copy_in, copy_out};
 use super::driver::{Block, Driver};
 use super::launch::{Launch, Operand};
 use crate::error::Result;
 use crate::record::{Bound, Executable, LaunchByLaunch};
+use crate::sync::may_switch;
+pub(super) use free::free_bytes;
 use pool::Pool;
 
 /// The host's processor and memory.
@@ -42,6 +42,10 @@ impl Driver for Cpu {
         self.pool.trim()
     }
 
+    fn free_bytes(&self) -> Option<usize> {
+        free_bytes()
+    }
+
     fn pooled_bytes(&self) -> usize {
         self.pool.pooled_bytes()
     }
@@ -63,10 +67,9 @@ impl Driver for Cpu {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        listing::add(launch)?;
         // SAFETY: the door verified the launch and holds the locks of its storages until this returns; the
         // pool's blocks are initialised host memory.
-        unsafe { run(launch) }
+        unsafe { run(launch, OnFault::Stop) }
     }
 
     fn compile(&self, _: &Bound) -> Result<Box<dyn Executable>> {
@@ -78,13 +81,15 @@ impl Driver for Cpu {
 ///
 /// # Safety
 /// As for [`HostArgs::new`], until this returns.
-pub(super) unsafe fn run(launch: &Launch<'_>) -> Result<()> {
+pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
+    may_switch();
     let bytes = |o: &Operand<'_>| o.layout.numel() * o.dtype.size();
     let all = launch.reads.iter().chain(launch.writes.iter().map(|(o, _)| o));
     parallel::run(all.map(bytes).sum(), || {
         // SAFETY: the caller's promise.
-        let mut args = unsafe { HostArgs::new(launch) };
-        launch.kernel.host(&mut args)
+        let mut args = unsafe { HostArgs::new(launch, on_fault) };
+        launch.kernel.host(&mut args)?;
+        args.told()
     })
 }
 

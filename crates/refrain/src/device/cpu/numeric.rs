@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::math;
 use super::simd::Vectors;
+use crate::tensor::DType;
 
 /// How elements lie in memory. A bool lies as a byte of 0 or 1.
 pub(crate) trait Stored: Pod + Send + Sync {
@@ -23,6 +24,9 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     fn from_i64(v: i64) -> Self;
     fn to_f64(self) -> f64;
     fn to_f32(self) -> f32;
+    /// As f32, rounded to odd: where that is inexact, the last bit is set. Rounding what comes out to nearest in a type
+    /// of 22 bits or less gives what rounding this number at once would, since no tie looks like its neighbours.
+    fn to_odd_f32(self) -> f32;
     fn to_i64(self) -> i64;
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
@@ -66,16 +70,35 @@ macro_rules! stored {
 stored! {
     f64, from_f64, |v| v, |n| n.to_f64();
     f32, from_f32, |v| v, |n| n.to_f32();
-    // From f64, so that what was computed in f64 is rounded once. f32 widens exactly.
-    f16, from_f32, |v| v.to_f32(), |n| f16::from_f64(n.to_f64());
-    bf16, from_f32, |v| v.to_f32(), |n| bf16::from_f64(n.to_f64());
+    f16, from_f32, |v| v.to_f32(), |n| f16::from_f32(n.to_odd_f32());
+    bf16, from_f32, |v| v.to_f32(), |n| bf16::from_f32(n.to_odd_f32());
     i64, from_i64, |v| v, |n| n.to_i64();
     i32, from_i64, |v| v as i64, |n| n.to_i64() as i32;
     u8, from_i64, |v| v as i64, |n| n.to_i64() as u8;
 }
 
+/// `v` as f32, rounded to odd: of the two neighbours of an inexact one that whose last bit is set.
+#[inline(always)]
+fn odd(v: f64) -> f32 {
+    let near = v as f32;
+    let (wide, bits) = (f64::from(near), near.to_bits());
+    let exact = (wide == v) | v.is_nan();
+    // Away from zero the bits count up.
+    let beside = if wide.abs() < v.abs() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+    f32::from_bits(if exact | (bits & 1 == 1) { bits } else { beside })
+}
+
+/// An integer as f64, rounded to odd: the bits beyond 53 set the last one.
+#[inline(always)]
+fn odd_f64(v: i64) -> f64 {
+    let a = v.unsigned_abs();
+    let beyond = a & 0x7ff;
+    let a = if a >> 53 == 0 { a } else { (a - beyond) | (u64::from(beyond != 0) << 11) };
+    if v < 0 { -(a as f64) } else { a as f64 }
+}
+
 macro_rules! float_number {
-    ($t:ty) => {
+    ($t:ty, $odd:expr) => {
         impl Number for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -98,6 +121,11 @@ macro_rules! float_number {
             #[inline(always)]
             fn to_f32(self) -> f32 {
                 self as f32
+            }
+            #[inline(always)]
+            fn to_odd_f32(self) -> f32 {
+                let odd_of: fn($t) -> f32 = $odd;
+                odd_of(self)
             }
             #[inline(always)]
             fn to_i64(self) -> i64 {
@@ -130,8 +158,8 @@ macro_rules! float_number {
         }
     };
 }
-float_number!(f64);
-float_number!(f32);
+float_number!(f64, odd);
+float_number!(f32, |v| v);
 
 impl Number for i64 {
     const ZERO: i64 = 0;
@@ -155,6 +183,10 @@ impl Number for i64 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self as f32
+    }
+    #[inline(always)]
+    fn to_odd_f32(self) -> f32 {
+        odd(odd_f64(self))
     }
     #[inline(always)]
     fn to_i64(self) -> i64 {
@@ -228,6 +260,8 @@ pub(crate) trait Real:
     fn sigmoid(self) -> Self;
     fn gelu_tanh(self) -> Self;
     fn gelu_tanh_grad(self) -> Self;
+    /// Neither 0 nor subnormal, infinite or NaN.
+    fn is_normal(self) -> bool;
     /// `max(self, 0)`, NaN kept.
     #[inline(always)]
     fn relu(self) -> Self {
@@ -287,6 +321,11 @@ macro_rules! real {
             fn gelu_tanh_grad(self) -> $t {
                 use $math as math;
                 math::gelu_tanh_grad(self)
+            }
+            #[inline(always)]
+            fn is_normal(self) -> bool {
+                // Without a branch, so that loops become SIMD code.
+                (self.abs() >= $t::MIN_POSITIVE) & (self.abs() <= $t::MAX)
             }
             #[inline(always)]
             fn sqrt(self) -> $t {
@@ -350,6 +389,18 @@ macro_rules! with_stored {
     };
 }
 pub(crate) use with_stored;
+
+/// What becomes of a number of the host beside a tensor of a dtype: the nearest that the dtype has, ties to even. The
+/// numbers of integer types are what the caller has checked them to be.
+pub(crate) fn nearest(dtype: DType, value: f64) -> f64 {
+    match dtype {
+        DType::F64 => value,
+        DType::F32 => f64::from(value as f32),
+        DType::F16 => f16::from_number(value).to_f64(),
+        DType::BF16 => bf16::from_number(value).to_f64(),
+        DType::I64 | DType::I32 | DType::U8 | DType::Bool => value,
+    }
+}
 
 /// Runs an expression with `$T` standing for the stored type of a floating-point dtype and `$R` for
 /// the arithmetic's type; an error for other dtypes.

@@ -19,8 +19,11 @@ const GRAIN: usize = 1 << 14;
 const SMALL: usize = 1 << 15;
 
 /// The pool: as many threads as rayon's global pool has (`RAYON_NUM_THREADS`, or what the program set).
-/// `None` if the system gives no threads; kernels then run on the calling thread.
+/// `None` if the system gives no threads, or shuttle runs them all on one; kernels then run on the calling thread.
 fn pool() -> Option<&'static ThreadPool> {
+    if cfg!(shuttle) {
+        return None;
+    }
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| {
         ThreadPoolBuilder::new()
@@ -38,7 +41,7 @@ thread_local! {
 }
 
 /// Makes this thread, which has just started, one of the kernels' own.
-pub(super) fn mark(_index: usize) {
+pub(crate) fn mark(_index: usize) {
     IS_KERNEL_THREAD.set(true);
     scratch::reserve();
 }

@@ -6,7 +6,7 @@ use super::numeric::{Real, Stored, with_stored};
 use super::scratch::Scratch;
 use crate::device::HostArgs;
 use crate::error::Result;
-use crate::tensor::DType;
+use crate::tensor::dtype::DType;
 
 /// Elements in the arithmetic's type: the operand itself, or a copy of a narrower one.
 pub(crate) enum Widened<'a, R> {
@@ -30,14 +30,14 @@ impl<'a, R: Real> Widened<'a, R> {
     /// Operand `i` as a product in `dtype` takes it: a wider one is rounded.
     pub(crate) fn rounded(args: &HostArgs<'a>, i: usize, dtype: DType) -> Result<Widened<'a, R>> {
         let x = Widened::operand(args, i)?;
-        let round: fn(f32) -> f32 = match dtype {
+        let round: fn(R) -> R = match dtype {
             _ if args.read_dtype(i) == dtype => return Ok(x),
-            DType::F16 => |v| f16::from_f32(v).to_f32(),
-            DType::BF16 => |v| bf16::from_f32(v).to_f32(),
+            DType::F16 => |v| f16::from_number(v).to(),
+            DType::BF16 => |v| bf16::from_number(v).to(),
             _ => return Ok(x),
         };
         let x = x.get();
-        Ok(Widened::Copy(Scratch::collect(x.len(), x.iter().map(|v| R::from_f32(round(v.to_f32()))))))
+        Ok(Widened::Copy(Scratch::collect(x.len(), x.iter().map(|&v| round(v)))))
     }
 
     pub(crate) fn get(&self) -> &[R] {

@@ -1,22 +1,38 @@
 //! The operands of a launch as kernels on CUDA see them: addresses.
 
 use super::faults::Bounds;
-use super::gemm::{Cores, Product};
 use super::kernel::{Grid, Params, Spec};
+use super::product::{MmaKind, Product};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
-use crate::tensor::{DType, Layout, Shape};
+use crate::tensor::dtype::DType;
+use crate::tensor::layout::Layout;
+use crate::tensor::shape::Shape;
+
+/// What an operation's choice of kernels, and of the memory that they work in, depends on.
+pub(crate) trait Gpu {
+    /// How the GPU's tensor cores multiply.
+    fn mma(&self) -> MmaKind;
+
+    /// Bytes of memory that the vendor's library computes a product in; `None` if the product is not for it.
+    fn library_workspace(&self, op: &'static str, product: &Product) -> Result<Option<usize>>;
+}
 
 /// What happens to the kernels that an operation asks for.
 pub(crate) trait Sink {
     /// Launches a kernel.
     fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()>;
 
-    /// Runs a matrix product.
-    fn product(&mut self, op: &'static str, product: &Product) -> Result<()>;
+    /// Runs a matrix product by the vendor's library; `false` if it is not for that.
+    fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool>;
 
-    /// How matrix products use the device's tensor cores.
-    fn cores(&self) -> Cores;
+    /// How the GPU's tensor cores multiply.
+    fn mma(&self) -> MmaKind;
+
+    /// Whether kernels run, so that they need the memory to work in.
+    fn runs(&self) -> bool {
+        true
+    }
 
     /// How many multiprocessors the device has, for grids that fill it.
     fn multiprocessors(&self) -> usize;
@@ -96,6 +112,14 @@ impl<'a> CudaArgs<'a> {
         self.launch.workspace.as_ref().map_or(0, |w| w.address())
     }
 
+    /// Bytes of the working memory; where kernels are only looked at, as many as anybody asks for.
+    pub(crate) fn workspace_bytes(&self) -> usize {
+        match self.sink.runs() {
+            true => self.launch.workspace.as_ref().map_or(0, |w| w.byte_range().len()),
+            false => usize::MAX,
+        }
+    }
+
     /// How many multiprocessors the device has, for grids that fill it.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.sink.multiprocessors()
@@ -104,6 +128,11 @@ impl<'a> CudaArgs<'a> {
     /// What a kernel reports indices out of range with, as the two words of a parameter `Faults`. The host meets the
     /// error when it next waits for the device.
     pub(crate) fn faults(&self, bounds: Bounds) -> [u64; 2] {
+        debug_assert!(
+            self.launch.kernel.can_fail(),
+            "{} reports indices; its can_fail must say so",
+            self.launch.op
+        );
         self.sink.faults(self.launch.op, bounds)
     }
 
@@ -112,13 +141,13 @@ impl<'a> CudaArgs<'a> {
         self.sink.kernel(self.launch.op, spec, grid, params)
     }
 
-    /// How matrix products use the device's tensor cores.
-    pub(crate) fn cores(&self) -> Cores {
-        self.sink.cores()
+    /// How the GPU's tensor cores multiply.
+    pub(crate) fn mma(&self) -> MmaKind {
+        self.sink.mma()
     }
 
-    /// Runs a matrix product, by the vendor's library or by our own kernel.
-    pub(crate) fn product(&mut self, product: &Product) -> Result<()> {
-        self.sink.product(self.launch.op, product)
+    /// Runs a matrix product by the vendor's library; `false` if it is not for that.
+    pub(crate) fn library_product(&mut self, product: &Product) -> Result<bool> {
+        self.sink.library_product(self.launch.op, product)
     }
 }

@@ -9,17 +9,18 @@ use std::time::Duration;
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 
-use super::args::{CudaArgs, Sink};
+use super::args::{CudaArgs, Gpu, Sink};
 use super::context::{self, Context, Relaxed, Table};
+use super::cublaslt;
 use super::faults::{Bounds, Faults, Slot};
-use super::gemm::{self, Cores, Product};
 use super::graph::Graph;
 use super::guard::Guard;
 use super::kernel::{Grid, Params, Spec};
 use super::kernels::Kernels;
 use super::memory::{self, Pool, Staging, checked};
+use super::product::{MmaKind, Product};
 use super::{compile, library, timed};
-use crate::device::driver::{Block, CaptureStatus, Driver};
+use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
 use crate::record::{Bound, Executable, LaunchByLaunch};
@@ -32,7 +33,7 @@ pub(super) struct Shared {
     staging: Staging,
     faults: Faults,
     /// The vendor's library for matrix products, once it was looked for.
-    products: OnceLock<Option<gemm::Library>>,
+    products: OnceLock<Option<cublaslt::Library>>,
     /// `REFRAIN_GUARD=1`.
     guard: Option<Guard>,
 }
@@ -189,8 +190,8 @@ impl Cuda {
     }
 
     /// The vendor's library for matrix products, if it is here.
-    pub(super) fn products(&self) -> Option<&gemm::Library> {
-        self.shared.products.get_or_init(|| gemm::Library::open(&self.shared.context.info)).as_ref()
+    pub(super) fn products(&self) -> Option<&cublaslt::Library> {
+        self.shared.products.get_or_init(|| cublaslt::Library::open(&self.shared.context.info)).as_ref()
     }
 
     /// Sends a launch's kernels to a stream.
@@ -214,23 +215,17 @@ impl Sink for Live<'_> {
         shared.kernels.launch(&shared.context, self.stream, op, spec, grid, params)
     }
 
-    fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
-        if let Some(library) = self.cuda.products()
-            && library.run(self.stream, product, self.workspace).map_err(|message| Error::Device {
-                op,
-                device: self.cuda.context().name().to_string(),
-                message,
-            })?
-        {
-            return Ok(());
-        }
-        product.run_own(self.cores(), self.workspace, &mut |spec, grid, params| {
-            self.kernel(op, spec, grid, params)
+    fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool> {
+        let Some(library) = self.cuda.products() else { return Ok(false) };
+        library.run(self.stream, product, self.workspace).map_err(|message| Error::Device {
+            op,
+            device: self.cuda.context().name().to_string(),
+            message,
         })
     }
 
-    fn cores(&self) -> Cores {
-        self.cuda.cores()
+    fn mma(&self) -> MmaKind {
+        self.cuda.mma()
     }
 
     fn multiprocessors(&self) -> usize {
@@ -242,9 +237,23 @@ impl Sink for Live<'_> {
     }
 }
 
+impl Gpu for Cuda {
+    fn mma(&self) -> MmaKind {
+        MmaKind::of(self.context().info.compute_capability)
+    }
+
+    fn library_workspace(&self, _: &'static str, product: &Product) -> Result<Option<usize>> {
+        Ok(self.products().and_then(|library| library.workspace(product)))
+    }
+}
+
 impl Driver for Cuda {
     fn name(&self) -> String {
         self.context().name().to_string()
+    }
+
+    fn kernels(&self) -> KernelSet {
+        KernelSet::Cuda
     }
 
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
@@ -330,6 +339,18 @@ impl Driver for Cuda {
         self.reported()
     }
 
+    fn fault(&self) -> Result<()> {
+        if !self.faults.is_reported() {
+            return Ok(());
+        }
+        let _entered = self.context().enter("synchronize")?;
+        match self.capture_status() {
+            // Then all words of the report are there.
+            CaptureStatus::None => self.wait("synchronize").and_then(|()| self.reported()),
+            _ => Ok(()),
+        }
+    }
+
     fn capture_status(&self) -> CaptureStatus {
         // SAFETY: the stream is valid. A device that can't capture says so by an error: no capture.
         match unsafe { result::stream::is_capturing(self.stream) } {
@@ -343,14 +364,9 @@ impl Driver for Cuda {
         self.shared.guard.is_some()
     }
 
-    fn cores(&self) -> Cores {
-        Cores::of(self.context().info.compute_capability)
-    }
-
-    fn product_workspace(&self, op: &'static str, product: &Product) -> Result<usize> {
-        let _entered = self.context().enter(op)?;
-        let own = product.own_workspace(self.cores());
-        Ok(self.products().and_then(|l| l.workspace(product)).unwrap_or(own))
+    fn workspace(&self, launch: &Launch<'_>) -> Result<usize> {
+        let _entered = self.context().enter(launch.op)?;
+        launch.kernel.cuda_workspace(launch, self)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {

@@ -1,5 +1,5 @@
-//! What kernels report of the values that they met: an index out of range is known on the device only, and the host
-//! is told when it next waits for the device.
+//! What kernels report of the values that they met: an index out of range is known on the device only. The host is told
+//! by its next call on the device that launches, copies or waits.
 #![allow(unsafe_code)] // Reads host memory that the device writes.
 
 use std::ffi::c_void;
@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use crate::device::driver::FOUND_LATE;
 use crate::error::Error;
 
 /// What an index is a position in, as the error says it.
@@ -20,6 +21,8 @@ pub(crate) enum Bounds {
     Classes,
     /// The time steps at which windows of some length may start.
     Starts,
+    /// The numbers of steps that an optimiser may have done.
+    Steps,
 }
 
 /// Words of a slot that are in use: the origin (0: nothing was reported), the index and the number of places.
@@ -76,6 +79,12 @@ impl Slot {
         [self.address, origin(op, bounds)]
     }
 
+    /// Whether anything was reported that nobody has taken.
+    pub(super) fn is_reported(&self) -> bool {
+        // SAFETY: the first word of the slot, which lives until the process ends.
+        unsafe { &*self.memory }.load(Ordering::Acquire) != 0
+    }
+
     /// Takes what was reported, if anything. The stream was waited for, so that all words of a report are there.
     pub(super) fn take(&self) -> Option<Error> {
         // SAFETY: the words lie within the slot, are aligned, and live until the process ends.
@@ -113,18 +122,18 @@ fn error(origin: u64, index: i64, places: u64) -> Error {
             format!("a kernel reported an index as of operation {origin}"),
         );
     };
-    let what = match bounds {
-        Bounds::Axis => format!("an axis of size {places}"),
-        Bounds::Classes => format!("{places} classes"),
-        Bounds::Starts => format!("the {places} time steps at which a window may start"),
-    };
-    Error::invalid(
-        op,
-        format!(
-            "index {index} is out of range for {what}; indices must lie in 0..{places} (found by the GPU and seen as \
-             the host next waited for it: what was computed since holds NaN or 0 there)"
+    let out_of =
+        |what: String| format!("index {index} is out of range for {what}; indices must lie in 0..{places}");
+    let message = match bounds {
+        Bounds::Axis => out_of(format!("an axis of size {places}")),
+        Bounds::Classes => out_of(format!("{places} classes")),
+        Bounds::Starts => out_of(format!("the {places} time steps at which a window may start")),
+        Bounds::Steps => format!(
+            "the step counter is {index}; it is the number of steps done, from 0 to {}: set it to that",
+            places.saturating_sub(1)
         ),
-    )
+    };
+    Error::invalid(op, message + FOUND_LATE)
 }
 
 #[cfg(test)]
@@ -138,11 +147,13 @@ mod tests {
         assert!(slot.take().is_none());
         let [address, gather] = slot.words("gather", Bounds::Axis);
         let [_, one_hot] = slot.words("one_hot", Bounds::Classes);
+        let [_, adamw] = slot.words("adamw", Bounds::Steps);
         assert_eq!((address, slot.words("gather", Bounds::Axis)), (64, [64, gather]));
         assert_ne!(gather, one_hot);
         for (origin, index, starts) in [
             (gather, 7, "gather: index 7 is out of range for an axis of size 5; indices must lie in 0..5"),
             (one_hot, -1, "one_hot: index -1 is out of range for 5 classes"),
+            (adamw, -2, "adamw: the step counter is -2; it is the number of steps done, from 0 to 4"),
         ] {
             words[1].store(index as u64, Ordering::Relaxed);
             words[2].store(5, Ordering::Relaxed);

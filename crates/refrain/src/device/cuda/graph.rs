@@ -12,14 +12,14 @@ use cudarc::driver::sys::{
     self, CUstreamCaptureMode, CUstreamCaptureStatus, CUstreamUpdateCaptureDependencies_flags,
 };
 
-use super::args::{CudaArgs, Sink};
+use super::args::{CudaArgs, Gpu, Sink};
 use super::context::Context;
 use super::driver::{Cuda, Shared};
 use super::faults::Bounds;
-use super::gemm::{Cores, Product};
 use super::kernel::{Grid, Params, Spec};
 use super::memory::checked;
 use super::overlap::overlap;
+use super::product::{MmaKind, Product};
 use crate::device::capture::{self, Capture};
 use crate::device::driver::Driver;
 use crate::device::launch::Launch;
@@ -121,19 +121,13 @@ impl Sink for Warm<'_> {
         self.cuda.shared().ready(op, spec, grid.shared)
     }
 
-    fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
+    fn library_product(&mut self, _: &'static str, product: &Product) -> Result<bool> {
         // Makes the library choose its algorithm.
-        if self.cuda.products().is_some_and(|library| library.workspace(product).is_some()) {
-            return Ok(());
-        }
-        product
-            .kernels(self.cores())
-            .into_iter()
-            .try_for_each(|(spec, bytes)| self.cuda.shared().ready(op, spec, bytes))
+        Ok(self.cuda.products().is_some_and(|library| library.workspace(product).is_some()))
     }
 
-    fn cores(&self) -> Cores {
-        self.cuda.cores()
+    fn mma(&self) -> MmaKind {
+        self.cuda.mma()
     }
 
     fn multiprocessors(&self) -> usize {

@@ -3,37 +3,107 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::args::{CudaArgs, Sink};
 use super::faults::Bounds;
-use super::gemm::{Cores, Product};
 use super::kernel::{Grid, Params, Spec};
+use super::product::{MmaKind, Product};
+use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
+use crate::record::{Bound, Executable};
 
-/// Where the texts go, if anybody wants them.
-fn folder() -> Option<&'static Path> {
-    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    FOLDER.get_or_init(|| std::env::var_os("REFRAIN_KERNELS").map(PathBuf::from)).as_deref()
-}
-
-/// Writes down the kernels of a launch.
-pub(in crate::device) fn add(launch: &Launch<'_>) -> Result<()> {
-    match folder() {
-        None => Ok(()),
-        Some(folder) => [Cores::Warps, Cores::WarpGroups].into_iter().try_for_each(|cores| {
-            launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Listing { folder, cores }))
-        }),
+/// The driver itself, or one that also writes kernels down where `REFRAIN_KERNELS` asks for it.
+pub(in crate::device) fn decorate(driver: Arc<dyn Driver>) -> Arc<dyn Driver> {
+    match std::env::var_os("REFRAIN_KERNELS") {
+        Some(folder) => Arc::new(Lists { driver, folder: folder.into() }),
+        None => driver,
     }
 }
 
-struct Listing {
-    folder: &'static Path,
-    cores: Cores,
+/// A driver that writes down the kernels that each launch would use on CUDA before it runs the launch.
+struct Lists {
+    driver: Arc<dyn Driver>,
+    folder: PathBuf,
 }
 
-impl Listing {
+impl Driver for Lists {
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        for mma in [MmaKind::Warp, MmaKind::WarpGroup] {
+            let mut listing = Listing { folder: &self.folder, mma };
+            launch.kernel.cuda(&mut CudaArgs::new(launch, &mut listing))?;
+        }
+        self.driver.launch(launch)
+    }
+
+    fn name(&self) -> String {
+        self.driver.name()
+    }
+
+    fn kernels(&self) -> KernelSet {
+        self.driver.kernels()
+    }
+
+    fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
+        self.driver.alloc(op, bytes)
+    }
+
+    fn free(&self, block: Block) {
+        self.driver.free(block);
+    }
+
+    fn trim(&self) -> usize {
+        self.driver.trim()
+    }
+
+    fn free_bytes(&self) -> Option<usize> {
+        self.driver.free_bytes()
+    }
+
+    fn pooled_bytes(&self) -> usize {
+        self.driver.pooled_bytes()
+    }
+
+    fn system_allocations(&self) -> u64 {
+        self.driver.system_allocations()
+    }
+
+    fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
+        self.driver.upload(op, from, to, offset)
+    }
+
+    fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.driver.download(op, from, offset, to)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.driver.synchronize()
+    }
+
+    fn capture_status(&self) -> CaptureStatus {
+        self.driver.capture_status()
+    }
+
+    fn workspace(&self, launch: &Launch<'_>) -> Result<usize> {
+        self.driver.workspace(launch)
+    }
+
+    fn keeps_temporaries_apart(&self) -> bool {
+        self.driver.keeps_temporaries_apart()
+    }
+
+    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+        self.driver.compile(program)
+    }
+}
+
+struct Listing<'a> {
+    folder: &'a Path,
+    mma: MmaKind,
+}
+
+impl Listing<'_> {
     fn write(&self, op: &'static str, spec: &Spec) -> Result<()> {
         static SEEN: Mutex<Option<HashSet<Spec>>> = Mutex::new(None);
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,17 +119,21 @@ impl Listing {
     }
 }
 
-impl Sink for Listing {
+impl Sink for Listing<'_> {
     fn kernel(&mut self, op: &'static str, spec: Spec, _: Grid, _: &Params) -> Result<()> {
         self.write(op, &spec)
     }
 
-    fn product(&mut self, op: &'static str, product: &Product) -> Result<()> {
-        product.kernels(self.cores).iter().try_for_each(|(spec, _)| self.write(op, spec))
+    fn library_product(&mut self, _: &'static str, _: &Product) -> Result<bool> {
+        Ok(false)
     }
 
-    fn cores(&self) -> Cores {
-        self.cores
+    fn mma(&self) -> MmaKind {
+        self.mma
+    }
+
+    fn runs(&self) -> bool {
+        false
     }
 
     fn multiprocessors(&self) -> usize {

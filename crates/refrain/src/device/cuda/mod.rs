@@ -5,9 +5,9 @@ mod args;
 mod cache;
 mod compile;
 mod context;
+pub(crate) mod cublaslt;
 mod driver;
 mod faults;
-mod gemm;
 mod graph;
 mod guard;
 mod kernel;
@@ -16,17 +16,18 @@ mod library;
 pub(in crate::device) mod listing;
 mod memory;
 mod overlap;
+mod product;
 #[cfg(test)]
 mod tests;
 mod timed;
 
-pub(crate) use args::CudaArgs;
+pub(crate) use args::{CudaArgs, Gpu};
 pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::Bounds;
-pub(crate) use gemm::{Cores, Flat, Matrix, Product};
-pub(crate) use kernel::{Grid, MMA, Params, Source, Spec};
+pub(crate) use kernel::{Grid, MMA, Params, Source, Spec, WGMMA};
+pub(crate) use product::{Flat, Matrix, MmaKind, Product};
 
 /// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.
 #[derive(Clone, Debug)]
@@ -50,7 +51,7 @@ impl CudaReport {
         CudaReport {
             driver: context::driver_version(),
             nvrtc: compile::version(),
-            cublaslt: gemm::library_version(),
+            cublaslt: cublaslt::library_version(),
             devices,
         }
     }

@@ -57,10 +57,15 @@ template <> struct cast_to<i64> {
 
 template <typename C, typename T> DEVICE C to(T x) { return cast_to<C>::of(widen(x)); }
 
-// A float that keeps in its last bit whether the double lay beyond it, so that a second rounding can't go wrong.
+// A float that keeps in its last bit whether the number lay beyond it, so that a second rounding can't go wrong.
 DEVICE float round_to_odd(double x) {
     float y = __double2float_rz(x);
     return (double)y == x || x != x ? y : __uint_as_float(__float_as_uint(y) | 1u);
+}
+DEVICE float round_to_odd(i64 x) {
+    // Towards zero it stays in the range of an i64.
+    float y = __ll2float_rz(x);
+    return __float2ll_rz(y) == x ? y : __uint_as_float(__float_as_uint(y) | 1u);
 }
 
 template <typename T> struct store_as;
@@ -69,12 +74,12 @@ template <> struct store_as<f32_t> { template <typename C> static DEVICE f32_t o
 template <> struct store_as<f16_t> {
     static DEVICE f16_t of(float c) { f16_t y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(c)); return y; }
     static DEVICE f16_t of(double c) { return of(round_to_odd(c)); }
-    static DEVICE f16_t of(i64 c) { return of((double)c); }
+    static DEVICE f16_t of(i64 c) { return of(round_to_odd(c)); }
 };
 template <> struct store_as<bf16_t> {
     static DEVICE bf16_t of(float c) { bf16_t y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(c)); return y; }
     static DEVICE bf16_t of(double c) { return of(round_to_odd(c)); }
-    static DEVICE bf16_t of(i64 c) { return of((double)c); }
+    static DEVICE bf16_t of(i64 c) { return of(round_to_odd(c)); }
 };
 template <> struct store_as<i64_t> { template <typename C> static DEVICE i64_t of(C c) { return cast_to<i64>::of(c); } };
 template <> struct store_as<i32_t> { template <typename C> static DEVICE i32_t of(C c) { return (int)cast_to<i64>::of(c); } };

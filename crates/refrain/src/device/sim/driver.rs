@@ -1,15 +1,16 @@
 //! The engine's driver for the simulated GPU: it does what the one for CUDA does, in the same order.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::graph::Graph;
 use super::machine::{Machine, Stream};
 use crate::device::capture::{self, Capture};
-use crate::device::cuda::Product;
+use crate::device::cuda::{Gpu, MmaKind, Product};
 use crate::device::driver::{Block, CaptureStatus, Driver};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
 use crate::record::{Bound, Executable};
+use crate::sync::Mutex;
 
 const OP: &str = "step";
 
@@ -43,6 +44,17 @@ impl Sim {
         let stream = Private::begin(&self.machine)?;
         capture::program(&stream, program)?;
         stream.end()
+    }
+}
+
+/// Launches have the workspaces that CUDA's have, of a GPU without the vendor's library.
+impl Gpu for Sim {
+    fn mma(&self) -> MmaKind {
+        MmaKind::Warp
+    }
+
+    fn library_workspace(&self, _: &'static str, _: &Product) -> Result<Option<usize>> {
+        Ok(None)
     }
 }
 
@@ -103,12 +115,19 @@ impl Driver for Sim {
         self.machine.reported()
     }
 
+    fn fault(&self) -> Result<()> {
+        match self.capture_status() {
+            CaptureStatus::None => self.machine.reported(),
+            _ => Ok(()),
+        }
+    }
+
     fn capture_status(&self) -> CaptureStatus {
         self.machine.capture_status(Stream::DEVICE)
     }
 
-    fn product_workspace(&self, _: &'static str, product: &Product) -> Result<usize> {
-        Ok(product.own_workspace(self.cores()))
+    fn workspace(&self, launch: &Launch<'_>) -> Result<usize> {
+        launch.kernel.cuda_workspace(launch, self)
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {

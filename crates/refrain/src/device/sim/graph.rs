@@ -2,10 +2,12 @@
 #![allow(unsafe_code)] // Runs kernels over the device's memory.
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use super::machine::Rng;
-use super::work::Work;
+use super::work::{Touch, Work};
 use crate::error::{Error, Result};
+use crate::record::{Order, Past, comes_before};
 
 /// A launch in a graph, with the nodes that must have ended before it begins.
 pub(super) struct Node {
@@ -18,76 +20,45 @@ pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
 }
 
-/// The launches before one, directly or by way of others.
-struct Before(Vec<u64>);
-
-impl Before {
-    fn has(&self, i: usize) -> bool {
-        self.0[i / 64] >> (i % 64) & 1 == 1
-    }
-}
-
 impl Graph {
-    /// What comes before each node.
-    fn before(&self) -> Vec<Before> {
-        let words = self.nodes.len().div_ceil(64);
-        let mut all: Vec<Before> = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            let mut before = vec![0; words];
-            for &wait in &node.waits {
-                before[wait / 64] |= 1 << (wait % 64);
-                before.iter_mut().zip(&all[wait].0).for_each(|(a, b)| *a |= b);
-            }
-            all.push(Before(before));
-        }
-        all
-    }
-
     /// An error that names two launches which touch a common byte, one of them writing it, and which no way of edges
     /// orders: of all such pairs the closest, whose edge is the one that is missing.
     pub(super) fn check(&self, device: &str) -> Result<()> {
-        let before = self.before();
-        let mut touches: Vec<(usize, usize)> = (0..self.nodes.len())
-            .flat_map(|n| (0..self.nodes[n].work.touches.len()).map(move |t| (n, t)))
-            .collect();
-        let at = |(n, t): (usize, usize)| &self.nodes[n].work.touches[t];
-        touches.sort_unstable_by_key(|&touch| at(touch).range.start);
-        let mut closest: Option<((usize, usize), (usize, usize), usize)> = None;
-        for (i, &a) in touches.iter().enumerate() {
-            let end = at(a).range.end;
-            for &b in touches[i + 1..].iter().take_while(|&&b| at(b).range.start < end) {
-                let (first, second) = if a.0 < b.0 { (a, b) } else { (b, a) };
-                let ordered = first.0 == second.0 || before[second.0].has(first.0);
-                let closeness = |f: usize, s: usize| (f, Reverse(s));
-                let closer =
-                    closest.is_none_or(|(f, s, _)| closeness(f.0, s.0) < closeness(first.0, second.0));
-                if ordered || !closer || !(at(a).writes || at(b).writes) {
-                    continue;
-                }
-                if let Some(byte) = at(first).meets(at(second)) {
-                    closest = Some((first, second, byte));
+        let mut order = Order::default();
+        let mut past: Past<&Touch> = Past::default();
+        // The earlier launch, the later one, and where they meet; the closest is the greatest.
+        let mut closest: Option<(usize, Reverse<usize>, Reverse<usize>, [&Touch; 2])> = None;
+        for (later, node) in self.nodes.iter().enumerate() {
+            order.add(&mut node.waits.clone());
+            for touch in &node.work.touches {
+                for (earlier, other) in past.meeting(touch) {
+                    if order.knows(earlier, later) || comes_before(earlier, later, |n| &self.nodes[n].waits) {
+                        continue;
+                    }
+                    let Some(byte) = other.meets(touch) else { continue };
+                    let closer = (earlier, Reverse(later), Reverse(byte));
+                    if closest.is_none_or(|(e, l, b, _)| (e, l, b) < closer) {
+                        closest = Some((closer.0, closer.1, closer.2, [other, touch]));
+                    }
                 }
             }
+            past.add(later, node.work.touches.iter(), &order);
         }
-        closest.map_or(Ok(()), |(first, second, byte)| Err(self.race(first, second, byte, device)))
+        closest.map_or(Ok(()), |(earlier, Reverse(later), Reverse(byte), touches)| {
+            Err(self.race([earlier, later], touches, byte, device))
+        })
     }
 
-    fn race(&self, first: (usize, usize), second: (usize, usize), byte: usize, device: &str) -> Error {
-        let does = |(n, t): (usize, usize)| {
-            let touch = &self.nodes[n].work.touches[t];
-            if touch.writes { "writes" } else { "reads" }
-        };
-        let (a, b) = (first.0, second.0);
+    fn race(&self, launches: [usize; 2], touches: [&Touch; 2], byte: usize, device: &str) -> Error {
+        let does = touches.map(|touch| if touch.writes { "writes" } else { "reads" });
+        let [a, b] = launches;
         let (earlier, op) = (self.nodes[a].work.op(), self.nodes[b].work.op());
-        let touch = &self.nodes[b].work.touches[second.1];
         Error::Hazard {
             op,
             device: device.to_string(),
             message: format!(
                 "launch {b} ({op}) {} the byte at {byte:#x} of storage {}, which launch {a} ({earlier}) {}, and nothing orders them: the graph lacks the edge {a} -> {b}",
-                does(second),
-                touch.owner,
-                does(first),
+                does[1], touches[1].owner, does[0],
             ),
         }
     }
@@ -122,22 +93,22 @@ fn order(waits: &[&[usize]], rng: &mut Rng) -> Vec<usize> {
     for (n, waits) in waits.iter().enumerate() {
         waits.iter().for_each(|&wait| followers[wait].push(n));
     }
-    let mut ready: Vec<usize> = (0..waits.len()).filter(|&n| missing[n] == 0).collect();
-    let mut order = Vec::with_capacity(waits.len());
     // As late as can be, depth first, or at random.
     let style = rng.below(3);
-    while !ready.is_empty() {
-        let chosen = match style {
-            0 => (0..ready.len()).max_by_key(|&i| ready[i]).unwrap_or(0),
-            1 => ready.len() - 1,
-            _ => rng.below(ready.len()),
-        };
-        let n = ready.remove(chosen);
+    let mut arrived = 0;
+    let mut arrive = |ready: &mut BinaryHeap<(usize, usize)>, n: usize| {
+        arrived += 1;
+        ready.push(([n, arrived, rng.below(usize::MAX)][style], n));
+    };
+    let mut ready = BinaryHeap::new();
+    (0..waits.len()).filter(|&n| missing[n] == 0).for_each(|n| arrive(&mut ready, n));
+    let mut order = Vec::with_capacity(waits.len());
+    while let Some((_, n)) = ready.pop() {
         order.push(n);
         for &follower in &followers[n] {
             missing[follower] -= 1;
             if missing[follower] == 0 {
-                ready.push(follower);
+                arrive(&mut ready, follower);
             }
         }
     }

@@ -3,18 +3,20 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, PoisonError};
 
 use super::graph::{Graph, Node};
 use super::memory::Memory;
 use super::work::{Touch, Work};
 use super::{Profile, Simulator};
 use crate::device::args::{copy_in, copy_out, set};
+use crate::device::cpu::free_bytes as host_free_bytes;
 use crate::device::cpu::pool::Pool;
-use crate::device::driver::{Block, CaptureStatus};
+use crate::device::driver::{Block, CaptureStatus, FOUND_LATE};
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Work that waits at most: then the oldest runs.
 const LATEST: usize = 128;
@@ -204,7 +206,10 @@ impl Machine {
     }
 
     fn free_of(&self, state: &State) -> Option<usize> {
-        self.simulator.memory.map(|m| m.saturating_sub(state.memory.live()))
+        match self.simulator.memory {
+            Some(memory) => Some(memory.saturating_sub(state.memory.live())),
+            None => host_free_bytes(),
+        }
     }
 
     pub(super) fn pooled_bytes(&self) -> usize {
@@ -263,7 +268,7 @@ impl Machine {
         self.present(op, &state)
     }
 
-    /// What kernels reported by the time of the last wait, once.
+    /// What kernels have reported so far, once: the first error.
     pub(super) fn reported(&self) -> Result<()> {
         self.state().reported.take().map_or(Ok(()), Err)
     }
@@ -478,7 +483,10 @@ impl State {
             Some(Command::Graph(graph)) => unsafe { graph.run(&mut self.rng) },
         };
         if let Err(error) = done {
-            self.reported.get_or_insert(error);
+            self.reported.get_or_insert(match error {
+                Error::InvalidArgument { op, message } => Error::invalid(op, message + FOUND_LATE),
+                other => other,
+            });
         }
     }
 }

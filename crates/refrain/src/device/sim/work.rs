@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use crate::device::args::OnFault;
 use crate::device::{Device, Launch, Mode, Storage, cpu};
 use crate::error::Result;
-use crate::record::{Access, Place, RecordedLaunch};
+use crate::record::{Access, Place, RecordedLaunch, Touching};
 use crate::recycled::Recycled;
 
 /// Bytes of device memory that a launch touches.
@@ -74,6 +75,29 @@ impl Touch {
     }
 }
 
+impl Touching for &Touch {
+    fn bytes(&self) -> (usize, Range<usize>) {
+        (0, self.range.clone())
+    }
+
+    fn writes(&self) -> bool {
+        self.writes
+    }
+
+    fn is_dense(&self) -> bool {
+        Touch::is_dense(self)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let same = || {
+            self.base == other.base
+                && self.access.dtype == other.access.dtype
+                && self.access.layout == other.access.layout
+        };
+        Touch::is_dense(self) && Touch::is_dense(other) || same()
+    }
+}
+
 /// A launch with all that its kernel needs.
 pub(super) struct Work {
     launch: RecordedLaunch,
@@ -85,13 +109,14 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn of(launch: &Launch<'_>) -> Result<Work> {
         let mut storages: Vec<Recycled<Storage>> = Vec::new();
-        let recorded = RecordedLaunch::of(launch, |storage| {
-            let known = storages.iter().position(|s| s.id() == storage.id());
-            Ok(Place::External(known.unwrap_or_else(|| {
+        let recorded = RecordedLaunch::of(launch, |operand| {
+            let known = storages.iter().position(|s| s.id() == operand.storage.id());
+            let place = Place::External(known.unwrap_or_else(|| {
                 // Kernels run on the host's processor, for which this is memory like any other.
-                storages.push(storage.alias(&Device::cpu()));
+                storages.push(operand.storage.alias(&Device::cpu()));
                 storages.len() - 1
-            })))
+            }));
+            Ok(Access { place, layout: operand.layout.clone().into(), dtype: operand.dtype })
         })?;
         let touch = |access: &Access, reads, writes| {
             let Place::External(s) = access.place else { return None };
@@ -108,7 +133,7 @@ impl Work {
         self.launch.op
     }
 
-    /// Runs the kernel now.
+    /// Runs the kernel now, which does with an index out of range what a GPU's kernel does.
     ///
     /// # Safety
     /// The storages' memory is there, and nobody else touches it meanwhile.
@@ -117,6 +142,6 @@ impl Work {
             Place::External(s) | Place::Temporary(s) => &self.storages[s],
         };
         // SAFETY: the door verified the launch; the rest is the caller's promise.
-        self.launch.with(storage, |launch| unsafe { cpu::run(launch) })
+        self.launch.with(storage, |launch| unsafe { cpu::run(launch, OnFault::GoOn) })
     }
 }

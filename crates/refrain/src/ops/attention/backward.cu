@@ -10,16 +10,13 @@ KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) 
     COMPUTE* d_o = q + j.together * q_size;
     COMPUTE* k = d_o + j.together * q_size;
     COMPUTE* v = k + j.together * k_size;
-    COMPUTE* sums = v + j.together * k_size;
-    COMPUTE* deltas = sums + j.together * queries;
-    bring(q, q_size, j.q, j, first_pair, slots, 0, queries);
+    Softmax* softmaxes = reinterpret_cast<Softmax*>(v + j.together * k_size);
+    COMPUTE scale = (COMPUTE)j.scale;
+    bring(q, q_size, j.q, j, first_pair, slots, 0, queries, scale);
     bring(d_o, q_size, j.d_o, j, first_pair, slots, 0, queries);
     bring(k, k_size, j.k, j, first_pair, slots, 0, keys);
     bring(v, k_size, j.v, j, first_pair, slots, 0, keys);
-    const COMPUTE* kept = reinterpret_cast<const COMPUTE*>(j.sums) + first_pair * queries;
-    for (int i = threadIdx.x; i < slots * queries; i += blockDim.x) sums[i] = kept[i];
     __syncthreads();
-    COMPUTE scale = (COMPUTE)j.scale;
 
     // Queries.
     int units = (queries + ROWS - 1) / ROWS;
@@ -28,17 +25,17 @@ KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) 
         int at = there ? base + group : 0, slot = at / units, row = (at - slot * units) * ROWS;
         const COMPUTE* k_rows = k + slot * k_size;
         const COMPUTE* v_rows = v + slot * k_size;
-        COMPUTE x[ROWS][EACH], y[ROWS][EACH], dx[ROWS][EACH], sum[ROWS], delta[ROWS];
+        COMPUTE x[ROWS][EACH], y[ROWS][EACH], dx[ROWS][EACH];
+        Softmax softmax[ROWS];
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             int line = min(row + w, queries - 1);
-            take_shared(x[w], q + slot * q_size + line * PADDED, lane, scale);
-            take_shared(y[w], d_o + slot * q_size + line * PADDED, lane, (COMPUTE)1);
+            look(x[w], q + slot * q_size + line * PADDED, lane);
+            look(y[w], d_o + slot * q_size + line * PADDED, lane);
             clear(dx[w]);
-            sum[w] = sums[slot * queries + line];
-            delta[w] = 0;
+            softmax[w].begin();
         }
-        // Once for delta, once for the gradients, which depend on it.
+        // Once for the softmax, once for the gradients, which depend on it.
         #pragma unroll
         for (int pass = 0; pass < 2; pass++) {
             #pragma unroll 2
@@ -49,17 +46,23 @@ KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) 
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(x[w], key)), d = row_sum(dot(y[w], value));
-                    COMPUTE p = CAUSAL && i > row + w ? (COMPUTE)0 : exp_(s - sum[w]);
-                    if (pass == 0) delta[w] += p * d;
-                    else add_times(dx[w], p * (d - delta[w]) * scale, key);
+                    bool seen = !CAUSAL || i <= row + w;
+                    if (pass == 0) {
+                        if (seen) softmax[w].add(s, d);
+                    } else {
+                        COMPUTE p = seen ? softmax[w].probability(s) : (COMPUTE)0;
+                        add_times(dx[w], p * (d - softmax[w].delta) * scale, key);
+                    }
                 }
             }
+            #pragma unroll
+            for (int w = 0; w < ROWS; w++) if (pass == 0) softmax[w].end();
         }
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             if (there && row + w < queries) {
                 give(row_of(j.dq, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
-                if (lane == 0) deltas[slot * queries + row + w] = delta[w];
+                if (lane == 0) softmaxes[slot * queries + row + w] = softmax[w];
             }
         }
     }
@@ -76,8 +79,8 @@ KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) 
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             int line = min(row + w, keys - 1);
-            take_shared(x[w], k + slot * k_size + line * PADDED, lane, scale);
-            take_shared(y[w], v + slot * k_size + line * PADDED, lane, (COMPUTE)1);
+            look(x[w], k + slot * k_size + line * PADDED, lane);
+            look(y[w], v + slot * k_size + line * PADDED, lane);
             clear(dx[w]);
             clear(dy[w]);
         }
@@ -86,13 +89,13 @@ KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) 
             COMPUTE query[EACH], d_out[EACH];
             look(query, q_rows + i * PADDED, lane);
             look(d_out, d_o_rows + i * PADDED, lane);
-            COMPUTE sum = sums[slot * queries + i], delta = deltas[slot * queries + i];
+            Softmax softmax = softmaxes[slot * queries + i];
             #pragma unroll
             for (int w = 0; w < ROWS; w++) {
                 COMPUTE s = row_sum(dot(x[w], query)), d = row_sum(dot(y[w], d_out));
-                COMPUTE p = CAUSAL && row + w > i ? (COMPUTE)0 : exp_(s - sum);
+                COMPUTE p = CAUSAL && row + w > i ? (COMPUTE)0 : softmax.probability(s);
                 add_times(dy[w], p, d_out);
-                add_times(dx[w], p * (d - delta) * scale, query);
+                add_times(dx[w], p * (d - softmax.delta), query);
             }
         }
         #pragma unroll

@@ -10,18 +10,18 @@ KERNEL __launch_bounds__(256) attention_backward_queries(const __grid_constant__
     const COMPUTE* k_rows = k_tiles + r.slot * size;
     const COMPUTE* v_rows = v_tiles + r.slot * size;
     COMPUTE scale = (COMPUTE)j.scale;
-    COMPUTE q[ROWS][EACH], d_o[ROWS][EACH], dq[ROWS][EACH], sum[ROWS], delta[ROWS];
+    COMPUTE q[ROWS][EACH], d_o[ROWS][EACH], dq[ROWS][EACH];
+    Softmax softmax[ROWS];
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
         take(q[w], row_of(j.q, j, r.pair, r.at(w)), r.lane, scale);
         take(d_o[w], row_of(j.d_o, j, r.pair, r.at(w)), r.lane, (COMPUTE)1);
         clear(dq[w]);
-        sum[w] = reinterpret_cast<const COMPUTE*>(j.sums)[r.pair * j.queries + r.at(w)];
-        delta[w] = 0;
+        softmax[w].begin();
     }
 
     int end = CAUSAL && j.together == 1 ? min(keys, r.end) : keys;
-    // Once for delta, once for the gradients, which depend on it.
+    // Once for the softmax, once for the gradients, which depend on it.
     for (int pass = 0; pass < 2; pass++) {
         for (int first = 0; first < end; first += tile) {
             int count = min(tile, end - first);
@@ -40,18 +40,24 @@ KERNEL __launch_bounds__(256) attention_backward_queries(const __grid_constant__
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(q[w], key)), d = row_sum(dot(d_o[w], value));
-                    COMPUTE p = CAUSAL && first + i > r.row + w ? (COMPUTE)0 : exp_(s - sum[w]);
-                    if (pass == 0) delta[w] += p * d;
-                    else add_times(dq[w], p * (d - delta[w]) * scale, key);
+                    bool seen = !CAUSAL || first + i <= r.row + w;
+                    if (pass == 0) {
+                        if (seen) softmax[w].add(s, d);
+                    } else {
+                        COMPUTE p = seen ? softmax[w].probability(s) : (COMPUTE)0;
+                        add_times(dq[w], p * (d - softmax[w].delta) * scale, key);
+                    }
                 }
             }
         }
+        #pragma unroll
+        for (int w = 0; w < ROWS; w++) if (pass == 0) softmax[w].end();
     }
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
             give(row_of(j.dq, j, r.pair, r.row + w), dq[w], r.lane, (COMPUTE)1);
-            if (r.lane == 0) reinterpret_cast<COMPUTE*>(j.deltas)[r.pair * j.queries + r.row + w] = delta[w];
+            if (r.lane == 0) reinterpret_cast<Softmax*>(j.softmaxes)[r.pair * j.queries + r.row + w] = softmax[w];
         }
     }
 }
@@ -65,13 +71,11 @@ KERNEL __launch_bounds__(256) attention_backward_keys(const __grid_constant__ Jo
     COMPUTE* d_o_tiles = q_tiles + j.together * size;
     const COMPUTE* q_rows = q_tiles + r.slot * size;
     const COMPUTE* d_o_rows = d_o_tiles + r.slot * size;
-    const COMPUTE* sums = reinterpret_cast<const COMPUTE*>(j.sums) + r.pair * j.queries;
-    const COMPUTE* deltas = reinterpret_cast<const COMPUTE*>(j.deltas) + r.pair * j.queries;
-    COMPUTE scale = (COMPUTE)j.scale;
+    const Softmax* softmaxes = reinterpret_cast<const Softmax*>(j.softmaxes) + r.pair * j.queries;
     COMPUTE k[ROWS][EACH], v[ROWS][EACH], dk[ROWS][EACH], dv[ROWS][EACH];
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
-        take(k[w], row_of(j.k, j, r.pair, r.at(w)), r.lane, scale);
+        take(k[w], row_of(j.k, j, r.pair, r.at(w)), r.lane, (COMPUTE)1);
         take(v[w], row_of(j.v, j, r.pair, r.at(w)), r.lane, (COMPUTE)1);
         clear(dk[w]);
         clear(dv[w]);
@@ -82,7 +86,7 @@ KERNEL __launch_bounds__(256) attention_backward_keys(const __grid_constant__ Jo
     for (int first = begin_at; first < queries; first += tile) {
         int count = min(tile, queries - first);
         if (first > begin_at) __syncthreads();
-        bring(q_tiles, size, j.q, j, first_pair, slots, first, count);
+        bring(q_tiles, size, j.q, j, first_pair, slots, first, count, (COMPUTE)j.scale);
         bring(d_o_tiles, size, j.d_o, j, first_pair, slots, first, count);
         __syncthreads();
         #pragma unroll 2
@@ -90,13 +94,13 @@ KERNEL __launch_bounds__(256) attention_backward_keys(const __grid_constant__ Jo
             COMPUTE query[EACH], d_out[EACH];
             look(query, q_rows + i * PADDED, r.lane);
             look(d_out, d_o_rows + i * PADDED, r.lane);
-            COMPUTE sum = sums[first + i], delta = deltas[first + i];
+            Softmax softmax = softmaxes[first + i];
             #pragma unroll
             for (int w = 0; w < ROWS; w++) {
                 COMPUTE s = row_sum(dot(k[w], query)), d = row_sum(dot(v[w], d_out));
-                COMPUTE p = CAUSAL && r.row + w > first + i ? (COMPUTE)0 : exp_(s - sum);
+                COMPUTE p = CAUSAL && r.row + w > first + i ? (COMPUTE)0 : softmax.probability(s);
                 add_times(dv[w], p, d_out);
-                add_times(dk[w], p * (d - delta) * scale, query);
+                add_times(dk[w], p * (d - softmax.delta), query);
             }
         }
     }

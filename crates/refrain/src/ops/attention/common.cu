@@ -32,9 +32,10 @@ DEVICE vec<COMPUTE, VEC> piece(const IN* row, int d) {
 // Elements from the rows of one pair to those of the next: a shift, so that lanes of different pairs meet in no bank.
 DEVICE int slot_size(int rows) { return (rows + CHUNK - 1) / CHUNK * CHUNK * PADDED + LANES * VEC; }
 
-// Brings rows `first` to `first + count` of `slots` pairs, from `first_pair` on, to shared memory, and zeros up to whole
-// chunks. Neighbouring threads take neighbouring heads.
-DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 first_pair, int slots, int first, int count) {
+// Brings rows `first` to `first + count` of `slots` pairs, from `first_pair` on, times a factor to shared memory, and zeros
+// up to whole chunks. Neighbouring threads take neighbouring heads.
+DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 first_pair, int slots, int first, int count,
+                  COMPUTE factor = (COMPUTE)1) {
     constexpr int RUNS = PADDED / VEC;
     int heads = (int)j.heads, padded = (count + CHUNK - 1) / CHUNK * CHUNK, total = padded * slots * RUNS;
     i64 sequence = first_pair / j.heads;
@@ -51,6 +52,8 @@ DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 fi
             if (i < total && row < count) {
                 int at = head + slot, over = at / heads;
                 v[b] = piece(base + over * x.sequence + row * x.token + (at - over * heads) * x.head, run * VEC);
+                #pragma unroll
+                for (int e = 0; e < VEC; e++) v[b].at[e] *= factor;
             } else {
                 #pragma unroll
                 for (int e = 0; e < VEC; e++) v[b].at[e] = 0;
@@ -73,12 +76,13 @@ DEVICE void take(COMPUTE* x, const IN* row, int lane, COMPUTE factor) {
     }
 }
 
-DEVICE void take_shared(COMPUTE* x, const COMPUTE* row, int lane, COMPUTE factor) {
+// The lane's part of a row in shared memory.
+DEVICE void look(COMPUTE* x, const COMPUTE* row, int lane) {
     #pragma unroll
     for (int r = 0; r < EACH / VEC; r++) {
         vec<COMPUTE, VEC> v = load<VEC>(row + place(r, lane));
         #pragma unroll
-        for (int e = 0; e < VEC; e++) x[r * VEC + e] = v.at[e] * factor;
+        for (int e = 0; e < VEC; e++) x[r * VEC + e] = v.at[e];
     }
 }
 
@@ -98,9 +102,6 @@ DEVICE void give(IN* row, const COMPUTE* x, int lane, COMPUTE factor) {
     }
 }
 
-// The lane's part of a row in shared memory.
-DEVICE void look(COMPUTE* x, const COMPUTE* row, int lane) { take_shared(x, row, lane, (COMPUTE)1); }
-
 // The lane's part of a product of rows.
 DEVICE COMPUTE dot(const COMPUTE* x, const COMPUTE* y) {
     COMPUTE sum = 0;
@@ -115,6 +116,35 @@ DEVICE void add_times(COMPUTE* x, COMPUTE factor, const COMPUTE* y) {
 }
 
 DEVICE COMPUTE row_sum(COMPUTE x) { return warp_reduce<LANES>(x, Add()); }
+
+// The softmax of a row of scores, of which the backward pass needs `delta`, the sum of probabilities times their gradients.
+// It is computed anew: where tensor cores did the forward pass, scores were others in the last digits, which decide where
+// scores are large. Queries are multiplied by the scale wherever they meet keys, so that their scores stay the same.
+struct Softmax {
+    COMPUTE largest, inverse, delta;
+
+    DEVICE void begin() {
+        largest = limits<COMPUTE>::lowest();
+        inverse = delta = 0;
+    }
+    // A key's score and the gradient of its probability. Until the end `inverse` is the sum itself.
+    DEVICE void add(COMPUTE s, COMPUTE d) {
+        // Has no weight.
+        if (s == limits<COMPUTE>::lowest()) return;
+        COMPUTE e = exp_(-abs_(s - largest));
+        bool larger = s > largest;
+        // 1, or NaN of infinity.
+        COMPUTE p = larger ? (COMPUTE)1 + (s - s) : e, keep = larger ? e : (COMPUTE)1;
+        largest = larger ? s : largest;
+        inverse = inverse * keep + p;
+        delta = delta * keep + p * d;
+    }
+    DEVICE void end() {
+        inverse = (COMPUTE)1 / inverse;
+        delta *= inverse;
+    }
+    DEVICE COMPUTE probability(COMPUTE s) const { return exp_(s - largest) * inverse; }
+};
 
 DEVICE void clear(COMPUTE* x) {
     #pragma unroll

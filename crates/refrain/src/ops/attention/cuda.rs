@@ -22,6 +22,8 @@ static BACKWARD_LONG: Source =
 
 /// Keys that a kernel takes together (`CHUNK` in the text).
 const CHUNK: usize = 4;
+/// Numbers of a row's `Softmax` in the text.
+const SOFTMAX: usize = 3;
 /// Threads of a block with rows enough.
 const THREADS: usize = 128;
 /// Rows of a sequence from which on a thread works on two.
@@ -126,7 +128,8 @@ impl Plan {
 
     /// Blocks that hold pairs whole, where sequences are short enough.
     fn whole(&self) -> Option<Blocks> {
-        let bytes = 2 * (self.slot(self.queries) + self.slot(self.keys) + self.queries) * self.size;
+        let rows = 2 * (self.slot(self.queries) + self.slot(self.keys));
+        let bytes = (rows + self.queries * SOFTMAX) * self.size;
         if bytes > WHOLE_BYTES {
             return None;
         }
@@ -161,8 +164,8 @@ impl Plan {
 pub(super) struct Job<'a> {
     /// q, k, v, the gradient of o, o, dq, dk and dv, as far as a kernel has them.
     pub(super) operands: [Option<&'a Operand<'a>>; 8],
-    /// The addresses of the sums and deltas of rows.
-    pub(super) rows: [u64; 2],
+    /// The addresses of what is kept of rows of scores, and of `Softmax` (in the text) of the rows.
+    pub(super) rows: [u64; 3],
     /// Pairs, heads, queries and keys.
     pub(super) counts: [usize; 4],
     /// Pairs that a block takes, blocks that share a pair, and rows that pass by at a time.
@@ -220,10 +223,10 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     if plan.pairs * plan.queries * plan.head_dim == 0 {
         return Ok(());
     }
-    let (o, sums) = (&launch.writes[0].0, args.write(1));
+    let (o, kept) = (&launch.writes[0].0, [args.write(1), args.write(2), 0]);
     let (scale, counts) = (op.scale, plan.counts());
     let operands = [Some(q), Some(k), Some(v), None, Some(o), None, None, None];
-    let job = Job { operands, rows: [sums, 0], counts, blocks: [0; 3], scale };
+    let job = Job { operands, rows: kept, counts, blocks: [0; 3], scale };
     if let Some(fragments) = Fragments::new(op, q, k) {
         return fragments.forward(args, &job);
     }
@@ -237,7 +240,7 @@ pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
     let [q, k, _] = &views(op, &layouts, |i| launch.reads[i]);
     let plan = Plan::new(q, k, false);
     let alone = Fragments::for_gradients(op, q, k).is_some() || plan.whole().is_some();
-    if alone { 0 } else { plan.pairs * plan.queries * plan.size }
+    if alone { 0 } else { plan.pairs * plan.queries * SOFTMAX * plan.size }
 }
 
 pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -246,7 +249,7 @@ pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let [q, k, v] = &views(op, &layouts, |i| launch.reads[i]);
     let layouts = op.layouts(|o| launch.writes[o].0.layout);
     let [dq, dk, dv] = &views(op, &layouts, |o| launch.writes[o].0);
-    let (d_o, sums) = (&launch.reads[op.operands()], &launch.reads[op.operands() + 1]);
+    let [d_o, largest, inverse] = [0, 1, 2].map(|i| &launch.reads[op.operands() + i]);
     let plan = Plan::new(q, k, op.causal);
     if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
         return Ok(());
@@ -254,7 +257,8 @@ pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let all = [q, k, v, d_o, dq, dk, dv];
     let (scale, counts) = (op.scale, plan.counts());
     let operands = [Some(q), Some(k), Some(v), Some(d_o), None, Some(dq), Some(dk), Some(dv)];
-    let job = Job { operands, rows: [sums.address(), args.workspace()], counts, blocks: [0; 3], scale };
+    let rows = [largest.address(), inverse.address(), args.workspace()];
+    let job = Job { operands, rows, counts, blocks: [0; 3], scale };
     if let Some(fragments) = Fragments::for_gradients(op, q, k) {
         return fragments.backward(args, &job);
     }

@@ -1,4 +1,4 @@
-// Outputs and the log-sum-exps of the rows of scores; the softmax gathers as keys pass by.
+// Outputs, and what is kept of the rows of scores; the softmax gathers as keys pass by.
 
 KERNEL __launch_bounds__(256) attention_forward(const __grid_constant__ Job j) {
     Rows r = locate(j, j.queries);
@@ -66,9 +66,12 @@ KERNEL __launch_bounds__(256) attention_forward(const __grid_constant__ Job j) {
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
-            give(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, (COMPUTE)1 / total[w]);
+            COMPUTE inverse = (COMPUTE)1 / total[w];
+            give(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, inverse);
             if (r.lane == 0) {
-                reinterpret_cast<COMPUTE*>(j.sums)[r.pair * j.queries + r.row + w] = largest[w] + log_(total[w]);
+                i64 at = r.pair * j.queries + r.row + w;
+                reinterpret_cast<COMPUTE*>(j.largest)[at] = largest[w];
+                reinterpret_cast<COMPUTE*>(j.inverse)[at] = inverse;
             }
         }
     }

@@ -110,7 +110,7 @@ impl Fragments {
         let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
         // Where fragments are transposed.
         let turned = if self.form == "BRAINS" { 0 } else { keys * 20 };
-        let numbers = 2 * (self.tile(queries) + self.tile(keys)) + queries + turned;
+        let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
         self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, job)
     }
 }

@@ -9,8 +9,9 @@ struct Heads {
 
 struct Job {
     Heads q, k, v, d_o, o, dq, dk, dv;
-    // [sequences, heads, queries]: log-sum-exps of the rows of scores, and sums of probabilities times their gradients.
-    u64 sums, deltas;
+    // [sequences, heads, queries]: of the rows of scores what the forward pass keeps, the largest (on tensor cores before
+    // the scale) and 1 / the sum of the exponentials; and what kernels of the backward pass tell each other.
+    u64 largest, inverse, softmaxes;
     i64 pairs, heads, queries, keys;
     // Pairs of a sequence and a head that a block takes, blocks that share a pair, and of the other side the rows that
     // pass by at a time.

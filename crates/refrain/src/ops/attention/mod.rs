@@ -10,14 +10,15 @@ use smallvec::smallvec;
 
 use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::precision::{Precision, precision};
 use crate::tensor::{DType, Layout, Shape, Tensor};
 
 /// `softmax(scale q k^T) v` for each sequence and head. Operands are `[batch, tokens, heads, dim]`, as
-/// projections leave them, or all three in one, `[batch, tokens, 3, heads, dim]`; a second result keeps the
-/// log-sum-exp of each row of scores for the backward pass, which computes the scores again.
+/// projections leave them, or all three in one, `[batch, tokens, 3, heads, dim]`. Two more results keep of each row of
+/// scores the largest and 1 / the sum of `e^(score - largest)` for the backward pass, which computes the scores again.
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     scale: f64,
@@ -53,10 +54,8 @@ impl Op for Attention {
         let sums = if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let rank = q.rank();
         let (batch, queries, heads, dim) = (q.dims()[0], q.dims()[1], q.dims()[rank - 2], q.dims()[rank - 1]);
-        Ok(smallvec![
-            Spec::new([batch, queries, heads, dim], q.dtype()),
-            Spec::new([batch, heads, queries], sums)
-        ])
+        let of_rows = Spec::new([batch, heads, queries], sums);
+        Ok(smallvec![Spec::new([batch, queries, heads, dim], q.dtype()), of_rows.clone(), of_rows])
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -76,23 +75,23 @@ impl Op for Attention {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        (0..self.operands()).fold(Saves::default().output(1), Saves::input)
+        (0..self.operands()).fold(Saves::default().output(1).output(2), Saves::input)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let Some(grad) = g.grad_of(0).cloned() else { return Ok(()) };
-        let sums = g.output(1)?;
+        let (largest, inverse) = (g.output(1)?, g.output(2)?);
         if self.packed {
             let qkv = g.input(0)?;
-            return g.emit(&[0], AttentionBackward(*self), &[&qkv, &grad, &sums]);
+            return g.emit(&[0], AttentionBackward(*self), &[&qkv, &grad, &largest, &inverse]);
         }
         let [q, k, v] = [g.input(0)?, g.input(1)?, g.input(2)?];
-        g.emit(&[0, 1, 2], AttentionBackward(*self), &[&q, &k, &v, &grad, &sums])
+        g.emit(&[0, 1, 2], AttentionBackward(*self), &[&q, &k, &v, &grad, &largest, &inverse])
     }
 }
 
 /// The gradients by queries, keys and values, packed as these are; of those operands, the gradient of the output and
-/// the log-sum-exps.
+/// what the forward pass kept of the rows of scores.
 #[derive(Clone, Debug)]
 struct AttentionBackward(Attention);
 
@@ -111,7 +110,7 @@ impl Op for AttentionBackward {
         cuda::backward(&self.0, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::backward_workspace(&self.0, launch))
     }
 
@@ -131,6 +130,17 @@ impl Tensor {
     /// `heads`. The result has the queries' shape. `scale` is `1 / sqrt(dim)` if not given; with
     /// `causal`, query `i` sees keys `0..=i` only. For floats of one dtype; f16 and bf16 compute in f32. Under
     /// [`Precision::Bf16`](crate::Precision::Bf16) operands of f32 are cast to bf16 first.
+    ///
+    /// # Accuracy in 16 bits
+    /// On a GPU the weights `p` of the softmax are rounded to the dtype before they meet the values, since its tensor
+    /// cores multiply 16-bit numbers; other implementations do the same. An element is off by at most
+    ///
+    /// - `2^-8 sum(p |v|)` in bf16,
+    /// - `2^-11 sum(p |v|) + 2^-25 sum |v|` in f16, whose second part is for weights that are subnormal there,
+    ///
+    /// and by what scores and sums of f32 lose, and the rounding of the result. Where values cancel, so that
+    /// `sum(p v)` is much smaller than `sum(p |v|)`, that can be some percent of the element. The CPU, and with it the
+    /// simulated GPUs, keeps the weights in f32.
     ///
     /// In memory the result lies as `[batch, n, heads, dim]`, so that merging the heads of its
     /// transpose moves no data.

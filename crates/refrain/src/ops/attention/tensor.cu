@@ -232,6 +232,11 @@ DEVICE float exp2_(float x) {
     return e;
 }
 
+// What scores of a row lose in the exponent, the largest of them times the scale. A fused product brings back what that was
+// rounded by, which is much where it has no digits behind the point: there scores lose the largest beforehand.
+DEVICE float shift_of(float largest, float scale) { return largest * scale; }
+DEVICE bool is_large(float shift) { return fabsf(shift) > 8388608.0f; }
+
 // Whether there is a key for a query to see. Only the last eight of keys may be less than eight.
 DEVICE bool seen(const Job& j, int key, int query, int eight) {
     if (eight >= KEY_EIGHTS) return false;

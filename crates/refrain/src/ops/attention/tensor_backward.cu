@@ -11,14 +11,15 @@ constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
 KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward(const __grid_constant__ Job j) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
-    constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE) + Q_ROWS + TURN_SIZE;
+    constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE + Q_ROWS) + TURN_SIZE;
     static_assert((int)sizeof(float) * WARPS * NUMBERS == MEMORY_BYTES, "as the launch counts it");
     float* q_tiles = reinterpret_cast<float*>(memory);
     float* d_o_tiles = q_tiles + WARPS * Q_SIZE;
     float* k_tiles = d_o_tiles + WARPS * Q_SIZE;
     float* v_tiles = k_tiles + WARPS * K_SIZE;
-    float* all_sums = v_tiles + WARPS * K_SIZE;
-    float* turns = all_sums + WARPS * Q_ROWS;
+    float* all_tops = v_tiles + WARPS * K_SIZE;
+    float* all_inverses = all_tops + WARPS * Q_ROWS;
+    float* turns = all_inverses + WARPS * Q_ROWS;
     i64 first_pair = (i64)blockIdx.x * WARPS;
     int queries = (int)j.queries, keys = (int)j.keys;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -28,9 +29,13 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward
     mover.bring<Q_ROWS>(q_tiles, j.q, queries);
     mover.bring<K_ROWS>(v_tiles, j.v, keys);
     mover.bring<Q_ROWS>(d_o_tiles, j.d_o, queries);
-    float* sums = all_sums + warp * Q_ROWS;
-    const float* kept = reinterpret_cast<const float*>(j.sums) + pair * queries;
-    for (int i = lane; i < Q_ROWS; i += 32) sums[i] = pair < j.pairs && i < queries ? kept[i] * LOG2_E : 0.0f;
+    float* tops = all_tops + warp * Q_ROWS;
+    float* inverses = all_inverses + warp * Q_ROWS;
+    for (int i = lane; i < Q_ROWS; i += 32) {
+        bool there = pair < j.pairs && i < queries;
+        tops[i] = there ? reinterpret_cast<const float*>(j.largest)[pair * queries + i] : 0.0f;
+        inverses[i] = there ? reinterpret_cast<const float*>(j.inverse)[pair * queries + i] : 0.0f;
+    }
     arrive();
 
     float* q = q_tiles + warp * Q_SIZE;
@@ -82,8 +87,10 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward
             }
             #pragma unroll
             for (int term = 0; term < TERMS; term++) {
+                // The forward pass has queries on the left: in the order of its terms scores are the same, bit by bit.
+                int turned_term = TERMS > 1 && term < 2 ? 1 - term : term;
                 #pragma unroll
-                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(p[i / 2][i % 2], x[i / 2], query[i % 2], term);
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(p[i / 2][i % 2], x[i / 2], query[i % 2], turned_term);
                 #pragma unroll
                 for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(ds[i / 2][i % 2], y[i / 2], d_out[i % 2], term);
             }
@@ -93,11 +100,17 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward
         #pragma unroll
         for (int c = 0; c < 4; c++) {
             int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
-            float sum = sums[query], delta = 0;
+            float top = tops[query], inverse = inverses[query], delta = 0;
+            float shift = shift_of(top, exponent_scale);
+            if (is_large(shift)) {
+                #pragma unroll
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) p[i / 2][n][i % 2 * 2 + e] -= top;
+                shift = 0;
+            }
             #pragma unroll
             for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
                 float& x = p[i / 2][n][i % 2 * 2 + e];
-                x = exp2_(fmaf(x, exponent_scale, -sum));
+                x = exp2_(fmaf(x, exponent_scale, -shift)) * inverse;
                 if (!seen(j, i * 8 + g, query, i)) x = 0;
                 delta = fmaf(x, ds[i / 2][n][i % 2 * 2 + e], delta);
             }

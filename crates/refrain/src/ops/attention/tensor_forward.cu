@@ -1,10 +1,9 @@
-// Outputs and the log-sum-exps of the rows of scores, 16 queries with all keys at a time.
+// Outputs, and what is kept of the rows of scores, 16 queries with all keys at a time. Exponents are base 2.
 
 // Where they are few, what a lane needs of keys and values stays in registers.
 constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
 // Warps that a multiprocessor has registers for.
 constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
-constexpr float LN_2 = 0.6931471805599453f;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
 KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(const __grid_constant__ Job j) {
@@ -53,8 +52,8 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
         }
     }
 
-    // Of the t-th 16 queries, so that each lane has logarithms to take.
-    float totals[2] = {1, 1}, shifts[2] = {0, 0};
+    // Of the t-th 16 queries, so that each lane has some to keep.
+    float inverses[2] = {1, 1}, tops[2] = {0, 0};
     #pragma unroll 1
     for (int first = 0; first < queries && pair < j.pairs; first += 16) {
         float s[KEY_EIGHTS][4];
@@ -92,7 +91,12 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
             // Scores that are all minus infinity have no weight: their quotients are NaN.
-            float shift = top == -INFINITY_F ? 0.0f : top * scale;
+            float shift = top == -INFINITY_F ? 0.0f : shift_of(top, scale);
+            if (is_large(shift)) {
+                #pragma unroll
+                for (int i = 0; i < 2 * KEY_EIGHTS; i++) s[i / 2][2 * h + i % 2] -= top;
+                shift = 0;
+            }
             #pragma unroll
             for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
                 float& x = s[i / 2][2 * h + i % 2];
@@ -103,8 +107,8 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
             total = warp_reduce<4>(total, Add());
             inverse[h] = quotient(1.0f, total);
             if (first == t * 16) {
-                totals[h] = total;
-                shifts[h] = shift;
+                inverses[h] = inverse[h];
+                tops[h] = sign * top;
             }
         }
 
@@ -134,7 +138,8 @@ KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(
     for (int h = 0; h < 2; h++) {
         int query = t * 16 + h * 8 + g;
         if (query < queries && pair < j.pairs) {
-            reinterpret_cast<float*>(j.sums)[pair * queries + query] = shifts[h] * LN_2 + log_(totals[h]);
+            reinterpret_cast<float*>(j.largest)[pair * queries + query] = tops[h];
+            reinterpret_cast<float*>(j.inverse)[pair * queries + query] = inverses[h];
         }
     }
     __syncthreads();

@@ -4,9 +4,9 @@ use super::BatchNorm;
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::arithmetic;
-use crate::ops::reduce::Extent;
-use crate::ops::reduce::cuda::machine::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
+use crate::kernels::elementwise::cuda::arithmetic;
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
 use crate::tensor::DType;
 
 static MOMENTS_OF_CHANNELS: Source =
@@ -132,9 +132,10 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     if n == 0 {
         return Ok(());
     }
-    let share = if training { 1.0 / (outer * inner) as f64 } else { 0.0 };
+    let share = 1.0 / (outer * inner) as f64;
     let add = args.accumulate(0);
     let (spec, grid) = elements(extent, true, add, &[x, dy, dx], "batch_norm", args);
+    let spec = spec.flag("TRAINING", training);
     let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(means).pointer(invs);
     let params = params.pointer(totals).pointer(dx).f64(share).size(n).size(channels).size(inner);
     args.kernel(spec, grid, &params)

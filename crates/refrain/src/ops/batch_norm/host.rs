@@ -13,10 +13,10 @@ use crate::device::cpu::numeric::{Real, Stored, with_mixed};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::reduce::Extent;
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::{Place, Reducer, State, reduce};
+use crate::kernels::rows::{self, each_task, load, map, rows_a_task};
 use crate::ops::reduce::host::{InMoments, Moments};
-use crate::ops::reduce::machine::{Place, Reducer, State, reduce};
-use crate::ops::rows::{self, each_task, load, map, rows_a_task};
 
 /// What each channel of the operands comes to, in order of the channels.
 fn channels<T: Sync, S: State, F: Reducer<T, S, K> + Reducer<S, S, 1>, const K: usize>(
@@ -231,8 +231,12 @@ fn backward_of<T: Stored, P: Stored, R: Real>(
     let db = of_channels(sums.iter().map(|s| s[0]));
     map(dweight, [&dw], args.accumulate(1), |[v]| v);
     map(dbias, [&db], args.accumulate(2), |[v]| v);
-    let share = if training { R::c(1.0 / (extent.outer * extent.inner) as f64) } else { R::ZERO };
     let scales = of_channels(weight.iter().zip(invs).map(|(w, &r)| w.to::<R>() * r));
+    if !training {
+        scaled(dx, dy, &scales, extent, accumulate);
+        return Ok(());
+    }
+    let share = R::c(1.0 / (extent.outer * extent.inner) as f64);
     let levels = of_channels(db.iter().map(|&b| b * share));
     let slopes = of_channels(dw.iter().zip(invs).map(|(&w, &r)| w * r * share));
     each_line(dx, [x, dy], extent, |dx, [x, dy], channel| {
@@ -255,4 +259,25 @@ fn backward_of<T: Stored, P: Stored, R: Real>(
         })
     });
     Ok(())
+}
+
+/// The gradient in evaluation: that of the result times a number for each channel. Nothing of `x` or of sums goes into
+/// it, of which a NaN would not vanish when it is multiplied by 0.
+fn scaled<T: Stored, R: Real>(dx: &mut [T], dy: &[T], scales: &[R], extent: Extent, accumulate: bool) {
+    each_line(dx, [dy], extent, |dx, [dy], channel| {
+        with_scratch(dy.len(), |buf: &mut [R]| {
+            simd(
+                #[inline(always)]
+                || {
+                    let dy = load(dy, buf);
+                    if extent.inner == 1 {
+                        map(dx, [dy, scales], accumulate, |[d, s]| s * d);
+                    } else {
+                        let s = scales[channel];
+                        map(dx, [dy], accumulate, |[d]| s * d);
+                    }
+                },
+            )
+        })
+    });
 }

@@ -1,7 +1,7 @@
 // Batch norm element by element, and its statistics in evaluation. Constants: COMPUTE (the arithmetic), IN (dtype of
 // elements), PARAMETER (of parameters and running statistics), INDEX (the type of offsets), VEC (elements that a thread
 // takes at once, of one channel each or all of one), ALIGNED (whether they can be loaded at once), INNER (whether values
-// of a channel are neighbours), BACKWARD, ADD.
+// of a channel are neighbours), BACKWARD, TRAINING (of the backward pass), ADD.
 
 // Mean and 1/std of running statistics.
 KERNEL batch_norm_running(const PARAMETER* mean, const PARAMETER* var, COMPUTE* means, COMPUTE* invs, double eps, i64 channels) {
@@ -39,7 +39,8 @@ DEVICE void put_all(IN* p, const COMPUTE* y) {
 DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ? at / inner : at) % channels; }
 
 #if BACKWARD
-// `sums` are those of dy and of dy (x - mean) / std; `share` is 1 by the values of a channel, or 0 in evaluation.
+// `sums` are those of dy and of dy (x - mean) / std; `share` is 1 by the values of a channel. In evaluation nothing of x
+// or of sums goes into dx, of which a NaN would not vanish when it is multiplied by 0.
 KERNEL batch_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const IN* __restrict__ dy,
                   const COMPUTE* __restrict__ means, const COMPUTE* __restrict__ invs,
                   const COMPUTE* __restrict__ sums, IN* __restrict__ dx, double share, i64 n, i64 channels, i64 inner) {
@@ -47,13 +48,17 @@ KERNEL batch_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight
     for (INDEX at = ((INDEX)blockIdx.x * 256 + threadIdx.x) * VEC; at < (INDEX)n; at += step) {
         INDEX channel = channel_of(at, (INDEX)channels, (INDEX)inner);
         COMPUTE v[VEC], d[VEC];
-        fetch(v, x + at);
+        if (TRAINING) fetch(v, x + at);
         fetch(d, dy + at);
         #pragma unroll
         for (int i = 0; i < VEC; i++) {
             INDEX c = INNER ? channel : channel + i;
-            COMPUTE inv = invs[c], level = sums[2 * c] * (COMPUTE)share, slope = sums[2 * c + 1] * inv * (COMPUTE)share;
-            d[i] = to<COMPUTE>(weight[c]) * inv * (d[i] - level - (v[i] - means[c]) * slope);
+            COMPUTE inv = invs[c], scale = to<COMPUTE>(weight[c]) * inv;
+            if (TRAINING) {
+                COMPUTE level = sums[2 * c] * (COMPUTE)share, slope = sums[2 * c + 1] * inv * (COMPUTE)share;
+                d[i] = d[i] - level - (v[i] - means[c]) * slope;
+            }
+            d[i] *= scale;
         }
         put_all(dx + at, d);
     }

@@ -8,11 +8,12 @@ mod tests;
 use smallvec::SmallVec;
 
 use super::layer_norm::{check_eps, check_parameters, statistics};
-use super::reduce::Extent;
 use super::{Dest, OnTape, Op, Spec, Specs, execute, spans_apart};
 use crate::autograd::{self, Gradients, Recording, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
+use crate::kernels::reduction::Extent;
 use crate::tensor::{Tensor, resolve_axis};
 
 /// Operands: x, weight, bias, running mean, running variance. Results: y; mean and 1/std of each channel;
@@ -65,13 +66,13 @@ impl Op for BatchNorm {
         cuda::forward(self, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(if self.training { cuda::workspace(self.extent, launch) } else { 0 })
     }
 
-    /// For the running statistics; `batch_norm_into` refuses `x` as the destination.
-    fn in_place(&self) -> bool {
-        true
+    /// Only a running statistic is read where it is written.
+    fn in_place(&self, output: usize, input: usize) -> bool {
+        matches!((output, input), (3, 3) | (4, 4))
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -106,7 +107,7 @@ impl Op for BatchNormBackward {
         cuda::backward(self.0.extent, self.0.training, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(self.0.extent, launch))
     }
 
@@ -123,22 +124,11 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
     let [weight, bias, mean, var] = parameters;
     let (running_mean, running_var) = (mean.untracked(), var.untracked());
     let inputs = [x, weight, bias, &running_mean, &running_var];
-    // Only a running statistic is read where it is written.
-    let apart = |dst: &Tensor, operands: &[&Tensor]| {
-        match operands.iter().any(|t| t.shares_storage(dst) && t.layout() == dst.layout()) {
-            false => Ok(()),
-            true => Err(Error::Aliased {
-                op: BatchNorm::NAME,
-                message: "a tensor that is written is an operand as well, which would be overwritten while it is still being read; use another tensor".to_string(),
-            }),
-        }
-    };
     let mut dests: SmallVec<[Dest; 5]> = SmallVec::new();
     dests.push(match dst {
         None => Dest::New,
         Some(dst) => {
             autograd::check_destination(BatchNorm::NAME, &inputs, dst)?;
-            apart(dst, &inputs)?;
             Dest::Into(dst.clone(), Mode::Replace)
         }
     });
@@ -152,7 +142,6 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
         dests.extend([Dest::New, Dest::New]);
         for running in [mean, var] {
             autograd::check_in_place(BatchNorm::NAME, running)?;
-            apart(running, &inputs[..3])?;
             dests.push(Dest::Into(running.untracked(), Mode::Replace));
         }
     }

@@ -3,7 +3,7 @@
 use super::Binary;
 use crate::device::cuda::{CudaArgs, Source};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "binary", parts: &[include_str!("kernel.cu"), LOOP] };

@@ -1,11 +1,12 @@
 //! Functions of two numbers on the CPU.
 
 use super::Binary;
+use super::scaled::Scaled;
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::elementwise::{self, FloatTile, NumberTile};
+use crate::kernels::elementwise::{self, FloatTile, NumberTile};
 
 struct Forward(Binary);
 struct Backward {
@@ -90,7 +91,6 @@ impl NumberTile for Scalar {
 impl FloatTile for Backward {
     fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
         let (a, b, dy) = (x[0], x[1], x[2]);
-        let zero = R::ZERO;
         let half = R::c(0.5);
         macro_rules! each {
             ($f:expr) => {
@@ -110,20 +110,22 @@ impl FloatTile for Backward {
             (Binary::Mul, 0) => each!(|_, b, d| b * d),
             (Binary::Mul, _) => each!(|a, _, d| a * d),
             (Binary::Div, 0) => each!(|_, b, d: R| d / b),
-            (Binary::Div, _) => each!(|a: R, b: R, d: R| -(d * a) / (b * b)),
-            (Binary::Pow, 0) => {
-                each!(|a: R, b: R, d: R| if b == zero { zero * d } else { d * b * a.power(b - R::ONE) })
-            }
+            (Binary::Div, _) => in_range(x, dx, denominator, |a, b, d| {
+                let [a, b, d] = [a, b, d].map(Scaled::of);
+                -(d * a) / (b * b)
+            }),
+            (Binary::Pow, 0) => in_range(x, dx, base, |a, b, d| {
+                let (power, sign) = (halves(a, b - R::ONE), a.power(b - R::ONE).to_f64());
+                Scaled::of(d) * Scaled::of(b) * power * Scaled::of(1f64.copysign(sign))
+            }),
             (Binary::Pow, _) => {
-                each!(|a: R, b: R, d: R| if a == zero { zero * d } else { d * a.power(b) * a.ln() })
+                in_range(x, dx, exponent, |a, b, d| Scaled::of(d) * halves(a, b) * Scaled::of(a.ln()))
             }
             (Binary::Maximum, by) => {
-                let sign = if by == 0 { R::ONE } else { -R::ONE };
-                each!(|a: R, b: R, d: R| share((a - b) * sign, a == b, d, half))
+                each!(|a: R, b: R, d: R| share(if by == 0 { a < b } else { b < a }, a == b, d, half))
             }
             (Binary::Minimum, by) => {
-                let sign = if by == 0 { -R::ONE } else { R::ONE };
-                each!(|a: R, b: R, d: R| share((a - b) * sign, a == b, d, half))
+                each!(|a: R, b: R, d: R| share(if by == 0 { b < a } else { a < b }, a == b, d, half))
             }
             (Binary::Sub, 1) => each!(|_, _, d: R| -d),
             _ => each!(|_, _, d| d),
@@ -131,14 +133,83 @@ impl FloatTile for Backward {
     }
 }
 
-/// The gradient goes to the operand that was chosen, half to each if they were equal.
+/// What `quick` makes of each element where it says that no part of the result has left the range of its type on the
+/// way, and of the others, which are rare, what `scaled` makes of them.
 #[inline(always)]
-fn share<R: Real>(chosen_if_positive: R, equal: bool, d: R, half: R) -> R {
+fn in_range<R: Real>(
+    x: &[&[R]],
+    dx: &mut [R],
+    quick: impl Fn(R, R, R) -> (R, bool),
+    scaled: impl Fn(R, R, R) -> Scaled,
+) {
+    let (a, b, dy) = (x[0], x[1], x[2]);
+    let beyond = simd(
+        #[inline(always)]
+        || {
+            let mut beyond = 0u32;
+            for (((dx, &a), &b), &d) in dx.iter_mut().zip(a).zip(b).zip(dy) {
+                let (y, within) = quick(a, b, d);
+                *dx = y;
+                beyond += u32::from(!within);
+            }
+            beyond
+        },
+    );
+    if beyond > 0 {
+        for (((dx, &a), &b), &d) in dx.iter_mut().zip(a).zip(b).zip(dy) {
+            if !quick(a, b, d).1 {
+                *dx = scaled(a, b, d).get();
+            }
+        }
+    }
+}
+
+/// `-d a / b^2`. Zeros make exact products.
+#[inline(always)]
+fn denominator<R: Real>(a: R, b: R, d: R) -> (R, bool) {
+    let (over, under) = (d * a, b * b);
+    let exact = (a == R::ZERO) | (d == R::ZERO);
+    // Without a branch, as is_normal.
+    (-over / under, (over.is_normal() | exact) & under.is_normal())
+}
+
+/// `d b a^(b - 1)`, and 0 where b is 0. There is no power of a negative number, or an exact one of 0.
+#[inline(always)]
+fn base<R: Real>(a: R, b: R, d: R) -> (R, bool) {
+    if b == R::ZERO {
+        return (R::ZERO * d, true);
+    }
+    let (slope, power) = (d * b, a.power(b - R::ONE));
+    let exact = a == R::ZERO || power.is_nan();
+    (slope * power, (slope.is_normal() || d == R::ZERO) && (power.is_normal() || exact))
+}
+
+/// `d a^b ln(a)`, and 0 where a is 0. There is no logarithm of a negative number.
+#[inline(always)]
+fn exponent<R: Real>(a: R, b: R, d: R) -> (R, bool) {
+    if a == R::ZERO {
+        return (R::ZERO * d, true);
+    }
+    let (power, log) = (a.power(b), a.ln());
+    let part = d * power;
+    (part * log, log.is_nan() || power.is_normal() && (part.is_normal() || d == R::ZERO))
+}
+
+/// `|a|^b`, as the square of its root.
+fn halves<R: Real>(a: R, b: R) -> Scaled {
+    let root = Scaled::of(a.abs().to_f64().powf(b.to_f64() / 2.0));
+    root * root
+}
+
+/// The gradient goes to the operand that was chosen, half to each if they were equal, and all of it to both if one is
+/// NaN.
+#[inline(always)]
+fn share<R: Real>(beaten: bool, equal: bool, d: R, half: R) -> R {
     if equal {
         half * d
-    } else if chosen_if_positive > R::ZERO {
-        d
-    } else {
+    } else if beaten {
         R::ZERO
+    } else {
+        d
     }
 }

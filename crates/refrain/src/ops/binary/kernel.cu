@@ -48,21 +48,67 @@ template <typename N> DEVICE N function(N a, N b) {
     }
 }
 
-// The gradient goes to the operand that was chosen, half to each if they were equal.
-template <typename R> DEVICE R share(bool chosen, bool equal, R d) {
-    return equal ? (R)0.5 * d : chosen ? d : (R)0;
+// The gradient goes to the operand that was chosen, half to each if they were equal, and all of it to both if one is NaN.
+template <typename R> DEVICE R share(bool beaten, bool equal, R d) {
+    return equal ? (R)0.5 * d : beaten ? (R)0 : d;
+}
+
+// mantissa 2^exponent: of a few such numbers a product or quotient overflows or underflows only if the result does.
+struct Scaled {
+    double mantissa;
+    int exponent;
+    DEVICE Scaled operator*(Scaled b) const { return {mantissa * b.mantissa, exponent + b.exponent}; }
+    DEVICE Scaled operator/(Scaled b) const { return {mantissa / b.mantissa, exponent - b.exponent}; }
+};
+DEVICE Scaled scaled(double x) {
+    Scaled s;
+    s.mantissa = frexp(x, &s.exponent);
+    return s;
+}
+template <typename R> DEVICE R rounded(Scaled s) { return (R)ldexp(s.mantissa, s.exponent); }
+// |a|^b, as the square of its root.
+DEVICE Scaled halves(double a, double b) {
+    Scaled root = scaled(pow(fabs(a), b / 2.0));
+    return root * root;
+}
+
+// Neither 0 nor subnormal, infinite or NaN.
+DEVICE bool is_normal(float x) { return fabsf(x) >= 1.17549435e-38f && fabsf(x) <= 3.40282347e+38f; }
+DEVICE bool is_normal(double x) { return fabs(x) >= 2.2250738585072014e-308 && fabs(x) <= 1.7976931348623157e+308; }
+
+// The derivatives below are computed plainly where no part of the result leaves the range of its type on the way.
+
+// -d a / b^2. Zeros make exact products.
+template <typename R> DEVICE R by_denominator(R a, R b, R d) {
+    R over = d * a, under = b * b;
+    bool exact = a == (R)0 || d == (R)0;
+    if ((is_normal(over) || exact) && is_normal(under)) return -over / under;
+    return -rounded<R>(scaled(d) * scaled(a) / (scaled(b) * scaled(b)));
+}
+// d b a^(b - 1), and 0 where b is 0. There is no power of a negative number, or an exact one of 0.
+template <typename R> DEVICE R by_base(R a, R b, R d) {
+    if (b == (R)0) return (R)0 * d;
+    R slope = d * b, power = pow_(a, b - (R)1);
+    bool exact = a == (R)0 || is_nan(power);
+    if ((is_normal(slope) || d == (R)0) && (is_normal(power) || exact)) return slope * power;
+    return rounded<R>(scaled(d) * scaled(b) * halves(a, b - (R)1) * scaled(copysign(1.0, (double)power)));
+}
+// d a^b ln(a), and 0 where a is 0. There is no logarithm of a negative number.
+template <typename R> DEVICE R by_exponent(R a, R b, R d) {
+    if (a == (R)0) return (R)0 * d;
+    R power = pow_(a, b), log = log_(a), part = d * power;
+    if (is_nan(log) || (is_normal(power) && (is_normal(part) || d == (R)0))) return part * log;
+    return rounded<R>(scaled(d) * halves(a, b) * scaled(log));
 }
 
 template <typename R> DEVICE R derivative(R a, R b, R d) {
     const bool left = FORM == LEFT_DERIVATIVE;
     switch (FUNCTION) {
     case MUL: return left ? b * d : a * d;
-    case DIV: return left ? d / b : -(d * a) / (b * b);
-    case POW:
-        if (left) return b == (R)0 ? (R)0 * d : d * b * pow_(a, b - (R)1);
-        return a == (R)0 ? (R)0 * d : d * pow_(a, b) * log_(a);
-    case MAXIMUM: return share(left ? a > b : b > a, a == b, d);
-    case MINIMUM: return share(left ? a < b : b < a, a == b, d);
+    case DIV: return left ? d / b : by_denominator(a, b, d);
+    case POW: return left ? by_base(a, b, d) : by_exponent(a, b, d);
+    case MAXIMUM: return share(left ? a < b : b < a, a == b, d);
+    case MINIMUM: return share(left ? b < a : a < b, a == b, d);
     case SUB: return left ? d : -d;
     default: return d;
     }

@@ -2,11 +2,13 @@
 
 mod cuda;
 mod host;
+mod scaled;
 #[cfg(test)]
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
+use crate::device::cpu::numeric::nearest;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::ops::copy::Copy;
@@ -103,7 +105,7 @@ impl Op for Binary {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -179,7 +181,7 @@ impl Op for BinaryBackward {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -190,7 +192,7 @@ impl Op for BinaryBackward {
 
 /// A function of two numbers of which one is the same for all elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WithScalar {
+struct WithScalar {
     op: Binary,
     scalar: f64,
     /// The scalar is the first operand.
@@ -198,6 +200,12 @@ pub(crate) struct WithScalar {
 }
 
 impl WithScalar {
+    /// With a number that is rounded to the dtype of `x` before anything else: forward, backward and every device then
+    /// compute with one number, which is what a tensor of that dtype would hold.
+    fn new(op: Binary, x: &Tensor, scalar: f64, reverse: bool) -> WithScalar {
+        WithScalar { op, scalar: nearest(x.dtype(), scalar), reverse }
+    }
+
     fn is_identity(&self) -> bool {
         matches!((self.op, self.reverse), (Binary::Add, _) | (Binary::Sub, false))
     }
@@ -222,6 +230,7 @@ impl Op for WithScalar {
                 ),
             ));
         }
+        x[0].dtype().require_in_range(self.name(), self.scalar)?;
         Ok(Spec::new(x[0].shape(), dtype).one())
     }
 
@@ -241,7 +250,7 @@ impl Op for WithScalar {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -293,14 +302,14 @@ macro_rules! methods {
                 apply_into(Binary::$op, &[&a, &b], dst)
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] with one number, rounded to the tensor's dtype, as the second operand.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with one number, rounded to the tensor's dtype, as the second operand; of an integer dtype it must be a whole number in its range.")]
             pub fn $scalar(&self, scalar: f64) -> Result<Tensor> {
-                apply(WithScalar { op: Binary::$op, scalar, reverse: false }, &[self])
+                apply(WithScalar::new(Binary::$op, self, scalar, false), &[self])
             }
 
             #[doc = concat!("[`Tensor::", stringify!($scalar), "`] into the memory of `dst` (which may be this tensor).")]
             pub fn $scalar_into(&self, scalar: f64, dst: &Tensor) -> Result<()> {
-                apply_into(WithScalar { op: Binary::$op, scalar, reverse: false }, &[self], dst)
+                apply_into(WithScalar::new(Binary::$op, self, scalar, false), &[self], dst)
             }
         )*}
     };
@@ -317,9 +326,11 @@ methods! {
     div, div_into, div_scalar, div_scalar_into => Div;
     /// `a` to the power of `b`; its derivative by `b` at `a = 0` is 0. For floats and integers.
     pow, pow_into, pow_scalar, pow_scalar_into => Pow;
-    /// The larger of both, NaN if one is; equal operands share the gradient. For floats and integers.
+    /// The larger of both, NaN if one is; equal operands share the gradient, and where one is NaN both get all of it, as
+    /// in PyTorch. For floats and integers.
     maximum, maximum_into, maximum_scalar, maximum_scalar_into => Maximum;
-    /// The smaller of both, NaN if one is; equal operands share the gradient. For floats and integers.
+    /// The smaller of both, NaN if one is; equal operands share the gradient, and where one is NaN both get all of it, as
+    /// in PyTorch. For floats and integers.
     minimum, minimum_into, minimum_scalar, minimum_scalar_into => Minimum;
     /// Whether `a == b`; the result is bool.
     eq, eq_into, eq_scalar, eq_scalar_into => Eq;
@@ -345,13 +356,15 @@ macro_rules! reversed {
     ($($(#[$doc:meta])* $name:ident, $into:ident => $op:ident;)*) => {
         impl Tensor {$(
             $(#[$doc])*
+            ///
+            /// The number is rounded to the tensor's dtype first.
             pub fn $name(&self, scalar: f64) -> Result<Tensor> {
-                apply(WithScalar { op: Binary::$op, scalar, reverse: true }, &[self])
+                apply(WithScalar::new(Binary::$op, self, scalar, true), &[self])
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst` (which may be this tensor).")]
             pub fn $into(&self, scalar: f64, dst: &Tensor) -> Result<()> {
-                apply_into(WithScalar { op: Binary::$op, scalar, reverse: true }, &[self], dst)
+                apply_into(WithScalar::new(Binary::$op, self, scalar, true), &[self], dst)
             }
         )*}
     };
@@ -402,16 +415,21 @@ impl Tensor {
         self.assign("div_assign", Binary::Div, other)
     }
 
-    /// Multiplies by a number in place, outside the tape.
+    /// Multiplies by a number, rounded to the dtype, in place, outside the tape.
     pub fn mul_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("mul", self)?;
         crate::no_grad(|| self.mul_scalar_into(scalar, self))
     }
 
-    /// Adds a number in place, outside the tape.
+    /// Adds a number, rounded to the dtype, in place, outside the tape.
     pub fn add_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("add", self)?;
         crate::no_grad(|| self.add_scalar_into(scalar, self))
+    }
+
+    /// Divided by a number of elements, which is not rounded: in f16 and bf16 few such numbers exist.
+    pub(crate) fn div_count(&self, count: usize) -> Result<Tensor> {
+        apply(WithScalar { op: Binary::Div, scalar: count as f64, reverse: false }, &[self])
     }
 
     fn assign(&self, name: &'static str, op: Binary, other: &Tensor) -> Result<()> {

@@ -14,6 +14,9 @@ use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, resolve_axis};
 
+/// Operands that are copied in one go over the result.
+const GROUP: usize = 8;
+
 /// The operands one after the other along `axis`.
 #[derive(Clone, Debug)]
 struct Concat {
@@ -55,18 +58,25 @@ impl Op for Concat {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         let inner: usize = args.write_shape(0)[self.axis + 1..].iter().product();
         with_stored!(args.write_dtype(0), T => {
-            let parts: SmallVec<[(&[T], usize); 8]> = (self.sizes.iter().enumerate())
-                .map(|(i, n)| Ok((args.read::<T>(i)?, n * inner)))
-                .collect::<Result<_>>()?;
-            let row = parts.iter().map(|(_, width)| width).sum();
-            parallel::pieces(args.write::<T>(0)?, row, |o, row| {
-                let mut rest = row;
-                for &(x, width) in &parts {
-                    let (to, after) = rest.split_at_mut(width);
-                    to.copy_from_slice(&x[o * width..][..width]);
-                    rest = after;
+            let row = self.sizes.iter().sum::<usize>() * inner;
+            let y = args.write::<T>(0)?;
+            let mut start = 0;
+            // Some at a time, so that a list of them needs no heap memory.
+            for (group, sizes) in self.sizes.chunks(GROUP).enumerate() {
+                let mut parts: SmallVec<[(&[T], usize); GROUP]> = SmallVec::new();
+                for (i, n) in sizes.iter().enumerate() {
+                    parts.push((args.read::<T>(group * GROUP + i)?, n * inner));
                 }
-            });
+                parallel::pieces(y, row, |o, row| {
+                    let mut rest = &mut row[start..];
+                    for &(x, width) in &parts {
+                        let (to, after) = rest.split_at_mut(width);
+                        to.copy_from_slice(&x[o * width..][..width]);
+                        rest = after;
+                    }
+                });
+                start += parts.iter().map(|(_, width)| width).sum::<usize>();
+            }
         });
         Ok(())
     }

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use super::between;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::Plan;
-use crate::ops::elementwise::cuda::{LOOP, Operand, arithmetic, input, output, run_on};
+use crate::kernels::elementwise::Plan;
+use crate::kernels::elementwise::cuda::{LOOP, Operand, arithmetic, input, output, run_on};
 use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "copy", parts: &[include_str!("kernel.cu"), LOOP] };

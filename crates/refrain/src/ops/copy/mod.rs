@@ -2,17 +2,31 @@
 
 pub(crate) mod cuda;
 
-use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
 use crate::device::cpu::numeric::Number;
-use crate::device::{CudaArgs, HostArgs};
+use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::Result;
+use crate::kernels::elementwise::{self, NumberTile};
 use crate::tensor::{DType, Tensor};
 
 /// The same values in other memory, or added to what is there. Carries the name of the method.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy(pub(crate) &'static str);
+
+/// Copies the values of a tensor into another storage, to a tensor of the same shape, dtype and device: beside the
+/// tape, and without a handle or heap memory.
+pub(crate) fn copy_values(from: &Tensor, to: &Tensor) -> Result<()> {
+    let kernel = Copy("copy_from");
+    let (reads, writes) = ([from.operand()], [(to.operand(), Mode::Replace)]);
+    to.device().launch(&Launch {
+        op: kernel.0,
+        kernel: &kernel,
+        reads: &reads,
+        writes: &writes,
+        workspace: None,
+    })
+}
 
 /// The same values in another dtype.
 #[derive(Clone, Debug)]
@@ -53,7 +67,7 @@ impl Op for Copy {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -75,6 +89,8 @@ fn between(from: DType, to: DType) -> DType {
         (false, false) => DType::I64,
         (true, _) if from == DType::F64 || to == DType::F64 => DType::F64,
         (true, _) => DType::F32,
+        // f64 would round it first.
+        (false, true) if from == DType::I64 && narrow => DType::I64,
         (false, true) if to == DType::F64 || narrow => DType::F64,
         (false, true) => DType::F32,
     }
@@ -143,9 +159,12 @@ impl Tensor {
         apply_into(Copy("copy_from"), &[source], self)
     }
 
-    /// The values as another dtype: rounded to nearest (ties to even) where that is a float; cut off
-    /// towards zero and kept within range where floats become i64 or i32 go through i64, whose low bits
-    /// narrower integers take; `x != 0` where it is bool. The tensor itself if it has that dtype.
+    /// The values as another dtype: rounded to nearest (ties to even) where that is a float, `x != 0` where it is bool.
+    /// The tensor itself if it has that dtype.
+    ///
+    /// Where floats become integers, they are cut off towards zero and kept within the range of i64, and NaN becomes 0;
+    /// integers become narrower ones by their low bits, and so do floats, after i64. It is the same on every device.
+    /// PyTorch leaves NaN and what is out of range to the processor, and thus differs between CPU and GPU.
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype { Ok(self.clone()) } else { apply(Cast(dtype), &[self]) }
     }

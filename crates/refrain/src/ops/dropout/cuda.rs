@@ -3,9 +3,9 @@
 use super::{Dropout, scale, threshold};
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::units;
 use crate::ops::random::philox::WORDS;
-use crate::ops::units;
 
 static SOURCE: Source = Source { name: "dropout", parts: &[include_str!("kernel.cu")] };
 static BACKWARD: Source = Source { name: "dropout_backward", parts: &[include_str!("backward.cu"), LOOP] };

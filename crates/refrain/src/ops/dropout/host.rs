@@ -7,7 +7,7 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::{parallel, simd::simd};
 use crate::error::Result;
-use crate::ops::elementwise::{self, FloatTile};
+use crate::kernels::elementwise::{self, FloatTile};
 use crate::ops::random::{host::position, philox};
 
 /// Elements at a time: a whole number of blocks.

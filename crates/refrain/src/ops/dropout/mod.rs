@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::random::{Generator, Reserved};
+use super::random::Generator;
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::{CudaArgs, HostArgs};
@@ -42,7 +42,7 @@ impl Op for Dropout {
         cuda::forward(self, args)
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -106,13 +106,8 @@ fn threshold(p: f64) -> u64 {
     (p * 4_294_967_296.0).round() as u64
 }
 
-/// The operation, with its part of the generator's sequence; `None` if nothing is dropped.
-fn prepare<'a>(
-    x: &Tensor,
-    p: f64,
-    generator: &'a Generator,
-    dst: Option<&Tensor>,
-) -> Result<Option<(Dropout, Reserved<'a>)>> {
+/// The operation before it has a part of a generator's sequence; `None` if nothing is dropped.
+fn prepare(x: &Tensor, p: f64, dst: Option<&Tensor>) -> Result<Option<Dropout>> {
     const OP: &str = Dropout::NAME;
     if !(0.0..1.0).contains(&p) {
         return Err(Error::invalid(
@@ -127,9 +122,8 @@ fn prepare<'a>(
     if p == 0.0 {
         return Ok(None);
     }
-    let reserved = generator.reserve(x.numel() as u64);
     let keeps_mask = is_grad_enabled() && x.requires_grad();
-    Ok(Some((Dropout { p, offset: reserved.first, keeps_mask }, reserved)))
+    Ok(Some(Dropout { p, offset: 0, keeps_mask }))
 }
 
 impl Tensor {
@@ -138,7 +132,7 @@ impl Tensor {
     /// prevent neural networks from overfitting", 2014). For floats; the result has shape and dtype of
     /// this tensor. With `p` of 0 it is this tensor, and the generator stays where it is.
     ///
-    /// Of `n` elements the generator moves by `n / 4` blocks, rounded up.
+    /// Of `n` elements the generator moves by `n / 4` blocks, rounded up; if the operation fails, it stays where it is.
     ///
     /// # Errors
     /// If `p` is not in `[0, 1)`, or the generator lies on another device.
@@ -152,17 +146,17 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn dropout(&self, p: f64, generator: &Generator) -> Result<Tensor> {
-        match prepare(self, p, generator, None)? {
-            Some((op, _reserved)) => apply(op, &[self, generator.state_tensor()]),
-            None => Ok(self.clone()),
-        }
+        let Some(op) = prepare(self, p, None)? else { return Ok(self.clone()) };
+        generator.draw(self.numel() as u64, |offset| {
+            apply(Dropout { offset, ..op }, &[self, generator.state_tensor()])
+        })
     }
 
     /// [`Tensor::dropout`] into the memory of `dst` (which may be this tensor).
     pub fn dropout_into(&self, p: f64, generator: &Generator, dst: &Tensor) -> Result<()> {
-        match prepare(self, p, generator, Some(dst))? {
-            Some((op, _reserved)) => apply_into(op, &[self, generator.state_tensor()], dst),
-            None => dst.copy_from(self),
-        }
+        let Some(op) = prepare(self, p, Some(dst))? else { return dst.copy_from(self) };
+        generator.draw(self.numel() as u64, |offset| {
+            apply_into(Dropout { offset, ..op }, &[self, generator.state_tensor()], dst)
+        })
     }
 }

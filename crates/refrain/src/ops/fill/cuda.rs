@@ -3,8 +3,8 @@
 use super::Arange;
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
-use crate::ops::units;
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "fill", parts: &[include_str!("kernel.cu"), LOOP] };
 static ARANGE: Source = Source { name: "arange", parts: &[include_str!("arange.cu")] };

@@ -4,12 +4,12 @@ mod cuda;
 
 use smallvec::SmallVec;
 
-use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, execute};
 use crate::autograd::check_in_place;
-use crate::device::cpu::numeric::{Number, Stored, with_stored};
+use crate::device::cpu::numeric::{Number, Stored, nearest, with_stored};
 use crate::device::{CudaArgs, HostArgs, Mode};
 use crate::error::Result;
+use crate::kernels::elementwise::{self, NumberTile};
 use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -89,7 +89,10 @@ impl Tensor {
     /// [`Tensor::fill`] in the name of `op`, whatever the tape says.
     pub(crate) fn fill_with(&self, op: &'static str, value: f64) -> Result<()> {
         self.dtype().require_in_range(op, value)?;
-        let value = if self.dtype() == DType::Bool { (value != 0.0) as u8 as f64 } else { value };
+        let value = match self.dtype() {
+            DType::Bool => (value != 0.0) as u8 as f64,
+            dtype => nearest(dtype, value),
+        };
         let dests: SmallVec<[Dest; 1]> = SmallVec::from_buf([Dest::Into(self.untracked(), Mode::Replace)]);
         execute(&Fill { value, spec: Spec::like(self) }, &[], &dests)?;
         Ok(())

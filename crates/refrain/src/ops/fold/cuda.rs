@@ -3,7 +3,7 @@
 use super::Fold;
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::units;
+use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "fold", parts: &[include_str!("kernel.cu")] };
 

@@ -4,31 +4,32 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
-use crate::ops::positions::{Position, check_range, unravel};
-use crate::tensor::{DType, Dims, Shape, row_major};
+use crate::kernels::positions::{Position, check_range, missing, unravel};
+use crate::tensor::{DType, Layout, Shape};
 
 fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
     let size = of[axis];
-    check_range(args.op(), index, args.read_shape(1), size, || format!("axis {axis} of size {size}"))
+    check_range(args, 1, index, size, || format!("axis {axis} of size {size}"))
 }
 
 pub(super) fn gather<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let (from, to) = (args.read_shape(0), args.write_shape(0));
     check(args, index, axis, from)?;
-    let strides = row_major(from);
+    let (size, strides) = (from[axis], args.read_layout(0).strides());
     let last = to.rank() - 1;
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
         parallel::pieces(args.write::<T>(0)?, to[last], |i, row| {
             let at = unravel(i, &to[..last]);
             let start: usize =
-                (at.iter().zip(&strides).enumerate()).map(|(d, (i, s))| if d == axis { 0 } else { i * s }).sum();
+                (at.iter().zip(strides).enumerate()).map(|(d, (i, s))| if d == axis { 0 } else { i * s }).sum();
             let index = &index[i * to[last]..][..row.len()];
             if axis == last {
-                row.iter_mut().zip(index).for_each(|(y, &i)| *y = x[start + i.place()]);
+                let pick = |i: I| i.within(size).map_or_else(missing, |i| x[start + i]);
+                row.iter_mut().zip(index).for_each(|(y, &i)| *y = pick(i));
             } else {
-                let pick = |(j, (y, &i)): (usize, (&mut T, &I))| *y = x[start + i.place() * strides[axis] + j];
-                row.iter_mut().zip(index).enumerate().for_each(pick);
+                let pick = |j, i: I| i.within(size).map_or_else(missing, |i| x[start + i * strides[axis] + j]);
+                row.iter_mut().zip(index).enumerate().for_each(|(j, (y, &i))| *y = pick(j, i));
             }
         });
     });
@@ -38,7 +39,7 @@ pub(super) fn gather<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
 pub(super) fn gather_backward<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
-    let plan = Plan::new(axis, to, args.read_shape(1));
+    let plan = Plan::new(axis, args.write_layout(0), args.read_shape(1));
     with_float!(args, args.write_dtype(0), T, R => {
         let y = args.write::<T>(0)?;
         if !args.accumulate(0) {
@@ -52,7 +53,7 @@ pub(super) fn gather_backward<I: Position>(axis: usize, index: &[I], args: &Host
 pub(super) fn scatter_add<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
-    let plan = Plan::new(axis, to, args.read_shape(1));
+    let plan = Plan::new(axis, args.write_layout(0), args.read_shape(1));
     match args.write_dtype(0) {
         DType::F64 => add_to_copy::<f64, f64, I>(args, &plan, index),
         DType::F32 => add_to_copy::<f32, f32, I>(args, &plan, index),
@@ -64,7 +65,7 @@ pub(super) fn scatter_add<I: Position>(axis: usize, index: &[I], args: &HostArgs
 
 fn add_to_copy<T: Stored, N: Number, I: Position>(
     args: &HostArgs<'_>,
-    plan: &Plan,
+    plan: &Plan<'_>,
     index: &[I],
 ) -> Result<()> {
     let y = args.write::<T>(0)?;
@@ -77,11 +78,13 @@ fn add_to_copy<T: Stored, N: Number, I: Position>(
 
 /// Where the elements of an index of one shape go in a tensor of another. Both are cut into blocks at
 /// the axis; blocks of the tensor have no place in common, so each can be worked on by itself.
-struct Plan {
+struct Plan<'a> {
     /// Sizes before the axis, of the tensor and of the index.
-    outer: [Dims; 2],
+    outer: [&'a [usize]; 2],
     /// Elements of a block of the tensor.
     block: usize,
+    /// The size of the axis in the tensor.
+    size: usize,
     /// How far neighbours along the axis lie apart in the tensor.
     stride: usize,
     /// Rows of a block of the index along the axis.
@@ -90,14 +93,16 @@ struct Plan {
     inner: Scratch<usize>,
 }
 
-impl Plan {
-    fn new(axis: usize, to: &Shape, index: &Shape) -> Plan {
-        let strides = row_major(to);
+impl<'a> Plan<'a> {
+    /// The plan for a tensor without holes.
+    fn new(axis: usize, to: &'a Layout, index: &'a Shape) -> Plan<'a> {
+        let (to, strides) = (to.shape(), to.strides());
         let after = &index[axis + 1..];
         let place = |i: usize| unravel(i, after).iter().zip(&strides[axis + 1..]).map(|(i, s)| i * s).sum();
         Plan {
-            outer: [Dims::from_slice(&to[..axis]), Dims::from_slice(&index[..axis])],
+            outer: [&to[..axis], &index[..axis]],
             block: to[axis..].iter().product(),
+            size: to[axis],
             stride: to[axis + 1..].iter().product(),
             rows: index[axis],
             inner: Scratch::collect(after.iter().product(), (0..after.iter().product()).map(place)),
@@ -110,7 +115,7 @@ impl Plan {
         if size == 0 {
             return;
         }
-        let [to, from] = &self.outer;
+        let [to, from] = self.outer;
         parallel::pieces(y, self.block, |b, y| {
             let at = unravel(b, to);
             if at.iter().zip(from).any(|(i, n)| i >= n) {
@@ -133,8 +138,10 @@ impl Plan {
         let width = self.inner.len();
         for (index, source) in index.chunks_exact(width).zip(source.chunks_exact(width)) {
             for ((&i, s), inner) in index.iter().zip(source).zip(&*self.inner) {
-                let y = &mut y[i.place() * self.stride + inner];
-                *y = y.plus(s.to());
+                if let Some(i) = i.within(self.size) {
+                    let y = &mut y[i * self.stride + inner];
+                    *y = y.plus(s.to());
+                }
             }
         }
     }

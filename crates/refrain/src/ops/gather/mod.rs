@@ -5,11 +5,12 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::positions::{require_positions, with_positions};
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::kernels::positions::{check_places, require_positions, with_positions};
 use crate::tensor::{DType, Shape, Tensor, resolve_axis};
 
 /// `out[.., i, ..] = x[.., index[.., i, ..], ..]`, of operands `x`, `index`.
@@ -37,7 +38,7 @@ fn check_index(op: &'static str, axis: usize, shape: &Shape, index: &Tensor) -> 
     let fits = index.rank() == shape.rank()
         && index.dims().iter().zip(shape.iter()).enumerate().all(|(i, (n, d))| i == axis || n <= d);
     match fits {
-        true => Ok(()),
+        true => check_places(op, index.shape(), shape[axis], || format!("axis {axis} of size 0")),
         false => Err(Error::shapes(
             op,
             shape,
@@ -88,6 +89,10 @@ impl Op for Gather {
         cuda::gather(self.axis, args)
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn saves(&self, _: &[bool]) -> Saves {
         Saves::default().input(1)
     }
@@ -117,7 +122,11 @@ impl Op for GatherBackward {
         cuda::gather_backward(self.axis, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         cuda::workspace(self.axis, &self.shape, launch)
     }
 
@@ -147,12 +156,16 @@ impl Op for ScatterAdd {
         cuda::scatter_add(self.axis, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         cuda::workspace(self.axis, launch.reads[0].layout.shape(), launch)
     }
 
-    fn in_place(&self) -> bool {
-        true
+    fn in_place(&self, _: usize, input: usize) -> bool {
+        input == 0
     }
 
     fn saves(&self, needs: &[bool]) -> Saves {
@@ -179,8 +192,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
-    /// names the first, and nothing is written; on a GPU the error comes when the host next waits for the
-    /// device ([`Device::synchronize`]), and such an index gives NaN (0 in other dtypes than floats) and
+    /// names the first, and nothing is written; on a GPU the error comes with a later call on the
+    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an index gives NaN (0 in other dtypes than floats) and
     /// gets no gradient.
     ///
     /// ```
@@ -213,8 +226,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
-    /// names the first, and nothing is written; on a GPU the error comes when the host next waits for the
-    /// device ([`Device::synchronize`]), and such an element is left out.
+    /// names the first, and nothing is written; on a GPU the error comes with a later call on the
+    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an element is left out.
     pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
         apply(ScatterAdd { axis }, &[self, index, &covered(source, index)?])

@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_sums, device, error_of, own_device};
+use crate::ops::testing::{assert_sums, device, error_of, own_devices};
 use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn range(shape: &[usize]) -> Tensor {
@@ -169,44 +169,46 @@ fn a_destination_may_be_the_tensor_added_to() {
 
 #[test]
 fn an_index_out_of_range_is_named() {
-    let own = own_device();
-    let cpu = own.kind() != DeviceKind::Cuda;
-    let x = range(&[2, 3]).to_device(&own).unwrap();
-    let before = x.to_vec::<f64>().unwrap();
-    for bad in [3, -1, i64::MIN] {
-        let i = index(&[0, 1, 2, bad], &[2, 2]).to_device(&own).unwrap();
-        let dst = Tensor::full([2, 2], 7.0, DType::F64, &own).unwrap();
-        let named = |text: String, op: &str| {
-            assert!(text.starts_with(&format!("{op}: index {bad} ")) && text.contains("0..3"), "{text}");
-            assert_eq!(text.contains("at [1, 1] is out of range for axis 1 of size 3"), cpu, "{text}");
-        };
-        named(error_of(&own, x.gather_into(1, &i, &dst)).to_string(), "gather");
-        let values = dst.to_vec::<f64>().unwrap();
-        match cpu {
-            true => assert_eq!(values, [7.0; 4]),
-            false => assert!(values[..3] == [0.0, 1.0, 5.0] && values[3].is_nan(), "{values:?}"),
-        }
-        let source = Tensor::full([2, 2], 7.0, DType::F64, &own).unwrap();
-        named(error_of(&own, x.scatter_add_into(1, &i, &source, &x)).to_string(), "scatter_add");
-        let values = x.to_vec::<f64>().unwrap();
-        match cpu {
-            true => assert_eq!(values, before),
-            false => {
-                assert_eq!(values, [7.0, 8.0, 2.0, 3.0, 4.0, 12.0]);
-                x.write_from(&before).unwrap();
+    for own in own_devices() {
+        let (cpu, cuda) = (own.kind() == DeviceKind::Cpu, own.kind() == DeviceKind::Cuda);
+        let x = range(&[2, 3]).to_device(&own).unwrap();
+        let before = x.to_vec::<f64>().unwrap();
+        for bad in [3, -1, i64::MIN] {
+            let i = index(&[0, 1, 2, bad], &[2, 2]).to_device(&own).unwrap();
+            let dst = Tensor::full([2, 2], 7.0, DType::F64, &own).unwrap();
+            let named = |text: String, op: &str| {
+                assert!(text.starts_with(&format!("{op}: index {bad} ")) && text.contains("0..3"), "{text}");
+                assert_eq!(text.contains("at [1, 1] is out of range for axis 1 of size 3"), !cuda, "{text}");
+            };
+            named(error_of(&own, x.gather_into(1, &i, &dst)).to_string(), "gather");
+            let values = dst.to_vec::<f64>().unwrap();
+            match cpu {
+                true => assert_eq!(values, [7.0; 4]),
+                false => assert!(values[..3] == [0.0, 1.0, 5.0] && values[3].is_nan(), "{values:?}"),
+            }
+            let source = Tensor::full([2, 2], 7.0, DType::F64, &own).unwrap();
+            named(error_of(&own, x.scatter_add_into(1, &i, &source, &x)).to_string(), "scatter_add");
+            let values = x.to_vec::<f64>().unwrap();
+            match cpu {
+                true => assert_eq!(values, before),
+                false => {
+                    assert_eq!(values, [7.0, 8.0, 2.0, 3.0, 4.0, 12.0]);
+                    x.write_from(&before).unwrap();
+                }
             }
         }
+        // So many entries that they are sorted by the place that they name.
+        let many: Vec<i64> = (0..5000).map(|i| if i == 4321 { 3000 } else { i % 3000 }).collect();
+        let wide = Tensor::zeros([3000], DType::F32, &own).unwrap();
+        let (i, ones) =
+            (index(&many, &[5000]).to_device(&own).unwrap(), Tensor::ones([5000], DType::F32, &own));
+        let text = error_of(&own, wide.scatter_add(0, &i, &ones.unwrap())).to_string();
+        assert!(text.starts_with("scatter_add: index 3000 ") && text.contains("0..3000"), "{text}");
+        let none = Tensor::zeros([0], DType::F32, &own).unwrap();
+        let i = index(&[0], &[1]).to_device(&own).unwrap();
+        assert!(none.gather(0, &i).is_err());
+        assert!(none.scatter_add(0, &i, &Tensor::ones([1], DType::F32, &own).unwrap()).is_err());
     }
-    // So many entries that they are sorted by the place that they name.
-    let many: Vec<i64> = (0..5000).map(|i| if i == 4321 { 3000 } else { i % 3000 }).collect();
-    let wide = Tensor::zeros([3000], DType::F32, &own).unwrap();
-    let (i, ones) = (index(&many, &[5000]).to_device(&own).unwrap(), Tensor::ones([5000], DType::F32, &own));
-    let text = error_of(&own, wide.scatter_add(0, &i, &ones.unwrap())).to_string();
-    assert!(text.starts_with("scatter_add: index 3000 ") && text.contains("0..3000"), "{text}");
-    let none = Tensor::zeros([0], DType::F32, &own).unwrap();
-    let i = index(&[0], &[1]).to_device(&own).unwrap();
-    error_of(&own, none.gather(0, &i));
-    error_of(&own, none.scatter_add(0, &i, &Tensor::ones([1], DType::F32, &own).unwrap()));
 }
 
 #[test]

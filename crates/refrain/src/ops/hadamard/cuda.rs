@@ -6,7 +6,7 @@
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::arithmetic;
+use crate::kernels::elementwise::cuda::arithmetic;
 
 static SOURCE: Source = Source { name: "hadamard", parts: &[include_str!("kernel.cu")] };
 

@@ -7,7 +7,8 @@ mod tests;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -38,11 +39,11 @@ impl Op for Hadamard {
         cuda::transform(args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(launch))
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 

@@ -4,7 +4,7 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
-use crate::ops::positions::{Position, check_range};
+use crate::kernels::positions::{Position, check_range, missing};
 use crate::tensor::Shape;
 
 /// Columns that are summed together, in registers or the first-level cache.
@@ -12,7 +12,7 @@ const COLUMNS: usize = 64;
 
 fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
     let size = of[axis];
-    check_range(args.op(), index, args.read_shape(1), size, || format!("axis {axis} of size {size}"))
+    check_range(args, 1, index, size, || format!("axis {axis} of size {size}"))
 }
 
 pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
@@ -23,8 +23,10 @@ pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
         parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
-            let from = i / index.len() * size + index[i % index.len()].place();
-            row.copy_from_slice(&x[from * inner..][..inner]);
+            match index[i % index.len()].within(size) {
+                Some(place) => row.copy_from_slice(&x[(i / index.len() * size + place) * inner..][..inner]),
+                None => row.fill(missing()),
+            }
         });
     });
     Ok(())
@@ -40,13 +42,14 @@ struct Sorted {
 impl Sorted {
     fn new<I: Position>(index: &[I], size: usize) -> Sorted {
         let mut ends = Scratch::filled(size + 1, 0usize);
-        index.iter().for_each(|&i| ends[i.place() + 1] += 1);
+        let places = || index.iter().enumerate().filter_map(|(entry, i)| Some((entry, i.within(size)?)));
+        places().for_each(|(_, place)| ends[place + 1] += 1);
         (0..size).for_each(|i| ends[i + 1] += ends[i]);
         // Each entry moves the beginning of its slice's places, which thereby become the ends.
         let mut entries = Scratch::filled(index.len(), 0usize);
-        for (entry, &i) in index.iter().enumerate() {
-            entries[ends[i.place()]] = entry;
-            ends[i.place()] += 1;
+        for (entry, place) in places() {
+            entries[ends[place]] = entry;
+            ends[place] += 1;
         }
         Sorted { ends, entries }
     }

@@ -5,11 +5,12 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::positions::{require_positions, with_positions};
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::kernels::positions::{check_places, require_positions, with_positions};
 use crate::tensor::{Shape, Tensor, resolve_axis};
 
 /// `out[o.., i.., j..] = x[o.., index[i..], j..]`, of operands `x`, `index`: the index's axes take the
@@ -41,6 +42,8 @@ impl Op for IndexSelect {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         require_positions(self.name, x[1])?;
+        let axis = self.axis;
+        check_places(self.name, x[1].shape(), x[0].dims()[axis], || format!("axis {axis} of size 0"))?;
         Ok(Spec::new(replaced(x[0].shape(), self.axis, x[1].shape()), x[0].dtype()).one())
     }
 
@@ -50,6 +53,10 @@ impl Op for IndexSelect {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::select(self.axis, args)
+    }
+
+    fn can_fail(&self) -> bool {
+        true
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -84,7 +91,11 @@ impl Op for IndexAdd {
         cuda::add(self.axis, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _device: &Device) -> Result<usize> {
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         cuda::workspace(self.axis, &self.shape, launch)
     }
 
@@ -125,8 +136,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If the index is not i64 or i32, or has other than one dimension, or an index is not in `0..size` of the axis:
-    /// on the CPU the error names the first, and nothing is written; on a GPU the error comes when the host
-    /// next waits for the device ([`Device::synchronize`](crate::Device::synchronize)), and such an index
+    /// on the CPU the error names the first, and nothing is written; on a GPU the error comes with a later call on the
+    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an index
     /// gives NaN (0 in other dtypes than floats) and gets no gradient.
     ///
     /// ```
@@ -154,8 +165,8 @@ impl Tensor {
     ///
     /// # Errors
     /// If the table has other than two dimensions or the ids are not i64 or i32, or an id is not in `0..entries`: on
-    /// the CPU the error names the first, and nothing is written; on a GPU the error comes when the host next
-    /// waits for the device ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives NaN
+    /// the CPU the error names the first, and nothing is written; on a GPU the error comes with a later call on the
+    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives NaN
     /// (0 in other dtypes than floats) and gets no gradient.
     ///
     /// ```

@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_sums, device, error_of, own_device};
+use crate::ops::testing::{assert_sums, device, error_of, own_devices};
 use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn range(shape: &[usize]) -> Tensor {
@@ -95,58 +95,61 @@ fn a_destination_is_written_in_place() {
 
 #[test]
 fn an_index_out_of_range_is_named() {
-    let own = own_device();
-    let cpu = own.kind() != DeviceKind::Cuda;
-    let table = range(&[3, 2]).to_device(&own).unwrap();
-    for bad in [3, -1, i64::MAX] {
-        let ids = index(&[0, bad, 2, 9], &[2, 2]).to_device(&own).unwrap();
-        let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &own).unwrap();
-        let text = error_of(&own, table.embedding_into(&ids, &dst)).to_string();
-        let values = dst.to_vec::<f64>().unwrap();
-        if cpu {
-            let expected = format!("embedding: index {bad} at [0, 1] is out of range for axis 0 of size 3");
-            assert!(text.starts_with(&expected), "{text}");
-            assert_eq!(values, [7.0; 8]);
-        } else {
-            // Whichever was met first.
-            let named =
-                [bad, 9].map(|i| format!("embedding: index {i} is out of range for an axis of size 3"));
-            assert!(named.iter().any(|n| text.starts_with(n)), "{text}");
-            assert_eq!((&values[..2], &values[4..6]), (&[0.0, 1.0][..], &[4.0, 5.0][..]));
-            assert!([2, 3, 6, 7].iter().all(|&i| values[i].is_nan()), "{values:?}");
+    for own in own_devices() {
+        let table = range(&[3, 2]).to_device(&own).unwrap();
+        for bad in [3, -1, i64::MAX] {
+            let ids = index(&[0, bad, 2, 9], &[2, 2]).to_device(&own).unwrap();
+            let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &own).unwrap();
+            let text = error_of(&own, table.embedding_into(&ids, &dst)).to_string();
+            let values = dst.to_vec::<f64>().unwrap();
+            if own.kind() == DeviceKind::Cuda {
+                // Whichever was met first.
+                let named =
+                    [bad, 9].map(|i| format!("embedding: index {i} is out of range for an axis of size 3"));
+                assert!(named.iter().any(|n| text.starts_with(n)), "{text}");
+            } else {
+                let expected =
+                    format!("embedding: index {bad} at [0, 1] is out of range for axis 0 of size 3");
+                assert!(text.starts_with(&expected), "{text}");
+            }
+            if own.kind() == DeviceKind::Cpu {
+                assert_eq!(values, [7.0; 8]);
+            } else {
+                assert_eq!((&values[..2], &values[4..6]), (&[0.0, 1.0][..], &[4.0, 5.0][..]));
+                assert!([2, 3, 6, 7].iter().all(|&i| values[i].is_nan()), "{values:?}");
+            }
         }
+        // Reading the result is a wait, too.
+        let i = index(&[0, 2], &[2]).to_device(&own).unwrap();
+        let read = table.index_select(1, &i).and_then(|y| y.to_vec::<f64>());
+        let text = read.unwrap_err().to_string();
+        assert!(text.starts_with("index_select: index 2 ") && text.contains("0..2"), "{text}");
+        let none = Tensor::zeros([0, 2], DType::F64, &own).unwrap();
+        let text = none.index_select(0, &i).unwrap_err().to_string();
+        assert!(text.contains("which has no places"), "{text}");
     }
-    // Reading the result is a wait, too.
-    let i = index(&[0, 2], &[2]).to_device(&own).unwrap();
-    let read = table.index_select(1, &i).and_then(|y| y.to_vec::<f64>());
-    let text = read.unwrap_err().to_string();
-    assert!(text.starts_with("index_select: index 2 ") && text.contains("0..2"), "{text}");
-    let none = Tensor::zeros([0, 2], DType::F64, &own).unwrap();
-    error_of(&own, none.index_select(0, &i));
 }
 
 #[test]
 fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
     // Few ids and many: a GPU sorts the latter.
     for n in [8, 10_000] {
-        let own = own_device();
-        let table = Tensor::zeros([3, 2], DType::F32, &own).unwrap();
-        table.set_requires_grad(true).unwrap();
-        let ids: Vec<i64> = (0..n).map(|i| if i == n - 2 { 3 } else { i % 3 }).collect();
-        let ids = index(&ids, &[n as usize]).to_device(&own).unwrap();
-        let y = match table.embedding(&ids) {
-            Err(_) => continue, // The CPU has no result to go back from.
-            Ok(y) => y,
-        };
-        assert!(own.synchronize().is_err());
-        let text = error_of(&own, y.sum(()).and_then(|y| y.backward())).to_string();
-        assert!(text.starts_with("index_select_backward: index 3 "), "{text}");
-        assert!(text.contains("is out of range"), "{text}");
-        if own.kind() == DeviceKind::Sim {
-            continue; // The CPU's kernels stop at the error.
+        for own in own_devices() {
+            let table = Tensor::zeros([3, 2], DType::F32, &own).unwrap();
+            table.set_requires_grad(true).unwrap();
+            let ids: Vec<i64> = (0..n).map(|i| if i == n - 2 { 3 } else { i % 3 }).collect();
+            let ids = index(&ids, &[n as usize]).to_device(&own).unwrap();
+            let y = match table.embedding(&ids) {
+                Err(_) => continue, // The CPU has no result to go back from.
+                Ok(y) => y,
+            };
+            assert!(own.synchronize().is_err());
+            let text = error_of(&own, y.sum(()).and_then(|y| y.backward())).to_string();
+            assert!(text.starts_with("index_select_backward: index 3 "), "{text}");
+            assert!(text.contains("is out of range"), "{text}");
+            let counts = table.grad().unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(counts.iter().sum::<f32>(), 2.0 * (n - 1) as f32);
         }
-        let counts = table.grad().unwrap().to_vec::<f32>().unwrap();
-        assert_eq!(counts.iter().sum::<f32>(), 2.0 * (n - 1) as f32);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::columns::{self, COLUMNS};
-use crate::ops::elementwise::cuda::arithmetic;
-use crate::ops::lanes::{Lanes, ROWS};
-use crate::ops::reduce::Extent;
+use crate::kernels::columns::{self, COLUMNS};
+use crate::kernels::elementwise::cuda::arithmetic;
+use crate::kernels::lanes::{Lanes, ROWS};
+use crate::kernels::reduction::Extent;
 
 static IN_ROWS: Source = Source { name: "l2_normalize", parts: &[ROWS, include_str!("kernel.cu")] };
 static IN_COLUMNS: Source = Source { name: "l2_normalize", parts: &[COLUMNS, include_str!("columns.cu")] };

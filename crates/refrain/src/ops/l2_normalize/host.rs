@@ -8,9 +8,9 @@ use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::reduce::Extent;
-use crate::ops::reduce::machine::{Place, Reducer, reduce};
-use crate::ops::rows::{self, each_task, load, map, rows_a_task, sum};
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::{Place, Reducer, reduce};
+use crate::kernels::rows::{self, each_task, load, map, rows_a_task, sum};
 
 /// The sum of products of two operands.
 struct Products;

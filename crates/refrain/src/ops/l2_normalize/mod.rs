@@ -6,11 +6,11 @@ mod host;
 mod tests;
 
 use super::layer_norm::{check_eps, statistics};
-use super::reduce::Extent;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
+use crate::kernels::reduction::Extent;
 use crate::tensor::{Tensor, resolve_axis};
 
 /// Results: y, and the norm of each vector.

@@ -5,10 +5,10 @@ use super::{rows_of, statistics};
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::arithmetic;
-use crate::ops::lanes::{self, Lanes, ROWS};
-use crate::ops::reduce::Extent;
-use crate::ops::reduce::cuda::machine::{MACHINE, REDUCTION, Reduction, room};
+use crate::kernels::elementwise::cuda::arithmetic;
+use crate::kernels::lanes::{self, Lanes, ROWS};
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, Reduction, room};
 use crate::tensor::DType;
 
 static FORWARD: Source = Source { name: "layer_norm", parts: &[ROWS, include_str!("forward.cu")] };

@@ -7,7 +7,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_float, with_mixed};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::rows::{add_rows, each_task, load, map, rows_a_piece, rows_a_task, sum};
+use crate::kernels::rows::{add_rows, each_task, load, map, rows_a_piece, rows_a_task, sum};
 
 pub(super) fn forward(centred: bool, eps: f64, args: &HostArgs<'_>) -> Result<()> {
     with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, P, R => match centred {

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use super::linear::is_parameter_of;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, DeviceKind, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, KernelSet, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -113,12 +114,12 @@ impl Op for LayerNorm {
     }
 }
 
-/// Into how many parts of rows the device cuts the sums of the parameters' gradients.
+/// Into how many parts of rows the device's kernel cuts the sums of the parameters' gradients.
 fn parts(x: &Tensor) -> usize {
     let (rows, width) = rows_of(x.shape());
-    match x.device().kind() {
-        DeviceKind::Cuda => cuda::parts(rows, width, x.dtype()),
-        DeviceKind::Cpu | DeviceKind::Sim => host::parts(rows, width),
+    match x.device().kernels() {
+        KernelSet::Cuda => cuda::parts(rows, width, x.dtype()),
+        KernelSet::Host => host::parts(rows, width),
     }
 }
 
@@ -160,7 +161,7 @@ impl Op for LayerNormBackward {
         cuda::backward(self.centred, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(launch))
     }
 
@@ -207,7 +208,8 @@ impl Tensor {
     /// biased variance (Ba, Kiros and Hinton, 2016).
     ///
     /// For floats: `x` is `[..., d]`, `weight` and `bias` are `[d]` of the same dtype, or f32 where `x` is f16 or bf16.
-    /// The result has the dtype of `x`; statistics are f32 (of f64: f64).
+    /// The result has the dtype of `x`; statistics are f32 (of f64: f64). With an `eps` of 0 a row of equal elements, whose
+    /// variance is 0, becomes NaN, and so does its gradient, as in PyTorch.
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
@@ -233,7 +235,7 @@ impl Tensor {
     /// Sennrich, 2019).
     ///
     /// For floats: `x` is `[..., d]`, `weight` is `[d]` of the same dtype, or f32 where `x` is f16 or bf16. The result
-    /// has the dtype of `x`.
+    /// has the dtype of `x`. With an `eps` of 0 a row of zeros becomes NaN, and so does its gradient, as in PyTorch.
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or `eps` is negative or not finite.

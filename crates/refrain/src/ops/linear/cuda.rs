@@ -1,9 +1,10 @@
 //! Linear layers on CUDA, as matrix products.
 
 use super::{BiasGradient, Linear, WeightGradient, rows};
-use crate::device::cuda::{Cores, CudaArgs, Flat, Matrix, Product};
-use crate::device::{Device, Launch, Mode};
+use crate::device::cuda::{CudaArgs, Flat, Gpu, Matrix, MmaKind, Product};
+use crate::device::{Launch, Mode};
 use crate::error::Result;
+use crate::kernels::products;
 use crate::ops::{Op, reduce};
 use crate::precision::Precision;
 
@@ -44,15 +45,15 @@ fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Product {
 }
 
 /// The product, with the sums of `dy` if there is a bias and they are better had beside it; and whether they come after it.
-fn weight_gradient_on(op: &WeightGradient, launch: &Launch<'_>, cores: Cores) -> (Product, bool) {
+fn weight_gradient_on(op: &WeightGradient, launch: &Launch<'_>, mma: MmaKind) -> (Product, bool) {
     let product = weight_gradient(op, launch);
-    let after = op.bias.is_some() && !product.sums_beside(cores);
+    let after = op.bias.is_some() && !products::cuda::sums_beside(&product, mma);
     (if after { Product { sums: None, ..product } } else { product }, after)
 }
 
 pub(super) fn run_weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (product, sums_after) = weight_gradient_on(op, args.launch(), args.cores());
-    args.product(&product)?;
+    let (product, sums_after) = weight_gradient_on(op, args.launch(), args.mma());
+    products::cuda::run(args, &product)?;
     match sums_after {
         true => reduce::cuda::sum(args, 1, BiasGradient::extent(args.read_shape(0)), 1.0),
         false => Ok(()),
@@ -62,10 +63,10 @@ pub(super) fn run_weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) 
 pub(super) fn weight_gradient_workspace(
     op: &WeightGradient,
     launch: &Launch<'_>,
-    device: &Device,
+    gpu: &dyn Gpu,
 ) -> Result<usize> {
-    let (product, sums_after) = weight_gradient_on(op, launch, device.cores());
+    let (product, sums_after) = weight_gradient_on(op, launch, gpu.mma());
     let extent = || BiasGradient::extent(launch.reads[0].layout.shape());
     let sums = if sums_after { reduce::cuda::workspace(extent(), launch) } else { 0 };
-    Ok(device.product_workspace(WeightGradient::NAME, &product)?.max(sums))
+    Ok(products::cuda::workspace(gpu, WeightGradient::NAME, &product)?.max(sums))
 }

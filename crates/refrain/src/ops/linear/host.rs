@@ -2,10 +2,10 @@
 
 use super::{Linear, rows};
 use crate::device::HostArgs;
-use crate::device::cpu::gemm::{self, Accumulate, Epilogue, Matrix, MatrixMut};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::widen::{Widened, output};
 use crate::error::Result;
+use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut};
 use crate::tensor::DType;
 
 pub(crate) fn mode(args: &HostArgs<'_>, o: usize) -> Accumulate {

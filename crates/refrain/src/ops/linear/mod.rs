@@ -7,30 +7,18 @@ mod tests;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::reduce::{self, Extent};
+use super::reduce;
 use super::unary::{Unary, UnaryBackward};
 use super::{Op, Spec, Specs, apply, apply_all_on, apply_into_on};
+use crate::activation::Activation;
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::kernels::products;
+use crate::kernels::reduction::Extent;
 use crate::precision::{Precision, precision, rounded};
 use crate::tensor::{DType, Shape, Tensor};
-
-/// What is applied to the result of a linear layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// Nothing.
-    #[default]
-    None,
-    /// [`Tensor::relu`].
-    Relu,
-    /// [`Tensor::gelu`].
-    Gelu,
-    /// [`Tensor::gelu_tanh`].
-    GeluTanh,
-    /// [`Tensor::silu`].
-    Silu,
-}
 
 impl Activation {
     /// The function by itself.
@@ -135,11 +123,11 @@ impl Op for Linear {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        args.product(&cuda::forward(self, args.launch()))
+        products::cuda::run(args, &cuda::forward(self, args.launch()))
     }
 
-    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
-        device.product_workspace(Self::NAME, &cuda::forward(self, launch))
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        products::cuda::workspace(gpu, Self::NAME, &cuda::forward(self, launch))
     }
 
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {
@@ -201,11 +189,11 @@ impl Op for InputGradient {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        args.product(&cuda::input_gradient(self.precision, args.launch()))
+        products::cuda::run(args, &cuda::input_gradient(self.precision, args.launch()))
     }
 
-    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
-        device.product_workspace(Self::NAME, &cuda::input_gradient(self.precision, launch))
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        products::cuda::workspace(gpu, Self::NAME, &cuda::input_gradient(self.precision, launch))
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
@@ -245,8 +233,8 @@ impl Op for WeightGradient {
         cuda::run_weight_gradient(self, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
-        cuda::weight_gradient_workspace(self, launch, device)
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        cuda::weight_gradient_workspace(self, launch, gpu)
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
@@ -286,7 +274,7 @@ impl Op for BiasGradient {
         reduce::cuda::sum(args, 0, BiasGradient::extent(args.read_shape(0)), 1.0)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(reduce::cuda::workspace(BiasGradient::extent(launch.reads[0].layout.shape()), launch))
     }
 

@@ -21,15 +21,15 @@ DEVICE double loss_of(const IN* x, i64 id, i64 classes, COMPUTE shift, COMPUTE l
 }
 
 #if GRADIENT
-KERNEL cross_entropy_backward(const IN* x, const ID* ids, const COMPUTE* sums, const DY* dy, IN* dx, double share,
-                              double smoothing, i64 n, i64 classes, Faults faults) {
+KERNEL cross_entropy_backward(const IN* x, const ID* ids, const COMPUTE* largest, const COMPUTE* inverse, const DY* dy,
+                              IN* dx, double share, double smoothing, i64 n, i64 classes, Faults faults) {
     const INDEX step = (INDEX)gridDim.x * 256, width = (INDEX)classes;
     const COMPUTE scale = to<COMPUTE>(*dy) * (COMPUTE)share;
     const COMPUTE picked = scale * (COMPUTE)(1.0 - smoothing), level = scale * (COMPUTE)(smoothing / (double)classes);
     for (INDEX i = (INDEX)blockIdx.x * 256 + threadIdx.x; i < (INDEX)n; i += step) {
         INDEX row = i / width, column = i - row * width;
         i64 id = ids[row];
-        COMPUTE d = exp_(to<COMPUTE>(x[i]) - sums[row]) * scale - level;
+        COMPUTE d = exp_(to<COMPUTE>(x[i]) - largest[row]) * (scale * inverse[row]) - level;
         if (id == (i64)column) d -= picked;
         if (id < 0 || id >= classes) {
             if (column == 0) faults.report(id, classes);
@@ -39,8 +39,8 @@ KERNEL cross_entropy_backward(const IN* x, const ID* ids, const COMPUTE* sums, c
     }
 }
 #elif defined(LANES)
-KERNEL cross_entropy(const IN* x, const ID* ids, COMPUTE* sums, double* partial, double smoothing, i64 rows,
-                     int classes, Faults faults) {
+KERNEL cross_entropy(const IN* x, const ID* ids, COMPUTE* largest, COMPUTE* inverse, double* partial, double smoothing,
+                     i64 rows, int classes, Faults faults) {
     i64 row = row_number();
     bool live = row < rows;
     const COMPUTE lowest = limits<COMPUTE>::lowest();
@@ -52,21 +52,22 @@ KERNEL cross_entropy(const IN* x, const ID* ids, COMPUTE* sums, double* partial,
     shift = warp_reduce<LANES>(shift, Larger());
     #pragma unroll
     for (int i = 0; i < HELD; i++) terms[i] = column_of(i) < classes ? exp_(v[i] - shift) : (COMPUTE)0;
-    COMPUTE log = log_(row_sum(terms));
+    COMPUTE sum = row_sum(terms), log = log_(sum);
     #pragma unroll
     for (int i = 0; i < HELD; i++) terms[i] = column_of(i) < classes ? shift - v[i] : (COMPUTE)0;
     COMPUTE distances = smoothing > 0.0 ? row_sum(terms) : (COMPUTE)0;
     double loss = 0.0;
     if (live && row_lane() == 0) {
-        sums[row] = shift + log;
+        largest[row] = shift;
+        inverse[row] = (COMPUTE)1 / sum;
         loss = loss_of(x + row * classes, ids[row], classes, shift, log, distances, smoothing, faults);
     }
     loss = block_sum<256>(loss);
     if (threadIdx.x == 0) partial[blockIdx.x] = loss;
 }
 #else
-KERNEL cross_entropy(const IN* x, const ID* ids, COMPUTE* sums, double* partial, double smoothing, i64,
-                     i64 classes, Faults faults) {
+KERNEL cross_entropy(const IN* x, const ID* ids, COMPUTE* largest, COMPUTE* inverse, double* partial, double smoothing,
+                     i64, i64 classes, Faults faults) {
     const i64 row = blockIdx.x;
     x += row * classes;
     const COMPUTE lowest = limits<COMPUTE>::lowest();
@@ -80,10 +81,12 @@ KERNEL cross_entropy(const IN* x, const ID* ids, COMPUTE* sums, double* partial,
         sum += exp_(v - shift);
         distances += shift - v;
     }
-    COMPUTE log = log_(block_sum<256>(sum));
+    sum = block_sum<256>(sum);
+    COMPUTE log = log_(sum);
     distances = block_sum<256>(distances);
     if (threadIdx.x == 0) {
-        sums[row] = shift + log;
+        largest[row] = shift;
+        inverse[row] = (COMPUTE)1 / sum;
         partial[row] = loss_of(x, ids[row], classes, shift, log, distances, smoothing, faults);
     }
 }

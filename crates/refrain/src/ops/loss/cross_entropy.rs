@@ -8,15 +8,17 @@ use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::kernels::positions::{Position, check_places, check_range, require_positions, with_positions};
+use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 use crate::ops::layer_norm::statistics;
-use crate::ops::positions::{Position, check_range, require_positions, with_positions};
-use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::Tensor;
 
-/// Operands: logits and ids. Results: the loss, and the logarithm of the sum of exponentials of each row.
+/// Operands: logits and ids. Results: the loss; and of each row its largest logit, and 1 / the sum of `e^(x - largest)`.
+/// Apart, because a large logit leaves the logarithm of their sum few digits beside it.
 #[derive(Clone, Copy, Debug)]
 struct CrossEntropy {
     smoothing: f64,
@@ -34,9 +36,11 @@ impl Op for CrossEntropy {
             return Err(Error::invalid(Self::NAME, message));
         }
         match logits.dims().split_last() {
-            Some((_, rows)) if rows == ids.dims() => {
+            Some((&classes, rows)) if rows == ids.dims() => {
+                check_places(Self::NAME, ids.shape(), classes, || "0 classes".to_string())?;
                 let mut specs = Spec::new((), result(Self::NAME, logits, logits)?).one();
-                specs.push(Spec::new(ids.shape(), statistics(logits.dtype())));
+                let statistic = Spec::new(ids.shape(), statistics(logits.dtype()));
+                specs.extend([statistic.clone(), statistic]);
                 Ok(specs)
             }
             _ => Err(Error::shapes(
@@ -58,21 +62,26 @@ impl Op for CrossEntropy {
         cuda::cross_entropy(self.smoothing, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::cross_entropy_workspace(launch))
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        Saves::default().input(0).input(1).output(1)
+        Saves::default().input(0).input(1).output(1).output(2)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let (x, ids, sums, dy) = (g.input(0)?, g.input(1)?, g.output(1)?, g.grad()?.clone());
-        g.emit(&[0], CrossEntropyBackward(*self), &[&x, &ids, &sums, &dy])
+        let (x, ids, dy) = (g.input(0)?, g.input(1)?, g.grad()?.clone());
+        let (largest, inverse) = (g.output(1)?, g.output(2)?);
+        g.emit(&[0], CrossEntropyBackward(*self), &[&x, &ids, &largest, &inverse, &dy])
     }
 }
 
-/// Of logits, ids, logarithms of sums and dy: `dy / rows * (softmax(logits) - target)`.
+/// Of logits, ids, what the forward pass left of each row, and dy: `dy / rows * (softmax(logits) - target)`.
 #[derive(Clone, Copy, Debug)]
 struct CrossEntropyBackward(CrossEntropy);
 
@@ -93,6 +102,10 @@ impl Op for CrossEntropyBackward {
         cuda::cross_entropy_backward(self.0.smoothing, args)
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -100,30 +113,37 @@ impl Op for CrossEntropyBackward {
 
 /// Each of the class ids is one of `classes`.
 fn check_ids<I: Position>(args: &HostArgs<'_>, ids: &[I], classes: usize) -> Result<()> {
-    check_range(args.op(), ids, args.read_shape(1), classes, || format!("{classes} classes"))
+    check_range(args, 1, ids, classes, || format!("{classes} classes"))
 }
 
 fn forward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
     let x = args.read::<T>(0)?;
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
     check_ids(args, ids, classes)?;
-    let sums = args.write::<R>(1)?;
+    let (largest, inverse) = (args.write::<R>(1)?, args.write::<R>(2)?);
     let share = R::c(1.0 / classes as f64);
     let (picked, level) = (R::c(1.0 - smoothing), R::c(smoothing));
     let task = rows_a_task(classes);
-    let tasks = sums.par_chunks_mut(task).zip(x.par_chunks(task * classes.max(1))).zip(ids.par_chunks(task));
-    let total = total_of(x.len(), tasks, |((sums, x), ids)| {
+    let tasks = largest
+        .par_chunks_mut(task)
+        .zip(inverse.par_chunks_mut(task))
+        .zip(x.par_chunks(task * classes.max(1)))
+        .zip(ids.par_chunks(task));
+    let total = total_of(x.len(), tasks, |(((largest, inverse), x), ids)| {
         with_scratch(classes, |buf: &mut [R]| {
             simd(
                 #[inline(always)]
                 || {
                     let mut total = 0.0;
-                    for ((to, x), &id) in sums.iter_mut().zip(x.chunks_exact(classes)).zip(ids) {
+                    let rows = largest.iter_mut().zip(inverse).zip(x.chunks_exact(classes)).zip(ids);
+                    for (((largest, inverse), x), &id) in rows {
                         let x = load(x, buf);
                         let shift = max(x);
-                        let log = sum([x], |[x]| (x - shift).exp()).ln();
-                        *to = shift + log;
-                        let mut loss = picked * (log + (shift - x[id.place()]));
+                        let powers = sum([x], |[x]| (x - shift).exp());
+                        let log = powers.ln();
+                        (*largest, *inverse) = (shift, R::ONE / powers);
+                        let x_id = id.within(classes).map_or(R::c(f64::NAN), |id| x[id]);
+                        let mut loss = picked * (log + (shift - x_id));
                         if smoothing > 0.0 {
                             loss += level * (log + share * sum([x], |[x]| shift - x));
                         }
@@ -141,8 +161,8 @@ fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &H
     let x = args.read::<T>(0)?;
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
     check_ids(args, ids, classes)?;
-    let sums = args.read::<R>(2)?;
-    let dy: R = gradient(args, 3)?;
+    let (largest, inverse) = (args.read::<R>(2)?, args.read::<R>(3)?);
+    let dy: R = gradient(args, 4)?;
     let (dx, accumulate) = (args.write::<T>(0)?, args.accumulate(0));
     if x.is_empty() {
         return Ok(());
@@ -153,17 +173,22 @@ fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &H
     let tasks = dx
         .par_chunks_mut(task * classes)
         .zip(x.par_chunks(task * classes))
-        .zip(sums.par_chunks(task).zip(ids.par_chunks(task)));
-    each_task(x.len(), tasks, |((dx, x), (sums, ids))| {
+        .zip(largest.par_chunks(task).zip(inverse.par_chunks(task)).zip(ids.par_chunks(task)));
+    each_task(x.len(), tasks, |((dx, x), ((largest, inverse), ids))| {
         with_scratch(2 * classes, |buf: &mut [R]| {
             let (x_buf, d) = buf.split_at_mut(classes);
             simd(
                 #[inline(always)]
                 || {
                     let rows = dx.chunks_exact_mut(classes).zip(x.chunks_exact(classes));
-                    for ((dx, x), (&sum, &id)) in rows.zip(sums.iter().zip(ids)) {
-                        map(d, [load(x, x_buf)], false, |[x]| (x - sum).exp() * scale - level);
-                        d[id.place()] = d[id.place()] - picked;
+                    let kept = largest.iter().zip(inverse);
+                    for ((dx, x), ((&shift, &inverse), &id)) in rows.zip(kept.zip(ids)) {
+                        let share = scale * inverse;
+                        map(d, [load(x, x_buf)], false, |[x]| (x - shift).exp() * share - level);
+                        match id.within(classes) {
+                            Some(id) => d[id] = d[id] - picked,
+                            None => d.fill(R::c(f64::NAN)),
+                        }
                         map(dx, [d], accumulate, |[d]| d);
                     }
                 },
@@ -182,7 +207,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If shapes or dtypes do not fit, or an id is not in `0..classes`: on the CPU the error names the first,
-    /// and nothing is written; on a GPU the error comes when the host next waits for the device
+    /// and nothing is written; on a GPU the error comes with a later call on the device
     /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id makes the loss and the gradient of
     /// its row NaN.
     pub fn cross_entropy(&self, ids: &Tensor) -> Result<Tensor> {

@@ -6,10 +6,10 @@ use super::Pointwise;
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::{Error, Result};
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
-use crate::ops::lanes::{Lanes, ROWS};
-use crate::ops::reduce::Extent;
-use crate::ops::reduce::cuda::machine::{MACHINE, REDUCTION, Reduction, room};
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::lanes::{Lanes, ROWS};
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, Reduction, room};
 use crate::tensor::DType;
 
 static TERMS: Source = Source {
@@ -146,7 +146,8 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
         let spec = Spec::new(source, "cross_entropy").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
         let spec = spec.dtype("ID", args.read_dtype(1)).flag("GRADIENT", false);
         let x = args.read(0);
-        let params = Params::new().pointer(x).pointer(args.read(1)).pointer(args.write(1));
+        let params =
+            Params::new().pointer(x).pointer(args.read(1)).pointer(args.write(1)).pointer(args.write(2));
         let params = params.pointer(args.workspace()).f64(smoothing).size(rows);
         match lanes {
             Some(lanes) => {
@@ -174,12 +175,17 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
         .dtype("ID", args.read_dtype(1))
-        .dtype("DY", args.read_dtype(3))
+        .dtype("DY", args.read_dtype(4))
         .flag("GRADIENT", true)
         .word("INDEX", index(n))
         .flag("ADD", args.accumulate(0));
     let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
-    let params = params.pointer(args.read(3)).pointer(args.write(0)).f64(1.0 / rows as f64);
-    let params = params.f64(smoothing).size(n).size(classes).words(&args.faults(Bounds::Classes));
+    let params = params.pointer(args.read(3)).pointer(args.read(4)).pointer(args.write(0));
+    let params = params
+        .f64(1.0 / rows as f64)
+        .f64(smoothing)
+        .size(n)
+        .size(classes)
+        .words(&args.faults(Bounds::Classes));
     args.kernel(spec, grid(args, n), &params)
 }

@@ -5,8 +5,8 @@ enum { MSE, MAE, HUBER };
 
 DEVICE COMPUTE apply(const COMPUTE* x, const double* s) {
     COMPUTE scale = (COMPUTE)s[0], delta = (COMPUTE)s[1], e = x[0] - x[1];
-    if (LOSS == MSE) return e * (scale + scale) * x[2];
-    if (LOSS == HUBER) return (e > delta ? delta : e < -delta ? -delta : e) * scale * x[2];
+    if (LOSS == MSE) return e * ((scale + scale) * x[2]);
+    if (LOSS == HUBER) return (e > delta ? delta : e < -delta ? -delta : e) * (scale * x[2]);
     COMPUTE d = scale * x[2];
     return x[0] > x[1] ? d : x[0] < x[1] ? -d : (COMPUTE)0 * d;
 }

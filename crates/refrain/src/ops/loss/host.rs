@@ -7,7 +7,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_stored};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::rows::{TASK, each_task, load, sum};
+use crate::kernels::rows::{TASK, each_task, load, sum};
 
 /// Elements that are converted and summed in one go.
 pub(super) const BLOCK: usize = 1024;

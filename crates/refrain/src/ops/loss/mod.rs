@@ -7,14 +7,15 @@ mod quantile;
 #[cfg(test)]
 mod tests;
 
-use super::elementwise::{self, FloatTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::{Real, with_mixed};
 use crate::device::cpu::simd::simd;
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::ops::rows::map;
+use crate::kernels::elementwise::{self, FloatTile};
+use crate::kernels::rows::map;
 use crate::precision::{Precision, precision};
 use crate::tensor::{DType, Tensor};
 
@@ -84,7 +85,7 @@ impl Op for Pointwise {
         cuda::forward(*self, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(launch, 2))
     }
 
@@ -121,7 +122,7 @@ impl FloatTile for PointwiseBackward {
         simd(
             #[inline(always)]
             || match self.loss {
-                Pointwise::Mse => map(dx, x, false, |[x, t, d]| (x - t) * (scale + scale) * d),
+                Pointwise::Mse => map(dx, x, false, |[x, t, d]| (x - t) * ((scale + scale) * d)),
                 Pointwise::Mae => map(dx, x, false, |[x, t, d]| {
                     let d = scale * d;
                     if x > t {
@@ -138,7 +139,7 @@ impl FloatTile for PointwiseBackward {
                         let e = x - t;
                         let e = if e > delta { delta } else { e };
                         let e = if e < -delta { -delta } else { e };
-                        e * scale * d
+                        e * (scale * d)
                     })
                 }
             },

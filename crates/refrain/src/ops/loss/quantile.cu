@@ -4,9 +4,9 @@
 
 struct Levels { double at[LEVELS]; };
 
-// The loss has a slope of q above the prediction and of q - 1 below it, and half of both at it.
+// The loss has a slope of q above the prediction and of q - 1 below it, half of both at it, and none beside NaN.
 DEVICE COMPUTE slope(COMPUTE x, COMPUTE t, COMPUTE q) {
-    return t > x ? q : t < x ? q - (COMPUTE)1 : q - (COMPUTE)0.5;
+    return t > x ? q : t < x ? q - (COMPUTE)1 : q - (COMPUTE)0.5 + (t - x);
 }
 
 KERNEL quantile_backward(const PREDICTION* x, const TARGET* t, const DY* dy, DX* dx, double share, i64 n,

@@ -9,9 +9,10 @@ use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::{Real, Stored, with_mixed};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::ops::rows::{each_task, load, map, rows_a_task, sum};
+use crate::kernels::rows::{each_task, load, map, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::Tensor;
 
@@ -59,7 +60,7 @@ impl Op for QuantileLoss {
         cuda::quantile(&self.levels, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(launch, 1))
     }
 
@@ -162,14 +163,14 @@ fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
     let (dx, accumulate) = (args.write::<D>(0)?, args.accumulate(0));
     let count = levels.len();
     let scale = dy * R::c(1.0 / x.len() as f64);
-    // The loss has a slope of q above the prediction and of q - 1 below it, and half of both at it.
+    // The loss has a slope of q above the prediction and of q - 1 below it, half of both at it, and none beside NaN.
     let slope = |x: R, t: R, q: R| {
         if t > x {
             q
         } else if t < x {
             q - R::ONE
         } else {
-            q - R::c(0.5)
+            q - R::c(0.5) + (t - x)
         }
     };
     let task = rows_a_task(count);
@@ -206,11 +207,14 @@ impl Tensor {
     /// For floats: the target is `[...]`, the prediction `[..., levels.len()]` of the same dtype, with
     /// the quantile of level `levels[i]` at position i. Levels lie between 0 and 1. The result is a scalar,
     /// NaN if there are no elements. Under [`Precision::Bf16`](crate::Precision::Bf16) prediction and target may each be
-    /// f32 or bf16, and the loss is f32. At `e = 0` the derivative is the mean of both sides. On a GPU there are 256
-    /// levels at most.
+    /// f32 or bf16, and the loss is f32. At `e = 0` the derivative is the mean of both sides; where `e` is NaN, it is
+    /// NaN, as that of [`Tensor::mse_loss`], so that a missing value does not pass for a known one. On a GPU there are
+    /// 256 levels at most.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or a level does not lie between 0 and 1.
+    /// If shapes or dtypes do not fit, or a level does not lie between 0 and 1. The levels 0 and 1 themselves are refused:
+    /// their loss is 0 for every prediction below (above) all targets, so that it has no quantile as its minimum; use
+    /// the smallest target (the largest) instead.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

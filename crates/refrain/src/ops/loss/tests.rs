@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_close, device, error_of, leaf, numbers, own_device, values};
+use crate::ops::testing::{assert_close, device, error_of, leaf, numbers, own_devices, values};
 use crate::{DType, DeviceKind, Error, Result, Tensor, gradcheck};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -158,21 +158,36 @@ fn what_does_not_fit_is_named() {
 
 #[test]
 fn a_class_id_out_of_range_is_named() {
-    let own = own_device();
-    // Rows that fit into registers, and wider ones.
-    for classes in [2, 5000] {
-        let x = Tensor::zeros([3, classes], DType::F32, &own).unwrap();
-        for bad in [classes as i64, -1] {
-            let ids = Tensor::from_slice(&[0, bad, 1], [3], &own).unwrap();
-            let dst = Tensor::full((), 7.0, DType::F32, &own).unwrap();
-            let text = error_of(&own, x.cross_entropy_into(&ids, &dst)).to_string();
-            let after = dst.to_scalar::<f32>().unwrap();
-            assert!(text.starts_with(&format!("cross_entropy: index {bad} ")), "{text}");
-            assert!(text.contains(&format!("0..{classes}")), "{text}");
-            match own.kind() {
-                DeviceKind::Cuda => assert!(after.is_nan(), "{after}"),
-                _ => assert!(text.contains("at [1]") && after == 7.0, "{text} {after}"),
+    for own in own_devices() {
+        // Rows that fit into registers, and wider ones.
+        for classes in [2, 5000] {
+            let x = Tensor::zeros([3, classes], DType::F32, &own).unwrap();
+            for bad in [classes as i64, -1] {
+                let ids = Tensor::from_slice(&[0, bad, 1], [3], &own).unwrap();
+                let dst = Tensor::full((), 7.0, DType::F32, &own).unwrap();
+                let text = error_of(&own, x.cross_entropy_into(&ids, &dst)).to_string();
+                let after = dst.to_scalar::<f32>().unwrap();
+                assert!(text.starts_with(&format!("cross_entropy: index {bad} ")), "{text}");
+                assert!(text.contains(&format!("0..{classes}")), "{text}");
+                assert_eq!(text.contains("at [1]"), own.kind() != DeviceKind::Cuda, "{text}");
+                if own.kind() == DeviceKind::Cpu {
+                    assert_eq!(after, 7.0);
+                    continue;
+                }
+                assert!(after.is_nan(), "{after}");
+                // Of the gradient, the row is.
+                let leaf = x.detach();
+                leaf.set_requires_grad(true).unwrap();
+                let back = leaf.cross_entropy(&ids).and_then(|loss| loss.backward());
+                error_of(&own, back);
+                // The error of the forward pass may come before the backward pass.
+                if let Some(gradient) = leaf.grad() {
+                    let nans: Vec<bool> = values(&gradient).iter().map(|g| g.is_nan()).collect();
+                    assert!(nans.chunks(classes).map(|row| row.iter().all(|&n| n)).eq([false, true, false]));
+                }
             }
+            let none = Tensor::zeros([3, 0], DType::F32, &own).unwrap();
+            assert!(none.cross_entropy(&Tensor::from_slice(&[0i64; 3], [3], &own).unwrap()).is_err());
         }
     }
 }

@@ -6,16 +6,18 @@ mod tests;
 use rayon::prelude::*;
 
 use super::linear::host::mode;
-use super::positions::unravel;
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::gemm::{self, Epilogue, Matrix, MatrixMut};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, output};
+use crate::device::cuda::Gpu;
 use crate::device::cuda::Product;
-use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
+use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
+use crate::kernels::positions::unravel;
+use crate::kernels::products;
+use crate::kernels::products::host::{self as gemm, Epilogue, Matrix, MatrixMut};
 use crate::ops::copy::Copy;
 use crate::precision::{Precision, precision};
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
@@ -110,11 +112,11 @@ impl Op for Matmul {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        args.product(&self.product(args.launch()))
+        products::cuda::run(args, &self.product(args.launch()))
     }
 
-    fn workspace(&self, launch: &Launch<'_>, device: &Device) -> Result<usize> {
-        device.product_workspace(Self::NAME, &self.product(launch))
+    fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        products::cuda::workspace(gpu, Self::NAME, &self.product(launch))
     }
 
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {

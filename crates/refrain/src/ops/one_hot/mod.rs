@@ -4,12 +4,12 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-use super::positions::{Position, check_range, require_positions, with_positions};
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::parallel;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
+use crate::kernels::positions::{Position, check_places, check_range, require_positions, with_positions};
 use crate::tensor::{DType, Tensor};
 
 /// `[.., classes]` of operand ids `[..]`.
@@ -24,6 +24,7 @@ impl Op for OneHot {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         require_positions(Self::NAME, x[0])?;
+        check_places(Self::NAME, x[0].shape(), self.classes, || "0 classes".to_string())?;
         let mut shape = x[0].shape().clone();
         shape.dims_mut().push(self.classes);
         Ok(Spec::new(shape, self.dtype).one())
@@ -36,18 +37,22 @@ impl Op for OneHot {
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::one_hot(self.classes, args)
     }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
 }
 
 impl OneHot {
     fn write<I: Position>(&self, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
-        check_range(args.op(), ids, args.read_shape(0), self.classes, || {
-            format!("{} classes", self.classes)
-        })?;
+        check_range(args, 0, ids, self.classes, || format!("{} classes", self.classes))?;
         with_stored!(self.dtype, T => {
             let (zero, one) = (T::from_number(<i64 as Number>::ZERO), T::from_number(<i64 as Number>::ONE));
             parallel::pieces(args.write::<T>(0)?, self.classes, |i, row| {
                 row.fill(zero);
-                row[ids[i].place()] = one;
+                if let Some(id) = ids[i].within(row.len()) {
+                    row[id] = one;
+                }
             });
         });
         Ok(())
@@ -60,7 +65,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the ids are not i64 or i32, or one is not in `0..classes`: on the CPU the error names the first, and
-    /// nothing is written; on a GPU the error comes when the host next waits for the device
+    /// nothing is written; on a GPU the error comes with a later call on the device
     /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives a vector of zeros.
     ///
     /// ```

@@ -1,4 +1,4 @@
-use crate::ops::testing::{device, error_of, own_device};
+use crate::ops::testing::{device, error_of, own_devices};
 use crate::{DType, DeviceKind, Error, Tensor};
 
 fn ids(values: &[i64], shape: &[usize]) -> Tensor {
@@ -23,23 +23,25 @@ fn every_dtype_and_shape_of_ids_is_taken() {
 
 #[test]
 fn an_id_beyond_the_classes_is_named() {
-    let own = own_device();
-    let on = |values: &[i64], shape: &[usize]| ids(values, shape).to_device(&own).unwrap();
-    for bad in [3, -1] {
-        let dst = Tensor::full([2, 2, 3], 5.0, DType::F32, &own).unwrap();
-        let text = error_of(&own, on(&[0, 1, bad, 2], &[2, 2]).one_hot_into(3, &dst)).to_string();
-        assert!(text.starts_with(&format!("one_hot: index {bad} ")) && text.contains("3 classes"), "{text}");
-        let after = dst.to_vec::<f32>().unwrap();
-        match own.kind() {
-            DeviceKind::Cpu | DeviceKind::Sim => {
-                assert!(text.contains("at [1, 0]"), "{text}");
-                assert_eq!(after, [5.0; 12]);
+    for own in own_devices() {
+        let on = |values: &[i64], shape: &[usize]| ids(values, shape).to_device(&own).unwrap();
+        for bad in [3, -1] {
+            let dst = Tensor::full([2, 2, 3], 5.0, DType::F32, &own).unwrap();
+            let text = error_of(&own, on(&[0, 1, bad, 2], &[2, 2]).one_hot_into(3, &dst)).to_string();
+            assert!(
+                text.starts_with(&format!("one_hot: index {bad} ")) && text.contains("3 classes"),
+                "{text}"
+            );
+            assert_eq!(text.contains("at [1, 0]"), own.kind() != DeviceKind::Cuda, "{text}");
+            let after = dst.to_vec::<f32>().unwrap();
+            match own.kind() {
+                DeviceKind::Cpu => assert_eq!(after, [5.0; 12]),
+                _ => assert_eq!(after, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
             }
-            _ => assert_eq!(after, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
         }
+        assert!(on(&[0], &[1]).one_hot(0, DType::F32).is_err());
+        let floats = Tensor::zeros([2], DType::F32, &own).unwrap();
+        assert!(matches!(floats.one_hot(3, DType::F32), Err(Error::DTypeMismatch { op: "one_hot", .. })));
+        assert!(on(&[0, 0], &[2]).one_hot(usize::MAX, DType::F32).is_err());
     }
-    error_of(&own, on(&[0], &[1]).one_hot(0, DType::F32));
-    let floats = Tensor::zeros([2], DType::F32, &own).unwrap();
-    assert!(matches!(floats.one_hot(3, DType::F32), Err(Error::DTypeMismatch { op: "one_hot", .. })));
-    assert!(on(&[0, 0], &[2]).one_hot(usize::MAX, DType::F32).is_err());
 }

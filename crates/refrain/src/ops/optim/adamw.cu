@@ -35,8 +35,14 @@ struct AdamW {
 };
 
 KERNEL adamw(IN* p, IN* g, IN* m, IN* v, const i64* step, const double* rate, const double* scale, const i64* ranges,
-             const double* settings, double beta1, double beta2, double eps, double decay, i64 n, i64 segments) {
+             const double* settings, double beta1, double beta2, double eps, double decay, Faults faults, i64 n,
+             i64 segments) {
     __shared__ double powers[2];
+    const i64 most = 0x7fffffffffffffff;
+    if (*step < 0 || *step == most) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) faults.report(*step, most);
+        return;
+    }
     // Two warps, so that the powers are computed side by side.
     if (threadIdx.x == 0) powers[0] = pow(beta1, (double)(*step + 1));
     if (threadIdx.x == 32) powers[1] = pow(beta2, (double)(*step + 1));

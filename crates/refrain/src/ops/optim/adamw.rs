@@ -6,7 +6,7 @@ use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::simd::simd;
 use crate::device::{CudaArgs, HostArgs, Mode};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::{Dest, Op, Spec, Specs, execute};
 use crate::tensor::{DType, Tensor};
 
@@ -56,6 +56,9 @@ struct AdamW {
     options: AdamWOptions,
 }
 
+/// What the step counter may say.
+const STEPS: std::ops::Range<i64> = 0..i64::MAX;
+
 /// The numbers of a step that are the same for all elements of a segment.
 struct Coefficients<R> {
     scale: R,
@@ -80,7 +83,7 @@ struct Coefficients<R> {
 /// Of a segment that is not trainable, parameters and moments stay as they are.
 ///
 /// # Errors
-/// If an option is out of its range, a buffer has another shape or dtype than [`AdamWBuffers`] asks for, two
+/// If an option is out of its range, the step counter is negative or `i64::MAX`, a buffer has another shape or dtype than [`AdamWBuffers`] asks for, two
 /// buffers share memory, or the table reaches beyond the buffers.
 pub fn adamw(options: AdamWOptions, buffers: AdamWBuffers<'_>) -> Result<()> {
     let b = buffers;
@@ -122,14 +125,26 @@ impl Op for AdamW {
         cuda::adamw(&self.options, args)
     }
 
-    fn in_place(&self) -> bool {
+    fn can_fail(&self) -> bool {
         true
+    }
+
+    fn in_place(&self, output: usize, input: usize) -> bool {
+        output == input
     }
 }
 
 impl AdamW {
     fn run<T: Stored, R: Real>(&self, args: &HostArgs<'_>) -> Result<()> {
         let step = args.read::<i64>(4)?[0];
+        if !STEPS.contains(&step) {
+            let message = format!(
+                "the step counter is {step}; it is the number of steps done, from 0 to {}: set it to that",
+                i64::MAX - 1
+            );
+            // On a GPU everything stays as it is.
+            return args.fault(Error::invalid(Self::NAME, message));
+        }
         let learning_rate = args.read::<f64>(5)?[0];
         let scale = args.read::<f64>(6)?[0];
         let table = Table::read(args, 7)?;

@@ -7,7 +7,8 @@ use super::{check_control, check_flat, cuda};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::{parallel, simd::simd};
-use crate::device::{CudaArgs, Device, HostArgs, Launch, Mode};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::ops::{Dest, Op, Spec, Specs, execute};
 use crate::tensor::{DType, Tensor};
@@ -99,7 +100,7 @@ impl Op for ClipCoefficient {
         cuda::clip(self.max_norm, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::clip_workspace(launch))
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{AdamWOptions, Schedule, SgdOptions};
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::arithmetic;
-use crate::ops::reduce::Extent;
-use crate::ops::reduce::cuda::machine::{MACHINE, REDUCTION, Reduction, room};
+use crate::kernels::elementwise::cuda::arithmetic;
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, Reduction, room};
 
 const SEGMENTS: &str = include_str!("segments.cu");
 static ADAMW: Source = Source { name: "adamw", parts: &[SEGMENTS, include_str!("adamw.cu")] };
@@ -41,7 +41,8 @@ pub(super) fn adamw(options: &AdamWOptions, args: &mut CudaArgs<'_>) -> Result<(
     let AdamWOptions { betas, eps, weight_decay } = *options;
     let flat = (0..4).fold(Params::new(), |params, o| params.pointer(args.write(o)));
     let params = (4..9).fold(flat, |params, i| params.pointer(args.read(i)));
-    let params = params.f64(betas.0).f64(betas.1).f64(eps).f64(weight_decay);
+    let params =
+        params.f64(betas.0).f64(betas.1).f64(eps).f64(weight_decay).words(&args.faults(Bounds::Steps));
     let (n, segments) = (args.write_shape(0).numel(), args.read_shape(7)[0]);
     update(Spec::new(&ADAMW, "adamw"), params, n, segments, args)
 }

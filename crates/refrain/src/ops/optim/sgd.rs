@@ -115,8 +115,8 @@ impl Op for Sgd {
         cuda::sgd(&self.options, self.flat, args)
     }
 
-    fn in_place(&self) -> bool {
-        true
+    fn in_place(&self, output: usize, input: usize) -> bool {
+        output == input
     }
 }
 

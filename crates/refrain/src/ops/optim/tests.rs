@@ -236,6 +236,43 @@ fn broken_arguments_are_named() {
         adamw(AdamWOptions::default(), buffers)
     };
     assert!(matches!(with(&|b| b.exp_avg = b.exp_avg_sq), Err(Error::Aliased { op: "adamw", .. })));
+    // A buffer of one element could be its own control.
+    let single = Bench::new(1, DType::F64, &[Segment::new(0, 1)]);
+    let (b, unchanged) = (single.buffers(), single.state());
+    for control in [b.parameters, b.gradients, b.exp_avg, b.exp_avg_sq] {
+        for buffers in [
+            AdamWBuffers { learning_rate: control, ..b },
+            AdamWBuffers { gradient_scale: control, ..b },
+            AdamWBuffers { learning_rate: control, gradient_scale: control, ..b },
+        ] {
+            let e = adamw(AdamWOptions::default(), buffers).unwrap_err();
+            assert!(matches!(e, Error::Aliased { op: "adamw", .. }), "{e}");
+        }
+        for momentum_buffer in [None, Some(b.exp_avg)] {
+            let options = SgdOptions {
+                momentum: if momentum_buffer.is_some() { 0.5 } else { 0.0 },
+                ..Default::default()
+            };
+            for (learning_rate, gradient_scale) in
+                [(b.parameters, b.gradient_scale), (b.learning_rate, b.gradients)]
+            {
+                let (parameters, gradients, segments) = (b.parameters, b.gradients, b.segments);
+                let e = sgd(
+                    options,
+                    SgdBuffers {
+                        parameters,
+                        gradients,
+                        momentum_buffer,
+                        learning_rate,
+                        gradient_scale,
+                        segments,
+                    },
+                );
+                assert!(matches!(e, Err(Error::Aliased { op: "sgd", .. })), "{e:?}");
+            }
+        }
+    }
+    assert_eq!(single.state(), unchanged);
     assert!(matches!(with(&|b| b.step = b.learning_rate), Err(Error::DTypeMismatch { op: "adamw", .. })));
     let (wide, short) = (tensor(&[0.0; 16], DType::F32).view([8, 2]).unwrap(), tensor(&[0.0; 7], DType::F32));
     let strided = wide.select(1, 0).unwrap();

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::Pad;
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::units::{self, UNITS};
+use crate::kernels::units::{self, UNITS};
 
 static SOURCE: Source = Source { name: "pad", parts: &[UNITS, include_str!("kernel.cu")] };
 

@@ -6,13 +6,13 @@ mod tests;
 
 use smallvec::SmallVec;
 
-use super::positions::unravel;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
 use crate::device::cpu::numeric::{Stored, with_stored};
 use crate::device::cpu::parallel;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::kernels::positions::unravel;
 use crate::tensor::{DType, Shape, Tensor};
 
 /// The operand with a margin before and after it along each axis.

@@ -3,8 +3,8 @@
 use super::Sizes;
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::arithmetic;
-use crate::ops::lanes::{Lanes, ROWS};
+use crate::kernels::elementwise::cuda::arithmetic;
+use crate::kernels::lanes::{Lanes, ROWS};
 use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "qk_norm", parts: &[ROWS, include_str!("kernel.cu")] };

@@ -8,7 +8,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::rows::{each_task, load, map, rows_a_task, sum};
+use crate::kernels::rows::{each_task, load, map, rows_a_task, sum};
 
 pub(super) fn forward(eps: f64, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(R::c(eps), args))

@@ -5,7 +5,7 @@ use super::philox::WORDS;
 use super::{Distribution, Sample};
 use crate::device::cuda::{CudaArgs, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::units;
+use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "random", parts: &[include_str!("kernel.cu")] };
 

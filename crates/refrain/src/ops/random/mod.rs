@@ -7,13 +7,14 @@ pub(crate) mod philox;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::no_grad;
 use crate::device::{CudaArgs, Device, HostArgs};
 use crate::error::Result;
 use crate::record;
+use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// A source of random numbers on a device: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as
@@ -21,7 +22,8 @@ use crate::tensor::{DType, Shape, Tensor};
 ///
 /// The same seed gives the same numbers on every run, whatever the number of threads. A generator is a
 /// cheap handle: clones share one position, from any thread, and no two launches get the same part of
-/// the sequence. Which part a launch gets is settled in the order in which the launches are asked for.
+/// the sequence. Which part a launch gets is settled in the order in which the launches are asked for. A draw that
+/// fails, whatever the reason, leaves the generator where it was.
 ///
 /// The seed and the position's base lie in device memory that stays the same for the generator's life;
 /// a launch adds the distance from the base that was reserved for it.
@@ -96,14 +98,12 @@ impl Generator {
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
     pub fn uniform(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        let (op, _reserved) = self.sample(Distribution::Uniform, Spec::new(shape, dtype))?;
-        apply(op, &[&self.0.state])
+        self.sample(Distribution::Uniform, Spec::new(shape, dtype), |op| apply(op, &[&self.0.state]))
     }
 
     /// [`Generator::uniform`] into the memory of `dst`: the numbers that a new tensor would hold.
     pub fn uniform_into(&self, dst: &Tensor) -> Result<()> {
-        let (op, _reserved) = self.sample(Distribution::Uniform, Spec::like(dst))?;
-        apply_into(op, &[&self.0.state], dst)
+        self.sample(Distribution::Uniform, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
     }
 
     /// Numbers of the normal distribution with mean 0 and variance 1 (Box and Muller, "A note on the
@@ -115,20 +115,23 @@ impl Generator {
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
     pub fn normal(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        let (op, _reserved) = self.sample(Distribution::Normal, Spec::new(shape, dtype))?;
-        apply(op, &[&self.0.state])
+        self.sample(Distribution::Normal, Spec::new(shape, dtype), |op| apply(op, &[&self.0.state]))
     }
 
     /// [`Generator::normal`] into the memory of `dst`: the numbers that a new tensor would hold.
     pub fn normal_into(&self, dst: &Tensor) -> Result<()> {
-        let (op, _reserved) = self.sample(Distribution::Normal, Spec::like(dst))?;
-        apply_into(op, &[&self.0.state], dst)
+        self.sample(Distribution::Normal, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
     }
 
-    fn sample(&self, distribution: Distribution, spec: Spec) -> Result<(Sample, Reserved<'_>)> {
+    fn sample<T>(
+        &self,
+        distribution: Distribution,
+        spec: Spec,
+        launch: impl FnOnce(Sample) -> Result<T>,
+    ) -> Result<T> {
         let op = Sample { distribution, spec, offset: 0 };
-        let reserved = self.reserve(op.checked_words(self.device())?);
-        Ok((Sample { offset: reserved.first, ..op }, reserved))
+        let words = op.checked_words(self.device())?;
+        self.draw(words, |offset| launch(Sample { offset, ..op }))
     }
 
     /// The seed and the base that launches read.
@@ -141,16 +144,20 @@ impl Generator {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Reserves blocks for `words` words of the launch that follows.
-    pub(crate) fn reserve(&self, words: u64) -> Reserved<'_> {
+    /// Calls `launch` with the first block's distance from the base, for an operation that uses `words` words. The
+    /// generator moves on if that succeeds; if it fails, whatever the reason, the generator stays where it is. Nobody
+    /// else draws meanwhile.
+    pub(crate) fn draw<T>(&self, words: u64, launch: impl FnOnce(u64) -> Result<T>) -> Result<T> {
         let blocks = words.div_ceil(philox::WORDS as u64);
-        if let Some(first) = record::reserve(self, blocks) {
-            return Reserved { first, _until_launched: None };
+        if record::current().is_some() {
+            let done = launch(record::drawn(self)?)?;
+            record::drew(self, blocks)?;
+            return Ok(done);
         }
         let mut next = self.offset();
-        let first = *next;
-        *next = first.wrapping_add(blocks);
-        Reserved { first, _until_launched: Some(next) }
+        let done = launch(*next)?;
+        *next = next.wrapping_add(blocks);
+        Ok(done)
     }
 
     /// Moves the base by some blocks.
@@ -160,7 +167,7 @@ impl Generator {
 
     /// Moves the base to the position and keeps others from drawing for as long as the result lives: the replay of
     /// a step counts from the base.
-    pub(crate) fn settle(&self) -> Result<impl Drop + use<'_>> {
+    pub(crate) fn settle(&self) -> Result<MutexGuard<'_, u64>> {
         let mut offset = self.offset();
         if *offset > 0 {
             self.advance(*offset)?;
@@ -172,14 +179,6 @@ impl Generator {
     fn offset(&self) -> MutexGuard<'_, u64> {
         self.0.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A part of a generator's sequence, for the launch that follows.
-pub(crate) struct Reserved<'a> {
-    /// The first block's distance from the base.
-    pub(crate) first: u64,
-    /// The base stays where it is until the launch was asked for.
-    _until_launched: Option<MutexGuard<'a, u64>>,
 }
 
 impl fmt::Debug for Generator {

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::philox;
 use crate::ops::testing::device;
-use crate::{DType, Error, Generator, Tensor};
+use crate::{DType, Error, Generator, Tensor, unrelated_to_recordings};
 
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
@@ -112,7 +112,7 @@ fn a_moved_base_gives_what_later_launches_would_get() {
     let second = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
     assert_ne!(first, second);
     // What a replay does: the base on the device moves, the launch keeps its offset.
-    let (op, _reserved) = b.sample(super::Distribution::Uniform, super::Spec::new(8, DType::F32)).unwrap();
+    let op = b.sample(super::Distribution::Uniform, super::Spec::new(8, DType::F32), Ok).unwrap();
     let run = || super::apply(op.clone(), &[b.state_tensor()]).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(run(), first);
     b.state_tensor().narrow(0, 1, 1).unwrap().add_scalar_assign(2.0).unwrap();
@@ -122,14 +122,15 @@ fn a_moved_base_gives_what_later_launches_would_get() {
 #[test]
 fn threads_get_different_parts_of_the_sequence() {
     let g = generator(1);
+    let draw = || {
+        let numbers = |_| g.clone().uniform(4, DType::F64).unwrap().to_vec::<f64>().unwrap();
+        (0..50).flat_map(numbers).collect()
+    };
     let draws: Vec<Vec<f64>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                scope.spawn(|| {
-                    (0..50)
-                        .flat_map(|_| g.clone().uniform(4, DType::F64).unwrap().to_vec::<f64>().unwrap())
-                        .collect()
-                })
+                // Other tests record at the same time.
+                scope.spawn(|| unrelated_to_recordings(draw))
             })
             .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()

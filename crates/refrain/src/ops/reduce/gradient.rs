@@ -1,13 +1,15 @@
 //! The backward passes of reductions.
 
-use super::{Extent, cuda, host};
+use super::{cuda, host};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::Result;
-use crate::ops::elementwise::{self, FloatTile};
+use crate::kernels::elementwise::{self, FloatTile};
+use crate::kernels::reduction::Extent;
+use crate::kernels::rows::map;
 use crate::ops::layer_norm::statistics;
-use crate::ops::rows::map;
 use crate::ops::{Needs, Op, Spec, Specs};
 use crate::tensor::Tensor;
 
@@ -105,7 +107,7 @@ impl Op for TieShare {
         cuda::tie_share(self.extent, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(self.extent, launch))
     }
 }

@@ -2,14 +2,14 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::Extent;
-use super::machine::{Place, Reducer, SEGMENT, reduce};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::rows;
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::{Place, Reducer, SEGMENT, reduce};
+use crate::kernels::rows;
 use crate::tensor::DType;
 
 /// The sum over the middle of `extent`, divided by `divisor`.

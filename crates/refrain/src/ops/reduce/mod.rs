@@ -3,7 +3,6 @@
 pub(crate) mod cuda;
 mod gradient;
 pub(crate) mod host;
-pub(crate) mod machine;
 #[cfg(test)]
 mod tests;
 
@@ -11,8 +10,10 @@ use smallvec::SmallVec;
 
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
-use crate::device::{CudaArgs, Device, HostArgs, Launch};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::kernels::reduction::Extent;
 use crate::ops::layer_norm::statistics;
 use crate::tensor::{Axes, DType, Shape, Tensor};
 
@@ -35,26 +36,6 @@ pub(crate) struct Reduce {
     extent: Extent,
     shape: Shape,
     kept: Shape,
-}
-
-/// The reduced axes as one: the operand is seen as `[outer, n, inner]` and `n` goes away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) outer: usize,
-    pub(crate) n: usize,
-    pub(crate) inner: usize,
-}
-
-impl Extent {
-    /// One axis of a tensor.
-    pub(crate) fn of_axis(x: &Tensor, axis: usize) -> Extent {
-        let dims = x.dims();
-        Extent {
-            outer: dims[..axis].iter().product(),
-            n: dims[axis],
-            inner: dims[axis + 1..].iter().product(),
-        }
-    }
 }
 
 /// A reduction prepared: the operand with its reduced axes side by side, and what comes out.
@@ -163,7 +144,7 @@ impl Op for Reduce {
         cuda::forward(self.kind, self.extent, args)
     }
 
-    fn workspace(&self, launch: &Launch<'_>, _: &Device) -> Result<usize> {
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(self.extent, launch))
     }
 
@@ -185,7 +166,7 @@ impl Op for Reduce {
         let dy = g.grad()?.clone();
         match self.kind {
             Kind::Sum => g.add(0, spread(&dy)?),
-            Kind::Mean => g.add(0, spread(&dy.div_scalar(self.extent.n as f64)?)?),
+            Kind::Mean => g.add(0, spread(&dy.div_count(self.extent.n)?)?),
             Kind::Var { correction } => {
                 let scale = 2.0 / self.extent.n.saturating_sub(correction) as f64;
                 let (x, mean) = (g.input(0)?, spread(&g.output(1)?)?);
@@ -251,10 +232,12 @@ methods! {
     /// The mean. For floats. The mean of nothing is NaN.
     mean, mean_keepdim, mean_into() => Kind::Mean;
     /// The largest element, NaN if one is NaN. For floats and integers; of nothing it is an error. Equal
-    /// largest elements share the gradient evenly.
+    /// largest elements share the gradient evenly, and so do elements that are NaN, as by PyTorch's `max()` over a whole
+    /// tensor.
     max, max_keepdim, max_into() => Kind::Max;
     /// The smallest element, NaN if one is NaN. For floats and integers; of nothing it is an error. Equal
-    /// smallest elements share the gradient evenly.
+    /// smallest elements share the gradient evenly, and so do elements that are NaN, as by PyTorch's `min()` over a whole
+    /// tensor.
     min, min_keepdim, min_into() => Kind::Min;
     /// The variance: the sum of squared distances from the mean over `n - correction` (1 for the unbiased
     /// estimate, 0 for the mean square). For floats. Of nothing, and of `correction` elements that are all
@@ -279,14 +262,15 @@ methods! {
 }
 
 impl Tensor {
-    /// Sums over what broadcasting would repeat: the adjoint of [`Tensor::broadcast_to`].
+    /// Sums over what broadcasting would repeat: the adjoint of [`Tensor::broadcast_to`]. Of integers and bools it is i64,
+    /// as every [`Tensor::sum`], also where nothing is summed. Of floats it is this tensor where nothing is summed.
     ///
     /// # Errors
     /// If `shape` does not broadcast to this tensor's shape.
     pub fn sum_to(&self, shape: impl Into<Shape>) -> Result<Tensor> {
         let shape = shape.into();
         if &shape == self.shape() {
-            return Ok(self.clone());
+            return if self.dtype().is_float() { Ok(self.clone()) } else { self.to_dtype(DType::I64) };
         }
         let lead = self.rank().checked_sub(shape.rank());
         let fits = lead.is_some_and(|lead| {

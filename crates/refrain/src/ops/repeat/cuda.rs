@@ -3,8 +3,8 @@
 use super::Repeat;
 use crate::device::cuda::CudaArgs;
 use crate::error::{Error, Result};
+use crate::kernels::elementwise::cuda::{Operand, input, output};
 use crate::ops::copy::cuda::copy_between;
-use crate::ops::elementwise::cuda::{Operand, input, output};
 use crate::tensor::Shape;
 
 pub(super) fn repeat(op: &Repeat, args: &mut CudaArgs<'_>) -> Result<()> {

@@ -8,9 +8,9 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::reduce::Extent;
-use crate::ops::reduce::machine::{Place, Reducer, reduce};
-use crate::ops::rows::{each_task, load, map, max, rows_a_task, sum};
+use crate::kernels::reduction::Extent;
+use crate::kernels::reduction::{Place, Reducer, reduce};
+use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 
 pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => {

@@ -5,11 +5,11 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::reduce::Extent;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
+use crate::kernels::reduction::Extent;
 use crate::tensor::{Tensor, resolve_axis};
 
 /// `e^x / sum(e^x)`, or its logarithm.

@@ -3,10 +3,8 @@
 use super::Unary;
 use crate::device::cuda::{CudaArgs, Source};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
-
-/// The activation functions as text.
-pub(crate) const ACTIVATIONS: &str = include_str!("activations.cu");
+use crate::kernels::activations::ACTIVATIONS;
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 
 static SOURCE: Source = Source { name: "unary", parts: &[ACTIVATIONS, include_str!("kernel.cu"), LOOP] };
 

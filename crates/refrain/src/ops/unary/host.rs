@@ -5,7 +5,8 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::ops::elementwise::{self, FloatTile};
+use crate::kernels::activations::{gelu, gelu_derivative, silu_derivative};
+use crate::kernels::elementwise::{self, FloatTile};
 
 struct Forward(Unary);
 struct Backward(Unary);
@@ -53,32 +54,8 @@ fn int_tile(op: Unary, x: &[i64], y: &mut [i64]) {
     }
 }
 
-/// 1 / sqrt(2)
-const INV_SQRT_2: f64 = std::f64::consts::FRAC_1_SQRT_2;
-/// 1 / sqrt(2 pi)
-const INV_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
 /// 2 / sqrt(pi)
 const TWO_OVER_SQRT_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI;
-
-/// The exact GELU.
-#[inline(always)]
-pub(crate) fn gelu<R: Real>(x: R) -> R {
-    R::c(0.5) * x * (R::ONE + (x * R::c(INV_SQRT_2)).erf())
-}
-
-/// The derivative of the exact GELU.
-#[inline(always)]
-pub(crate) fn gelu_derivative<R: Real>(x: R) -> R {
-    let density = R::c(INV_SQRT_TAU) * (R::c(-0.5) * x * x).exp();
-    R::c(0.5) * (R::ONE + (x * R::c(INV_SQRT_2)).erf()) + x * density
-}
-
-/// The derivative of x * sigmoid(x).
-#[inline(always)]
-pub(crate) fn silu_derivative<R: Real>(x: R) -> R {
-    let s = x.sigmoid();
-    s * (R::ONE + x * (R::ONE - s))
-}
 
 impl FloatTile for Forward {
     fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]) {
@@ -132,6 +109,8 @@ impl FloatTile for Forward {
 impl FloatTile for Backward {
     fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
         let (v, dy, zero, one) = (x[0], x[1], R::ZERO, R::ONE);
+        // In orders in which each product lies between the gradient and the result: none leaves the range of its type
+        // where both are in it.
         match self.0 {
             // Of the operand:
             Unary::Abs => map2(v, dy, dx, |x, d| {
@@ -144,7 +123,7 @@ impl FloatTile for Backward {
                 }
             }),
             Unary::Log => map2(v, dy, dx, |x, d| d / x),
-            Unary::Square => map2(v, dy, dx, |x, d| (x + x) * d),
+            Unary::Square => map2(v, dy, dx, |x, d| R::c(2.0) * (x * d)),
             Unary::Sin => map2(v, dy, dx, |x, d| x.cos() * d),
             Unary::Cos => map2(v, dy, dx, |x, d| -x.sin() * d),
             Unary::Gelu => map2(v, dy, dx, |x, d| gelu_derivative(x) * d),
@@ -157,12 +136,12 @@ impl FloatTile for Backward {
             }
             // Of the result:
             Unary::Exp => map2(v, dy, dx, |y, d| y * d),
-            Unary::Sqrt => map2(v, dy, dx, |y, d| R::c(0.5) * d / y),
-            Unary::Rsqrt => map2(v, dy, dx, |y, d| R::c(-0.5) * y * y * y * d),
-            Unary::Reciprocal => map2(v, dy, dx, |y, d| -(y * y) * d),
+            Unary::Sqrt => map2(v, dy, dx, |y, d| d / (y + y)),
+            Unary::Rsqrt => map2(v, dy, dx, |y, d| R::c(-0.5) * y * d * y * y),
+            Unary::Reciprocal => map2(v, dy, dx, |y, d| -(y * d) * y),
             Unary::Tanh => map2(v, dy, dx, |y, d| (one - y * y) * d),
             Unary::Sigmoid => map2(v, dy, dx, |y, d| y * (one - y) * d),
-            Unary::Relu => map2(v, dy, dx, |y, d| if y > zero { d } else { zero }),
+            Unary::Relu => map2(v, dy, dx, |y, d| if y <= zero { zero } else { d }),
             Unary::Neg => map2(v, dy, dx, |_, d| -d),
             Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round => dx.fill(zero),
         }

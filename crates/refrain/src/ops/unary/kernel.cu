@@ -62,12 +62,14 @@ template <typename R> DEVICE R float_function(R x, const double* s) {
     }
 }
 
+// In orders in which each product lies between the gradient and the result: none leaves the range of its type where both
+// are in it.
 template <typename R> DEVICE R float_derivative(R v, R d, const double* s) {
     switch (FUNCTION) {
     // Of the operand:
     case ABS: return v > (R)0 ? d : v < (R)0 ? -d : (R)0 * d;
     case LOG: return d / v;
-    case SQUARE: return (v + v) * d;
+    case SQUARE: return (R)2 * (v * d);
     case SIN: return cos_(v) * d;
     case COS: return -sin_(v) * d;
     case GELU: return gelu_derivative(v) * d;
@@ -77,12 +79,12 @@ template <typename R> DEVICE R float_derivative(R v, R d, const double* s) {
     case CLAMP: return v > (R)s[0] && v < (R)s[SCALARS > 1] ? d : (R)0;
     // Of the result:
     case EXP: return v * d;
-    case SQRT: return (R)0.5 * d / v;
-    case RSQRT: return (R)-0.5 * v * v * v * d;
-    case RECIPROCAL: return -(v * v) * d;
+    case SQRT: return d / (v + v);
+    case RSQRT: return (R)-0.5 * v * d * v * v;
+    case RECIPROCAL: return -(v * d) * v;
     case TANH: return ((R)1 - v * v) * d;
     case SIGMOID: return v * ((R)1 - v) * d;
-    case RELU: return v > (R)0 ? d : (R)0;
+    case RELU: return v <= (R)0 ? (R)0 : d;
     case NEG: return -d;
     default: return (R)0;
     }

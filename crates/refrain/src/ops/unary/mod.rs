@@ -6,9 +6,9 @@ pub(crate) mod host;
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
-pub(crate) use cuda::ACTIVATIONS;
 
 use crate::autograd::{Gradients, Saves};
+use crate::device::cpu::numeric::nearest;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -121,7 +121,7 @@ impl Op for Unary {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -182,7 +182,7 @@ impl Op for UnaryBackward {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 
@@ -234,7 +234,7 @@ methods! {
     tanh, tanh_into => Unary::Tanh;
     /// `1 / (1 + e^-x)`. For floats.
     sigmoid, sigmoid_into => Unary::Sigmoid;
-    /// `max(x, 0)`; its derivative at 0 is 0. For floats and integers.
+    /// `max(x, 0)`; its derivative at 0 is 0, and 1 at NaN, as in PyTorch. For floats and integers.
     relu, relu_into => Unary::Relu;
     /// `x/2 * (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016). For floats.
     gelu, gelu_into => Unary::Gelu;
@@ -253,8 +253,8 @@ methods! {
 }
 
 impl Tensor {
-    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 at the bounds and beyond. For floats and integers;
-    /// integers become the nearest that lies within the bounds.
+    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 at the bounds and beyond. For floats, where the bounds are
+    /// rounded to the dtype first, and integers, which become the nearest that lies within the bounds.
     pub fn clamp(&self, min: f64, max: f64) -> Result<Tensor> {
         apply(clamp(self, min, max)?, &[self])
     }
@@ -266,8 +266,11 @@ impl Tensor {
 }
 
 fn clamp(x: &Tensor, min: f64, max: f64) -> Result<Unary> {
-    // Of an integer, the bounds within which the integers lie.
-    let (min, max) = if x.dtype().is_float() { (min, max) } else { (min.ceil(), max.floor()) };
+    // Of a float, the bounds as it has them; of an integer, those within which the integers lie.
+    let [min, max] = match x.dtype().is_float() {
+        true => [min, max].map(|bound| nearest(x.dtype(), bound)),
+        false => [min.ceil(), max.floor()],
+    };
     if min > max || min.is_nan() || max.is_nan() {
         return Err(Error::invalid(
             "clamp",

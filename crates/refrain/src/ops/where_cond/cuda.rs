@@ -2,7 +2,7 @@
 
 use crate::device::cuda::{CudaArgs, Source};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 
 static SOURCE: Source = Source { name: "where_cond", parts: &[include_str!("kernel.cu"), LOOP] };
 

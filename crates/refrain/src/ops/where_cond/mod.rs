@@ -4,13 +4,13 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-use super::elementwise::{self, NumberTile};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::kernels::elementwise::{self, NumberTile};
 use crate::tensor::{DType, Shape, Tensor};
 
 const NAME: &str = "where_cond";
@@ -85,7 +85,7 @@ impl Op for Where {
         Needs::Any
     }
 
-    fn in_place(&self) -> bool {
+    fn in_place(&self, _: usize, _: usize) -> bool {
         true
     }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
 use crate::error::Result;
-use crate::ops::units::{self, UNITS};
+use crate::kernels::units::{self, UNITS};
 
 static WINDOWS: Source = Source { name: "windows", parts: &[UNITS, include_str!("kernel.cu")] };
 static ADD: Source = Source { name: "add_windows", parts: &[include_str!("add.cu")] };

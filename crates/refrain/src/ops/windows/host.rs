@@ -4,13 +4,13 @@ use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
-use crate::ops::positions::{Position, check_range};
+use crate::kernels::positions::{Position, check_range, missing};
 
 /// Channels that are transposed together, so that each line of the series' memory is read once.
 const CHANNELS: usize = 16;
 
 fn check_starts<I: Position>(args: &HostArgs<'_>, starts: &[I], time: usize, length: usize) -> Result<()> {
-    check_range(args.op(), starts, args.read_shape(1), time - length + 1, || {
+    check_range(args, 1, starts, time - length + 1, || {
         format!("the starts of windows of {length} time steps in a series of {time}")
     })
 }
@@ -23,7 +23,8 @@ pub(super) fn forward<I: Position>(length: usize, starts: &[I], args: &HostArgs<
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
         parallel::pieces(args.write::<T>(0)?, channels * length, |b, window| {
-            let first = starts[b].place() * step;
+            let Some(start) = starts[b].within(time - length + 1) else { return window.fill(missing()) };
+            let first = start * step;
             for (group, rows) in window.chunks_mut(CHANNELS * length).enumerate() {
                 let first = first + group * CHANNELS * side;
                 if step == 1 {
@@ -54,9 +55,10 @@ pub(super) fn backward<I: Position>(time: usize, starts: &[I], args: &HostArgs<'
         let dx = args.write::<T>(0)?;
         let mut sum = Scratch::filled(dx.len(), <R as Number>::ZERO);
         if channels * length > 0 {
-            for (&start, window) in starts.iter().zip(dy.chunks_exact(channels * length)) {
+            for (start, window) in starts.iter().zip(dy.chunks_exact(channels * length)) {
+                let Some(start) = start.within(time - length + 1) else { continue };
                 for (c, row) in window.chunks_exact(length).enumerate() {
-                    let first = start.place() * channels + c;
+                    let first = start * channels + c;
                     for (sum, &d) in sum[first..].iter_mut().step_by(channels).zip(row) {
                         *sum += d.to::<R>();
                     }

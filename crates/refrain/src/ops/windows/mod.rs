@@ -5,11 +5,11 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::positions::{require_positions, with_positions};
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::kernels::positions::{require_positions, with_positions};
 use crate::tensor::Tensor;
 
 /// `[B, C, length]` windows of operands series `[T, C]` and starts `[B]`.
@@ -53,6 +53,10 @@ impl Op for Windows {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::forward(self.length, args)
+    }
+
+    fn can_fail(&self) -> bool {
+        true
     }
 
     fn input_needs(&self, i: usize) -> Needs {
@@ -103,6 +107,10 @@ impl Op for AddWindows {
         cuda::backward(self.time, args)
     }
 
+    fn can_fail(&self) -> bool {
+        true
+    }
+
     fn accumulates(&self, _: usize) -> bool {
         true
     }
@@ -118,7 +126,7 @@ impl Tensor {
     /// # Errors
     /// If shapes or dtypes are others, the length exceeds the series, or a window reaches beyond the
     /// series: on the CPU the error names the first bad start, and nothing is written; on a GPU the error
-    /// comes when the host next waits for the device
+    /// comes with a later call on the device
     /// ([`Device::synchronize`](crate::Device::synchronize)), and the window of a bad start holds NaN (0 in
     /// other dtypes than floats) and gets no gradient.
     ///

@@ -1,14 +1,13 @@
 //! Reductions and their gradients on CUDA.
 
-pub(crate) mod machine;
+use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
 
-use machine::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
-
-use super::{Extent, Kind};
+use super::Kind;
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Source, Spec};
 use crate::error::Result;
-use crate::ops::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "reduce", parts: &[REDUCTION, include_str!("../kernel.cu"), MACHINE] };

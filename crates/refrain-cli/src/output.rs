@@ -1,0 +1,133 @@
+//! What a command writes at a place that the user chose: never over a file of a run, never over what it reads, and
+//! nothing that a spreadsheet would run.
+
+use std::path::{Path, PathBuf};
+
+use refrain_nn::checkpoint::write_atomic;
+
+use crate::console::Console;
+use crate::error::{Error, Result};
+use crate::run;
+use crate::source;
+
+/// The name of standard output on the command line.
+const STDOUT: &str = "-";
+
+/// A place to write to.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+}
+
+impl Output {
+    /// The place, unless it is one of the inputs (each a name as on the command line) or belongs to a run.
+    pub fn new(path: &Path, inputs: &[&str]) -> Result<Output> {
+        let refuse = |what: &str| {
+            let problem = format!("--out {} is {what}", path.display());
+            Err(Error::usage(problem, "choose another file, nothing of a run and no input is overwritten"))
+        };
+        let output = Output { path: path.to_owned() };
+        if output.is_stdout() {
+            return Ok(output);
+        }
+        let place = real(path);
+        if inputs.iter().any(|input| !source::is_stdin(input) && real(input.as_ref()) == place) {
+            return refuse("the series itself");
+        }
+        let name = place.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
+        if name.is_some_and(|name| run::is_name_of_run(&name)) && place.parent().is_some_and(run::is_of_run) {
+            return refuse("a file of a run");
+        }
+        Ok(output)
+    }
+
+    /// Whether standard output is the place, so that it is kept free of anything else.
+    pub fn is_stdout(&self) -> bool {
+        self.path.as_os_str() == STDOUT
+    }
+
+    /// Writes all or nothing.
+    pub fn write(&self, console: Console, content: &[u8]) -> Result<()> {
+        match self.is_stdout() {
+            true => console.product(content),
+            false => Ok(write_atomic(&self.path, content)?),
+        }
+    }
+
+    /// Its name for people.
+    pub fn name(&self) -> String {
+        match self.is_stdout() {
+            true => "standard output".to_owned(),
+            false => self.path.display().to_string(),
+        }
+    }
+}
+
+/// Where a path leads, links followed as far as there is anything.
+fn real(path: &Path) -> PathBuf {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let in_folder = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
+}
+
+/// A line of CSV of names. Spreadsheets run a cell that begins with one of `=+-@`: if there is such a name, it gets an
+/// apostrophe, by which they take it as text, and all cells are quoted.
+pub fn header<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<u8>> {
+    const RUNS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
+    let names: Vec<&str> = names.collect();
+    let quote = match names.iter().any(|name| name.starts_with(RUNS)) {
+        true => csv::QuoteStyle::Always,
+        false => csv::QuoteStyle::Necessary,
+    };
+    let mut writer = csv::WriterBuilder::new().quote_style(quote).from_writer(Vec::new());
+    let cells = names.iter().map(|name| match name.starts_with(RUNS) {
+        true => format!("'{name}"),
+        false => name.to_string(),
+    });
+    writer.write_record(cells).map_err(Error::Csv)?;
+    writer.into_inner().map_err(|error| Error::Csv(error.into_error().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_spreadsheet_would_run_are_text() {
+        let line = |names: &[&str]| String::from_utf8(header(names.iter().copied()).unwrap()).unwrap();
+        assert_eq!(line(&["time", "a b", "c,d"]), "time,a b,\"c,d\"\n");
+        assert_eq!(line(&["time", "=cmd|' /C calc'!A0"]), "\"time\",\"'=cmd|' /C calc'!A0\"\n");
+        for name in ["+1", "-x", "@sum(a1)", "\tx", "\rx", "＝1"] {
+            assert_eq!(line(&[name, "b"]), format!("\"'{name}\",\"b\"\n"));
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_run_or_is_read_is_no_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("run/checkpoint")).unwrap();
+        std::fs::write(at("run/checkpoint/model.safetensors"), "").unwrap();
+        std::fs::write(at("a.csv"), "").unwrap();
+        let data = at("a.csv").display().to_string();
+        let refused = |path: &str| Output::new(&at(path), &[&data]).err().map(|error| error.to_string());
+        for path in
+            ["run/model.safetensors", "run/Loss.svg", "run/checkpoint/config.json", "run/../run/config.json"]
+        {
+            assert!(refused(path).unwrap().contains("a file of a run"), "{path}");
+        }
+        assert!(refused("run/../a.csv").unwrap().contains("the series itself"));
+        for path in ["run/next.csv", "config.json", "b.csv"] {
+            assert_eq!(refused(path), None, "{path}");
+        }
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(at("run/checkpoint/model.safetensors"), at("link.csv")).unwrap();
+            std::os::unix::fs::symlink(at("a.csv"), at("data.csv")).unwrap();
+            assert!(refused("link.csv").is_some() && refused("data.csv").is_some());
+        }
+    }
+}

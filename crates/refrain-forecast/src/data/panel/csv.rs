@@ -1,0 +1,164 @@
+//! A panel file to a table of moments, sources and what is observed.
+
+use super::{Class, PanelOptions};
+use crate::data::series::csv::{
+    Numbers, Reader, Stamps, broken, check_scatter, is_missing, line_of, open, shorten, time_column,
+};
+use crate::{Error, Result};
+use jiff::civil::DateTime;
+use std::collections::HashMap;
+
+/// What the file says, one moment after the other; what is missing is NaN or `None`.
+pub(super) struct Table {
+    pub(super) file: String,
+    pub(super) utc: bool,
+    pub(super) times: Vec<DateTime>,
+    /// In the order of their first rows.
+    pub(super) sources: Vec<String>,
+    pub(super) features: Vec<String>,
+    pub(super) values: Vec<f64>, // (times, sources, features)
+    pub(super) outcomes: Outcomes,
+}
+
+/// What labels come from, `(times, sources)`.
+pub(super) enum Outcomes {
+    Labels(Vec<Option<Class>>),
+    Prices(Vec<f64>),
+}
+
+const SOURCE_COLUMNS: [&str; 5] = ["source", "symbol", "ticker", "asset", "unique_id"];
+const LABEL_COLUMN: &str = "label";
+
+/// Which columns mean what.
+struct Columns {
+    time: usize,
+    source: usize,
+    /// The label, or the price.
+    outcome: usize,
+    labelled: bool,
+    features: Vec<usize>,
+}
+
+impl Columns {
+    fn of(header: &[String], options: &PanelOptions, file: &str) -> Result<Columns> {
+        let wrong = |problem: String, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
+        let place = |name: &str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
+        let Some(source) = SOURCE_COLUMNS.iter().find_map(|name| place(name)) else {
+            let problem = format!("no column says which source a row is of, among {}", listing(header));
+            return wrong(problem, "name it `source` (or symbol, ticker, asset, unique_id)");
+        };
+        let label = place(LABEL_COLUMN);
+        let Some(outcome) = label.or_else(|| header.iter().position(|column| *column == options.price))
+        else {
+            let problem = format!("neither a column `{LABEL_COLUMN}` nor a price column `{}`", options.price);
+            return wrong(problem, "add labels, or say which column labels are to be made from");
+        };
+        let free = (0..header.len()).find(|column| ![source, outcome].contains(column));
+        let time = time_column(header).or(free).unwrap_or(0);
+        let features: Vec<usize> =
+            (0..header.len()).filter(|column| ![time, source, outcome].contains(column)).collect();
+        if features.is_empty() {
+            let fix = "add columns of what is known of a source at a moment";
+            return wrong("no column is left for features".to_owned(), fix);
+        }
+        Ok(Columns { time, source, outcome, labelled: label.is_some(), features })
+    }
+}
+
+/// Names for a message, the first few of many.
+fn listing(names: &[String]) -> String {
+    const FEW: usize = 8;
+    let named = names.iter().take(FEW).map(|name| format!("`{}`", shorten(name)));
+    named.chain((names.len() > FEW).then(|| "...".to_owned())).collect::<Vec<_>>().join(", ")
+}
+
+/// A row of the file.
+struct Row {
+    time: DateTime,
+    source: usize,
+    label: Option<Class>,
+    /// Features, and behind them the price if there is one.
+    numbers: Vec<f64>,
+}
+
+pub(super) fn parse(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<Table> {
+    let (reader, header) = open(bytes, file)?;
+    let columns = Columns::of(&header, options, file)?;
+    let (mut rows, sources, utc) = read(reader, &header, &columns, file)?;
+    if rows.is_empty() {
+        return Err(Error::Empty { file: file.to_owned() });
+    }
+    rows.sort_by_key(|row| row.time);
+    let (width, count) = (columns.features.len(), sources.len());
+    check_scatter(rows.len(), count, rows.chunk_by(|a, b| a.time == b.time).count(), file)?;
+    let (mut times, mut values) = (Vec::new(), Vec::new());
+    let (mut labels, mut prices) = (Vec::new(), Vec::new());
+    for row in rows {
+        if times.last() != Some(&row.time) {
+            times.push(row.time);
+            values.resize(values.len() + count * width, f64::NAN);
+            labels.resize(labels.len() + count, None);
+            prices.resize(prices.len() + count, f64::NAN);
+        }
+        let cell = (times.len() - 1) * count + row.source;
+        values[cell * width..][..width].copy_from_slice(&row.numbers[..width]);
+        labels[cell] = row.label;
+        prices[cell] = row.numbers.get(width).copied().unwrap_or(f64::NAN);
+    }
+    let outcomes = if columns.labelled { Outcomes::Labels(labels) } else { Outcomes::Prices(prices) };
+    let features = columns.features.iter().map(|&column| header[column].clone()).collect();
+    Ok(Table { file: file.to_owned(), utc, times, sources, features, values, outcomes })
+}
+
+/// The rows in the file's order, the names of the sources, and whether times are in UTC.
+fn read(
+    mut reader: Reader,
+    header: &[String],
+    columns: &Columns,
+    file: &str,
+) -> Result<(Vec<Row>, Vec<String>, bool)> {
+    let mut stamps = Stamps::new(file, header[columns.time].clone());
+    let price = (!columns.labelled).then_some(columns.outcome);
+    let numeric: Vec<usize> = columns.features.iter().copied().chain(price).collect();
+    let mut numbers = Numbers::new(numeric.len());
+    let (mut names, mut known, mut last) = (Vec::new(), HashMap::new(), Vec::new());
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| broken(error, file))?;
+        let line = line_of(&record);
+        let cell = |column: usize| record.get(column).unwrap_or_default();
+        let name = cell(columns.source);
+        if name.is_empty() {
+            let column = header[columns.source].clone();
+            return Err(Error::MissingId { file: file.to_owned(), line, column });
+        }
+        let source = *known.entry(name.to_owned()).or_insert_with(|| {
+            names.push(name.to_owned());
+            last.push(None);
+            names.len() - 1
+        });
+        let time = stamps.parse(cell(columns.time), line)?;
+        stamps.check_order(last[source], (time, line), Some(name))?;
+        last[source] = Some((time, line));
+        let label =
+            if columns.labelled { label(cell(columns.outcome), line, header, columns, file)? } else { None };
+        let numbers =
+            numeric.iter().enumerate().map(|(at, &column)| numbers.parse(at, cell(column), line)).collect();
+        rows.push(Row { time, source, label, numbers });
+    }
+    let named: Vec<String> = numeric.iter().map(|&column| header[column].clone()).collect();
+    numbers.check(&named, file)?;
+    Ok((rows, names, stamps.zoned == Some(true)))
+}
+
+fn label(cell: &str, line: u64, header: &[String], columns: &Columns, file: &str) -> Result<Option<Class>> {
+    if is_missing(cell) {
+        return Ok(None);
+    }
+    Class::parse(cell).map(Some).ok_or_else(|| Error::Label {
+        file: file.to_owned(),
+        line,
+        column: header[columns.outcome].clone(),
+        text: shorten(cell),
+    })
+}

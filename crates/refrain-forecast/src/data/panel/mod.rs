@@ -1,0 +1,333 @@
+//! Panels: what is known of several sources at the same moments, and what became of each.
+
+mod csv;
+mod fold;
+mod label;
+#[cfg(test)]
+mod tests;
+mod weather;
+
+pub use fold::{Fold, FoldRule};
+pub use label::{Change, Class, LabelRule};
+
+use crate::data::series::{Grid, MaxGap, calendar, time};
+use crate::{Error, Result};
+use csv::{Outcomes, Table};
+use jiff::civil::DateTime;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::path::Path;
+
+/// How to read a panel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PanelOptions {
+    /// The column that labels are made from where there is no column `label`.
+    pub price: String,
+    /// How they are made.
+    pub rule: LabelRule,
+    /// How many moments a value may be carried forward; moments at which one is older have no labels.
+    #[serde(default)]
+    pub max_gap: MaxGap,
+}
+
+/// A panel: at every moment the features of every source, and a label of each, where there is one.
+///
+/// ```
+/// use refrain_forecast::data::panel::{Change, Class, LabelRule, Panel, PanelOptions};
+/// use refrain_forecast::data::series::MaxGap;
+///
+/// let file = "\
+/// time,source,volume,price
+/// 2020-01-01,A,10,100
+/// 2020-01-01,B,7,20
+/// 2020-01-02,A,12,105
+/// 2020-01-02,B,,20
+/// ";
+/// let rule = LabelRule { horizon: 1, threshold: 0.01, change: Change::Relative };
+/// let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season };
+/// let (panel, report) = Panel::from_csv(file.as_bytes(), "prices.csv", &options)?;
+/// assert_eq!((panel.rows(), panel.sources().len(), panel.features().len()), (2, 2, 1));
+/// assert_eq!(panel.labels(0), [Some(Class::Up), Some(Class::Flat)]);
+/// assert_eq!(panel.values(), [10.0, 7.0, 12.0, 7.0]);
+/// assert_eq!((report.filled, report.unlabelled), (1, 2));
+/// # Ok::<(), refrain_forecast::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Panel {
+    file: String,
+    utc: bool,
+    times: Vec<DateTime>,
+    sources: Vec<String>,
+    features: Vec<String>,
+    grid: Grid,                 // (rows, sources x features)
+    labels: Vec<Option<Class>>, // (rows, sources)
+    /// Rows that a label looks ahead, if it is known.
+    looks_ahead: usize,
+}
+
+/// What was missing from a panel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PanelReport {
+    /// Moments at the beginning that were left out, as a feature had no value until then.
+    pub left_out: usize,
+    /// Values that were missing and took the last one known before.
+    pub filled: usize,
+    /// Moments whose labels were taken away, as the last known value of a feature was older than is allowed.
+    pub outdated: usize,
+    /// Moments of sources without a label, those included.
+    pub unlabelled: usize,
+}
+
+impl fmt::Display for PanelReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        let PanelReport { left_out, filled, outdated, unlabelled } = *self;
+        write!(f, "{filled} value{} missing, the last known taken; ", plural(filled))?;
+        write!(f, "{left_out} moment{} left out at the beginning; ", plural(left_out))?;
+        if outdated > 0 {
+            write!(
+                f,
+                "{outdated} moment{} left out, where a value is older than allowed (--max-gap); ",
+                plural(outdated)
+            )?;
+        }
+        write!(f, "{unlabelled} label{} missing", plural(unlabelled))
+    }
+}
+
+impl Panel {
+    /// Reads a CSV file; see [`Panel::from_csv`].
+    ///
+    /// # Errors
+    /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Panel::from_csv`].
+    pub fn read(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+        Panel::from_csv(&crate::data::text::read_file(path)?, &path.display().to_string(), options)
+    }
+
+    /// Reads a panel from the text of a CSV file with a row for each source and moment; `file` is its name in messages.
+    ///
+    /// There is a time column (named and written as for [`crate::data::series::Series::from_csv`]), a column `source` (or
+    /// `symbol`, `ticker`, `asset`, `unique_id`), and either a column `label` (`up`, `down`, `flat`, or 1, -1, 0) or
+    /// the price column of the options, from which labels are made; every other column is a feature. The rows of a
+    /// source ascend in time. The moments of the panel are the times that occur, whatever lies between them.
+    ///
+    /// A missing feature takes the last value known of its source, never a later one; moments before all features of
+    /// all sources are known are left out. Where one has been missing for more moments than [`PanelOptions::max_gap`]
+    /// allows, no source has a label: nothing is learned or tested there. By default that is one season, if the moments
+    /// lie on a calendar, and any number if they don't. A missing label, and one for which a price is missing, stays
+    /// missing.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, see [`Error`]; [`Error::Panel`] for a rule that makes no labels.
+    pub fn from_csv(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+        let table = csv::parse(bytes, file, options)?;
+        Panel::from_table(table, &options.rule, options.max_gap)
+    }
+
+    /// The bundled weather as a panel: the airports of New York City as sources; what each observes, how temperature
+    /// and pressure have changed of late, and the hour of the day as features; labels from the temperature in °F.
+    ///
+    /// # Errors
+    /// [`Error::Panel`] for a rule that makes no labels.
+    pub fn nyc_weather(rule: &LabelRule, max_gap: MaxGap) -> Result<(Panel, PanelReport)> {
+        Panel::from_table(weather::table()?, rule, max_gap)
+    }
+
+    fn from_table(table: Table, rule: &LabelRule, max_gap: MaxGap) -> Result<(Panel, PanelReport)> {
+        let Table { file, utc, mut times, sources, features, mut values, outcomes } = table;
+        let mut report = PanelReport::default();
+        let width = sources.len() * features.len();
+        let (mut labels, looks_ahead) = match outcomes {
+            Outcomes::Labels(labels) => (labels, 0),
+            Outcomes::Prices(prices) => {
+                let at = |row: usize| time::format(times[row], utc);
+                (label(&prices, &sources, rule, &file, at)?, rule.horizon)
+            }
+        };
+        let mut missing: Vec<bool> = values.iter().map(|value| value.is_nan()).collect();
+        let whole = carry_forward(&mut values, width);
+        if let Some(column) = whole.missing {
+            let channel =
+                format!("{} of {}", features[column % features.len()], sources[column / features.len()]);
+            return Err(Error::AllMissing { file, channel });
+        }
+        report.left_out = whole.from;
+        report.filled = whole.filled;
+        times.drain(..whole.from);
+        values.drain(..whole.from * width);
+        labels.drain(..whole.from * sources.len());
+        let max_gap = match max_gap {
+            MaxGap::Rows(rows) => rows,
+            MaxGap::Season => season(&times),
+        };
+        for row in outdated(&missing, width, max_gap).filter_map(|row| row.checked_sub(whole.from)) {
+            let of_row = &mut labels[row * sources.len()..][..sources.len()];
+            report.outdated += usize::from(of_row.iter().any(Option::is_some));
+            of_row.fill(None);
+        }
+        missing.drain(..whole.from * width);
+        report.unlabelled = labels.iter().filter(|label| label.is_none()).count();
+        if report.unlabelled == labels.len() {
+            let problem = "no moment of any source has a label".to_owned();
+            let fix = match report.outdated {
+                0 => "add labels, or shorten the horizon of labels",
+                _ => {
+                    "let values be carried forward for longer (--max-gap), or remove features that are rarely known"
+                }
+            };
+            return Err(Error::Panel { file, problem, fix });
+        }
+        let grid = Grid::with_filled(values, width, missing);
+        Ok((Panel { file, utc, times, sources, features, grid, labels, looks_ahead }, report))
+    }
+
+    /// The name of the file that it came from, for messages.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Number of moments.
+    pub fn rows(&self) -> usize {
+        self.times.len()
+    }
+
+    /// The names of the sources.
+    pub fn sources(&self) -> &[String] {
+        &self.sources
+    }
+
+    /// The names of the features.
+    pub fn features(&self) -> &[String] {
+        &self.features
+    }
+
+    /// The time of a row, as in the file: `2013-01-01T06:00:00Z` in UTC, else `2013-01-01 06:00:00`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn time(&self, row: usize) -> String {
+        time::format(self.times[row], self.utc)
+    }
+
+    /// The features, row-major `[rows, sources, features]`, in original units, those that were carried forward included.
+    pub fn values(&self) -> &[f64] {
+        self.grid.values()
+    }
+
+    /// The features, a channel for each of each source, and which of them were observed.
+    pub fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// The labels of the sources at a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn labels(&self, row: usize) -> &[Option<Class>] {
+        let sources = self.sources.len();
+        &self.labels[row * sources..][..sources]
+    }
+
+    /// Rows that a label looks ahead: the horizon of labels made from prices, 0 where labels were given.
+    pub fn looks_ahead(&self) -> usize {
+        self.looks_ahead
+    }
+
+    /// A name for each column of the values: `feature of source`.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let mut columns = Vec::with_capacity(self.sources.len() * self.features.len());
+        for source in &self.sources {
+            columns.extend(self.features.iter().map(|feature| format!("{feature} of {source}")));
+        }
+        columns
+    }
+
+    /// SHA-256 over names, values and labels, to know the panel again.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        for names in [&self.sources, &self.features] {
+            hash.update((names.len() as u64).to_le_bytes());
+            for name in names {
+                hash.update((name.len() as u64).to_le_bytes());
+                hash.update(name);
+            }
+        }
+        self.grid.hash(&mut hash);
+        let labels = self.labels.iter().map(|label| label.map_or(u8::MAX, |class| class.index() as u8));
+        hash.update(labels.collect::<Vec<_>>());
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// A season of the moments, if they lie on a calendar.
+fn season(times: &[DateTime]) -> usize {
+    let calendar = (times.len() > 1).then(|| calendar::infer(times).ok()).flatten();
+    calendar.map_or(usize::MAX, |(step, _)| step.cycle())
+}
+
+/// The rows at which a value has been missing for more than `max_gap` rows.
+fn outdated(missing: &[bool], width: usize, max_gap: usize) -> impl Iterator<Item = usize> {
+    let mut ages = vec![0_usize; width];
+    missing.chunks_exact(width).enumerate().filter_map(move |(row, missing)| {
+        ages.iter_mut().zip(missing).for_each(|(age, &missing)| *age = if missing { *age + 1 } else { 0 });
+        ages.iter().any(|&age| age > max_gap).then_some(row)
+    })
+}
+
+/// What [`carry_forward`] found.
+struct Carried {
+    /// The first row at which every column has a value.
+    from: usize,
+    /// Values from that row on that were missing.
+    filled: usize,
+    /// A column without any value.
+    missing: Option<usize>,
+}
+
+/// Gives each missing value the last one known before it in its column.
+fn carry_forward(values: &mut [f64], width: usize) -> Carried {
+    let rows = values.len() / width;
+    let first = |column: usize| values[column..].iter().step_by(width).position(|value| !value.is_nan());
+    let begun: Vec<Option<usize>> = (0..width).map(first).collect();
+    let from = begun.iter().map(|first| first.unwrap_or(rows)).max().unwrap_or(0);
+    let mut filled = 0;
+    for at in width..values.len() {
+        if values[at].is_nan() {
+            values[at] = values[at - width];
+            filled += usize::from(at / width >= from);
+        }
+    }
+    Carried { from, filled, missing: begun.iter().position(Option::is_none) }
+}
+
+/// Labels from prices, `(rows, sources)`; `at` names the time of a row for messages.
+fn label(
+    prices: &[f64],
+    sources: &[String],
+    rule: &LabelRule,
+    file: &str,
+    at: impl Fn(usize) -> String,
+) -> Result<Vec<Option<Class>>> {
+    let refuse = |problem: String, fix| Err(Error::Panel { file: file.to_owned(), problem, fix });
+    if rule.horizon == 0 {
+        return refuse("the horizon of labels is 0 rows".to_owned(), "look at least one row ahead");
+    }
+    if !(rule.threshold >= 0.0 && rule.threshold.is_finite()) {
+        let problem = format!("the threshold of labels is {}", rule.threshold);
+        return refuse(problem, "choose 0 or a positive number");
+    }
+    if rule.change == Change::Relative
+        && let Some(bad) = prices.iter().position(|&price| price <= 0.0)
+    {
+        let (time, source) = (at(bad / sources.len()), &sources[bad % sources.len()]);
+        let problem =
+            format!("at {time} the price of {source} is {}, of which nothing is a share", prices[bad]);
+        return refuse(problem, "correct it, or measure changes by the difference");
+    }
+    let ahead = rule.horizon.saturating_mul(sources.len());
+    let later = |cell: usize| prices.get(cell.saturating_add(ahead)).copied().unwrap_or(f64::NAN);
+    let pair = |(cell, &now): (usize, &f64)| (now, later(cell));
+    let class = |(now, later): (f64, f64)| (!now.is_nan() && !later.is_nan()).then(|| rule.class(now, later));
+    Ok(prices.iter().enumerate().map(pair).map(class).collect())
+}

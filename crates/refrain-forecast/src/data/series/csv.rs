@@ -1,0 +1,290 @@
+//! CSV text to a table of time stamps and numbers, in the wide or the long format.
+
+use super::time::{self, Stamp};
+use crate::{Error, Result};
+use jiff::civil::DateTime;
+use std::collections::{HashMap, HashSet};
+
+/// What the file says, before the grid: rows ascend in time, missing values are NaN.
+pub(crate) struct Table {
+    pub file: String,
+    pub names: Vec<String>,
+    pub utc: bool,
+    pub times: Vec<DateTime>,
+    /// The line of each row, in the long format of the first with its time stamp.
+    pub lines: Vec<u64>,
+    pub values: Vec<f64>, // (rows, channels)
+}
+
+const TIME_COLUMNS: [&str; 6] = ["time", "date", "datetime", "timestamp", "ds", "time_hour"];
+const LONG_COLUMNS: [&str; 3] = ["unique_id", "ds", "y"];
+
+pub(crate) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
+    let (reader, header) = open(bytes, file)?;
+    let long = LONG_COLUMNS.iter().all(|name| header.iter().any(|column| column == name));
+    let table = if long { read_long(reader, &header, file) } else { read_wide(reader, header, file) }?;
+    if table.times.is_empty() {
+        return Err(Error::Empty { file: file.to_owned() });
+    }
+    Ok(table)
+}
+
+/// The records of a CSV file, and its header, in which every column has a name of its own.
+pub(crate) fn open<'a>(bytes: &'a [u8], file: &str) -> Result<(Reader<'a>, Vec<String>)> {
+    let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
+        file: file.to_owned(),
+        line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() as u64,
+    })?;
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let header: Vec<String> =
+        reader.headers().map_err(|error| broken(error, file))?.iter().map(str::to_owned).collect();
+    if header.is_empty() || text.trim().is_empty() {
+        return Err(Error::Empty { file: file.to_owned() });
+    }
+    check_header(&header, file)?;
+    Ok((reader, header))
+}
+
+pub(crate) type Reader<'a> = csv::Reader<&'a [u8]>;
+
+fn check_header(header: &[String], file: &str) -> Result<()> {
+    let wrong = |problem, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
+    if header.len() == 1 {
+        let fix = "a series needs a time column and one or more columns of numbers, separated by commas";
+        return wrong(format!("only one column, {:?}", shorten(&header[0])), fix);
+    }
+    let mut known = HashSet::with_capacity(header.len());
+    for (index, name) in header.iter().enumerate() {
+        if name.is_empty() {
+            let fix = "name it, or write the file without a row index";
+            return wrong(format!("column {} has no name", index + 1), fix);
+        }
+        if !known.insert(name) {
+            return wrong(format!("two columns are named `{name}`"), "rename one of them");
+        }
+    }
+    Ok(())
+}
+
+/// The first column of a name that times have, if there is one.
+pub(crate) fn time_column(header: &[String]) -> Option<usize> {
+    let is_time = |name: &&str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
+    TIME_COLUMNS.iter().find_map(is_time)
+}
+
+fn read_wide(mut reader: Reader, mut names: Vec<String>, file: &str) -> Result<Table> {
+    let time_column = time_column(&names).unwrap_or(0);
+    let time_name = names.remove(time_column);
+    let mut stamps = Stamps::new(file, time_name);
+    let mut numbers = Numbers::new(names.len());
+    let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for record in reader.records() {
+        let record = record.map_err(|error| broken(error, file))?;
+        let line = line_of(&record);
+        let mut channel = 0;
+        for (column, cell) in record.iter().enumerate() {
+            if column == time_column {
+                let time = stamps.parse(cell, line)?;
+                let previous = times.last().copied().zip(lines.last().copied());
+                stamps.check_order(previous, (time, line), None)?;
+                times.push(time);
+            } else {
+                values.push(numbers.parse(channel, cell, line));
+                channel += 1;
+            }
+        }
+        lines.push(line);
+    }
+    numbers.check(&names, file)?;
+    Ok(Table { file: file.to_owned(), names, utc: stamps.zoned == Some(true), times, lines, values })
+}
+
+fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table> {
+    if let Some(extra) = header.iter().find(|column| !LONG_COLUMNS.contains(&column.as_str())) {
+        let problem = format!("column `{extra}` beside `unique_id`, `ds` and `y` of the long format");
+        return Err(Error::Header { file: file.to_owned(), problem, fix: "remove it, only `y` is forecast" });
+    }
+    // check_header has made sure that all three are there, each once.
+    let place = |name: &str| header.iter().position(|column| column == name).unwrap_or(0);
+    let (id_place, time_place, value_place) = (place("unique_id"), place("ds"), place("y"));
+    let mut stamps = Stamps::new(file, "ds".to_owned());
+    let mut numbers = Numbers::new(0);
+    let (mut names, mut channels, mut last) = (Vec::new(), HashMap::new(), Vec::new());
+    let mut observations = Vec::new(); // (time, line, channel, value)
+    for record in reader.records() {
+        let record = record.map_err(|error| broken(error, file))?;
+        let line = line_of(&record);
+        let id = record.get(id_place).unwrap_or_default();
+        if id.is_empty() {
+            return Err(Error::MissingId { file: file.to_owned(), line, column: "unique_id".to_owned() });
+        }
+        let channel = *channels.entry(id.to_owned()).or_insert_with(|| {
+            names.push(id.to_owned());
+            last.push(None);
+            numbers.add_column();
+            names.len() - 1
+        });
+        let time = stamps.parse(record.get(time_place).unwrap_or_default(), line)?;
+        stamps.check_order(last[channel], (time, line), Some(id))?;
+        last[channel] = Some((time, line));
+        let value = numbers.parse(channel, record.get(value_place).unwrap_or_default(), line);
+        observations.push((time, line, channel, value));
+    }
+    numbers.check(&names, file)?;
+    observations.sort_unstable_by_key(|&(time, line, ..)| (time, line));
+    let distinct = observations.chunk_by(|a, b| a.0 == b.0).count();
+    check_scatter(observations.len(), names.len(), distinct, file)?;
+    let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::<f64>::new());
+    for (time, line, channel, value) in observations {
+        if times.last() != Some(&time) {
+            times.push(time);
+            lines.push(line);
+            values.resize(values.len() + names.len(), f64::NAN);
+        }
+        let row = values.len() - names.len();
+        values[row + channel] = value;
+    }
+    Ok(Table { file: file.to_owned(), names, utc: stamps.zoned == Some(true), times, lines, values })
+}
+
+/// Refuses rows that a table of so many names by times would have next to nothing of: it would grow with the square of the
+/// file.
+pub(crate) fn check_scatter(rows: usize, series: usize, times: usize, file: &str) -> Result<()> {
+    const CELLS_A_ROW: usize = 64;
+    const FEW: usize = 1 << 16;
+    match series.saturating_mul(times) > rows.saturating_mul(CELLS_A_ROW).max(FEW) {
+        true => Err(Error::Scattered { file: file.to_owned(), rows, series, times }),
+        false => Ok(()),
+    }
+}
+
+/// Parses the time column and keeps it to one convention.
+pub(crate) struct Stamps<'a> {
+    file: &'a str,
+    column: String,
+    pub(crate) zoned: Option<bool>,
+}
+
+impl<'a> Stamps<'a> {
+    pub(crate) fn new(file: &'a str, column: String) -> Self {
+        Stamps { file, column, zoned: None }
+    }
+
+    pub(crate) fn parse(&mut self, cell: &str, line: u64) -> Result<DateTime> {
+        let file = self.file.to_owned();
+        let Some(Stamp { time, zoned }) = time::parse(cell) else {
+            return Err(Error::Time { file, line, column: self.column.clone(), text: shorten(cell) });
+        };
+        if *self.zoned.get_or_insert(zoned) != zoned {
+            return Err(Error::MixedZones { file, line, text: shorten(cell), zoned });
+        }
+        Ok(time)
+    }
+
+    pub(crate) fn check_order(
+        &self,
+        previous: Option<(DateTime, u64)>,
+        (time, line): (DateTime, u64),
+        id: Option<&str>,
+    ) -> Result<()> {
+        let Some((previous, first)) = previous else {
+            return Ok(());
+        };
+        let format = |time| time::format(time, self.zoned == Some(true));
+        let (file, series) = (self.file.to_owned(), id.map(str::to_owned));
+        match time.cmp(&previous) {
+            std::cmp::Ordering::Greater => Ok(()),
+            std::cmp::Ordering::Equal => {
+                Err(Error::Duplicate { file, line, first, time: format(time), series })
+            }
+            std::cmp::Ordering::Less => {
+                Err(Error::Order { file, line, time: format(time), previous: format(previous), series })
+            }
+        }
+    }
+}
+
+/// Parses the cells of channels and remembers which of them are neither numbers nor missing.
+pub(crate) struct Numbers {
+    columns: Vec<Column>,
+}
+
+#[derive(Default, Clone)]
+struct Column {
+    numbers: usize,
+    /// Line and text of the first bad cell, and the number of bad cells.
+    bad: Option<(u64, String, usize)>,
+}
+
+impl Numbers {
+    pub(crate) fn new(columns: usize) -> Self {
+        Numbers { columns: vec![Column::default(); columns] }
+    }
+
+    fn add_column(&mut self) {
+        self.columns.push(Column::default());
+    }
+
+    /// The value of a cell, NaN where it is missing (or bad, which [`Numbers::check`] reports).
+    pub(crate) fn parse(&mut self, channel: usize, cell: &str, line: u64) -> f64 {
+        if is_missing(cell) {
+            return f64::NAN;
+        }
+        let column = &mut self.columns[channel];
+        match cell.parse::<f64>() {
+            // The engine computes in f32: what overflows there is as good as infinite.
+            Ok(value) if (value as f32).is_finite() => {
+                column.numbers += 1;
+                value
+            }
+            _ => {
+                column.bad.get_or_insert_with(|| (line, shorten(cell), 0)).2 += 1;
+                f64::NAN
+            }
+        }
+    }
+
+    pub(crate) fn check(self, names: &[String], file: &str) -> Result<()> {
+        for (column, name) in self.columns.into_iter().zip(names) {
+            let Some((line, text, count)) = column.bad else {
+                continue;
+            };
+            let (file, name) = (file.to_owned(), name.clone());
+            return Err(if column.numbers == 0 {
+                Error::TextColumn { file, line, column: name, text }
+            } else {
+                Error::Number { file, line, column: name, text, more: count - 1 }
+            });
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn is_missing(cell: &str) -> bool {
+    cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
+}
+
+pub(crate) fn line_of(record: &csv::StringRecord) -> u64 {
+    record.position().map_or(0, |position| position.line())
+}
+
+pub(crate) fn broken(error: csv::Error, file: &str) -> Error {
+    let file = file.to_owned();
+    match error.into_kind() {
+        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
+            Error::Ragged { file, line: pos.map_or(0, |pos| pos.line()), expected: expected_len, found: len }
+        }
+        // The text is checked to be UTF-8 and lies in memory, so reading has no other way to fail.
+        kind => Error::Header { file, problem: format!("not a CSV file ({kind:?})"), fix: "write it as CSV" },
+    }
+}
+
+/// Cells in messages stay readable, whatever they hold.
+pub(crate) fn shorten(cell: &str) -> String {
+    const LONGEST: usize = 40;
+    if cell.chars().count() <= LONGEST {
+        cell.to_owned()
+    } else {
+        cell.chars().take(LONGEST).chain("...".chars()).collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! From the rows of a file to a regular grid without holes.
+
+use super::csv::Table;
+use super::{Grid, Series, Step, TimeAxis, calendar, time};
+use crate::{Error, Result};
+use serde::Serialize;
+use std::fmt;
+
+/// What was read and what had to be filled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReadReport {
+    /// Number of rows in the file (of different time stamps, in the long format).
+    pub rows_read: usize,
+    /// Number of rows that the time grid has and the file has not.
+    pub gap_rows: usize,
+    /// Cells missing in rows that are there, for each channel that has any.
+    pub missing: Vec<Missing>,
+}
+
+/// The missing cells of one channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// The channel.
+    pub channel: String,
+    /// Number of missing cells, without those of gap rows.
+    pub count: usize,
+    /// The longest run of values that were filled, gap rows included.
+    pub longest_run: usize,
+}
+
+impl ReadReport {
+    /// Whether nothing had to be filled.
+    pub fn is_complete(&self) -> bool {
+        self.gap_rows == 0 && self.missing.is_empty()
+    }
+
+    /// Number of missing cells over all channels, without those of gap rows.
+    pub fn missing_values(&self) -> usize {
+        self.missing.iter().map(|missing| missing.count).sum()
+    }
+}
+
+/// One phrase: `16 rows and 3 values missing (a: 2, b: 1)`.
+impl fmt::Display for ReadReport {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let (rows, values) = (self.gap_rows, self.missing_values());
+        write!(f, "{rows} row{} and {values} value{} missing", plural(rows), plural(values))?;
+        for (index, missing) in self.missing.iter().enumerate() {
+            write!(f, "{}{}: {}", if index == 0 { " (" } else { ", " }, missing.channel, missing.count)?;
+        }
+        if self.missing.is_empty() { Ok(()) } else { write!(f, ")") }
+    }
+}
+
+/// The rows of a file on their calendar, before anything is filled.
+pub(crate) struct Rows {
+    file: String,
+    pub(crate) names: Vec<String>,
+    pub(crate) time: TimeAxis,
+    /// Row-major `[rows, channels]`, NaN where a value is missing.
+    pub(crate) values: Vec<f64>,
+    /// Rows that the file has not.
+    gap_rows: usize,
+}
+
+/// Puts the rows onto their calendar, or the one that is given.
+pub(crate) fn onto_grid(table: Table, given: Option<Step>) -> Result<Rows> {
+    let Table { file, names, utc, times, lines, values } = table;
+    if times.len() < 2 {
+        return Err(Error::TooFewRows { file, rows: times.len() });
+    }
+    let found = match given {
+        Some(step) => calendar::rows_on(step, &times).map(|rows| (step, rows)).map_err(|index| (index, step)),
+        None => calendar::infer(&times),
+    };
+    let (step, rows) = match found {
+        Ok(grid) => grid,
+        Err((index, step)) => {
+            let (line, time, step) = (lines[index], time::format(times[index], utc), step.to_string());
+            return Err(Error::OffGrid { file, line, time, step, given: given.is_some() });
+        }
+    };
+    let expected = rows[rows.len() - 1].saturating_add(1);
+    let missing = expected - rows.len() as u64;
+    // One wrong year would otherwise ask for a grid of any size.
+    if missing > rows.len() as u64 {
+        let after_longest = (1..rows.len()).max_by_key(|&index| rows[index] - rows[index - 1]).unwrap_or(0);
+        return Err(Error::Sparse {
+            file,
+            line: lines[after_longest],
+            missing,
+            expected,
+            step: step.to_string(),
+        });
+    }
+    let channels = names.len();
+    let values = if missing == 0 {
+        values
+    } else {
+        let mut grid = vec![f64::NAN; expected as usize * channels];
+        for (row, &place) in values.chunks_exact(channels).zip(&rows) {
+            grid[place as usize * channels..][..channels].copy_from_slice(row);
+        }
+        grid
+    };
+    Ok(Rows { file, names, time: TimeAxis::new(times[0], step, utc), values, gap_rows: missing as usize })
+}
+
+/// Replaces NaN by linear interpolation along each channel, at the ends by the nearest value, and marks it as filled.
+pub(super) fn interpolate(rows: Rows, strict: bool) -> Result<(Series, ReadReport)> {
+    let Rows { file, names, time, mut values, gap_rows } = rows;
+    let (rows, channels) = (values.len() / names.len(), names.len());
+    let missing: Vec<bool> = values.iter().map(|value| value.is_nan()).collect();
+    let mut report = ReadReport { rows_read: rows - gap_rows, gap_rows, missing: Vec::new() };
+    for (channel, name) in names.iter().enumerate() {
+        let at = |row: usize| row * channels + channel;
+        let (mut filled, mut longest_run) = (0, 0);
+        let mut known: Option<usize> = None; // the last row that has a value
+        for row in 0..=rows {
+            if row < rows && missing[at(row)] {
+                continue;
+            }
+            let hole = known.map_or(0, |row| row + 1)..row;
+            for inside in hole.clone() {
+                values[at(inside)] = match known {
+                    None if row == rows => {
+                        return Err(Error::AllMissing { file, channel: name.clone() });
+                    }
+                    None => values[at(row)],
+                    Some(before) if row == rows => values[at(before)],
+                    Some(before) => {
+                        let part = (inside - before) as f64 / (row - before) as f64;
+                        values[at(before)] * (1.0 - part) + values[at(row)] * part
+                    }
+                };
+            }
+            filled += hole.len();
+            longest_run = longest_run.max(hole.len());
+            known = Some(row);
+        }
+        // Gap rows are missing in every channel.
+        if filled > gap_rows {
+            report.missing.push(Missing { channel: name.clone(), count: filled - gap_rows, longest_run });
+        }
+    }
+    if strict && !report.is_complete() {
+        return Err(Error::MissingRefused { file, missing: report.to_string() });
+    }
+    Ok((Series { file, names, time, grid: Grid::with_filled(values, channels, missing) }, report))
+}

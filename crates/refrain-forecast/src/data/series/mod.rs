@@ -1,0 +1,165 @@
+//! A multivariate series on a regular time grid: reading, splitting, standardising.
+
+pub(crate) mod calendar;
+mod coverage;
+pub(crate) mod csv;
+pub(crate) mod fill;
+mod gap;
+mod grid;
+mod scaler;
+mod split;
+pub(crate) mod time;
+
+pub use self::calendar::{Step, TimeAxis, Weekdays};
+pub use self::coverage::Filled;
+pub(crate) use self::coverage::filled;
+pub use self::fill::{Missing, ReadReport};
+pub use self::gap::MaxGap;
+pub use self::grid::{Gap, Grid};
+pub use self::scaler::Scaler;
+pub use self::split::{LeftOut, Part, Split, SplitRule};
+
+use crate::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+
+/// How to read a series.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// Refuse a series with gaps or missing values, instead of filling them.
+    pub strict: bool,
+    /// The calendar, where it is known, such as that of the series that a model was trained on; else it is found out.
+    pub step: Option<Step>,
+}
+
+/// A series: named channels on a calendar. No value is missing, and the grid knows which were filled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    file: String,
+    names: Vec<String>,
+    time: TimeAxis,
+    grid: Grid,
+}
+
+impl Series {
+    /// Reads a CSV file; see [`Series::from_csv`].
+    ///
+    /// # Errors
+    /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Series::from_csv`].
+    pub fn read(path: &Path, options: &ReadOptions) -> Result<(Series, ReadReport)> {
+        Series::from_csv(&crate::data::text::read_file(path)?, &path.display().to_string(), options)
+    }
+
+    /// Reads a series from the text of a CSV file; `file` is its name in messages.
+    ///
+    /// The header tells the format. *Long* has exactly the columns `unique_id`, `ds` and `y`; each id becomes a
+    /// channel. *Wide* has a time column (the first of `time`, `date`, `datetime`, `timestamp`, `ds`,
+    /// `time_hour`, else the first column), and every other column is a channel.
+    ///
+    /// Time stamps are ISO 8601 with or without zone, with `/` for `-` if you like, down to the day or the month.
+    /// Stamps with a zone or offset are converted to UTC. They must ascend, and lie on one calendar:
+    ///
+    /// - months, quarters or years (any number of months), on one day of the month or at month ends;
+    /// - business days, if every weekend is left out, or other days of the week, if each day that has no row came by
+    ///   four times or more;
+    /// - a fixed step of any length: the most common difference of neighbours.
+    ///
+    /// Rows missing from the calendar, and cells that are empty, `NA`, `N/A`, `NaN` or `null`, are filled by linear
+    /// interpolation over the rows, at the ends with the nearest value, and counted in the report. The series knows
+    /// which they are ([`Grid::is_observed`]).
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, see [`Error`]; [`Error::MissingRefused`] under
+    /// [`ReadOptions::strict`].
+    pub fn from_csv(bytes: &[u8], file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
+        let table = csv::parse(bytes, file)?;
+        fill::interpolate(fill::onto_grid(table, options.step)?, options.strict)
+    }
+
+    /// The name of the file that it came from, for messages.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The names of the channels.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Number of channels.
+    pub fn channels(&self) -> usize {
+        self.names.len()
+    }
+
+    /// SHA-256 over the channels' names, all values and which of them were filled, to know the series again.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        for name in &self.names {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+        }
+        self.grid.hash(&mut hash);
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Refuses rows that a gap of more than `max_gap` rows lies in or reaches into, as what a forecast is made from.
+    ///
+    /// # Errors
+    /// [`Error::GapInContext`].
+    pub fn check_gaps(&self, rows: std::ops::Range<usize>, max_gap: usize) -> Result<()> {
+        let gaps = self.grid.gaps_longer_than(max_gap);
+        let across = |gap: &&Gap| gap.rows.start < rows.end && rows.start < gap.rows.end;
+        match gaps.iter().find(across) {
+            None => Ok(()),
+            Some(gap) => Err(Error::GapInContext {
+                file: self.file.clone(),
+                context: rows.len(),
+                max_gap,
+                gap: self.describe(gap),
+            }),
+        }
+    }
+
+    /// A gap for messages.
+    fn describe(&self, gap: &Gap) -> String {
+        let (name, first, last) = (&self.names[gap.channel], gap.rows.start, gap.rows.end - 1);
+        format!(
+            "{} rows of `{name}` from {} to {}",
+            gap.rows.len(),
+            self.time.format(first),
+            self.time.format(last)
+        )
+    }
+
+    /// Number of rows, filled gaps included.
+    pub fn rows(&self) -> usize {
+        self.grid.rows()
+    }
+
+    /// The time of each row, and of those after the last.
+    pub fn time(&self) -> &TimeAxis {
+        &self.time
+    }
+
+    /// The values, row-major `[rows, channels]`, in original units, the filled ones included.
+    pub fn values(&self) -> &[f64] {
+        self.grid.values()
+    }
+
+    /// The values, and which of them were observed.
+    pub fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// The values of one channel, oldest first, the filled ones included ([`Grid::truth`] leaves them out).
+    ///
+    /// # Panics
+    /// If there is no such channel.
+    pub fn channel(&self, channel: usize) -> impl ExactSizeIterator<Item = f64> + '_ {
+        assert!(channel < self.channels(), "channel {channel} of {}", self.channels());
+        self.values()[channel..].iter().step_by(self.channels()).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests;

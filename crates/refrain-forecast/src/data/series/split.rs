@@ -1,0 +1,300 @@
+//! The chronological split into training, validation and test part, and their windows.
+
+use super::{Filled, Gap, Series, Step, coverage};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Where the parts begin and end.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitRule {
+    /// Fractions of the rows, which add up to 1. Training and test part are rounded down, the validation part
+    /// takes the rest.
+    Fractions {
+        /// Of the training part.
+        train: f64,
+        /// Of the validation part.
+        validation: f64,
+        /// Of the test part.
+        test: f64,
+    },
+    /// The convention of the ETT data sets (Zhou et al., AAAI 2021): 12, 4 and 4 months of 30 days from the
+    /// first row on; what follows is not used.
+    Ett,
+}
+
+/// 70 % training, 10 % validation, 20 % test.
+impl Default for SplitRule {
+    fn default() -> Self {
+        SplitRule::Fractions { train: 0.7, validation: 0.1, test: 0.2 }
+    }
+}
+
+/// The rows of a part of a series, and the windows in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The rows, with those that the first window looks back on.
+    pub rows: Range<usize>,
+    /// The rows without those.
+    pub own: Range<usize>,
+    /// What was left out.
+    pub left_out: LeftOut,
+    /// First rows of the windows, as ranges of rows that follow one another.
+    windows: Vec<Range<usize>>,
+    /// Whether any value that a window forecasts was filled.
+    filled: bool,
+}
+
+/// How many windows are left out, of those that there would be at stride 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Those that would cross a gap that is longer than gaps may be.
+    pub across_gaps: usize,
+    /// Those without any observed value in their horizon, beside.
+    pub unobserved: usize,
+}
+
+impl LeftOut {
+    /// All of them.
+    pub fn total(self) -> usize {
+        self.across_gaps + self.unobserved
+    }
+}
+
+impl Part {
+    /// Every window of so many rows, at stride 1, of rows that were all observed.
+    pub fn all(rows: Range<usize>, length: usize) -> Part {
+        let starts = rows.start..(rows.end + 1).saturating_sub(length).max(rows.start);
+        let windows = if starts.is_empty() { Vec::new() } else { vec![starts] };
+        Part { own: rows.clone(), rows, left_out: LeftOut::default(), windows, filled: false }
+    }
+
+    /// Number of windows.
+    pub fn windows(&self) -> usize {
+        self.windows.iter().map(Range::len).sum()
+    }
+
+    /// The first row of each window, ascending. Its context begins there, its horizon follows.
+    pub fn starts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.windows.iter().cloned().flatten()
+    }
+
+    /// The same, as ranges of rows that follow one another.
+    pub fn runs(&self) -> &[Range<usize>] {
+        &self.windows
+    }
+
+    /// Whether any value that a window forecasts was filled, so that they don't all count.
+    pub fn has_filled(&self) -> bool {
+        self.filled
+    }
+}
+
+/// Training, validation and test part of a series. The windows of validation and test part look back: their
+/// context may lie in the part before, their horizon never does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// Rows before a forecast.
+    pub context: usize,
+    /// Rows of a forecast.
+    pub horizon: usize,
+    /// The part to fit on.
+    pub train: Part,
+    /// The part to choose by.
+    pub validation: Part,
+    /// The part to report on.
+    pub test: Part,
+}
+
+impl Split {
+    /// Splits a series for windows of `context` rows and the `horizon` rows after them. Windows that would cross a gap of
+    /// more than `max_gap` rows in any channel are left out, and so are those without any observed value to forecast.
+    ///
+    /// # Errors
+    /// [`Error::TooShort`] if a part does not hold one window; [`Error::NothingObserved`] if a channel has no observed
+    /// value in a part; [`Error::NoWindows`] if all windows of a part are left out; [`Error::Split`] for fractions that
+    /// are no split, a zero context or horizon, or a series that has no 20 months of 30 days for the ETT convention.
+    pub fn new(
+        series: &Series,
+        rule: &SplitRule,
+        context: usize,
+        horizon: usize,
+        max_gap: usize,
+    ) -> Result<Split> {
+        let refuse = |(problem, fix)| Error::Split { file: series.file().to_owned(), problem, fix };
+        if context == 0 || horizon == 0 {
+            let problem = format!("context {context} and horizon {horizon}");
+            return Err(refuse((problem, "both must be at least 1")));
+        }
+        let [train, validation, test] = match *rule {
+            SplitRule::Fractions { train, validation, test } => {
+                fractions(series.rows(), train, validation, test)
+            }
+            SplitRule::Ett => ett(series.rows(), series.time().step()),
+        }
+        .map_err(refuse)?;
+        let cutter = Cutter { series, context, horizon, max_gap };
+        Ok(Split {
+            context,
+            horizon,
+            train: cutter.part(TRAINING, 0..train, false)?,
+            validation: cutter.part(VALIDATION, train..train + validation, true)?,
+            test: cutter.part(TEST, train + validation..train + validation + test, true)?,
+        })
+    }
+
+    /// How much of each channel was filled within each part, where anything was.
+    pub fn filled(&self, series: &Series) -> Vec<Filled> {
+        let parts = [(TRAINING, &self.train), (VALIDATION, &self.validation), (TEST, &self.test)];
+        coverage::filled(series.grid(), series.names(), parts.map(|(name, part)| (name, part.own.clone())))
+    }
+}
+
+/// The names of parts.
+pub(crate) const TRAINING: &str = "training";
+pub(crate) const VALIDATION: &str = "validation";
+pub(crate) const TEST: &str = "test";
+
+/// Cuts the windows of parts.
+struct Cutter<'a> {
+    series: &'a Series,
+    context: usize,
+    horizon: usize,
+    max_gap: usize,
+}
+
+impl Cutter<'_> {
+    fn part(&self, name: &'static str, own: Range<usize>, look_back: bool) -> Result<Part> {
+        let Cutter { series, context, horizon, .. } = *self;
+        let rows = if look_back { own.start.saturating_sub(context)..own.end } else { own.clone() };
+        let needed = context.saturating_add(horizon);
+        if rows.len() < needed {
+            let (file, rows) = (series.file().to_owned(), rows.len());
+            return Err(Error::TooShort { file, part: name, rows, look_back, context, horizon, needed });
+        }
+        let whole = Part { own: own.clone(), ..Part::all(rows.clone(), needed) };
+        if series.grid().is_complete() {
+            return Ok(whole);
+        }
+        self.observed(own, &format!("in the {name} part"))?;
+        let part = self.without_gaps(name, whole)?;
+        let scored = rows.start + context..rows.end;
+        self.observed_in(&part, scored, &format!("among the rows that windows of the {name} part forecast"))?;
+        Ok(part)
+    }
+
+    /// The windows of a part that cross no long gap and have something to forecast.
+    fn without_gaps(&self, name: &'static str, whole: Part) -> Result<Part> {
+        let Cutter { series, context, horizon, max_gap } = *self;
+        let grid = series.grid();
+        let gaps = grid.gaps_longer_than(max_gap);
+        let mut blocked = vec![false; series.rows()];
+        gaps.iter().for_each(|gap| blocked[gap.rows.clone()].fill(true));
+        let some_observed = |row: usize| (0..grid.channels()).any(|channel| grid.is_observed(row, channel));
+        let all_observed = |row: usize| (0..grid.channels()).all(|channel| grid.is_observed(row, channel));
+        let before = |of: &dyn Fn(usize) -> bool| {
+            let mut count = 0;
+            let counts = (0..series.rows()).map(|row| {
+                count += usize::from(of(row));
+                count
+            });
+            std::iter::once(0).chain(counts).collect::<Vec<usize>>()
+        };
+        let (blocked, some, all) =
+            (before(&|row| blocked[row]), before(&some_observed), before(&all_observed));
+        let within = |counts: &[usize], rows: Range<usize>| counts[rows.end] - counts[rows.start];
+
+        let mut part = Part { windows: Vec::new(), ..whole.clone() };
+        for start in whole.starts() {
+            let (target, end) = (start + context, start + context + horizon);
+            if within(&blocked, start..end) > 0 {
+                part.left_out.across_gaps += 1;
+            } else if within(&some, target..end) == 0 {
+                part.left_out.unobserved += 1;
+            } else {
+                part.filled |= within(&all, target..end) < horizon;
+                match part.windows.last_mut() {
+                    Some(run) if run.end == start => run.end += 1,
+                    _ => part.windows.push(start..start + 1),
+                }
+            }
+        }
+        if !part.windows.is_empty() {
+            return Ok(part);
+        }
+        let inside = |gap: &&Gap| gap.rows.start < whole.rows.end && whole.rows.start < gap.rows.end;
+        Err(Error::NoWindows {
+            file: series.file().to_owned(),
+            part: name,
+            windows: whole.windows(),
+            across_gaps: part.left_out.across_gaps,
+            max_gap,
+            longest: gaps
+                .iter()
+                .filter(inside)
+                .max_by_key(|gap| gap.rows.len())
+                .map(|gap| series.describe(gap)),
+        })
+    }
+
+    /// Every channel has an observed value in some rows.
+    fn observed(&self, rows: Range<usize>, place: &str) -> Result<()> {
+        match (0..self.series.channels())
+            .find(|&channel| self.series.grid().observed(rows.clone(), channel) == 0)
+        {
+            Some(channel) => Err(self.nothing(channel, rows, place)),
+            None => Ok(()),
+        }
+    }
+
+    /// Every channel has one among those of `rows` that windows of a part forecast.
+    fn observed_in(&self, part: &Part, rows: Range<usize>, place: &str) -> Result<()> {
+        let Cutter { series, context, horizon, .. } = *self;
+        let observed = |channel: usize| {
+            let scored = part.runs().iter().map(|run| run.start + context..run.end - 1 + context + horizon);
+            scored.map(|rows| series.grid().observed(rows, channel)).sum::<usize>()
+        };
+        match (0..series.channels()).find(|&channel| observed(channel) == 0) {
+            Some(channel) => Err(self.nothing(channel, rows, place)),
+            None => Ok(()),
+        }
+    }
+
+    fn nothing(&self, channel: usize, rows: Range<usize>, place: &str) -> Error {
+        let (series, time) = (self.series, self.series.time());
+        let place = format!("{place}, {} to {}", time.format(rows.start), time.format(rows.end - 1));
+        let channel = series.names()[channel].clone();
+        Error::NothingObserved { file: series.file().to_owned(), channel, place }
+    }
+}
+
+type Lengths = Result<[usize; 3], (String, &'static str)>;
+
+fn fractions(rows: usize, train: f64, validation: f64, test: f64) -> Lengths {
+    let all = [train, validation, test];
+    if !all.iter().all(|&part| part > 0.0 && part < 1.0) || (all.iter().sum::<f64>() - 1.0).abs() > 1e-6 {
+        let problem = format!("fractions {train}, {validation} and {test}");
+        return Err((problem, "each must lie between 0 and 1, and together they must be 1"));
+    }
+    let share = |part: f64| ((rows as f64 * part) as usize).min(rows);
+    let (train, test) = (share(train), share(test));
+    Ok([train, rows.saturating_sub(train + test), test])
+}
+
+fn ett(rows: usize, step: Step) -> Lengths {
+    const USE_FRACTIONS: &str = "split it by fractions";
+    let Some(month) = step.in_days(30) else {
+        return Err((
+            format!("a step of {step} does not divide the 30 days of the ETT convention"),
+            USE_FRACTIONS,
+        ));
+    };
+    let needed = month.saturating_mul(20);
+    if rows < needed {
+        let problem =
+            format!("the ETT convention needs {needed} rows (20 months of 30 days), there are {rows}");
+        return Err((problem, USE_FRACTIONS));
+    }
+    Ok([12 * month, 4 * month, 4 * month])
+}

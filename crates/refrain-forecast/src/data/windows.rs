@@ -1,0 +1,81 @@
+//! Windows cut on the device from a standardised series that lies there once.
+
+use crate::Result;
+use crate::data::series::{Grid, Part};
+use refrain::{DType, Device, Tensor};
+
+/// A series on a device, from which windows of a context and the horizon after it are cut; beside it, what was observed.
+#[derive(Debug, Clone)]
+pub struct Windows {
+    series: Tensor,           // [rows, channels] f32
+    observed: Option<Tensor>, // [rows, channels] f32, 1 where a value was observed and 0 where not; `None`: all were
+    context: usize,
+    horizon: usize,
+}
+
+impl Windows {
+    /// Brings standardised values to the device, in f32.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the device has no memory for them.
+    pub fn new(grid: &Grid, context: usize, horizon: usize, device: &Device) -> Result<Self> {
+        let shape = [grid.rows(), grid.channels()];
+        let narrow: Vec<f32> = grid.values().iter().map(|&value| value as f32).collect();
+        let series = Tensor::from_slice(&narrow, shape, device)?;
+        let weights = |filled: &[bool]| {
+            let weights: Vec<f32> = filled.iter().map(|&filled| f32::from(u8::from(!filled))).collect();
+            Tensor::from_slice(&weights, shape, device)
+        };
+        let observed = grid.filled().map(weights).transpose()?;
+        Ok(Windows { series, observed, context, horizon })
+    }
+
+    /// Number of channels.
+    pub fn channels(&self) -> usize {
+        self.series.dims()[1]
+    }
+
+    /// Where the series lies.
+    pub fn device(&self) -> &Device {
+        self.series.device()
+    }
+
+    /// Contexts `[B, C, context]` and horizons `[B, C, horizon]` of the windows that begin at rows `starts` (i64
+    /// `[B]`).
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if a window does not lie inside the series.
+    pub fn cut(&self, starts: &Tensor) -> Result<(Tensor, Tensor)> {
+        let windows = self.series.windows(starts, self.context + self.horizon)?;
+        Ok((windows.narrow(-1, 0, self.context)?, windows.narrow(-1, self.context, self.horizon)?))
+    }
+
+    /// How much each value of the horizons of [`Windows::cut`] counts: f32 `[B, C, horizon]`, 1 where it was observed and
+    /// 0 where it was filled.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if a window does not lie inside the series.
+    pub fn weights(&self, starts: &Tensor) -> Result<Tensor> {
+        match &self.observed {
+            Some(observed) => {
+                // Row r of this view is that at which the horizon of the window from row r on begins.
+                let horizons = observed.narrow(0, self.context, observed.dims()[0] - self.context)?;
+                Ok(horizons.windows(starts, self.horizon)?)
+            }
+            None => {
+                let shape = [starts.numel(), self.channels(), self.horizon];
+                Ok(Tensor::ones(shape, DType::F32, self.device())?)
+            }
+        }
+    }
+
+    /// The first rows of the windows of a part, in batches of so many, on the device.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the device has no memory for them.
+    pub fn batches(&self, part: &Part, batch: usize) -> Result<Vec<Tensor>> {
+        let starts: Vec<i64> = part.starts().map(|start| start as i64).collect();
+        let all = Tensor::from_slice(&starts, [starts.len()], self.device())?;
+        Ok(all.split(batch, 0)?)
+    }
+}

@@ -1,0 +1,121 @@
+//! What a cross-asset model is made of.
+
+use super::EPS;
+use crate::Result;
+use crate::models::patchtst::config::{check_dropouts, check_heads, check_sizes, refuse};
+use refrain::Activation;
+use refrain_nn::{AttentionOptions, EncoderDropout, NormKind, TransformerEncoderOptions};
+use serde::{Deserialize, Serialize};
+
+/// Classes of a label: up, down, flat.
+pub const CLASSES: usize = 3;
+
+/// The settings of a [`super::CrossAsset`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CrossAssetConfig {
+    /// Number of sources (assets, stations, ...).
+    pub sources: usize,
+    /// Features of a source.
+    pub features: usize,
+    /// Width of the encoder.
+    pub d_model: usize,
+    /// Heads of attention; they divide `d_model`.
+    pub heads: usize,
+    /// Encoder layers.
+    pub layers: usize,
+    /// Width of the feed-forward network.
+    pub ffn: usize,
+    /// Dropout inside the feed-forward network and on both residual branches.
+    pub dropout: f64,
+    /// What the cosine of query and key is multiplied by at the beginning; each head learns its own.
+    pub temperature: f64,
+}
+
+/// 12 sources of 32 features, two layers of width 256 with 4 heads, FFN 1024, no dropout, temperature 10.
+impl Default for CrossAssetConfig {
+    fn default() -> Self {
+        CrossAssetConfig {
+            sources: 12,
+            features: 32,
+            d_model: 256,
+            heads: 4,
+            layers: 2,
+            ffn: 1024,
+            dropout: 0.0,
+            temperature: 10.0,
+        }
+    }
+}
+
+impl CrossAssetConfig {
+    /// What the layers of the encoder are like.
+    pub(super) fn encoder_layer(&self) -> TransformerEncoderOptions {
+        TransformerEncoderOptions {
+            attention: AttentionOptions {
+                qk_norm: Some(self.temperature),
+                ..AttentionOptions::new(self.d_model, self.heads)
+            },
+            ffn: self.ffn,
+            norm_first: true,
+            norm: NormKind::Layer,
+            eps: EPS,
+            activation: Activation::GeluTanh,
+            dropout: EncoderDropout::all(self.dropout),
+        }
+    }
+
+    /// Numbers that a training step over so many samples keeps for its backward pass and works with: fitted to what steps
+    /// were seen to take.
+    pub(crate) fn activations(&self, samples: usize) -> f64 {
+        let of = |size: usize| size as f64;
+        let layer = 9.75 * of(self.d_model) + 2.75 * of(self.ffn);
+        let token = of(self.layers) * layer + 6.5 * of(self.d_model) + 2.0 * of(self.features);
+        of(samples) * of(self.sources) * token
+    }
+
+    /// Whether such a model exists.
+    ///
+    /// # Errors
+    /// [`crate::Error::Model`], which says what to change.
+    pub fn validate(&self) -> Result<()> {
+        check_sizes(&[
+            ("sources", self.sources),
+            ("features", self.features),
+            ("d_model", self.d_model),
+            ("heads", self.heads),
+            ("layers", self.layers),
+            ("ffn", self.ffn),
+        ])?;
+        check_heads(self.d_model, self.heads)?;
+        check_dropouts(&[("dropout", self.dropout)])?;
+        if !self.temperature.is_finite() {
+            return refuse(format!("temperature is {}", self.temperature), "choose a number such as 10");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_models_are_refused_with_the_fix() {
+        CrossAssetConfig::default().validate().unwrap();
+        type Spoil = fn(&mut CrossAssetConfig);
+        let cases: [(Spoil, &str); 5] = [
+            (|c| c.sources = 0, "sources is 0"),
+            (|c| c.ffn = usize::MAX, "ffn is"),
+            (|c| c.heads = 3, "3 heads do not divide d_model 256"),
+            (|c| c.dropout = 1.0, "dropout is 1"),
+            (|c| c.temperature = f64::NAN, "temperature is NaN"),
+        ];
+        for (spoil, expected) in cases {
+            let mut config = CrossAssetConfig::default();
+            spoil(&mut config);
+            let message = config.validate().unwrap_err().to_string();
+            assert!(message.contains(expected) && message.contains("choose"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+use super::*;
+
+/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+fn device() -> Device {
+    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
+}
+
+const CHANNELS: usize = 3;
+
+fn config() -> PatchTstConfig {
+    PatchTstConfig { channels: CHANNELS, ..PatchTstConfig::small(20, 6, 4, 8, 2, 2, 12, 5) }
+}
+
+/// Everything that the small variant has not.
+fn paper() -> PatchTstConfig {
+    PatchTstConfig {
+        end_padding: true,
+        norm: NormKind::Batch,
+        norm_position: NormPosition::Post,
+        activation: FfnActivation::Gelu,
+        residual_attention: true,
+        revin: true,
+        ..config()
+    }
+}
+
+fn build(config: PatchTstConfig) -> PatchTst {
+    PatchTst::new(config, DType::F64, &device(), 7).unwrap()
+}
+
+/// `[2, 3, 20]`
+fn contexts(seed: u64) -> Tensor {
+    let generator = Generator::new(&device(), seed).unwrap();
+    generator.normal([2, CHANNELS, 20], DType::F64).unwrap()
+}
+
+fn forecast(model: &PatchTst, x: &Tensor) -> Vec<f64> {
+    model.forward(x, Mode::Eval).unwrap().to_vec().unwrap()
+}
+
+#[track_caller]
+fn assert_close(a: &[f64], b: &[f64]) {
+    assert_eq!(a.len(), b.len());
+    for (index, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= 1e-9 * (1.0 + b.abs()), "at {index}: {a} for {b}");
+    }
+}
+
+fn sets_apart(a: &[f64], b: &[f64]) -> bool {
+    a.iter().zip(b).any(|(a, b)| (a - b).abs() > 1e-6)
+}
+
+#[test]
+fn every_setting_changes_the_forecast() {
+    let x = contexts(1);
+    let base = forecast(&build(config()), &x);
+    let changes: [fn(&mut PatchTstConfig); 9] = [
+        |c| c.norm = NormKind::Batch,
+        |c| c.norm_position = NormPosition::Post,
+        |c| c.activation = FfnActivation::Gelu,
+        |c| c.activation = FfnActivation::Relu,
+        |c| c.positions = Positions::Sinusoidal,
+        |c| c.residual_attention = true,
+        |c| c.revin = true,
+        |c| c.individual_head = true,
+        |c| c.end_padding = true,
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let mut config = config();
+        change(&mut config);
+        let model = build(config);
+        assert_eq!(model.forward(&x, Mode::Eval).unwrap().dims(), [2, CHANNELS, 5]);
+        // The erf and tanh forms of GELU differ by little.
+        let other = forecast(&model, &x);
+        assert!(base.iter().zip(&other).any(|(a, b)| (a - b).abs() > 1e-7), "setting {index}");
+    }
+}
+
+/// Central differences of the loss along every kind of parameter, in the mode that batch norm trains in.
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    let generator = Generator::new(&device(), 0).unwrap();
+    for config in [config(), paper(), PatchTstConfig { individual_head: true, ..paper() }] {
+        let model = build(config);
+        let (x, y) = (contexts(2), contexts(3).narrow(2, 0, 5).unwrap());
+        let loss = || model.forward(&x, Mode::Train(&generator)).unwrap().mse_loss(&y).unwrap();
+        loss().backward().unwrap();
+        for (name, parameter) in model.parameters().iter() {
+            let grad = parameter.grad().unwrap().to_vec::<f64>().unwrap();
+            let values = parameter.detach().to_vec::<f64>().unwrap();
+            let at = values.len() / 2;
+            let moved = |by: f64| {
+                let mut values = values.clone();
+                values[at] += by;
+                parameter.detach().write_from(&values).unwrap();
+                loss().to_scalar::<f64>().unwrap()
+            };
+            let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+            parameter.detach().write_from(&values).unwrap();
+            assert!((grad[at] - slope).abs() < 1e-7, "{name}[{at}]: {} for {slope}", grad[at]);
+        }
+    }
+}
+
+#[test]
+fn a_channel_is_forecast_from_itself_alone() {
+    for config in [config(), paper(), PatchTstConfig { individual_head: true, ..config() }] {
+        let model = build(config);
+        let (x, other) = (contexts(4), contexts(4));
+        other.narrow(1, 1, 1).unwrap().fill(3.0).unwrap();
+        let (a, b) = (forecast(&model, &x), forecast(&model, &other));
+        for (row, (a, b)) in a.chunks_exact(5).zip(b.chunks_exact(5)).enumerate() {
+            if row % CHANNELS == 1 {
+                assert!(sets_apart(a, b), "row {row}");
+            } else {
+                assert_close(a, b);
+            }
+        }
+    }
+}
+
+/// With RevIN, a window in other units (by factor and offset) is forecast in those units.
+#[test]
+fn revin_carries_units_through() {
+    let model = build(paper());
+    let x = contexts(5);
+    let base = forecast(&model, &x);
+    let moved = forecast(&model, &x.mul_scalar(40.0).unwrap().add_scalar(1000.0).unwrap());
+    for (a, b) in base.iter().zip(moved) {
+        // Not quite: eps is added to the variance.
+        assert!((a * 40.0 + 1000.0 - b).abs() < 1e-2, "{b} for {}", a * 40.0 + 1000.0);
+    }
+    // And its affine map is undone exactly.
+    model.parameters().get("revin.bias").unwrap().detach().fill(0.5).unwrap();
+    let with_bias = forecast(&model, &x);
+    assert!(sets_apart(&base, &with_bias));
+}
+
+/// A padded model sees the repeated last value: its last patch is made of it.
+#[test]
+fn end_padding_repeats_the_last_value() {
+    let padded = build(PatchTstConfig { end_padding: true, ..config() });
+    let longer = build(PatchTstConfig { context: 24, ..config() });
+    assert_eq!(padded.config().patches(), longer.config().patches());
+    for (name, tensor) in padded.parameters().iter() {
+        longer.parameters().get(name).unwrap().detach().copy_from(&tensor.detach()).unwrap();
+    }
+    let x = contexts(6);
+    let last = x.narrow(2, 19, 1).unwrap().broadcast_to([2, CHANNELS, 4]).unwrap();
+    let by_hand = Tensor::concat(&[&x, &last], 2).unwrap();
+    assert_close(&forecast(&padded, &x), &forecast(&longer, &by_hand));
+}
+
+#[test]
+fn individual_heads_with_the_shared_weights_forecast_alike() {
+    let shared = build(config());
+    let individual = build(PatchTstConfig { individual_head: true, ..config() });
+    for (name, tensor) in shared.parameters().iter() {
+        let target = individual.parameters().get(name).unwrap().detach();
+        let source = match name {
+            "head.weight" => tensor.detach().transpose(0, 1).unwrap().broadcast_to(target.shape()).unwrap(),
+            "head.bias" => tensor.detach().broadcast_to(target.shape()).unwrap(),
+            _ => tensor.detach(),
+        };
+        target.copy_from(&source).unwrap();
+    }
+    let x = contexts(7);
+    assert_close(&forecast(&individual, &x), &forecast(&shared, &x));
+    // A head of its own: what one channel's is does not touch another's.
+    individual.parameters().get("head.bias").unwrap().detach().narrow(0, 1, 1).unwrap().fill(9.0).unwrap();
+    let (a, b) = (forecast(&individual, &x), forecast(&shared, &x));
+    let changed: Vec<bool> =
+        a.chunks_exact(5).zip(b.chunks_exact(5)).map(|(a, b)| sets_apart(a, b)).collect();
+    assert_eq!(changed, [false, true, false, false, true, false]);
+}
+
+/// The fused attention and the one that keeps its scores are the same, where nothing came before.
+#[test]
+fn the_first_layer_attends_alike_with_and_without_residual_attention() {
+    let one = PatchTstConfig { layers: 1, ..config() };
+    let with = build(PatchTstConfig { residual_attention: true, ..one.clone() });
+    let x = contexts(8);
+    assert_close(&forecast(&with, &x), &forecast(&build(one), &x));
+}
+
+/// A dropout of probability `p` leaves the mean as it is, and does nothing outside training.
+#[test]
+fn dropout_acts_in_training_only() {
+    let x = contexts(9);
+    let plain = forecast(&build(config()), &x);
+    let generator = Generator::new(&device(), 1).unwrap();
+    let places: [fn(&mut PatchTstConfig); 3] =
+        [|c| c.dropout = 0.3, |c| c.attention_dropout = 0.3, |c| c.head_dropout = 0.3];
+    for place in places {
+        let mut config = config();
+        place(&mut config);
+        let model = build(config);
+        assert_close(&forecast(&model, &x), &plain);
+        let train =
+            |model: &PatchTst| model.forward(&x, Mode::Train(&generator)).unwrap().to_vec::<f64>().unwrap();
+        assert!(sets_apart(&train(&model), &plain));
+        assert!(sets_apart(&train(&model), &train(&model)));
+    }
+}
+
+#[test]
+fn contexts_of_another_shape_are_refused() {
+    let model = build(config());
+    for shape in [vec![2, 3, 21], vec![2, 4, 20], vec![3, 20]] {
+        let x = Tensor::zeros(&shape[..], DType::F64, &device()).unwrap();
+        let message = model.forward(&x, Mode::Eval).unwrap_err().to_string();
+        assert!(message.contains("3 channels and a context of 20"), "{message}");
+    }
+}
+
+#[test]
+fn the_size_that_is_told_before_is_that_of_the_model() {
+    let sizes: [fn(&mut PatchTstConfig); 4] = [
+        |_| {},
+        |c| c.layers = 5,
+        |c| (c.layers, c.individual_head) = (1, true),
+        |c| (c.positions, c.revin) = (Positions::Sinusoidal, false),
+    ];
+    for (change, base) in sizes.into_iter().flat_map(|change| [(change, config()), (change, paper())]) {
+        let mut config = base;
+        change(&mut config);
+        let size = config.size().unwrap();
+        let model = build(config);
+        let (parameters, buffers) = (model.parameters().iter().count(), model.parameters().buffers());
+        assert_eq!(size.parameters, model.parameter_count() as u128);
+        assert_eq!(size.buffers, buffers.map(|(_, t)| t.numel() as u128).sum());
+        assert_eq!(size.tensors, (parameters + model.parameters().buffers().count()) as u64);
+    }
+    let absurd = PatchTstConfig { layers: 1 << 24, individual_head: true, horizon: 1 << 24, ..paper() };
+    assert!(absurd.size().unwrap().parameters > 1 << 30);
+}

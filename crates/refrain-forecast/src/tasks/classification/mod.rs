@@ -1,0 +1,254 @@
+//! Cross-asset attention on a fold of a panel.
+
+pub mod confusion;
+
+use crate::data::panel::{Class, Fold, Panel};
+use crate::data::series::Scaler;
+use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
+use crate::training::{Demand, Estimate, Task, TrainingConfig};
+use crate::{Error, Result};
+use confusion::Confusion;
+use refrain::{DType, Device, Precision, Tensor, no_grad};
+use refrain_nn::Parameters;
+use serde::{Deserialize, Serialize};
+
+/// Samples that are classified at a time.
+const AT_ONCE: usize = 1024;
+
+/// How much a label of each class counts in the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClassWeights {
+    /// All alike.
+    None,
+    /// Inversely as the class is frequent in the training part, so that all classes count alike.
+    Balanced,
+}
+
+/// Learns the classes of the sources by the cross entropy; a sample is a row of the panel. Sources without a label
+/// there do not count.
+pub struct Classification {
+    /// The model.
+    pub model: CrossAsset,
+    /// The standardisation of each feature of each source, fitted on the training part.
+    pub scaler: Scaler,
+    features: Tensor, // [rows, S, F] f32, standardised
+    classes: Tensor,  // [rows, S] i64, 0 where there is no label
+    weights: Tensor,  // [rows, S] f32, 0 where there is no label
+    labels: Vec<Option<Class>>,
+    class_weights: [f64; CLASSES],
+    majority: Class,
+    train: Vec<i64>,
+    validation: Vec<i64>,
+    test: Vec<i64>,
+}
+
+/// What a model comes to on some samples.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClassificationErrors {
+    /// Mean cross entropy, by the class weights of the training.
+    #[serde(rename = "validation_loss")]
+    pub loss: f64,
+    /// Share of the labels that are told.
+    #[serde(rename = "validation_accuracy")]
+    pub accuracy: f64,
+    /// Mean over the classes of the share that is told.
+    #[serde(rename = "validation_balanced_accuracy")]
+    pub balanced_accuracy: f64,
+}
+
+impl Classification {
+    /// What training a model on a fold of a panel takes.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for settings that make no model.
+    pub fn estimate(
+        model: &CrossAssetConfig,
+        config: &TrainingConfig,
+        panel: &Panel,
+        fold: &Fold,
+        precision: Precision,
+    ) -> Result<Estimate> {
+        let cells = panel.rows() as f64 * model.sources as f64;
+        let demand = Demand {
+            size: model.size()?,
+            layers: model.layers,
+            activations: model.activations(config.at_once(fold.train.len())),
+            // Features, classes and weights.
+            data: cells * (model.features as f64 + 3.0),
+            beside: 0.0,
+        };
+        Ok(Estimate::new(demand, precision))
+    }
+
+    /// A model with random weights for a fold of a panel, whose features lie on the device, in f32, standardised.
+    /// Sources and features of the configuration are those of the panel.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for settings that make no model of this panel, [`Error::ConstantChannel`] for a feature that
+    /// does not vary within the training part, [`Error::NothingObserved`] for one that is only carried forward there, [`Error::Engine`] if the device has no memory for it.
+    ///
+    /// # Panics
+    /// If the fold is not of this panel.
+    pub fn new(
+        config: CrossAssetConfig,
+        panel: &Panel,
+        fold: &Fold,
+        weights: ClassWeights,
+        device: &Device,
+        seed: u64,
+    ) -> Result<Classification> {
+        let (rows, sources, features) = (panel.rows(), panel.sources().len(), panel.features().len());
+        if (config.sources, config.features) != (sources, features) {
+            let problem = format!(
+                "{} sources of {} features for a panel of {sources} of {features}",
+                config.sources, config.features
+            );
+            return Err(Error::Model { problem, fix: "take both from the panel" });
+        }
+        let scaler = Scaler::measure(panel.grid(), &panel.columns(), fold.train.clone(), panel.file())?;
+        let narrow: Vec<f32> =
+            scaler.transform(panel.values()).into_iter().map(|value| value as f32).collect();
+        let labels: Vec<Option<Class>> = (0..rows).flat_map(|row| panel.labels(row)).copied().collect();
+        let counts = counts(&labels[fold.train.start * sources..fold.train.end * sources]);
+        let class_weights = match weights {
+            ClassWeights::None => [1.0; CLASSES],
+            ClassWeights::Balanced => balanced(counts),
+        };
+        let class = |label: &Option<Class>| label.map_or(0, |class| class.index() as i64);
+        let classes: Vec<i64> = labels.iter().map(class).collect();
+        let weight = |label: &Option<Class>| label.map_or(0.0, |class| class_weights[class.index()] as f32);
+        let of_labels: Vec<f32> = labels.iter().map(weight).collect();
+        let samples = |part: &std::ops::Range<usize>| {
+            panel.labelled(part.clone()).into_iter().map(|row| row as i64).collect::<Vec<_>>()
+        };
+        // Of equally frequent classes the first.
+        let most = |&a: &Class, &b: &Class| {
+            counts[a.index()].cmp(&counts[b.index()]).then(b.index().cmp(&a.index()))
+        };
+        Ok(Classification {
+            model: CrossAsset::new(config, DType::F32, device, seed)?,
+            scaler,
+            features: Tensor::from_slice(&narrow, [rows, sources, features], device)?,
+            classes: Tensor::from_slice(&classes, [rows, sources], device)?,
+            weights: Tensor::from_slice(&of_labels, [rows, sources], device)?,
+            labels,
+            class_weights,
+            majority: Class::ALL.into_iter().max_by(|a, b| most(a, b)).unwrap_or(Class::Flat),
+            train: samples(&fold.train),
+            validation: samples(&fold.validation),
+            test: samples(&fold.test),
+        })
+    }
+
+    /// The class that most labels of the training part have.
+    pub fn majority(&self) -> Class {
+        self.majority
+    }
+
+    /// What a label of each class counts in the loss.
+    pub fn class_weights(&self) -> [f64; CLASSES] {
+        self.class_weights
+    }
+
+    /// Classifies the test part: the loss, and which class was taken for which.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the device fails.
+    pub fn test(&self) -> Result<(ClassificationErrors, Confusion)> {
+        self.measure(&self.test)
+    }
+
+    fn measure(&self, samples: &[i64]) -> Result<(ClassificationErrors, Confusion)> {
+        let sources = self.model.config().sources;
+        let mut confusion = Confusion::default();
+        let (mut loss, mut weight) = (0.0, 0.0);
+        for samples in samples.chunks(AT_ONCE) {
+            let rows = Tensor::from_slice(samples, samples.len(), self.features.device())?;
+            let x = self.features.index_select(0, &rows)?;
+            let logits = no_grad(|| self.model.logits(&x, Mode::Eval))?.to_vec::<f32>()?;
+            let labels = samples.iter().flat_map(|&row| &self.labels[row as usize * sources..][..sources]);
+            for (label, logits) in labels.zip(logits.chunks_exact(CLASSES)) {
+                let Some(truth) = *label else { continue };
+                let of = |class: Class| f64::from(logits[class.index()]);
+                let told = Class::ALL.into_iter().max_by(|&a, &b| of(a).total_cmp(&of(b))).unwrap_or(truth);
+                confusion.add(truth, told);
+                let normaliser =
+                    Class::ALL.map(|class| (of(class) - of(told)).exp()).iter().sum::<f64>().ln();
+                let counts = self.class_weights[truth.index()];
+                loss += counts * (normaliser + of(told) - of(truth));
+                weight += counts;
+            }
+        }
+        let (accuracy, balanced_accuracy) = (confusion.accuracy(), confusion.balanced_accuracy());
+        Ok((ClassificationErrors { loss: loss / weight, accuracy, balanced_accuracy }, confusion))
+    }
+}
+
+impl Task for Classification {
+    type Validation = ClassificationErrors;
+
+    fn parameters(&self) -> &Parameters {
+        self.model.parameters()
+    }
+
+    fn device(&self) -> &Device {
+        self.features.device()
+    }
+
+    /// Rows of the panel.
+    fn samples(&self) -> Vec<i64> {
+        self.train.clone()
+    }
+
+    /// `sum(w nll) / sum(w)` over the labels of the samples.
+    fn loss(&self, rows: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        let classes = self.classes.index_select(0, rows)?.unsqueeze(-1)?;
+        let weights = self.weights.index_select(0, rows)?;
+        let logits = self.model.logits(&self.features.index_select(0, rows)?, mode)?;
+        let likelihood = logits.log_softmax(-1)?.gather(-1, &classes)?.squeeze(-1)?; // [B, S]
+        Ok(likelihood.mul(&weights)?.sum(())?.div(&weights.sum(())?)?.neg()?)
+    }
+
+    /// The sum of the weights of their labels.
+    fn weight(&self, rows: &Tensor) -> Result<Tensor> {
+        Ok(self.weights.index_select(0, rows)?.sum(())?)
+    }
+
+    fn validate(&self) -> Result<ClassificationErrors> {
+        Ok(self.measure(&self.validation)?.0)
+    }
+
+    fn error(validation: &ClassificationErrors) -> f64 {
+        validation.loss
+    }
+}
+
+/// How many labels there are of each class.
+fn counts(labels: &[Option<Class>]) -> [u64; CLASSES] {
+    let mut counts = [0; CLASSES];
+    labels.iter().flatten().for_each(|class| counts[class.index()] += 1);
+    counts
+}
+
+/// `labels / (classes * labels of the class)`, over the classes that occur: their mean over all labels is 1, which is
+/// also the weight of a class that does not occur.
+fn balanced(counts: [u64; CLASSES]) -> [f64; CLASSES] {
+    let (all, occurring) = (counts.iter().sum::<u64>(), counts.iter().filter(|&&count| count > 0).count());
+    counts.map(|count| if count == 0 { 1.0 } else { all as f64 / (occurring as u64 * count) as f64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balanced_weights_give_every_class_the_same_sum_and_labels_a_mean_of_1() {
+        let counts = [10, 30, 60];
+        let weights = balanced(counts);
+        let sums: Vec<f64> =
+            counts.iter().zip(weights).map(|(&count, weight)| count as f64 * weight).collect();
+        assert!(sums.iter().all(|sum| (sum - 100.0 / 3.0).abs() < 1e-9), "{sums:?}");
+        assert_eq!(balanced([10, 0, 10]), [1.0; 3]);
+    }
+}

@@ -1,0 +1,75 @@
+//! The errors of a model over a part of a series, and its forecast of what follows.
+
+use crate::data::series::{Part, Scaler, Series};
+use crate::data::windows::Windows;
+use crate::models::patchtst::{Mode, PatchTst};
+use crate::tasks::forecasting::metrics::ErrorSums;
+use crate::{Error, Result};
+use refrain::{Device, Tensor, no_grad};
+
+/// Windows that are forecast at a time, times channels: enough to fill the device, little enough to stay small.
+const ROWS_AT_ONCE: usize = 1024;
+
+/// The errors of a model over every window and channel of a part, where it was observed what came true.
+///
+/// # Errors
+/// [`Error::Engine`] if the series has other channels than the model, or the part reaches past it.
+pub fn evaluate(model: &PatchTst, windows: &Windows, part: &Part) -> Result<ErrorSums> {
+    let (channels, horizon) = (windows.channels(), model.config().horizon);
+    let mut sums = ErrorSums::new(channels);
+    let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+    no_grad(|| {
+        for starts in windows.batches(part, (ROWS_AT_ONCE / channels.max(1)).max(1))? {
+            let (x, y) = windows.cut(&starts)?;
+            let prediction = model.forward(&x, Mode::Eval)?;
+            forecast.resize(prediction.numel(), 0.0_f32);
+            truth.resize(prediction.numel(), 0.0_f32);
+            prediction.read_into(&mut forecast)?;
+            y.read_into(&mut truth)?;
+            if part.has_filled() {
+                weights.resize(truth.len(), 0.0_f32);
+                windows.weights(&starts)?.read_into(&mut weights)?;
+                let filled = truth.iter_mut().zip(&weights).filter(|(_, weight)| **weight == 0.0);
+                filled.for_each(|(truth, _)| *truth = f32::NAN);
+            }
+            let rows = forecast.chunks_exact(horizon).zip(truth.chunks_exact(horizon));
+            rows.enumerate().for_each(|(row, (forecast, truth))| sums.add(row % channels, forecast, truth));
+        }
+        Ok(sums)
+    })
+}
+
+/// The forecast of the `horizon` rows after a row, in original units, row-major `[horizon, channels]`.
+///
+/// # Errors
+/// [`Error::NotFinite`] if a value of it is not; [`Error::ShortContext`] if fewer rows lie before `origin` than the model looks back on; [`Error::Engine`] if the
+/// series has other channels than the model.
+pub fn forecast(
+    model: &PatchTst,
+    scaler: &Scaler,
+    series: &Series,
+    origin: usize,
+    device: &Device,
+) -> Result<Vec<f64>> {
+    let config = model.config();
+    let (channels, context, horizon) = (series.channels(), config.context, config.horizon);
+    if origin < context || origin > series.rows() {
+        return Err(Error::ShortContext {
+            file: series.file().to_owned(),
+            rows: origin.min(series.rows()),
+            context,
+        });
+    }
+    let past = scaler.transform(&series.values()[(origin - context) * channels..origin * channels]);
+    let past: Vec<f32> = past.iter().map(|&value| value as f32).collect();
+    let x = Tensor::from_slice(&past, [1, context, channels], device)?.transpose(1, 2)?;
+    let y = no_grad(|| model.forward(&x, Mode::Eval))?.transpose(1, 2)?;
+    let y: Vec<f64> = y.to_vec::<f32>()?.into_iter().map(f64::from).collect();
+    debug_assert_eq!(y.len(), horizon * channels);
+    let forecast = scaler.inverse(&y);
+    // What was computed is f32.
+    match forecast.iter().find(|&&value| !(value as f32).is_finite()) {
+        Some(value) => Err(Error::NotFinite { what: "a value of the forecast".to_owned(), value: *value }),
+        None => Ok(forecast),
+    }
+}

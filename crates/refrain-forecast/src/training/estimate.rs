@@ -1,0 +1,175 @@
+//! How much memory a training takes, told before any of it is taken.
+
+use super::TrainingConfig;
+use crate::{Error, Result};
+use refrain::{Device, DeviceKind, Precision};
+use refrain_nn::ModelSize;
+use refrain_nn::checkpoint::MOST_TENSORS;
+use std::fmt;
+
+/// What a training takes, to be printed and compared with what is there before a model is made.
+///
+/// Parameters and what belongs to each are counted; activations follow from formulas that fit what training steps were
+/// seen to take, within a quarter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    size: ModelSize,
+    /// Bytes that a step (with accumulation, a pass over a micro-batch) works in.
+    activations: f64,
+    /// Bytes on the device.
+    device: f64,
+    /// Bytes of the host, beside the device's where that is the host.
+    host: f64,
+}
+
+/// What makes the difference between two models.
+pub(crate) struct Demand {
+    pub(crate) size: ModelSize,
+    pub(crate) layers: usize,
+    /// Numbers that a step keeps for its backward pass and works with.
+    pub(crate) activations: f64,
+    /// Numbers of f32 of the data on the device.
+    pub(crate) data: f64,
+    /// Bytes of the host for what is done beside the training.
+    pub(crate) beside: f64,
+}
+
+/// Bytes on the device for each parameter: f32 values, gradients, two moments, and the copy of the best.
+const A_PARAMETER: f64 = 20.0;
+/// Bytes of the host for each, while a checkpoint is written: values and moments as they are read, and in the file.
+const SAVED: f64 = 24.0;
+/// Tensors begin at multiples of 256 bytes; half of that is lost on average, in each of four buffers.
+const LOST_A_TENSOR: f64 = 512.0;
+/// Bytes of the host for a layer of the recorded step: some sixty launches.
+const RECORDED_A_LAYER: f64 = 40_000.0;
+/// In mixed precision most activations are bf16.
+const OF_BF16: f64 = 0.56;
+/// How far an estimate may be above the truth.
+const ERROR: f64 = 0.25;
+
+impl Estimate {
+    pub(crate) fn new(demand: Demand, precision: Precision) -> Estimate {
+        let Demand { size, layers, activations, data, beside } = demand;
+        let (parameters, tensors) = ((size.parameters + size.buffers) as f64, size.tensors as f64);
+        let width = if precision == Precision::Bf16 { 4.0 * OF_BF16 } else { 4.0 };
+        let activations = activations * width;
+        Estimate {
+            size,
+            activations,
+            device: parameters * A_PARAMETER + tensors * LOST_A_TENSOR + activations + 4.0 * data,
+            host: parameters * SAVED + layers as f64 * RECORDED_A_LAYER + 16.0 * data + beside,
+        }
+    }
+
+    /// Bytes that tensors take on the device.
+    pub fn device_bytes(&self) -> f64 {
+        self.device
+    }
+
+    /// Bytes that training takes on a device; on the processor with all that the host takes.
+    pub fn bytes(&self, device: &Device) -> f64 {
+        match device.kind() {
+            DeviceKind::Cuda => self.device,
+            _ => self.device + self.host,
+        }
+    }
+
+    /// Refuses what cannot fit, whatever the estimate's error; otherwise what is to be said of it, with the memory that is
+    /// free.
+    ///
+    /// # Errors
+    /// [`Error::Model`], with the estimate.
+    pub fn check(&self, device: &Device) -> Result<String> {
+        let refuse = |problem: String, fix| Err(Error::Model { problem, fix });
+        let host = Device::cpu();
+        let of_host = (self.host, &host);
+        let all = [(self.bytes(device), device)].into_iter();
+        let mut said = self.to_string();
+        for (bytes, on) in all.chain((device.kind() == DeviceKind::Cuda).then_some(of_host)) {
+            let Some(free) = on.free_bytes() else { continue };
+            let of = format!("{} on {}, where {} are free", size(bytes), on.name(), size(free as f64));
+            if bytes * (1.0 - ERROR) > free as f64 {
+                let fix =
+                    "choose a smaller model, a smaller batch size, or more micro-batches by --accumulate";
+                return refuse(format!("{said}: {of}"), fix);
+            }
+            said += &format!("; {of}");
+            if bytes > free as f64 {
+                said += " (it may not fit)";
+            }
+        }
+        // Each parameter is a tensor of a checkpoint, and so are its two moments.
+        if self.size.tensors.saturating_mul(3) > MOST_TENSORS {
+            let problem =
+                format!("{said}, in {} tensors, more than a checkpoint can hold", self.size.tensors);
+            return refuse(problem, "choose fewer layers");
+        }
+        Ok(said)
+    }
+}
+
+/// `1,234 parameters, about 61.2 MiB of activations a step`.
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} parameters, about {} of activations a step",
+            grouped(self.size.parameters),
+            size(self.activations)
+        )
+    }
+}
+
+impl TrainingConfig {
+    /// Samples that a pass has at once, of so many in all.
+    pub(crate) fn at_once(&self, samples: usize) -> usize {
+        self.micro_batch().min(samples)
+    }
+}
+
+/// `61.2 MiB`.
+fn size(bytes: f64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let unit = ((bytes.max(1.0).log2() / 10.0) as usize).min(units.len() - 1);
+    let value = bytes / 1024f64.powi(unit as i32);
+    match unit {
+        0 => format!("{value:.0} {}", units[unit]),
+        _ if value < 1e6 => format!("{value:.1} {}", units[unit]),
+        _ => format!("{value:.1e} {}", units[unit]),
+    }
+}
+
+/// `1,234,567`.
+fn grouped(number: u128) -> String {
+    let digits = number.to_string();
+    let comma = |index: usize| index > 0 && (digits.len() - index).is_multiple_of(3);
+    let with_comma = |(index, digit)| [comma(index).then_some(','), Some(digit)];
+    digits.chars().enumerate().flat_map(with_comma).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimate(activations: f64, tensors: u64) -> Estimate {
+        let size = ModelSize { tensors, parameters: 1_234_567, buffers: 0 };
+        let demand = Demand { size, layers: 1, activations, data: 0.0, beside: 0.0 };
+        Estimate::new(demand, Precision::F32)
+    }
+
+    #[test]
+    fn what_fits_is_said_and_what_cannot_is_refused_with_the_estimate() {
+        let device = Device::cpu();
+        let said = estimate(16e6, 10).check(&device).unwrap();
+        assert!(said.contains("1,234,567 parameters, about 61.0 MiB of activations a step; "), "{said}");
+        assert!(said.contains(" on cpu, where "), "{said}");
+        for (large, expected) in [
+            (estimate(1e15, 10), "about 3.6 PiB of activations"),
+            (estimate(1e30, 10), "e15 PiB of activations"),
+            (estimate(1.0, 1 << 20), "in 1048576 tensors"),
+        ] {
+            let message = large.check(&device).unwrap_err().to_string();
+            assert!(message.contains(expected) && message.contains("choose"), "{message}");
+        }
+    }
+}

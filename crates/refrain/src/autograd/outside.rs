@@ -1,0 +1,372 @@
+//! The tape while a step is recorded.
+//!
+//! Nothing runs in a recording, so tensors from outside keep their histories: what the closure does to them is undone
+//! when it ends, and done again by each replay, with the checks that the eager code would make. What was made in the
+//! recording ends with it: a node of the tape that is still reachable then is an escape, and a backward pass through it
+//! an error.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError};
+
+use super::History;
+use super::lineage::check_current;
+use super::node::{Node, check_destination, check_in_place};
+use crate::error::{Error, Result};
+use crate::recycled::Recycled;
+use crate::sync::atomic::{AtomicU64, Ordering};
+#[cfg(shuttle)]
+use crate::sync::keys::*;
+use crate::sync::thread_local;
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::{DType, Shape, Tensor};
+
+thread_local! {
+    /// Of the step that this thread records.
+    static RECORDED: RefCell<Option<RecordedTape>> = const { RefCell::new(None) };
+    /// Its number, where no borrow is needed to ask for it.
+    static NUMBER: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The number of the recording of a step on this thread.
+pub(crate) fn recorded_step() -> Option<u64> {
+    NUMBER.get()
+}
+
+/// What a recording does to the tape. Dropping it gives tensors from outside their histories back.
+pub(crate) struct RecordedTape {
+    /// The name of the step's device.
+    device: String,
+    nodes: Arc<Nodes>,
+    writes: Vec<Write>,
+    /// The place in `writes` of each tensor, by its handle.
+    known: HashMap<usize, usize>,
+    /// Nodes from outside that backward passes went through, by number.
+    passed: BTreeMap<u64, Recycled<Node>>,
+    /// The first pass that can't be recorded: it counts even if the closure makes light of the error.
+    refused: Option<Error>,
+}
+
+/// Nodes of a recording that are still reachable, by number.
+#[derive(Default)]
+struct Nodes(Mutex<BTreeMap<u64, Born>>);
+
+/// A node, with its first output if the memory of that was there before.
+struct Born {
+    op: &'static str,
+    outside: Option<Box<(DType, Shape)>>,
+}
+
+impl Nodes {
+    fn alive(&self) -> MutexGuard<'_, BTreeMap<u64, Born>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a node knows about the recording that it was made in. Tells the recording when it is dropped.
+pub(super) struct Birth {
+    nodes: Arc<Nodes>,
+    seq: u64,
+}
+
+impl Drop for Birth {
+    fn drop(&mut self) {
+        self.nodes.alive().remove(&self.seq);
+    }
+}
+
+/// What a recording wrote, while gradients were enabled, into a tensor from outside.
+struct Write {
+    tensor: Tensor,
+    /// The operation that wrote first.
+    op: &'static str,
+    /// Whether that was an operation on the tape that had the tensor itself as its destination: it ends the history that
+    /// the tensor has, which others refuse.
+    replaces: bool,
+    /// History and change of the tensor when an operation on the tape first had it as its destination.
+    before: Option<(History, u64)>,
+    /// How many changes its lineage saw, by whom the last, and who had made the one before.
+    changes: u64,
+    by: &'static str,
+    by_before: Option<&'static str>,
+    /// Whether the recording gave it a history.
+    gains_history: bool,
+}
+
+/// A destination before an operation on the tape writes into it.
+pub(super) struct Before {
+    history: History,
+    change: u64,
+    by: &'static str,
+}
+
+impl Before {
+    /// Takes the history away.
+    pub(super) fn take(dst: &Tensor) -> Before {
+        let history = std::mem::take(&mut *dst.history());
+        Before { history, change: dst.change(), by: dst.lineage().by() }
+    }
+
+    pub(super) fn has_history(&self) -> bool {
+        !matches!(self.history, History::Constant)
+    }
+}
+
+/// What tensors from outside mean for a replay, and a replay for them.
+#[derive(Default)]
+pub(crate) struct Outside {
+    writes: Vec<Replayed>,
+    passed: Vec<Recycled<Node>>,
+}
+
+/// What each replay writes into a tensor from outside.
+struct Replayed {
+    tensor: Tensor,
+    op: &'static str,
+    replaces: bool,
+    /// Whether an operation on the tape has the tensor itself as its destination.
+    ends_history: bool,
+    /// Whether it has a history in between, so that its lineage changes even where it had none before.
+    gains_history: bool,
+    by: &'static str,
+    /// Whether the tensor's history is then that of its values.
+    is_current: bool,
+}
+
+fn with<R>(f: impl FnOnce(&mut RecordedTape) -> R) -> Option<R> {
+    recorded_step()?;
+    RECORDED.with_borrow_mut(|tape| tape.as_mut().map(f))
+}
+
+/// Before an operation outside the tape writes into `dst`.
+pub(super) fn writes_in_place(op: &'static str, dst: &Tensor) {
+    if let Some(tensor) = recorded_step().and_then(|step| dst.before_recording(step)) {
+        with(|tape| {
+            tape.write(op, tensor, false);
+        });
+    }
+}
+
+/// After an operation on the tape has written into `dst`; whether that changed its lineage.
+pub(super) fn wrote(op: &'static str, dst: &Tensor, before: Before, changed: bool) {
+    let Some(tensor) = recorded_step().and_then(|step| dst.before_recording(step)) else { return };
+    let gains_history = dst.requires_grad();
+    with(|tape| {
+        let itself = tensor.is_same(dst);
+        let write = tape.write(op, tensor, itself);
+        write.changes += u64::from(changed);
+        write.by = op;
+        write.by_before.get_or_insert(before.by);
+        write.gains_history |= gains_history;
+        if itself {
+            write.before.get_or_insert((before.history, before.change));
+        }
+    });
+}
+
+/// The birth of a node with these outputs; `None` if this thread does not record a step.
+pub(super) fn birth(seq: u64, op: &'static str, outputs: &[Tensor]) -> Option<Birth> {
+    let output = outputs.first()?;
+    with(|tape| {
+        let outside = output.storage().birth().is_none();
+        let outside = outside.then(|| Box::new((output.dtype(), output.shape().clone())));
+        tape.nodes.alive().insert(seq, Born { op, outside });
+        Birth { nodes: tape.nodes.clone(), seq }
+    })
+}
+
+/// Whether a backward pass may go through a node.
+///
+/// # Errors
+/// [`Error::Escaped`] for a node of a recording that is over; while a step is recorded, [`Error::NotRecordable`] for one
+/// from outside whose saved values the pass would release.
+pub(super) fn passes(node: &Recycled<Node>, gradient: &Tensor, retain: bool) -> Result<()> {
+    if let Some(birth) = &node.birth {
+        return match with(|tape| Arc::ptr_eq(&tape.nodes, &birth.nodes)) {
+            Some(true) => Ok(()),
+            _ => Err(Error::Escaped {
+                op: node.function.name(),
+                tensor: format!("{} {}", gradient.dtype(), gradient.shape()),
+                message: "the backward pass can't go through it here, since no replay computes what was saved for that; run the forward pass again".to_string(),
+            }),
+        };
+    }
+    let passed = with(|tape| {
+        if !retain {
+            let error = Error::NotRecordable {
+                op: node.function.name(),
+                device: tape.device.clone(),
+                message: "it ran before the step, and the backward pass would release the values that it saved, so that the next call could not do the same; run the forward pass in the closure, or use backward_retain".to_string(),
+            };
+            return Err(tape.refused.get_or_insert(error).clone());
+        }
+        tape.passed.entry(node.seq).or_insert_with(|| node.clone());
+        Ok(())
+    });
+    passed.unwrap_or(Ok(()))
+}
+
+/// The error of a tensor from outside whose history was made in a recording, by `op`.
+fn held(op: &'static str, dtype: DType, shape: &Shape) -> Error {
+    Error::Escaped {
+        op,
+        tensor: format!("{dtype} {shape}"),
+        message: "its memory is from outside the step, and its history on the tape, which no replay makes, is still there after the closure has returned; run the operation inside no_grad, write into detach() of the tensor and go on with that in the closure, or make a new tensor there".to_string(),
+    }
+}
+
+impl RecordedTape {
+    /// Begins the part of a recording on this thread that is about the tape.
+    pub(crate) fn begin(device: String) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        RECORDED.set(Some(RecordedTape {
+            device,
+            nodes: Arc::default(),
+            writes: Vec::new(),
+            known: HashMap::new(),
+            passed: BTreeMap::new(),
+            refused: None,
+        }));
+        NUMBER.set(Some(NEXT.fetch_add(1, Ordering::Relaxed)));
+    }
+
+    /// Ends it.
+    pub(crate) fn end() -> Option<RecordedTape> {
+        NUMBER.set(None);
+        RECORDED.take()
+    }
+
+    /// The first backward pass that can't be part of a step.
+    pub(crate) fn refused(&self) -> Option<Error> {
+        self.refused.clone()
+    }
+
+    fn write(&mut self, op: &'static str, tensor: &Tensor, replaces: bool) -> &mut Write {
+        let at = *self.known.entry(tensor.handle()).or_insert_with(|| {
+            self.writes.push(Write {
+                tensor: tensor.clone(),
+                op,
+                replaces,
+                before: None,
+                changes: 0,
+                by: op,
+                by_before: None,
+                gains_history: false,
+            });
+            self.writes.len() - 1
+        });
+        &mut self.writes[at]
+    }
+
+    /// Gives tensors from outside their histories back, now that all is dropped that the closure made and returned; says
+    /// what replays have to do.
+    ///
+    /// # Errors
+    /// [`Error::Escaped`] if one of them has a history that was made in the recording.
+    pub(crate) fn close(&mut self) -> Result<Outside> {
+        for write in &self.writes {
+            let tensor = &write.tensor;
+            if let History::Output(node, _) = &*tensor.history()
+                && node.birth.as_ref().is_some_and(|birth| Arc::ptr_eq(&birth.nodes, &self.nodes))
+            {
+                return Err(held(node.function.name(), tensor.dtype(), tensor.shape()));
+            }
+        }
+        let writes = self.writes.iter().map(|write| {
+            let tensor = &write.tensor;
+            Replayed {
+                tensor: tensor.clone(),
+                op: write.op,
+                replaces: write.replaces,
+                ends_history: write.before.is_some(),
+                gains_history: write.gains_history,
+                by: write.by,
+                is_current: tensor.change() == tensor.lineage().changes(),
+            }
+        });
+        let writes = writes.collect();
+        let passed = std::mem::take(&mut self.passed).into_values().collect();
+        self.restore();
+        Ok(Outside { writes, passed })
+    }
+
+    /// Whether no other tensor in memory from outside has a history that was made in the recording, once it was closed.
+    ///
+    /// # Errors
+    /// [`Error::Escaped`].
+    pub(crate) fn check_ended(&self) -> Result<()> {
+        // The last one is what is held, by a tensor; it holds those before.
+        match self.nodes.alive().last_key_value() {
+            Some((_, Born { op, outside: Some(outside) })) => Err(held(op, outside.0, &outside.1)),
+            _ => Ok(()),
+        }
+    }
+
+    fn restore(&mut self) {
+        for write in self.writes.drain(..).rev() {
+            if let Some(by) = write.by_before {
+                write.tensor.lineage().undo(write.changes, by);
+            }
+            let Some((history, change)) = write.before else { continue };
+            write.tensor.belongs_to_change(change);
+            let recorded = std::mem::replace(&mut *write.tensor.history(), history);
+            if let History::Leaf(leaf) = recorded {
+                // The closure has marked the tensor since, which lasts.
+                *write.tensor.history() = History::Leaf(leaf);
+            }
+        }
+    }
+}
+
+impl Drop for RecordedTape {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+impl Outside {
+    /// Whether the eager code would run: nothing is written over that has a history to lose, and what backward passes
+    /// read is as it was saved.
+    pub(crate) fn check(&self) -> Result<()> {
+        for Replayed { tensor, op, replaces, .. } in &self.writes {
+            match replaces {
+                true => check_destination(op, &[], tensor)?,
+                false => check_in_place(op, tensor)?,
+            }
+        }
+        self.passed.iter().try_for_each(|node| node.check_saved())
+    }
+
+    /// After a replay: ends the histories of what it wrote.
+    pub(crate) fn wrote(&self) {
+        for Replayed { tensor, ends_history, gains_history, by, is_current, .. } in &self.writes {
+            let before =
+                if *ends_history { std::mem::take(&mut *tensor.history()) } else { History::Constant };
+            if *gains_history || !matches!(before, History::Constant) {
+                let change = tensor.lineage().change(by);
+                if *is_current {
+                    tensor.belongs_to_change(change);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an input of a step is values alone: the step works on copies, which pass no gradient on.
+pub(crate) fn check_input(op: &'static str, i: usize, input: &Tensor) -> Result<()> {
+    if !super::is_grad_enabled() {
+        return Ok(());
+    }
+    check_current(op, input, || format!("input {i}"))?;
+    if input.requires_grad() {
+        return Err(Error::Autograd {
+            op,
+            message: format!(
+                "input {i} ({} {}) requires a gradient, but a step works on copies of its inputs, which pass none on; pass its detach(), or let the closure take the tensor from outside instead",
+                input.dtype(),
+                input.shape()
+            ),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,426 @@
+//! NVIDIA's library for matrix products, cuBLASLt.
+//!
+//! It gets large products whose operands are of one dtype and have one dense dimension and, where tensor cores
+//! multiply, 16-byte alignment; with nothing after the product that it does not compute as the engine does. All else
+//! is left to our own kernels: products that are small or skinny, sums beside the product, activations other than
+//! GELU's tanh form, whose rounding in the library suits f16 and bf16 only.
+//!
+//! An algorithm is what the library's heuristic names first, for sizes, layouts, dtypes, alignments, device and the
+//! library's version; it is kept on disk (see `choices`), and in memory for as long as the process runs.
+#![allow(unsafe_code)] // Calls cuBLASLt.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
+use cudarc::driver::sys::CUstream;
+
+use crate::activation::Activation;
+use crate::device::cuda::cache::Cache;
+use crate::device::cuda::context::CudaDevice;
+use crate::device::cuda::library::{preload_from_places, probe};
+use crate::device::cuda::{Flat, Product};
+use crate::precision::Precision;
+use crate::tensor::dtype::DType;
+use choices::{Choice, Choices};
+use descriptors::{Descriptor, Layout, Preference, Side, data_type};
+
+mod choices;
+mod descriptors;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// Every function of the library that the engine calls.
+const SYMBOLS: &[&str] = &[
+    "cublasLtCreate",
+    "cublasLtDestroy",
+    "cublasLtGetVersion",
+    "cublasLtMatmul",
+    "cublasLtMatmulAlgoCheck",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "cublasLtMatmulDescCreate",
+    "cublasLtMatmulDescDestroy",
+    "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatmulPreferenceCreate",
+    "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute",
+    "cublasLtMatrixLayoutCreate",
+    "cublasLtMatrixLayoutDestroy",
+    "cublasLtMatrixLayoutSetAttribute",
+];
+
+/// Products with fewer multiplications are left to our own kernels.
+const LEAST_WORK: usize = 1 << 24;
+/// Products with fewer rows or columns are left to our own kernels.
+const LEAST_SIDE: usize = 16;
+/// f32 products with fewer numbers in a sum are left to our own kernels where a residual is added.
+const LEAST_DEPTH_RESIDUAL: usize = 256;
+/// The most memory that an algorithm may work in.
+const MOST_WORKSPACE: usize = 32 << 20;
+/// What tensor cores want of addresses and leading dimensions, in bytes.
+const TENSOR_ALIGNMENT: usize = 16;
+
+/// Looks for the library.
+fn present() -> Result<()> {
+    // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
+    let here = || unsafe { sys::is_culib_present() };
+    if !here() {
+        preload_from_places("libcublasLt.so");
+        if !here() {
+            return Err("cuBLASLt is missing: libcublasLt.so is in none of the places where the system looks for \
+                        libraries, nor in a CUDA toolkit or pip wheel; matrix products run by the engine's own \
+                        kernels; install it with `pip install nvidia-cublas` or with the CUDA toolkit"
+                .to_string());
+        }
+    }
+    // SAFETY: the library is there, so this does not panic; it stays loaded.
+    probe(unsafe { sys::culib() }, "cuBLASLt", SYMBOLS, "install version 12 or later")
+}
+
+/// The library's version, as it counts it.
+fn version() -> Result<usize> {
+    present()?;
+    // SAFETY: the symbol was probed; takes nothing.
+    Ok(unsafe { sys::cublasLtGetVersion() })
+}
+
+/// The library's version.
+pub(super) fn library_version() -> Result<String> {
+    let version = version()?;
+    Ok(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100))
+}
+
+/// The library, open.
+pub(super) struct Library {
+    handle: sys::cublasLtHandle_t,
+    choices: Choices<'static>,
+    /// Products that were asked for, with how they are run; `None` for those that the library has no algorithm for.
+    plans: Mutex<HashMap<Key, Option<Arc<Plan>>>>,
+}
+
+// SAFETY: the library's handle may be used from any thread, by several at once; the rest is behind a lock.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: from `open`, destroyed once.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+/// What follows the product in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Epilogue {
+    Nothing,
+    Bias,
+    Gelu { bias: bool, kept: bool },
+}
+
+/// All that an algorithm depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    dtype: DType,
+    /// Of the result and of what is added.
+    result: DType,
+    precision: Precision,
+    sizes: [usize; 3],
+    batches: usize,
+    a: Side,
+    b: Side,
+    /// Alignments of what is added and of the result.
+    results: [usize; 2],
+    epilogue: Epilogue,
+    /// Whether something of the result's shape is added.
+    adds: bool,
+}
+
+impl Key {
+    /// `None` if the product is not for the library.
+    fn of(p: &Product) -> Option<Key> {
+        let batches = p.batches();
+        let work = [p.n, p.k, batches].iter().try_fold(p.m, |work, &x| work.checked_mul(x))?;
+        let added = match (p.add, p.residual) {
+            (true, Some(_)) => return None,
+            (true, None) => Some(p.c),
+            (false, residual) => residual,
+        };
+        let tensor_cores = match (p.dtype, p.precision) {
+            // Ours uses tensor cores, which the library does not for this.
+            (DType::F32, Precision::F32) => return None,
+            (dtype, _) => dtype != DType::F64,
+        };
+        // Of f16 and bf16 the library also gives f32, and then nothing else with it.
+        let alone = p.bias.is_none() && p.kept.is_none() && p.activation == Activation::None;
+        let beside = [p.bias, added].into_iter().flatten().all(|x| x.dtype == p.c.dtype);
+        if [p.a.dtype, p.b.dtype] != [p.dtype; 2] || !beside || (p.c.dtype != p.dtype && !alone) {
+            return None;
+        }
+        let epilogue = match (p.activation, p.bias.is_some(), p.kept.is_some()) {
+            (Activation::None, false, false) => Epilogue::Nothing,
+            (Activation::None, true, false) => Epilogue::Bias,
+            (Activation::GeluTanh, bias, kept) if p.dtype.size() == 2 && added.is_none() => {
+                Epilogue::Gelu { bias, kept }
+            }
+            _ => return None,
+        };
+        if work < LEAST_WORK || p.m.min(p.n) < LEAST_SIDE || p.sums.is_some() || p.batch.len() > 1 {
+            return None;
+        }
+        if p.residual.is_some() && p.dtype == DType::F32 && p.k < LEAST_DEPTH_RESIDUAL {
+            return None;
+        }
+        if [p.m, p.n, p.k, batches].iter().any(|&x| x > i32::MAX as usize) {
+            return None;
+        }
+        // By columns, a row-major matrix is its transpose.
+        let a = Side::of(&p.a, [p.k, p.m], [p.a.dense[1], p.a.dense[0]], [p.a.col, p.a.row])?;
+        let b = Side::of(&p.b, [p.n, p.k], [p.b.dense[1], p.b.dense[0]], [p.b.col, p.b.row])?;
+        let results = [added.unwrap_or(p.c).alignment, p.c.alignment];
+        if tensor_cores {
+            let bytes = p.dtype.size();
+            let even = |side: &Side| {
+                (side.leading * bytes).is_multiple_of(TENSOR_ALIGNMENT)
+                    && (side.batch * bytes).is_multiple_of(TENSOR_ALIGNMENT)
+                    && side.alignment >= TENSOR_ALIGNMENT
+            };
+            let rest = [p.bias, p.kept].into_iter().flatten().map(|x| x.alignment).chain(results);
+            let fits = even(&a)
+                && even(&b)
+                && (p.n * p.c.dtype.size()).is_multiple_of(TENSOR_ALIGNMENT)
+                && rest.min().is_none_or(|x| x >= TENSOR_ALIGNMENT);
+            if !fits {
+                return None;
+            }
+        }
+        Some(Key {
+            dtype: p.dtype,
+            result: p.c.dtype,
+            precision: p.precision,
+            sizes: [p.m, p.n, p.k],
+            batches,
+            a,
+            b,
+            results,
+            epilogue,
+            adds: added.is_some(),
+        })
+    }
+}
+
+/// Whether a product is for the library, where that is here.
+pub(crate) fn suits(p: &Product) -> bool {
+    Key::of(p).is_some()
+}
+
+/// Descriptors and the algorithm of a product.
+struct Plan {
+    /// Addresses of bias and kept values are set for each call, under the lock.
+    descriptor: Mutex<Descriptor>,
+    /// Of the library's A (our B), B (our A), C and D (our C).
+    layouts: [Layout; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+// SAFETY: descriptors are data that the library reads; what changes is behind a lock.
+unsafe impl Send for Plan {}
+// SAFETY: as above.
+unsafe impl Sync for Plan {}
+
+impl Plan {
+    fn new(
+        handle: sys::cublasLtHandle_t,
+        choices: &Choices<'_>,
+        key: &Key,
+    ) -> std::result::Result<Plan, CublasError> {
+        use sys::cublasComputeType_t::*;
+        use sys::cublasLtEpilogue_t::*;
+        use sys::cublasLtMatmulPreferenceAttributes_t::*;
+        let [m, n, k] = key.sizes;
+        let (compute, scale) = match (key.dtype, key.precision) {
+            (DType::F64, _) => (CUBLAS_COMPUTE_64F, DType::F64),
+            (DType::F32, Precision::Tf32) => (CUBLAS_COMPUTE_32F_FAST_TF32, DType::F32),
+            _ => (CUBLAS_COMPUTE_32F, DType::F32),
+        };
+        let mut descriptor = Descriptor(result::create_matmul_desc(compute, data_type(scale))?);
+        let operation = |side: &Side| i32::from(side.transposed);
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(&key.b))?;
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(&key.a))?;
+        let epilogue = match key.epilogue {
+            Epilogue::Nothing => CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias => CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::Gelu { bias: false, kept: false } => CUBLASLT_EPILOGUE_GELU,
+            Epilogue::Gelu { bias: true, kept: false } => CUBLASLT_EPILOGUE_GELU_BIAS,
+            Epilogue::Gelu { bias: false, kept: true } => CUBLASLT_EPILOGUE_GELU_AUX,
+            Epilogue::Gelu { bias: true, kept: true } => CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        };
+        descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)?;
+        if matches!(key.epilogue, Epilogue::Gelu { kept: true, .. }) {
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, n as i64)?;
+            if key.batches > 1 {
+                let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE;
+                descriptor.set(attribute, (m * n) as i64)?;
+            }
+        }
+        // The heuristic looks how addresses are aligned; which they are is set for each call.
+        if matches!(key.epilogue, Epilogue::Bias | Epilogue::Gelu { bias: true, .. }) {
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 16u64)?;
+        }
+        if matches!(key.epilogue, Epilogue::Gelu { kept: true, .. }) {
+            descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 16u64)?;
+        }
+        let c = Side { transposed: false, leading: n, batch: m * n, alignment: key.results[1] };
+        let layouts = [
+            Layout::new(key.dtype, [n, k], &key.b, key.batches)?,
+            Layout::new(key.dtype, [k, m], &key.a, key.batches)?,
+            Layout::new(key.result, [n, m], &c, key.batches)?,
+        ];
+        let mut preference = Preference(result::create_matmul_pref()?);
+        preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MOST_WORKSPACE)?;
+        preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b.alignment as u32)?;
+        preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a.alignment as u32)?;
+        preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.results[0] as u32)?;
+        preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.results[1] as u32)?;
+        // Parts of a sum are gathered in the type that is summed in, never in that of the result.
+        let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
+        let [a, b, c] = &layouts;
+        let ask = || {
+            // SAFETY: all descriptors are alive.
+            let found = unsafe {
+                result::get_matmul_algo_heuristic(handle, descriptor.0, a.0, b.0, c.0, c.0, preference.0)
+            }?;
+            Ok(Choice { algorithm: found.algo.data, workspace: found.workspaceSize })
+        };
+        // What the library is asked, beside the preferences that never differ.
+        let product = format!("{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}");
+        let choice = choices.choose(&product, |kept| accepts(handle, &descriptor, &layouts, kept), ask)?;
+        Ok(Plan {
+            descriptor: Mutex::new(descriptor),
+            layouts,
+            algorithm: sys::cublasLtMatmulAlgo_t { data: choice.algorithm },
+            workspace: choice.workspace,
+        })
+    }
+}
+
+/// Whether the library takes an algorithm from the disk for a product, and needs no more memory than it did.
+fn accepts(
+    handle: sys::cublasLtHandle_t,
+    descriptor: &Descriptor,
+    [a, b, c]: &[Layout; 3],
+    choice: &Choice,
+) -> bool {
+    let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
+    let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+    // SAFETY: the symbol was probed; all descriptors are alive; the result has room.
+    let status = unsafe {
+        sys::cublasLtMatmulAlgoCheck(
+            handle,
+            descriptor.0,
+            a.0,
+            b.0,
+            c.0,
+            c.0,
+            &raw const algorithm,
+            found.as_mut_ptr(),
+        )
+    };
+    // SAFETY: plain data, zero where the library wrote nothing; zero is a status.
+    let found = unsafe { found.assume_init() };
+    status.result().is_ok()
+        && found.state.result().is_ok()
+        && found.workspaceSize <= choice.workspace
+        && choice.workspace <= MOST_WORKSPACE
+}
+
+fn described(e: CublasError) -> String {
+    format!("cuBLASLt refuses a matrix product: {e}")
+}
+
+impl Library {
+    /// Opens the library for a device, whose context is current; `None` if it is not there.
+    pub(super) fn open(device: &CudaDevice) -> Option<Library> {
+        let choices = Choices::new(Cache::open(), device, version().ok()?);
+        let handle = result::create_handle().ok()?;
+        Some(Library { handle, choices, plans: Mutex::default() })
+    }
+
+    /// How a product is run; `None` if it is not for the library.
+    fn plan(&self, product: &Product) -> Option<Arc<Plan>> {
+        let key = Key::of(product)?;
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        // What the library refuses it refuses always.
+        let plan = || Plan::new(self.handle, &self.choices, &key).ok().map(Arc::new);
+        plans.entry(key).or_insert_with(plan).clone()
+    }
+
+    /// Bytes of memory that the library works in; `None` if the product is not for it.
+    pub(super) fn workspace(&self, product: &Product) -> Option<usize> {
+        self.plan(product).map(|plan| plan.workspace)
+    }
+
+    /// Runs a product on a stream of the current context, in `workspace` (address and bytes). Says whether it
+    /// did: if not, the product is not for the library.
+    pub(super) fn run(&self, stream: CUstream, product: &Product, workspace: (u64, usize)) -> Result<bool> {
+        let Some(plan) = self.plan(product) else {
+            return Ok(false);
+        };
+        if plan.workspace > workspace.1 {
+            return Err(format!(
+                "cuBLASLt needs {} bytes to work in, there are {}",
+                plan.workspace, workspace.1
+            ));
+        }
+        let address = |x: Option<Flat>| x.map_or(0, |x| x.address);
+        let added = if product.add { Some(product.c) } else { product.residual };
+        let beta = if added.is_some() { 1.0 } else { 0.0 };
+        let singles = [1.0f32, beta as f32];
+        let doubles = [1.0f64, beta];
+        let [alpha, beta]: [*const c_void; 2] = match product.dtype {
+            DType::F64 => [ptr::from_ref(&doubles[0]).cast(), ptr::from_ref(&doubles[1]).cast()],
+            _ => [ptr::from_ref(&singles[0]).cast(), ptr::from_ref(&singles[1]).cast()],
+        };
+        let mut descriptor = plan.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
+        if product.bias.is_some() {
+            let attribute = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+            descriptor.set(attribute, address(product.bias)).map_err(described)?;
+        }
+        if product.kept.is_some() {
+            let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+            descriptor.set(attribute, address(product.kept)).map_err(described)?;
+        }
+        let [a, b, c] = &plan.layouts;
+        // SAFETY: the descriptors are alive, those of the operands say what lies at the addresses, by the operation
+        // that made the product from their layouts; memory lives until work queued before its release is done. The
+        // library copies the descriptor before it returns.
+        unsafe {
+            result::matmul(
+                self.handle,
+                descriptor.0,
+                alpha,
+                beta,
+                product.b.address as *const c_void,
+                a.0,
+                product.a.address as *const c_void,
+                b.0,
+                added.unwrap_or(product.c).address as *const c_void,
+                c.0,
+                product.c.address as *mut c_void,
+                c.0,
+                &raw const plan.algorithm,
+                workspace.0 as *mut c_void,
+                plan.workspace,
+                stream.cast(),
+            )
+        }
+        .map_err(described)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,220 @@
+//! A matrix product as a kernel asks a GPU for it.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::activation::Activation;
+use crate::device::launch::Operand;
+use crate::precision::Precision;
+use crate::tensor::dtype::DType;
+
+/// Memory begins at multiples of this many bytes.
+const BLOCK_ALIGNMENT: usize = 256;
+
+/// The instructions that a GPU's tensor cores multiply fastest by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MmaKind {
+    /// `mma.sync`: each warp for itself.
+    Warp,
+    /// `wgmma`: four warps together, operands in shared memory.
+    WarpGroup,
+}
+
+impl MmaKind {
+    pub(super) fn of(compute_capability: (i32, i32)) -> MmaKind {
+        if compute_capability == (9, 0) { MmaKind::WarpGroup } else { MmaKind::Warp }
+    }
+}
+
+/// An operand: a matrix, or as many as the batch has.
+#[derive(Clone, Debug)]
+pub(crate) struct Matrix {
+    /// Of the elements as they lie in memory.
+    pub(crate) dtype: DType,
+    /// The first element.
+    pub(crate) address: u64,
+    /// The power of two that the address is known to be a multiple of, at most 256.
+    pub(crate) alignment: usize,
+    /// Elements from a row to the next; 0 where there is but one.
+    pub(crate) row: usize,
+    /// Elements from a column to the next; 0 where there is but one.
+    pub(crate) col: usize,
+    /// Whether the elements of a column, and those of a row, follow each other in memory.
+    pub(crate) dense: [bool; 2],
+    /// Elements from a matrix to the next, for each dimension of the batch.
+    pub(crate) batch: SmallVec<[usize; 4]>,
+}
+
+impl Matrix {
+    /// The last two dimensions of an operand.
+    pub(crate) fn of(operand: &Operand<'_>) -> Matrix {
+        let (shape, strides) = (operand.layout.shape(), operand.layout.strides());
+        let r = shape.rank();
+        Matrix::place(operand, [shape[r - 2], shape[r - 1]], [strides[r - 2], strides[r - 1]])
+            .batched(&strides[..r - 2])
+    }
+
+    /// A contiguous operand as a matrix of that many rows and columns.
+    pub(crate) fn row_major(operand: &Operand<'_>, rows: usize, cols: usize) -> Matrix {
+        Matrix::place(operand, [rows, cols], [cols, 1])
+    }
+
+    fn place(operand: &Operand<'_>, sizes: [usize; 2], strides: [usize; 2]) -> Matrix {
+        let step = |i: usize| if sizes[i] > 1 { strides[i] } else { 0 };
+        Matrix {
+            dtype: operand.dtype,
+            address: operand.address(),
+            alignment: alignment(operand),
+            row: step(0),
+            col: step(1),
+            dense: [0, 1].map(|i| sizes[i] <= 1 || strides[i] == 1),
+            batch: SmallVec::new(),
+        }
+    }
+
+    fn batched(mut self, strides: &[usize]) -> Matrix {
+        self.batch = strides.into();
+        self
+    }
+
+    /// The transpose.
+    pub(crate) fn t(self) -> Matrix {
+        Matrix { row: self.col, col: self.row, dense: [self.dense[1], self.dense[0]], ..self }
+    }
+}
+
+/// Which power of two an operand's address is a multiple of, from its offset: the memory may not have a place yet.
+fn alignment(operand: &Operand<'_>) -> usize {
+    let bytes = operand.layout.offset() * operand.dtype.size();
+    1 << bytes.trailing_zeros().min(BLOCK_ALIGNMENT.trailing_zeros())
+}
+
+/// Elements that follow each other without holes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flat {
+    pub(crate) dtype: DType,
+    pub(crate) address: u64,
+    pub(crate) alignment: usize,
+}
+
+impl Flat {
+    pub(crate) fn of(operand: &Operand<'_>) -> Flat {
+        Flat { dtype: operand.dtype, address: operand.address(), alignment: alignment(operand) }
+    }
+}
+
+/// `C = activation(A B + bias) + residual`, or a batch of such products.
+///
+/// C is row-major without holes, one matrix after the other, and so are `residual` and `kept`.
+#[derive(Clone, Debug)]
+pub(crate) struct Product {
+    /// What A and B are multiplied in; one that is f32 beside f16 or bf16 is rounded. f16 and bf16 are summed in f32,
+    /// and what is not multiplied (bias, residual, C) may be f32 then.
+    pub(crate) dtype: DType,
+    pub(crate) precision: Precision,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    /// The sizes of the batch.
+    pub(crate) batch: SmallVec<[usize; 4]>,
+    /// m x k
+    pub(crate) a: Matrix,
+    /// k x n
+    pub(crate) b: Matrix,
+    pub(crate) c: Flat,
+    /// Whether the result is added to C.
+    pub(crate) add: bool,
+    /// n numbers, added to each row.
+    pub(crate) bias: Option<Flat>,
+    pub(crate) activation: Activation,
+    /// Added last.
+    pub(crate) residual: Option<Flat>,
+    /// Gets what the activation is applied to, in C's dtype.
+    pub(crate) kept: Option<Flat>,
+    /// m numbers, which get the sums of A's rows (or to which they are added). Not with a batch.
+    pub(crate) sums: Option<(Flat, bool)>,
+}
+
+impl Product {
+    /// The product of an operand `[.., m, k]` and one `[.., k, n]` of the same batch, of any strides.
+    pub(crate) fn batched(
+        precision: Precision,
+        a: &Operand<'_>,
+        b: &Operand<'_>,
+        c: &Operand<'_>,
+    ) -> Product {
+        let (shape, r) = (a.layout.shape(), a.layout.rank());
+        let [m, k, n] = [shape[r - 2], shape[r - 1], b.layout.shape()[r - 1]];
+        let mut product = Product::new(precision, [m, n, k], Matrix::of(a), Matrix::of(b), c);
+        product.batch = shape[..r - 2].into();
+        product.merge();
+        product
+    }
+
+    /// One product, of sizes `m, n, k`.
+    pub(crate) fn new(
+        precision: Precision,
+        [m, n, k]: [usize; 3],
+        a: Matrix,
+        b: Matrix,
+        c: &Operand<'_>,
+    ) -> Product {
+        Product {
+            dtype: precision.product(a.dtype, b.dtype),
+            precision,
+            m,
+            n,
+            k,
+            batch: SmallVec::new(),
+            a,
+            b,
+            c: Flat::of(c),
+            add: false,
+            bias: None,
+            activation: Activation::None,
+            residual: None,
+            kept: None,
+            sums: None,
+        }
+    }
+
+    /// How many products there are.
+    pub(crate) fn batches(&self) -> usize {
+        self.batch.iter().product()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.m * self.n * self.batches() == 0 && (self.m == 0 || self.sums.is_none())
+    }
+
+    /// Joins dimensions of the batch that step evenly, and makes rows of a batch that shares B.
+    fn merge(&mut self) {
+        let mut batch: SmallVec<[usize; 4]> = smallvec![];
+        let (mut a, mut b): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) = (smallvec![], smallvec![]);
+        for (i, &size) in self.batch.iter().enumerate().filter(|&(_, &size)| size != 1) {
+            let (step_a, step_b) = (self.a.batch[i], self.b.batch[i]);
+            match (batch.last_mut(), a.last_mut(), b.last_mut()) {
+                (Some(outer), Some(x), Some(y)) if *x == step_a * size && *y == step_b * size => {
+                    (*outer, *x, *y) = (*outer * size, step_a, step_b);
+                }
+                _ => {
+                    batch.push(size);
+                    a.push(step_a);
+                    b.push(step_b);
+                }
+            }
+        }
+        if let ([size], [step], [0]) = (&batch[..], &a[..], &b[..])
+            && (self.m == 1 || *step == self.m * self.a.row)
+        {
+            if self.m == 1 {
+                self.a.row = *step;
+                self.a.dense[0] = *step == 1;
+            }
+            self.m *= size;
+            (batch, a, b) = (smallvec![], smallvec![], smallvec![]);
+        }
+        self.batch = batch;
+        self.a.batch = a;
+        self.b.batch = b;
+    }
+}

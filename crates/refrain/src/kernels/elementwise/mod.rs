@@ -1,0 +1,104 @@
+//! The machines of elementwise kernels: one loop over any layouts and dtypes on each kind of device, into
+//! which an operation puts its arithmetic.
+
+pub(crate) mod cuda;
+mod host;
+
+use smallvec::SmallVec;
+
+pub(crate) use host::{FloatTile, NumberTile, float, int, number};
+
+use super::numbers::Numbers;
+use crate::tensor::Layout;
+
+/// Operands at most.
+const MAX_INPUTS: usize = 5;
+
+/// A list for each operand: of the output, then of each input.
+type Each = SmallVec<[Numbers; MAX_INPUTS + 1]>;
+
+/// All operands over one shape: dimensions ordered by the output's strides, largest first, and merged
+/// where all operands allow it.
+pub(crate) struct Plan {
+    pub(crate) shape: Numbers,
+    pub(crate) strides: Each,
+}
+
+impl Plan {
+    pub(crate) fn new(layouts: &[&Layout]) -> Plan {
+        let rank = layouts[0].rank();
+        let mut order = Numbers::collect(rank, (0..rank).filter(|&i| layouts[0].shape()[i] != 1));
+        order.sort_unstable_by_key(|&i| (std::cmp::Reverse(layouts[0].strides()[i]), i));
+        let mut shape = Numbers::with_room(rank.max(1));
+        let mut strides: Each = layouts.iter().map(|_| Numbers::with_room(rank.max(1))).collect();
+        for &i in &*order {
+            let d = layouts[0].shape()[i];
+            let merges = !shape.is_empty()
+                && layouts.iter().zip(&strides).all(|(l, s)| s.last() == Some(&(l.strides()[i] * d)));
+            match (merges, shape.last_mut()) {
+                (true, Some(last)) => *last *= d,
+                _ => shape.push(d),
+            }
+            for (l, s) in layouts.iter().zip(&mut strides) {
+                match s.last_mut() {
+                    Some(last) if merges => *last = l.strides()[i],
+                    _ => s.push(l.strides()[i]),
+                }
+            }
+        }
+        if shape.is_empty() {
+            shape.push(1);
+            strides.iter_mut().for_each(|s| s.push(1));
+        }
+        Plan { shape, strides }
+    }
+
+    pub(crate) fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    pub(crate) fn is_dense(&self, operand: usize) -> bool {
+        self.shape.len() == 1 && (self.strides[operand][0] == 1 || self.shape[0] == 1)
+    }
+
+    /// Calls `run(offset, stride, len)` for the runs along the last axis that make up elements
+    /// `start..start + len` of an operand.
+    pub(crate) fn runs(
+        &self,
+        operand: usize,
+        start: usize,
+        len: usize,
+        mut run: impl FnMut(usize, usize, usize),
+    ) {
+        let strides = &self.strides[operand];
+        let last = self.shape.len() - 1;
+        let inner = self.shape[last];
+        let mut index = Numbers::zeros(last + 1);
+        let mut rest = start;
+        for i in (0..=last).rev() {
+            index[i] = rest % self.shape[i];
+            rest /= self.shape[i];
+        }
+        let mut offset: usize = index.iter().zip(&**strides).map(|(i, s)| i * s).sum();
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(inner - index[last]);
+            run(offset, strides[last], n);
+            left -= n;
+            if left == 0 {
+                break;
+            }
+            offset -= index[last] * strides[last];
+            index[last] = 0;
+            for i in (0..last).rev() {
+                index[i] += 1;
+                offset += strides[i];
+                if index[i] < self.shape[i] {
+                    break;
+                }
+                offset -= index[i] * strides[i];
+                index[i] = 0;
+            }
+        }
+    }
+}

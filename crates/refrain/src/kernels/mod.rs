@@ -1,0 +1,12 @@
+//! What several operations build their kernels from, host and CUDA side by side.
+
+pub(crate) mod activations;
+pub(crate) mod columns;
+pub(crate) mod elementwise;
+pub(crate) mod lanes;
+pub(crate) mod numbers;
+pub(crate) mod positions;
+pub(crate) mod products;
+pub(crate) mod reduction;
+pub(crate) mod rows;
+pub(crate) mod units;

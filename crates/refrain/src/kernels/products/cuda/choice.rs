@@ -1,0 +1,367 @@
+//! Which kernel computes a product, by which tiles.
+
+use super::shared::DEPTH;
+use crate::device::cuda::{MmaKind, Product};
+use crate::precision::Precision;
+use crate::tensor::DType;
+
+/// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all that run the same kernel.
+const ENOUGH_TILES: usize = 128;
+/// Threads that keep a GPU busy, likewise, if one of tensor mma computes 32 numbers.
+const ENOUGH_THREADS: usize = 1 << 16;
+/// The most parts that k is cut into.
+const MAX_SPLITS: usize = 512;
+/// The depth from which on large tiles pay, on tensor mma and without: before it, what a block waits for at its
+/// beginning and its end matters more.
+const DEEP: [usize; 2] = [192, 64];
+/// The depth from which on wide tiles pay, whose fragments are used more often.
+const VERY_DEEP: usize = 4096;
+/// A part of k that is worth a large tile.
+const LARGE_PART: usize = 256;
+/// Few enough rows or columns for [`GemmKernel::Skinny`].
+const MAX_NARROW: usize = 8;
+/// Numbers in a sum over rows from which on tensor mma take it faster.
+const LONG_COLUMN: usize = 1024;
+
+/// Warps of a block along m and n, and 16 x 8 fragments of each along m and n.
+#[derive(Clone, Copy)]
+pub(super) struct TensorTile {
+    pub(super) warps: [usize; 2],
+    pub(super) fragments: [usize; 2],
+}
+
+impl TensorTile {
+    const LARGE: TensorTile = TensorTile { warps: [2, 4], fragments: [4, 4] };
+    const WIDE: TensorTile = TensorTile { warps: [2, 2], fragments: [4, 4] };
+    const MEDIUM: TensorTile = TensorTile { warps: [2, 2], fragments: [2, 4] };
+    const SMALL: TensorTile = TensorTile { warps: [2, 2], fragments: [1, 2] };
+    const THIN: TensorTile = TensorTile { warps: [4, 1], fragments: [2, 4] };
+    const THINNEST: TensorTile = TensorTile { warps: [4, 1], fragments: [2, 2] };
+
+    pub(super) fn size(self) -> [usize; 2] {
+        [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
+    }
+
+    fn of(p: &Product) -> TensorTile {
+        // Each number is multiplied as two, which takes more instructions to make ready.
+        let split = p.dtype == DType::F32 && p.precision != Precision::Tf32;
+        match () {
+            () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
+            () if p.n <= 16 => TensorTile::THINNEST,
+            () if p.n <= 32 => TensorTile::THIN,
+            // Numbers along k are read one by one where they don't follow each other: wide tiles use them more often.
+            () if split && !p.a.dense[1] && fills(p, TensorTile::WIDE.size()) => TensorTile::WIDE,
+            () if split => TensorTile::MEDIUM,
+            () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
+            () if p.k >= VERY_DEEP && 2 * p.m > TensorTile::WIDE.size()[0] => TensorTile::WIDE,
+            () => TensorTile::MEDIUM,
+        }
+    }
+}
+
+/// Warps of a block, one below the other, and 16 x 8 fragments of each along n.
+#[derive(Clone, Copy)]
+pub(super) struct GroupTile {
+    pub(super) warps: usize,
+    pub(super) fragments: usize,
+    /// What is multiplied, as the text names it: f32 as the sum of two TF32 numbers, f16 or bf16.
+    pub(super) form: &'static str,
+    /// Blocks that run at once, some room left for other launches of a step, and how long they take for a step along k as it
+    /// was measured on an H200, of one unit.
+    at_once: usize,
+    pace: usize,
+}
+
+impl GroupTile {
+    /// How a product of f32 may be cut up.
+    const OF_F32: [GroupTile; 3] = [
+        GroupTile { warps: 8, fragments: 16, form: "SPLIT", at_once: 132, pace: 17 },
+        GroupTile { warps: 8, fragments: 8, form: "SPLIT", at_once: 132, pace: 10 },
+        GroupTile { warps: 4, fragments: 8, form: "SPLIT", at_once: 396, pace: 14 },
+    ];
+
+    /// How one of f16 or bf16 may be.
+    fn of_halves(form: &'static str) -> [GroupTile; 3] {
+        [
+            GroupTile { warps: 8, fragments: 16, form, at_once: 96, pace: 14 },
+            GroupTile { warps: 8, fragments: 8, form, at_once: 96, pace: 10 },
+            GroupTile { warps: 4, fragments: 8, form, at_once: 192, pace: 9 },
+        ]
+    }
+
+    /// As many steps as a block's beginning and end take, or gathering what was summed in parts.
+    const BESIDE: usize = 3;
+    /// Tiles of both operands that find room, of f16 and bf16.
+    pub(super) const STAGES: usize = 4;
+
+    pub(super) fn size(self) -> [usize; 2] {
+        [self.warps * 16, self.fragments * 8]
+    }
+
+    /// Whether numbers are multiplied as they lie in memory.
+    pub(super) fn as_they_are(self) -> bool {
+        self.form != "SPLIT"
+    }
+
+    /// Numbers of a tile along k.
+    pub(super) fn depth(self) -> usize {
+        if self.as_they_are() { 64 } else { 32 }
+    }
+
+    /// Shared memory of a block: tiles of both operands or, of f32, two of B, each number in two parts.
+    pub(super) fn bytes(self) -> usize {
+        let [m, n] = self.size();
+        match self.as_they_are() {
+            true => GroupTile::STAGES * (m + n) * self.depth() * 2,
+            false => 2 * 2 * n * self.depth() * 4,
+        }
+    }
+
+    /// `None` if a product is not for groups of warps.
+    fn of(p: &Product, form: &'static str) -> Option<GroupTile> {
+        let (tiles, suits) = match form {
+            "SPLIT" => {
+                let near = |step: usize| step * size_of::<f32>() <= u32::MAX as usize;
+                (GroupTile::OF_F32, near(p.a.col) && near(p.b.row))
+            }
+            "HALVES" | "BRAINS" => {
+                let as_it_is = [&p.a, &p.b].iter().all(|x| x.dtype == p.dtype);
+                let across = p.sums.is_none() || !p.a.dense[1];
+                (GroupTile::of_halves(form), as_it_is && across && p.together() == [8, 8])
+            }
+            _ => return None,
+        };
+        if !suits || p.m.min(p.n) <= 32 {
+            return None;
+        }
+        // Rows of f32 that don't run along k are read number by number: small tiles read too many.
+        let small = form != "SPLIT" || p.a.dense[1] || p.m <= tiles[2].size()[0];
+        tiles.into_iter().take(if small { 3 } else { 2 }).min_by_key(|tile| tile.time(p))
+    }
+
+    /// About how long a product takes.
+    fn time(self, p: &Product) -> usize {
+        let tiles = tiles(p, self.size());
+        let cut = GemmKernel::Groups { tile: self }.cut(p, tiles);
+        let gathering = if cut.parts > 1 { GroupTile::BESIDE } else { 0 };
+        ((tiles * cut.parts).div_ceil(self.at_once) * (cut.steps + GroupTile::BESIDE) + gathering) * self.pace
+    }
+}
+
+/// How k is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SplitK {
+    /// Into how many parts, whose sums are gathered in working memory.
+    pub(super) parts: usize,
+    /// How many steps each has.
+    pub(super) steps: usize,
+}
+
+/// Numbers of C that a block computes along m and n, how deep its tiles are, and the numbers of a thread.
+#[derive(Clone, Copy)]
+pub(super) struct SimtTile {
+    pub(super) size: [usize; 2],
+    pub(super) depth: usize,
+    pub(super) thread: [usize; 2],
+}
+
+impl SimtTile {
+    const LARGE: SimtTile = SimtTile { size: [128, 128], depth: 8, thread: [8, 8] };
+    const MEDIUM: SimtTile = SimtTile { size: [64, 64], depth: 16, thread: [4, 4] };
+    const SMALL: SimtTile = SimtTile { size: [32, 32], depth: 16, thread: [4, 4] };
+    const THIN: SimtTile = SimtTile { size: [128, 32], depth: 16, thread: [4, 4] };
+    const THINNEST: SimtTile = SimtTile { size: [128, 16], depth: 16, thread: [4, 4] };
+
+    pub(super) fn threads(self) -> usize {
+        self.size[0] / self.thread[0] * (self.size[1] / self.thread[1])
+    }
+
+    fn of(p: &Product) -> SimtTile {
+        match () {
+            () if p.m <= 32 && p.n <= 32 => SimtTile::SMALL,
+            () if p.n <= 16 => SimtTile::THINNEST,
+            () if p.n <= 32 => SimtTile::THIN,
+            () if p.dtype != DType::F64 && p.k >= DEEP[1] && keeps_busy(p, SimtTile::LARGE.size) => {
+                SimtTile::LARGE
+            }
+            () => SimtTile::MEDIUM,
+        }
+    }
+}
+
+/// The kernel and the tile that a block of it computes.
+#[derive(Clone, Copy)]
+pub(super) enum GemmKernel {
+    Tensor { tile: TensorTile, form: &'static str },
+    Groups { tile: GroupTile },
+    Simt { tile: SimtTile },
+    Skinny { narrow: usize, wide_is_a: bool, along_k: bool },
+}
+
+fn tiles(p: &Product, size: [usize; 2]) -> usize {
+    p.m.div_ceil(size[0]) * p.n.div_ceil(size[1]) * p.batches()
+}
+
+/// Whether a product fills more than half of a tile along m and along n.
+fn fills(p: &Product, size: [usize; 2]) -> bool {
+    2 * p.m > size[0] && 2 * p.n > size[1]
+}
+
+/// Whether large tiles are filled by half at least and there are enough of them, parts of k counted.
+fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
+    fills(p, size) && tiles(p, size) * (p.k / LARGE_PART).clamp(1, MAX_SPLITS) >= ENOUGH_TILES
+}
+
+impl GemmKernel {
+    pub(super) fn of(p: &Product, mma: MmaKind) -> GemmKernel {
+        let form = match (p.dtype, p.precision) {
+            (DType::F16, _) => Some("HALVES"),
+            (DType::BF16, _) => Some("BRAINS"),
+            (DType::F32, Precision::Tf32) => Some("TF32"),
+            (DType::F32, _) => Some("SPLIT"),
+            _ => None,
+        };
+        let form = form.filter(|_| [&p.a, &p.b].iter().all(|x| x.dense[0] || x.dense[1]));
+        let narrow = p.m.min(p.n);
+        let wide_is_a = p.n <= p.m;
+        let along_k = if wide_is_a { p.a.dense[1] } else { p.b.dense[0] };
+        // Tensor mma take 8 columns as fast as one, and long columns faster.
+        let few = match form {
+            None => MAX_NARROW,
+            Some(_) if !along_k && p.k >= LONG_COLUMN => 0,
+            Some(_) => MAX_NARROW / 2,
+        };
+        if narrow <= few && p.sums.is_none() {
+            return GemmKernel::Skinny { narrow: narrow.next_power_of_two(), wide_is_a, along_k };
+        }
+        let groups = form.filter(|_| mma == MmaKind::WarpGroup);
+        if let Some(tile) = groups.and_then(|form| GroupTile::of(p, form)) {
+            return GemmKernel::Groups { tile };
+        }
+        match form {
+            Some(form) => GemmKernel::Tensor { tile: TensorTile::of(p), form },
+            None => GemmKernel::Simt { tile: SimtTile::of(p) },
+        }
+    }
+
+    /// Numbers of C along m and n that a block computes; the step along k. A skinny product's tiles are counted
+    /// along m, whichever side is wide.
+    pub(super) fn tile(self) -> ([usize; 2], usize) {
+        match self {
+            GemmKernel::Tensor { tile, .. } => (tile.size(), DEPTH),
+            GemmKernel::Groups { tile } => (tile.size(), tile.depth()),
+            GemmKernel::Simt { tile } => (tile.size, tile.depth),
+            GemmKernel::Skinny { along_k, .. } => ([if along_k { 8 } else { 32 }, usize::MAX], 64),
+        }
+    }
+
+    pub(super) fn threads(self) -> u32 {
+        match self {
+            GemmKernel::Tensor { tile, .. } => (tile.warps[0] * tile.warps[1] * 32) as u32,
+            GemmKernel::Groups { tile } => (tile.warps * 32) as u32,
+            GemmKernel::Simt { tile } => tile.threads() as u32,
+            GemmKernel::Skinny { .. } => 256,
+        }
+    }
+
+    /// How k is cut for a product of so many tiles, where there are too few: into parts of four steps at least.
+    pub(super) fn cut(self, p: &Product, tiles: usize) -> SplitK {
+        let enough = match self {
+            GemmKernel::Groups { tile } => tile.at_once,
+            // A block of tensor mma stands for more threads than it has.
+            GemmKernel::Tensor { tile, .. } => {
+                ENOUGH_THREADS / (tile.size()[0] * tile.size()[1] / 32).max(self.threads() as usize)
+            }
+            _ => ENOUGH_THREADS / self.threads() as usize,
+        };
+        let steps = p.k.div_ceil(self.tile().1).max(1);
+        let wanted = enough.checked_div(tiles).unwrap_or(1).clamp(1, MAX_SPLITS).min(steps.div_ceil(4));
+        let each = steps.div_ceil(wanted);
+        SplitK { parts: steps.div_ceil(each), steps: each }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::activation::Activation;
+    use crate::device::cuda::{Flat, Matrix};
+
+    /// Row-major operands without holes, A's turned where it does not run along k.
+    fn product(dtype: DType, [m, n, k]: [usize; 3], a_along_k: bool) -> Product {
+        let matrix = |rows: usize, cols: usize| Matrix {
+            dtype,
+            address: 0,
+            alignment: 256,
+            row: cols,
+            col: 1,
+            dense: [rows <= 1, true],
+            batch: SmallVec::new(),
+        };
+        Product {
+            dtype,
+            precision: Precision::F32,
+            m,
+            n,
+            k,
+            batch: SmallVec::new(),
+            a: if a_along_k { matrix(m, k) } else { matrix(k, m).t() },
+            b: matrix(k, n),
+            c: Flat { dtype, address: 0, alignment: 256 },
+            add: false,
+            bias: None,
+            activation: Activation::None,
+            residual: None,
+            kept: None,
+            sums: None,
+        }
+    }
+
+    #[test]
+    fn every_part_of_k_is_there_and_all_of_it_is() {
+        let sizes = [1, 8, 40, 64, 96, 200, 768, 3_000];
+        let depths = [1, 31, 64, 1_000, 3_072, 40_000];
+        let pairs = sizes.into_iter().flat_map(|m| sizes.map(|n| [m, n]));
+        for ([m, n], k) in pairs.flat_map(|pair| depths.map(|k| (pair, k))) {
+            for dtype in [DType::F64, DType::F32, DType::BF16] {
+                for (mma, along_k) in
+                    [(MmaKind::Warp, true), (MmaKind::WarpGroup, true), (MmaKind::WarpGroup, false)]
+                {
+                    let p = product(dtype, [m, n, k], along_k);
+                    let way = GemmKernel::of(&p, mma);
+                    let ([rows, cols], step) = way.tile();
+                    let SplitK { parts, steps } = way.cut(&p, tiles(&p, [rows, cols.min(n)]));
+                    let whole = steps * step;
+                    let fits = (parts - 1) * whole < k && k <= parts * whole;
+                    assert!(fits, "{dtype} {m} {n} {k}: {parts} parts of {whole}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_warps_take_what_lies_as_they_need_it() {
+        let groups = |p: &Product| matches!(GemmKernel::of(p, MmaKind::WarpGroup), GemmKernel::Groups { .. });
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            assert!(groups(&product(dtype, [100, 64, 504], true)), "{dtype}");
+            assert!(!groups(&product(dtype, [100, 32, 504], true)), "{dtype}: too few columns");
+            let elsewhere = GemmKernel::of(&product(dtype, [100, 64, 504], true), MmaKind::Warp);
+            assert!(matches!(elsewhere, GemmKernel::Tensor { .. }), "{dtype}: no GPU for it");
+        }
+        // Rows of 70 bf16 are no multiple of the 16 bytes that are copied at once; f32 is read number by number.
+        assert!(!groups(&product(DType::BF16, [100, 70, 512], true)));
+        assert!(groups(&product(DType::F32, [100, 70, 511], true)));
+        // f32 rounded to TF32, or to bf16 beside an operand that is bf16, is for other kernels.
+        let tf32 = Product { precision: Precision::Tf32, ..product(DType::F32, [100, 64, 512], true) };
+        assert!(!groups(&tf32));
+        let mut mixed = product(DType::BF16, [100, 64, 512], true);
+        mixed.b.dtype = DType::F32;
+        assert!(!groups(&mixed));
+        // Sums of rows go across k.
+        let sums = Some((Flat { dtype: DType::F32, address: 0, alignment: 256 }, false));
+        assert!(groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], false) }));
+        assert!(!groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], true) }));
+    }
+}

@@ -1,0 +1,333 @@
+//! How our own kernels run a product.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::choice::{GemmKernel, GroupTile, SplitK};
+use super::shared::SharedMemory;
+use crate::activation::Activation;
+use crate::device::cuda::cublaslt;
+use crate::device::cuda::{
+    CudaArgs, Flat, Gpu, Grid, MMA, Matrix, MmaKind, Params, Product, Source, Spec, WGMMA,
+};
+use crate::error::{Error, Result};
+use crate::kernels::activations::ACTIVATIONS;
+use crate::tensor::DType;
+
+const COMMON: &str = include_str!("common.cu");
+const TILES: &str = include_str!("tiles.cu");
+
+static TENSOR: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("tensor.cu")] };
+static WARPGROUP: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, TILES, include_str!("warpgroup.cu")] };
+static SWIZZLED: Source =
+    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, TILES, include_str!("swizzled.cu")] };
+static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
+static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
+static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
+
+/// Dimensions of a batch that a kernel steps through (`BATCH_RANK` in `common.cu`).
+const BATCH_RANK: usize = 4;
+/// Multiplications up to which a kernel of ours with sums was seen to take less time than the vendor's library without and
+/// a sum after it.
+const MOST_WORK_BESIDE: usize = 1 << 32;
+/// The most rows, columns and numbers along k: places within the last tile still fit 32 bits.
+const MOST_NUMBERS: usize = i32::MAX as usize - 255;
+
+/// The way of a product through our own kernels.
+struct GemmPlan {
+    way: GemmKernel,
+    /// Tiles along m and n.
+    tiles: [usize; 2],
+    cut: SplitK,
+    /// How much of k a block sums.
+    depth: usize,
+}
+
+/// The type that is summed in.
+fn compute(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// How many elements of 16 bytes or fewer can be moved at once along a dense dimension of an operand.
+fn together(x: &Matrix, other_step: usize) -> usize {
+    let whole = 16 / x.dtype.size();
+    let even = x.batch.iter().chain([&other_step]).all(|step| step.is_multiple_of(whole));
+    if even && x.alignment.is_multiple_of(16) { whole } else { 1 }
+}
+
+impl GemmPlan {
+    fn of(p: &Product, mma: MmaKind) -> GemmPlan {
+        let way = GemmKernel::of(p, mma);
+        let (size, step) = way.tile();
+        let tiles = match way {
+            GemmKernel::Skinny { wide_is_a, .. } => [if wide_is_a { p.m } else { p.n }.div_ceil(size[0]), 1],
+            _ => [p.m.div_ceil(size[0]), p.n.div_ceil(size[1]).max(1)],
+        };
+        let cut = way.cut(p, tiles[0] * tiles[1] * p.batches());
+        let depth = if cut.parts == 1 { p.k } else { cut.steps * step };
+        GemmPlan { way, tiles, cut, depth }
+    }
+
+    fn blocks(&self, p: &Product) -> usize {
+        self.tiles[0] * self.tiles[1] * p.batches() * self.cut.parts
+    }
+
+    fn grid(&self, p: &Product) -> Grid {
+        let grid = Grid::line(self.blocks(p), self.way.threads());
+        match self.way {
+            GemmKernel::Tensor { tile, .. } => grid.shared(SharedMemory::of(p, tile.size()).bytes),
+            GemmKernel::Groups { tile } => grid.shared(tile.bytes()),
+            _ => grid,
+        }
+    }
+
+    /// Bytes that the parts are gathered in.
+    fn workspace(&self, p: &Product) -> usize {
+        if self.cut.parts == 1 {
+            return 0;
+        }
+        let sums = if p.sums.is_some() { p.m } else { 0 };
+        self.cut.parts * (p.batches() * p.m * p.n + sums) * compute(p.dtype).size()
+    }
+
+    fn spec(&self, p: &Product) -> Spec {
+        let partial = self.cut.parts > 1;
+        let common = |source: &'static Source, entry: &'static str| {
+            constants(Spec::new(source, entry), p, if partial { Activation::None } else { p.activation })
+                .flag("PARTIAL", partial)
+        };
+        let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
+        let [a_copy, b_copy] = p.together();
+        match self.way {
+            GemmKernel::Tensor { tile, form } => {
+                let shared = SharedMemory::of(p, tile.size());
+                common(&TENSOR, "gemm_tensor")
+                    .word("FORM", form)
+                    .flag("A_ALONG_K", a_along_k)
+                    .flag("B_ALONG_K", b_along_k)
+                    .int("A_COPY", a_copy as i64)
+                    .int("B_COPY", b_copy as i64)
+                    .int("WARPS_M", tile.warps[0] as i64)
+                    .int("WARPS_N", tile.warps[1] as i64)
+                    .int("FRAGS_M", tile.fragments[0] as i64)
+                    .int("FRAGS_N", tile.fragments[1] as i64)
+                    .int("TILE_K", shared.depth as i64)
+                    .int("STAGES", shared.stages as i64)
+                    .int("MEMORY_BYTES", shared.bytes as i64)
+                    .flag("SUMS", p.sums.is_some())
+            }
+            GemmKernel::Groups { tile } => {
+                let spec = match tile.as_they_are() {
+                    true => common(&SWIZZLED, "gemm_swizzled").int("STAGES", GroupTile::STAGES as i64),
+                    false => common(&WARPGROUP, "gemm_warpgroup"),
+                };
+                spec.word("FORM", tile.form)
+                    .flag("A_ALONG_K", a_along_k)
+                    .flag("B_ALONG_K", b_along_k)
+                    .int("A_COPY", a_copy as i64)
+                    .int("B_COPY", b_copy as i64)
+                    .int("WARPS_M", tile.warps as i64)
+                    .int("WARPS_N", 1)
+                    .int("FRAGS_M", 1)
+                    .int("FRAGS_N", tile.fragments as i64)
+                    .int("TILE_K", tile.depth() as i64)
+                    .int("MEMORY_BYTES", tile.bytes() as i64)
+                    .flag("SUMS", p.sums.is_some())
+            }
+            GemmKernel::Simt { tile } => {
+                // `other` is the step along the dimension that does not follow itself in memory.
+                let load = |x: &Matrix, other, outer: usize| {
+                    let most = if x.dense[0] || x.dense[1] { together(x, other) } else { 1 };
+                    most.min(16 / compute(p.dtype).size()).min(outer * tile.depth / tile.threads())
+                };
+                let a_load = load(&p.a, if a_along_k { p.a.row } else { p.a.col }, tile.size[0]);
+                let b_load = load(&p.b, if b_along_k { p.b.col } else { p.b.row }, tile.size[1]);
+                common(&SIMT, "gemm_simt")
+                    .int("TILE_M", tile.size[0] as i64)
+                    .int("TILE_N", tile.size[1] as i64)
+                    .int("TILE_K", tile.depth as i64)
+                    .int("ROWS", tile.thread[0] as i64)
+                    .int("COLS", tile.thread[1] as i64)
+                    .flag("A_ALONG_K", a_along_k)
+                    .flag("B_ALONG_K", b_along_k)
+                    .int("A_LOAD", a_load as i64)
+                    .int("B_LOAD", b_load as i64)
+                    .flag("SUMS", p.sums.is_some())
+            }
+            GemmKernel::Skinny { narrow, wide_is_a, along_k } => {
+                let (x, step) = if wide_is_a { (&p.a, p.a.row) } else { (&p.b, p.b.col) };
+                let load = if along_k { together(x, step) } else { 1 };
+                common(&SKINNY, "gemm_skinny")
+                    .int("NARROW", narrow as i64)
+                    .flag("WIDE_IS_A", wide_is_a)
+                    .flag("ALONG_K", along_k)
+                    .int("LOAD", load as i64)
+            }
+        }
+    }
+
+    /// The kernel that gathers the parts, and how many blocks of it.
+    fn gather(&self, p: &Product) -> Option<(Spec, usize)> {
+        // Warps that share a number's parts.
+        let slices = if self.cut.parts < 16 { 1 } else { 8 };
+        (self.cut.parts > 1).then(|| {
+            let spec = constants(Spec::new(&SUM, "gemm_sum"), p, p.activation);
+            let each = if aligned(p) { 4 } else { 1 };
+            let spec = spec.flag("PARTIAL", false).int("SLICES", slices as i64).int("EACH", each as i64);
+            let groups = p.batches() * p.m * p.n / each + if p.sums.is_some() { p.m } else { 0 };
+            (spec, groups.div_ceil(256 / slices))
+        })
+    }
+
+    /// The kernel's parameter (`Job` in `common.cu`).
+    fn job(&self, p: &Product, workspace: u64) -> Params {
+        let address = |x: Option<Flat>| x.map_or(0, |x| x.address);
+        let mut words: SmallVec<[u64; 36]> = smallvec![
+            p.a.address,
+            p.b.address,
+            p.c.address,
+            address(p.bias),
+            address(p.residual),
+            address(p.kept),
+            address(p.sums.map(|s| s.0)),
+            workspace,
+        ];
+        let numbers = [p.m, p.n, p.k, p.a.row, p.a.col, p.b.row, p.b.col];
+        words.extend(numbers.iter().map(|&x| x as u64));
+        let counts = [self.tiles[0], self.tiles[1], p.batches(), self.cut.parts, self.depth];
+        words.extend(counts.iter().map(|&x| x as u64));
+        for (values, fill) in [(&p.batch, 1), (&p.a.batch, 0), (&p.b.batch, 0)] {
+            words.extend(std::iter::repeat_n(fill, BATCH_RANK - values.len()));
+            words.extend(values.iter().map(|&x| x as u64));
+        }
+        words.extend([p.add, p.sums.is_some_and(|s| s.1), aligned(p)].map(u64::from));
+        Params::new().words(&words)
+    }
+}
+
+/// Whether four elements of a row of C, and of what has its shape, can be loaded and stored at once.
+fn aligned(p: &Product) -> bool {
+    let parts = [Some(p.c), p.bias, p.residual, p.kept];
+    let whole = |x: &Flat| x.alignment.is_multiple_of(4 * x.dtype.size());
+    p.n.is_multiple_of(4) && parts.iter().flatten().all(whole)
+}
+
+fn constants(spec: Spec, p: &Product, activation: Activation) -> Spec {
+    let activation = match activation {
+        Activation::None => "NONE",
+        Activation::Relu => "RELU",
+        Activation::Gelu => "GELU",
+        Activation::GeluTanh => "GELU_TANH",
+        Activation::Silu => "SILU",
+    };
+    let beside = |x: Option<Flat>| x.map_or(p.c.dtype, |x| x.dtype);
+    spec.dtype("IN", p.dtype)
+        .dtype("COMPUTE", compute(p.dtype))
+        .dtype("A_TYPE", p.a.dtype)
+        .dtype("B_TYPE", p.b.dtype)
+        .dtype("C_TYPE", p.c.dtype)
+        .dtype("BIAS_TYPE", beside(p.bias))
+        .dtype("RESIDUAL_TYPE", beside(p.residual))
+        .dtype("SUMS_TYPE", beside(p.sums.map(|s| s.0)))
+        .word("ACTIVATION", activation)
+}
+
+impl Product {
+    /// How many elements of A and of B can be moved at once.
+    pub(super) fn together(&self) -> [usize; 2] {
+        let (a, b) = (&self.a, &self.b);
+        [
+            together(a, if a.dense[1] { a.row } else { a.col }),
+            together(b, if b.dense[0] { b.col } else { b.row }),
+        ]
+    }
+
+    /// Products of a batch that kernels can step through: outer dimensions are taken one by one.
+    fn steppable(&self) -> SmallVec<[Product; 1]> {
+        let Some(outer) = self.batch.len().checked_sub(BATCH_RANK).filter(|&n| n > 0) else {
+            return smallvec![self.clone()];
+        };
+        let mut inner = self.clone();
+        inner.batch.drain(..outer);
+        inner.a.batch.drain(..outer);
+        inner.b.batch.drain(..outer);
+        let matrices = inner.batches() * self.m * self.n;
+        let count: usize = self.batch[..outer].iter().product();
+        (0..count)
+            .map(|i| {
+                let (mut rest, mut at_a, mut at_b) = (i, 0, 0);
+                for d in (0..outer).rev() {
+                    at_a += rest % self.batch[d] * self.a.batch[d];
+                    at_b += rest % self.batch[d] * self.b.batch[d];
+                    rest /= self.batch[d];
+                }
+                let mut p = inner.clone();
+                let places = [
+                    (&mut p.a.address, &mut p.a.alignment, at_a * self.a.dtype.size()),
+                    (&mut p.b.address, &mut p.b.alignment, at_b * self.b.dtype.size()),
+                    (&mut p.c.address, &mut p.c.alignment, i * matrices * self.c.dtype.size()),
+                ];
+                for (address, alignment, by) in places {
+                    *address += by as u64;
+                    *alignment = (*alignment).min(1 << by.trailing_zeros().min(usize::BITS - 1));
+                }
+                p
+            })
+            .collect()
+    }
+}
+
+/// Whether a kernel of ours had better sum A's rows beside the product than the vendor's library multiply without.
+pub(crate) fn sums_beside(product: &Product, mma: MmaKind) -> bool {
+    let work = product.m.saturating_mul(product.n).saturating_mul(product.k);
+    let groups = || matches!(GemmKernel::of(product, mma), GemmKernel::Groups { .. });
+    !cublaslt::suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && groups())
+}
+
+/// Bytes of memory that a product works in on a GPU.
+pub(crate) fn workspace(gpu: &dyn Gpu, op: &'static str, product: &Product) -> Result<usize> {
+    if let Some(bytes) = gpu.library_workspace(op, product)? {
+        return Ok(bytes);
+    }
+    match product.is_empty() {
+        true => Ok(0),
+        false => {
+            let own = |p: &Product| GemmPlan::of(p, gpu.mma()).workspace(p);
+            Ok(product.steppable().iter().map(own).max().unwrap_or(0))
+        }
+    }
+}
+
+/// Runs a product: by the vendor's library where it is here and suits, else by our own kernels.
+pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
+    const OP: &str = "matmul";
+    if args.library_product(product)? || product.is_empty() {
+        return Ok(());
+    }
+    let mma = args.mma();
+    for p in &product.steppable() {
+        let plan = GemmPlan::of(p, mma);
+        let countable =
+            plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
+        if !countable {
+            let message = format!(
+                "{} products of sizes {} x {} x {} are more than a kernel counts",
+                p.batches(),
+                p.m,
+                p.n,
+                p.k
+            );
+            return Err(Error::invalid(OP, message));
+        }
+        if plan.workspace(p) > args.workspace_bytes() {
+            return Err(Error::internal(OP, "too little memory to work in"));
+        }
+        let job = plan.job(p, args.workspace());
+        args.kernel(plan.spec(p), plan.grid(p), &job)?;
+        if let Some((gather, blocks)) = plan.gather(p) {
+            args.kernel(gather, Grid::line(blocks, 256), &job)?;
+        }
+    }
+    Ok(())
+}

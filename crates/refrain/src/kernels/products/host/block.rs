@@ -1,0 +1,107 @@
+//! A block of rows of the result, computed by one thread.
+
+use pulp::{Simd, WithSimd};
+
+use super::pack::{pack_columns, panel_vectors};
+use super::{Matrix, tile};
+use crate::device::cpu::numeric::Real;
+
+/// The highest tile there is, in rows.
+const MAX_TILE_ROWS: usize = 16;
+
+/// The working memory of a [`Block`], in elements.
+pub(crate) fn block_scratch_len<T>(k: usize) -> usize {
+    // Either a packed strip of `a`, or a tile; no register is wider than 64 bytes.
+    MAX_TILE_ROWS * k.max(4 * 64 / size_of::<T>())
+}
+
+/// `c (+)= a[i0..i0 + m, p0..p0 + k] * panels`, with a packed block of `n` columns.
+pub(crate) struct Block<'a, T> {
+    pub a: Matrix<'a, T>,
+    pub i0: usize,
+    pub p0: usize,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    /// From [`pack_panels`](super::pack::pack_panels).
+    pub panels: &'a [T],
+    /// The block of the result: element `(i, j)` is `c[i * c_row_stride + j]`.
+    pub c: &'a mut [T],
+    pub c_row_stride: usize,
+    pub add: bool,
+    /// [`block_scratch_len`] elements of working memory.
+    pub scratch: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Block<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let lanes = T::lanes::<S>();
+        let (mut j, mut panels) = (0, self.panels);
+        while j < self.n {
+            let columns = (self.n - j).min(panel_vectors::<S>() * lanes);
+            let vectors = columns.div_ceil(lanes);
+            let (panel, rest) = panels.split_at((self.k + 1) * vectors * lanes);
+            panels = rest;
+            // Tiles that fill the registers, with room for a row of the panel.
+            match (vectors, S::REGISTER_COUNT >= 32) {
+                (4, _) => self.panel::<S, 6, 4>(simd, panel, j, columns),
+                (3, _) => self.panel::<S, 8, 3>(simd, panel, j, columns),
+                (2, true) => self.panel::<S, 12, 2>(simd, panel, j, columns),
+                (2, false) => self.panel::<S, 6, 2>(simd, panel, j, columns),
+                (_, true) => self.panel::<S, 16, 1>(simd, panel, j, columns),
+                (_, false) => self.panel::<S, 12, 1>(simd, panel, j, columns),
+            }
+            j += columns;
+        }
+    }
+}
+
+impl<T: Real> Block<'_, T> {
+    /// The columns of one panel, tile after tile.
+    #[inline(always)]
+    fn panel<S: Simd, const MR: usize, const NV: usize>(
+        &mut self,
+        simd: S,
+        panel: &[T],
+        j: usize,
+        columns: usize,
+    ) {
+        let panel: &[[T::Vector<S>; NV]] = bytemuck::cast_slice(T::as_vectors::<S>(panel).0);
+        let width = NV * T::lanes::<S>();
+        let Matrix { data, row_stride, col_stride, .. } = self.a;
+        for i in (0..self.m).step_by(MR) {
+            // The last tile may be short. Where there are enough rows above, it starts higher up and the
+            // first `skip` of its rows are dropped; else its last ones are.
+            let rows = MR.min(self.m - i);
+            let skip = if rows < MR && self.m >= MR { MR - rows } else { 0 };
+            let at = |row: usize| (self.i0 + row) * row_stride + self.p0 * col_stride;
+            let tile = if col_stride == 1 {
+                let mut a = [&data[..0]; MR];
+                for (r, a) in a.iter_mut().enumerate() {
+                    *a = &data[at((i - skip + r).min(self.m - 1))..][..self.k];
+                }
+                tile::rows_times_panel::<S, T, MR, NV>(simd, a, panel)
+            } else if row_stride == 1 && rows + skip == MR && col_stride >= MR {
+                tile::columns_times_panel(simd, &data[at(i - skip)..], col_stride, panel)
+            } else {
+                let packed = &mut self.scratch[..self.k * MR];
+                pack_columns(self.a, self.i0 + i - skip, self.p0, rows + skip, MR, packed);
+                tile::columns_times_panel(simd, packed, MR, panel)
+            };
+            let c = &mut self.c[i * self.c_row_stride + j..];
+            if rows == MR && columns == width {
+                tile::store::<S, T, MR, NV>(simd, &tile, c, self.c_row_stride, self.add);
+                continue;
+            }
+            let edge = &mut self.scratch[..MR * width];
+            tile::store::<S, T, MR, NV>(simd, &tile, edge, width, false);
+            let edge = edge.chunks_exact(width).skip(skip).take(rows);
+            for (row, c) in edge.zip(c.chunks_mut(self.c_row_stride)) {
+                tile::store_row(simd, T::as_vectors::<S>(row).0, &mut c[..columns], self.add);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What is done to a product while it is still in cache.
+
+use pulp::{Simd, WithSimd};
+
+use super::{Matrix, MatrixMut};
+use crate::activation::Activation;
+use crate::device::cpu::numeric::Real;
+use crate::kernels::activations;
+
+/// What follows a product, in this order: `bias`, `pre_activation`, `activation`, `gradient`, `residual`.
+///
+/// Every matrix has the shape of the product and contiguous rows.
+#[derive(Debug)]
+pub(crate) struct Epilogue<'a, T> {
+    /// Added to each row.
+    pub bias: Option<&'a [T]>,
+    /// Receives the values that `activation` is applied to.
+    pub pre_activation: Option<MatrixMut<'a, T>>,
+    /// Applied to each value.
+    pub activation: Activation,
+    /// Multiplies by the derivative of the function at the given places: the backward pass through an
+    /// activation, from the values that the forward pass kept as `pre_activation`.
+    pub gradient: Option<(Activation, Matrix<'a, T>)>,
+    /// Added last.
+    pub residual: Option<Matrix<'a, T>>,
+}
+
+impl<T> Default for Epilogue<'_, T> {
+    fn default() -> Self {
+        Self {
+            bias: None,
+            pre_activation: None,
+            activation: Activation::None,
+            gradient: None,
+            residual: None,
+        }
+    }
+}
+
+impl<T> Epilogue<'_, T> {
+    /// Whether there is nothing to do.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bias.is_none() && self.is_only_bias()
+    }
+
+    /// Whether there is at most a bias to add.
+    pub(super) fn is_only_bias(&self) -> bool {
+        self.pre_activation.is_none()
+            && self.activation == Activation::None
+            && self.gradient.is_none()
+            && self.residual.is_none()
+    }
+}
+
+/// The epilogue without the bias, from which the sums started, over some rows of the result.
+pub(super) struct Finish<'a, T> {
+    pub activation: Activation,
+    pub gradient: Option<(Activation, Matrix<'a, T>)>,
+    pub residual: Option<Matrix<'a, T>>,
+    pub pre_activation: Option<MatrixMut<'a, T>>,
+    /// The first row and column of the block.
+    pub i0: usize,
+    pub j0: usize,
+    pub m: usize,
+    pub n: usize,
+    /// The block, from row `i0` and column `j0` on.
+    pub c: &'a mut [T],
+    pub c_row_stride: usize,
+}
+
+#[inline(always)]
+fn map<T: Real>(c: &mut [T], f: impl Fn(T) -> T) {
+    c.iter_mut().for_each(
+        #[inline(always)]
+        |c| *c = f(*c),
+    );
+}
+
+#[inline(always)]
+fn scale<T: Real>(c: &mut [T], x: &[T], f: impl Fn(T, T) -> T) {
+    c.iter_mut().zip(x).for_each(
+        #[inline(always)]
+        |(c, &x)| *c = f(*c, x),
+    );
+}
+
+impl<T: Real> WithSimd for Finish<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, _simd: S) {
+        // Where rows follow each other without gaps, several are one run.
+        let n = self.n;
+        let dense = self.c_row_stride == n
+            && self.gradient.is_none_or(|(_, x)| x.row_stride == n)
+            && self.residual.is_none_or(|x| x.row_stride == n)
+            && self.pre_activation.as_ref().is_none_or(|x| x.row_stride == n);
+        let rows_per_run = if dense { (2048 / n).max(1) } else { 1 };
+        for i in (0..self.m).step_by(rows_per_run) {
+            let len = rows_per_run.min(self.m - i) * n;
+            let c = &mut self.c[i * self.c_row_stride..][..len];
+            let run = |x: Matrix<'_, T>| (self.i0 + i) * x.row_stride + self.j0;
+            if let Some(kept) = &mut self.pre_activation {
+                // These rows are the block's own, from its first row on.
+                kept.data[i * kept.row_stride + self.j0..][..len].copy_from_slice(c);
+            }
+            let zero = T::default();
+            match self.activation {
+                Activation::None => {}
+                Activation::Relu => map(c, |x| x.relu()),
+                Activation::Gelu => map(c, activations::gelu),
+                Activation::GeluTanh => map(c, |x| x.gelu_tanh()),
+                Activation::Silu => map(c, |x| x * x.sigmoid()),
+            }
+            if let Some((activation, x)) = self.gradient {
+                let x = &x.data[run(x)..][..len];
+                match activation {
+                    Activation::None => {}
+                    Activation::Relu => scale(c, x, |c, x| if x <= zero { zero } else { c }),
+                    Activation::Gelu => scale(c, x, |c, x| c * activations::gelu_derivative(x)),
+                    Activation::GeluTanh => scale(c, x, |c, x| c * x.gelu_tanh_grad()),
+                    Activation::Silu => scale(c, x, |c, x| c * activations::silu_derivative(x)),
+                }
+            }
+            if let Some(x) = self.residual {
+                for (c, x) in c.iter_mut().zip(&x.data[run(x)..][..len]) {
+                    *c += *x;
+                }
+            }
+        }
+    }
+}

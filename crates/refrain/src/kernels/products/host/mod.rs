@@ -1,0 +1,241 @@
+//! Matrix products for the CPU, with what follows them fused in.
+//!
+//! [`gemm`] serves every shape and every stride; [`weight_gradient`] adds the sums over the tokens that a
+//! bias needs. Both are one blocked algorithm: a block of `b` is packed into panels as wide as four
+//! registers, blocks of rows of the result are spread over the threads, and an innermost loop keeps a tile
+//! of the result in registers. Rows of `a` are read where they lie when they are contiguous, and so are its
+//! columns; only an `a` with neither is packed.
+//!
+//! Each element of a product is summed in the order of the reduced dimension, in blocks of a fixed size.
+//! Where that dimension is so long and the result so small that only splitting the sum gives the threads
+//! work, it is split into parts whose number follows from the shape and which are added in order. Results
+//! are therefore the same, bit for bit, for any number of threads.
+
+pub(crate) mod block;
+mod epilogue;
+pub(crate) mod pack;
+mod reduction;
+#[cfg(test)]
+mod tests;
+pub(crate) mod tile;
+
+use rayon::prelude::*;
+
+use crate::device::cpu::numeric::Real;
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::arch;
+use block::{Block, block_scratch_len};
+pub(crate) use epilogue::Epilogue;
+use epilogue::Finish;
+use pack::{pack_panels, packed_len};
+
+/// A matrix to read: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a, T> {
+    /// The elements; may be longer than needed.
+    pub data: &'a [T],
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Distance from a row to the next, in elements.
+    pub row_stride: usize,
+    /// Distance from a column to the next, in elements.
+    pub col_stride: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// A matrix whose rows are contiguous and follow each other.
+    pub(crate) fn row_major(data: &'a [T], rows: usize, cols: usize) -> Self {
+        Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// Rows `first..first + rows`.
+    #[inline(always)]
+    pub(crate) fn rows_from(self, first: usize, rows: usize) -> Self {
+        Self { data: &self.data[first * self.row_stride..], rows, ..self }
+    }
+
+    /// The transposed matrix.
+    #[must_use]
+    #[inline(always)]
+    pub(crate) fn t(self) -> Self {
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        Self { data, rows: cols, cols: rows, row_stride: col_stride, col_stride: row_stride }
+    }
+}
+
+/// A matrix to write: element `(i, j)` is `data[i * row_stride + j]`.
+#[derive(Debug)]
+pub(crate) struct MatrixMut<'a, T> {
+    /// The elements; may be longer than needed. Those between the rows are left alone.
+    pub data: &'a mut [T],
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Distance from a row to the next, in elements; at least `cols`.
+    pub row_stride: usize,
+}
+
+impl<'a, T> MatrixMut<'a, T> {
+    /// A matrix whose rows follow each other.
+    pub(crate) fn row_major(data: &'a mut [T], rows: usize, cols: usize) -> Self {
+        Self { data, rows, cols, row_stride: cols }
+    }
+
+    /// The elements from the first to the last row's end.
+    fn used(self) -> &'a mut [T] {
+        let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.row_stride + self.cols };
+        &mut self.data[..len]
+    }
+}
+
+/// Whether a result replaces what is there or is added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accumulate {
+    /// The destination is written and never read.
+    Replace,
+    /// The result is added to the destination.
+    Add,
+}
+
+/// Rows of `b` that are packed at a time: with a panel's width, the share of the second-level cache.
+const BLOCK_K: usize = 256;
+/// Columns of `b` that are packed at a time.
+const BLOCK_N: usize = 1024;
+/// Rows of the result that a thread computes at a time; every tile height divides it.
+const BLOCK_M: usize = 96;
+/// Multiplications below which one thread does all.
+const PARALLEL: usize = 1 << 17;
+
+/// `c = epilogue(a b)`, or with [`Accumulate::Add`] `c = epilogue(c + a b)`.
+///
+/// `a` is (m, k), `b` (k, n) and `c` (m, n).
+///
+/// # Panics
+///
+/// If shapes disagree or a slice is too short for its matrix: the caller has checked both.
+pub(crate) fn gemm<T: Real>(
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    c: MatrixMut<'_, T>,
+    accumulate: Accumulate,
+    epilogue: Epilogue<'_, T>,
+) {
+    assert_eq!((a.rows, a.cols, b.cols), (c.rows, b.rows, c.cols), "shapes of a product");
+    if epilogue.is_empty() && reduction::is_tall(a, b) {
+        return reduction::product(a, b, c, None, accumulate);
+    }
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    if m == 0 || n == 0 {
+        return;
+    }
+    // An empty sum has no elements to step over.
+    let a = if k == 0 { Matrix { row_stride: 0, col_stride: 0, ..a } } else { a };
+    let arch = arch();
+    let finish = !epilogue.is_only_bias();
+    let Epilogue { bias, pre_activation, activation, gradient, residual } = epilogue;
+    let parallel = m * n * k.max(1) >= PARALLEL;
+    // Few rows are still shared among the threads.
+    let block_m = BLOCK_M.min(m.div_ceil(16).next_multiple_of(12));
+    let c_row_stride = c.row_stride;
+    let c = c.used();
+    let kept_row_stride = pre_activation.as_ref().map_or(0, |kept| kept.row_stride);
+    let mut kept = pre_activation.map(MatrixMut::used);
+    for j0 in (0..n).step_by(BLOCK_N) {
+        let columns = BLOCK_N.min(n - j0);
+        // An empty sum is still written.
+        for p0 in (0..k.max(1)).step_by(BLOCK_K) {
+            let depth = BLOCK_K.min(k - p0);
+            let start = bias.filter(|_| p0 == 0);
+            let add = p0 > 0 || accumulate == Accumulate::Add;
+            let last = p0 + depth == k;
+            with_scratch(packed_len::<T>(depth, columns), |panels: &mut [T]| {
+                pack_panels(arch, b, start, (p0, depth), (j0, columns), panels);
+                let panels = &*panels;
+                let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
+                    let rows = block_m.min(m - i0);
+                    with_scratch(block_scratch_len::<T>(depth), |scratch| {
+                        arch.dispatch(Block {
+                            a,
+                            i0,
+                            p0,
+                            m: rows,
+                            n: columns,
+                            k: depth,
+                            panels,
+                            c: &mut c[j0..],
+                            c_row_stride,
+                            add,
+                            scratch,
+                        });
+                    });
+                    if last && finish {
+                        let pre_activation =
+                            kept.map(|data| MatrixMut { data, rows, cols: n, row_stride: kept_row_stride });
+                        arch.dispatch(Finish {
+                            activation,
+                            gradient,
+                            residual,
+                            pre_activation,
+                            i0,
+                            j0,
+                            m: rows,
+                            n: columns,
+                            c: &mut c[j0..],
+                            c_row_stride,
+                        });
+                    }
+                };
+                match &mut kept {
+                    None => for_each_chunk(c, block_m * c_row_stride, parallel, |index, c| {
+                        block(index * block_m, c, None);
+                    }),
+                    Some(kept) => {
+                        let c = c.par_chunks_mut(block_m * c_row_stride);
+                        let kept = kept.par_chunks_mut(block_m * kept_row_stride);
+                        let together =
+                            if parallel && crate::device::cpu::parallel::allowed() { 1 } else { usize::MAX };
+                        c.zip(kept).enumerate().with_min_len(together).for_each(|(index, (c, kept))| {
+                            block(index * block_m, c, Some(kept));
+                        });
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, `db (+)= ` the sums of `dy`'s columns.
+///
+/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements.
+///
+/// # Panics
+///
+/// If shapes disagree or a slice is too short for its matrix: the caller has checked both.
+pub(crate) fn weight_gradient<T: Real>(
+    dy: Matrix<'_, T>,
+    x: Matrix<'_, T>,
+    dw: MatrixMut<'_, T>,
+    db: Option<&mut [T]>,
+    accumulate: Accumulate,
+) {
+    if reduction::is_tall(dy.t(), x) {
+        reduction::product(dy.t(), x, dw, db, accumulate);
+    } else {
+        gemm(dy.t(), x, dw, accumulate, Epilogue::default());
+        if let Some(db) = db {
+            reduction::column_sums(dy, db, accumulate);
+        }
+    }
+}
+
+/// Calls `f` with the index and the slice of each chunk, on all threads or on this one.
+fn for_each_chunk<T: Send>(slice: &mut [T], len: usize, parallel: bool, f: impl Fn(usize, &mut [T]) + Sync) {
+    if parallel && crate::device::cpu::parallel::allowed() {
+        slice.par_chunks_mut(len).enumerate().for_each(|(index, chunk)| f(index, chunk));
+    } else {
+        slice.chunks_mut(len).enumerate().for_each(|(index, chunk)| f(index, chunk));
+    }
+}

@@ -1,0 +1,137 @@
+//! Copies blocks of a matrix into the order in which the innermost loops read them.
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::{Matrix, for_each_chunk};
+use crate::device::cpu::numeric::Real;
+
+/// Elements from which on packing is spread over threads.
+const PARALLEL: usize = 1 << 14;
+
+/// How many registers wide a full panel is: four where there are 32 registers, else two.
+#[inline(always)]
+pub(crate) fn panel_vectors<S: Simd>() -> usize {
+    if S::REGISTER_COUNT >= 32 { 4 } else { 2 }
+}
+
+/// The lanes of a register and the columns of a full panel on the machine at hand.
+struct PanelWidth<T>(std::marker::PhantomData<T>);
+
+impl<T: Real> WithSimd for PanelWidth<T> {
+    type Output = (usize, usize);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> (usize, usize) {
+        (T::lanes::<S>(), T::lanes::<S>() * panel_vectors::<S>())
+    }
+}
+
+/// The number of elements that a packed block of `k` rows and `n` columns takes, on any machine.
+pub(crate) fn packed_len<T>(k: usize, n: usize) -> usize {
+    // No register is wider than 64 bytes.
+    (k + 1) * n.next_multiple_of(64 / size_of::<T>())
+}
+
+/// Packs the block `b[p0..p0 + k, j0..j0 + n]`, and in front of it a row of what the sums start from:
+/// `start[j0..j0 + n]`, or zeros.
+///
+/// The block becomes panels of [`panel_vectors`] registers' width, the last one as narrow as it can be.
+/// In a panel, row follows row; columns past the end are zeros.
+pub(crate) fn pack_panels<T: Real>(
+    arch: Arch,
+    b: Matrix<'_, T>,
+    start: Option<&[T]>,
+    (p0, k): (usize, usize),
+    (j0, n): (usize, usize),
+    packed: &mut [T],
+) {
+    let (lanes, panel_width) = arch.dispatch(PanelWidth::<T>(std::marker::PhantomData));
+    let packed = &mut packed[..(k + 1) * n.next_multiple_of(lanes)];
+    let parallel = k * n >= PARALLEL;
+    for_each_chunk(packed, (k + 1) * panel_width, parallel, |panel_index, panel| {
+        let j = panel_index * panel_width;
+        let columns = panel_width.min(n - j);
+        let width = columns.next_multiple_of(lanes);
+        let (first, panel) = panel.split_at_mut(width);
+        first.fill(T::default());
+        if let Some(start) = start {
+            first[..columns].copy_from_slice(&start[j0 + j..][..columns]);
+        }
+        for_each_chunk(panel, 64 * width, parallel, |rows_index, rows| {
+            let p = p0 + rows_index * 64;
+            let source = &b.data[p * b.row_stride + (j0 + j) * b.col_stride..];
+            arch.dispatch(PackRows { b: Matrix { data: source, ..b }, columns, width, rows });
+        });
+    });
+}
+
+/// Packs the first `columns` columns of the first rows of `b` into `rows`, each of `width` elements.
+struct PackRows<'a, T> {
+    b: Matrix<'a, T>,
+    columns: usize,
+    width: usize,
+    rows: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for PackRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { b, columns, width, rows } = self;
+        if b.col_stride == 1 {
+            for (p, row) in rows.chunks_exact_mut(width).enumerate() {
+                let source = &b.data[p * b.row_stride..][..columns];
+                let (source, rest) = T::as_vectors::<S>(source);
+                let row = T::as_vectors_mut::<S>(row).0;
+                for (x, source) in row.iter_mut().zip(source) {
+                    *x = *source;
+                }
+                if !rest.is_empty() {
+                    row[source.len()] = T::load_partial(simd, rest);
+                }
+            }
+            return;
+        }
+        if columns < width {
+            rows.fill(T::default());
+        }
+        if b.row_stride == 1 {
+            // A few rows at a time: the lines written to stay in the first-level cache.
+            for (block, rows) in rows.chunks_mut(16 * width).enumerate() {
+                let height = rows.len() / width;
+                for c in 0..columns {
+                    let column = &b.data[block * 16 + c * b.col_stride..][..height];
+                    for (p, x) in column.iter().enumerate() {
+                        rows[p * width + c] = *x;
+                    }
+                }
+            }
+            return;
+        }
+        for (p, row) in rows.chunks_exact_mut(width).enumerate() {
+            for (c, x) in row[..columns].iter_mut().enumerate() {
+                *x = b.data[p * b.row_stride + c * b.col_stride];
+            }
+        }
+    }
+}
+
+/// Packs `a[i0..i0 + rows, p0..p0 + k]`, column after column, each padded with zeros to `width`;
+/// `packed` has `k * width` elements.
+#[inline(always)]
+pub(crate) fn pack_columns<T: Real>(
+    a: Matrix<'_, T>,
+    i0: usize,
+    p0: usize,
+    rows: usize,
+    width: usize,
+    packed: &mut [T],
+) {
+    for (p, column) in packed.chunks_exact_mut(width).enumerate() {
+        let source = &a.data[i0 * a.row_stride + (p0 + p) * a.col_stride..];
+        for (i, x) in column.iter_mut().enumerate() {
+            *x = if i < rows { source[i * a.row_stride] } else { T::default() };
+        }
+    }
+}

@@ -1,0 +1,194 @@
+use super::*;
+use crate::activation::Activation;
+
+/// Numbers in [-1, 1), the same at each run.
+fn numbers<T: From<f32>>(len: usize, seed: u32) -> Vec<T> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next().into()).collect()
+}
+
+fn at<T: Copy>(x: Matrix<'_, T>, i: usize, j: usize) -> T {
+    x.data[i * x.row_stride + j * x.col_stride]
+}
+
+/// The layouts that a view can have: plain, transposed, a window of something larger, every second column.
+fn layouts<T>(data: &[T], rows: usize, cols: usize) -> [Matrix<'_, T>; 4] {
+    let window = Matrix { data: &data[3..], rows, cols, row_stride: cols + 5, col_stride: 1 };
+    let strided = Matrix { data, rows, cols, row_stride: 2 * cols + 1, col_stride: 2 };
+    [Matrix::row_major(data, rows, cols), Matrix::row_major(data, cols, rows).t(), window, strided]
+}
+
+/// Element `(i, j)` of `a b` in f64 and the bound on what rounding may change.
+fn exact(a: Matrix<'_, f32>, b: Matrix<'_, f32>, i: usize, j: usize) -> (f64, f64) {
+    let terms = (0..a.cols).map(|p| f64::from(at(a, i, p)) * f64::from(at(b, p, j)));
+    let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+    (sum, 4.0 * f64::from(f32::EPSILON) * (a.cols as f64).sqrt() * (size + 1.0))
+}
+
+const SHAPES: [(usize, usize, usize); 12] = [
+    (1, 1, 1),
+    (1, 70, 3),
+    (5, 1, 40),
+    (7, 16, 9),
+    (6, 64, 8),
+    (16, 16, 16),
+    (13, 65, 33),
+    (100, 48, 300),
+    (97, 130, 17),
+    (33, 1030, 5),
+    (20, 20, 2100),
+    (3, 5, 0),
+];
+
+#[test]
+fn products_of_all_layouts_match_the_definition() {
+    for (m, n, k) in SHAPES {
+        let a = numbers::<f32>(2 * (m + 4) * (k + 6) + 8, 1);
+        let b = numbers::<f32>(2 * (k + 4) * (n + 6) + 8, 2);
+        for a in layouts(&a, m, k) {
+            for b in layouts(&b, k, n) {
+                for accumulate in [Accumulate::Replace, Accumulate::Add] {
+                    let row_stride = n + 2;
+                    let before = numbers::<f32>(m * row_stride, 3);
+                    let mut c = before.clone();
+                    let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
+                    gemm(a, b, out, accumulate, Epilogue::default());
+                    for i in 0..m {
+                        for j in 0..row_stride {
+                            let (got, old) = (c[i * row_stride + j], before[i * row_stride + j]);
+                            if j >= n {
+                                assert_eq!(got, old, "written between the rows");
+                                continue;
+                            }
+                            let (sum, bound) = exact(a, b, i, j);
+                            let add = accumulate == Accumulate::Add;
+                            let want = sum + if add { f64::from(old) } else { 0.0 };
+                            assert!(
+                                (f64::from(got) - want).abs() <= bound,
+                                "({m}, {k}) x ({k}, {n}), {accumulate:?}, element ({i}, {j}): {got}, not {want}; \
+                                 strides of a {:?}, of b {:?}",
+                                (a.row_stride, a.col_stride),
+                                (b.row_stride, b.col_stride),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn f64_products_match_the_definition() {
+    for (m, n, k) in SHAPES {
+        let (a, b) = (numbers::<f64>(m * k, 1), numbers::<f64>(k * n, 2));
+        let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, k, n));
+        let mut c = vec![f64::NAN; m * n];
+        gemm(a, b, MatrixMut::row_major(&mut c, m, n), Accumulate::Replace, Epilogue::default());
+        for i in 0..m {
+            for j in 0..n {
+                let want: f64 = (0..k).map(|p| at(a, i, p) * at(b, p, j)).sum();
+                let bound = 4.0 * f64::EPSILON * (k as f64).sqrt() * (k + 1) as f64;
+                assert!((c[i * n + j] - want).abs() <= bound, "({m}, {k}) x ({k}, {n}) at ({i}, {j})");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_epilogue_is_applied_once_and_in_order() {
+    // Several blocks of rows, of columns and of the reduced dimension.
+    for (m, n, k, gap) in [(40, 64, 300, 0), (200, 16, 8, 0), (101, 1100, 3, 2), (7, 5, 600, 1)] {
+        let row_stride = n + gap;
+        let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(n * k, 2));
+        let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, n, k).t());
+        let bias = numbers::<f32>(n, 3);
+        let residual = numbers::<f32>(m * row_stride, 4);
+        let places = numbers::<f32>(m * row_stride, 5);
+        let view = |data| Matrix { data, rows: m, cols: n, row_stride, col_stride: 1 };
+        let mut c = vec![f32::NAN; m * row_stride];
+        let mut kept = vec![f32::NAN; m * row_stride];
+        let epilogue = Epilogue {
+            bias: Some(&bias),
+            pre_activation: Some(MatrixMut { data: &mut kept, rows: m, cols: n, row_stride }),
+            activation: Activation::GeluTanh,
+            gradient: Some((Activation::Relu, view(&places))),
+            residual: Some(view(&residual)),
+        };
+        let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
+        gemm(a, b, out, Accumulate::Replace, epilogue);
+        for i in 0..m {
+            for (j, bias) in bias.iter().enumerate() {
+                let at = i * row_stride + j;
+                let (sum, bound) = exact(a, b, i, j);
+                let pre = sum + f64::from(*bias);
+                assert!((f64::from(kept[at]) - pre).abs() <= bound, "pre-activation at ({i}, {j})");
+                let gelu = crate::device::cpu::math::f64::gelu_tanh(pre);
+                let want = if places[at] > 0.0 { gelu } else { 0.0 } + f64::from(residual[at]);
+                // The derivative of gelu_tanh is below 1.13 in size.
+                let bound = 1.2 * bound + 16.0 * f64::from(f32::EPSILON) * (1.0 + gelu.abs());
+                assert!(
+                    (f64::from(c[at]) - want).abs() <= bound,
+                    "({m}, {n}, {k}) at ({i}, {j}): {} {want}",
+                    c[at]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_weight_gradient_has_the_sums_of_the_bias() {
+    for (tokens, inputs, outputs) in [(5, 3, 4), (700, 200, 9), (4100, 16, 16), (3000, 20, 70), (1500, 1, 2)]
+    {
+        let (dy, x) = (numbers::<f32>(tokens * outputs, 1), numbers::<f32>(tokens * inputs, 2));
+        let dy = Matrix::row_major(&dy, tokens, outputs);
+        let x = Matrix::row_major(&x, tokens, inputs);
+        let ones = vec![1.0; tokens];
+        for accumulate in [Accumulate::Replace, Accumulate::Add] {
+            let base = if accumulate == Accumulate::Add { 0.5 } else { 0.0 };
+            let (mut dw, mut db) = (vec![0.5; outputs * inputs], vec![0.5; outputs]);
+            let out = MatrixMut::row_major(&mut dw, outputs, inputs);
+            weight_gradient(dy, x, out, Some(&mut db), accumulate);
+            for i in 0..outputs {
+                let (sum, bound) = exact(dy.t(), Matrix::row_major(&ones, tokens, 1), i, 0);
+                assert!((f64::from(db[i]) - sum - base).abs() <= bound, "db[{i}] of {tokens} tokens");
+                for j in 0..inputs {
+                    let (sum, bound) = exact(dy.t(), x, i, j);
+                    let got = f64::from(dw[i * inputs + j]);
+                    assert!((got - sum - base).abs() <= bound, "dw[{i}, {j}] of {tokens} tokens");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .start_handler(crate::device::cpu::parallel::mark)
+            .build()
+            .expect("a thread pool");
+        pool.install(|| {
+            let (m, n, k) = (5000, 70, 33);
+            let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(k * n, 2));
+            let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, k, n));
+            let mut c = vec![0.0; m * n];
+            gemm(a, b, MatrixMut::row_major(&mut c, m, n), Accumulate::Replace, Epilogue::default());
+            let (mut dw, mut db) = (vec![0.0; n * k], vec![0.0; n]);
+            let dy = Matrix::row_major(&c, m, n);
+            weight_gradient(dy, a, MatrixMut::row_major(&mut dw, n, k), Some(&mut db), Accumulate::Replace);
+            c.extend(dw);
+            c.extend(db);
+            c.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        })
+    };
+    let one = run(1);
+    assert!(run(2) == one && run(3) == one && run(8) == one);
+}

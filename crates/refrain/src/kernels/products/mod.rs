@@ -1,0 +1,4 @@
+//! Matrix products.
+
+pub(crate) mod cuda;
+pub(crate) mod host;

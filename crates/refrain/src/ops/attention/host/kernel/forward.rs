@@ -1,0 +1,103 @@
+//! Outputs of one sequence, and what is kept of its rows of scores.
+
+use pulp::{Simd, WithSimd};
+
+use super::panels::{Destination, pack, pack_transposed, packed_vectors, product};
+use super::scores::Block;
+use super::{Attention, BLOCK_QUERIES, HeadLayout, Heads, REGISTER};
+use crate::device::cpu::numeric::Real;
+use crate::kernels::products::host::{Matrix, tile};
+
+/// The working memory of [`Forward`], in elements.
+pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
+    let Attention { queries, keys, head_dim, .. } = *sizes;
+    let lanes = REGISTER / size_of::<T>();
+    let width = queries.min(BLOCK_QUERIES).next_multiple_of(lanes);
+    let panels = packed_vectors(keys, head_dim, lanes) + packed_vectors(head_dim, width, lanes);
+    lanes * (panels + (keys + 1) * width / lanes)
+}
+
+/// Computes the outputs of one sequence, and what is kept of its rows of scores.
+pub(super) struct Forward<'a, T> {
+    pub sizes: &'a Attention<T>,
+    pub batch: usize,
+    pub qkv: [Heads<'a, T>; 3],
+    /// The sequence's outputs.
+    pub o: &'a mut [T],
+    pub o_layout: HeadLayout,
+    /// The largest scores and the inverses of sums, (heads, queries).
+    pub kept: [&'a mut [T]; 2],
+    /// [`scratch_len`] elements of working memory.
+    pub memory: &'a mut [T],
+}
+
+impl<T: Real> WithSimd for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept: [largest, inverse], memory } = self;
+        let Attention { queries, keys, head_dim, scale, causal, .. } = *sizes;
+        let lanes = T::lanes::<S>();
+        let width = queries.min(BLOCK_QUERIES).next_multiple_of(lanes);
+        let stride = width / lanes;
+        let memory = T::as_vectors_mut::<S>(memory).0;
+        let (v_panels, memory) = memory.split_at_mut(packed_vectors(keys, head_dim, lanes));
+        let (q_panels, memory) = memory.split_at_mut(packed_vectors(head_dim, width, lanes));
+        let (scores, factors) = memory.split_at_mut(keys * stride);
+        let heads = largest.chunks_mut(queries).zip(inverse.chunks_mut(queries));
+        for (h, (largest, inverse)) in heads.enumerate() {
+            let q = q.matrix(batch, h, queries, head_dim);
+            let k = k.matrix(batch, h, keys, head_dim);
+            let v = pack(simd, v.matrix(batch, h, keys, head_dim), v_panels);
+            let blocks = largest.chunks_mut(BLOCK_QUERIES).zip(inverse.chunks_mut(BLOCK_QUERIES));
+            for (i, (largest, inverse)) in blocks.enumerate() {
+                let (first, rows) = (i * BLOCK_QUERIES, largest.len());
+                let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal };
+                let visible = block.visible(keys);
+                let q = pack_transposed(simd, q.rows_from(first, rows), scale, q_panels);
+                block.products(simd, k, q, scores);
+                block.mask::<S, T>(scores, keys);
+                let stride = block.width / lanes;
+                let kept = largest.chunks_mut(lanes).zip(inverse.chunks_mut(lanes));
+                for (g, ((largest, inverse), factor)) in kept.zip(&mut *factors).enumerate() {
+                    let top;
+                    (top, *factor) = exponentials::<S, T>(simd, (&mut scores[g..], stride), visible);
+                    tile::store_row::<S, T>(simd, &[top], largest, false);
+                    tile::store_row::<S, T>(simd, &[*factor], inverse, false);
+                }
+                let data = bytemuck::cast_slice(scores);
+                let p = Matrix { data, rows, cols: visible, row_stride: 1, col_stride: block.width };
+                let at = first * o_layout.token_stride + h * o_layout.head_stride;
+                let row_stride = o_layout.token_stride;
+                let to = Destination { data: &mut o[at..], row_stride, columns: head_dim, add: false };
+                product(simd, p, v, Some(bytemuck::cast_slice(factors)), to);
+            }
+        }
+    }
+}
+
+/// Turns scores into `e^(s - m)`, where `m` is the largest, lane by lane: of every `stride`-th register
+/// the first `visible`. Returns the largest, and the factors that make probabilities of the results.
+#[inline(always)]
+fn exponentials<S: Simd, T: Real>(
+    simd: S,
+    (scores, stride): (&mut [T::Vector<S>], usize),
+    visible: usize,
+) -> (T::Vector<S>, T::Vector<S>) {
+    let (mut largest, mut total) = (T::splat(simd, T::NEG_INFINITY), T::splat(simd, T::ZERO));
+    for j in 0..visible {
+        largest = T::max_vectors(simd, largest, scores[j * stride]);
+    }
+    let shift = T::mul_vectors(simd, largest, T::splat(simd, -T::ONE));
+    for j in 0..visible {
+        let s = &mut scores[j * stride];
+        *s = T::exp_vectors(simd, T::add_vectors(simd, *s, shift));
+        total = T::add_vectors(simd, total, *s);
+    }
+    let mut factor = [total];
+    for factor in bytemuck::cast_slice_mut::<_, T>(&mut factor) {
+        *factor = T::ONE / *factor;
+    }
+    (largest, factor[0])
+}

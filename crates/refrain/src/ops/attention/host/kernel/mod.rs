@@ -1,0 +1,199 @@
+//! Scaled dot-product attention for the CPU, forward and backward.
+//!
+//! For each sequence and head, with `q` (queries, head_dim), `k` and `v` (keys, head_dim):
+//!
+//! ```text
+//! s = scale q k^T        p = softmax of s by rows        o = p v
+//! dv = p^T do            ds = p (do v^T - rowsum(do o))  dq = scale ds k      dk = scale ds^T q
+//! ```
+//!
+//! The backward pass recomputes `p` from what the forward pass keeps of each row of `s`, (batch, heads, queries): the
+//! largest, and 1 / the sum of `e^(s - largest)`. Apart, because beside a large score the logarithm of the sum has few
+//! digits. Scores come out of the same products both times, bit by bit, so that `p` does.
+//!
+//! Scores are computed and kept transposed, a register of queries for each key: the softmax then needs no
+//! sums across lanes. The other products have the elements of a head in the lanes. A block of queries with
+//! all its keys is at hand at a time, in cache. A sequence with all its heads is one call of a kernel, as
+//! the overhead of one for each product would outweigh the work of short sequences. Sequences are spread
+//! over the threads, so results don't depend on their number.
+
+mod backward;
+mod forward;
+mod panels;
+mod scores;
+#[cfg(test)]
+mod tests;
+
+use rayon::prelude::*;
+
+use crate::device::cpu::numeric::Real;
+use crate::device::cpu::scratch::with_scratch;
+use crate::device::cpu::simd::arch;
+use crate::kernels::products::host::Matrix;
+use backward::Backward;
+use forward::Forward;
+
+/// The most queries whose scores are at hand at a time; whole registers.
+const BLOCK_QUERIES: usize = 64;
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Attention<T> {
+    /// Number of sequences.
+    pub batch: usize,
+    /// Heads of each sequence.
+    pub heads: usize,
+    /// Queries of each sequence.
+    pub queries: usize,
+    /// Keys, and values, of each sequence.
+    pub keys: usize,
+    /// Elements of a query, a key and a value.
+    pub head_dim: usize,
+    /// What the products of queries and keys are multiplied by, mostly `1 / sqrt(head_dim)`.
+    pub scale: T,
+    /// Whether query `i` sees only the keys `0..=i`.
+    pub causal: bool,
+}
+
+/// Where the elements of queries, keys, values, outputs or their gradients lie: element
+/// `(batch, token, head, i)` at `offset + batch * batch_stride + token * token_stride +
+/// head * head_stride + i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeadLayout {
+    /// The first element.
+    pub offset: usize,
+    /// Distance from a sequence to the next, in elements.
+    pub batch_stride: usize,
+    /// Distance from a token to the next.
+    pub token_stride: usize,
+    /// Distance from a head to the next.
+    pub head_stride: usize,
+}
+
+impl HeadLayout {
+    /// Where the first element of a head is, of a token of a sequence.
+    #[inline(always)]
+    fn at(&self, batch: usize, token: usize, head: usize) -> usize {
+        self.offset + batch * self.batch_stride + token * self.token_stride + head * self.head_stride
+    }
+}
+
+/// Queries, keys, values, outputs or the gradient of outputs, to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Where they lie.
+    pub layout: HeadLayout,
+}
+
+impl<'a, T> Heads<'a, T> {
+    #[inline(always)]
+    fn matrix(&self, batch: usize, head: usize, tokens: usize, head_dim: usize) -> Matrix<'a, T> {
+        let data = &self.data[self.layout.at(batch, 0, head)..];
+        Matrix { data, rows: tokens, cols: head_dim, row_stride: self.layout.token_stride, col_stride: 1 }
+    }
+}
+
+/// The gradients of queries, keys and values that the backward pass writes: of all sequences or of one.
+#[derive(Debug)]
+pub(crate) enum Gradients<'a, T> {
+    /// Each by itself.
+    Apart([&'a mut [T]; 3]),
+    /// All in one, told apart by the offsets of their layouts.
+    Packed(&'a mut [T]),
+}
+
+impl<T> Gradients<'_, T> {
+    /// What holds the gradient of queries (0), keys (1) or values (2).
+    #[inline(always)]
+    fn of(&mut self, i: usize) -> &mut [T] {
+        match self {
+            Gradients::Apart(data) => data[i],
+            Gradients::Packed(data) => data,
+        }
+    }
+}
+
+/// Bytes of the widest register there is.
+const REGISTER: usize = 64;
+
+/// Writes the output `o`, of layout `o_layout` (no offset, sequence follows sequence), and what is kept of each row of
+/// scores.
+///
+/// # Panics
+///
+/// If a slice is too short for the sizes: the caller has checked that.
+pub(crate) fn forward<T: Real>(
+    sizes: &Attention<T>,
+    qkv: [Heads<'_, T>; 3],
+    o: &mut [T],
+    o_layout: HeadLayout,
+    [largest, inverse]: [&mut [T]; 2],
+) {
+    let Attention { batch, heads, queries, head_dim, .. } = *sizes;
+    if batch * heads * queries * head_dim == 0 {
+        return;
+    }
+    let arch = arch();
+    let o = o.par_chunks_mut(o_layout.batch_stride).take(batch);
+    let rows = heads * queries;
+    let kept = largest.par_chunks_mut(rows).zip(inverse.par_chunks_mut(rows));
+    o.zip(kept).enumerate().for_each(|(batch, (o, (largest, inverse)))| {
+        with_scratch(forward::scratch_len(sizes), |memory| {
+            arch.dispatch(Forward { sizes, batch, qkv, o, o_layout, kept: [largest, inverse], memory });
+        });
+    });
+}
+
+/// Writes the gradients of queries, keys and values, given those of the output and what
+/// [`forward()`] kept of the rows of scores. In the gradients, of these layouts, sequence follows sequence: the batch stride covers all
+/// that a sequence has.
+///
+/// # Panics
+///
+/// If a slice is too short for the sizes: the caller has checked that.
+pub(crate) fn backward<T: Real>(
+    sizes: &Attention<T>,
+    qkv: [Heads<'_, T>; 3],
+    d_o: Heads<'_, T>,
+    kept: [&[T]; 2],
+    gradients: Gradients<'_, T>,
+    layouts: [HeadLayout; 3],
+) {
+    let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
+    if batch * heads * (queries + keys) * head_dim == 0 {
+        return;
+    }
+    if queries == 0 {
+        if let Gradients::Apart([_, dk, dv]) = gradients {
+            dk.fill(T::ZERO);
+            dv.fill(T::ZERO);
+        }
+        return;
+    }
+    let arch = arch();
+    let sequence = |batch: usize, gradients: Gradients<'_, T>| {
+        let kept = kept.map(|rows| &rows[batch * heads * queries..][..heads * queries]);
+        with_scratch(backward::scratch_len(sizes), |memory| {
+            arch.dispatch(Backward { sizes, batch, qkv, d_o, kept, gradients, layouts, memory });
+        });
+    };
+    match gradients {
+        Gradients::Apart(data) => {
+            let [dq, dk, dv] = data;
+            let chunks = |data, i: usize| {
+                let data: &mut [T] = data;
+                data.par_chunks_mut(layouts[i].batch_stride.max(1))
+            };
+            let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));
+            dq.zip(dk).zip(dv).take(batch).enumerate().for_each(|(batch, ((dq, dk), dv))| {
+                sequence(batch, Gradients::Apart([dq, dk, dv]));
+            });
+        }
+        Gradients::Packed(data) => {
+            let sequences = data.par_chunks_mut(layouts[0].batch_stride).take(batch);
+            sequences.enumerate().for_each(|(batch, data)| sequence(batch, Gradients::Packed(data)));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Packed operands of products, and the products with them.
+
+use pulp::{NullaryFnOnce, Simd};
+
+use crate::device::cpu::numeric::Real;
+use crate::device::cpu::simd::Vectors;
+use crate::kernels::products::host::{Matrix, tile};
+
+/// Registers of a row of a panel; the last panel may be narrower.
+const PANEL: usize = 2;
+
+/// How many registers a packed matrix has.
+pub(super) fn packed_vectors(rows: usize, cols: usize, lanes: usize) -> usize {
+    (rows + 1) * cols.div_ceil(lanes)
+}
+
+/// A matrix in registers, packed panel after panel. A panel is some columns of the matrix; above its rows
+/// is one of zeros, which sums start from, as [`tile`] wants it.
+#[derive(Clone, Copy)]
+pub(super) struct Panels<'a, V> {
+    vectors: &'a [V],
+    rows: usize,
+}
+
+/// Calls `f` with each panel, its first register's column and how many registers its rows have.
+#[inline(always)]
+fn for_each_panel<V>(panels: &mut [V], depth: usize, mut f: impl FnMut(&mut [V], usize, usize)) {
+    let count = panels.len() / depth;
+    for (i, panel) in panels.chunks_mut(PANEL * depth).enumerate() {
+        f(panel, i * PANEL, PANEL.min(count - i * PANEL));
+    }
+}
+
+/// Packs `x`; columns after the last are zero.
+#[inline(always)]
+pub(super) fn pack<'a, S: Simd, T: Real>(
+    simd: S,
+    x: Matrix<'_, T>,
+    panels: &'a mut [T::Vector<S>],
+) -> Panels<'a, T::Vector<S>> {
+    let lanes = T::lanes::<S>();
+    let vectors = &mut panels[..packed_vectors(x.rows, x.cols, lanes)];
+    for_each_panel(
+        vectors,
+        x.rows + 1,
+        #[inline(always)]
+        |panel, first, width| {
+            let (zeros, panel) = panel.split_at_mut(width);
+            zeros.fill(T::splat(simd, T::ZERO));
+            for (i, to) in panel.chunks_exact_mut(width).enumerate() {
+                let row = &x.data[i * x.row_stride..][..x.cols][first * lanes..];
+                let (whole, rest) = T::as_vectors::<S>(row);
+                for (c, to) in to.iter_mut().enumerate() {
+                    *to = if c < whole.len() { whole[c] } else { T::load_partial(simd, rest) };
+                }
+            }
+        },
+    );
+    Panels { vectors, rows: x.rows }
+}
+
+/// Packs the transpose of `scale x`; columns after the last repeat it.
+#[inline(always)]
+pub(super) fn pack_transposed<'a, S: Simd, T: Real>(
+    simd: S,
+    x: Matrix<'_, T>,
+    scale: T,
+    panels: &'a mut [T::Vector<S>],
+) -> Panels<'a, T::Vector<S>> {
+    let lanes = T::lanes::<S>();
+    let vectors = &mut panels[..packed_vectors(x.cols, x.rows, lanes)];
+    for_each_panel(
+        vectors,
+        x.cols + 1,
+        #[inline(always)]
+        |panel, first, width| {
+            let (zeros, panel) = panel.split_at_mut(width);
+            zeros.fill(T::splat(simd, T::ZERO));
+            transpose(x, scale, first * lanes, bytemuck::cast_slice_mut(panel), width * lanes);
+        },
+    );
+    Panels { vectors, rows: x.cols }
+}
+
+/// Writes the `width` rows of `scale x` from `first` on as columns of `to`. Rows after the last repeat it.
+#[inline(always)]
+fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], width: usize) {
+    let row = |i: usize| &x.data[(first + i).min(x.rows - 1) * x.row_stride..][..x.cols];
+    if !width.is_multiple_of(4) {
+        for i in 0..width {
+            for (to, x) in to.chunks_exact_mut(width).zip(row(i)) {
+                to[i] = *x * scale;
+            }
+        }
+        return;
+    }
+    // Squares of 4 x 4, which the compiler keeps in registers.
+    for i in (0..width).step_by(4) {
+        let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
+        let squares = rows.map(|row| row.as_chunks::<4>().0);
+        let rest = rows.map(|row| row.as_chunks::<4>().1);
+        let (to, to_rest) = to.split_at_mut(squares[0].len() * 4 * width);
+        for (s, to) in to.chunks_exact_mut(4 * width).enumerate() {
+            let square = squares.map(|row| row[s]);
+            for c in 0..4 {
+                to[c * width + i..][..4].copy_from_slice(&square.map(|row| row[c] * scale));
+            }
+        }
+        for (c, to) in to_rest.chunks_exact_mut(width).enumerate() {
+            to[i..][..4].copy_from_slice(&rest.map(|row| row[c] * scale));
+        }
+    }
+}
+
+/// Where a product goes.
+pub(super) struct Destination<'a, T> {
+    /// From the first element on.
+    pub data: &'a mut [T],
+    /// Distance from a row to the next.
+    pub row_stride: usize,
+    /// Elements of a row.
+    pub columns: usize,
+    /// Whether the product is added to what is there.
+    pub add: bool,
+}
+
+/// `to (+)= a b`, each row then multiplied by its element of `factors`, if there are any. `b` is the first
+/// rows of `panels`, as many as `a` has columns.
+///
+/// Either the rows or the columns of `a` are contiguous.
+#[inline(always)]
+pub(super) fn product<S: Simd, T: Real>(
+    simd: S,
+    a: Matrix<'_, T>,
+    panels: Panels<'_, T::Vector<S>>,
+    factors: Option<&[T]>,
+    to: Destination<'_, T>,
+) {
+    // A function of its own: with all its products inline, a kernel would outgrow the instruction cache.
+    simd.vectorize(Product { simd, a, panels, factors, to });
+}
+
+struct Product<'a, T: Vectors, S: Simd> {
+    simd: S,
+    a: Matrix<'a, T>,
+    panels: Panels<'a, T::Vector<S>>,
+    factors: Option<&'a [T]>,
+    to: Destination<'a, T>,
+}
+
+impl<T: Real, S: Simd> NullaryFnOnce for Product<'_, T, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(mut self) {
+        let Panels { vectors, rows } = self.panels;
+        let width = PANEL * T::lanes::<S>();
+        for (i, panel) in vectors.chunks(PANEL * (rows + 1)).enumerate() {
+            if panel.len() == PANEL * (rows + 1) {
+                self.panel::<PANEL>(panel, i * width);
+            } else {
+                self.panel::<1>(panel, i * width);
+            }
+        }
+    }
+}
+
+impl<T: Real, S: Simd> Product<'_, T, S> {
+    /// The columns of a panel of `NV` registers, from column `j` on.
+    #[inline(always)]
+    fn panel<const NV: usize>(&mut self, panel: &[T::Vector<S>], j: usize) {
+        let panel = &bytemuck::cast_slice(panel)[..=self.a.cols];
+        // Eight sums at a time hide the latency of an addition; they must leave registers to load to.
+        let eight = NV == 1 || S::REGISTER_COUNT >= 32;
+        let mut i = 0;
+        while i < self.a.rows {
+            i += match self.a.rows - i {
+                8.. if eight => self.tile::<8, NV>(panel, i, j),
+                4.. => self.tile::<4, NV>(panel, i, j),
+                2.. => self.tile::<2, NV>(panel, i, j),
+                _ => self.tile::<1, NV>(panel, i, j),
+            }
+        }
+    }
+
+    /// `MR` rows of it from row `i` on. Returns that number.
+    #[inline(always)]
+    fn tile<const MR: usize, const NV: usize>(
+        &mut self,
+        panel: &[[T::Vector<S>; NV]],
+        i: usize,
+        j: usize,
+    ) -> usize {
+        let Self { simd, a: Matrix { data, cols, row_stride, col_stride, .. }, factors, ref mut to, .. } =
+            *self;
+        let mut tile = if col_stride == 1 {
+            let mut a = [&data[..0]; MR];
+            for (r, a) in a.iter_mut().enumerate() {
+                *a = &data[(i + r) * row_stride..][..cols];
+            }
+            tile::rows_times_panel::<S, T, MR, NV>(simd, a, panel)
+        } else {
+            tile::columns_times_panel::<S, T, MR, NV>(simd, &data[i * row_stride..], col_stride, panel)
+        };
+        if let Some(factors) = factors {
+            let factors = &factors[i..][..MR];
+            for r in 0..MR {
+                let factor = T::splat(simd, factors[r]);
+                for n in 0..NV {
+                    tile[r][n] = T::mul_vectors(simd, tile[r][n], factor);
+                }
+            }
+        }
+        let columns = to.columns - j;
+        let c = &mut to.data[i * to.row_stride + j..];
+        if columns >= NV * T::lanes::<S>() {
+            tile::store::<S, T, MR, NV>(simd, &tile, c, to.row_stride, to.add);
+            return MR;
+        }
+        // A loop over the tile itself would keep it from staying in registers.
+        let mut edge = [[T::splat(simd, T::ZERO); NV]; MR];
+        for r in 0..MR {
+            for n in 0..NV {
+                edge[r][n] = tile[r][n];
+            }
+        }
+        for (row, c) in edge.iter().zip(c.chunks_mut(to.row_stride)) {
+            tile::store_row::<S, T>(simd, row, &mut c[..columns], to.add);
+        }
+        MR
+    }
+}

@@ -1,0 +1,175 @@
+use super::*;
+use crate::device::cpu::numeric::Real;
+
+fn numbers(len: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Outputs and gradients by the definition, in f64, for one sequence and head; all (tokens, head_dim).
+fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> [Vec<f64>; 4] {
+    let Attention { queries, keys, head_dim: d, scale, causal, .. } = *sizes;
+    let (mut o, mut dq) = (vec![0.0; queries * d], vec![0.0; queries * d]);
+    let (mut dk, mut dv) = (vec![0.0; keys * d], vec![0.0; keys * d]);
+    let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 {
+        (0..d).map(|c| a[i * d + c] * b[j * d + c]).sum()
+    };
+    for i in 0..queries {
+        let seen = if causal { keys.min(i + 1) } else { keys };
+        let e: Vec<f64> = (0..seen).map(|j| (scale * dot(q, i, k, j)).exp()).collect();
+        let total: f64 = e.iter().sum();
+        let p: Vec<f64> = e.iter().map(|e| e / total).collect();
+        let dp: Vec<f64> = (0..seen).map(|j| dot(d_o, i, v, j)).collect();
+        let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
+        for j in 0..seen {
+            let ds = p[j] * (dp[j] - mean) * scale;
+            for c in 0..d {
+                o[i * d + c] += p[j] * v[j * d + c];
+                dv[j * d + c] += p[j] * d_o[i * d + c];
+                dq[i * d + c] += ds * k[j * d + c];
+                dk[j * d + c] += ds * q[i * d + c];
+            }
+        }
+    }
+    [o, dq, dk, dv]
+}
+
+/// Runs forward and backward and compares each element with the definition.
+fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsilon: f64) {
+    let Attention { batch, heads, queries, keys, head_dim, .. } = sizes;
+    let row = heads * head_dim;
+    // Apart or, as a joint projection leaves them, side by side.
+    let layout_of = |tokens: usize, joined: usize| HeadLayout {
+        offset: 0,
+        batch_stride: joined * tokens * row,
+        token_stride: joined * row,
+        head_stride: head_dim,
+    };
+    let layout = |tokens: usize, which: usize| {
+        if joint { HeadLayout { offset: which * row, ..layout_of(tokens, 3) } } else { layout_of(tokens, 1) }
+    };
+    let layouts = [layout(queries, 0), layout(keys, 1), layout(keys, 2)];
+    let o_layout = layout_of(queries, 1);
+    let fill = |len: usize, seed: u32| -> Vec<T> { numbers(len, seed).into_iter().map(T::from).collect() };
+    let len = |layout: &HeadLayout| batch * layout.batch_stride;
+    let data: Vec<Vec<T>> = if joint {
+        vec![fill(len(&layouts[0]), 1)]
+    } else {
+        (0..3).map(|i| fill(len(&layouts[i]), i as u32)).collect()
+    };
+    let qkv = std::array::from_fn(|i| Heads { data: &data[if joint { 0 } else { i }], layout: layouts[i] });
+    let mut o = vec![T::NEG_INFINITY; batch * queries * row];
+    let mut kept = [0, 1].map(|_| vec![T::NEG_INFINITY; batch * heads * queries]);
+    forward(&sizes, qkv, &mut o, o_layout, kept.each_mut().map(|rows| &mut rows[..]));
+    let d_o = fill(batch * queries * row, 9);
+    let d_layouts = [queries, keys, keys].map(|tokens| layout_of(tokens, 1));
+    let mut gradients = d_layouts.map(|layout| vec![T::NEG_INFINITY; len(&layout)]);
+    let [dq, dk, dv] = &mut gradients;
+    let to = Gradients::Apart([dq, dk, dv]);
+    let kept = kept.each_ref().map(|rows| &rows[..]);
+    backward(&sizes, qkv, Heads { data: &d_o, layout: o_layout }, kept, to, d_layouts);
+
+    let wide =
+        Attention { batch, heads, queries, keys, head_dim, scale: sizes.scale.into(), causal: sizes.causal };
+    let gather = |data: &[T], layout: HeadLayout, b: usize, h: usize, tokens: usize| -> Vec<f64> {
+        let at = |n: usize, c: usize| {
+            layout.offset + b * layout.batch_stride + n * layout.token_stride + h * layout.head_stride + c
+        };
+        (0..tokens * head_dim).map(|i| data[at(i / head_dim, i % head_dim)].into()).collect()
+    };
+    // Scores have the rounding of a sum of head_dim products, which the exponential turns into a relative
+    // one of p; each result then is a sum over the tokens of terms at most head_dim in size.
+    let tokens = queries.max(keys) as f64;
+    let bound = 16.0 * epsilon * (head_dim as f64) * (4.0 + tokens.sqrt());
+    for b in 0..batch {
+        for h in 0..heads {
+            let input = |i: usize, n| gather(qkv[i].data, layouts[i], b, h, n);
+            let want = reference(
+                &wide,
+                &input(0, queries),
+                &input(1, keys),
+                &input(2, keys),
+                &gather(&d_o, o_layout, b, h, queries),
+            );
+            let got = [
+                gather(&o, o_layout, b, h, queries),
+                gather(&gradients[0], d_layouts[0], b, h, queries),
+                gather(&gradients[1], d_layouts[1], b, h, keys),
+                gather(&gradients[2], d_layouts[2], b, h, keys),
+            ];
+            for ((name, got), want) in ["o", "dq", "dk", "dv"].into_iter().zip(got).zip(want) {
+                for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                    assert!(
+                        (got - want).abs() <= bound,
+                        "{name}[{i}] of sequence {b}, head {h}: {got}, not {want} (bound {bound:e}); {sizes:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_matches_the_definition() {
+    // (queries, keys): within a register, whole registers, a block and beyond; as many keys, more, fewer.
+    let tokens =
+        [(1, 1), (5, 5), (16, 16), (17, 17), (41, 41), (64, 64), (65, 65), (7, 20), (64, 17), (150, 130)];
+    for (queries, keys) in tokens {
+        for head_dim in [1, 4, 8, 16, 20, 64] {
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            for causal in [false, true] {
+                let sizes = Attention { batch: 2, heads: 3, queries, keys, head_dim, scale, causal };
+                check(sizes, false, f64::from(f32::EPSILON));
+                let wide = Attention {
+                    batch: 1,
+                    heads: 2,
+                    queries,
+                    keys,
+                    head_dim,
+                    scale: f64::from(scale),
+                    causal,
+                };
+                check(wide, false, f64::EPSILON);
+                if queries == keys {
+                    check(sizes, true, f64::from(f32::EPSILON));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn without_queries_the_gradients_of_keys_and_values_are_zero() {
+    let sizes =
+        Attention { batch: 2, heads: 1, queries: 0, keys: 3, head_dim: 2, scale: 1.0f32, causal: false };
+    let layout = HeadLayout { offset: 0, batch_stride: 0, token_stride: 2, head_stride: 2 };
+    let keys = HeadLayout { batch_stride: 6, ..layout };
+    let none = Heads { data: &[], layout };
+    let kv = Heads { data: &[1.0; 12], layout: keys };
+    let (mut dk, mut dv) = ([f32::NAN; 12], [f32::NAN; 12]);
+    let gradients = Gradients::Apart([&mut [], &mut dk, &mut dv]);
+    backward(&sizes, [none, kv, kv], none, [&[], &[]], gradients, [layout, keys, keys]);
+    assert_eq!((dk, dv), ([0.0; 12], [0.0; 12]));
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    let sizes =
+        Attention { batch: 1, heads: 1, queries: 2, keys: 3, head_dim: 1, scale: 1.0f32, causal: false };
+    let layout = HeadLayout { offset: 0, batch_stride: 3, token_stride: 1, head_stride: 1 };
+    let heads = |data| Heads { data, layout };
+    let (mut o, mut largest, mut inverse) = ([0.0; 2], [0.0; 2], [0.0; 2]);
+    let (q, k, v) = ([1000.0, -1000.0], [1.0, 0.5, -1.0], [1.0, 2.0, 3.0]);
+    forward(
+        &sizes,
+        [heads(&q), heads(&k), heads(&v)],
+        &mut o,
+        HeadLayout { batch_stride: 2, ..layout },
+        [&mut largest, &mut inverse],
+    );
+    assert_eq!((o, largest, inverse), ([1.0, 3.0], [1000.0, 1000.0], [1.0, 1.0]));
+}

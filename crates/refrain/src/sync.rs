@@ -1,0 +1,84 @@
+//! What threads share is made of these: the standard library's, or, compiled with `--cfg shuttle`, those of the crate
+//! [shuttle](https://docs.rs/shuttle), under which `tests/schedules.rs` runs threads in many orders.
+
+#[cfg(not(shuttle))]
+pub(crate) use std::{
+    sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic},
+    thread, thread_local,
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic},
+    thread, thread_local,
+};
+
+/// Where work takes its time: another thread may come to its turn here.
+#[inline]
+pub(crate) fn may_switch() {
+    #[cfg(shuttle)]
+    thread::yield_now();
+}
+
+/// What the standard library's keys of cells have beside `with`.
+#[cfg(shuttle)]
+pub(crate) mod keys {
+    use std::cell::{Cell, RefCell};
+
+    use shuttle::thread::LocalKey;
+
+    pub(crate) trait CellKey<T> {
+        fn get(&'static self) -> T
+        where
+            T: Copy;
+        fn set(&'static self, value: T);
+        fn replace(&'static self, value: T) -> T;
+    }
+
+    impl<T> CellKey<T> for LocalKey<Cell<T>> {
+        fn get(&'static self) -> T
+        where
+            T: Copy,
+        {
+            self.with(Cell::get)
+        }
+
+        fn set(&'static self, value: T) {
+            self.with(|cell| cell.set(value));
+        }
+
+        fn replace(&'static self, value: T) -> T {
+            self.with(|cell| cell.replace(value))
+        }
+    }
+
+    pub(crate) trait RefCellKey<T> {
+        fn with_borrow<R>(&'static self, f: impl FnOnce(&T) -> R) -> R;
+        fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R;
+        fn set(&'static self, value: T);
+        fn take(&'static self) -> T
+        where
+            T: Default;
+    }
+
+    impl<T> RefCellKey<T> for LocalKey<RefCell<T>> {
+        fn with_borrow<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
+            self.with(|cell| f(&cell.borrow()))
+        }
+
+        fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut T) -> R) -> R {
+            self.with(|cell| f(&mut cell.borrow_mut()))
+        }
+
+        fn set(&'static self, value: T) {
+            self.with(|cell| drop(cell.replace(value)));
+        }
+
+        fn take(&'static self) -> T
+        where
+            T: Default,
+        {
+            self.with(RefCell::take)
+        }
+    }
+}
