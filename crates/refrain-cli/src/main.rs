@@ -1,5 +1,6 @@
 //! The command `refrain`: trains PatchTST forecasters on time series, and measures the engine that does it.
 
+mod bench;
 mod cli;
 mod commands;
 mod console;

@@ -23,7 +23,6 @@
 //! ```
 
 pub mod baselines;
-pub mod bench;
 pub mod data;
 mod error;
 pub mod models;

@@ -1,14 +1,17 @@
 //! Training in mixed precision: bf16 from the embedding to the head, f32 where numbers are kept.
 
+#[allow(dead_code, unused_imports)] // Each program uses a part of it.
+#[path = "../../refrain-cli/src/bench/mod.rs"]
+mod bench;
 mod common;
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bench::{StepBench, StepSizes, WalkBench, WalkOptions};
 use common::device;
 use refrain::{DType, Precision, Tensor, with_precision};
-use refrain_forecast::bench::{FieldBench, FieldOptions, StepBench, StepSizes};
 use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::patchtst::{
@@ -248,8 +251,8 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
 #[test]
 fn fifteen_samples_lose_four_fifths_of_their_loss_in_ten_epochs() {
     let _turn = turn();
-    let options = FieldOptions { samples: 15, channels: 5, batch_size: 4, lr: 1e-3, seed: 42 };
-    let mut bench = FieldBench::new(options, &device()).unwrap();
+    let options = WalkOptions { samples: 15, channels: 5, epochs: 10, batch_size: 4, lr: 1e-3, seed: 42 };
+    let mut bench = WalkBench::new(options, &device()).unwrap();
     let run = || (0..10).map(|_| bench.epoch().unwrap().loss).collect::<Vec<f64>>();
     let losses = with_precision(Precision::Bf16, run);
     assert!(losses[9] <= 0.2 * losses[0], "{losses:?}");

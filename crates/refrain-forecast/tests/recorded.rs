@@ -1,7 +1,11 @@
 //! The steps of `refrain bench step`, recorded.
 
+#[allow(dead_code, unused_imports)] // Each program uses a part of it.
+#[path = "../../refrain-cli/src/bench/mod.rs"]
+mod bench;
+
+use bench::{CrossSizes, StepBench, StepSizes};
 use refrain::Device;
-use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
 
 #[test]

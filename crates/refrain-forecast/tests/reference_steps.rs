@@ -2,14 +2,17 @@
 //! PyTorch's in float64. What is stored and
 //! how the initial weights and batches are computed is said at the head of `reference/make.py`.
 
+#[allow(dead_code, unused_imports)] // Each program uses a part of it.
+#[path = "../../refrain-cli/src/bench/mod.rs"]
+mod bench;
 mod common;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use bench::StepSizes;
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Tensor};
-use refrain_forecast::bench::StepSizes;
 use refrain_forecast::models::cross_asset::{CrossAsset, CrossAssetConfig};
 use refrain_forecast::models::patchtst::{Mode, PatchTst};
 use refrain_nn::{AdamW, Optimizer, Parameters};

@@ -1,10 +1,14 @@
 //! Models on the simulated GPU: recorded training is the CPU's, bit for bit, whatever order the seed chooses.
 
+#[allow(dead_code, unused_imports)] // Each program uses a part of it.
+#[path = "../../refrain-cli/src/bench/mod.rs"]
+mod bench;
+
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use bench::{CrossSizes, StepBench, StepSizes};
 use refrain::{Device, Profile, Simulator};
-use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
 use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;

@@ -1,14 +1,17 @@
 //! Training from end to end: it learns, it can be repeated, and it can be interrupted anywhere.
 
+#[allow(dead_code, unused_imports)] // Each program uses a part of it.
+#[path = "../../refrain-cli/src/bench/mod.rs"]
+mod bench;
 mod common;
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
+use bench::{WalkBench, WalkOptions};
 use common::device;
 use refrain::{Precision, Tensor, with_precision};
-use refrain_forecast::bench::{FieldBench, FieldOptions};
 use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule, Step, TimeAxis};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::patchtst::{
@@ -244,8 +247,8 @@ fn what_is_not_finite_takes_the_place_of_no_checkpoint() {
 #[test]
 fn models_trained_side_by_side_on_one_device_lose_as_alone() {
     let losses = |seed| {
-        let options = FieldOptions { samples: 48, channels: 3, batch_size: 16, lr: 1e-3, seed };
-        let mut bench = FieldBench::new(options, &device()).unwrap();
+        let options = WalkOptions { samples: 48, channels: 3, epochs: 3, batch_size: 16, lr: 1e-3, seed };
+        let mut bench = WalkBench::new(options, &device()).unwrap();
         (0..3).map(|_| bench.epoch().unwrap().loss.to_bits()).collect::<Vec<_>>()
     };
     let alone = [losses(1), losses(2)];
@@ -261,9 +264,9 @@ fn replayed_training_is_bit_for_bit_eager_training() {
     // The last batch of an epoch is smaller, and there is dropout.
     let trainer = || Trainer::new(model(), training(), windows(), &split()).unwrap();
     assert_eq!(outcome(trainer()), outcome(trainer().eager()));
-    let options = FieldOptions { samples: 15, channels: 3, batch_size: 4, lr: 1e-3, seed: 1 };
-    let bench = || FieldBench::new(options.clone(), &device()).unwrap();
-    let losses = |mut bench: FieldBench| [0; 3].map(|_| bench.epoch().unwrap().loss.to_bits());
+    let options = WalkOptions { samples: 15, channels: 3, epochs: 3, batch_size: 4, lr: 1e-3, seed: 1 };
+    let bench = || WalkBench::new(options.clone(), &device()).unwrap();
+    let losses = |mut bench: WalkBench| [0; 3].map(|_| bench.epoch().unwrap().loss.to_bits());
     assert_eq!(losses(bench()), losses(bench().eager()));
 }
 

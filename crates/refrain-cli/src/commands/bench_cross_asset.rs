@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use refrain::with_precision;
-use refrain_forecast::bench::{CrossBench, CrossBenchOptions};
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use serde::Serialize;
 
+use crate::bench::{CrossBench, CrossBenchOptions};
 use crate::cli::BenchCrossAsset;
 use crate::console::{Console, count, duration};
 use crate::error::{Result, finite};
@@ -132,4 +132,34 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
     ))?;
     replayed.show(console)?;
     console.result(&outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use refrain::Device;
+    use refrain_forecast::models::cross_asset::CrossAssetConfig;
+
+    use crate::bench::{CrossBench, CrossBenchOptions};
+
+    #[test]
+    fn the_loss_falls_below_that_of_a_guess() {
+        let model = CrossAssetConfig { sources: 3, features: 4, d_model: 16, ffn: 32, ..Default::default() };
+        let options = CrossBenchOptions {
+            model,
+            samples: 512,
+            epochs: 5,
+            batch_size: 32,
+            accumulate: 1,
+            lr: 3e-3,
+            seed: 1,
+        };
+        let losses = |options: &CrossBenchOptions| {
+            let mut bench = CrossBench::new(options.clone(), &Device::cpu()).unwrap();
+            [(); 5].map(|()| bench.epoch().unwrap().loss)
+        };
+        let whole = losses(&options);
+        assert!(whole[0] > 1.0 && whole[4] < 0.7, "{whole:?}");
+        let parts = losses(&CrossBenchOptions { accumulate: 4, ..options });
+        assert!(whole.iter().zip(parts).all(|(a, b)| (a - b).abs() < 1e-3), "{whole:?} and {parts:?}");
+    }
 }

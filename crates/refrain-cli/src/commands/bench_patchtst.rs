@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use refrain_forecast::bench::{FieldBench, FieldOptions};
 use serde::Serialize;
 
+use crate::bench::{WalkBench, WalkOptions};
 use crate::cli::BenchPatchtst;
 use crate::console::{Console, count, duration};
 use crate::error::{Error, Result, finite};
@@ -20,7 +20,7 @@ struct Outcome {
     seconds: f64,
     seconds_per_epoch: f64,
     us_per_step: f64,
-    steps: usize,
+    steps: u64,
     /// How often a step asked the system for memory, over all epochs but the first (over the only one, if it is).
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
@@ -45,14 +45,15 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         ));
     }
     device.reset_peak();
-    let options = FieldOptions {
+    let options = WalkOptions {
         samples: args.samples,
         channels: args.channels,
+        epochs: args.epochs,
         batch_size: args.batch_size,
         lr: args.lr,
         seed: args.seed,
     };
-    let bench = FieldBench::new(options, &device)?;
+    let bench = WalkBench::new(options, &device)?;
     let mut bench = if args.eager { bench.eager() } else { bench };
     console.line(format!(
         "{} samples of {} channels, {} parameters, {} with {} threads",
@@ -125,4 +126,29 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         parameters: bench.parameter_count(),
         losses,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use refrain::Device;
+
+    use crate::bench::walks::{INCREMENT, LENGTH, random_walks};
+
+    #[test]
+    fn walks_start_in_the_unit_interval_and_labels_are_their_means() {
+        let (walks, labels) = random_walks(200, 5, 3, &Device::cpu()).unwrap();
+        assert_eq!((walks.dims(), labels.dims()), (&[200, 5, LENGTH][..], &[200][..]));
+        let (walks, labels) = (walks.to_vec::<f32>().unwrap(), labels.to_vec::<f32>().unwrap());
+        let mut squares = 0.0;
+        for (sample, label) in walks.chunks_exact(5 * LENGTH).zip(labels) {
+            let mean = sample.iter().sum::<f32>() / sample.len() as f32;
+            assert!((mean - label).abs() < 1e-5);
+            for walk in sample.chunks_exact(LENGTH) {
+                assert!((0.0..1.0).contains(&walk[0]));
+                squares += walk.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum::<f32>();
+            }
+        }
+        let variance = squares / (200 * 5 * (LENGTH - 1)) as f32;
+        assert!((variance.sqrt() - INCREMENT).abs() < 2e-3, "increments of deviation {}", variance.sqrt());
+    }
 }

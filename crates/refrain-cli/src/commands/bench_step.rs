@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use refrain::{ProfileLine, with_precision};
-use refrain_forecast::bench::{CrossSizes, StepBench, StepSizes};
 use serde::Serialize;
 
+use crate::bench::{CrossSizes, StepBench, StepSizes};
 use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
 use crate::error::{Result, finite};

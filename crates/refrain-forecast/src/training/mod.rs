@@ -3,7 +3,7 @@
 mod config;
 mod estimate;
 mod learner;
-pub(crate) mod order;
+mod order;
 mod replays;
 mod state;
 mod task;
@@ -11,7 +11,7 @@ mod task;
 pub use config::{LrSchedule, TrainingConfig};
 pub(crate) use estimate::Demand;
 pub use estimate::Estimate;
-pub(crate) use replays::Before;
+use replays::Before;
 pub use replays::Replays;
 pub use state::{EpochReport, SavedRun};
 pub use task::Task;
@@ -130,7 +130,9 @@ impl<T: Task> Trainer<T> {
         let before = self.state.seconds;
         let learner = self.learner.clone();
         learner.begin(&self.order()?, self.state.epoch_steps)?;
-        let mut steps = 1;
+        // Nobody waits to be told of the steps; the first epoch also records them.
+        let at_once = interval == Duration::MAX && self.steps() > 0;
+        let mut steps = if at_once { u64::MAX } else { 1 };
         while self.state.epoch_steps < learner.steps() {
             let at = self.state.epoch_steps;
             let every = stop_every.unwrap_or(u64::MAX).max(1);
@@ -146,7 +148,7 @@ impl<T: Task> Trainer<T> {
             }
             // Twice as many at most, since the first time says little: it includes the recording.
             let fitting = count as f64 * interval.as_secs_f64() / asked.elapsed().as_secs_f64().max(1e-9);
-            steps = (fitting as u64).clamp(1, 2 * count);
+            steps = (fitting as u64).clamp(1, count.saturating_mul(2));
             self.state.epoch_steps += count;
             self.state.seconds = before + begun.elapsed().as_secs_f64();
             if on_steps(self).is_break() {
@@ -278,7 +280,7 @@ impl<T: Task> Trainer<T> {
 }
 
 /// The numbers below `count` in an order that follows from seed and epoch.
-pub(crate) fn shuffled(count: usize, seed: u64, epoch: u64, device: &Device) -> Result<Vec<i64>> {
+fn shuffled(count: usize, seed: u64, epoch: u64, device: &Device) -> Result<Vec<i64>> {
     // A number of 53 random bits takes half a block of the generator, so epochs do not share any.
     let generator = Generator::from_state(device, seed ^ ORDER, epoch.wrapping_mul(count as u64))?;
     let keys = generator.uniform(count, DType::F64)?.to_vec::<f64>()?;

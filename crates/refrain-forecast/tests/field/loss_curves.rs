@@ -9,12 +9,12 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use refrain::{Device, DeviceKind, Precision, with_precision};
-use refrain_forecast::bench::{FieldBench, FieldOptions};
 use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::patchtst::PatchTstConfig;
 use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
 
+use crate::bench::{WalkBench, WalkOptions};
 use crate::common::devices;
 
 const EPOCHS: usize = 10;
@@ -39,8 +39,8 @@ type Curve<'a> = &'a dyn Fn(&Device, usize, bool) -> Vec<f64>;
 fn walks(samples: usize) -> impl Fn(&Device, usize, bool) -> Vec<f64> {
     move |device, epochs, eager| {
         let batch_size = if samples < 64 { 4 } else { 64 };
-        let options = FieldOptions { samples, channels: 5, batch_size, lr: 1e-3, seed: 42 };
-        let bench = FieldBench::new(options, device).unwrap();
+        let options = WalkOptions { samples, channels: 5, epochs, batch_size, lr: 1e-3, seed: 42 };
+        let bench = WalkBench::new(options, device).unwrap();
         let mut bench = if eager { bench.eager() } else { bench };
         (0..epochs).map(|_| bench.epoch().unwrap().loss).collect()
     }

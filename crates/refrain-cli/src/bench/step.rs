@@ -1,10 +1,10 @@
 //! One training step on random batches.
 
-use super::optimizer;
-use crate::Result;
-use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
-use crate::models::patchtst::{Mode, PatchTst, PatchTstConfig};
+use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor};
+use refrain_forecast::Result;
+use refrain_forecast::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
+use refrain_forecast::models::patchtst::{Mode, PatchTst, PatchTstConfig};
 use refrain_nn::{AdamW, Optimizer, Parameters};
 
 /// Random batches that lie on the device and rotate.
@@ -81,7 +81,7 @@ impl StepBench {
     /// PatchTST and the mean squared error: random weights and 16 random batches, standard normal.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the device has no memory for them.
+    /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
     pub fn new(sizes: &StepSizes, device: &Device, seed: u64) -> Result<StepBench> {
         let config = sizes.model.clone();
         let generator = Generator::new(device, seed.wrapping_add(1))?;
@@ -95,7 +95,7 @@ impl StepBench {
     /// and evenly distributed classes.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the device has no memory for them.
+    /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
     pub fn cross_asset(sizes: &CrossSizes, device: &Device, seed: u64) -> Result<StepBench> {
         let CrossAssetConfig { sources, features, .. } = sizes.model;
         let generator = Generator::new(device, seed.wrapping_add(1))?;
@@ -115,7 +115,9 @@ impl StepBench {
         device: &Device,
     ) -> Result<StepBench> {
         let batches = (0..POOL).map(|_| batch()).collect::<refrain::Result<_>>()?;
-        let optimizer = optimizer(model.parameters(), LR)?;
+        let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };
+        let optimizer = AdamW::new(model.parameters(), options, Schedule::Constant { lr: LR })?;
+        let optimizer = optimizer.clip_grad_norm(1.0)?;
         Ok(StepBench { model, optimizer, device: device.clone(), batches })
     }
 
@@ -127,7 +129,7 @@ impl StepBench {
     /// One step; the loss before it, f32 `[]`, still on the device.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the device fails.
+    /// [`refrain_forecast::Error::Engine`] if the device fails.
     pub fn step(&self, [x, y]: &[Tensor; 2]) -> Result<Tensor> {
         self.run(x, y)
     }

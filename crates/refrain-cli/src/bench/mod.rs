@@ -1,0 +1,11 @@
+//! The workloads that `refrain bench` times. The tests of `refrain-forecast` include this folder, so it uses public items
+//! alone.
+
+mod cross_asset;
+mod step;
+mod training;
+pub mod walks;
+
+pub use cross_asset::{CrossBench, CrossBenchOptions};
+pub use step::{CrossSizes, StepBench, StepSizes};
+pub use walks::{WalkBench, WalkOptions};

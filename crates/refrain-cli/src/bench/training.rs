@@ -1,0 +1,90 @@
+//! A workload in training: what its epochs come to.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use refrain_forecast::Result;
+use refrain_forecast::training::{LrSchedule, Replays, Task, Trainer, TrainingConfig};
+use serde::{Deserialize, Serialize};
+
+/// A workload that learns by the library's trainer: gradient norm clipped at 1.0, AdamW with weight decay 0.01, a constant
+/// learning rate. Nothing is validated.
+pub struct TrainingBench<T: Task<Validation = Nothing>> {
+    trainer: Trainer<T>,
+}
+
+/// What an epoch came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochFigures {
+    /// Mean loss over the samples, each as it was when its step came.
+    pub loss: f64,
+    /// Number of steps.
+    pub steps: u64,
+    /// Time of all steps.
+    pub time: Duration,
+}
+
+/// What the validation of a workload finds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Nothing {}
+
+/// The settings of a workload's training that differ from one to the next.
+pub struct Pace {
+    /// Number of epochs.
+    pub epochs: usize,
+    /// Samples a step.
+    pub batch_size: usize,
+    /// Micro-batches that a step is cut into.
+    pub accumulate: usize,
+    /// The learning rate.
+    pub lr: f64,
+    /// Seed of the order of the samples.
+    pub seed: u64,
+}
+
+impl<T: Task<Validation = Nothing>> TrainingBench<T> {
+    pub(super) fn of(task: T, pace: &Pace) -> Result<TrainingBench<T>> {
+        let Pace { epochs, batch_size, accumulate, lr, seed } = *pace;
+        let config = TrainingConfig {
+            epochs,
+            batch_size,
+            accumulate,
+            lr,
+            schedule: LrSchedule::Constant,
+            weight_decay: 0.01,
+            clip: 1.0,
+            patience: epochs,
+            seed,
+        };
+        Ok(TrainingBench { trainer: Trainer::of(task, config)? })
+    }
+
+    /// Runs the steps operation by operation, instead of replaying a recorded one.
+    pub fn eager(mut self) -> TrainingBench<T> {
+        self.trainer = self.trainer.eager();
+        self
+    }
+
+    /// What replaying it asked of the device; `None` if there is none.
+    pub fn replays(&self) -> Option<Replays> {
+        self.trainer.replays()
+    }
+
+    /// One pass over all samples in a new order.
+    ///
+    /// # Errors
+    /// [`refrain_forecast::Error::Training`] if the loss is no longer finite; [`refrain_forecast::Error::Engine`] if the
+    /// device fails.
+    pub fn epoch(&mut self) -> Result<EpochFigures> {
+        let steps = self.trainer.steps_per_epoch();
+        self.trainer.epoch(Duration::MAX, |_| ControlFlow::Continue(()))?;
+        let report = self.trainer.history().last();
+        let (loss, seconds) = report.map_or((f64::NAN, 0.0), |report| (report.train_loss, report.seconds));
+        Ok(EpochFigures { loss, steps, time: Duration::from_secs_f64(seconds) })
+    }
+
+    /// Number of trained numbers.
+    pub fn parameter_count(&self) -> usize {
+        self.trainer.task().parameters().count()
+    }
+}
