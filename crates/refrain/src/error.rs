@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::tensor::dtype::DType;
-use crate::tensor::shape::Shape;
+use crate::types::DType;
+use crate::types::Shape;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -45,6 +45,7 @@ mod record;
 mod recycled;
 mod sync;
 mod tensor;
+mod types;
 
 /// The page's examples.
 #[cfg(doctest)]
@@ -61,8 +62,9 @@ pub use error::{Error, Result};
 
 pub use ops::optim;
 pub use ops::random::Generator;
-pub use precision::{Precision, precision, with_precision};
+pub use precision::{precision, with_precision};
 pub use record::{
     Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile, unrelated_to_recordings,
 };
-pub use tensor::{Axes, DType, Element, Shape, Tensor, bf16, f16};
+pub use tensor::Tensor;
+pub use types::{Axes, DType, Element, Precision, Shape, bf16, f16};

@@ -15,9 +15,7 @@ use smallvec::SmallVec;
 use super::launch::RESULTS;
 use super::launch::{Launch, Mode, Operand};
 use crate::error::{Error, Result};
-use crate::tensor::dtype::DType;
-use crate::tensor::layout::Layout;
-use crate::tensor::shape::Shape;
+use crate::types::{DType, Layout, Shape};
 
 /// What a kernel does when an operand holds a value that it can't take, such as an index out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

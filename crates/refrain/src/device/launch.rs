@@ -7,9 +7,7 @@ use super::cuda::{CudaArgs, Gpu};
 use super::storage::Storage;
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
-use crate::tensor::dtype::DType;
-use crate::tensor::layout::Layout;
-use crate::tensor::shape::Shape;
+use crate::types::{DType, Layout, Shape};
 
 /// Operands and results of which lists need no heap memory: as many as AdamW and batch norm have.
 pub(crate) const OPERANDS: usize = 12;

@@ -17,10 +17,11 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::ops::copy::copy_values;
 use crate::ops::random::Generator;
-use crate::precision::{Precision, precision, with_precision};
+use crate::precision::{precision, with_precision};
 use crate::recycled::emptied;
 use crate::sync::MutexGuard;
 use crate::tensor::Tensor;
+use crate::types::Precision;
 
 const OP: &str = "step";
 

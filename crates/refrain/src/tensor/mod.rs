@@ -2,18 +2,10 @@
 
 mod create;
 mod display;
-pub(crate) mod dtype;
 mod host;
-pub(crate) mod layout;
-pub(crate) mod shape;
 mod views;
 
 use std::sync::PoisonError;
-
-pub use dtype::{DType, Element, bf16, f16};
-pub(crate) use layout::{Layout, row_major};
-pub use shape::{Axes, Shape};
-pub(crate) use shape::{Dims, resolve_axis};
 
 use crate::autograd::{Differentiable, History, Lineage, Recording, recorded_step};
 use crate::device::{Device, Operand, Storage};
@@ -21,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+pub(crate) use crate::types::{Axes, DType, Dims, Element, Layout, Shape, resolve_axis, row_major};
 
 /// An array of numbers on a device: a cheap handle to memory that never changes place.
 ///

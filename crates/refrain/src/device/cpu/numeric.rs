@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::math;
 use super::simd::Vectors;
-use crate::tensor::DType;
+use crate::types::DType;
 
 /// How elements lie in memory. A bool lies as a byte of 0 or 1.
 pub(crate) trait Stored: Pod + Send + Sync {
@@ -357,31 +357,31 @@ real!(f64, math::f64);
 macro_rules! with_stored {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::tensor::DType::F64 => {
+            $crate::types::DType::F64 => {
                 type $T = f64;
                 $body
             }
-            $crate::tensor::DType::F32 => {
+            $crate::types::DType::F32 => {
                 type $T = f32;
                 $body
             }
-            $crate::tensor::DType::F16 => {
+            $crate::types::DType::F16 => {
                 type $T = half::f16;
                 $body
             }
-            $crate::tensor::DType::BF16 => {
+            $crate::types::DType::BF16 => {
                 type $T = half::bf16;
                 $body
             }
-            $crate::tensor::DType::I64 => {
+            $crate::types::DType::I64 => {
                 type $T = i64;
                 $body
             }
-            $crate::tensor::DType::I32 => {
+            $crate::types::DType::I32 => {
                 type $T = i32;
                 $body
             }
-            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => {
+            $crate::types::DType::U8 | $crate::types::DType::Bool => {
                 type $T = u8;
                 $body
             }
@@ -407,22 +407,22 @@ pub(crate) fn nearest(dtype: DType, value: f64) -> f64 {
 macro_rules! with_float {
     ($args:expr, $dtype:expr, $T:ident, $R:ident => $body:expr) => {
         match $dtype {
-            $crate::tensor::DType::F64 => {
+            $crate::types::DType::F64 => {
                 type $T = f64;
                 type $R = f64;
                 $body
             }
-            $crate::tensor::DType::F32 => {
+            $crate::types::DType::F32 => {
                 type $T = f32;
                 type $R = f32;
                 $body
             }
-            $crate::tensor::DType::F16 => {
+            $crate::types::DType::F16 => {
                 type $T = half::f16;
                 type $R = f32;
                 $body
             }
-            $crate::tensor::DType::BF16 => {
+            $crate::types::DType::BF16 => {
                 type $T = half::bf16;
                 type $R = f32;
                 $body
@@ -444,19 +444,19 @@ macro_rules! with_mixed {
                 type $U = $T;
                 $body
             }),
-            ($crate::tensor::DType::F16, $crate::tensor::DType::F32) => {
+            ($crate::types::DType::F16, $crate::types::DType::F32) => {
                 type $T = half::f16;
                 type $U = f32;
                 type $R = f32;
                 $body
             }
-            ($crate::tensor::DType::BF16, $crate::tensor::DType::F32) => {
+            ($crate::types::DType::BF16, $crate::types::DType::F32) => {
                 type $T = half::bf16;
                 type $U = f32;
                 type $R = f32;
                 $body
             }
-            ($crate::tensor::DType::F32, $crate::tensor::DType::BF16) => {
+            ($crate::types::DType::F32, $crate::types::DType::BF16) => {
                 type $T = f32;
                 type $U = half::bf16;
                 type $R = f32;

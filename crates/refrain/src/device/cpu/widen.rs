@@ -6,7 +6,7 @@ use super::numeric::{Real, Stored, with_stored};
 use super::scratch::Scratch;
 use crate::device::HostArgs;
 use crate::error::Result;
-use crate::tensor::dtype::DType;
+use crate::types::DType;
 
 /// Elements in the arithmetic's type: the operand itself, or a copy of a narrower one.
 pub(crate) enum Widened<'a, R> {

@@ -5,9 +5,7 @@ use super::kernel::{Grid, Params, Spec};
 use super::product::{MmaKind, Product};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
-use crate::tensor::dtype::DType;
-use crate::tensor::layout::Layout;
-use crate::tensor::shape::Shape;
+use crate::types::{DType, Layout, Shape};
 
 /// What an operation's choice of kernels, and of the memory that they work in, depends on.
 pub(crate) trait Gpu {

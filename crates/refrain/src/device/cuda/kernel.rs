@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::tensor::dtype::DType;
+use crate::types::DType;
 
 /// The text that every kernel begins with: element types, vectors, reductions, random numbers.
 const PRELUDE: &str = include_str!("prelude.cu");

@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::activation::Activation;
 use crate::device::launch::Operand;
-use crate::precision::Precision;
-use crate::tensor::dtype::DType;
+use crate::types::DType;
+use crate::types::Precision;
 
 /// Memory begins at multiples of this many bytes.
 const BLOCK_ALIGNMENT: usize = 256;

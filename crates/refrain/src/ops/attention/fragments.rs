@@ -5,8 +5,8 @@ use super::cuda::{JOB, Job, aligned};
 use crate::device::Operand;
 use crate::device::cuda::{CudaArgs, Grid, MMA, Source, Spec};
 use crate::error::Result;
-use crate::precision::Precision;
 use crate::tensor::DType;
+use crate::types::Precision;
 
 const COMMON: &str = include_str!("tensor.cu");
 

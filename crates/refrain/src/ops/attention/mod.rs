@@ -13,8 +13,9 @@ use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::precision::{Precision, precision};
+use crate::precision::precision;
 use crate::tensor::{DType, Layout, Shape, Tensor};
+use crate::types::Precision;
 
 /// `softmax(scale q k^T) v` for each sequence and head. Operands are `[batch, tokens, heads, dim]`, as
 /// projections leave them, or all three in one, `[batch, tokens, 3, heads, dim]`. Two more results keep of each row of

@@ -6,7 +6,7 @@ use crate::device::{Launch, Mode};
 use crate::error::Result;
 use crate::kernels::products;
 use crate::ops::{Op, reduce};
-use crate::precision::Precision;
+use crate::types::Precision;
 
 fn adds(launch: &Launch<'_>, o: usize) -> bool {
     launch.writes[o].1 == Mode::Accumulate

@@ -17,8 +17,9 @@ use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::products;
 use crate::kernels::reduction::Extent;
-use crate::precision::{Precision, precision, rounded};
+use crate::precision::{precision, rounded};
 use crate::tensor::{DType, Shape, Tensor};
+use crate::types::Precision;
 
 impl Activation {
     /// The function by itself.

@@ -16,8 +16,9 @@ use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::elementwise::{self, FloatTile};
 use crate::kernels::rows::map;
-use crate::precision::{Precision, precision};
+use crate::precision::precision;
 use crate::tensor::{DType, Tensor};
+use crate::types::Precision;
 
 /// The dtype of a loss: its operands', and f32 in mixed precision, where these may be bf16 and f32.
 fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {

@@ -19,8 +19,9 @@ use crate::kernels::positions::unravel;
 use crate::kernels::products;
 use crate::kernels::products::host::{self as gemm, Epilogue, Matrix, MatrixMut};
 use crate::ops::copy::Copy;
-use crate::precision::{Precision, precision};
+use crate::precision::precision;
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
+use crate::types::Precision;
 
 /// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
 
 use crate::device::cuda::Matrix;
-use crate::tensor::dtype::DType;
+use crate::types::DType;
 
 /// An operand as the library sees it: by columns. What our row-major matrix is to it is the transpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -24,8 +24,8 @@ use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
 use crate::device::cuda::library::{preload_from_places, probe};
 use crate::device::cuda::{Flat, Product};
-use crate::precision::Precision;
-use crate::tensor::dtype::DType;
+use crate::types::DType;
+use crate::types::Precision;
 use choices::{Choice, Choices};
 use descriptors::{Descriptor, Layout, Preference, Side, data_type};
 

@@ -2,8 +2,8 @@
 
 use super::shared::DEPTH;
 use crate::device::cuda::{MmaKind, Product};
-use crate::precision::Precision;
 use crate::tensor::DType;
+use crate::types::Precision;
 
 /// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all that run the same kernel.
 const ENOUGH_TILES: usize = 128;

@@ -1,0 +1,12 @@
+//! What elements are and where they lie: dtypes, shapes, layouts, and the precision of products.
+
+mod dtype;
+mod layout;
+mod precision;
+mod shape;
+
+pub use dtype::{DType, Element, bf16, f16};
+pub(crate) use layout::{Layout, row_major};
+pub use precision::Precision;
+pub use shape::{Axes, Shape};
+pub(crate) use shape::{Dims, resolve_axis};
