@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::types::DType;
-use crate::types::Shape;
 
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -189,7 +188,7 @@ impl Error {
         Error::InvalidArgument { op, message: message.into() }
     }
 
-    pub(crate) fn shapes(op: &'static str, lhs: &Shape, rhs: &Shape, hint: impl Into<String>) -> Error {
+    pub(crate) fn shapes(op: &'static str, lhs: &[usize], rhs: &[usize], hint: impl Into<String>) -> Error {
         Error::ShapeMismatch { op, lhs: lhs.to_vec(), rhs: rhs.to_vec(), hint: hint.into() }
     }
 

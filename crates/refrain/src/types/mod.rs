@@ -3,6 +3,7 @@
 mod dtype;
 mod layout;
 mod precision;
+mod range;
 mod shape;
 
 pub use dtype::{DType, Element, bf16, f16};

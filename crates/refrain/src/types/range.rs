@@ -1,0 +1,27 @@
+//! What an integer dtype can hold.
+
+use super::dtype::DType;
+use crate::error::{Error, Result};
+
+impl DType {
+    /// Refuses a value that an integer type can't hold after cutting it off towards zero.
+    pub(crate) fn require_in_range(self, op: &'static str, value: f64) -> Result<()> {
+        let (low, high) = match self {
+            DType::I64 => (i64::MIN, i64::MAX),
+            DType::I32 => (i32::MIN.into(), i32::MAX.into()),
+            DType::U8 => (0, u8::MAX.into()),
+            _ => return Ok(()),
+        };
+        // Wider than any of them; one that is infinite or NaN is in no range.
+        let whole = value.trunc() as i128;
+        if value.is_finite() && (low.into()..=high.into()).contains(&whole) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            op,
+            format!(
+                "{value} is not in the range of {self}, {low} to {high}; use such a value or another dtype"
+            ),
+        ))
+    }
+}
