@@ -1,49 +1,8 @@
 //! Whether a tensor's history is still that of its values.
 
-use std::sync::PoisonError;
-
 use super::grad_mode::is_grad_enabled;
 use crate::error::{Error, Result};
-use crate::recycled::recycle;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tensor::Tensor;
-
-/// What a tensor and its views have in common: how often an operation has changed where the values in
-/// their memory came from. Each tensor knows the number that its own history belongs to; a lower one means
-/// that another view was written to since, with values of another origin.
-///
-/// The tensors of a storage share the one in it, but for those that `detach` has cut off, which share another.
-#[derive(Debug, Default)]
-pub(crate) struct Lineage {
-    changes: AtomicU64,
-    /// The operation that made the last change.
-    by: Mutex<&'static str>,
-}
-recycle!(Lineage);
-
-impl Lineage {
-    /// How many changes there were.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
-    }
-
-    pub(super) fn by(&self) -> &'static str {
-        *self.by.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes changes back that a recording made, where nothing ran; `by` made the one before.
-    pub(super) fn undo(&self, changes: u64, by: &'static str) {
-        self.changes.fetch_sub(changes, Ordering::AcqRel);
-        *self.by.lock().unwrap_or_else(PoisonError::into_inner) = by;
-    }
-
-    /// Notes a change; returns how many there are now.
-    pub(super) fn change(&self, op: &'static str) -> u64 {
-        *self.by.lock().unwrap_or_else(PoisonError::into_inner) = op;
-        self.changes.fetch_add(1, Ordering::AcqRel) + 1
-    }
-}
 
 /// Says that `op` wrote values of another origin into the memory of `dst`, and that its history is theirs.
 pub(super) fn supersede(op: &'static str, dst: &Tensor) {

@@ -12,7 +12,7 @@ pub(crate) use grad_mode::with_grad_mode;
 pub use grad_mode::{is_grad_enabled, no_grad};
 
 pub(crate) use backward::Gradients;
-pub(crate) use lineage::{Lineage, check_operands};
+pub(crate) use lineage::check_operands;
 pub(crate) use node::{
     Differentiable, History, Recording, Saves, check_destination, check_in_place, check_untaped, wrote_into,
 };

@@ -6,7 +6,9 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 mod driver;
 mod launch;
+mod lineage;
 mod locks;
+pub(crate) mod program;
 mod sim;
 mod storage;
 mod trace;
@@ -24,6 +26,7 @@ pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
 pub(crate) use driver::{Driver, KernelSet};
 pub(crate) use launch::{Kernel, Launch, Mode, OPERANDS, Operand, RESULTS};
+pub(crate) use lineage::Lineage;
 pub use sim::{Profile, SimGraph, SimStream, Simulator};
 pub(crate) use storage::{Storage, Watch};
 

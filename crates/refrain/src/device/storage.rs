@@ -5,8 +5,8 @@ use std::sync::{OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::lineage::Lineage;
 use super::{Device, driver::Block};
-use crate::autograd::Lineage;
 use crate::error::{Error, Result};
 use crate::record::{self, Birth};
 use crate::recycled::{Recycled, recycle};

@@ -1,7 +1,8 @@
 //! Launches that make no difference.
 
-use super::recorded::{Place, Recorded};
+use super::recorded::Recorded;
 use crate::device::Mode;
+use crate::device::program::Place;
 
 /// The launches that matter, in order: those that write something that was there before the step, an output, or
 /// something that a launch that matters reads later; and those that can fail, whose error is a result as well.

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use super::order::Order;
-use super::ranges::Ranges;
-use super::recorded::Access;
+use crate::device::program::{Access, Order, Past, Touching};
 
 /// Bytes that a launch touches.
 #[derive(Clone, Debug)]
@@ -31,61 +29,6 @@ impl Touch<'_> {
                 (Some(x), Some(y)) if x.place == y.place => x.overlaps(y),
                 _ => true,
             }
-    }
-}
-
-/// What launches touched that later ones may have to wait for.
-///
-/// Whoever must wait for a touch waits for a later one that covers it anyway, which waits for the first itself: what is
-/// covered is forgotten.
-pub(crate) struct Past<T> {
-    reads: Ranges<(usize, T)>,
-    writes: Ranges<(usize, T)>,
-}
-
-/// A touch in a [`Past`].
-pub(crate) trait Touching {
-    /// Which memory, and the bytes from the first to the last.
-    fn bytes(&self) -> (usize, Range<usize>);
-
-    fn writes(&self) -> bool;
-
-    /// Whether it touches every byte of the range.
-    fn is_dense(&self) -> bool;
-
-    /// Whether it touches the same bytes as another of the same range.
-    fn is_same(&self, other: &Self) -> bool;
-}
-
-impl<T> Default for Past<T> {
-    fn default() -> Past<T> {
-        Past { reads: Ranges::default(), writes: Ranges::default() }
-    }
-}
-
-impl<T: Touching + Copy> Past<T> {
-    /// The launches with the touches whose range has a byte in common with that of `touch`, and that it must not
-    /// come before if they have a byte in common.
-    pub(crate) fn meeting(&self, touch: T) -> impl Iterator<Item = (usize, T)> {
-        let (memory, range) = touch.bytes();
-        let reads = touch.writes().then(|| self.reads.meeting(memory, range.clone()));
-        self.writes.meeting(memory, range).chain(reads.into_iter().flatten()).copied()
-    }
-
-    /// Adds a launch, which `order` has already. No range of its touches is empty.
-    pub(crate) fn add(&mut self, launch: usize, touches: impl Iterator<Item = T> + Clone, order: &Order) {
-        for touch in touches.clone().filter(|t| t.writes() && t.is_dense()) {
-            let (memory, range) = touch.bytes();
-            self.reads.clear(memory, range.clone());
-            self.writes.clear(memory, range);
-        }
-        for touch in touches {
-            let (memory, range) = touch.bytes();
-            let kind = if touch.writes() { &mut self.writes } else { &mut self.reads };
-            kind.insert(memory, range, (launch, touch), |(earlier, other)| {
-                order.knows(*earlier, launch) && touch.is_same(other)
-            });
-        }
     }
 }
 

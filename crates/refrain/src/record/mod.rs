@@ -8,12 +8,10 @@
 mod dead;
 mod edges;
 mod options;
-mod order;
 mod outputs;
 mod plan;
 mod profile;
 mod program;
-mod ranges;
 mod recorded;
 mod recorder;
 mod replay;
@@ -33,9 +31,6 @@ pub use program::Program;
 pub use step::Step;
 pub use threads::unrelated_to_recordings;
 
-pub(crate) use edges::{Past, Touching};
-pub(crate) use order::{Order, comes_before};
-pub(crate) use recorded::{Access, Place, RecordedLaunch};
 pub(crate) use recorder::{Birth, birth, current, drawn, drew, forbid, launch, overwritten_by};
 pub(crate) use replay::{Bound, Executable, LaunchByLaunch, Ready};
 pub(crate) use threads::{Touched, enter};

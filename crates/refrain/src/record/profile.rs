@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::program::Program;
-use super::recorded::{Access, RecordedLaunch};
 use super::view::{bytes, flops};
+use crate::device::program::{Access, RecordedLaunch};
 
 /// How long the launches of a step take ([`Step::profile`](crate::Step::profile)): the same operation over operands
 /// of the same shapes is one line, the longest first.

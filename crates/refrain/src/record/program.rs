@@ -2,8 +2,9 @@
 
 use super::edges::{Touch, edges};
 use super::plan::{Life, Plan, plan};
-use super::recorded::{Access, Place, Recorded, RecordedLaunch};
+use super::recorded::Recorded;
 use super::{dead, verify};
+use crate::device::program::{Access, Place, RecordedLaunch};
 use crate::error::{Error, Result};
 
 /// A step as it was recorded, ready to be replayed: its launches, the memory of its temporaries, and which launch

@@ -6,10 +6,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use super::recorded::{Access, Place, Recorded, RecordedLaunch, Temporary};
+use super::recorded::{Recorded, Temporary};
 use super::step::BoxError;
 use super::threads::{self, Recording, Touched};
 use crate::autograd::RecordedTape;
+use crate::device::program::{Access, Place, RecordedLaunch};
 use crate::device::{Device, Launch, Operand, Storage};
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::program::Program;
-use super::recorded::{Place, RecordedLaunch};
 use super::threads::Touched;
+use crate::device::program::{Place, RecordedLaunch};
 use crate::device::{Device, Driver, Launch, Storage};
 use crate::error::Result;
 use crate::recycled::Recycled;

@@ -7,11 +7,11 @@ use super::dead;
 use super::edges::{Touch, edges};
 use super::plan::{ALIGNMENT, Life, in_time, place, plan, plan_of};
 use super::program::Program;
-use super::ranges::Ranges;
-use super::recorded::{Access, Place, Recorded};
+use super::recorded::Recorded;
 use super::recorder::record;
 use super::verify;
 use crate::device::Device;
+use crate::device::program::{Access, Place, Ranges};
 use crate::tensor::{DType, Layout, Tensor};
 
 /// Launches that read and write ranges of three memories.

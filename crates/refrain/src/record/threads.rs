@@ -15,8 +15,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use super::recorded::{Place, Recorded};
+use super::recorded::Recorded;
 use super::recorder::not_recordable;
+use crate::device::program::Place;
 use crate::device::{Device, Launch, Storage};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

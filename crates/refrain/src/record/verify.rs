@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::plan::{ALIGNMENT, Life};
 use super::program::Program;
-use super::ranges::Ranges;
-use super::recorded::{Access, Place, Recorded};
+use super::recorded::Recorded;
+use crate::device::program::{Access, Place, Ranges};
 use crate::error::{Error, Result};
 
 /// Every operand lies in its storage, and a temporary is written before it is read.

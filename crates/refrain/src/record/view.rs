@@ -3,8 +3,8 @@
 use std::fmt::{self, Write};
 
 use super::program::Program;
-use super::recorded::{Access, Place, RecordedLaunch};
 use crate::device::Mode;
+use crate::device::program::{Access, Place, RecordedLaunch};
 
 /// The operands of a launch: `f32 [2, 3] @256` lies in the block, `f32 [2, 3] #7` in storage 7.
 fn operand(program: &Program, access: &Access) -> String {

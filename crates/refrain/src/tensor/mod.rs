@@ -7,8 +7,8 @@ mod views;
 
 use std::sync::PoisonError;
 
-use crate::autograd::{Differentiable, History, Lineage, Recording, recorded_step};
-use crate::device::{Device, Operand, Storage};
+use crate::autograd::{Differentiable, History, Recording, recorded_step};
+use crate::device::{Device, Lineage, Operand, Storage};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
 use crate::sync::atomic::{AtomicU64, Ordering};

@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 
 use super::machine::Rng;
 use super::work::{Touch, Work};
+use crate::device::program::{Order, Past, comes_before};
 use crate::error::{Error, Result};
-use crate::record::{Order, Past, comes_before};
 
 /// A launch in a graph, with the nodes that must have ended before it begins.
 pub(super) struct Node {

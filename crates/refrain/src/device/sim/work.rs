@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use crate::device::args::OnFault;
+use crate::device::program::{Access, Place, RecordedLaunch, Touching};
 use crate::device::{Device, Launch, Mode, Storage, cpu};
 use crate::error::Result;
-use crate::record::{Access, Place, RecordedLaunch, Touching};
 use crate::recycled::Recycled;
 
 /// Bytes of device memory that a launch touches.

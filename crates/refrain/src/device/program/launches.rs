@@ -1,0 +1,131 @@
+//! Launches to keep.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::device::launch::{Kernel, Launch, Mode, Operand, RESULTS};
+use crate::device::storage::Storage;
+use crate::error::Result;
+use crate::recycled::{Recycled, emptied};
+use crate::types::{DType, Layout};
+
+/// Operands of a launch of which a list lies on the stack in a replay.
+const INLINE: usize = 48;
+
+thread_local! {
+    /// Memory for longer lists, kept for the next replay.
+    static LISTS: RefCell<Vec<Vec<Operand<'static>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with a list of operands.
+fn listed<'a, R>(
+    operands: impl ExactSizeIterator<Item = Operand<'a>>,
+    f: impl FnOnce(&[Operand<'a>]) -> R,
+) -> R {
+    if operands.len() <= INLINE {
+        return f(&operands.collect::<SmallVec<[_; INLINE]>>());
+    }
+    let mut list = emptied(LISTS.with_borrow_mut(Vec::pop).unwrap_or_default());
+    list.extend(operands);
+    let done = f(&list);
+    LISTS.with_borrow_mut(|lists| lists.push(emptied(list)));
+    done
+}
+
+/// A storage of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// One that was there before, by its number among `Recorded::externals`.
+    External(usize),
+    /// One that was born in the recording, by its number among `Recorded::temporaries`.
+    Temporary(usize),
+}
+
+/// An operand of a recorded launch.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Access {
+    pub(crate) place: Place,
+    /// Shared by all operands that have it: there are many more launches than ways to lie in memory.
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) dtype: DType,
+}
+
+impl Access {
+    /// The bytes of the storage from the first to the last element.
+    pub(crate) fn byte_range(&self) -> Range<usize> {
+        let span = self.layout.span();
+        span.start * self.dtype.size()..span.end * self.dtype.size()
+    }
+
+    /// Bytes of the elements.
+    pub(crate) fn bytes(&self) -> usize {
+        self.layout.numel() * self.dtype.size()
+    }
+
+    /// Whether both may touch a common byte.
+    pub(crate) fn overlaps(&self, other: &Access) -> bool {
+        let (a, b) = (self.byte_range(), other.byte_range());
+        self.place == other.place
+            && !a.is_empty()
+            && !b.is_empty()
+            && a.start < b.end
+            && b.start < a.end
+            && !(self.dtype == other.dtype && self.layout.is_disjoint(&other.layout))
+    }
+}
+
+/// A launch that was recorded.
+pub(crate) struct RecordedLaunch {
+    pub(crate) op: &'static str,
+    pub(crate) kernel: Box<dyn Kernel>,
+    pub(crate) reads: Box<[Access]>,
+    pub(crate) writes: Box<[(Access, Mode)]>,
+    pub(crate) workspace: Option<Access>,
+}
+
+impl RecordedLaunch {
+    /// A launch to keep, with its operands as `access` says.
+    pub(crate) fn of(
+        launch: &Launch<'_>,
+        mut access: impl FnMut(&Operand<'_>) -> Result<Access>,
+    ) -> Result<RecordedLaunch> {
+        let reads = launch.reads.iter().map(&mut access).collect::<Result<_>>()?;
+        let writes = launch.writes.iter().map(|(o, mode)| Ok((access(o)?, *mode))).collect::<Result<_>>()?;
+        let workspace = launch.workspace.as_ref().map(&mut access).transpose()?;
+        Ok(RecordedLaunch { op: launch.op, kernel: launch.kernel.boxed(), reads, writes, workspace })
+    }
+
+    /// Calls `f` with the launch over the storages that `storage` finds.
+    pub(crate) fn with<'a, R>(
+        &'a self,
+        storage: impl Fn(Place) -> &'a Recycled<Storage>,
+        f: impl FnOnce(&Launch<'_>) -> R,
+    ) -> R {
+        let operand =
+            |a: &'a Access| Operand { storage: storage(a.place), layout: &a.layout, dtype: a.dtype };
+        let writes: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
+            self.writes.iter().map(|(a, mode)| (operand(a), *mode)).collect();
+        listed(self.reads.iter().map(operand), |reads| {
+            f(&Launch {
+                op: self.op,
+                kernel: &*self.kernel,
+                reads,
+                writes: &writes,
+                workspace: self.workspace.as_ref().map(operand),
+            })
+        })
+    }
+
+    /// What the kernel writes, its workspace included.
+    pub(crate) fn written(&self) -> impl Iterator<Item = &Access> {
+        self.writes.iter().map(|(a, _)| a).chain(&self.workspace)
+    }
+
+    /// All operands, with whether they are written.
+    pub(crate) fn accesses(&self) -> impl Iterator<Item = (&Access, bool)> {
+        self.reads.iter().map(|a| (a, false)).chain(self.written().map(|a| (a, true)))
+    }
+}
