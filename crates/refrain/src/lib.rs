@@ -56,15 +56,13 @@ pub use activation::Activation;
 pub use autograd::{gradcheck, is_grad_enabled, no_grad};
 pub use device::{
     CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Profile, SimGraph, SimStream, Simulator,
-    Stats, compile_kernel,
+    Stats, compile_kernel, unrelated_to_recordings,
 };
 pub use error::{Error, Result};
 
 pub use ops::optim;
 pub use ops::random::Generator;
 pub use precision::{precision, with_precision};
-pub use record::{
-    Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile, unrelated_to_recordings,
-};
+pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
 pub use tensor::Tensor;
 pub use types::{Axes, DType, Element, Precision, Shape, bf16, f16};

@@ -16,4 +16,4 @@ pub(crate) use lineage::check_operands;
 pub(crate) use node::{
     Differentiable, History, Recording, Saves, check_destination, check_in_place, check_untaped, wrote_into,
 };
-pub(crate) use outside::{Outside, RecordedTape, check_input, recorded_step};
+pub(crate) use outside::{Outside, RecordedTape, check_input};

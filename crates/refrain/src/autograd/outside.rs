@@ -5,16 +5,17 @@
 //! recording ends with it: a node of the tape that is still reachable then is an escape, and a backward pass through it
 //! an error.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
 
 use super::History;
 use super::lineage::check_current;
 use super::node::{Node, check_destination, check_in_place};
+use crate::device::program::Effects;
+use crate::device::recording;
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
-use crate::sync::atomic::{AtomicU64, Ordering};
 #[cfg(shuttle)]
 use crate::sync::keys::*;
 use crate::sync::thread_local;
@@ -24,13 +25,6 @@ use crate::tensor::{DType, Shape, Tensor};
 thread_local! {
     /// Of the step that this thread records.
     static RECORDED: RefCell<Option<RecordedTape>> = const { RefCell::new(None) };
-    /// Its number, where no borrow is needed to ask for it.
-    static NUMBER: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// The number of the recording of a step on this thread.
-pub(crate) fn recorded_step() -> Option<u64> {
-    NUMBER.get()
 }
 
 /// What a recording does to the tape. Dropping it gives tensors from outside their histories back.
@@ -134,13 +128,13 @@ struct Replayed {
 }
 
 fn with<R>(f: impl FnOnce(&mut RecordedTape) -> R) -> Option<R> {
-    recorded_step()?;
+    recording::current()?;
     RECORDED.with_borrow_mut(|tape| tape.as_mut().map(f))
 }
 
 /// Before an operation outside the tape writes into `dst`.
 pub(super) fn writes_in_place(op: &'static str, dst: &Tensor) {
-    if let Some(tensor) = recorded_step().and_then(|step| dst.before_recording(step)) {
+    if let Some(tensor) = recording::current().and_then(|step| dst.before_recording(step)) {
         with(|tape| {
             tape.write(op, tensor, false);
         });
@@ -149,7 +143,7 @@ pub(super) fn writes_in_place(op: &'static str, dst: &Tensor) {
 
 /// After an operation on the tape has written into `dst`; whether that changed its lineage.
 pub(super) fn wrote(op: &'static str, dst: &Tensor, before: Before, changed: bool) {
-    let Some(tensor) = recorded_step().and_then(|step| dst.before_recording(step)) else { return };
+    let Some(tensor) = recording::current().and_then(|step| dst.before_recording(step)) else { return };
     let gains_history = dst.requires_grad();
     with(|tape| {
         let itself = tensor.is_same(dst);
@@ -218,7 +212,6 @@ fn held(op: &'static str, dtype: DType, shape: &Shape) -> Error {
 impl RecordedTape {
     /// Begins the part of a recording on this thread that is about the tape.
     pub(crate) fn begin(device: String) {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         RECORDED.set(Some(RecordedTape {
             device,
             nodes: Arc::default(),
@@ -227,12 +220,10 @@ impl RecordedTape {
             passed: BTreeMap::new(),
             refused: None,
         }));
-        NUMBER.set(Some(NEXT.fetch_add(1, Ordering::Relaxed)));
     }
 
     /// Ends it.
     pub(crate) fn end() -> Option<RecordedTape> {
-        NUMBER.set(None);
         RECORDED.take()
     }
 
@@ -324,10 +315,10 @@ impl Drop for RecordedTape {
     }
 }
 
-impl Outside {
+impl Effects for Outside {
     /// Whether the eager code would run: nothing is written over that has a history to lose, and what backward passes
     /// read is as it was saved.
-    pub(crate) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         for Replayed { tensor, op, replaces, .. } in &self.writes {
             match replaces {
                 true => check_destination(op, &[], tensor)?,
@@ -337,8 +328,8 @@ impl Outside {
         self.passed.iter().try_for_each(|node| node.check_saved())
     }
 
-    /// After a replay: ends the histories of what it wrote.
-    pub(crate) fn wrote(&self) {
+    /// Ends the histories of what a replay wrote.
+    fn done(&self) {
         for Replayed { tensor, ends_history, gains_history, by, is_current, .. } in &self.writes {
             let before =
                 if *ends_history { std::mem::take(&mut *tensor.history()) } else { History::Constant };

@@ -2,8 +2,8 @@
 //! says, so that independent ones become parallel branches.
 
 use super::launch::Launch;
+use crate::device::program::Bound;
 use crate::error::{Error, Result};
-use crate::record::Bound;
 
 /// A stream while it captures.
 pub(super) trait Capture {
@@ -21,7 +21,7 @@ pub(super) trait Capture {
 }
 
 /// Captures the program's launches.
-pub(super) fn program<C: Capture>(stream: &C, program: &Bound) -> Result<()> {
+pub(super) fn program<C: Capture>(stream: &C, program: &Bound<'_>) -> Result<()> {
     // The nodes after which each launch is done.
     let mut last: Vec<Vec<C::Node>> = Vec::with_capacity(program.len());
     let mut has_successor = vec![false; program.len()];

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::device::launch::Launch;
+use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::Result;
-use crate::record::{Bound, Executable, LaunchByLaunch};
 
 /// What the error of a kernel ends with that was found after the call that asked for the work had returned.
 pub(in crate::device) const FOUND_LATE: &str = " (found by the GPU as it ran, and told by the next call on it; Device::synchronize says what is damaged)";
@@ -106,12 +106,12 @@ pub(crate) trait Driver: Send + Sync {
     }
 
     /// Makes ready to run a recorded program again and again.
-    fn compile(&self, _program: &Bound) -> Result<Box<dyn Executable>> {
+    fn compile(&self, _program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         Ok(Box::new(LaunchByLaunch))
     }
 
     /// Runs a program that was compiled, launch by launch, and takes the time of each launch in each run.
-    fn time(&self, program: &Bound, runs: usize) -> Result<Vec<Vec<Duration>>> {
+    fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
         let launch = |at| {
             let begun = Instant::now();
             program.with_launch(at, |launch| self.launch(launch))?;

@@ -9,6 +9,7 @@ mod launch;
 mod lineage;
 mod locks;
 pub(crate) mod program;
+pub(crate) mod recording;
 mod sim;
 mod storage;
 mod trace;
@@ -27,14 +28,16 @@ pub use driver::CaptureStatus;
 pub(crate) use driver::{Driver, KernelSet};
 pub(crate) use launch::{Kernel, Launch, Mode, OPERANDS, Operand, RESULTS};
 pub(crate) use lineage::Lineage;
+pub use recording::unrelated_to_recordings;
 pub use sim::{Profile, SimGraph, SimStream, Simulator};
 pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
-use crate::record::{self, Bound, Executable, Ready, Touched};
 use crate::recycled::Recycled;
 use driver::Block;
 use locks::{Locks, locked};
+use program::{Bound, Executable};
+use recording::Touched;
 use workspace::Workspace;
 
 /// Where tensors lie and operations run: a cheap handle.
@@ -214,13 +217,13 @@ impl Device {
     /// the operation itself returns the error before anything is written, and a recorded step stops there: what its
     /// earlier operations wrote to tensors from outside stays written, and its generators stay where they were.
     pub fn synchronize(&self) -> Result<()> {
-        record::forbid(
+        recording::forbid(
             "synchronize",
             self,
             None,
             "a replay does not wait for its own work; wait after the step, or not at all, since reading waits by itself",
         )?;
-        record::enter("synchronize", self, std::iter::empty)?;
+        recording::enter("synchronize", self, std::iter::empty)?;
         self.0.driver.synchronize()
     }
 
@@ -341,7 +344,7 @@ impl Device {
     /// Memory for a kernel to work in, of at least `bytes` bytes.
     pub(crate) fn workspace(&self, op: &'static str, bytes: usize) -> Result<Recycled<Storage>> {
         // A step has a workspace of its own for each launch, a temporary like any other.
-        match record::current() {
+        match recording::current() {
             Some(_) => Storage::new(op, self, bytes),
             None => self.0.workspace.get(op, bytes, self),
         }
@@ -355,7 +358,7 @@ impl Device {
     /// nothing to do with it.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         launch.verify()?;
-        if record::launch(self, launch)? {
+        if recording::launch(self, launch)? {
             return Ok(());
         }
         self.0.driver.fault()?;
@@ -376,35 +379,34 @@ impl Device {
     }
 
     /// Makes the driver ready to run a program again and again.
-    pub(crate) fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+    pub(crate) fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         self.0.driver.compile(program)
     }
 
     /// The door for a whole program: its external storages are locked once for all of its launches.
-    pub(crate) fn replay(&self, program: &Ready) -> Result<()> {
-        self.run(program, 1, |driver| program.run(driver))
+    pub(crate) fn replay(&self, program: &Bound<'_>, executable: &dyn Executable) -> Result<()> {
+        self.run(program, 1, |driver| executable.run(program, driver))
     }
 
     /// Runs a program a number of times and takes the time of each launch in each run.
-    pub(crate) fn time(&self, program: &Ready, runs: usize) -> Result<Vec<Vec<Duration>>> {
-        self.run(program, runs, |driver| driver.time(program.bound(), runs))
+    pub(crate) fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
+        self.run(program, runs, |driver| driver.time(program, runs))
     }
 
-    fn run<R>(&self, program: &Ready, times: usize, run: impl Fn(&dyn Driver) -> Result<R>) -> Result<R> {
+    fn run<R>(&self, program: &Bound<'_>, times: usize, run: impl Fn(&dyn Driver) -> Result<R>) -> Result<R> {
         self.0.driver.fault()?;
-        let bound = program.bound();
-        record::enter("step", self, || bound.touched())?;
-        bound.check_histories()?;
+        recording::enter("step", self, || program.touches())?;
+        program.effects.check()?;
         if trace::enabled() {
-            (0..bound.len()).for_each(|at| bound.with_launch(at, trace::launch));
+            (0..program.len()).for_each(|at| program.with_launch(at, trace::launch));
         }
-        let done = locked(bound.externals(), || {
+        let done = locked(program.touched, || {
             let done = run(&*self.0.driver);
-            bound.note_writes();
+            program.note_writes();
             done
         });
-        bound.end_histories();
-        self.0.counters.launches.fetch_add((times * bound.len()) as u64, Ordering::Relaxed);
+        program.effects.done();
+        self.0.counters.launches.fetch_add((times * program.len()) as u64, Ordering::Relaxed);
         done
     }
 
@@ -419,14 +421,14 @@ impl Device {
         if offset + from.len() > storage.bytes() {
             return Err(Error::internal(op, "an upload reaches beyond its storage"));
         }
-        record::forbid(
+        recording::forbid(
             op,
             self,
             Some(storage),
             "it copies values from the host, which a replay would not do again; make the tensor before the step and let the closure use it, pass the values as an input, or fill one on the device (full, arange)",
         )?;
         let range = offset..offset + from.len();
-        record::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), true)))?;
+        recording::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), true)))?;
         self.0.driver.fault()?;
         let _lock = storage.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.uploads.fetch_add(1, Ordering::Relaxed);
@@ -446,14 +448,14 @@ impl Device {
         if offset + to.len() > storage.bytes() {
             return Err(Error::internal(op, "a download reaches beyond its storage"));
         }
-        record::forbid(
+        recording::forbid(
             op,
             self,
             Some(storage),
             "it copies values to the host, and while a step is recorded nothing runs that could be read; return the tensor from the closure and read it from the outputs, or keep the decision on the device (where_cond)",
         )?;
         let range = offset..offset + to.len();
-        record::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), false)))?;
+        recording::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), false)))?;
         let _lock = storage.lock.read().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.downloads.fetch_add(1, Ordering::Relaxed);
         self.0.driver.download(op, storage.block(), offset, to)

@@ -6,9 +6,9 @@ use std::sync::{OnceLock, PoisonError};
 use smallvec::SmallVec;
 
 use super::lineage::Lineage;
+use super::recording::{self, Birth};
 use super::{Device, driver::Block};
 use crate::error::{Error, Result};
-use crate::record::{self, Birth};
 use crate::recycled::{Recycled, recycle};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock};
@@ -72,7 +72,7 @@ struct Watched {
 impl Storage {
     /// New memory; without any while this thread records a step.
     pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Recycled<Storage>> {
-        let memory = match record::birth(op, device, bytes)? {
+        let memory = match recording::birth(op, device, bytes)? {
             Some(birth) => Memory::Recorded(birth),
             None => Memory::Own(device.alloc(op, bytes)?),
         };
@@ -211,7 +211,7 @@ impl Watch {
             watches.slots.push(None);
             watches.slots.len() - 1
         });
-        watches.slots[slot] = Some(Watched { range, recording: record::current(), by: None });
+        watches.slots[slot] = Some(Watched { range, recording: recording::current(), by: None });
         storage.watching.fetch_add(1, Ordering::Release);
         drop(watches);
         Watch { storage: storage.clone(), slot }
@@ -234,7 +234,7 @@ impl Watch {
             Some(Watched { by, recording: Some(_), .. }) => return *by,
             Some(Watched { by, recording: None, range }) => (*by, range.clone()),
         };
-        by.or_else(|| record::overwritten_by(&self.storage, &range))
+        by.or_else(|| recording::overwritten_by(&self.storage, &range))
     }
 }
 

@@ -20,7 +20,6 @@ pub(crate) mod simulated;
 mod step;
 #[cfg(test)]
 mod tests;
-mod threads;
 mod verify;
 mod view;
 
@@ -29,8 +28,3 @@ pub use outputs::Outputs;
 pub use profile::{ProfileLine, StepProfile};
 pub use program::Program;
 pub use step::Step;
-pub use threads::unrelated_to_recordings;
-
-pub(crate) use recorder::{Birth, birth, current, drawn, drew, forbid, launch, overwritten_by};
-pub(crate) use replay::{Bound, Executable, LaunchByLaunch, Ready};
-pub(crate) use threads::{Touched, enter};

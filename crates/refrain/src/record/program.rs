@@ -22,7 +22,7 @@ pub struct Program {
     /// For each place in `order`, the places of the launches that must have ended before.
     pub(super) waits: Vec<Vec<usize>>,
     /// The place of each recorded temporary in `lives`.
-    index: Vec<Option<u32>>,
+    pub(super) index: Vec<Option<u32>>,
 }
 
 /// The error of temporaries that no address space would hold.

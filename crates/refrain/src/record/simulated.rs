@@ -79,7 +79,7 @@ proptest! {
             let device = Simulator::new(profile).seed(seed).device();
             let state = state(&device).unwrap();
             let ready = Ready::new(Program::new(recorded(&program, &state, &device)).unwrap(), &device).unwrap();
-            (0..2).for_each(|_| device.replay(&ready).unwrap());
+            (0..2).for_each(|_| ready.replay(&device).unwrap());
             prop_assert_eq!((bits(&ready.outputs()), bits(&state)), expected.clone(), "seed {}", seed);
         }
     }

@@ -10,10 +10,11 @@ use super::outputs::Outputs;
 use super::profile::StepProfile;
 use super::program::Program;
 use super::recorded::Recorded;
-use super::recorder::{self, not_recordable};
+use super::recorder;
 use super::replay::Ready;
 use crate::autograd::{check_input, is_grad_enabled, no_grad, with_grad_mode};
 use crate::device::Device;
+use crate::device::recording::{self, not_recordable};
 use crate::error::{Error, Result};
 use crate::ops::copy::copy_values;
 use crate::ops::random::Generator;
@@ -261,8 +262,8 @@ impl<'f> Step<'f> {
             Run::Replay(ready) => ready,
             Run::Eager(refusal) => return Err(refusal.clone()),
         };
-        let times = settled(&entry.generators, || self.device.time(ready, runs))?;
-        Ok(StepProfile::new(ready.bound().program(), &times))
+        let times = settled(&entry.generators, || ready.time(&self.device, runs))?;
+        Ok(StepProfile::new(ready.program(), &times))
     }
 
     /// Makes the program for these inputs the current one and gives it their values.
@@ -296,7 +297,7 @@ impl<'f> Step<'f> {
         entry.calls += 1;
         match &entry.run {
             Run::Replay(ready) => {
-                settled(&entry.generators, || self.device.replay(ready))?;
+                settled(&entry.generators, || ready.replay(&self.device))?;
                 self.replays += 1;
                 Ok(())
             }
@@ -339,7 +340,7 @@ impl<'f> Step<'f> {
     /// The program of the last call; none if that ran operation by operation ([`Fallback::Eager`](crate::Fallback)).
     pub fn program(&self) -> Option<&Program> {
         match &self.entries.get(self.current)?.run {
-            Run::Replay(ready) => Some(ready.bound().program()),
+            Run::Replay(ready) => Some(ready.program()),
             Run::Eager(_) => None,
         }
     }
@@ -475,7 +476,7 @@ impl<'f> Step<'f> {
         let (inputs, settings) = (inputs.clone(), *settings);
         let now = self.record(&inputs, settings);
         let checked = now.and_then(|now| match &self.entries[at].run {
-            Run::Replay(ready) => ready.bound().program().recorded.check_same(&now),
+            Run::Replay(ready) => ready.program().recorded.check_same(&now),
             Run::Eager(_) => Ok(()),
         });
         self.checking += begin.elapsed();
@@ -537,7 +538,7 @@ fn forbid_here(device: &Device) -> Result<()> {
 /// No input lies in memory that a replay writes to, which the copy of the input would not see.
 fn check_apart(ready: &Ready, inputs: &[Tensor]) -> Result<()> {
     for (i, input) in inputs.iter().enumerate() {
-        if let Some(by) = ready.bound().writes_to(input) {
+        if let Some(by) = ready.writes_to(input) {
             return Err(Error::Aliased {
                 op: OP,
                 message: format!(
@@ -553,7 +554,7 @@ fn check_apart(ready: &Ready, inputs: &[Tensor]) -> Result<()> {
 
 /// An error if this thread records a step.
 fn forbid_nesting(device: &Device) -> Result<()> {
-    recorder::forbid(
+    recording::forbid(
         OP,
         device,
         None,

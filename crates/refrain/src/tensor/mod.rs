@@ -7,8 +7,8 @@ mod views;
 
 use std::sync::PoisonError;
 
-use crate::autograd::{Differentiable, History, Recording, recorded_step};
-use crate::device::{Device, Lineage, Operand, Storage};
+use crate::autograd::{Differentiable, History, Recording};
+use crate::device::{Device, Lineage, Operand, Storage, recording};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -49,11 +49,11 @@ enum Origin {
 
 impl Origin {
     fn detached() -> Origin {
-        recorded_step().map_or(Origin::Apart, Origin::Detached)
+        recording::current().map_or(Origin::Apart, Origin::Detached)
     }
 
     fn view_of(t: &Tensor) -> Origin {
-        match recorded_step() {
+        match recording::current() {
             None => Origin::Apart,
             Some(step) => match t.before_recording(step) {
                 Some(before) => Origin::ViewOf(step, before.clone()),

@@ -13,8 +13,8 @@ pub(crate) mod widen;
 use super::args::{HostArgs, OnFault, copy_in, copy_out};
 use super::driver::{Block, Driver};
 use super::launch::{Launch, Operand};
+use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::Result;
-use crate::record::{Bound, Executable, LaunchByLaunch};
 use crate::sync::may_switch;
 pub(super) use free::free_bytes;
 use pool::Pool;
@@ -72,7 +72,7 @@ impl Driver for Cpu {
         unsafe { run(launch, OnFault::Stop) }
     }
 
-    fn compile(&self, _: &Bound) -> Result<Box<dyn Executable>> {
+    fn compile(&self, _: &Bound<'_>) -> Result<Box<dyn Executable>> {
         Ok(Box::new(OnKernelThreads))
     }
 }
@@ -98,7 +98,7 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
 struct OnKernelThreads;
 
 impl Executable for OnKernelThreads {
-    fn run(&self, program: &Bound, driver: &dyn Driver) -> Result<()> {
+    fn run(&self, program: &Bound<'_>, driver: &dyn Driver) -> Result<()> {
         parallel::inside(|| LaunchByLaunch.run(program, driver))
     }
 }

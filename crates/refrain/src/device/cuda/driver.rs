@@ -22,8 +22,8 @@ use super::product::{MmaKind, Product};
 use super::{compile, library, timed};
 use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
+use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::{Error, Result};
-use crate::record::{Bound, Executable, LaunchByLaunch};
 
 /// What the devices of one context share.
 pub(super) struct Shared {
@@ -397,7 +397,7 @@ impl Driver for Cuda {
         self.reported()
     }
 
-    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+    fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         if self.shared.guard.is_some() {
             return Ok(Box::new(LaunchByLaunch));
         }
@@ -405,7 +405,7 @@ impl Driver for Cuda {
         Ok(Box::new(Graph::new(self, program)?))
     }
 
-    fn time(&self, program: &Bound, runs: usize) -> Result<Vec<Vec<Duration>>> {
+    fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
         let _entered = self.outside_capture("profile", "which is captured itself")?;
         timed::time(self, program, runs)
     }

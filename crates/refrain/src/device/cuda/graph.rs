@@ -23,8 +23,8 @@ use super::product::{MmaKind, Product};
 use crate::device::capture::{self, Capture};
 use crate::device::driver::Driver;
 use crate::device::launch::Launch;
+use crate::device::program::{Bound, Executable};
 use crate::error::Result;
-use crate::record::{Bound, Executable};
 
 const OP: &str = "step";
 
@@ -44,7 +44,7 @@ unsafe impl Sync for Graph {}
 
 impl Graph {
     /// Makes the graph of a program for a device's stream. The context is entered.
-    pub(super) fn new(cuda: &Cuda, program: &Bound) -> Result<Graph> {
+    pub(super) fn new(cuda: &Cuda, program: &Bound<'_>) -> Result<Graph> {
         (0..program.len()).try_for_each(|at| {
             program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
         })?;
@@ -97,7 +97,7 @@ impl Graph {
 }
 
 impl Executable for Graph {
-    fn run(&self, _: &Bound, _: &dyn Driver) -> Result<()> {
+    fn run(&self, _: &Bound<'_>, _: &dyn Driver) -> Result<()> {
         self.launch()
     }
 }

@@ -11,8 +11,8 @@ use super::kernel::{Grid, Params, Spec};
 use super::product::{MmaKind, Product};
 use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
+use crate::device::program::{Bound, Executable};
 use crate::error::{Error, Result};
-use crate::record::{Bound, Executable};
 
 /// The driver itself, or one that also writes kernels down where `REFRAIN_KERNELS` asks for it.
 pub(in crate::device) fn decorate(driver: Arc<dyn Driver>) -> Arc<dyn Driver> {
@@ -93,7 +93,7 @@ impl Driver for Lists {
         self.driver.keeps_temporaries_apart()
     }
 
-    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+    fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         self.driver.compile(program)
     }
 }

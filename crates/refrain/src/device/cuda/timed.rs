@@ -10,8 +10,8 @@ use super::driver::Cuda;
 use super::graph::Graph;
 use super::library;
 use super::memory::checked;
+use crate::device::program::Bound;
 use crate::error::{Error, Result};
-use crate::record::Bound;
 
 const OP: &str = "profile";
 
@@ -50,7 +50,7 @@ impl Drop for Event {
 
 /// Runs a program whose kernels are ready, one launch after the other in one graph, and takes the time of each
 /// launch in each run. The context is entered.
-pub(super) fn time(cuda: &Cuda, program: &Bound, runs: usize) -> Result<Vec<Vec<Duration>>> {
+pub(super) fn time(cuda: &Cuda, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
     let context = cuda.context();
     library::timing().map_err(|message| Error::Device {
         op: OP,

@@ -8,8 +8,8 @@ use crate::device::capture::{self, Capture};
 use crate::device::cuda::{Gpu, MmaKind, Product};
 use crate::device::driver::{Block, CaptureStatus, Driver};
 use crate::device::launch::Launch;
+use crate::device::program::{Bound, Executable};
 use crate::error::{Error, Result};
-use crate::record::{Bound, Executable};
 use crate::sync::Mutex;
 
 const OP: &str = "step";
@@ -40,7 +40,7 @@ impl Sim {
     }
 
     /// Captures a program on a private stream.
-    fn graph(&self, program: &Bound) -> Result<Arc<Graph>> {
+    fn graph(&self, program: &Bound<'_>) -> Result<Arc<Graph>> {
         let stream = Private::begin(&self.machine)?;
         capture::program(&stream, program)?;
         stream.end()
@@ -134,7 +134,7 @@ impl Driver for Sim {
         self.machine.launch(Stream::DEVICE, launch)
     }
 
-    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+    fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         self.outside_capture(OP, "which is captured itself")?;
         Ok(Box::new(Replay { machine: self.machine.clone(), graph: self.graph(program)? }))
     }
@@ -187,7 +187,7 @@ pub(super) struct Replay {
 }
 
 impl Executable for Replay {
-    fn run(&self, _: &Bound, _: &dyn Driver) -> Result<()> {
+    fn run(&self, _: &Bound<'_>, _: &dyn Driver) -> Result<()> {
         self.machine.launch_graph(OP, &self.graph)
     }
 }

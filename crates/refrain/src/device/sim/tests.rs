@@ -9,12 +9,13 @@ use super::{Profile, Simulator};
 use crate::device::capture::{self, Capture};
 use crate::device::driver::{Block, CaptureStatus, Driver};
 use crate::device::launch::{Launch, Mode, Operand};
+use crate::device::program::{Bound, Executable};
 use crate::device::storage::Storage;
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Result};
 use crate::ops::optim::{Schedule, learning_rate_into};
 use crate::record::simulated::seeds;
-use crate::record::{Bound, Executable, Fallback, Step, StepOptions};
+use crate::record::{Fallback, Step, StepOptions};
 use crate::tensor::{DType, Tensor};
 
 const PROFILES: [Profile; 2] = [Profile::Discrete, Profile::Unified];
@@ -121,7 +122,7 @@ impl Driver for Planted {
         self.sim.launch(&Launch { writes: &writes, ..*launch })
     }
 
-    fn compile(&self, program: &Bound) -> Result<Box<dyn Executable>> {
+    fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         let stream = Faulty {
             stream: Private::begin(&self.sim.machine)?,
             planted: self,

@@ -3,17 +3,19 @@
 mod cuda;
 pub(crate) mod host;
 pub(crate) mod philox;
+mod recorded;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
+pub(crate) use recorded::DrawnInStep;
+
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::no_grad;
-use crate::device::{CudaArgs, Device, HostArgs};
+use crate::device::{CudaArgs, Device, HostArgs, recording};
 use crate::error::Result;
-use crate::record;
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -149,9 +151,10 @@ impl Generator {
     /// else draws meanwhile.
     pub(crate) fn draw<T>(&self, words: u64, launch: impl FnOnce(u64) -> Result<T>) -> Result<T> {
         let blocks = words.div_ceil(philox::WORDS as u64);
-        if record::current().is_some() {
-            let done = launch(record::drawn(self)?)?;
-            record::drew(self, blocks)?;
+        if recording::current().is_some() {
+            recording::check_device("random", self.device())?;
+            let done = launch(recorded::drawn(self))?;
+            recorded::draw(self, blocks);
             return Ok(done);
         }
         let mut next = self.offset();

@@ -15,11 +15,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use super::recorded::Recorded;
-use super::recorder::not_recordable;
-use crate::device::program::Place;
-use crate::device::{Device, Launch, Storage};
+use super::not_recordable;
+use crate::device::Device;
+use crate::device::launch::Launch;
+use crate::device::program::{Access, Place};
+use crate::device::storage::Storage;
 use crate::error::{Error, Result};
+use crate::recycled::Recycled;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(shuttle)]
 use crate::sync::keys::*;
@@ -114,8 +116,8 @@ impl Touched {
 }
 
 /// A recording under way, as other threads see it.
-pub(super) struct Recording {
-    pub(super) device: Device,
+pub(crate) struct Recording {
+    pub(crate) device: Device,
     thread: Thread,
     pub(super) number: u64,
     /// Storages with this id or a higher one were made since it began.
@@ -150,11 +152,11 @@ impl Recording {
     }
 
     /// Makes the recording an error; returns the first that did.
-    pub(super) fn refuse(&self, error: Error) -> Error {
+    pub(crate) fn refuse(&self, error: Error) -> Error {
         lock(&self.refused).get_or_insert(error).clone()
     }
 
-    pub(super) fn refused(&self) -> Option<Error> {
+    pub(crate) fn refused(&self) -> Option<Error> {
         lock(&self.refused).clone()
     }
 
@@ -183,8 +185,13 @@ impl Recording {
         Err(error)
     }
 
-    /// An error if a thread that was at work before has written what the recording uses, or touched what it writes.
-    pub(super) fn check_apart(&self, recorded: &Recorded) -> Result<()> {
+    /// An error if a thread that was at work before has written what the recording uses, or touched what it writes:
+    /// `ours` are the operands of the recording over `externals`, by operation, with whether they are written.
+    pub(crate) fn check_apart<'a>(
+        &self,
+        externals: &[Recycled<Storage>],
+        ours: impl Iterator<Item = (&'static str, &'a Access, bool)>,
+    ) -> Result<()> {
         let touched = lock(&self.touched);
         if touched.is_empty() {
             return Ok(());
@@ -193,12 +200,9 @@ impl Recording {
         for (other, by) in &*touched {
             others.entry(other.storage).or_default().push((other, by));
         }
-        let outputs = recorded.outputs.iter().map(|access| ("an output", access, false));
-        let launches =
-            recorded.launches.iter().flat_map(|launch| launch.accesses().map(|(a, w)| (launch.op, a, w)));
-        for (ours, access, writes) in launches.chain(outputs) {
+        for (op_of_step, access, writes) in ours {
             let Place::External(e) = access.place else { continue };
-            let touched = Touched::new(&recorded.externals[e], access.byte_range(), writes);
+            let touched = Touched::new(&externals[e], access.byte_range(), writes);
             let near = others.get(&touched.storage).into_iter().flatten();
             let Some((other, (op, thread))) = near.into_iter().find(|(other, _)| other.conflicts(&touched))
             else {
@@ -206,7 +210,7 @@ impl Recording {
             };
             let does = |writes| if writes { "writes" } else { "reads" };
             let message = format!(
-                "{thread} did it while {} recorded a step: it {} what {ours} of the step {} ({} {}), so the step's closure may have handed it the work, which no replay would do again; {FIX}",
+                "{thread} did it while {} recorded a step: it {} what {op_of_step} of the step {} ({} {}), so the step's closure may have handed it the work, which no replay would do again; {FIX}",
                 name_of(&self.thread),
                 does(other.writes),
                 does(writes),
