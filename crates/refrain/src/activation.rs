@@ -1,20 +1,17 @@
 //! Activations that a product can end with.
 
-#[cfg(doc)]
-use crate::Tensor;
-
 /// What is applied to the result of a linear layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// Nothing.
     #[default]
     None,
-    /// [`Tensor::relu`].
+    /// [`Tensor::relu`](crate::Tensor::relu).
     Relu,
-    /// [`Tensor::gelu`].
+    /// [`Tensor::gelu`](crate::Tensor::gelu).
     Gelu,
-    /// [`Tensor::gelu_tanh`].
+    /// [`Tensor::gelu_tanh`](crate::Tensor::gelu_tanh).
     GeluTanh,
-    /// [`Tensor::silu`].
+    /// [`Tensor::silu`](crate::Tensor::silu).
     Silu,
 }
