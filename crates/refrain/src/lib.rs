@@ -16,8 +16,8 @@
 //! # How it is built
 //!
 //! A public method such as [`Tensor::softmax`] makes a small struct that describes the operation
-//! (`ops/`), which checks its operands and says what the result looks like. What is to be computed
-//! then goes through one door, `Device::launch`, as a kernel together with the byte ranges that it
+//! (`ops/`), which checks its operands and says what the result looks like (`operation/` says what an operation
+//! is). What is to be computed then goes through one door, `Device::launch`, as a kernel together with the byte ranges that it
 //! reads and writes. Everything that depends on that fact stands at the door: the locks that keep
 //! safe code free of data races, the marks that find a saved value overwritten, the trace
 //! (`REFRAIN_TRACE=1`). On a thread that records a [`Step`], the door notes launches instead of
@@ -37,8 +37,11 @@
 mod activation;
 mod autograd;
 mod device;
+mod display;
 mod error;
+mod gradcheck;
 mod kernels;
+mod operation;
 mod ops;
 mod precision;
 mod record;
@@ -53,12 +56,13 @@ mod types;
 struct SimulatorPage;
 
 pub use activation::Activation;
-pub use autograd::{gradcheck, is_grad_enabled, no_grad};
+pub use autograd::{is_grad_enabled, no_grad};
 pub use device::{
     CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Profile, SimGraph, SimStream, Simulator,
     Stats, compile_kernel, unrelated_to_recordings,
 };
 pub use error::{Error, Result};
+pub use gradcheck::gradcheck;
 
 pub use ops::optim;
 pub use ops::random::Generator;

@@ -10,7 +10,7 @@ pub(super) fn supersede(op: &'static str, dst: &Tensor) {
 }
 
 /// Whether the history of `t` is that of its values; `role` says what it is to `op`.
-pub(super) fn check_current(op: &'static str, t: &Tensor, role: impl Fn() -> String) -> Result<()> {
+pub(crate) fn check_current(op: &'static str, t: &Tensor, role: impl Fn() -> String) -> Result<()> {
     let lineage = t.lineage();
     if t.change() == lineage.changes() {
         return Ok(());

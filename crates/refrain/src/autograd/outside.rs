@@ -7,11 +7,10 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use super::History;
 use super::lineage::check_current;
-use super::node::{Node, check_destination, check_in_place};
+use super::tape::{check_destination, check_in_place};
 use crate::device::program::Effects;
 use crate::device::recording;
 use crate::error::{Error, Result};
@@ -19,8 +18,7 @@ use crate::recycled::Recycled;
 #[cfg(shuttle)]
 use crate::sync::keys::*;
 use crate::sync::thread_local;
-use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::{BornNode, DType, History, Node, NodeBirth, RecordedNodes, Shape, Tensor};
 
 thread_local! {
     /// Of the step that this thread records.
@@ -31,7 +29,7 @@ thread_local! {
 pub(crate) struct RecordedTape {
     /// The name of the step's device.
     device: String,
-    nodes: Arc<Nodes>,
+    nodes: Arc<RecordedNodes>,
     writes: Vec<Write>,
     /// The place in `writes` of each tensor, by its handle.
     known: HashMap<usize, usize>,
@@ -39,34 +37,6 @@ pub(crate) struct RecordedTape {
     passed: BTreeMap<u64, Recycled<Node>>,
     /// The first pass that can't be recorded: it counts even if the closure makes light of the error.
     refused: Option<Error>,
-}
-
-/// Nodes of a recording that are still reachable, by number.
-#[derive(Default)]
-struct Nodes(Mutex<BTreeMap<u64, Born>>);
-
-/// A node, with its first output if the memory of that was there before.
-struct Born {
-    op: &'static str,
-    outside: Option<Box<(DType, Shape)>>,
-}
-
-impl Nodes {
-    fn alive(&self) -> MutexGuard<'_, BTreeMap<u64, Born>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a node knows about the recording that it was made in. Tells the recording when it is dropped.
-pub(super) struct Birth {
-    nodes: Arc<Nodes>,
-    seq: u64,
-}
-
-impl Drop for Birth {
-    fn drop(&mut self) {
-        self.nodes.alive().remove(&self.seq);
-    }
 }
 
 /// What a recording wrote, while gradients were enabled, into a tensor from outside.
@@ -159,13 +129,13 @@ pub(super) fn wrote(op: &'static str, dst: &Tensor, before: Before, changed: boo
 }
 
 /// The birth of a node with these outputs; `None` if this thread does not record a step.
-pub(super) fn birth(seq: u64, op: &'static str, outputs: &[Tensor]) -> Option<Birth> {
+pub(super) fn birth(seq: u64, op: &'static str, outputs: &[Tensor]) -> Option<NodeBirth> {
     let output = outputs.first()?;
     with(|tape| {
         let outside = output.storage().birth().is_none();
         let outside = outside.then(|| Box::new((output.dtype(), output.shape().clone())));
-        tape.nodes.alive().insert(seq, Born { op, outside });
-        Birth { nodes: tape.nodes.clone(), seq }
+        tape.nodes.alive().insert(seq, BornNode { op, outside });
+        NodeBirth { nodes: tape.nodes.clone(), seq }
     })
 }
 
@@ -288,7 +258,7 @@ impl RecordedTape {
     pub(crate) fn check_ended(&self) -> Result<()> {
         // The last one is what is held, by a tensor; it holds those before.
         match self.nodes.alive().last_key_value() {
-            Some((_, Born { op, outside: Some(outside) })) => Err(held(op, outside.0, &outside.1)),
+            Some((_, BornNode { op, outside: Some(outside) })) => Err(held(op, outside.0, &outside.1)),
             _ => Ok(()),
         }
     }

@@ -1,13 +1,19 @@
-//! Tensors: a shared storage, a layout, a dtype.
+//! Tensors: a shared storage, a layout, a dtype, and where the values came from.
 
-mod create;
-mod display;
-mod host;
-mod views;
+mod checks;
+mod gradients;
+mod history;
+mod node;
 
 use std::sync::PoisonError;
 
-use crate::autograd::{Differentiable, History, Recording};
+pub(crate) use checks::{check_devices, check_dtypes};
+pub(crate) use gradients::{Arrived, Gradients, Pending};
+pub(crate) use history::{Edge, History, Input, Leaf};
+pub(crate) use node::{
+    BornNode, Differentiable, INPUTS, Node, NodeBirth, RecordedNodes, Saved, SavedValues, Saves,
+};
+
 use crate::device::{Device, Lineage, Operand, Storage, recording};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
@@ -200,9 +206,9 @@ impl Tensor {
         self.is_contiguous() && self.numel() * self.dtype().size() == self.0.storage.bytes()
     }
 
-    /// The same memory under another layout, with the view in the tape.
-    pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
-        let out = Tensor(Recycled::new(Inner {
+    /// The same memory under another layout, of the same lineage, without a history yet.
+    pub(crate) fn same_memory(&self, layout: Layout) -> Tensor {
+        Tensor(Recycled::new(Inner {
             storage: self.0.storage.clone(),
             layout,
             dtype: self.0.dtype,
@@ -210,11 +216,7 @@ impl Tensor {
             lineage: self.0.lineage.clone(),
             change: AtomicU64::new(self.change()),
             origin: Origin::view_of(self),
-        }));
-        if let Some(recording) = Recording::begin(&view, &[self], &[self]) {
-            recording.finish(view, std::slice::from_ref(&out));
-        }
-        out
+        }))
     }
 
     /// The same values without history: the backward pass does not go beyond.

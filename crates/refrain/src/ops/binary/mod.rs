@@ -418,13 +418,13 @@ impl Tensor {
     /// Multiplies by a number, rounded to the dtype, in place, outside the tape.
     pub fn mul_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("mul", self)?;
-        crate::no_grad(|| self.mul_scalar_into(scalar, self))
+        crate::autograd::no_grad(|| self.mul_scalar_into(scalar, self))
     }
 
     /// Adds a number, rounded to the dtype, in place, outside the tape.
     pub fn add_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("add", self)?;
-        crate::no_grad(|| self.add_scalar_into(scalar, self))
+        crate::autograd::no_grad(|| self.add_scalar_into(scalar, self))
     }
 
     /// Divided by a number of elements, which is not rounded: in f16 and bf16 few such numbers exist.
@@ -435,7 +435,7 @@ impl Tensor {
     fn assign(&self, name: &'static str, op: Binary, other: &Tensor) -> Result<()> {
         let other = self.second_operand(name, other)?;
         crate::autograd::check_in_place(name, self)?;
-        crate::no_grad(|| apply_into(op, &[self, &other], self))
+        crate::autograd::no_grad(|| apply_into(op, &[self, &other], self))
     }
 
     /// `other` as a view of this tensor's shape, for an operation that changes this tensor.

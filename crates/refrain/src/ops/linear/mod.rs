@@ -346,7 +346,7 @@ fn linear<'a>(
     let inputs: SmallVec<[&Tensor; 4]> =
         [Some(x), Some(weight), bias, residual].into_iter().flatten().collect();
     let keep = activation != Activation::None
-        && crate::is_grad_enabled()
+        && crate::autograd::is_grad_enabled()
         && inputs.iter().any(|t| t.requires_grad());
     let (bias, residual) = (bias.is_some(), residual.is_some());
     (Linear { activation, bias, residual, keep, precision: precision() }, inputs)

@@ -15,7 +15,7 @@ pub(crate) use recorded::DrawnInStep;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::no_grad;
 use crate::device::{CudaArgs, Device, HostArgs, recording};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -213,7 +213,7 @@ impl Sample {
         let Spec { shape, dtype } = &self.spec;
         if !dtype.is_float() {
             let (op, dtype) = (self.name(), *dtype);
-            return Err(crate::Error::Unsupported { op, dtype, device: device.name() });
+            return Err(Error::Unsupported { op, dtype, device: device.name() });
         }
         let numel = shape.checked_numel(self.name(), dtype.size())?;
         Ok(numel as u64 * host::words_each(*dtype) as u64)

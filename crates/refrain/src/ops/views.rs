@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::{Shape, Tensor, resolve_axis};
+use super::fold::Fold;
 use crate::autograd::{Differentiable, Gradients};
 use crate::error::{Error, Result};
+use crate::tensor::{Shape, Tensor, resolve_axis};
 
 /// How a view was made, for the backward pass: the gradient goes back the same way.
 enum View {
@@ -59,12 +60,7 @@ impl Differentiable for View {
             }
             &View::Narrow { axis, start, len } => g.add_window(0, |t| t.narrow(axis, start, len), &grad),
             View::Unfold { axis, size, step } => {
-                let fold = crate::ops::fold::Fold {
-                    shape: g.input_shape(0).clone(),
-                    axis: *axis,
-                    size: *size,
-                    step: *step,
-                };
+                let fold = Fold { shape: g.input_shape(0).clone(), axis: *axis, size: *size, step: *step };
                 g.emit(&[0], fold, &[&grad])
             }
         }

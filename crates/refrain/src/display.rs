@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::{DType, Element, Shape, Tensor};
+use crate::autograd::no_grad;
 use crate::error::Result;
+use crate::tensor::{DType, Element, Shape, Tensor};
 
 /// Dimensions longer than this are shortened to their edges when the tensor is large.
 const EDGE: usize = 3;
@@ -155,7 +156,7 @@ impl fmt::Display for Tensor {
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shorten = self.numel() > WHOLE;
-        let texts = match crate::no_grad(|| texts(&self.detach(), shorten)) {
+        let texts = match no_grad(|| texts(&self.detach(), shorten)) {
             Ok(texts) => texts,
             Err(e) => return write!(f, "<{} {}: {e}>", self.dtype(), self.shape()),
         };

@@ -1,9 +1,12 @@
 //! Between a tensor and the host: reading waits for the work that writes what it reads; writing goes
 //! into the memory that the tensor has.
 
-use super::{Element, Tensor};
+use super::apply_into;
+use super::copy::Copy;
+use crate::autograd::check_in_place;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::tensor::{Element, Tensor};
 
 impl Tensor {
     /// The values, row-major.
@@ -73,10 +76,10 @@ impl Tensor {
     pub fn write_from<T: Element>(&self, values: &[T]) -> Result<()> {
         const OP: &str = "write_from";
         self.check_host::<T>(OP, values.len())?;
-        crate::autograd::check_in_place(OP, self)?;
+        check_in_place(OP, self)?;
         if !self.is_contiguous() {
             let staged = Tensor::from_slice(values, self.shape(), self.device())?;
-            return crate::ops::apply_into(crate::ops::copy::Copy(OP), &[&staged], self);
+            return apply_into(Copy(OP), &[&staged], self);
         }
         let offset = self.layout().offset() * size_of::<T>();
         self.device().upload(OP, T::as_bytes(values), self.storage(), offset)

@@ -1,9 +1,10 @@
 //! Making tensors.
 
-use super::{DType, Element, Shape, Tensor};
+use super::apply_into;
+use super::fill::Arange;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::ops::fill::Arange;
+use crate::tensor::{DType, Element, Shape, Tensor};
 
 impl Tensor {
     /// A tensor with the given values, row-major.
@@ -98,7 +99,7 @@ impl Tensor {
             dtype.require_in_range("arange", start + (n - 1) as f64 * step)?;
         }
         let out = Tensor::empty("arange", &Shape::from(n), dtype, device)?;
-        crate::ops::apply_into(Arange { start, step, dtype, shape: out.shape().clone() }, &[], &out)?;
+        apply_into(Arange { start, step, dtype, shape: out.shape().clone() }, &[], &out)?;
         Ok(out)
     }
 }

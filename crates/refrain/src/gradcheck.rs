@@ -1,5 +1,6 @@
 //! Gradients against finite differences.
 
+use crate::autograd::no_grad;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -35,7 +36,7 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], tol
         (0..out.numel()).map(|i| ((i as f64 + 1.0) * 0.754_877_666_2).fract() + 0.25).collect();
     out.backward_with(&Tensor::from_slice(&weights, out.shape(), out.device())?)?;
     let value = || -> Result<f64> {
-        let out = super::no_grad(|| f(inputs))?.to_vec::<f64>()?;
+        let out = no_grad(|| f(inputs))?.to_vec::<f64>()?;
         Ok(out.iter().zip(&weights).map(|(y, w)| y * w).sum())
     };
     for (n, input) in inputs.iter().enumerate() {
@@ -46,7 +47,7 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], tol
             let at = x[i];
             let mut probe = |v: f64| -> Result<f64> {
                 x[i] = v;
-                super::no_grad(|| input.write_from(&x))?;
+                no_grad(|| input.write_from(&x))?;
                 value()
             };
             let slope = (probe(at + STEP)? - probe(at - STEP)?) / (2.0 * STEP);

@@ -1,0 +1,102 @@
+//! Tensors that gradients are asked for.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::tensor::{History, Tensor, check_devices};
+
+impl Tensor {
+    /// Asks for a gradient of this tensor (or no longer): `backward` will add to [`Tensor::grad`].
+    ///
+    /// # Errors
+    /// If the tensor is not floating-point, or is the result of a recorded operation.
+    pub fn set_requires_grad(&self, on: bool) -> Result<()> {
+        const OP: &str = "set_requires_grad";
+        self.require_float(OP)?;
+        let mut history = self.history();
+        match (&*history, on) {
+            (History::Output(..), _) => {
+                return Err(Error::Autograd {
+                    op: OP,
+                    message: "this tensor is the result of an operation on the tape, not a leaf; use detach() first".to_string(),
+                });
+            }
+            (History::Constant, true) => *history = History::Leaf(Arc::default()),
+            (History::Leaf(_), false) => *history = History::Constant,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the backward pass reaches this tensor.
+    pub fn requires_grad(&self) -> bool {
+        !matches!(&*self.history(), History::Constant)
+    }
+
+    /// The gradient gathered so far in a leaf: a handle without history, as [`Tensor::detach`] gives. Its storage stays the
+    /// same from one backward pass to the next; new gradients are added in place.
+    pub fn grad(&self) -> Option<Tensor> {
+        match &*self.history() {
+            // Not the leaf's own handle: what is hung on that would hang on the leaf, and so on to any depth.
+            History::Leaf(leaf) => leaf.grad().as_ref().map(Tensor::detach),
+            _ => None,
+        }
+    }
+
+    /// Lets the gradient of a leaf gather in memory of the caller's choice, such as a view of a flat
+    /// buffer. What stands there stays and is added to. The layout is free: the gradient is the same numbers as in memory of
+    /// the leaf's own.
+    ///
+    /// # Errors
+    /// If the tensor is no leaf, or shape, dtype or device differ, or the buffer repeats memory.
+    pub fn set_grad(&self, buffer: &Tensor) -> Result<()> {
+        const OP: &str = "set_grad";
+        if buffer.shape() != self.shape() {
+            return Err(Error::shapes(
+                OP,
+                self.shape(),
+                buffer.shape(),
+                "a gradient has the shape of its tensor",
+            ));
+        }
+        buffer.require_dtype(OP, self.dtype())?;
+        check_devices(OP, &[self, buffer])?;
+        if buffer.layout().repeats_memory() {
+            return Err(Error::invalid(
+                OP,
+                "the buffer repeats memory by broadcasting; pass one with an element for each value",
+            ));
+        }
+        match &*self.history() {
+            History::Leaf(leaf) => *leaf.grad() = Some(buffer.detach()),
+            _ => {
+                return Err(Error::Autograd {
+                    op: OP,
+                    message: "this tensor is not a leaf that requires a gradient; call set_requires_grad(true) first".to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Device, Tensor, no_grad};
+
+    #[test]
+    fn a_leaf_written_inside_no_grad_stays_a_leaf_with_its_gradient() {
+        let device = Device::cpu();
+        let [x, y, grad] = [1.0f32, 3.0, 0.0].map(|v| Tensor::from_slice(&[v], 1, &device).unwrap());
+        x.set_requires_grad(true).unwrap();
+        x.set_grad(&grad).unwrap();
+        no_grad(|| {
+            x.copy_from(&y)?;
+            x.mul_scalar_assign(2.0)?;
+            x.add_into(&y, &x)
+        })
+        .unwrap();
+        x.square().unwrap().sum(()).unwrap().backward().unwrap();
+        assert_eq!(grad.to_vec::<f32>().unwrap(), [18.0]);
+    }
+}

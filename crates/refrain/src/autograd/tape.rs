@@ -1,0 +1,181 @@
+//! Operations go on the tape.
+
+use smallbox::smallbox;
+use smallvec::SmallVec;
+
+use super::grad_mode::is_grad_enabled;
+use super::lineage::{check_current, check_operands, supersede};
+use super::outside::{self, Before};
+use crate::error::{Error, Result};
+use crate::recycled::Recycled;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::tensor::{
+    Differentiable, Edge, History, INPUTS, Input, Layout, Node, Saved, SavedValues, Saves, Tensor,
+};
+
+fn edge_of(tensor: &Tensor) -> Option<Edge> {
+    match &*tensor.history() {
+        History::Constant => None,
+        History::Leaf(leaf) => Some(Edge::Leaf(leaf.clone())),
+        History::Output(node, output) => Some(Edge::Output(node.clone(), *output)),
+    }
+}
+
+/// Whether an operation on these inputs belongs on the tape.
+fn is_recorded(inputs: &[&Tensor]) -> bool {
+    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
+}
+
+/// An operation about to run that belongs on the tape, with its operands as they are before it runs:
+/// it may write over one of them, or over a value that it saves, which the watch then sees.
+pub(crate) struct Recording {
+    inputs: SmallVec<[Input; INPUTS]>,
+    saves: Saves,
+    saved: SmallVec<[Option<Saved>; INPUTS]>,
+}
+
+impl Recording {
+    /// Before the operation runs on `operands`, which stand for `inputs`: gradients are the inputs', of their dtypes, what
+    /// is saved are operands. `None` if none of the inputs needs a gradient.
+    pub(crate) fn begin(
+        function: &impl Differentiable,
+        inputs: &[&Tensor],
+        operands: &[&Tensor],
+    ) -> Option<Recording> {
+        if !is_recorded(inputs) {
+            return None;
+        }
+        let inputs: SmallVec<[Input; INPUTS]> = inputs
+            .iter()
+            .map(|t| Input { shape: t.shape().clone(), dtype: t.dtype(), edge: edge_of(t) })
+            .collect();
+        let needs: SmallVec<[bool; INPUTS]> = inputs.iter().map(|i| i.edge.is_some()).collect();
+        let saves = function.saves(&needs);
+        let saved =
+            operands.iter().enumerate().map(|(i, t)| Saves::has(saves.inputs, i).then(|| Saved::new(t)));
+        let saved = saved.collect();
+        Some(Recording { inputs, saves, saved })
+    }
+
+    /// After it ran: puts it on the tape. Outputs that are not floating-point are constants.
+    pub(crate) fn finish(self, function: impl Differentiable + 'static, outputs: &[Tensor]) {
+        let Recording { inputs, saves, saved } = self;
+        if !outputs.iter().any(|t| t.dtype().is_float()) {
+            return;
+        }
+        let keep = |(o, t): (usize, &Tensor)| Saves::has(saves.outputs, o).then(|| Saved::new(t));
+        let saved = SavedValues { inputs: saved, outputs: outputs.iter().enumerate().map(keep).collect() };
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let seq = NEXT.fetch_add(1, Ordering::Relaxed);
+        let birth = outside::birth(seq, function.name(), outputs);
+        let node = Recycled::new(Node {
+            seq,
+            function: smallbox!(function),
+            inputs,
+            outputs: outputs.len(),
+            saved: Mutex::new(Some(saved)),
+            birth,
+        });
+        for (o, output) in outputs.iter().enumerate() {
+            *output.history() = match output.dtype().is_float() {
+                true => History::Output(node.clone(), o),
+                false => History::Constant,
+            };
+        }
+    }
+}
+
+/// After an operation that wrote into `dst`: puts it on the tape, with `dst` as the first of its outputs, if it
+/// was recorded. If not, `dst` needs no gradient any more; but inside `no_grad` it stays what it is, so that a leaf
+/// that is updated in place remains one.
+pub(crate) fn wrote_into(
+    function: impl Differentiable + 'static,
+    recording: Option<Recording>,
+    dst: &Tensor,
+    outputs: &[Tensor],
+) {
+    if !is_grad_enabled() {
+        return;
+    }
+    let op = function.name();
+    let before = Before::take(dst);
+    if let Some(recording) = recording {
+        recording.finish(function, outputs);
+    }
+    let changed = dst.requires_grad() || before.has_history();
+    if changed {
+        supersede(op, dst);
+    }
+    outside::wrote(op, dst, before, changed);
+}
+
+/// Whether `dst` may be written by an operation outside the tape.
+pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
+    if !is_grad_enabled() {
+        return Ok(());
+    }
+    if dst.requires_grad() {
+        return Err(Error::Autograd {
+            op,
+            message: "the destination requires a gradient and would be overwritten; run this inside no_grad, or write into another tensor".to_string(),
+        });
+    }
+    check_current(op, dst, || "the destination".to_string())?;
+    outside::writes_in_place(op, dst);
+    Ok(())
+}
+
+/// Whether an operation outside the tape may take `operand` as its second, whose gradient would be lost.
+pub(crate) fn check_untaped(op: &'static str, operand: &Tensor) -> Result<()> {
+    if is_grad_enabled() && operand.requires_grad() {
+        return Err(Error::Autograd {
+            op,
+            message: format!(
+                "the second operand ({} {}) requires a gradient, which an assignment in place does not pass on; detach() it or run this inside no_grad if it needs none here, or use the _into form, which is on the tape",
+                operand.dtype(),
+                operand.shape()
+            ),
+        });
+    }
+    check_operands(op, &[operand])
+}
+
+/// Whether an operation may write into `dst`, after which `dst` is its result on the tape.
+pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+    if !is_grad_enabled() {
+        return Ok(());
+    }
+    let (leaf, view) = match &*dst.history() {
+        History::Leaf(_) => (true, false),
+        History::Output(node, _) => (false, node.function.is_view()),
+        History::Constant => (false, false),
+    };
+    if leaf {
+        return check_in_place(op, dst);
+    }
+    check_operands(op, inputs)?;
+    check_current(op, dst, || "the destination".to_string())?;
+    // Other views of the memory would not know where their values came from.
+    if view || is_recorded(inputs) && !dst.covers_storage() {
+        let what = if view { "the destination" } else { "an operand" };
+        return Err(Error::Autograd {
+            op,
+            message: format!(
+                "{what} requires a gradient, but the destination is a view of another tensor, which can't take part in the backward pass; write into a whole tensor, or run this inside no_grad"
+            ),
+        });
+    }
+    Ok(())
+}
+
+impl Tensor {
+    /// The same memory under another layout, with the view in the tape.
+    pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
+        let out = self.same_memory(layout);
+        if let Some(recording) = Recording::begin(&view, &[self], &[self]) {
+            recording.finish(view, std::slice::from_ref(&out));
+        }
+        out
+    }
+}

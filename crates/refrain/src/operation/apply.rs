@@ -1,0 +1,67 @@
+//! Operations, run and put on the tape.
+
+use smallvec::SmallVec;
+
+use super::execute::{Dest, execute};
+use super::{OnTape, Op};
+use crate::autograd::{self, Recording};
+use crate::device::{Mode, RESULTS};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// Runs an operation with a new result.
+pub(crate) fn apply<O: Op>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
+    let name = op.name();
+    apply_all(op, inputs)?.into_iter().next().ok_or_else(|| Error::internal(name, "no result"))
+}
+
+/// Runs an operation with new results.
+pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; RESULTS]>> {
+    apply_all_on(op, inputs, inputs)
+}
+
+/// Runs an operation with new results on `operands` that stand for `inputs`, with the same values but for rounding:
+/// gradients go to the inputs, in their dtypes.
+pub(crate) fn apply_all_on<O: Op>(
+    op: O,
+    inputs: &[&Tensor],
+    operands: &[&Tensor],
+) -> Result<SmallVec<[Tensor; RESULTS]>> {
+    autograd::check_operands(op.name(), inputs)?;
+    let function = OnTape(op);
+    let recording = Recording::begin(&function, inputs, operands);
+    let outputs = execute(&function.0, operands, &[])?;
+    if let Some(recording) = recording {
+        recording.finish(function, &outputs);
+    }
+    Ok(outputs)
+}
+
+/// Runs an operation whose first result goes into the memory that `dst` has; the rest are new and
+/// live on as saved values.
+pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+    apply_into_on(op, inputs, inputs, dst)
+}
+
+/// [`apply_into`] on operands that stand for inputs, as for [`apply_all_on`].
+pub(crate) fn apply_into_on<O: Op>(
+    op: O,
+    inputs: &[&Tensor],
+    operands: &[&Tensor],
+    dst: &Tensor,
+) -> Result<()> {
+    autograd::check_destination(op.name(), inputs, dst)?;
+    let function = OnTape(op);
+    let recording = Recording::begin(&function, inputs, operands);
+    let mut outputs = execute(&function.0, operands, &[Dest::Into(dst.clone(), Mode::Replace)])?;
+    outputs[0] = dst.clone();
+    autograd::wrote_into(function, recording, dst, &outputs);
+    Ok(())
+}
+
+/// Runs `dst += op(inputs)`, outside the tape.
+pub(crate) fn accumulate_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+    autograd::check_in_place(op.name(), dst)?;
+    execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Accumulate)])?;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! The way of every operation to the door.
+
+use smallvec::SmallVec;
+
+use super::{Op, Spec};
+use crate::device::{Launch, Mode, OPERANDS, Operand, RESULTS};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Layout, Shape, Tensor, check_devices};
+
+/// Where a result goes.
+pub(crate) enum Dest {
+    /// Into a new tensor.
+    New,
+    /// Into the memory that a tensor has.
+    Into(Tensor, Mode),
+}
+
+/// The way of every operation: checks, layouts, destinations, the door. Not part of the tape.
+///
+/// `dests` may be shorter than the results; the rest are new.
+pub(crate) fn execute<O: Op>(
+    op: &O,
+    inputs: &[&Tensor],
+    dests: &[Dest],
+) -> Result<SmallVec<[Tensor; RESULTS]>> {
+    let name = op.name();
+    let dest_tensors = dests.iter().filter_map(|d| match d {
+        Dest::Into(t, _) => Some(t),
+        Dest::New => None,
+    });
+    let everything: SmallVec<[&Tensor; OPERANDS + RESULTS]> =
+        inputs.iter().copied().chain(dest_tensors).collect();
+    check_devices(name, &everything)?;
+    let device = everything.first().ok_or_else(|| Error::internal(name, "no operand"))?.device().clone();
+    let specs = op.infer(inputs)?;
+
+    let mut reads: SmallVec<[Tensor; OPERANDS]> = SmallVec::new();
+    for (i, t) in inputs.iter().enumerate() {
+        reads.push(if op.input_needs(i).fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });
+    }
+
+    // What the kernel writes, how, and where that must still be brought.
+    let mut writes: SmallVec<[(Tensor, Mode); RESULTS]> = SmallVec::new();
+    let mut staged: SmallVec<[(usize, &Tensor, Mode); RESULTS]> = SmallVec::new();
+    for (o, spec) in specs.iter().enumerate() {
+        let fresh = || Tensor::empty(name, &spec.shape, spec.dtype, &device);
+        match dests.get(o).unwrap_or(&Dest::New) {
+            Dest::New => writes.push((fresh()?, Mode::Replace)),
+            Dest::Into(dst, mode) => {
+                check_dest(op, o, spec, inputs, dst)?;
+                let fits =
+                    op.output_needs(o).fits(dst.layout()) && writes.iter().all(|(w, _)| spans_apart(w, dst));
+                let adds = *mode == Mode::Accumulate && op.accumulates(o);
+                if fits && (*mode == Mode::Replace || adds) {
+                    // An operand that interleaves with the destination is read from a copy.
+                    for read in &mut reads {
+                        if !spans_apart(read, dst) && read.layout() != dst.layout() {
+                            *read = read.copy()?;
+                        }
+                    }
+                    writes.push((dst.untracked(), *mode));
+                } else if adds {
+                    // The kernel adds to a copy, so that the sum is rounded as often as where the layout fits.
+                    writes.push((dst.untracked().copy()?, Mode::Accumulate));
+                    staged.push((o, dst, Mode::Replace));
+                } else {
+                    writes.push((fresh()?, Mode::Replace));
+                    staged.push((o, dst, *mode));
+                }
+            }
+        }
+    }
+
+    {
+        let read_operands: SmallVec<[Operand<'_>; OPERANDS]> = reads.iter().map(Tensor::operand).collect();
+        let write_operands: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
+            writes.iter().map(|(t, mode)| (t.operand(), *mode)).collect();
+        let mut launch =
+            Launch { op: name, kernel: op, reads: &read_operands, writes: &write_operands, workspace: None };
+        let workspace = device.workspace_bytes(&launch)?;
+        let room = (workspace > 0).then(|| device.workspace(name, workspace)).transpose()?;
+        let bytes = Layout::contiguous(Shape::from([workspace]));
+        launch.workspace = room.as_ref().map(|storage| Operand { storage, layout: &bytes, dtype: DType::U8 });
+        device.launch(&launch)?;
+    }
+    for (o, dst, mode) in staged {
+        let dst = dst.untracked();
+        match mode {
+            Mode::Replace => dst.copy_from(&writes[o].0)?,
+            Mode::Accumulate => dst.add_assign(&writes[o].0)?,
+        }
+    }
+    Ok(writes.into_iter().map(|(t, _)| t).collect())
+}
+
+pub(crate) fn spans_apart(a: &Tensor, b: &Tensor) -> bool {
+    let (x, y) = (a.operand().byte_range(), b.operand().byte_range());
+    !a.shares_storage(b) || x.is_empty() || y.is_empty() || x.end <= y.start || y.end <= x.start
+}
+
+/// A destination has the result's shape and dtype, holds each element once, and shares no element
+/// with an operand unless the operation allows to work in place.
+fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+    let name = op.name();
+    if dst.shape() != &spec.shape {
+        return Err(Error::shapes(
+            name,
+            dst.shape(),
+            &spec.shape,
+            format!("the destination must have the result's shape, {}", spec.shape),
+        ));
+    }
+    dst.require_dtype(name, spec.dtype)?;
+    if dst.layout().repeats_memory() {
+        return Err(Error::Aliased {
+            op: name,
+            message: format!(
+                "the destination of shape {} repeats memory (a broadcast view), so elements would overwrite each other; use a tensor with memory of its own",
+                dst.shape()
+            ),
+        });
+    }
+    for (i, input) in inputs.iter().enumerate() {
+        let same_view = input.layout() == dst.layout() && input.dtype() == dst.dtype();
+        let allowed = !input.shares_storage(dst)
+            || (same_view && op.in_place(o, i))
+            || (input.dtype() == dst.dtype() && input.layout().is_disjoint(dst.layout()))
+            || spans_apart(input, dst);
+        if !allowed {
+            return Err(Error::Aliased {
+                op: name,
+                message: format!(
+                    "the destination shares memory with operand {i}, which would be overwritten while it is still being read; {}",
+                    if op.in_place(o, i) {
+                        "only the very same view may be both"
+                    } else {
+                        "use another destination"
+                    }
+                ),
+            });
+        }
+    }
+    Ok(())
+}

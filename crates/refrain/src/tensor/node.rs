@@ -1,0 +1,207 @@
+//! Nodes of the tape: an operation with what its backward pass needs.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use smallbox::SmallBox;
+use smallvec::SmallVec;
+
+use super::Tensor;
+use super::gradients::Gradients;
+use super::history::{Edge, Input};
+use crate::device::{RESULTS, Watch};
+use crate::error::{Error, Result};
+use crate::recycled::{Recycled, recycle};
+use crate::sync::{Mutex, MutexGuard};
+use crate::types::{DType, Shape};
+
+/// Something with a gradient: an operation or a view.
+pub(crate) trait Differentiable: Send + Sync {
+    /// The operation's name.
+    fn name(&self) -> &'static str;
+
+    /// Which values the backward pass reads, given which inputs need a gradient.
+    fn saves(&self, _needs: &[bool]) -> Saves {
+        Saves::default()
+    }
+
+    /// Whether the output is the input's memory under another layout.
+    fn is_view(&self) -> bool {
+        false
+    }
+
+    /// Turns the gradients of the outputs into gradients of the inputs.
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()>;
+}
+
+/// A set of inputs and a set of outputs, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Saves {
+    pub(crate) inputs: u32,
+    pub(crate) outputs: u32,
+}
+
+impl Saves {
+    /// Saves input `i` if `needed`.
+    pub(crate) fn input_if(mut self, i: usize, needed: bool) -> Saves {
+        self.inputs |= (needed as u32) << i;
+        self
+    }
+
+    pub(crate) fn input(self, i: usize) -> Saves {
+        self.input_if(i, true)
+    }
+
+    pub(crate) fn output(mut self, o: usize) -> Saves {
+        self.outputs |= 1 << o;
+        self
+    }
+
+    /// Whether bit `i` is set. An operation on more operands than there are bits saves none of those.
+    pub(crate) fn has(bits: u32, i: usize) -> bool {
+        i < u32::BITS as usize && bits >> i & 1 == 1
+    }
+}
+
+/// A value that the backward pass will read, watched until then.
+pub(crate) struct Saved {
+    tensor: Tensor,
+    watch: Watch,
+}
+
+impl Saved {
+    pub(crate) fn new(tensor: &Tensor) -> Saved {
+        Saved {
+            tensor: tensor.untracked(),
+            watch: Watch::new(tensor.storage(), tensor.operand().byte_range()),
+        }
+    }
+
+    pub(crate) fn get(&self, op: &'static str, role: impl Fn() -> String) -> Result<Tensor> {
+        match self.watch.overwritten_by() {
+            None => Ok(self.tensor.clone()),
+            Some(by) => Err(Error::SavedValueOverwritten {
+                op,
+                tensor: format!("{} ({} {})", role(), self.tensor.dtype(), self.tensor.shape()),
+                by,
+            }),
+        }
+    }
+}
+
+/// The saved values of a node.
+#[derive(Default)]
+pub(crate) struct SavedValues {
+    pub(crate) inputs: SmallVec<[Option<Saved>; INPUTS]>,
+    pub(crate) outputs: SmallVec<[Option<Saved>; RESULTS]>,
+}
+
+/// Room for an operation's own values beside its node, so that they need no memory of their own.
+type Inline = [usize; 20];
+
+/// Inputs of which lists need no memory of their own: as many as batch norm has.
+pub(crate) const INPUTS: usize = 5;
+
+/// A recorded operation.
+pub(crate) struct Node {
+    /// Nodes are numbered as they are made: consumers have higher numbers than producers.
+    pub(crate) seq: u64,
+    pub(crate) function: SmallBox<dyn Differentiable, Inline>,
+    pub(crate) inputs: SmallVec<[Input; INPUTS]>,
+    pub(crate) outputs: usize,
+    /// `None` once a backward pass has used them.
+    pub(crate) saved: Mutex<Option<SavedValues>>,
+    /// Of a node that was made while a step was recorded.
+    pub(crate) birth: Option<NodeBirth>,
+}
+
+recycle!(Node);
+
+thread_local! {
+    /// The stack of [`Node::drop`], kept for its memory.
+    static STACK: Cell<Vec<Recycled<Node>>> = const { Cell::new(Vec::new()) };
+}
+
+impl Node {
+    pub(crate) fn saved(&self) -> MutexGuard<'_, Option<SavedValues>> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of a backward pass that finds no saved values.
+    pub(crate) fn released(&self) -> Error {
+        Error::Autograd {
+            op: self.function.name(),
+            message: "a backward pass has released the values saved here; run the forward pass again, or use backward_retain for the first pass".to_string(),
+        }
+    }
+
+    /// Whether the saved values are there, and as they were.
+    pub(crate) fn check_saved(&self) -> Result<()> {
+        let saved = self.saved();
+        let SavedValues { inputs, outputs } = saved.as_ref().ok_or_else(|| self.released())?;
+        let check = |role: &'static str, all: &[Option<Saved>]| {
+            let mut present = all.iter().enumerate().filter_map(|(i, saved)| Some((i, saved.as_ref()?)));
+            present.try_for_each(|(i, saved)| {
+                saved.get(self.function.name(), || format!("{role} {i}")).map(drop)
+            })
+        };
+        check("operand", inputs)?;
+        check("result", outputs)
+    }
+
+    /// Moves the nodes behind this one to the stack.
+    fn detach(&mut self, stack: &mut Vec<Recycled<Node>>) {
+        for input in &mut self.inputs {
+            if let Some(Edge::Output(node, _)) = input.edge.take() {
+                stack.push(node);
+            }
+        }
+    }
+}
+
+impl Drop for Node {
+    /// Takes the tape behind this node apart in a loop: a chain of 100,000 operations would overflow
+    /// the stack if each node dropped the one before it.
+    fn drop(&mut self) {
+        if self.inputs.iter().all(|input| !matches!(input.edge, Some(Edge::Output(..)))) {
+            return;
+        }
+        let mut stack = STACK.try_with(Cell::take).unwrap_or_default();
+        self.detach(&mut stack);
+        while let Some(node) = stack.pop() {
+            if let Some(mut node) = node.into_inner() {
+                node.detach(&mut stack);
+            }
+        }
+        let _ = STACK.try_with(|kept| kept.set(stack));
+    }
+}
+
+/// Nodes of a recording that are still reachable, by number.
+#[derive(Default)]
+pub(crate) struct RecordedNodes(Mutex<BTreeMap<u64, BornNode>>);
+
+/// A node, with its first output if the memory of that was there before.
+pub(crate) struct BornNode {
+    pub(crate) op: &'static str,
+    pub(crate) outside: Option<Box<(DType, Shape)>>,
+}
+
+impl RecordedNodes {
+    pub(crate) fn alive(&self) -> MutexGuard<'_, BTreeMap<u64, BornNode>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a node knows about the recording that it was made in. Tells the recording when it is dropped.
+pub(crate) struct NodeBirth {
+    pub(crate) nodes: Arc<RecordedNodes>,
+    pub(crate) seq: u64,
+}
+
+impl Drop for NodeBirth {
+    fn drop(&mut self) {
+        self.nodes.alive().remove(&self.seq);
+    }
+}
