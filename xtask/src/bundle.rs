@@ -11,6 +11,7 @@ use crate::root;
 
 /// What tests read, beside what is compiled into them.
 const DATA: &[&str] = &[
+    "crates/refrain/src",
     "crates/refrain/tests/reference",
     "crates/refrain-forecast/tests/reference",
     "crates/refrain-forecast/data",
