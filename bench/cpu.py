@@ -1,6 +1,6 @@
 """refrain beside other frameworks on the CPU: one training step, in one sitting, as a table in Markdown.
 
-    pip install torch jax optax                       # what is missing is left out of the table
+    pip install torch jax optax                       # frameworks that are not installed are left out
     cargo build --release
     cargo build --release --manifest-path bench/candle/Cargo.toml
     python bench/cpu.py [--configs seed,small,large,cross] [--precisions f32,bf16]
@@ -9,7 +9,7 @@
 
 Every program runs pinned to as many CPUs as there are threads. In each round all programs run one after the
 other, so that a change in the machine's speed meets all of them; the table has the median over the rounds of each
-program's own median, in milliseconds a step, and the ratio of the best other one to refrain. candle has PatchTST in f32.
+program's own median, in milliseconds per step, and the ratio of the best other one to refrain. candle has PatchTST in f32.
 """
 
 import os
@@ -24,7 +24,7 @@ PRECISIONS = ("f32", "bf16")
 
 
 def measure(program, config, precision, a):
-    """The program's median in microseconds a step, or None if it can't run here."""
+    """The program's median in microseconds per step, or None if it can't run here."""
     steps = STEPS[config]
     if program == "candle" and (config == "cross" or precision != "f32"):
         return None
@@ -50,7 +50,7 @@ def main():
     a = parser.parse_args()
     programs = ("refrain", *a.variants)
     table.machine(a.refrain)
-    table.header("ms a step", "precision", *programs)
+    table.header("ms per step", "precision", *programs)
     for config in a.configs:
         for precision in a.precisions:
             table.row([config, precision], programs, a.rounds, lambda program: measure(program, config, precision, a),

@@ -1,6 +1,6 @@
 """refrain beside other frameworks on one NVIDIA GPU: one training step, in one sitting, as a table in Markdown.
 
-    pip install torch "jax[cuda13]" optax             # what is missing is left out of the table
+    pip install torch "jax[cuda13]" optax             # frameworks that are not installed are left out
     cargo build --release
     python bench/gpu.py [--configs seed,small,large,cross] [--precisions f32,tf32,bf16]
                         [--variants torch-eager,torch-graph,torch-compiled-graph,jax-jit] [--rounds 1]
@@ -8,7 +8,7 @@
 
 For each configuration the others get ready (import, compile, first step) side by side and then wait; nothing but the
 program being measured runs. In each round all programs are measured one after the other; the table has the median
-over the rounds of each program's own median of 5 repeats, in microseconds a step, and the ratio of the best other
+over the rounds of each program's own median of 5 repeats, in microseconds per step, and the ratio of the best other
 one to refrain.
 """
 
@@ -92,7 +92,7 @@ def main():
     a = parser.parse_args()
     programs = ("refrain", *a.variants)
     table.machine(a.refrain, gpu=True)
-    table.header("us a step", "precision", *programs)
+    table.header("us per step", "precision", *programs)
     for config in a.configs:
         peers = ready(config, a)
         for precision in a.precisions:

@@ -1,8 +1,8 @@
-//! Every error of this crate: what is wrong, where, and what to do.
+//! The errors of this crate. Each says what is wrong, where, and what to do.
 
 use std::path::{Path, PathBuf};
 
-/// The result of this crate's functions.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong with layers, optimisers and checkpoints.
@@ -12,7 +12,7 @@ pub enum Error {
     /// An operation on tensors failed.
     #[error(transparent)]
     Tensor(#[from] refrain::Error),
-    /// A parameter cannot be declared or used like this.
+    /// A parameter cannot be declared or used in this way.
     #[error("parameter `{name}`: {message}")]
     Parameter {
         /// Its full dotted name.
@@ -29,7 +29,7 @@ pub enum Error {
         message: String,
     },
     /// A file or folder cannot be read or written.
-    #[error("cannot {action} {}: {source}; check that the path exists, its permissions and the space left", path.display())]
+    #[error("cannot {action} {}: {source}; check that the path exists, that you may use it, and that the disk has space left", path.display())]
     Io {
         /// What was tried: `read`, `write`, ...
         action: &'static str,
@@ -38,7 +38,7 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
-    /// A checkpoint is broken, or does not belong to this model, optimiser or configuration.
+    /// A checkpoint is damaged, or belongs to another model, optimiser or configuration.
     #[error("{}: {message}", path.display())]
     Checkpoint {
         /// The checkpoint's file.

@@ -1,20 +1,20 @@
-//! How parameters begin.
+//! Initial values of parameters.
 
 use refrain::{Generator, Tensor};
 
 use crate::error::Result;
 
-/// The values that a parameter begins with. Those that depend on a layer's width take the fans from the
-/// shape `[out, in, ..]`: `fan_in` is the size of one output's input, `fan_out` that of one input's output.
+/// The initial values of a parameter. Some depend on the width of the layer: they compute `fan_in` (inputs per
+/// output) and `fan_out` (outputs per input) from the shape `[out, in, ..]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// One value.
+    /// One value for all elements.
     Constant(f64),
-    /// Evenly spread over `[low, high)`.
+    /// Uniformly distributed over `[low, high)`.
     Uniform {
         /// The smallest value.
         low: f64,
-        /// The end of the range.
+        /// The end of the range, excluded.
         high: f64,
     },
     /// Normally distributed.
@@ -47,19 +47,19 @@ pub enum Init {
 }
 
 impl Init {
-    /// What PyTorch's layers begin their weights with: uniform within `1 / sqrt(fan_in)` of 0.
+    /// The initial weights of PyTorch's linear layers: uniform within `1 / sqrt(fan_in)` of 0.
     pub fn torch_linear() -> Init {
         Init::KaimingUniform { gain: (1.0f64 / 3.0).sqrt() }
     }
 
-    /// What PyTorch's layers begin their biases with: uniform within `1 / sqrt(fan_in)` of 0, where
-    /// `fan_in` is that of the weight.
+    /// The initial biases of PyTorch's linear layers: uniform within `1 / sqrt(fan_in)` of 0, with the `fan_in` of
+    /// the weight.
     pub fn torch_bias(fan_in: usize) -> Init {
         let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
         Init::Uniform { low: -bound, high: bound }
     }
 
-    /// Fills a tensor.
+    /// Fills a tensor with initial values.
     ///
     /// # Errors
     /// If the tensor is not floating-point, or requires a gradient outside [`refrain::no_grad`].
@@ -92,7 +92,7 @@ impl Init {
     }
 }
 
-/// Fan-in and fan-out of a weight `[out, in, ..]`, each at least 1. A vector's is its length.
+/// Fan-in and fan-out of a weight `[out, in, ..]`, each at least 1. For a vector, both are its length.
 fn fans(dims: &[usize]) -> (f64, f64) {
     let field: usize = dims.iter().skip(2).product();
     let fan = |axis: usize| (dims.get(axis).or(dims.first()).copied().unwrap_or(1) * field).max(1) as f64;

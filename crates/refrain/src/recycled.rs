@@ -1,23 +1,22 @@
-//! Shared values whose memory is kept for the next value of their type.
+//! Shared values whose memory is reused for the next value of their type.
 //!
-//! A training step makes and drops the same handles and tape nodes over and over. Each thread keeps
-//! the memory of those that it dropped, so that a step in the steady state asks the system for none.
+//! A training step makes and drops the same handles and tape nodes again and again. Each thread keeps the memory of
+//! those that it dropped, so that after the first steps a step needs no memory from the system.
 
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::LocalKey;
 
-/// How many pieces of memory a thread keeps for each type: a step of a large model makes some
-/// thousands of each.
+/// How many pieces of memory a thread keeps for each type. A step of a large model makes some thousands of each.
 const KEPT: usize = 1 << 13;
 
-/// Memory of dropped values of one type.
+/// The memory of dropped values of one type.
 pub(crate) type FreeList<T> = RefCell<Vec<Arc<Option<T>>>>;
 
-/// A type whose values share memory that is used again.
+/// A type whose values reuse memory.
 pub(crate) trait Recycle: Sized + 'static {
-    /// This thread's memory of dropped values.
+    /// The free list of this thread.
     fn free_list() -> &'static LocalKey<FreeList<Self>>;
 }
 
@@ -37,14 +36,14 @@ macro_rules! recycle {
 }
 pub(crate) use recycle;
 
-/// An [`Arc`] that takes its memory from what the thread has dropped before.
+/// An [`Arc`] whose memory comes from values that the thread has dropped.
 ///
 /// `None` only while it is being dropped.
 pub(crate) struct Recycled<T: Recycle>(Option<Arc<Option<T>>>);
 
 impl<T: Recycle> Recycled<T> {
     pub(crate) fn new(value: T) -> Recycled<T> {
-        // A thread that ends has no list any more.
+        // A thread that is ending has no free list any more.
         let mut memory = T::free_list().try_with(|free| free.borrow_mut().pop()).ok().flatten();
         match memory.as_mut().and_then(Arc::get_mut) {
             Some(place) => *place = Some(value),
@@ -63,8 +62,8 @@ impl<T: Recycle> Recycled<T> {
         self.0.as_ref().is_some_and(|shared| Arc::strong_count(shared) == 1)
     }
 
-    /// The value, if nothing else refers to it. Of several threads that let go of a value at the same
-    /// time, exactly one gets it.
+    /// The value, if nothing else refers to it. If several threads drop a value at the same time, exactly one gets
+    /// it.
     pub(crate) fn into_inner(mut self) -> Option<T> {
         self.release()
     }
@@ -88,7 +87,7 @@ impl<T: Recycle> Recycled<T> {
 
 impl<T: Recycle> Drop for Recycled<T> {
     fn drop(&mut self) {
-        // Dropped here, when the list is no longer borrowed: the value may hold others of its type.
+        // Drop it here, where the list is no longer borrowed: the value may hold others of its type.
         drop(self.release());
     }
 }
@@ -115,8 +114,8 @@ impl<T: Recycle + std::fmt::Debug> std::fmt::Debug for Recycled<T> {
     }
 }
 
-/// An empty list in the memory of another, for values of the same type but for a lifetime: collecting in place leaves
-/// the memory where it is.
+/// An empty list that reuses the memory of another list. The types differ only in a lifetime. Collecting in place
+/// keeps the allocation.
 pub(crate) fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
     list.into_iter().map(|_| -> B { unreachable!("the list is empty") }).collect()
@@ -160,7 +159,7 @@ mod tests {
         assert_eq!(DROPPED.load(Ordering::Relaxed), before + 1);
         let inner = Recycled::new(Counted { _number: 2, _next: None });
         assert_eq!(address(&inner), place);
-        // A value that holds another of its type.
+        // A value that holds another value of its type.
         drop(Recycled::new(Counted { _number: 3, _next: Some(inner) }));
         assert_eq!(DROPPED.load(Ordering::Relaxed), before + 3);
 

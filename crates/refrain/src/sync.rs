@@ -1,5 +1,5 @@
-//! What threads share is made of these: the standard library's, or, compiled with `--cfg shuttle`, those of the crate
-//! [shuttle](https://docs.rs/shuttle), under which `tests/schedules.rs` runs threads in many orders.
+//! What threads share: the types of the standard library, or with `--cfg shuttle` those of
+//! [shuttle](https://docs.rs/shuttle), with which `tests/schedules.rs` runs threads in many orders.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::{
@@ -13,14 +13,14 @@ pub(crate) use shuttle::{
     thread, thread_local,
 };
 
-/// Where work takes its time: another thread may come to its turn here.
+/// A point in long work at which shuttle may switch to another thread.
 #[inline]
 pub(crate) fn may_switch() {
     #[cfg(shuttle)]
     thread::yield_now();
 }
 
-/// What the standard library's keys of cells have beside `with`.
+/// The methods that the standard library's thread-local cells have besides `with`.
 #[cfg(shuttle)]
 pub(crate) mod keys {
     use std::cell::{Cell, RefCell};

@@ -1,7 +1,7 @@
-//! Cholesky factorisation and triangular solves of small dense systems, in f64, row-major.
+//! Cholesky factorisation and triangular solves of small dense systems: f64, row-major.
 
-/// The lower factor `L` of a symmetric positive definite `[n, n]` matrix, `A = L L'`; only the lower triangle of
-/// `a` is read. `None` if a pivot is not positive.
+/// The lower factor `L` of a symmetric positive definite `[n, n]` matrix: `A = L L'`. It reads only the lower
+/// triangle of `a`. `None` if a pivot is not positive.
 pub(super) fn factor(a: &[f64], n: usize) -> Option<Vec<f64>> {
     let mut l = vec![0.0; n * n];
     for i in 0..n {
@@ -30,7 +30,7 @@ pub(super) fn solve(l: &[f64], n: usize, b: &mut [f64], columns: usize) {
     }
 }
 
-/// Row i of b becomes `(b_i - sum_j factor(j) b_j) / pivot`.
+/// Replaces row i of b by `(b_i - sum_j factor(j) b_j) / pivot`.
 fn eliminate(
     b: &mut [f64],
     columns: usize,
@@ -50,7 +50,7 @@ fn eliminate(
     b[i * columns..][..columns].copy_from_slice(&row);
 }
 
-/// Inner product in eight independent sums, which vectorise.
+/// Inner product with eight independent sums, so that the compiler can vectorise it.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
     let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));

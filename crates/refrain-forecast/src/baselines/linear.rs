@@ -1,4 +1,4 @@
-//! A linear model of the context, fitted in closed form.
+//! A linear forecaster, fitted in closed form.
 
 use super::observed::{FilledTargets, Fit};
 use super::{Baseline, cholesky, columns};
@@ -7,16 +7,16 @@ use crate::{Error, Result};
 use rayon::prelude::*;
 use refrain::Device;
 
-/// The linear forecaster of Zeng et al., "Are Transformers Effective for Time Series Forecasting?" (AAAI 2023),
-/// DLinear with weights shared by the channels: the context splits into a moving average and the rest, each has
-/// its own linear map to the horizon. Trained not by gradient descent but by ridge regression over all training
-/// windows, solved exactly, so it has no seed and no epochs.
+/// The linear forecaster of Zeng et al., "Are Transformers Effective for Time Series Forecasting?" (AAAI 2023):
+/// DLinear with weights that all channels share. The context is split into a moving average and the rest; each has
+/// its own linear map to the horizon. The maps are not trained by gradient descent. They are the exact solution of a
+/// ridge regression over all training windows, so there is no seed and there are no epochs.
 ///
-/// With the moving average as a matrix `A` [context, context], the two maps see `F x` where `F = [A; I - A]`,
-/// and every pair of maps acts as one map `W` on `x`. The ridge on the pair, `|W_trend|^2 + |W_rest|^2`, is for
-/// the best pair of a given `W` equal to `tr(W P^-1 W')` with `P = F'F`. So it suffices to solve for `W`, with a
-/// system of size context and not twice that: `W (G + n ridge P^-1) = C`, where `G` and `C` are the products of
-/// the centred contexts with themselves and with the centred horizons, summed over the n windows.
+/// Let the matrix `A` [context, context] be the moving average. The two maps see `F x` with `F = [A; I - A]`, and
+/// together they act as one map `W` on `x`. For a given `W`, the best pair of maps has the ridge penalty `|W_trend|^2
+/// + |W_rest|^2 = tr(W P^-1 W')` with `P = F'F`. So it is enough to solve for `W`, in a system of size context
+/// instead of twice that: `W (G + n ridge P^-1) = C`. Here `G` is the product of the centred contexts with themselves
+/// and `C` their product with the centred horizons, both summed over the n windows.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weights: Vec<f64>, // (context, horizon)
@@ -25,27 +25,27 @@ pub struct Linear {
 
 /// Width of the moving average, as in the paper.
 const KERNEL: usize = 25;
-/// Channels whose products are held at once: a thousand channels would otherwise hold a thousand matrices.
+/// How many channels are processed at a time: a thousand channels at a time would need a thousand matrices.
 const CHANNELS_AT_ONCE: usize = 16;
 
 impl Linear {
-    /// Penalty on the squared weights, relative to the mean squared error.
+    /// The penalty on the squared weights, relative to the mean squared error.
     pub const RIDGE: f64 = 1e-3;
 
-    /// Bytes that fitting takes: products of whole windows with themselves for each thread's channel, and some matrices of
-    /// the context.
+    /// The bytes that fitting needs: for each thread the products of whole windows of one channel, and some matrices
+    /// of the size of the context.
     pub(crate) fn bytes(context: usize, horizon: usize, channels: usize) -> f64 {
         let length = context as f64 + horizon as f64;
         let at_once = channels.min(CHANNELS_AT_ONCE) as f64;
         8.0 * (length * length * (1.0 + at_once) + 8.0 * (context as f64) * length)
     }
 
-    /// Fits to every window of the training part of a standardised grid: to what was observed of their horizons, since
-    /// filled values are inputs only. The ridge counts every window of every channel.
+    /// Fits to all windows of the training part of a standardised grid. Of each horizon, only observed values count,
+    /// because filled values are inputs only. The ridge penalty counts every window of every channel.
     ///
     /// # Errors
-    /// [`Error::Baseline`] if the normal equations cannot be solved: the values are not finite, or there is no memory for
-    /// a context so long.
+    /// [`Error::Baseline`] if the normal equations cannot be solved (some values are not finite), or if there is not
+    /// enough memory for a context of this length.
     ///
     /// # Panics
     /// If the training part reaches past the grid.
@@ -59,7 +59,7 @@ impl Linear {
             return Err(Error::Baseline {
                 baseline: "linear",
                 problem: format!(
-                    "it takes {:.0} MiB to fit to a context of {context}, and {:.0} MiB are free",
+                    "fitting to a context of {context} needs {:.0} MiB, but only {:.0} MiB are free",
                     mebibytes(bytes),
                     mebibytes(free as f64)
                 ),
@@ -120,7 +120,7 @@ impl Linear {
             let fit = Fit { mean: &mean[..context], inverse: &inverse, count };
             fit.without(&filled, &mut linear.weights, &mut linear.bias);
         }
-        // Until here the bias is that of a context less its mean.
+        // Up to here, the bias is for a context minus its mean.
         let at_own_mean = std::mem::replace(&mut linear.bias, vec![0.0; horizon]);
         let mut at_mean = vec![0.0; horizon];
         linear.forecast(&mean[..context], &mut at_mean);
@@ -134,7 +134,7 @@ impl Baseline for Linear {
         "linear"
     }
 
-    /// The context has the length that it was fitted with, the forecast at most.
+    /// `context` has the length that the model was fitted with; `forecast` has at most the fitted horizon.
     fn forecast(&self, context: &[f64], forecast: &mut [f64]) {
         forecast.copy_from_slice(&self.bias[..forecast.len()]);
         for (&value, weights) in context.iter().zip(self.weights.chunks_exact(self.bias.len())) {
@@ -145,7 +145,7 @@ impl Baseline for Linear {
     }
 }
 
-/// Mean and covariance of whole windows (context and horizon) over all windows and channels.
+/// Mean and covariance of whole windows (context and horizon), over all windows and channels.
 struct Moments {
     mean: Vec<f64>,       // (length)
     covariance: Vec<f64>, // (length, length)
@@ -153,7 +153,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// Of the columns of a part.
+    /// The moments of the columns of a part.
     fn of(columns: &[Vec<f64>], part: &Part, length: usize) -> Moments {
         let (mut mean, mut covariance) = (vec![0.0; length], vec![0.0; length * length]);
         for group in columns.chunks(CHANNELS_AT_ONCE) {
@@ -183,10 +183,10 @@ impl Moments {
     }
 }
 
-/// The sum of all windows of some rows of a channel, and the sum of their products (upper triangle).
+/// The sum of all windows of a channel, and the sum of their products (upper triangle).
 ///
-/// Neighbouring windows differ by one value at each end, so each product follows from its upper left neighbour by
-/// two terms and no window is visited: O(rows length + length^2).
+/// Neighbouring windows differ by one value at each end. So each product follows from its upper left neighbour by two
+/// terms, and no window is visited: O(rows length + length^2).
 fn window_sums(x: &[f64], length: usize) -> (Vec<f64>, Vec<f64>) {
     let windows = x.len() + 1 - length;
     let mut sums = vec![x[..windows].iter().sum::<f64>(); length];
@@ -205,7 +205,7 @@ fn window_sums(x: &[f64], length: usize) -> (Vec<f64>, Vec<f64>) {
     (sums, products)
 }
 
-/// The moving average `A` [n, n] as a matrix, the ends repeated beyond the context.
+/// The moving average as a matrix `A` [n, n]. Beyond the context, the first and last value are repeated.
 fn moving_average(n: usize) -> Vec<f64> {
     let mut average = vec![0.0; n * n];
     for row in 0..n {
@@ -217,7 +217,7 @@ fn moving_average(n: usize) -> Vec<f64> {
     average
 }
 
-/// `P = A'A + (I - A)'(I - A)` [n, n], positive definite: nothing is lost by both maps.
+/// `P = A'A + (I - A)'(I - A)` [n, n]. It is positive definite, because no `x` has both maps zero.
 fn penalty(n: usize) -> Vec<f64> {
     let average = moving_average(n);
     let trend = |i: usize, j: usize| average[i * n + j];
@@ -228,7 +228,8 @@ fn penalty(n: usize) -> Vec<f64> {
     penalty
 }
 
-/// `[rows, inner] x [inner, columns]`, row-major, of matrices given by their elements.
+/// The product `[rows, inner] x [inner, columns]`, row-major, of matrices that are given by functions of their
+/// elements.
 fn product(
     rows: usize,
     inner: usize,
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::data::series::{ReadOptions, Series, SplitRule, Step, TimeAxis};
 
-    /// Two channels of a noisy season with a trend, already about standardised.
+    /// Two channels of noise, a season and a trend, nearly standardised.
     fn values(rows: usize) -> Vec<f64> {
         let noise = |i: usize| ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5;
         let value =
@@ -268,8 +269,8 @@ mod tests {
         Split { context, horizon, train: part.clone(), validation: part.clone(), test: part }
     }
 
-    /// The two maps as the paper has them: features `[A x, (I - A) x, 1]` of every window, and a ridge on all
-    /// weights but the bias; each step fitted to what was observed of it.
+    /// The two maps as in the paper: features `[A x, (I - A) x, 1]` of every window, with a ridge on all weights
+    /// except the bias. Each step is fitted to its observed values.
     fn two_maps(grid: &Grid, split: &Split, ridge: f64, context: &[f64]) -> Vec<f64> {
         let n = split.context;
         let average = moving_average(n);
@@ -333,10 +334,10 @@ mod tests {
         }
     }
 
-    /// A series with gaps of 1 to 12 rows in one channel, filled with nonsense by the file's neighbours, of which those
-    /// of more than 4 rows are not crossed.
+    /// A series with gaps of 1 to 12 rows in one channel. The gaps are filled with wrong values on purpose; those
+    /// longer than 4 rows are not crossed.
     #[test]
-    fn what_was_filled_has_no_say() {
+    fn filled_values_do_not_change_the_fit() {
         let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
         let mut text = "time,a,b\n".to_owned();
         for (row, pair) in values(400).chunks_exact(2).enumerate() {

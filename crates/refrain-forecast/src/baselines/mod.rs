@@ -1,4 +1,4 @@
-//! Forecasts that a model has to beat: last value, seasonal naive, and a linear model.
+//! Simple forecasts to compare a model with: last value, seasonal naive, and a linear model.
 
 mod cholesky;
 mod linear;
@@ -12,17 +12,17 @@ use crate::data::series::{Grid, Part, Split};
 use crate::tasks::forecasting::metrics::ErrorSums;
 use rayon::prelude::*;
 
-/// A forecast of one channel from its own past.
+/// A forecaster that predicts one channel from its own past.
 pub trait Baseline: Sync {
-    /// Its name in tables.
+    /// The name to print in tables.
     fn name(&self) -> &'static str;
 
-    /// Writes the next `forecast.len()` values after `context`, oldest first, in the units of `context`.
+    /// Predicts the `forecast.len()` values after `context` (oldest first, in the units of `context`).
     fn forecast(&self, context: &[f64], forecast: &mut [f64]);
 }
 
-/// The errors of a baseline over every window and channel of a part of a standardised grid, where it was observed what
-/// came true. The sums do not depend on the number of threads.
+/// The errors of a baseline over every window and channel of a part of a standardised grid. Only observed values
+/// count. The sums do not depend on the number of threads.
 ///
 /// # Panics
 /// If the part reaches past the grid.
@@ -56,7 +56,7 @@ pub fn evaluate(baseline: &dyn Baseline, grid: &Grid, split: &Split, part: &Part
     total
 }
 
-/// The rows of a part, channel by channel, the filled values included.
+/// The rows of a part by channel, including filled values.
 fn columns(grid: &Grid, part: &Part) -> Vec<Vec<f64>> {
     let channels = grid.channels();
     let rows = &grid.values()[part.rows.start * channels..part.rows.end * channels];
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::data::series::{ReadOptions, Series, SplitRule, Step, TimeAxis};
 
-    /// Forecasts what a hand-written loop over materialised windows would score.
+    /// Its errors are those that a simple loop over all windows computes.
     #[test]
     fn evaluation_visits_every_window_of_every_channel_once() {
         let (channels, rows) = (3, 700);

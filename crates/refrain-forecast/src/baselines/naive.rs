@@ -24,7 +24,8 @@ pub struct SeasonalNaive {
 }
 
 impl SeasonalNaive {
-    /// A season of so many steps, at most the context; [`crate::data::series::Step::season`] has the usual one.
+    /// A season of this many steps, at most the length of the context. [`crate::data::series::Step::season`] gives
+    /// the usual season.
     ///
     /// # Errors
     /// [`Error::Baseline`] if the season is zero or longer than the context.
@@ -32,8 +33,8 @@ impl SeasonalNaive {
         if season == 0 || season > context {
             return Err(Error::Baseline {
                 baseline: "seasonal naive",
-                problem: format!("a season of {season} steps, with a context of {context}"),
-                fix: "choose a season from 1 to the context",
+                problem: format!("a season of {season} steps does not fit into a context of {context}"),
+                fix: "choose a season between 1 and the context",
             });
         }
         Ok(SeasonalNaive { season })
@@ -50,7 +51,7 @@ impl Baseline for SeasonalNaive {
         "seasonal naive"
     }
 
-    /// The context holds one season or more.
+    /// The context has at least one season.
     fn forecast(&self, context: &[f64], forecast: &mut [f64]) {
         let last = &context[context.len() - self.season..];
         for (value, &past) in forecast.iter_mut().zip(last.iter().cycle()) {

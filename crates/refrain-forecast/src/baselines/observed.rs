@@ -1,21 +1,21 @@
-//! A linear fit without what was not observed.
+//! A linear fit that ignores values that were not observed.
 
 use super::cholesky::dot;
 use crate::data::series::{Grid, Part};
 use rayon::prelude::*;
 
-/// Values that were filled, as those that windows forecast.
+/// The filled values of a part that windows would forecast.
 pub(super) struct FilledTargets<'a> {
     columns: &'a [Vec<f64>],
-    /// Of each channel the rows of the part that were filled.
+    /// For each channel, the filled rows of the part.
     rows: Vec<Vec<usize>>,
-    /// Of each row of the part whether a window begins there.
+    /// For each row of the part, whether a window begins there.
     starts: Vec<bool>,
     context: usize,
 }
 
 impl FilledTargets<'_> {
-    /// Those of a part, whose columns these are.
+    /// The filled targets of a part with these columns.
     pub(super) fn of<'a>(
         grid: &Grid,
         part: &Part,
@@ -39,7 +39,7 @@ impl FilledTargets<'_> {
         self.rows.iter().all(Vec::is_empty)
     }
 
-    /// Context and filled value of each window whose value at a step of the horizon was filled.
+    /// For each window whose value at this step of the horizon was filled: its context and the filled value.
     fn at(&self, step: usize) -> impl Iterator<Item = (&[f64], f64)> + '_ {
         self.rows.iter().zip(self.columns).flat_map(move |(rows, x)| {
             let starts =
@@ -50,17 +50,18 @@ impl FilledTargets<'_> {
     }
 }
 
-/// A least-squares fit over all windows, `H w = c` with `w` the weights of one step and a bias, both on centred contexts.
+/// A least-squares fit over all windows: `H w = c`, where `w` has the weights of one step and a bias. Contexts are
+/// centred.
 pub(super) struct Fit<'a> {
-    /// Mean context.
+    /// The mean context.
     pub(super) mean: &'a [f64],
-    /// The inverse of `H` [context, context], of the mean over all windows, ridge included.
+    /// The inverse of `H` [context, context] (the mean over all windows, ridge included).
     pub(super) inverse: &'a [f64],
-    /// Number of windows, channel by channel.
+    /// Number of windows, summed over the channels.
     pub(super) count: f64,
 }
 
-/// Weights and bias, of a context less its mean.
+/// Weights and bias, for a context minus its mean.
 #[derive(Clone)]
 struct Line {
     weights: Vec<f64>,
@@ -80,12 +81,12 @@ impl Line {
 }
 
 impl Fit<'_> {
-    /// Takes the filled values out of what was fitted to all: `weights` [context, horizon], `bias` [horizon] of a
-    /// context less its mean.
+    /// Removes the filled values from a fit to all values: `weights` [context, horizon], `bias` [horizon], for a
+    /// context minus its mean.
     ///
-    /// A step's weights solve `(H - D) w = c - d`, where `D` and `d` are the sums over its filled values. `H` has been
-    /// solved with, so conjugate gradients with `H` as preconditioner take about as many iterations as the share of
-    /// filled values demands: a few.
+    /// The weights of a step solve `(H - D) w = c - d`, where `D` and `d` are the sums over the filled values of the
+    /// step. `H` is already factorised, so conjugate gradients with `H` as preconditioner need only a few iterations:
+    /// the more values are filled, the more iterations.
     pub(super) fn without(&self, filled: &FilledTargets<'_>, weights: &mut [f64], bias: &mut [f64]) {
         let horizon = bias.len();
         let fitted: Vec<Line> = (0..horizon)
@@ -108,10 +109,10 @@ impl Fit<'_> {
 
     fn step(&self, filled: &FilledTargets<'_>, step: usize, mut line: Line) -> Line {
         const RELATIVE: f64 = 1e-20; // of the squared error
-        // The gradient over all windows is zero, so what is left is that of the filled values.
+        // The gradient over all windows is zero, so only that of the filled values remains.
         let mut residual = self.sum(filled, step, &line, 1.0);
         let mut solved = self.solve(&residual);
-        // The direction, and H times it, which follows from residuals without H.
+        // The direction, and H times the direction, which follows from residuals without H.
         let (mut direction, mut by_h) = (solved.clone(), residual.clone());
         let mut error = residual.dot(&solved);
         let enough = error * RELATIVE;
@@ -123,7 +124,7 @@ impl Fit<'_> {
             product.add(-1.0, &self.sum(filled, step, &direction, 0.0));
             let curvature = direction.dot(&product);
             if curvature.is_nan() || curvature <= 0.0 {
-                break; // nothing observed speaks for any line
+                break; // no observed value constrains the line
             }
             line.add(error / curvature, &direction);
             residual.add(-error / curvature, &product);
@@ -137,7 +138,7 @@ impl Fit<'_> {
         line
     }
 
-    /// `sum x (line(x) - by y) / count` over the filled values `y` of a step, `x` a context less its mean.
+    /// `sum x (line(x) - by y) / count` over the filled values `y` of a step, where `x` is a context minus its mean.
     fn sum(&self, filled: &FilledTargets<'_>, step: usize, line: &Line, by: f64) -> Line {
         let mut sum = Line { weights: vec![0.0; self.mean.len()], bias: 0.0 };
         let at_mean = dot(self.mean, &line.weights) - line.bias;
@@ -151,7 +152,7 @@ impl Fit<'_> {
         sum
     }
 
-    /// `H^-1 r`; a bias stands alone there, as contexts are centred.
+    /// `H^-1 r`. Contexts are centred, so the bias is independent of the weights.
     fn solve(&self, r: &Line) -> Line {
         let weights = self.inverse.chunks_exact(self.mean.len()).map(|row| dot(row, &r.weights)).collect();
         Line { weights, bias: r.bias }

@@ -1,9 +1,10 @@
-//! Ticks: round numbers, and round dates.
+//! Ticks of the axes, at round numbers and round dates.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{SignedDuration, Span};
 
-/// Round numbers (1, 2 or 5 times a power of ten apart) within a range, about `count` of them, with labels.
+/// Ticks within a range, about `count` of them, with labels. The distance of two ticks is 1, 2 or 5 times a power of
+/// ten.
 pub fn number_ticks(low: f64, high: f64, count: usize) -> Vec<(f64, String)> {
     let rough = (high - low) / count.max(1) as f64;
     if !(rough.is_finite() && rough > 0.0) {
@@ -17,7 +18,7 @@ pub fn number_ticks(low: f64, high: f64, count: usize) -> Vec<(f64, String)> {
     let step = step.unwrap_or(rough);
     let first = (low / step - 1e-9).ceil();
     let last = (high / step + 1e-9).floor();
-    // Beyond 2^53 neighbouring ticks are the same number.
+    // Beyond 2^53, neighbouring ticks would be the same number.
     if last - first > 1000.0 || first.abs() > 1e15 {
         return Vec::new();
     }
@@ -34,7 +35,7 @@ pub fn number_ticks(low: f64, high: f64, count: usize) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// Decimals that an exponential form needs to tell ticks apart.
+/// How many decimals the exponential form needs so that no two labels are equal.
 fn significant(largest: f64, step: f64) -> usize {
     (largest.log10().floor() - (step.log10() + 1e-9).floor()).clamp(0.0, 15.0) as usize
 }
@@ -89,8 +90,8 @@ const TIME_STEPS: [TimeStep; 34] = {
     ]
 };
 
-/// Round times within a range, at most `count` of them (one may be more), with labels: `06:00`, `3 Dec`,
-/// `Dec 2013` or `2013`.
+/// Ticks at round times within a range, at most `count` (or one more), with labels such as `06:00`, `3 Dec`, `Dec
+/// 2013` or `2013`.
 pub fn time_ticks(first: DateTime, last: DateTime, count: usize) -> Vec<(DateTime, String)> {
     let range = last.duration_since(first).as_secs();
     let fits = |step: &&TimeStep| {
@@ -118,7 +119,7 @@ pub fn time_ticks(first: DateTime, last: DateTime, count: usize) -> Vec<(DateTim
 fn at_or_before(time: DateTime, step: TimeStep) -> DateTime {
     match step {
         TimeStep::Seconds(seconds) => {
-            // A Monday, so that steps of weeks begin on Mondays.
+            // A Monday, so that steps of weeks start on Mondays.
             let origin = jiff::civil::date(1970, 1, 5).at(0, 0, 0, 0);
             let since = time.duration_since(origin).as_secs();
             origin.saturating_add(SignedDuration::from_secs(since.div_euclid(seconds) * seconds))
@@ -143,7 +144,7 @@ fn label(time: DateTime, step: TimeStep) -> String {
     time.strftime(format).to_string()
 }
 
-/// What the labels of the ticks leave open: the year or years, or the day.
+/// The part of the date that the tick labels leave out: the year or years, or the day.
 pub fn time_title(first: DateTime, last: DateTime, utc: bool) -> String {
     let day = |time: DateTime| time.strftime("%-d %b %Y").to_string();
     let range = match (first.date() == last.date(), first.year() == last.year()) {

@@ -1,4 +1,4 @@
-//! A forecast of a few channels, beside what came true and the seasonal naive forecast.
+//! A plot of the forecast for a few channels, with the observed values and the seasonal naive forecast.
 
 use super::axis::{number_ticks, time_ticks, time_title};
 use super::frame::{Frame, MARK, label_width, legend, range, solid};
@@ -6,16 +6,16 @@ use super::palette;
 use super::svg::{Anchor, Stroke, Svg};
 use crate::data::series::TimeAxis;
 
-/// One channel, in original units.
+/// The plot of one channel, in original units.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel<'a> {
     /// The channel.
     pub name: &'a str,
     /// Its unit, if known.
     pub unit: Option<&'a str>,
-    /// What the forecast is made from, oldest first.
+    /// The values that the model saw, oldest first.
     pub context: &'a [f64],
-    /// What came true, from the first forecast step on; empty where that is not known yet.
+    /// The observed values from the first forecast step on; empty if they are not known yet.
     pub truth: &'a [f64],
     /// The forecast.
     pub forecast: &'a [f64],
@@ -28,8 +28,8 @@ const TRUTH: Stroke = solid(palette::BLACK, 1.3);
 const FORECAST: Stroke = solid(palette::VERMILION, 2.0);
 const SEASONAL_NAIVE: Stroke = Stroke { colour: palette::BLUE, width: 1.3, dashed: true };
 
-/// Draws the panels one above the other as an SVG document. `origin` is the row of `time` that the forecast
-/// begins with; of longer contexts only the latest part is drawn, twice as long as the forecast (at least 48 rows).
+/// Draws the panels below one another as an SVG document. `origin` is the row of `time` where the forecast begins. Of
+/// a long context only the last part is drawn: twice the length of the forecast, and at least 48 rows.
 pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel]) -> String {
     const WIDTH: f64 = 960.0;
     const TOP: f64 = 84.0;
@@ -42,7 +42,7 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel
     let context = longest(|panel| panel.context.len()).min((2 * horizon).max(48)).min(origin);
     let (first, last) =
         (time.at(origin - context), time.at(origin.saturating_add(horizon).saturating_sub(1)));
-    // Seconds since the first row drawn.
+    // Seconds since the first row that is drawn.
     let seconds = |at: jiff::civil::DateTime| at.duration_since(first).as_secs_f64();
     let x_of_row = |row: usize| seconds(time.at(row));
     let end = seconds(last);
@@ -50,7 +50,7 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel
     let x_ticks: Vec<_> =
         time_ticks(first, last, 10).into_iter().map(|(at, label)| (seconds(at), label)).collect();
 
-    // The values that are drawn, each with its first row.
+    // The values to draw, each with its first row.
     let shown = |panel: &Panel<'_>| panel.context.len().saturating_sub(context);
     let of_panel = |panel: &Panel<'_>| {
         let past = &panel.context[shown(panel)..];
@@ -94,7 +94,7 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel
         };
         frame.curve(&mut svg, from(past_start, past), CONTEXT);
         frame.curve(&mut svg, from(origin, panel.seasonal_naive), SEASONAL_NAIVE);
-        // What came true continues the context without a break.
+        // The observed values continue the context without a gap.
         let truth = now.filter(|_| !panel.truth.is_empty()).into_iter().chain(from(origin, panel.truth));
         frame.curve(&mut svg, truth, TRUTH);
         frame.curve(&mut svg, from(origin, panel.forecast), FORECAST);
@@ -145,7 +145,7 @@ mod tests {
             100,
             &[panel(&context, &future, true), panel(&context, &future, true)],
         );
-        // One more of each is the sample in the legend.
+        // Each line style occurs once more: in the legend.
         for stroke in [CONTEXT, TRUTH, FORECAST, SEASONAL_NAIVE] {
             assert_eq!(curves(&svg, stroke), 3, "{stroke:?}");
         }

@@ -1,4 +1,4 @@
-//! A rectangle of a plot, with its axes: data in, pixels out.
+//! A rectangle of a plot with its axes. It maps data to pixels.
 
 use super::palette;
 use super::svg::{Anchor, FONT_SIZE, Stroke, Svg, text_width};
@@ -6,7 +6,7 @@ use super::svg::{Anchor, FONT_SIZE, Stroke, Svg, text_width};
 pub const GRID: Stroke = Stroke { colour: "#e4e4e4", width: 1.0, dashed: false };
 const BORDER: Stroke = Stroke { colour: "#999999", width: 1.0, dashed: false };
 
-/// A rectangle in pixels, and the ranges of data that it shows.
+/// A rectangle in pixels and the ranges of data that it shows.
 pub struct Frame {
     pub left: f64,
     pub top: f64,
@@ -33,7 +33,7 @@ impl Frame {
         self.left + self.width
     }
 
-    /// Grid lines and labels of the vertical axis.
+    /// Draws the grid lines and labels of the vertical axis.
     pub fn y_axis(&self, svg: &mut Svg, ticks: &[(f64, String)]) {
         for (value, label) in ticks {
             let y = self.y(*value);
@@ -42,7 +42,7 @@ impl Frame {
         }
     }
 
-    /// Grid lines of the horizontal axis, and its labels if wanted.
+    /// Draws the grid lines of the horizontal axis, and its labels if `labelled`.
     pub fn x_axis(&self, svg: &mut Svg, ticks: &[(f64, String)], labelled: bool) {
         for (value, label) in ticks {
             let x = self.x(*value);
@@ -57,7 +57,7 @@ impl Frame {
         svg.line(&[(self.left, self.top), (self.left, self.bottom()), (self.right(), self.bottom())], BORDER);
     }
 
-    /// A curve, broken where a value is not finite; a point alone is a dot.
+    /// Draws a curve. A value that is not finite interrupts it; a single point becomes a dot.
     pub fn curve(&self, svg: &mut Svg, points: impl IntoIterator<Item = (f64, f64)>, stroke: Stroke) {
         let points: Vec<(f64, f64)> = points.into_iter().collect();
         for run in points.split(|(_, value)| !value.is_finite()) {
@@ -71,7 +71,7 @@ impl Frame {
     }
 }
 
-/// The range of the finite values, with some room around; of none, 0 to 1.
+/// The range of the finite values, with a margin. Without any finite value, 0 to 1.
 pub fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let finite = values.into_iter().filter(|value| value.is_finite());
     let (low, high) =
@@ -83,12 +83,12 @@ pub fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     (low - room, high + room)
 }
 
-/// Room for the labels of a vertical axis.
+/// The width of the labels of a vertical axis.
 pub fn label_width<'a>(ticks: impl IntoIterator<Item = &'a (f64, String)>) -> f64 {
     ticks.into_iter().map(|(_, label)| text_width(label)).fold(0.0, f64::max)
 }
 
-/// A row of line samples and their names.
+/// Draws a legend: a row of sample lines with their names.
 pub fn legend(svg: &mut Svg, mut x: f64, y: f64, entries: &[(&str, Stroke)]) {
     const SAMPLE: f64 = 26.0;
     for (name, stroke) in entries {
@@ -98,10 +98,10 @@ pub fn legend(svg: &mut Svg, mut x: f64, y: f64, entries: &[(&str, Stroke)]) {
     }
 }
 
-/// A solid line of a colour of the palette.
+/// A solid line in a colour of the palette.
 pub const fn solid(colour: &'static str, width: f64) -> Stroke {
     Stroke { colour, width, dashed: false }
 }
 
-/// The mark of a point in time.
+/// The line that marks a point in time.
 pub const MARK: Stroke = Stroke { colour: palette::GREY, width: 1.0, dashed: true };

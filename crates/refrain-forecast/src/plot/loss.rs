@@ -1,11 +1,11 @@
-//! Losses by epoch.
+//! The plot of the losses by epoch.
 
 use super::axis::number_ticks;
 use super::frame::{Frame, MARK, label_width, legend, range, solid};
 use super::palette;
 use super::svg::{Anchor, Stroke, Svg};
 
-/// The losses of one epoch, in any unit that both share.
+/// The losses of one epoch. Both have the same unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochLoss {
     /// Number of the epoch, from 1.
@@ -19,8 +19,8 @@ pub struct EpochLoss {
 const TRAIN: Stroke = solid(palette::BLUE, 2.0);
 const VALIDATION: Stroke = solid(palette::VERMILION, 2.0);
 
-/// Draws training and validation loss by epoch as an SVG document. Values that are not finite are left out; the
-/// epoch of the least validation loss is marked.
+/// Draws training and validation loss by epoch as an SVG document. Values that are not finite are left out. A mark
+/// shows the epoch with the lowest validation loss.
 pub fn loss_svg(title: &str, losses: &[EpochLoss]) -> String {
     const WIDTH: f64 = 760.0;
     const HEIGHT: f64 = 420.0;
@@ -59,7 +59,7 @@ pub fn loss_svg(title: &str, losses: &[EpochLoss]) -> String {
     for (values, stroke) in [(train.collect::<Vec<_>>(), TRAIN), (of_validation.collect(), VALIDATION)] {
         let points = losses.iter().zip(values).map(|(loss, value)| (loss.epoch as f64, value));
         frame.curve(&mut svg, points.clone(), stroke);
-        // Few epochs are seen better with their points.
+        // With few epochs, also draw the points.
         if (2..=60).contains(&losses.len()) {
             for (epoch, loss) in points.filter(|(_, loss)| loss.is_finite()) {
                 svg.circle(frame.x(epoch), frame.y(loss), 3.0, stroke.colour);
@@ -72,7 +72,7 @@ pub fn loss_svg(title: &str, losses: &[EpochLoss]) -> String {
     svg.finish()
 }
 
-/// Four significant digits.
+/// Rounds to four significant digits.
 fn round(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e5).contains(&value.abs()) {
         return format!("{value:.3e}");

@@ -1,4 +1,4 @@
-//! Plots as SVG text: the losses by epoch, and a forecast beside what came true.
+//! Plots as SVG text: the losses by epoch, and a forecast with the observed values.
 
 mod axis;
 mod forecast;
@@ -9,7 +9,7 @@ mod svg;
 pub use forecast::{Panel, forecast_svg};
 pub use loss::{EpochLoss, loss_svg};
 
-/// Colours of Okabe and Ito, which stay apart for colour-blind eyes.
+/// The colours of Okabe and Ito, which colour-blind people can tell apart.
 mod palette {
     pub const BLACK: &str = "#000000";
     pub const GREY: &str = "#7f7f7f";

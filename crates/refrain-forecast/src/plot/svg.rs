@@ -1,11 +1,11 @@
-//! The few SVG elements that the plots are made of.
+//! The few SVG elements that the plots use.
 
 use std::fmt::Write;
 
-/// Height of ordinary text in pixels.
+/// Height of normal text in pixels.
 pub const FONT_SIZE: f64 = 12.0;
 
-/// Where a text stands relative to its point.
+/// Where a text is placed relative to its point.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
     Start,
@@ -13,7 +13,7 @@ pub enum Anchor {
     End,
 }
 
-/// How a line looks.
+/// Colour, width and dashes of a line.
 #[derive(Debug, Clone, Copy)]
 pub struct Stroke {
     pub colour: &'static str,
@@ -21,7 +21,7 @@ pub struct Stroke {
     pub dashed: bool,
 }
 
-/// A drawing in the making; coordinates are pixels from the upper left corner.
+/// An SVG drawing. Coordinates are pixels from the upper left corner.
 pub struct Svg {
     width: f64,
     height: f64,
@@ -64,7 +64,7 @@ impl Svg {
         ));
     }
 
-    /// Text that reads upwards, centred on its point.
+    /// Draws text that reads upwards, centred on its point.
     pub fn upward_text(&mut self, x: f64, y: f64, text: &str) {
         self.push(format_args!(
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="middle" transform="rotate(-90 {x:.1} {y:.1})">{}</text>"#,
@@ -88,7 +88,7 @@ impl Svg {
     }
 }
 
-/// About how wide a text of ordinary size is; the fonts of viewers differ.
+/// The approximate width of a text. Viewers use different fonts.
 pub fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * FONT_SIZE * 0.58
 }
@@ -101,7 +101,8 @@ fn anchored(anchor: Anchor) -> &'static str {
     }
 }
 
-/// Names of channels come from files and may hold anything; XML forbids control characters altogether.
+/// Escapes a text for XML. Names of channels come from files and may contain anything; XML forbids control
+/// characters.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

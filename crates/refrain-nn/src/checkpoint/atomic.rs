@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all.
+//! Atomic file writes: a file has either its old content or its new content, never a part of it.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// How the name of a temporary file begins; the name of the file that it is to be follows, then characters that make it
-/// another one than all others.
+/// How the name of a temporary file begins. Then come the name of the file that it will replace and some random
+/// characters.
 const PREFIX: &str = ".refrain-";
 const SUFFIX: &str = ".tmp";
-/// How many such characters there are.
+/// How many random characters.
 const RANDOM: usize = 6;
 
-/// Whether a name is that of a temporary file that [`write_atomic`] made for one of these files, or in former times for
-/// any.
+/// Whether `name` is a temporary file that [`write_atomic`] made for one of these files. (Earlier versions did not
+/// put the file's name into it; such a name matches any file.)
 pub fn is_leftover(name: &str, files: &[&str]) -> bool {
     let inner = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(SUFFIX));
     inner.is_some_and(|inner| {
@@ -26,8 +26,8 @@ pub fn is_leftover(name: &str, files: &[&str]) -> bool {
     })
 }
 
-/// Removes from a folder the temporary files of these files that a process left which was killed. Nobody may be writing
-/// the files meanwhile.
+/// Removes the temporary files that a killed process left in a folder for these files. No other process may write the
+/// files at the same time.
 ///
 /// # Errors
 /// If the folder cannot be read, or a file cannot be removed.
@@ -41,11 +41,12 @@ pub fn remove_leftovers(folder: &Path, files: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file so that at any moment, also after a crash, either the old content or the new one is there
-/// whole: into a temporary file in the same folder, to the disk, and then renamed.
+/// Writes a file atomically: at any moment, also after a crash, the file has either the complete old content or the
+/// complete new one. The content is written to a temporary file in the same folder and flushed to disk; then the file
+/// is renamed.
 ///
-/// A symbolic link stays one, the file that it names is replaced. What is neither file nor folder, such as
-/// `/dev/stdout` or a pipe, has no old content to keep: it is written to, never replaced.
+/// If `path` is a symbolic link, the link stays and the file that it points to is replaced. A path that is neither a
+/// file nor a folder, such as `/dev/stdout` or a pipe, is written to directly.
 ///
 /// # Errors
 /// If the folder is missing or not writable, the disk is full, or `path` is a folder. The old file stays.
@@ -64,14 +65,14 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     let name: String = place.file_name().unwrap_or_default().to_string_lossy().chars().take(80).collect();
     let begin = format!("{PREFIX}{name}-");
     builder.prefix(&begin).suffix(SUFFIX);
-    // The permissions of any new file, as the umask leaves them; a temporary file is private otherwise.
+    // The permissions of a normal new file (as the umask allows). A temporary file would be private.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).map_err(Error::io("write into", folder))?;
     file.write_all(content).map_err(Error::io("write", path))?;
     file.as_file().sync_all().map_err(Error::io("write", path))?;
     file.persist(&place).map_err(|e| e.error).map_err(Error::io("write", path))?;
-    // The rename itself reaches the disk with the folder.
+    // Only flushing the folder makes the rename durable.
     #[cfg(unix)]
     std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io("write into", folder))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Attention of several heads.
+//! Multi-head attention.
 
 use refrain::{DType, Tensor};
 
@@ -9,10 +9,10 @@ use crate::parameters::{Declared, ParameterBuilder};
 
 const LAYER: &str = "MultiHeadAttention";
 
-/// Shorter queries and keys are divided by this, as `torch.nn.functional.normalize` does.
+/// The smallest length that queries and keys are divided by, as in `torch.nn.functional.normalize`.
 const EPS: f64 = 1e-12;
 
-/// What a [`MultiHeadAttention`] is like. [`AttentionOptions::new`] gives plain attention; change what differs:
+/// The options of a [`MultiHeadAttention`]. [`AttentionOptions::new`] gives plain attention; change what differs:
 ///
 /// ```
 /// use refrain_nn::AttentionOptions;
@@ -21,17 +21,18 @@ const EPS: f64 = 1e-12;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionOptions {
-    /// Features of a token.
+    /// Features per token.
     pub d_model: usize,
-    /// Heads; they divide `d_model`.
+    /// Number of heads; must divide `d_model`.
     pub heads: usize,
-    /// Whether a token attends to itself and those before it only.
+    /// Whether a token attends only to itself and to earlier tokens.
     pub causal: bool,
-    /// Queries and keys get length 1, and a learned temperature for each head, which begins with this value, takes the
-    /// place of `1 / sqrt(dim)` (Henry et al., "Query-Key Normalization for Transformers", Findings of EMNLP 2020). The
-    /// larger the temperature, the sharper the attention.
+    /// If set, queries and keys are scaled to length 1, and a learned temperature for each head replaces `1 /
+    /// sqrt(dim)`. The temperature starts at this value; a larger one makes the attention sharper (Henry et al.,
+    /// "Query-Key Normalization for Transformers", Findings of EMNLP 2020).
     pub qk_norm: Option<f64>,
-    /// Whether the scores of the layer before are added to this layer's (RealFormer: He et al., Findings of ACL 2021).
+    /// Whether the scores of the previous layer are added to the scores of this layer (RealFormer: He et al.,
+    /// Findings of ACL 2021).
     pub residual_scores: bool,
     /// Probability that an attention weight is dropped.
     pub dropout: f64,
@@ -51,10 +52,12 @@ impl AttentionOptions {
     }
 }
 
-/// Self-attention of several heads (Vaswani et al., NeurIPS 2017), with projections `qkv`, a [`Linear`] with bias
-/// from `d_model` to queries, keys and values, `d_model` features each in this order, and `o`, one from `d_model` to
-/// `d_model`; with normalised queries and keys also `temperature` `[heads]`. Head `h` takes the `h`-th run of
-/// `d_model / heads` features of each.
+/// Multi-head self-attention (Vaswani et al., NeurIPS 2017). Its parameters are:
+///
+/// - `qkv`: a [`Linear`] with bias from `d_model` features to queries, keys and values, in this order, `d_model`
+///   features each. Head `h` takes the `h`-th run of `d_model / heads` features of each.
+/// - `o`: a [`Linear`] with bias from `d_model` to `d_model`, after the heads.
+/// - `temperature` `[heads]`, only with normalised queries and keys.
 ///
 /// ```text
 /// softmax(q . k / sqrt(dim)) v                    plain
@@ -70,7 +73,7 @@ pub struct MultiHeadAttention {
 
 impl MultiHeadAttention {
     /// # Errors
-    /// If `heads` does not divide `d_model`, `dropout` is not in `[0, 1)`, or the names are taken in this scope.
+    /// If `heads` does not divide `d_model`, `dropout` is not in `[0, 1)`, or the names are used already in this scope.
     pub fn new(builder: &ParameterBuilder, options: &AttentionOptions) -> Result<MultiHeadAttention> {
         let AttentionOptions { d_model, heads, .. } = *options;
         if heads == 0 || !d_model.is_multiple_of(heads) {
@@ -97,9 +100,9 @@ impl MultiHeadAttention {
         self.o.forward(&self.attend(x, &mut None, mode)?)
     }
 
-    /// The results of the heads side by side, `[batch, tokens, d_model]`, before the projection
-    /// [`MultiHeadAttention::output`]. With residual scores, `scores` `[batch, heads, tokens, tokens]` are those of the
-    /// layer before, `None` in the first layer, and this layer's afterwards.
+    /// The concatenated results of the heads, `[batch, tokens, d_model]`, before the projection
+    /// [`MultiHeadAttention::output`]. With residual scores, `scores` `[batch, heads, tokens, tokens]` must be those
+    /// of the previous layer (`None` in the first layer); afterwards it has those of this layer.
     ///
     /// # Errors
     /// As for `forward`, and if the scores have another shape.
@@ -126,7 +129,7 @@ impl MultiHeadAttention {
         if let Some(before) = scores.as_ref() {
             sum = sum.add(before)?;
         }
-        let seen = if causal { only_before(&sum)? } else { sum.clone() };
+        let seen = if causal { causal_mask(&sum)? } else { sum.clone() };
         let weights = self.dropout.forward(&seen.softmax(-1)?, mode)?;
         if residual_scores {
             *scores = Some(sum);
@@ -134,17 +137,17 @@ impl MultiHeadAttention {
         Ok(weights.matmul(&v)?.transpose(1, 2)?.reshape([batch, tokens, d_model])?)
     }
 
-    /// The projection that follows the heads.
+    /// The projection after the heads.
     pub fn output(&self) -> &Linear {
         &self.o
     }
 }
 
-/// Scores `[.., tokens, tokens]` with those of later tokens at minus infinity.
-fn only_before(scores: &Tensor) -> Result<Tensor> {
+/// Scores `[.., tokens, tokens]`, with minus infinity for later tokens.
+fn causal_mask(scores: &Tensor) -> Result<Tensor> {
     let tokens = scores.dims()[scores.rank() - 1];
-    let places = Tensor::arange(0.0, tokens as f64, 1.0, DType::I64, scores.device())?;
-    let sees = places.reshape([tokens, 1])?.ge(&places)?;
-    let never = Tensor::full((), f64::NEG_INFINITY, scores.dtype(), scores.device())?;
-    Ok(sees.where_cond(scores, &never)?)
+    let positions = Tensor::arange(0.0, tokens as f64, 1.0, DType::I64, scores.device())?;
+    let visible = positions.reshape([tokens, 1])?.ge(&positions)?;
+    let minus_infinity = Tensor::full((), f64::NEG_INFINITY, scores.dtype(), scores.device())?;
+    Ok(visible.where_cond(scores, &minus_infinity)?)
 }

@@ -5,15 +5,15 @@ use refrain::Tensor;
 use super::Mode;
 use crate::error::{Error, Result};
 
-/// In training sets elements to 0 with probability `p` and scales the others by `1 / (1 - p)`
-/// ([`Tensor::dropout`]); otherwise nothing.
+/// In training, sets each element to 0 with probability `p` and scales the others by `1 / (1 - p)`
+/// ([`Tensor::dropout`]). In evaluation, does nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
     p: f64,
 }
 
 impl Dropout {
-    /// Drops with probability `p`.
+    /// Dropout with probability `p`.
     ///
     /// # Errors
     /// If `p` is not in `[0, 1)`.
@@ -35,7 +35,7 @@ impl Dropout {
         }
     }
 
-    /// Whether `forward` changes anything.
+    /// Whether `forward` changes anything in this mode.
     pub fn drops(&self, mode: Mode<'_>) -> bool {
         mode.is_training() && self.p > 0.0
     }

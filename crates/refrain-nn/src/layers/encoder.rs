@@ -7,15 +7,15 @@ use super::{AttentionOptions, Dropout, Linear, Mode, MultiHeadAttention, NormKin
 use crate::error::Result;
 use crate::parameters::ParameterBuilder;
 
-/// Probabilities that elements are dropped in a [`TransformerEncoderLayer`], beside those of attention weights
-/// ([`AttentionOptions::dropout`]).
+/// The dropout probabilities of a [`TransformerEncoderLayer`]. That of the attention weights is
+/// [`AttentionOptions::dropout`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EncoderDropout {
-    /// Of what the attention adds to the residual stream.
+    /// Of the output of the attention, before the residual is added.
     pub attention_output: f64,
-    /// Of the features between the two layers of the feed-forward part.
+    /// Of the hidden features of the feed-forward network.
     pub ffn_hidden: f64,
-    /// Of what the feed-forward part adds to the residual stream.
+    /// Of the output of the feed-forward network, before the residual is added.
     pub ffn_output: f64,
 }
 
@@ -26,27 +26,28 @@ impl EncoderDropout {
     }
 }
 
-/// What a [`TransformerEncoderLayer`] is like.
+/// The options of a [`TransformerEncoderLayer`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransformerEncoderOptions {
-    /// The attention, with the features of a token.
+    /// The attention, with the number of features per token.
     pub attention: AttentionOptions,
-    /// Features between the two layers of the feed-forward part.
+    /// Hidden features of the feed-forward network.
     pub ffn: usize,
-    /// Whether each half normalises its input (pre-norm) instead of its output with the residual added.
+    /// Whether attention and feed-forward network normalise their input (pre-norm), or the sum of their output and
+    /// the residual (post-norm).
     pub norm_first: bool,
-    /// Which normalisation.
+    /// The kind of normalisation.
     pub norm: NormKind,
-    /// Added to the variance by the normalisation.
+    /// What the normalisation adds to the variance.
     pub eps: f64,
-    /// Between the two layers of the feed-forward part.
+    /// The activation of the feed-forward network.
     pub activation: Activation,
-    /// What is dropped in training.
+    /// The dropout probabilities in training.
     pub dropout: EncoderDropout,
 }
 
-/// One layer of a transformer encoder (Vaswani et al., NeurIPS 2017; the pre-norm form: Xiong et al., ICML
-/// 2020), with `norm1`, `attn`, `norm2`, `ffn.0` and `ffn.2`:
+/// One layer of a transformer encoder (Vaswani et al., NeurIPS 2017; pre-norm: Xiong et al., ICML 2020). Its parts
+/// are named `norm1`, `attn`, `norm2`, `ffn.0` and `ffn.2`:
 ///
 /// ```text
 /// pre-norm   x + dropout(attn(norm1(x))),  then  x + dropout(ffn(norm2(x)))
@@ -68,7 +69,7 @@ pub struct TransformerEncoderLayer {
 
 impl TransformerEncoderLayer {
     /// # Errors
-    /// If the heads do not divide `d_model`, a dropout is not in `[0, 1)`, or the names are taken in this
+    /// If the heads do not divide `d_model`, a dropout is not in `[0, 1)`, or the names are used already in this
     /// scope.
     pub fn new(
         builder: &ParameterBuilder,
@@ -90,7 +91,8 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// `[batch, tokens, d_model]` to the same shape; under [`Precision::Bf16`](refrain::Precision::Bf16) in bf16.
+    /// `[batch, tokens, d_model]` to the same shape. Under [`Precision::Bf16`](refrain::Precision::Bf16) the result
+    /// is bf16.
     ///
     /// # Errors
     /// If `x` has another rank, last size or dtype.
@@ -98,8 +100,8 @@ impl TransformerEncoderLayer {
         self.forward_with_scores(x, &mut None, mode)
     }
 
-    /// [`TransformerEncoderLayer::forward`] in a stack whose layers hand their attention scores on (see
-    /// [`MultiHeadAttention::attend`]): begin with `None` and pass the same `scores` to every layer.
+    /// Like [`TransformerEncoderLayer::forward`], for a stack of layers that pass on their attention scores (see
+    /// [`MultiHeadAttention::attend`]). Begin with `None` and pass the same `scores` to every layer.
     ///
     /// # Errors
     /// As for `forward`, and if the scores have another shape.
@@ -138,8 +140,8 @@ impl TransformerEncoderLayer {
     }
 }
 
-/// `residual + dropout(linear(x))`; without dropout the linear layer adds the residual itself. In mixed precision an f32
-/// residual goes on in bf16, as the branch is.
+/// `residual + dropout(linear(x))`. Without dropout, the linear layer itself adds the residual. In mixed precision an
+/// f32 residual is converted to bf16, the dtype of the branch.
 fn add_branch(
     linear: &Linear,
     x: &Tensor,

@@ -1,4 +1,4 @@
-//! The affine map.
+//! The linear layer.
 
 use refrain::{Activation, Tensor};
 
@@ -13,10 +13,11 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer with bias, begun as PyTorch's: both uniform within `1 / sqrt(inputs)` of 0.
+    /// A layer with bias and the initial values of PyTorch: weight and bias are uniform within `1 / sqrt(inputs)` of
+    /// 0.
     ///
     /// # Errors
-    /// If the names are taken in this scope.
+    /// If the names are used already in this scope.
     pub fn new(builder: &ParameterBuilder, inputs: usize, outputs: usize) -> Result<Linear> {
         Linear::with_init(builder, inputs, outputs, Init::torch_linear(), Some(Init::torch_bias(inputs)))
     }
@@ -24,7 +25,7 @@ impl Linear {
     /// A layer with other initial values, or without bias.
     ///
     /// # Errors
-    /// If the names are taken in this scope.
+    /// If the names are used already in this scope.
     pub fn with_init(
         builder: &ParameterBuilder,
         inputs: usize,
@@ -41,12 +42,12 @@ impl Linear {
     /// `[.., in]` to `[.., out]`.
     ///
     /// # Errors
-    /// If the last size is not `in`, or the dtypes of `x` and the parameters do not go together (see [`Tensor::linear`]).
+    /// If the last size is not `in`, or the dtypes of `x` and the parameters do not match (see [`Tensor::linear`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.forward_with(x, Activation::None, None)
     }
 
-    /// `activation(x w^T + b) + residual` in one launch; the residual has the result's shape.
+    /// `activation(x w^T + b) + residual` in one launch. The residual has the shape of the result.
     ///
     /// # Errors
     /// As for [`Linear::forward`], and if the residual has another shape.

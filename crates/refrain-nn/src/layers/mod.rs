@@ -1,4 +1,4 @@
-//! Layers. Each declares its parameters when it is made and computes in `forward`.
+//! Layers. A layer declares its parameters in its constructor and computes in `forward`.
 
 mod attention;
 mod dropout;
@@ -14,12 +14,13 @@ pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};
 
 use refrain::Generator;
 
-/// Whether a model trains or is used.
+/// Whether a model trains or predicts (`train()` and `eval()` of PyTorch).
 #[derive(Clone, Copy)]
 pub enum Mode<'a> {
-    /// Dropout drops, its masks drawn from the generator; batch norm uses and gathers the batch's statistics.
+    /// Dropout is on and draws its masks from the generator. Batch norm uses the statistics of the batch and updates
+    /// the running ones.
     Train(&'a Generator),
-    /// Dropout does nothing, and batch norm uses the statistics gathered.
+    /// Dropout is off. Batch norm uses the running statistics.
     Eval,
 }
 

@@ -1,4 +1,4 @@
-//! Normalisation.
+//! Normalisation layers.
 
 use refrain::Tensor;
 
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::{Declared, ParameterBuilder};
 
-/// Layer normalisation over the last dimension (Ba et al., 2016), with parameters `weight` and `bias` of its
-/// size, begun as 1 and 0.
+/// Layer normalisation over the last dimension (Ba et al., 2016). The parameters `weight` and `bias` have the size of
+/// that dimension and start at 1 and 0.
 pub struct LayerNorm {
     weight: Declared,
     bias: Declared,
@@ -19,7 +19,7 @@ impl LayerNorm {
     /// For a last dimension of `size`; `eps` (PyTorch: 1e-5) is added to the variance.
     ///
     /// # Errors
-    /// If the names are taken in this scope.
+    /// If the names are used already in this scope.
     pub fn new(builder: &ParameterBuilder, size: usize, eps: f64) -> Result<LayerNorm> {
         Ok(LayerNorm {
             weight: builder.parameter("weight", size, Init::Constant(1.0))?,
@@ -31,15 +31,14 @@ impl LayerNorm {
     /// `[.., size]` to the same shape.
     ///
     /// # Errors
-    /// If the last size is another than that of the parameters, or the dtypes do not go together (see
-    /// [`Tensor::layer_norm`]).
+    /// If the last size differs from that of the parameters, or the dtypes do not match (see [`Tensor::layer_norm`]).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.layer_norm(self.weight.tensor()?, self.bias.tensor()?, self.eps)?)
     }
 }
 
-/// Batch normalisation of the channels along one axis (Ioffe and Szegedy, ICML 2015), with parameters
-/// `weight` and `bias`, begun as 1 and 0, and buffers `running_mean` and `running_var`, begun as 0 and 1.
+/// Batch normalisation of the channels along one axis (Ioffe and Szegedy, ICML 2015). The parameters `weight` and
+/// `bias` start at 1 and 0, the buffers `running_mean` and `running_var` at 0 and 1.
 pub struct BatchNorm {
     weight: Declared,
     bias: Declared,
@@ -51,12 +50,12 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// For `channels` channels along `axis` (negative ones count from the last; PyTorch's layers have 1).
-    /// In training a new statistic has the weight `momentum` (PyTorch: 0.1) in the running one; `eps`
-    /// (PyTorch: 1e-5) is added to the variance.
+    /// For `channels` channels along `axis`. A negative axis counts from the last one; in PyTorch the axis is 1.
+    /// `momentum` (PyTorch: 0.1) is the weight of a new statistic in the running one. `eps` (PyTorch: 1e-5) is added
+    /// to the variance.
     ///
     /// # Errors
-    /// If the names are taken in this scope.
+    /// If the names are used already in this scope.
     pub fn new(
         builder: &ParameterBuilder,
         channels: usize,
@@ -75,10 +74,10 @@ impl BatchNorm {
         })
     }
 
-    /// Any shape with `channels` channels along the axis. In training the running statistics move.
+    /// Any shape with `channels` channels along the axis. Training updates the running statistics.
     ///
     /// # Errors
-    /// If the number of channels is another than that of the parameters, or the dtypes do not go together (see
+    /// If the number of channels differs from that of the parameters, or the dtypes do not match (see
     /// [`Tensor::batch_norm`]).
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         Ok(x.batch_norm(
@@ -94,8 +93,8 @@ impl BatchNorm {
     }
 }
 
-/// Root-mean-square normalisation over the last dimension (Zhang and Sennrich, NeurIPS 2019), with the parameter
-/// `weight` of its size, begun as 1.
+/// Root-mean-square normalisation over the last dimension (Zhang and Sennrich, NeurIPS 2019). The parameter `weight`
+/// has the size of that dimension and starts at 1.
 pub struct RmsNorm {
     weight: Declared,
     eps: f64,
@@ -105,7 +104,7 @@ impl RmsNorm {
     /// For a last dimension of `size`; `eps` is added to the mean of the squares.
     ///
     /// # Errors
-    /// If the name is taken in this scope.
+    /// If the name is used already in this scope.
     pub fn new(builder: &ParameterBuilder, size: usize, eps: f64) -> Result<RmsNorm> {
         Ok(RmsNorm { weight: builder.parameter("weight", size, Init::Constant(1.0))?, eps })
     }
@@ -119,20 +118,20 @@ impl RmsNorm {
     }
 }
 
-/// Which normalisation a transformer layer has.
+/// The kind of normalisation in a transformer layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
     /// Over the features of each token: [`LayerNorm`].
     #[default]
     Layer,
-    /// Of each feature over batch and tokens, as in PatchTST: [`BatchNorm`] with momentum 0.1.
+    /// Over batch and tokens for each feature, as in PatchTST: [`BatchNorm`] with momentum 0.1.
     Batch,
-    /// By the root mean square of each token's features: [`RmsNorm`].
+    /// By the root mean square of the features of each token: [`RmsNorm`].
     Rms,
 }
 
-/// A normalisation of tokens `[.., d_model]`.
+/// The normalisation of tokens `[.., d_model]`.
 pub(super) enum Norm {
     Layer(LayerNorm),
     Batch(BatchNorm),

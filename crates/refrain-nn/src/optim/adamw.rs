@@ -21,11 +21,10 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// An optimiser for these parameters, its moments zero.
+    /// An optimiser for these parameters. Its moments start at zero.
     ///
     /// # Errors
-    /// If the schedule makes no sense, or the device's memory does not suffice. Options out of range are
-    /// found by the first step.
+    /// If the schedule is invalid or the device has not enough memory. The first step checks the options.
     pub fn new(parameters: &Parameters, options: AdamWOptions, schedule: Schedule) -> Result<AdamW> {
         Ok(AdamW {
             options,

@@ -1,5 +1,5 @@
-//! Optimisers over the flat buffers of [`Parameters`]. All that changes from step to step lies on the
-//! device: the step counter, the learning rate, the norm of the gradients, the moments.
+//! Optimisers. They work on the flat buffers of [`Parameters`]. Everything that changes from step to step is on the
+//! device: the step counter, the learning rate, the gradient norm, the moments.
 
 mod adamw;
 mod sgd;
@@ -16,15 +16,15 @@ use crate::parameters::Parameters;
 
 /// An optimiser over the parameters that it was made for.
 pub trait Optimizer {
-    /// One step from the gradients gathered so far: clips them, takes the learning rate that the schedule
-    /// gives for the step counter, updates parameters and moments, zeroes the gradients and advances the
-    /// counter. Nothing comes back to the host.
+    /// Does one step with the gradients accumulated so far. It clips the gradients, computes the learning rate of the
+    /// schedule for the step counter, updates parameters and moments, sets the gradients to zero and advances the
+    /// counter. Nothing is copied to the host.
     ///
     /// # Errors
     /// If the device fails.
     fn step(&self) -> Result<()>;
 
-    /// The counter, the learning rate and what else steers a step.
+    /// The step counter, the learning rate and the gradient norm.
     fn step_state(&self) -> &StepState;
 
     /// The optimiser's flat buffers by name, for checkpoints: `exp_avg`, `exp_avg_sq`, `momentum_buffer`.
@@ -34,7 +34,7 @@ pub trait Optimizer {
     fn describe(&self) -> Value;
 }
 
-/// What steers the steps of an optimiser, on the device.
+/// The state that the steps of an optimiser share, on the device.
 pub struct StepState {
     schedule: Schedule,
     max_norm: Option<f64>,
@@ -63,23 +63,23 @@ impl StepState {
         self.schedule
     }
 
-    /// The norm that the gradients are clipped to, if they are.
+    /// The norm that gradients are clipped to, if any.
     pub fn max_norm(&self) -> Option<f64> {
         self.max_norm
     }
 
-    /// How many steps were done, i64 `[1]`.
+    /// How many steps were done: i64 `[1]`.
     pub fn step(&self) -> &Tensor {
         &self.step
     }
 
-    /// The rate of the last step (before the first one, of that), f64 `[1]`.
+    /// The learning rate of the last step (before the first step: the rate of the first step), f64 `[1]`.
     pub fn learning_rate(&self) -> &Tensor {
         &self.learning_rate
     }
 
-    /// The global norm of the gradients of the last step before clipping, f64 `[1]`; NaN before the first
-    /// step, and without clipping, which alone computes it.
+    /// The global gradient norm of the last step before clipping, f64 `[1]`. It is NaN before the first step and
+    /// without clipping, because only clipping computes it.
     pub fn gradient_norm(&self) -> &Tensor {
         &self.gradient_norm
     }
@@ -93,7 +93,7 @@ impl StepState {
         Ok(())
     }
 
-    /// Norm, scale and rate of the step to come.
+    /// Computes gradient norm, gradient scale and learning rate for the next step.
     fn prepare(&self, gradients: &Tensor) -> Result<()> {
         if let Some(max_norm) = self.max_norm {
             optim::clip_coefficient_into(gradients, max_norm, &self.gradient_norm, &self.gradient_scale)?;

@@ -20,11 +20,10 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// An optimiser for these parameters, its momentum zero.
+    /// An optimiser for these parameters. Its momentum starts at zero.
     ///
     /// # Errors
-    /// If the schedule makes no sense, or the device's memory does not suffice. Options out of range are
-    /// found by the first step.
+    /// If the schedule is invalid or the device has not enough memory. The first step checks the options.
     pub fn new(parameters: &Parameters, options: SgdOptions, schedule: Schedule) -> Result<Sgd> {
         let momentum_buffer =
             if options.momentum == 0.0 { None } else { Some(parameters.values().zeros_like()?) };

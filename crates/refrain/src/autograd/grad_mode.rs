@@ -1,4 +1,4 @@
-//! Whether operations are recorded on the tape.
+//! Whether operations are put on the tape.
 
 use std::cell::Cell;
 
@@ -10,12 +10,12 @@ thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Whether this thread records operations for a backward pass.
+/// Whether this thread puts operations on the tape for a backward pass.
 pub fn is_grad_enabled() -> bool {
     ENABLED.get()
 }
 
-/// Runs `f` without recording on the tape, on this thread.
+/// Runs `f` on this thread without putting operations on the tape.
 ///
 /// ```
 /// use refrain::{Device, DType, Tensor, no_grad};
@@ -29,7 +29,7 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
     with_grad_mode(false, f)
 }
 
-/// Runs `f` with or without recording on the tape, on this thread.
+/// Runs `f` on this thread with the tape on or off.
 pub(crate) fn with_grad_mode<R>(enabled: bool, f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {

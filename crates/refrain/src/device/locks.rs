@@ -1,4 +1,4 @@
-//! The locks of storages, taken in the order of their ids, so that two pieces of work never wait for each other.
+//! The locks of storages. They are always taken in the order of their ids, so that two pieces of work never deadlock.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -26,7 +26,7 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// The locks of a launch's storages, each once.
+/// The locks of the storages of a launch, each taken once.
 pub(super) struct Locks<'a> {
     _guards: SmallVec<[Guard<'a>; OPERANDS + RESULTS]>,
 }
@@ -36,7 +36,7 @@ impl<'a> Locks<'a> {
         let mut storages: SmallVec<[(&'a Storage, bool); OPERANDS + RESULTS]> = SmallVec::new();
         storages.extend(launch.written().map(|o| (&**o.storage, true)));
         storages.extend(launch.reads.iter().map(|o| (&**o.storage, false)));
-        // Writers first among equals, so that a storage both read and written is locked exclusively.
+        // For the same storage, writers first: a storage that is both read and written is locked exclusively.
         storages.sort_unstable_by_key(|&(s, writes)| (s.id(), !writes));
         storages.dedup_by_key(|(s, _)| s.id());
         Locks { _guards: storages.into_iter().map(|(storage, writes)| Guard::of(storage, writes)).collect() }
@@ -44,11 +44,11 @@ impl<'a> Locks<'a> {
 }
 
 thread_local! {
-    /// The memory of the last list of guards, so that a replay asks for none.
+    /// The memory of the last list of guards, so that a replay allocates nothing.
     static GUARDS: Cell<Vec<Guard<'static>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `f` with all storages locked, which are in the order of their ids.
+/// Calls `f` with all storages locked. They must be in the order of their ids.
 pub(super) fn locked<R>(storages: &[(Recycled<Storage>, bool)], f: impl FnOnce() -> R) -> R {
     let mut guards = emptied(GUARDS.try_with(Cell::take).unwrap_or_default());
     guards.extend(storages.iter().map(|(storage, writes)| Guard::of(storage, *writes)));

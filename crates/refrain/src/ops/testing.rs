@@ -1,14 +1,14 @@
-//! What the tests of operations have in common.
+//! Helpers for the tests of operations.
 
 use crate::{DType, Device, DeviceKind, Error, Profile, Result, Simulator, Tensor};
 
-/// The device that tests of one device run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+/// The device for tests that use one device: `REFRAIN_TEST_DEVICE`, or else the CPU.
 pub(crate) fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }
 
-/// Such a device that no other test works on, and simulated GPUs if it is the CPU: what kernels find wrong is told to one
-/// test alone.
+/// The same device, and if it is the CPU also simulated GPUs. No other test uses these handles, because an error of a
+/// kernel is reported only once.
 pub(crate) fn own_devices() -> impl Iterator<Item = Device> {
     let device = device().apart();
     let profiles =
@@ -16,7 +16,7 @@ pub(crate) fn own_devices() -> impl Iterator<Item = Device> {
     std::iter::once(device).chain(profiles.iter().map(|&profile| Simulator::new(profile).device()))
 }
 
-/// The error of an operation on a device of the test's own: of the call on the CPU, by the next wait on a GPU.
+/// The error of an operation on such a device. On the CPU the call returns it, on a GPU the next wait.
 #[track_caller]
 pub(crate) fn error_of<T>(device: &Device, result: Result<T>) -> Error {
     let error = match device.kind() {
@@ -27,7 +27,7 @@ pub(crate) fn error_of<T>(device: &Device, result: Result<T>) -> Error {
     error
 }
 
-/// By the CPU's kernels `sums` are those `in_order`; on a GPU they come in another order that is always the same.
+/// Checks sums. Those of the CPU equal `in_order`; those of a GPU have another order, but always the same one.
 #[track_caller]
 pub(crate) fn assert_sums(sums: impl Fn() -> Vec<f32>, in_order: &[f32], exact: &[f64], tolerance: f64) {
     let first = sums();
@@ -45,7 +45,7 @@ pub(crate) fn numbers(n: usize) -> Vec<f64> {
     (0..n).map(|i| (i as f64 * 0.618_033_988_75 + 0.1).fract() * 3.0 - 1.0 + (i % 5) as f64 * 0.1).collect()
 }
 
-/// Such numbers as an f64 tensor that requires a gradient.
+/// The same numbers as an f64 tensor that requires a gradient.
 pub(crate) fn leaf(shape: &[usize]) -> Tensor {
     let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap();
     t.set_requires_grad(true).unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn values(t: &Tensor) -> Vec<f64> {
     t.detach().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap()
 }
 
-/// Each pair differs by no more than `tolerance`; NaN is close to NaN only.
+/// Checks that each pair differs by at most `tolerance`. NaN is close only to NaN.
 #[track_caller]
 pub(crate) fn assert_close(a: &[f64], b: &[f64], tolerance: f64) {
     assert_eq!(a.len(), b.len());

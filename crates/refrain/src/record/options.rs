@@ -1,21 +1,21 @@
-//! How a step is to behave.
+//! The options of a step.
 
-/// How many programs a step keeps unless told otherwise.
+/// How many programs a step keeps by default.
 const KEPT: usize = 8;
 
-/// What a step does where the device's driver refuses to make a graph of its program.
+/// What a step does if the driver of the device refuses to make a graph of its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// The call is an error, with the operation at which it was refused.
+    /// The call returns an error that names the operation at which the driver refused.
     #[default]
     Error,
-    /// The closure is run operation by operation, at this call and at all later ones with inputs of these shapes. A
-    /// line on standard error says so and why, and [`Step::refusal`](crate::Step::refusal) does.
+    /// The closure runs eagerly, at this call and at all later calls with inputs of these shapes. A line on standard
+    /// error says so and why; [`Step::refusal`](crate::Step::refusal) returns the reason.
     Eager,
 }
 
-/// How a [`Step`](crate::Step) behaves ([`Step::with_options`](crate::Step::with_options)).
+/// The options of a [`Step`](crate::Step); pass them to [`Step::with_options`](crate::Step::with_options).
 #[derive(Clone, Copy, Debug)]
 pub struct StepOptions {
     pub(super) keep: usize,
@@ -24,24 +24,25 @@ pub struct StepOptions {
 }
 
 impl StepOptions {
-    /// Eight programs, no fallback, not strict.
+    /// Up to eight programs, no fallback, not strict.
     pub fn new() -> StepOptions {
         StepOptions { keep: KEPT, fallback: Fallback::Error, strict: false }
     }
 
-    /// Keeps up to `programs` programs, at least 1: one for each combination of input shapes and dtypes. One more, and
-    /// the one not used for longest goes.
+    /// Keeps up to `programs` programs, at least 1: one for each combination of input shapes and dtypes. If there are
+    /// more, the least recently used one is dropped.
     pub fn keep(mut self, programs: usize) -> StepOptions {
         self.keep = programs.max(1);
         self
     }
 
-    /// Whether the closure is recorded before every replay and compared, so that a change of the host's state is an
-    /// error at the very call that would not have seen it, also if it would have changed back later. The replay does
-    /// not run then. A call takes as long as recording does, which is about as long as eager code on the CPU takes to
-    /// ask for its work: for tests, and for finding what [`Step::finish`](crate::Step::finish) can't know.
+    /// Strict mode: the closure is recorded and compared before every replay. If the state of the host has changed,
+    /// the call returns an error and the replay does not run. So a change is found at the first call that would be
+    /// wrong, also one that is undone later. Each call takes as long as recording, which is about as long as eager
+    /// code takes to submit its work. Use it in tests, and to find what [`Step::finish`](crate::Step::finish) can't
+    /// see.
     ///
-    /// `REFRAIN_STRICT=1` in the environment makes every step of a program strict.
+    /// Set `REFRAIN_STRICT=1` in the environment to make every step of a program strict.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -67,7 +68,7 @@ impl StepOptions {
         self
     }
 
-    /// What to do where the driver refuses a graph.
+    /// What to do if the driver refuses a graph.
     ///
     /// ```
     /// use refrain::{DType, Fallback, Profile, Simulator, Step, StepOptions, Tensor};

@@ -1,4 +1,4 @@
-//! What a call of a step returns.
+//! The result of a call of a step.
 
 use crate::autograd::no_grad;
 use crate::device::Device;
@@ -7,10 +7,10 @@ use crate::tensor::{DType, Element, Shape, Tensor};
 
 const OP: &str = "outputs";
 
-/// The tensors that a step's closure returned, as the last call left them.
+/// The tensors that the closure of a step returned, with the values of the last call.
 ///
-/// They lie in memory that the next call writes to. So they can be read and copied out, but there is no way to keep a
-/// tensor of that memory, and none to call the step while they are borrowed:
+/// They are in memory that the next call overwrites. So you can read them and copy them, but you can't keep a tensor
+/// of that memory, and you can't call the step while you borrow them:
 ///
 /// ```compile_fail,E0499
 /// use refrain::{DType, Device, Step, Tensor};
@@ -18,7 +18,7 @@ const OP: &str = "outputs";
 /// let mut step = Step::new(&device, |x| Ok(vec![x[0].sum(())?]));
 /// let x = Tensor::ones([2], DType::F32, &device)?;
 /// let first = step.call(&[x.clone()])?;
-/// let second = step.call(&[x])?; // Would change what `first` shows.
+/// let second = step.call(&[x])?; // Would change the values of `first`.
 /// assert_eq!(first.to_scalar::<f32>(0)?, second.to_scalar::<f32>(0)?);
 /// # Ok::<(), refrain::Error>(())
 /// ```
@@ -28,7 +28,7 @@ const OP: &str = "outputs";
 /// # let device = Device::cpu();
 /// # let mut step = Step::new(&device, |x| Ok(vec![x[0].sum(())?]));
 /// # let x = Tensor::ones([2], DType::F32, &device)?;
-/// let first = step.call(&[x.clone()])?.copy(0)?; // Memory of its own.
+/// let first = step.call(&[x.clone()])?.copy(0)?; // Has its own memory.
 /// let second = step.call(&[x])?;
 /// assert_eq!(first.to_scalar::<f32>()?, second.to_scalar::<f32>(0)?);
 /// # Ok::<(), refrain::Error>(())
@@ -49,12 +49,12 @@ impl<'a> Outputs<'a> {
         })
     }
 
-    /// How many there are.
+    /// The number of outputs.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether the closure returned none.
+    /// Whether the closure returned no tensors.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
@@ -62,7 +62,7 @@ impl<'a> Outputs<'a> {
     /// The shape of output `i`.
     ///
     /// # Errors
-    /// If there is no output `i`, as for all methods.
+    /// If there is no output `i`. The same holds for all methods.
     pub fn shape(&self, i: usize) -> Result<&Shape> {
         Ok(self.get(i)?.shape())
     }
@@ -75,7 +75,7 @@ impl<'a> Outputs<'a> {
         Ok(self.get(i)?.dtype())
     }
 
-    /// The values of output `i`, as [`Tensor::to_vec`].
+    /// Reads the values of output `i`, like [`Tensor::to_vec`].
     ///
     /// # Errors
     /// If there is no output `i`, or `T` is not the host type of its dtype.
@@ -83,7 +83,7 @@ impl<'a> Outputs<'a> {
         self.get(i)?.to_vec()
     }
 
-    /// The value of output `i`, which has one element, as [`Tensor::to_scalar`].
+    /// Reads the value of output `i`, which must have one element, like [`Tensor::to_scalar`].
     ///
     /// # Errors
     /// If there is no output `i`, it has another number of elements, or `T` is not the host type of its dtype.
@@ -91,35 +91,35 @@ impl<'a> Outputs<'a> {
         self.get(i)?.to_scalar()
     }
 
-    /// Reads the values of output `i` into host memory that is there already, as [`Tensor::read_into`].
+    /// Reads the values of output `i` into existing host memory, like [`Tensor::read_into`].
     ///
     /// # Errors
-    /// If there is no output `i`, `out` has another length than it has elements, or `T` is not the host type of its
-    /// dtype.
+    /// If there is no output `i`, `out` does not have as many elements, or `T` is not the host type of its dtype.
     pub fn read_into<T: Element>(&self, i: usize, out: &mut [T]) -> Result<()> {
         self.get(i)?.read_into(out)
     }
 
-    /// Output `i` in new memory on the same device.
+    /// Copies output `i` to new memory on the same device.
     ///
     /// # Errors
-    /// If there is no output `i`, or the device has no memory for it.
+    /// If there is no output `i`, or the device has not enough memory.
     pub fn copy(&self, i: usize) -> Result<Tensor> {
         no_grad(|| self.get(i)?.copy())
     }
 
-    /// Copies output `i` into the memory of `dst`, of the same shape and dtype, on the same device.
+    /// Copies output `i` into the memory of `dst`, which must have the same shape and dtype and be on the same
+    /// device.
     ///
     /// # Errors
-    /// If there is no output `i`, or `dst` does not fit.
+    /// If there is no output `i`, or `dst` does not match.
     pub fn copy_into(&self, i: usize, dst: &Tensor) -> Result<()> {
         no_grad(|| dst.copy_from(self.get(i)?))
     }
 
-    /// Output `i` on another device, always in new memory.
+    /// Copies output `i` to another device, always to new memory.
     ///
     /// # Errors
-    /// If there is no output `i`, or the device has no memory for it.
+    /// If there is no output `i`, or the device has not enough memory.
     pub fn to_device(&self, i: usize, device: &Device) -> Result<Tensor> {
         match self.get(i)?.device() == device {
             true => self.copy(i),

@@ -1,31 +1,31 @@
-//! A place for every temporary in one block.
+//! The memory planner: gives every temporary an offset in one block.
 //!
 //! Temporaries that are never alive at the same time may share bytes. To find the smallest block is NP-hard (dynamic
-//! storage allocation: Garey and Johnson, "Computers and intractability", 1979, problem SR2). Placing them one after
-//! the other, each into the tightest gap, in several orders comes within a few per cent of the bound. That compares
-//! every temporary with every other, so it is for the largest few thousand of them. The others, of which a long
-//! program has any number, are placed in the order of time, as an allocator would.
+//! storage allocation: Garey and Johnson, "Computers and intractability", 1979, problem SR2). A good heuristic places
+//! them one after the other into the tightest gap, and tries several orders; it comes within a few per cent of the
+//! bound. It compares every temporary with every other, so it is used for only the largest few thousand of them. A
+//! long program may have any number of others; they are placed in order of time, like an allocator does.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Places begin at multiples of this, as device memory does.
+/// Offsets are multiples of this, like addresses of device memory.
 pub(super) const ALIGNMENT: usize = 256;
 
-/// How many temporaries are compared with each other.
+/// How many temporaries are compared with one another.
 pub(super) const FEW: usize = 4096;
 
-/// A temporary as the planner sees it.
+/// The lifetime and size of a temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
-    /// The first and the last launch that touch it, by their place in the order.
+    /// The first and the last launch that touch it, as positions in the order of launches.
     pub(super) first: usize,
     pub(super) last: usize,
     pub(super) bytes: usize,
 }
 
 impl Life {
-    /// Bytes that it takes in the block.
+    /// The bytes that it takes in the block.
     pub(super) fn room(&self) -> usize {
         self.bytes.next_multiple_of(ALIGNMENT)
     }
@@ -35,23 +35,23 @@ impl Life {
     }
 }
 
-/// Where temporaries lie.
+/// The offsets of the temporaries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) offsets: Vec<usize>,
     /// The size of the block.
     pub(super) bytes: usize,
-    /// The most bytes that are alive at one time: no block can be smaller.
+    /// The maximum number of bytes that are alive at one time. No block can be smaller.
     pub(super) bound: usize,
 }
 
-/// Places temporaries so that no two that are alive at the same time share a byte. `None` if no address space would
-/// hold them.
+/// Places temporaries so that no two that are alive at the same time share a byte. `None` if they do not fit into any
+/// address space.
 pub(super) fn plan(lives: &[Life]) -> Option<Plan> {
     plan_of(lives, FEW)
 }
 
-/// [`plan`] with another number of temporaries that are compared with each other.
+/// Like [`plan`], with another number of temporaries that are compared with one another.
 pub(super) fn plan_of(lives: &[Life], few: usize) -> Option<Plan> {
     if lives.len() <= few {
         return compared(lives);
@@ -61,10 +61,10 @@ pub(super) fn plan_of(lives: &[Life], few: usize) -> Option<Plan> {
     smallest(lives, placings.into_iter().map(|placing| placing()))
 }
 
-/// Offsets, and the size of the block.
+/// The offsets, and the size of the block.
 type Placing = (Vec<usize>, usize);
 
-/// The first of the smallest; those after one that reaches the bound are not asked for.
+/// The first of the smallest placings. After one that reaches the bound, the others are not computed.
 fn smallest(lives: &[Life], placings: impl Iterator<Item = Option<Placing>>) -> Option<Plan> {
     let bound = bound(lives)?;
     let mut best: Option<Placing> = None;
@@ -79,7 +79,7 @@ fn smallest(lives: &[Life], placings: impl Iterator<Item = Option<Placing>>) -> 
     best.map(|(offsets, bytes)| Plan { offsets, bytes, bound })
 }
 
-/// The most bytes that are alive at one time, if there are as many.
+/// The maximum number of bytes that are alive at one time. `None` if it overflows.
 fn bound(lives: &[Life]) -> Option<usize> {
     let last = lives.iter().map(|l| l.last + 1).max().unwrap_or(0);
     let mut change = vec![0i128; last + 1];
@@ -95,7 +95,7 @@ fn bound(lives: &[Life]) -> Option<usize> {
     sums.max().unwrap_or(0).try_into().ok().filter(|&bytes: &usize| bytes <= isize::MAX as usize)
 }
 
-/// Compares all temporaries with each other, in several orders.
+/// Compares all temporaries with one another, in several orders.
 fn compared(lives: &[Life]) -> Option<Plan> {
     let size = |l: &Life| l.room();
     let length = |l: &Life| l.last - l.first + 1;
@@ -115,10 +115,10 @@ fn compared(lives: &[Life]) -> Option<Plan> {
     smallest(lives, placings)
 }
 
-/// Places temporaries in an order: each into the tightest gap that takes it, or into the lowest.
+/// Places temporaries in the given order: each into the tightest gap that is large enough, or into the lowest one.
 pub(super) fn place(lives: &[Life], order: &[usize], tightest: bool) -> Option<Placing> {
     let mut offsets = vec![0usize; lives.len()];
-    // Those placed, by offset.
+    // The placed ones, by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
     let mut bytes = 0;
     for &i in order {
@@ -140,8 +140,8 @@ pub(super) fn place(lives: &[Life], order: &[usize], tightest: bool) -> Option<P
     Some((offsets, bytes))
 }
 
-/// Places temporaries in the order in which they begin to live, or `backwards`, in the order in which they end: each into
-/// the tightest gap between those that are alive then.
+/// Places temporaries in the order in which their lives begin (or, `backwards`, end): each into the tightest gap
+/// between those that are alive then.
 pub(super) fn in_time(lives: &[Life], backwards: bool) -> Option<Placing> {
     let end = lives.iter().map(|l| l.last).max().unwrap_or(0);
     let (begins, ends): (fn(&Life, usize) -> usize, fn(&Life, usize) -> usize) = match backwards {
@@ -164,7 +164,7 @@ pub(super) fn in_time(lives: &[Life], backwards: bool) -> Option<Placing> {
     Some((offsets, block.bytes))
 }
 
-/// The largest temporaries compared with each other, and the others above them.
+/// Compares the largest temporaries with one another, and places the others above them.
 fn stacked(lives: &[Life], few: usize) -> Option<Placing> {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| Reverse(lives[i].room()));
@@ -182,12 +182,12 @@ fn stacked(lives: &[Life], few: usize) -> Option<Placing> {
 /// The block while temporaries come and go.
 #[derive(Default)]
 struct Block {
-    /// The gaps below `top`, none next to another: their lengths by offset, and the same by length.
+    /// The gaps below `top`, none adjacent to another: by offset with their lengths, and by length.
     gaps: BTreeMap<usize, usize>,
     by_length: BTreeSet<(usize, usize)>,
-    /// Where the highest temporary ends.
+    /// The end of the highest temporary.
     top: usize,
-    /// The highest that it ever was.
+    /// The highest end so far.
     bytes: usize,
 }
 

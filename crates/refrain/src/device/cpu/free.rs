@@ -1,16 +1,16 @@
-//! How much memory the host has left.
+//! How much memory the host has free.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Bytes that this process can still get, as far as the system tells (Linux does): of what the machine has, of what its
-/// control groups (containers) are given, and of its own limit.
+/// Bytes that this process can still allocate, if the system reports it (Linux does): the minimum over the machine,
+/// the control groups (containers) of the process, and its own limit.
 pub(crate) fn free_bytes() -> Option<usize> {
     let left = [machine(), groups(), address_space()];
     left.into_iter().flatten().min().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Free or given back on demand, and swap.
+/// Memory that is free or can be reclaimed, plus swap.
 fn machine() -> Option<u64> {
     let text = read_to_string("/proc/meminfo").ok()?;
     let kibibytes = |key: &str| text.lines().find_map(|line| number(line.strip_prefix(key)?));
@@ -22,11 +22,11 @@ fn number(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Of the process's groups and all above them, the least that is left.
+/// The minimum over the process's control groups and all their parents.
 fn groups() -> Option<u64> {
     let text = read_to_string("/proc/self/cgroup").ok()?;
     let of_line = |line: &str| {
-        // number:controllers:path; version 2 has number 0 and no controllers.
+        // The format is number:controllers:path. Version 2 has number 0 and no controllers.
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let files = match controllers {
@@ -48,17 +48,17 @@ fn groups() -> Option<u64> {
     text.lines().filter_map(of_line).min()
 }
 
-/// Where a version of control groups says what a group may use and uses.
+/// The files in which a version of control groups reports the limit and the use of a group.
 struct Files {
     root: &'static str,
     most: &'static str,
     used: &'static str,
-    /// Files that are kept in memory as long as nobody needs it.
+    /// File cache, which the system frees on demand.
     cache: &'static str,
 }
 
 impl Files {
-    /// What is left for a group; `None` without a limit.
+    /// How much a group has left. `None` without a limit.
     fn left(&self, folder: PathBuf) -> Option<u64> {
         let of = |file: &str| read_to_string(folder.join(file)).ok();
         let most = number(&of(self.most)?)?;
@@ -69,7 +69,7 @@ impl Files {
     }
 }
 
-/// Of the limit that `ulimit -v` sets.
+/// What is left of the limit of `ulimit -v`.
 fn address_space() -> Option<u64> {
     let limits = read_to_string("/proc/self/limits").ok()?;
     let most = limits.lines().find_map(|line| number(line.strip_prefix("Max address space")?))?;
@@ -80,7 +80,7 @@ fn address_space() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    /// The machine that this runs on has something left, and no more than any machine has.
+    /// This machine has some memory left, and not more than any machine has.
     #[cfg(target_os = "linux")]
     #[test]
     fn linux_tells_what_is_left() {

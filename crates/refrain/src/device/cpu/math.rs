@@ -1,22 +1,22 @@
 //! Elementary functions for the CPU's kernels.
 //!
-//! The `f32` functions have no branches, no table and no call, so that a loop over a slice that calls one
-//! becomes SIMD code inside [`pulp::Arch::dispatch`]. `exp`, `log`, `tanh`, `sigmoid`, `erf` and their
-//! likes are within 4 ulp of the correctly rounded result over the whole range, subnormal results and
-//! special values included; NaN gives NaN. None uses a fused multiply-add: where the machine has none, it
-//! would be a library call.
+//! The `f32` functions have no branches, no tables and no calls. So a loop over a slice that calls one becomes SIMD
+//! code inside [`pulp::Arch::dispatch`]. `exp`, `log`, `tanh`, `sigmoid`, `erf` and similar functions are within 4
+//! ulp of the correctly rounded result over the whole range, including subnormal results and special values; NaN
+//! gives NaN. They use no fused multiply-add, because it would be a library call on machines without that
+//! instruction.
 //!
-//! The polynomials are minimax fits (Remez exchange) of the functions that the comments name.
+//! The polynomials are minimax fits (Remez exchange) of the functions in the comments.
 //!
-//! For `f64` see [`f64`](self::f64), which goes to `libm`.
+//! The functions for `f64` are in [`f64`](self::f64), which calls `libm`.
 
 use pulp::Simd;
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
-/// ln 2 in two parts; the first has so few bits that its product with an exponent is exact.
+/// ln 2 in two parts. The first part has so few bits that its product with an exponent is exact.
 const LN_2_HIGH: f32 = 355.0 / 512.0;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
-/// Adding and subtracting this rounds to an integer; the sum's low bits are that integer.
+/// Adding and subtracting this rounds to an integer. The low bits of the sum are that integer.
 const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 
 /// `c[0] + c[1] x + c[2] x^2 + ...`
@@ -37,7 +37,7 @@ fn power_of_two(n: i32) -> f32 {
 
 #[inline(always)]
 fn clamp(x: f32, low: f32, high: f32) -> f32 {
-    // Not `f32::clamp`, `max` or `min`: NaN must pass, in one instruction a side.
+    // Not `f32::clamp`, `max` or `min`: NaN must pass through, with one instruction per side.
     let x = if x < low { low } else { x };
     if x > high { high } else { x }
 }
@@ -48,21 +48,20 @@ const EXP: [f32; 5] = [0.5, 0.166_665_18, 0.041_666_204, 0.008_368_953, 0.001_39
 /// `e^x`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Beyond these ends the result is 0 or infinite, and is so at them.
+    // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
     let x = clamp(x, -104.0, 89.0);
     let t = x * LOG2_E + ROUND;
     let n = t - ROUND;
     let r = x - n * LN_2_HIGH - n * LN_2_LOW;
     let p = polynomial(r, EXP);
     let p = r * r * p + r + 1.0;
-    // 2^n in two factors: n reaches from -150 to 128.
+    // 2^n in two factors, because n is between -150 and 128.
     let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
-/// `e^x` lane by lane, for `x` up to 88, by fused multiply-adds where there are such; 0 where the result
-/// is subnormal.
+/// `e^x` for each lane, for `x` up to 88, with fused multiply-adds if available. 0 if the result is subnormal.
 #[inline(always)]
 pub(super) fn exp_vectors<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let splat = |x| simd.splat_f32s(x);
@@ -87,7 +86,7 @@ pub(super) fn exp_vectors<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 /// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
-    // Subnormal numbers are scaled to normal ones first.
+    // Subnormal numbers are first scaled to normal ones.
     let small = x < f32::MIN_POSITIVE;
     let scaled = if small { x * 8_388_608.0 } else { x };
     let shift = if small { -23.0 } else { 0.0 };
@@ -188,18 +187,18 @@ pub fn gelu_tanh(x: f32) -> f32 {
 /// The derivative of [`gelu_tanh`].
 #[inline(always)]
 pub fn gelu_tanh_grad(x: f32) -> f32 {
-    // Beyond these ends the derivative is 0 or 1.
+    // Beyond these bounds the derivative is 0 or 1.
     let x = clamp(x, -20.0, 20.0);
     let s = sigmoid(TWO_SQRT_2_OVER_PI * (x + GELU_CUBIC * (x * x) * x));
     s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * (x * x)))
 }
 
-/// The sine; to the last bit but in rare cases, and not vectorised.
+/// The sine, nearly always correctly rounded. Not vectorised.
 pub fn sin(x: f32) -> f32 {
     libm::sin(f64::from(x)) as f32
 }
 
-/// The cosine; to the last bit but in rare cases, and not vectorised.
+/// The cosine, nearly always correctly rounded. Not vectorised.
 pub fn cos(x: f32) -> f32 {
     libm::cos(f64::from(x)) as f32
 }
@@ -209,7 +208,7 @@ pub mod f64 {
     pub use libm::{cos, erf, exp, log, sin, tanh};
     use pulp::Simd;
 
-    /// `e^x` lane by lane.
+    /// `e^x` for each lane.
     #[inline(always)]
     pub(in super::super) fn exp_vectors<S: Simd>(_simd: S, x: S::f64s) -> S::f64s {
         let mut y = x;
@@ -244,7 +243,7 @@ pub mod f64 {
 mod tests {
     use super::*;
 
-    /// How far apart two numbers are, counted in representable numbers between them.
+    /// The distance of two numbers, in representable numbers.
     fn ulps(a: f32, b: f32) -> u64 {
         if a.is_nan() && b.is_nan() {
             return 0;
@@ -259,7 +258,7 @@ mod tests {
         order(a).abs_diff(order(b))
     }
 
-    /// Every 997th `f32` of either sign, and the special ones.
+    /// Every 997th `f32` of either sign, and the special values.
     fn samples() -> impl Iterator<Item = f32> {
         let special = [
             0.0,
@@ -327,13 +326,13 @@ mod tests {
         let arch = crate::device::cpu::simd::arch();
         let smallest = f64::from(f32::MIN_POSITIVE).ln() + 0.05;
         let exact = |x: f64| if x < smallest { 0.0 } else { libm::exp(x) };
-        // The range in question, without the numbers about its lower end.
+        // The range of the test, without numbers below its lower bound.
         let of = |x: f32| if f64::from(x) < smallest || x > 88.0 { f32::NEG_INFINITY } else { x };
         check("exp_vectors", 4, |x| arch.dispatch(Exp(of(x))), |x| exact(f64::from(of(x as f32))));
         assert_eq!(arch.dispatch(Exp(-1e30)), 0.0);
     }
 
-    /// `x sigmoid(v)` has the relative error of `e^v`, that is the few roundings of `v` times `|v|`.
+    /// `x sigmoid(v)` has the relative error of `e^v`: the few roundings of `v` times `|v|`.
     #[test]
     fn gelu_tanh_is_as_precise_as_its_formula() {
         let eps = f64::from(f32::EPSILON);

@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::device::driver::Block;
 use crate::error::{Error, Result};
 
-/// A cache line, and the widest vector register.
+/// The size of a cache line, and of the widest SIMD register.
 const ALIGNMENT: usize = 64;
 
-/// Freed blocks by size, handed out again before the system is asked for more.
+/// Free blocks by size. They are reused before the system is asked for more.
 #[derive(Default)]
 pub(in crate::device) struct Pool {
     free: Mutex<HashMap<usize, Vec<Block>>>,
@@ -20,8 +20,8 @@ pub(in crate::device) struct Pool {
     from_system: AtomicU64,
 }
 
-/// The size that a request is rounded up to: at most an eighth more, so that tensors of nearly the
-/// same size can take each other's place.
+/// The size to which a request is rounded up: at most an eighth more, so that tensors of similar size can reuse each
+/// other's blocks.
 fn rounded(bytes: usize) -> usize {
     let bytes = bytes.max(ALIGNMENT);
     let step = (bytes.next_power_of_two() / 16).max(ALIGNMENT);

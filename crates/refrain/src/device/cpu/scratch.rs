@@ -1,4 +1,4 @@
-//! Working memory of the CPU's kernels, kept between calls: small buffers by each thread, large ones by all
+//! Scratch memory of CPU kernels. It is kept between calls: small buffers for each thread, large ones for all threads
 //! together.
 
 use std::cell::RefCell;
@@ -8,30 +8,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 
-/// Buffers start on a cache line, so that a whole register never straddles two.
+/// Buffers start at a cache line, so that no SIMD register straddles two lines.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
 thread_local! {
-    /// Buffers of this thread that are not in use. A stack, because a thread that waits inside a kernel
-    /// may run another kernel's task meanwhile.
+    /// Free buffers of this thread. It is a stack, because a thread that waits inside a kernel may run a task of
+    /// another kernel meanwhile.
     static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Large buffers that are not in use. A kernel takes these before it splits its work, so that a few are
-/// enough for all threads.
+/// Free large buffers. A kernel takes them before it splits its work, so a few are enough for all threads.
 static LARGE: Mutex<Vec<Vec<CacheLine>>> = Mutex::new(Vec::new());
 
-/// Lines of the largest small buffer: half a megabyte.
+/// Cache lines in the largest small buffer: half a megabyte.
 const SMALL: usize = (1 << 19) / size_of::<CacheLine>();
-/// As many small buffers as a kernel and a task that its thread takes up while it waits have at a time.
+/// As many small buffers as a kernel needs together with a task that its thread runs while it waits.
 const RESERVED: usize = 16;
 
-/// Provides this thread with small buffers before it needs any: which thread takes up which task is left
-/// to chance, and none should find itself short of memory when all has been running for long.
+/// Gives this thread small buffers before it needs any. Which thread runs which task is random, and no thread should
+/// have to allocate when everything has been running for a long time.
 pub(super) fn reserve() {
-    // Memory that is never written takes up no more than addresses on most systems.
+    // On most systems, memory that is never written takes only address space.
     let buffers = std::iter::repeat_with(|| Vec::with_capacity(SMALL)).take(RESERVED);
     FREE.with_borrow_mut(|free| free.extend(buffers));
 }
@@ -40,7 +39,7 @@ fn large() -> MutexGuard<'static, Vec<Vec<CacheLine>>> {
     LARGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The large buffer that fits best: the smallest that is large enough, or else the largest, to grow.
+/// The large buffer that fits best: the smallest that is large enough, or else the largest, which will grow.
 fn take_large(count: usize) -> Vec<CacheLine> {
     let mut free = large();
     let by_fit = |i: &usize| {
@@ -53,9 +52,9 @@ fn take_large(count: usize) -> Vec<CacheLine> {
     }
 }
 
-/// `len` elements of working memory, which are kept for the next use when this is dropped.
+/// `len` elements of scratch memory. When this is dropped, the memory is kept for the next use.
 ///
-/// Memory is allocated only when more is asked for than ever before at the same depth of nesting.
+/// It allocates only if more is needed than ever before at the same depth of nesting.
 pub struct Scratch<T> {
     lines: Vec<CacheLine>,
     len: usize,
@@ -63,7 +62,7 @@ pub struct Scratch<T> {
 }
 
 impl<T: Pod> Scratch<T> {
-    /// Working memory of unspecified content.
+    /// Scratch memory with unspecified content.
     pub fn new(len: usize) -> Scratch<T> {
         let count = (len * size_of::<T>()).div_ceil(size_of::<CacheLine>());
         let mut lines = match count > SMALL {
@@ -76,14 +75,14 @@ impl<T: Pod> Scratch<T> {
         Scratch { lines, len, element: PhantomData }
     }
 
-    /// Working memory filled with one value.
+    /// Scratch memory filled with one value.
     pub fn filled(len: usize, value: T) -> Scratch<T> {
         let mut scratch = Scratch::new(len);
         scratch.fill(value);
         scratch
     }
 
-    /// Working memory that holds what an iterator gives, `len` elements at most.
+    /// Scratch memory with the items of an iterator, at most `len`.
     pub fn collect(len: usize, from: impl Iterator<Item = T>) -> Scratch<T> {
         let mut scratch = Scratch::new(len);
         scratch.iter_mut().zip(from).for_each(|(to, v)| *to = v);
@@ -112,12 +111,12 @@ impl<T> Drop for Scratch<T> {
         if lines.capacity() > SMALL {
             return large().push(lines);
         }
-        // A thread that ends has no more use for it.
+        // A thread that is ending does not keep it.
         let _ = FREE.try_with(|free| free.borrow_mut().push(lines));
     }
 }
 
-/// Calls `f` with `len` elements of working memory of unspecified content.
+/// Calls `f` with `len` elements of scratch memory with unspecified content.
 pub fn with_scratch<T: Pod, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
     f(&mut Scratch::new(len))
 }

@@ -1,18 +1,16 @@
-//! Vector instructions, chosen at run time: a binary built on one machine runs well on another.
+//! SIMD instructions, chosen at run time: a binary that is built on one machine runs well on another.
 //!
-//! A loop of plain Rust inside [`simd`] is vectorised by the compiler. The blocked kernels name their
-//! registers themselves, for `f32` and `f64` alike:
-//!
-//! [`pulp::Simd`] names its operations by element type (`mul_add_e_f32s`, `mul_add_e_f64s`); [`Vectors`]
-//! gives them one name, so that a kernel is written once.
+//! The compiler vectorises a loop of plain Rust inside [`simd`]. The blocked kernels use registers explicitly, in the
+//! same way for `f32` and `f64`: [`pulp::Simd`] names its operations by element type (`mul_add_e_f32s`,
+//! `mul_add_e_f64s`), and [`Vectors`] gives them one name, so that a kernel is written only once.
 
 use std::sync::OnceLock;
 
 use bytemuck::Pod;
 use pulp::{Arch, Simd};
 
-/// The instructions that kernels are run with: the best that the machine has, unless the environment
-/// variable `REFRAIN_CPU` asks for less with `avx2` (on x86) or `scalar`.
+/// The instruction set of the kernels: the best that the machine has. The environment variable `REFRAIN_CPU` chooses
+/// a lower one: `avx2` (on x86) or `scalar`.
 pub(crate) fn arch() -> Arch {
     static ARCH: OnceLock<Arch> = OnceLock::new();
     *ARCH.get_or_init(|| match std::env::var("REFRAIN_CPU").as_deref() {
@@ -21,26 +19,25 @@ pub(crate) fn arch() -> Arch {
         Ok("avx2") => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
         Ok("") | Err(_) => Arch::new(),
         Ok(other) => {
-            // Once, where nobody could take an error.
+            // Reported once, because no caller could receive an error here.
             eprintln!(
-                "refrain: warning: REFRAIN_CPU is {other:?}, which asks for nothing; use scalar, or avx2 on x86"
+                "refrain: warning: REFRAIN_CPU is {other:?}, which has no effect; use scalar, or avx2 on x86"
             );
             Arch::new()
         }
     })
 }
 
-/// Runs a closure compiled for the best instructions that the machine has.
+/// Runs a closure that is compiled for the best instruction set of the machine.
 ///
-/// What is inlined into the closure is compiled once for each instruction set and vectorised by the
-/// compiler; a call that is not inlined is not. So loops go inside, and their helpers are
-/// `#[inline(always)]`.
+/// What is inlined into the closure is compiled for each instruction set and vectorised by the compiler; a call that
+/// is not inlined is not. So put loops inside, and mark their helpers `#[inline(always)]`.
 #[inline(always)]
 pub(crate) fn simd<R>(f: impl FnOnce() -> R) -> R {
     arch().dispatch(f)
 }
 
-/// An element type that the CPU's kernels compute in: `f32` or `f64`.
+/// An element type that CPU kernels compute in: `f32` or `f64`.
 pub(crate) trait Vectors:
     Pod
     + Default
@@ -54,7 +51,7 @@ pub(crate) trait Vectors:
     + std::ops::Mul<Output = Self>
     + std::ops::Div<Output = Self>
 {
-    /// A register of this element type on the machine `S`.
+    /// A register of this element type, on the instruction set `S`.
     type Vector<S: Simd>: Pod + Send + Sync;
 
     /// How many elements a [`Vector`](Self::Vector) has.
@@ -63,20 +60,20 @@ pub(crate) trait Vectors:
     }
     /// A register with `x` in every lane.
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
-    /// `a + b`, lane by lane.
+    /// `a + b` for each lane.
     fn add_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
-    /// `a * b + c`, lane by lane; fused where the machine has the instruction.
+    /// `a * b + c` for each lane, fused if the machine has the instruction.
     fn mul_add<S: Simd>(
         simd: S,
         a: Self::Vector<S>,
         b: Self::Vector<S>,
         c: Self::Vector<S>,
     ) -> Self::Vector<S>;
-    /// `a * b`, lane by lane.
+    /// `a * b` for each lane.
     fn mul_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
-    /// The larger of `a` and `b`, lane by lane.
+    /// The larger of `a` and `b` for each lane.
     fn max_vectors<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
-    /// `e^x`, lane by lane, for `x` up to 88; 0 where the result is subnormal in `f32`.
+    /// `e^x` for each lane, for `x` up to 88. 0 if the result is subnormal in `f32`.
     fn exp_vectors<S: Simd>(simd: S, x: Self::Vector<S>) -> Self::Vector<S>;
     /// The slice as whole registers and the rest.
     fn as_vectors<S: Simd>(slice: &[Self]) -> (&[Self::Vector<S>], &[Self]);

@@ -1,4 +1,4 @@
-//! A GPU made of the CPU's kernels, with a GPU's rules enforced.
+//! The simulated GPU: the kernels of the CPU with the rules of a GPU.
 
 mod driver;
 mod graph;
@@ -29,8 +29,7 @@ pub enum Profile {
     Unified,
 }
 
-/// A simulated GPU to be: what machine it is part of, the seed of its adversarial timing, and the faults that it shall
-/// have.
+/// The settings of a simulated GPU: its kind of machine, the seed of its adversarial timing, and the faults to inject.
 ///
 /// ```
 /// use refrain::{DType, Error, Profile, Simulator, Tensor};
@@ -43,8 +42,8 @@ pub enum Profile {
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Allocations and launches are counted from 1. A replay of a [`Step`](crate::Step) is one launch; the launches of
-/// which a graph is captured are counted apart.
+/// Allocations and launches are counted from 1. A replay of a [`Step`](crate::Step) is one launch. Launches that are
+/// captured into a graph are counted separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Simulator {
     profile: Profile,
@@ -57,7 +56,7 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// A GPU without faults, of seed 0.
+    /// A GPU without faults, with seed 0.
     pub fn new(profile: Profile) -> Simulator {
         Simulator { profile, ..Simulator::default() }
     }
@@ -68,43 +67,43 @@ impl Simulator {
         self
     }
 
-    /// The bytes of memory that it has; no limit unless told.
+    /// Limits its memory to this many bytes. Without this call there is no limit.
     pub fn memory(mut self, bytes: usize) -> Simulator {
         self.memory = Some(bytes);
         self
     }
 
-    /// The `n`-th allocation is [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// Makes the `n`-th allocation fail with [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn out_of_memory_at(mut self, n: u64) -> Simulator {
         self.out_of_memory_at = Some(n);
         self
     }
 
-    /// The `n`-th launch is refused with [`Error::Device`](crate::Error::Device); the device stays usable.
+    /// Makes the `n`-th launch fail with [`Error::Device`](crate::Error::Device); the device stays usable.
     pub fn fail_launch(mut self, n: u64) -> Simulator {
         self.fail_launch = Some(n);
         self
     }
 
-    /// The device is lost as it runs the `n`-th launch: from the next call on all is
+    /// Loses the device at the `n`-th launch: from the next call on, every call returns
     /// [`Error::DeviceLost`](crate::Error::DeviceLost).
     pub fn lose_at_launch(mut self, n: u64) -> Simulator {
         self.lose_at_launch = Some(n);
         self
     }
 
-    /// The capture under way is invalidated as the `n`-th launch that is captured becomes part of it.
+    /// Invalidates the active capture at the `n`-th captured launch.
     pub fn invalidate_capture_at(mut self, n: u64) -> Simulator {
         self.invalidate_capture_at = Some(n);
         self
     }
 
-    /// The device: a new one each time.
+    /// Makes the device. Each call makes a new one.
     pub fn device(self) -> Device {
         self.device_and_stream().0
     }
 
-    /// The device, and its stream for capturing graphs by hand, as one does with a stream that is lent to
+    /// Makes the device, and returns its stream, too. With it you can capture graphs by hand, as with the stream of
     /// `Device::cuda_on_stream`.
     pub fn device_and_stream(self) -> (Device, SimStream) {
         let machine = Arc::new(Machine::new(self));
@@ -112,7 +111,7 @@ impl Simulator {
         (device, SimStream { machine })
     }
 
-    /// The name that `from_str` takes; faults have none.
+    /// The name that `from_str` accepts. It does not include faults.
     fn name(&self) -> String {
         let seed = if self.seed == 0 { String::new() } else { format!(":{}", self.seed) };
         match self.profile {
@@ -130,8 +129,8 @@ impl Simulator {
 impl FromStr for Simulator {
     type Err = Error;
 
-    /// A simulated GPU by its name: `sim`, `sim:unified`, `sim:discrete:7` (with a seed). Without a seed in the name
-    /// it is that of `REFRAIN_SIM_SEED`, or 0.
+    /// A simulated GPU by its name: `sim`, `sim:unified`, `sim:discrete:7` (with a seed). If the name
+    /// has no seed, the seed is `REFRAIN_SIM_SEED`, or 0.
     ///
     /// ```
     /// use refrain::{Profile, Simulator};
@@ -165,16 +164,16 @@ impl FromStr for Simulator {
     }
 }
 
-/// The stream of a simulated GPU, for capturing a graph by hand: the counterpart of a `CUstream`.
+/// The stream of a simulated GPU, to capture graphs by hand. It corresponds to a `CUstream`.
 pub struct SimStream {
     machine: Arc<Machine>,
 }
 
-/// A graph that was captured by hand. It does not keep the memory that it touches.
+/// A graph that was captured by hand. It does not keep its memory alive.
 pub struct SimGraph(Arc<Graph>);
 
 impl SimStream {
-    /// From now on work becomes part of a graph instead of running.
+    /// Begins a capture: from now on, work becomes part of a graph instead of running.
     ///
     /// # Errors
     /// If the stream is capturing already.
@@ -185,7 +184,7 @@ impl SimStream {
     /// Ends the capture.
     ///
     /// # Errors
-    /// If the stream does not capture, or the capture was invalidated; it is over in any case.
+    /// If the stream does not capture, or the capture was invalidated. The capture ends in any case.
     pub fn end_capture(&self) -> Result<SimGraph> {
         self.machine.end_capture("end_capture", Stream::DEVICE).map(SimGraph)
     }
@@ -193,12 +192,12 @@ impl SimStream {
     /// Runs a graph, in order with the device's work.
     ///
     /// # Errors
-    /// [`Error::Hazard`](crate::Error::Hazard) if memory that it touches was given back.
+    /// [`Error::Hazard`](crate::Error::Hazard) if memory that it touches was freed.
     pub fn launch(&self, graph: &SimGraph) -> Result<()> {
         self.machine.launch_graph("launch", &graph.0)
     }
 
-    /// Waits as the driver does, without the engine's guard: during a capture this is refused and invalidates it.
+    /// Waits like the driver does, without the engine's guard: during a capture, this fails and invalidates the capture.
     ///
     /// # Errors
     /// During a capture.

@@ -1,13 +1,14 @@
-// What the kernels of attention share: scores never leave the chip. LANES neighbours of a warp share a row (a query, or a
-// key where its gradient is gathered) and hold EACH of its numbers each, of ROWS rows, so that what is read from shared
-// memory serves as many. Constants: IN (the operands' dtype), COMPUTE, HEAD_DIM, LANES, EACH (LANES * EACH numbers cover
-// a head), ROWS, ALIGNED (16 bytes of COMPUTE, as many numbers of IN, can be moved at once), CAUSAL.
+// What the attention kernels share. Scores never leave the chip. LANES neighbouring threads of a warp share a row: a
+// query, or a key when its gradient is accumulated. Each of them holds EACH numbers of each of ROWS rows, so that one
+// read from shared memory serves several rows. Constants: IN (dtype of the operands), COMPUTE, HEAD_DIM, LANES, EACH
+// (LANES * EACH numbers cover a head), ROWS, ALIGNED (16 bytes of COMPUTE, and as many numbers of IN, can be moved in
+// one instruction), CAUSAL.
 
 constexpr int VEC = 16 / (int)sizeof(COMPUTE);
 constexpr int PADDED = LANES * EACH;
-// Keys or queries that are taken together.
+// Keys or queries per iteration.
 constexpr int CHUNK = 4;
-// Runs of numbers that a thread has on their way to shared memory.
+// Runs of VEC numbers that a thread has in flight to shared memory.
 constexpr int BATCH = 4;
 
 DEVICE IN* row_of(const Heads& x, const Job& j, i64 pair, int row) {
@@ -15,7 +16,7 @@ DEVICE IN* row_of(const Heads& x, const Job& j, i64 pair, int row) {
     return reinterpret_cast<IN*>(x.at) + sequence * x.sequence + row * x.token + head * x.head;
 }
 
-// VEC numbers of a row from `d` on; zeros beyond its end.
+// VEC numbers of a row, from `d` on; zeros beyond its end.
 DEVICE vec<COMPUTE, VEC> piece(const IN* row, int d) {
     vec<COMPUTE, VEC> x;
     if (ALIGNED && d < HEAD_DIM) {
@@ -29,11 +30,12 @@ DEVICE vec<COMPUTE, VEC> piece(const IN* row, int d) {
     return x;
 }
 
-// Elements from the rows of one pair to those of the next: a shift, so that lanes of different pairs meet in no bank.
+// Elements from the rows of one pair to those of the next. The padding puts lanes of different pairs on different
+// banks.
 DEVICE int slot_size(int rows) { return (rows + CHUNK - 1) / CHUNK * CHUNK * PADDED + LANES * VEC; }
 
-// Brings rows `first` to `first + count` of `slots` pairs, from `first_pair` on, times a factor to shared memory, and zeros
-// up to whole chunks. Neighbouring threads take neighbouring heads.
+// Copies rows `first` to `first + count` of `slots` pairs, from `first_pair` on, times a factor to shared memory, and
+// fills up to whole chunks with zeros. Neighbouring threads copy neighbouring heads.
 DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 first_pair, int slots, int first, int count,
                   COMPUTE factor = (COMPUTE)1) {
     constexpr int RUNS = PADDED / VEC;
@@ -64,7 +66,7 @@ DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 fi
     }
 }
 
-// A lane's share of a row: every LANES-th run of VEC.
+// The runs of VEC numbers that belong to a lane: every LANES-th one.
 DEVICE int place(int run, int lane) { return (run * LANES + lane) * VEC; }
 
 DEVICE void take(COMPUTE* x, const IN* row, int lane, COMPUTE factor) {
@@ -76,7 +78,7 @@ DEVICE void take(COMPUTE* x, const IN* row, int lane, COMPUTE factor) {
     }
 }
 
-// The lane's part of a row in shared memory.
+// Loads the lane's part of a row from shared memory.
 DEVICE void look(COMPUTE* x, const COMPUTE* row, int lane) {
     #pragma unroll
     for (int r = 0; r < EACH / VEC; r++) {
@@ -102,7 +104,7 @@ DEVICE void give(IN* row, const COMPUTE* x, int lane, COMPUTE factor) {
     }
 }
 
-// The lane's part of a product of rows.
+// The lane's part of the inner product of two rows.
 DEVICE COMPUTE dot(const COMPUTE* x, const COMPUTE* y) {
     COMPUTE sum = 0;
     #pragma unroll
@@ -117,9 +119,10 @@ DEVICE void add_times(COMPUTE* x, COMPUTE factor, const COMPUTE* y) {
 
 DEVICE COMPUTE row_sum(COMPUTE x) { return warp_reduce<LANES>(x, Add()); }
 
-// The softmax of a row of scores, of which the backward pass needs `delta`, the sum of probabilities times their gradients.
-// It is computed anew: where tensor cores did the forward pass, scores were others in the last digits, which decide where
-// scores are large. Queries are multiplied by the scale wherever they meet keys, so that their scores stay the same.
+// The softmax of a row of scores. The backward pass also needs `delta`, the sum of the probabilities times their
+// gradients. The softmax is recomputed here: if tensor cores did the forward pass, their scores differ in the last
+// digits, which matter for large scores. Queries are always multiplied by the scale before they meet keys, so that
+// the scores stay the same.
 struct Softmax {
     COMPUTE largest, inverse, delta;
 
@@ -127,13 +130,13 @@ struct Softmax {
         largest = limits<COMPUTE>::lowest();
         inverse = delta = 0;
     }
-    // A key's score and the gradient of its probability. Until the end `inverse` is the sum itself.
+    // Adds the score of a key and the gradient of its probability. Until the end, `inverse` holds the sum itself.
     DEVICE void add(COMPUTE s, COMPUTE d) {
-        // Has no weight.
+        // Such a key has no weight.
         if (s == limits<COMPUTE>::lowest()) return;
         COMPUTE e = exp_(-abs_(s - largest));
         bool larger = s > largest;
-        // 1, or NaN of infinity.
+        // This is 1, or NaN if s is infinite.
         COMPUTE p = larger ? (COMPUTE)1 + (s - s) : e, keep = larger ? e : (COMPUTE)1;
         largest = larger ? s : largest;
         inverse = inverse * keep + p;
@@ -151,21 +154,21 @@ DEVICE void clear(COMPUTE* x) {
     for (int e = 0; e < EACH; e++) x[e] = 0;
 }
 
-// The rows that a thread works on: of which of the block's pairs, and which of the pair's `count` rows. Threads without
-// a row compute along with row 0, so that whole warps meet.
+// The rows that a thread works on: which pair of the block, and which of its `count` rows. A thread without a row
+// computes row 0 again, so that whole warps stay together.
 struct Rows {
     i64 pair;
     int slot, row, lane;
-    // How many there are.
+    // How many rows the thread has.
     int there;
-    // The first of the block's rows, and the one after its last.
+    // The first row of the block, and the one after its last.
     int first, end;
 
-    // Row i, or the last there is.
+    // Row i, or the last one if there are fewer.
     DEVICE int at(int i) const { return row + max(min(i, there - 1), 0); }
 };
 
-// Pairs that the block has.
+// How many pairs the block has.
 DEVICE int slots_of(const Job& j, i64 first_pair) { return (int)min(j.together, j.pairs - first_pair); }
 
 DEVICE Rows locate(const Job& j, i64 count) {

@@ -1,40 +1,40 @@
-// Attention of short sequences on tensor cores: a warp has a sequence's head for itself, and scores stay in registers.
-// Constants: IN (the operands' dtype), FORM (one of those below), HEAD_DIM, QUERY_BLOCKS (sixteens of queries),
-// KEY_EIGHTS (eights of keys), WARPS (of a block), MEMORY_BYTES (the shared memory that the launch gives), ALIGNED (four
-// numbers can be moved at once), CAUSAL.
+// Attention for short sequences on tensor cores: each warp processes one head of a sequence, and scores stay in
+// registers. Constants: IN (dtype of the operands), FORM (one of those below), HEAD_DIM, QUERY_BLOCKS (groups of 16
+// queries), KEY_EIGHTS (groups of 8 keys), WARPS (per block), MEMORY_BYTES (shared memory of the launch), ALIGNED
+// (four numbers can be moved in one instruction), CAUSAL.
 //
-// A fragment is 16 x 8 numbers of a left operand (rows g and g + 8, columns 2t and 2t + 1 of lane 4g + t), 8 x 8 of a
-// right one (rows 2t and 2t + 1, column g) or 16 x 8 of a product (rows g and g + 8, columns 2t and 2t + 1). So what a
-// product leaves in a lane is what the lane needs of a left operand. Columns t and t + 4 do as well, if they do on both
-// sides.
+// A fragment is 16 x 8 numbers of a left operand (rows g and g + 8, columns 2t and 2t + 1 in lane 4g + t), 8 x 8 of a
+// right one (rows 2t and 2t + 1, column g), or 16 x 8 of a product (rows g and g + 8, columns 2t and 2t + 1). So a
+// lane holds the same numbers of a product as it needs of a left operand. Columns t and t + 4 work as well, if both
+// operands use them.
 
-// f32 as the sum of two TF32 numbers; numbers rounded to TF32; numbers rounded to bf16.
+// The number formats: f32 as the sum of two TF32 numbers; rounded to TF32; rounded to bf16.
 #define SPLIT 0
 #define TF32 1
 #define BRAINS 2
 
-// TF32 numbers that a number is made of, and products of those that count.
+// TF32 numbers per number, and how many of their products count.
 constexpr int PARTS = FORM == SPLIT ? 2 : 1;
 constexpr int TERMS = FORM == SPLIT ? 3 : 1;
-// Fragments that are multiplied at once.
+// Fragments per multiplication instruction.
 constexpr int UNIT = FORM == BRAINS ? 2 : 1;
 
 constexpr int EIGHTS = (HEAD_DIM + 7) / 8;
-// Fragments of a head, in multiplications.
+// Multiplication steps for the fragments of a head.
 constexpr int STEPS = (EIGHTS + UNIT - 1) / UNIT;
 constexpr int RUNS = EIGHTS == 1 ? 2 : EIGHTS == 2 ? 4 : EIGHTS <= 4 ? 8 : 16;
-// Numbers from a row in shared memory to the next: lanes meet in no bank, whichever way fragments lie.
+// Distance between rows in shared memory. It avoids bank conflicts for every orientation of the fragments.
 constexpr int PITCH = EIGHTS * 8 + 4;
-// Few sums leave room for one for each term, so that multiplications don't wait for each other.
+// With few sums, each term has its own, so that multiplications do not wait for one another.
 constexpr int CHAINS = EIGHTS <= 2 ? TERMS : 1;
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Numbers from a head's rows to those of the next, so that threads that bring neighbouring heads meet in no bank.
+// Distance between heads in shared memory. Threads that copy neighbouring heads then use different banks.
 template <int ROWS> struct Tile { static constexpr int SIZE = (ROWS * PITCH + 31) / 32 * 32 + EIGHTS * 8 % 32; };
 
-// What a thread moves between global and shared memory: a run of four numbers of each row, of one of the block's heads.
-// Neighbouring threads have neighbouring runs, then heads.
+// What a thread copies between global and shared memory: a run of four numbers of each row, in one head of the block.
+// Neighbouring threads have neighbouring runs, then neighbouring heads.
 struct Mover {
     i64 sequence;
     int slot, head, run, row;
@@ -52,13 +52,13 @@ struct Mover {
         head = (int)(pair - at * (u32)j.heads);
     }
 
-    // As an address of global memory, so that the compiler moves a run at once.
+    // An address of global memory, so that the compiler moves a run in one instruction.
     DEVICE IN* place(const Heads& x) const {
         i64 at = sequence * x.sequence + head * x.head + (run * 4 < HEAD_DIM ? run * 4 : 0);
         return reinterpret_cast<IN*>(__cvta_global_to_generic(x.at + at * (i64)sizeof(IN)));
     }
 
-    // Rows 0 to `count` of heads to shared memory, and zeros after.
+    // Copies rows 0 to `count` of the heads to shared memory, and fills the rest with zeros.
     template <int ROWS> DEVICE void bring(float* tiles, const Heads& x, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 8 ? EACH : 8;
         constexpr bool DIRECT = ALIGNED && sizeof(IN) == 4;
@@ -66,10 +66,10 @@ struct Mover {
         i64 stride = x.token * STEP;
         const IN* from = place(x) + row * x.token;
         float* to = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
-        // How many of the rows from this thread's first on there are, and how many there is room for.
+        // How many rows there are from this thread's first one on, and how many fit.
         int rows = (there && run * 4 < HEAD_DIM ? count : 0) - row, room = ROWS - row;
-        // Loads of many batches at once would want more registers than there are. A single one goes together with those of
-        // other operands.
+        // Loading many batches at once would need more registers than there are. A single batch is loaded together
+        // with those of other operands.
         #pragma unroll (DIRECT || EACH == BATCH ? EACH : 1)
         for (int begin = 0; begin < EACH; begin += BATCH) {
             vec<IN, 4> v[BATCH] = {};
@@ -98,7 +98,7 @@ struct Mover {
         }
     }
 
-    // The way back.
+    // Copies back to global memory.
     template <int ROWS> DEVICE void give(const Heads& x, const float* tiles, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP;
         if (!there || run * 4 >= HEAD_DIM) return;
@@ -125,7 +125,7 @@ struct Mover {
     }
 };
 
-// All that was brought is there, for all threads.
+// Waits until all copies to shared memory are visible to all threads.
 DEVICE void arrive() {
     commit();
     wait_for_copies<0>();
@@ -135,13 +135,14 @@ DEVICE void arrive() {
 struct Left { u32 at[PARTS][4]; };
 struct Right { u32 at[PARTS][2]; };
 
-// To TF32: f16 is that as it is; what cutting off takes of numbers computed here is made up for on the average.
+// Converts to TF32. f16 is exact in TF32. For numbers computed here, the conversion compensates on average for the
+// truncation.
 template <bool READ> DEVICE u32 rounded(float x) {
     if (!READ) return __float_as_uint(fmaf(x, 0x1.8p-12f, x));
     return sizeof(IN) == 2 ? __float_as_uint(x) : round_tf32(x);
 }
 
-// A left operand of UNIT fragments: of fragment u, x(u, e) is number e of a lane, rows first.
+// A left operand of UNIT fragments: x(u, e) is number e of the lane in fragment u, rows first.
 template <bool READ, typename X> DEVICE Left left(X x) {
     Left a;
     #pragma unroll
@@ -170,7 +171,7 @@ template <typename Y> DEVICE Right right(Y y) {
     return b;
 }
 
-// Adds a term of a product: small ones come first.
+// Adds a term of a product. Small terms come first.
 DEVICE void multiply(float* d, const Left& a, const Right& b, int term) {
     const u32* x = a.at[TERMS > 1 && term == 0 ? PARTS - 1 : 0];
     const u32* y = b.at[TERMS > 1 && term == 1 ? PARTS - 1 : 0];
@@ -178,7 +179,7 @@ DEVICE void multiply(float* d, const Left& a, const Right& b, int term) {
     else multiply_tf32(d, x[0], x[1], x[2], x[3], y[0], y[1]);
 }
 
-// A product's fragment, in several sums.
+// The fragment of a product, in several sums.
 struct Chains {
     float at[CHAINS][4];
 
@@ -195,7 +196,7 @@ struct Chains {
             multiply(d, a, b, term);
             return;
         }
-        // Tensor cores cut their sums off; what is added up here is rounded.
+        // Tensor cores truncate their sums; these additions round.
         float part[4] = {0, 0, 0, 0};
         multiply(part, a, b, term);
         #pragma unroll
@@ -209,7 +210,7 @@ struct Chains {
     }
 };
 
-// Numbers of fragment `eight` along a row of shared memory. Not all rows have UNIT more fragments.
+// Numbers of group `eight` along a row in shared memory. Some rows have less than UNIT more groups.
 DEVICE float along(const float* row, int eight, int e, int t) { return eight < EIGHTS ? row[eight * 8 + t + 4 * e] : 0.0f; }
 
 DEVICE void put_pair(float* to, float x, float y) {
@@ -217,7 +218,7 @@ DEVICE void put_pair(float* to, float x, float y) {
     store<2>(to, v);
 }
 
-// A lane's share of 16 rows, x(d, e) of fragment d, to rows `row` and `row + 8` on.
+// Stores the lane's part of 16 rows: x(d, e) of fragment d, to rows from `row` and from `row + 8`.
 template <typename X> DEVICE void put_rows(float* rows, int row, int t, X x) {
     #pragma unroll
     for (int d = 0; d < EIGHTS; d++) {
@@ -232,12 +233,13 @@ DEVICE float exp2_(float x) {
     return e;
 }
 
-// What scores of a row lose in the exponent, the largest of them times the scale. A fused product brings back what that was
-// rounded by, which is much where it has no digits behind the point: there scores lose the largest beforehand.
+// What is subtracted from the scores of a row in the exponent: the largest score times the scale. A fused multiply-add
+// would bring back the rounding error of this product. That error is large if the product has no digits behind the
+// point; then the maximum is subtracted from the scores beforehand.
 DEVICE float shift_of(float largest, float scale) { return largest * scale; }
 DEVICE bool is_large(float shift) { return fabsf(shift) > 8388608.0f; }
 
-// Whether there is a key for a query to see. Only the last eight of keys may be less than eight.
+// Whether a query sees a key. Only the last group of keys can have fewer than eight.
 DEVICE bool seen(const Job& j, int key, int query, int eight) {
     if (eight >= KEY_EIGHTS) return false;
     return (eight < KEY_EIGHTS - 1 || key < (int)j.keys) && (!CAUSAL || key <= query);

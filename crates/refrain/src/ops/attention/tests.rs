@@ -16,7 +16,7 @@ fn gradients_agree_with_finite_differences() {
     gradcheck(f, &[q.clone(), k, v], 1e-6).unwrap();
     let causal = |t: &[Tensor]| t[0].scaled_dot_product_attention(&t[0], &t[0], Some(0.7), true);
     gradcheck(causal, &[q], 1e-6).unwrap();
-    // As a layer has them: heads cut out of projections [batch, tokens, heads * dim].
+    // As in a layer: heads are slices of projections [batch, tokens, heads * dim].
     let x = ramp(&[2, 5, 12], 0.9);
     let split = |t: &Tensor| t.reshape([2, 5, 3, 4])?.transpose(1, 2);
     gradcheck(
@@ -59,7 +59,7 @@ fn one_key_and_wrong_shapes() {
     assert_eq!(none.scaled_dot_product_attention(&q, &q, None, false).unwrap().dims(), [1, 2, 0, 3]);
 }
 
-/// `softmax(scale q k^T) v`, operation by operation.
+/// `softmax(scale q k^T) v`, composed of single operations.
 fn composed(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
     let scale = 1.0 / (q.dims()[3] as f64).sqrt();
     let mut scores = q.matmul(&k.transpose(-2, -1).unwrap()).unwrap().mul_scalar(scale).unwrap();
@@ -73,7 +73,7 @@ fn composed(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
 
 #[test]
 fn sequences_of_every_length_agree_with_the_operations_that_it_is_made_of() {
-    // Lengths at which kernels are cut into blocks and tiles differently, heads that are shared by lanes.
+    // Lengths that kernels divide into blocks and tiles differently, and heads that several lanes share.
     let cases = [
         ([3, 2, 5, 5], 16, false),
         ([2, 3, 41, 41], 8, false),
@@ -84,7 +84,7 @@ fn sequences_of_every_length_agree_with_the_operations_that_it_is_made_of() {
         ([9, 30, 6, 6], 4, true),
     ];
     for ([batch, heads, queries, keys], dim, causal) in cases {
-        // As projections leave them: the heads of a token follow each other.
+        // As projections leave them: the heads of a token are contiguous.
         let projected = |tokens: usize, step| ramp(&[batch, tokens, heads, dim], step);
         let leaves = [projected(queries, 0.7), projected(keys, 1.3), projected(keys, 0.4)];
         let weight = ramp(&[batch, heads, queries, dim], 0.9).detach();
@@ -111,7 +111,7 @@ fn sequences_of_every_length_agree_with_the_operations_that_it_is_made_of() {
 
 #[test]
 fn short_sequences_agree_with_f64_in_every_dtype_and_precision() {
-    // Lengths, widths and strides that fill the fragments of tensor cores and such that don't.
+    // Lengths, widths and strides that do and do not fill the fragments of tensor cores.
     let cases = [
         ([2, 3, 41, 41], 8, false, None),
         ([2, 3, 41, 41], 8, true, Some(-0.6)),

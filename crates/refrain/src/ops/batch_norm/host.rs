@@ -1,6 +1,6 @@
 //! Batch norm on the CPU: one pass over memory for the sums, one for the results.
 //!
-//! With channels on the last axis a line is a row of all channels; otherwise it is the neighbours of one
+//! If the channels are the last axis, a line is a row of all channels. Otherwise a line is a run of neighbours of one
 //! channel.
 
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ use crate::kernels::reduction::{Place, Reducer, State, reduce};
 use crate::kernels::rows::{self, each_task, load, map, rows_a_task};
 use crate::ops::reduce::host::{InMoments, Moments};
 
-/// What each channel of the operands comes to, in order of the channels.
+/// The reduction of each channel of the operands, in the order of the channels.
 fn channels<T: Sync, S: State, F: Reducer<T, S, K> + Reducer<S, S, 1>, const K: usize>(
     x: [&[T]; K],
     extent: Extent,
@@ -41,7 +41,7 @@ fn of_channels<R: Real>(values: impl ExactSizeIterator<Item = R>) -> Scratch<R> 
     Scratch::collect(values.len(), values)
 }
 
-/// Merges the states of parts of a channel; a channel's parts lie `stride` after each other.
+/// Merges the states of the parts of each channel. The parts of a channel are `stride` apart.
 fn merge_columns<S: State>(parts: &[S], stride: usize, states: &mut [S], merge: impl Fn(S, S) -> S) {
     let width = states.len();
     states.copy_from_slice(&parts[..width]);
@@ -66,7 +66,7 @@ impl<R: Real> Reducer<Moments, Moments, 1> for InMoments<R> {
     }
 }
 
-/// Runs `line` for each line of the results with its operands and the channels that it has.
+/// Runs `line` for each line of the results, with its operands and its channels.
 fn each_line<T: Stored, const K: usize>(
     y: &mut [T],
     x: [&[T]; K],
@@ -92,7 +92,7 @@ pub(super) fn forward(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
     with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, P, R => forward_of::<T, P, R>(op, args))
 }
 
-/// `T` is stored of elements, `P` of parameters.
+/// `T` is the stored type of elements, `P` that of parameters.
 fn forward_of<T: Stored, P: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>) -> Result<()> {
     let (x, weight, bias) = (args.read::<T>(0)?, args.read::<P>(1)?, args.read::<P>(2)?);
     let (y, means, invs) = (args.write::<T>(0)?, args.write::<R>(1)?, args.write::<R>(2)?);
@@ -132,7 +132,7 @@ fn forward_of<T: Stored, P: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>
     Ok(())
 }
 
-/// Moves the running statistic that is operand and result `i` towards the new one.
+/// Moves the running statistic (operand and result `i`) towards the new one.
 fn update<T: Stored>(
     args: &HostArgs<'_>,
     i: usize,
@@ -141,7 +141,7 @@ fn update<T: Stored>(
 ) -> Result<()> {
     let running = args.write::<T>(i)?;
     if args.in_place(i).is_none() {
-        // The statistic lies elsewhere, with holes; the result is brought there afterwards.
+        // The statistic is in strided memory; the result is copied there afterwards.
         running.copy_from_slice(args.read::<T>(i)?);
     }
     for (old, new) in running.iter_mut().zip(new) {
@@ -150,14 +150,14 @@ fn update<T: Stored>(
     Ok(())
 }
 
-/// The sums of dy and of `dy * (x - mean)`, of operands x and dy.
+/// The sums of dy and of `dy * (x - mean)`, from the operands x and dy.
 struct GradientSums<'a, R> {
     means: &'a [R],
 }
 
 impl<T: Stored, R: Real> Reducer<T, [R; 2], 2> for GradientSums<'_, R> {
     fn row(&self, x: [&[T]; 2], at: Place) -> [R; 2] {
-        // A row is of one channel, a line of it or all.
+        // A row belongs to one channel (a line or all of it).
         let mean = self.means[at.result % self.means.len()];
         simd(
             #[inline(always)]
@@ -211,9 +211,9 @@ pub(super) fn backward(extent: Extent, training: bool, args: &HostArgs<'_>) -> R
     })
 }
 
-/// With `n = (x - mean) * inv` and sums over all values of a channel: `dweight = sum(dy * n)`,
-/// `dbias = sum(dy)`, and `dx = weight * inv * (dy - dbias / count - n * dweight / count)` in training,
-/// `dx = weight * inv * dy` in evaluation.
+/// With `n = (x - mean) * inv` and sums over all values of a channel: `dweight = sum(dy * n)` and `dbias = sum(dy)`.
+/// In training `dx = weight * inv * (dy - dbias / count - n * dweight / count)`, in evaluation `dx = weight * inv *
+/// dy`.
 fn backward_of<T: Stored, P: Stored, R: Real>(
     extent: Extent,
     training: bool,
@@ -261,8 +261,8 @@ fn backward_of<T: Stored, P: Stored, R: Real>(
     Ok(())
 }
 
-/// The gradient in evaluation: that of the result times a number for each channel. Nothing of `x` or of sums goes into
-/// it, of which a NaN would not vanish when it is multiplied by 0.
+/// The gradient in evaluation: the gradient of the result times one number per channel. It does not use `x` or the
+/// sums, because a NaN there would not vanish when it is multiplied by 0.
 fn scaled<T: Stored, R: Real>(dx: &mut [T], dy: &[T], scales: &[R], extent: Extent, accumulate: bool) {
     each_line(dx, [dy], extent, |dx, [dy], channel| {
         with_scratch(dy.len(), |buf: &mut [R]| {

@@ -1,4 +1,4 @@
-//! Batch normalisation: each channel over all else.
+//! Batch normalisation: normalises each channel over all other axes.
 
 mod cuda;
 mod host;
@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::tensor::{Tensor, resolve_axis};
 
-/// Operands: x, weight, bias, running mean, running variance. Results: y; mean and 1/std of each channel;
-/// in training also the new running statistics, where the old ones lie.
+/// Operands: x, weight, bias, running mean, running variance. Results: y; mean and 1/std of each channel; in training
+/// also the new running statistics, in the memory of the old ones.
 #[derive(Clone, Copy, Debug)]
 struct BatchNorm {
-    /// The channels lie in the middle.
+    /// The channels are the middle axis.
     extent: Extent,
     training: bool,
     momentum: f64,
@@ -48,7 +48,7 @@ impl Op for BatchNorm {
                 return Err(Error::invalid(
                     Self::NAME,
                     format!(
-                        "a tensor of shape {} has {values} values a channel, too few for a variance; use a larger batch, or evaluation mode",
+                        "a tensor of shape {} has {values} values per channel, too few for a variance; use a larger batch, or evaluation mode",
                         x.shape()
                     ),
                 ));
@@ -70,7 +70,7 @@ impl Op for BatchNorm {
         Ok(if self.training { cuda::workspace(self.extent, launch) } else { 0 })
     }
 
-    /// Only a running statistic is read where it is written.
+    /// Only running statistics are read and written in place.
     fn in_place(&self, output: usize, input: usize) -> bool {
         matches!((output, input), (3, 3) | (4, 4))
     }
@@ -86,7 +86,7 @@ impl Op for BatchNorm {
     }
 }
 
-/// Of x, weight, dy, mean and 1/std: dx, dweight, dbias.
+/// Operands: x, weight, dy, mean and 1/std. Results: dx, dweight, dbias.
 #[derive(Clone, Copy, Debug)]
 struct BatchNormBackward(BatchNorm);
 
@@ -116,11 +116,11 @@ impl Op for BatchNormBackward {
     }
 }
 
-/// The operands besides x.
+/// The operands other than x.
 type Parameters<'a> = [&'a Tensor; 4];
 
 fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tensor>) -> Result<Tensor> {
-    // The backward pass takes the running statistics for constants.
+    // For the backward pass, the running statistics are constants.
     let [weight, bias, mean, var] = parameters;
     let (running_mean, running_var) = (mean.untracked(), var.untracked());
     let inputs = [x, weight, bias, &running_mean, &running_var];
@@ -136,7 +136,7 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
         if !spans_apart(mean, var) && !mean.layout().is_disjoint(var.layout()) {
             return Err(Error::Aliased {
                 op: BatchNorm::NAME,
-                message: "running mean and running variance share memory, where each would overwrite the other; give each a tensor of its own".to_string(),
+                message: "running mean and running variance share memory, so each would overwrite the other; give each a tensor of its own".to_string(),
             });
         }
         dests.extend([Dest::New, Dest::New]);
@@ -161,22 +161,23 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
     Ok(outputs.swap_remove(0))
 }
 
-#[allow(clippy::too_many_arguments)] // What the operation takes, under the names that it has everywhere.
+#[allow(clippy::too_many_arguments)] // The operation has this many operands; each has the same name everywhere.
 impl Tensor {
     /// Batch normalisation: `(x - mean) / sqrt(var + eps) * weight + bias`, with mean and variance of each
     /// channel (Ioffe and Szegedy, 2015).
     ///
-    /// For floats: channels are axis `axis` of `x` (1 in `[batch, channels, ...]`); `weight`, `bias` and the
-    /// running statistics are `[channels]` of the same dtype, or all f32 where `x` is f16 or bf16. The result has the
-    /// dtype of `x`.
+    /// `x` and the parameters are floats. Channels are axis `axis` of `x` (1 in `[batch, channels, ...]`). `weight`,
+    /// `bias` and the running statistics are `[channels]`, of the dtype of `x`, or all f32 if `x` is f16 or bf16. The
+    /// result has the dtype of `x`.
     ///
-    /// In training, mean and (biased) variance are those of `x` over all other axes, and the running
-    /// statistics are updated in place: `running = (1 - momentum) * running + momentum * new`, with the
-    /// unbiased variance. In evaluation they are the running ones. These get no gradient.
+    /// In training, mean and (biased) variance are those of `x` over all other axes. The running statistics are
+    /// updated in place with the unbiased variance: `running = (1 - momentum) * running + momentum * new`. In
+    /// evaluation, mean and variance are the running ones. They get no gradient.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, `eps` is negative or not finite; in training, if `momentum` is not
-    /// in 0 to 1, there are fewer than two values a channel, the running statistics share memory, or one of them requires a gradient.
+    /// If shapes or dtypes do not match, or `eps` is negative or not finite. In training also if `momentum` is not in
+    /// 0 to 1, if there are fewer than two values per channel, or if the running statistics share memory or require a
+    /// gradient.
     pub fn batch_norm(
         &self,
         weight: &Tensor,

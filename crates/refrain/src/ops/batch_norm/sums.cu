@@ -1,16 +1,16 @@
-// What the statistics of channels and the gradients of weight and bias come to. Constants: COMPUTE (the arithmetic),
-// PARAMETER (dtype of parameters and running statistics), BACKWARD.
+// The reductions of batch norm: the statistics of the channels, or the gradients of weight and bias. Constants:
+// COMPUTE (the arithmetic), PARAMETER (dtype of parameters and running statistics), BACKWARD.
 
 #if BACKWARD
-// The sums of dy and of dy (x - mean). Extra: the means, 1/std, and where the sums go as they are. Results: dweight,
-// dbias. s[0] is how many channels there are.
+// The sums of dy and of dy (x - mean). Extra operands: the means, 1/std, and where to store the unmodified sums.
+// Results: dweight, dbias. s[0] is the number of channels.
 struct State { COMPUTE level, slope; };
 typedef State Local;
 DEVICE Local first() { return {(COMPUTE)0, (COMPUTE)0}; }
 DEVICE State state(const Local& l) { return l; }
 DEVICE State merge(State a, State b) { return {a.level + b.level, a.slope + b.slope}; }
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
-    // Along lines of a channel there are several results to each.
+    // Along the lines of a channel, there are several results per channel.
     i64 channels = (i64)r.s[0], channel = result < channels ? result : result % channels;
     l.level += x[1];
     l.slope += x[1] * (x[0] - extra<COMPUTE>(r, 0)[channel]);
@@ -24,7 +24,7 @@ DEVICE void finish(const Reduction& r, i64 channel, State s) {
     sums[1] = slope;
 }
 #else
-// Results: mean and 1/std, and the new running statistics. Extra: the old ones. s: momentum, eps.
+// Results: mean and 1/std, and the new running statistics. Extra operands: the old ones. s: momentum, eps.
 DEVICE void finish(const Reduction& r, i64 channel, State s) {
     double momentum = r.s[0];
     put_result<COMPUTE>(r.y[0], channel, false, s.mean);

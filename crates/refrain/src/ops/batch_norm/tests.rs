@@ -18,7 +18,7 @@ fn normalise(x: &Tensor, p: &[Tensor], axis: isize, training: bool) -> Result<Te
     x.batch_norm(&p[0], &p[1], &p[2], &p[3], axis, training, 0.125, 1e-3)
 }
 
-/// A vector of channels to be broadcast along the others of three axes.
+/// A vector of channels, shaped to broadcast along the others of three axes.
 fn along(t: &Tensor, axis: usize) -> Tensor {
     let mut shape = [1; 3];
     shape[axis] = t.numel();
@@ -27,7 +27,7 @@ fn along(t: &Tensor, axis: usize) -> Tensor {
 
 #[test]
 fn channels_are_normalised_and_running_statistics_move() {
-    // Few values and many, lines of one channel, of all channels and of one element.
+    // Few values and many; lines of one channel, of all channels and of one element.
     for shape in [[4, 3, 5], [6, 3, 1], [1, 4, 300], [70, 40, 11], [3000, 8, 2]] {
         for axis in 0..3 {
             let others: Vec<isize> = (0..3).filter(|&a| a != axis as isize).collect();
@@ -74,7 +74,7 @@ fn gradients_agree_with_finite_differences() {
         let p = parameters(channels, DType::F64);
         let t = [leaf(shape), leaf(&[channels]), leaf(&[channels])];
         for training in [true, false] {
-            // Channels of one value each have no variance.
+            // A channel with one value has no variance.
             if shape == [7] && training {
                 continue;
             }
@@ -82,7 +82,7 @@ fn gradients_agree_with_finite_differences() {
                 normalise(&t[0], &[t[1].clone(), t[2].clone(), p[2].clone(), p[3].clone()], axis, training)
             };
             gradcheck(f, &t, 1e-6).unwrap();
-            // Added to the gradients of other paths.
+            // The gradient is added to that of another path.
             gradcheck(|t| t[0].square()?.add(&f(t)?), &t, 1e-6).unwrap();
         }
     }
@@ -110,7 +110,7 @@ fn destinations_and_statistics_may_be_parts_of_larger_tensors() {
     let x = leaf(&[6, 3]).detach();
     let p = parameters(3, DType::F64);
     let q = parameters(3, DType::F64);
-    // Every second element: the statistics have holes.
+    // Every second element, so the statistics are strided.
     let holes = Tensor::zeros([3, 2], DType::F64, &device).unwrap();
     let mean = holes.select(1, 1).unwrap();
     mean.copy_from(&q[2]).unwrap();
@@ -124,7 +124,7 @@ fn destinations_and_statistics_may_be_parts_of_larger_tensors() {
     assert!(matches!(same, Err(Error::Aliased { op: "batch_norm", .. })));
     let same = x.batch_norm(&q[0], &q[1], &q[0], &q[3], 1, true, 0.1, 1e-3);
     assert!(matches!(same, Err(Error::Aliased { op: "batch_norm", .. })));
-    // The running statistics lie apart, or side by side in one tensor.
+    // The running statistics are separate, or next to each other in one tensor.
     let both = Tensor::ones([4, 2], DType::F64, &device).unwrap();
     let column = |i| both.narrow(0, 0, 3).unwrap().select(1, i).unwrap();
     let next = both.narrow(0, 1, 3).unwrap().select(1, 0).unwrap();

@@ -31,7 +31,7 @@ pub(super) fn with_scalar(op: Binary, scalar: f64, reverse: bool, args: &HostArg
     elementwise::number(args, args.read_dtype(0), &Scalar { op, scalar, reverse })
 }
 
-/// Calls `$go` with the function as a closure of two numbers, so that each gets a loop of its own.
+/// Calls `$go` with the function as a closure of two numbers, so that each function gets its own loop.
 macro_rules! with_function {
     ($op:expr, $N:ident, $go:ident) => {
         match $op {
@@ -133,8 +133,8 @@ impl FloatTile for Backward {
     }
 }
 
-/// What `quick` makes of each element where it says that no part of the result has left the range of its type on the
-/// way, and of the others, which are rare, what `scaled` makes of them.
+/// Computes each element with `quick`. If `quick` reports that an intermediate has left the range of its type (which
+/// is rare), computes the element again with `scaled`.
 #[inline(always)]
 fn in_range<R: Real>(
     x: &[&[R]],
@@ -164,16 +164,16 @@ fn in_range<R: Real>(
     }
 }
 
-/// `-d a / b^2`. Zeros make exact products.
+/// `-d a / b^2`. Products with zero are exact.
 #[inline(always)]
 fn denominator<R: Real>(a: R, b: R, d: R) -> (R, bool) {
     let (over, under) = (d * a, b * b);
     let exact = (a == R::ZERO) | (d == R::ZERO);
-    // Without a branch, as is_normal.
+    // Branch-free, like is_normal.
     (-over / under, (over.is_normal() | exact) & under.is_normal())
 }
 
-/// `d b a^(b - 1)`, and 0 where b is 0. There is no power of a negative number, or an exact one of 0.
+/// `d b a^(b - 1)`, and 0 if b is 0. The power of a negative number may be NaN; that of 0 is exact.
 #[inline(always)]
 fn base<R: Real>(a: R, b: R, d: R) -> (R, bool) {
     if b == R::ZERO {
@@ -184,7 +184,7 @@ fn base<R: Real>(a: R, b: R, d: R) -> (R, bool) {
     (slope * power, (slope.is_normal() || d == R::ZERO) && (power.is_normal() || exact))
 }
 
-/// `d a^b ln(a)`, and 0 where a is 0. There is no logarithm of a negative number.
+/// `d a^b ln(a)`, and 0 if a is 0. The logarithm of a negative number is NaN.
 #[inline(always)]
 fn exponent<R: Real>(a: R, b: R, d: R) -> (R, bool) {
     if a == R::ZERO {
@@ -195,14 +195,13 @@ fn exponent<R: Real>(a: R, b: R, d: R) -> (R, bool) {
     (part * log, log.is_nan() || power.is_normal() && (part.is_normal() || d == R::ZERO))
 }
 
-/// `|a|^b`, as the square of its root.
+/// `|a|^b`, computed as the square of `|a|^(b/2)`.
 fn halves<R: Real>(a: R, b: R) -> Scaled {
     let root = Scaled::of(a.abs().to_f64().powf(b.to_f64() / 2.0));
     root * root
 }
 
-/// The gradient goes to the operand that was chosen, half to each if they were equal, and all of it to both if one is
-/// NaN.
+/// The gradient goes to the chosen operand. If both are equal, each gets half. If one is NaN, both get all of it.
 #[inline(always)]
 fn share<R: Real>(beaten: bool, equal: bool, d: R, half: R) -> R {
     if equal {

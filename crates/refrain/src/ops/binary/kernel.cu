@@ -1,6 +1,6 @@
-// Functions of two numbers, with two tensors or a tensor and a scalar, and their derivatives. FUNCTION is one of
-// those below. FORM: both operands (x[0], x[1]), SCALAR_RIGHT (x[0], s[0]), SCALAR_LEFT (s[0], x[0]),
-// LEFT_DERIVATIVE and RIGHT_DERIVATIVE (a, b and the gradient).
+// Binary functions of two tensors, or of a tensor and a scalar, and their derivatives. FUNCTION is one of those
+// below. FORM: both operands (x[0], x[1]), SCALAR_RIGHT (x[0], s[0]), SCALAR_LEFT (s[0], x[0]), LEFT_DERIVATIVE and
+// RIGHT_DERIVATIVE (a, b and the gradient).
 
 enum { ADD_, SUB, MUL, DIV, POW, MAXIMUM, MINIMUM, EQ, NE, LT, LE, GT, GE, AND, OR, XOR };
 enum { BOTH, SCALAR_RIGHT, SCALAR_LEFT, LEFT_DERIVATIVE, RIGHT_DERIVATIVE };
@@ -8,7 +8,7 @@ enum { BOTH, SCALAR_RIGHT, SCALAR_LEFT, LEFT_DERIVATIVE, RIGHT_DERIVATIVE };
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 DEVICE i64 minus(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
 DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
-// Towards zero, and 0 where the divisor is 0; wraps around.
+// Rounds towards zero, gives 0 if the divisor is 0, and wraps around.
 DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? minus(0, a) : a / b; }
 DEVICE i64 power(i64 base, i64 e) {
     if (e == 0 || base == 1) return 1;
@@ -48,12 +48,12 @@ template <typename N> DEVICE N function(N a, N b) {
     }
 }
 
-// The gradient goes to the operand that was chosen, half to each if they were equal, and all of it to both if one is NaN.
+// The gradient goes to the chosen operand. If both are equal, each gets half. If one is NaN, both get all of it.
 template <typename R> DEVICE R share(bool beaten, bool equal, R d) {
     return equal ? (R)0.5 * d : beaten ? (R)0 : d;
 }
 
-// mantissa 2^exponent: of a few such numbers a product or quotient overflows or underflows only if the result does.
+// mantissa 2^exponent: a product or quotient of a few such numbers overflows or underflows only if its result does.
 struct Scaled {
     double mantissa;
     int exponent;
@@ -66,26 +66,26 @@ DEVICE Scaled scaled(double x) {
     return s;
 }
 template <typename R> DEVICE R rounded(Scaled s) { return (R)ldexp(s.mantissa, s.exponent); }
-// |a|^b, as the square of its root.
+// |a|^b, computed as the square of |a|^(b/2).
 DEVICE Scaled halves(double a, double b) {
     Scaled root = scaled(pow(fabs(a), b / 2.0));
     return root * root;
 }
 
-// Neither 0 nor subnormal, infinite or NaN.
+// Neither 0 nor subnormal nor infinite nor NaN.
 DEVICE bool is_normal(float x) { return fabsf(x) >= 1.17549435e-38f && fabsf(x) <= 3.40282347e+38f; }
 DEVICE bool is_normal(double x) { return fabs(x) >= 2.2250738585072014e-308 && fabs(x) <= 1.7976931348623157e+308; }
 
-// The derivatives below are computed plainly where no part of the result leaves the range of its type on the way.
+// The derivatives below use plain arithmetic if no intermediate leaves the range of its type.
 
-// -d a / b^2. Zeros make exact products.
+// -d a / b^2. Products with zero are exact.
 template <typename R> DEVICE R by_denominator(R a, R b, R d) {
     R over = d * a, under = b * b;
     bool exact = a == (R)0 || d == (R)0;
     if ((is_normal(over) || exact) && is_normal(under)) return -over / under;
     return -rounded<R>(scaled(d) * scaled(a) / (scaled(b) * scaled(b)));
 }
-// d b a^(b - 1), and 0 where b is 0. There is no power of a negative number, or an exact one of 0.
+// d b a^(b - 1), and 0 if b is 0. The power of a negative number may be NaN; that of 0 is exact.
 template <typename R> DEVICE R by_base(R a, R b, R d) {
     if (b == (R)0) return (R)0 * d;
     R slope = d * b, power = pow_(a, b - (R)1);
@@ -93,7 +93,7 @@ template <typename R> DEVICE R by_base(R a, R b, R d) {
     if ((is_normal(slope) || d == (R)0) && (is_normal(power) || exact)) return slope * power;
     return rounded<R>(scaled(d) * scaled(b) * halves(a, b - (R)1) * scaled(copysign(1.0, (double)power)));
 }
-// d a^b ln(a), and 0 where a is 0. There is no logarithm of a negative number.
+// d a^b ln(a), and 0 if a is 0. The logarithm of a negative number is NaN.
 template <typename R> DEVICE R by_exponent(R a, R b, R d) {
     if (a == (R)0) return (R)0 * d;
     R power = pow_(a, b), log = log_(a), part = d * power;

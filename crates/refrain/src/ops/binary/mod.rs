@@ -1,4 +1,4 @@
-//! Functions of two numbers, element by element, with broadcasting; and with a scalar.
+//! Elementwise binary functions with broadcasting, and with a scalar.
 
 mod cuda;
 mod host;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::ops::copy::Copy;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// A function of two numbers.
+/// A binary function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binary {
     Add,
@@ -134,7 +134,7 @@ impl Op for Binary {
                 if g.needs(1) { g.add(1, grad.neg()?) } else { Ok(()) }
             }
             _ => {
-                // An operand that the derivative does not read was not saved: the other stands in for it.
+                // The derivative does not read an operand that was not saved: pass the other one instead.
                 let (a, b) = (g.input_if_saved(0)?, g.input_if_saved(1)?);
                 let Some((a, b)) = a.clone().or(b.clone()).zip(b.or(a)) else {
                     return Err(Error::internal(self.label(), "no operand was saved"));
@@ -190,7 +190,7 @@ impl Op for BinaryBackward {
     }
 }
 
-/// A function of two numbers of which one is the same for all elements.
+/// A binary function in which one operand is a scalar.
 #[derive(Clone, Copy, Debug)]
 struct WithScalar {
     op: Binary,
@@ -200,8 +200,8 @@ struct WithScalar {
 }
 
 impl WithScalar {
-    /// With a number that is rounded to the dtype of `x` before anything else: forward, backward and every device then
-    /// compute with one number, which is what a tensor of that dtype would hold.
+    /// The scalar is rounded to the dtype of `x` first. So forward pass, backward pass and every device compute with
+    /// the same number, the one that a tensor of this dtype would hold.
     fn new(op: Binary, x: &Tensor, scalar: f64, reverse: bool) -> WithScalar {
         WithScalar { op, scalar: nearest(x.dtype(), scalar), reverse }
     }
@@ -290,7 +290,7 @@ macro_rules! methods {
         impl Tensor {$(
             $(#[$doc])*
             ///
-            /// Both operands have one dtype; their shapes broadcast by NumPy's rules.
+            /// Both operands must have one dtype. Their shapes broadcast as in NumPy.
             pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
                 let (a, b) = broadcast(stringify!($name), self, other)?;
                 apply(Binary::$op, &[&a, &b])
@@ -302,7 +302,7 @@ macro_rules! methods {
                 apply_into(Binary::$op, &[&a, &b], dst)
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] with one number, rounded to the tensor's dtype, as the second operand; of an integer dtype it must be a whole number in its range.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with a number as the second operand. The number is first rounded to the dtype of the tensor; for an integer dtype it must be a whole number in its range.")]
             pub fn $scalar(&self, scalar: f64) -> Result<Tensor> {
                 apply(WithScalar::new(Binary::$op, self, scalar, false), &[self])
             }
@@ -322,33 +322,33 @@ methods! {
     sub, sub_into, sub_scalar, sub_scalar_into => Sub;
     /// `a * b`. For floats and integers.
     mul, mul_into, mul_scalar, mul_scalar_into => Mul;
-    /// `a / b`; of integers towards zero, and 0 where `b` is 0. For floats and integers.
+    /// `a / b`. Integers are divided towards zero; division by 0 gives 0. For floats and integers.
     div, div_into, div_scalar, div_scalar_into => Div;
-    /// `a` to the power of `b`; its derivative by `b` at `a = 0` is 0. For floats and integers.
+    /// `a` to the power of `b`. The derivative by `b` at `a = 0` is 0. For floats and integers.
     pow, pow_into, pow_scalar, pow_scalar_into => Pow;
-    /// The larger of both, NaN if one is; equal operands share the gradient, and where one is NaN both get all of it, as
-    /// in PyTorch. For floats and integers.
+    /// The larger of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
+    /// it, as in PyTorch. For floats and integers.
     maximum, maximum_into, maximum_scalar, maximum_scalar_into => Maximum;
-    /// The smaller of both, NaN if one is; equal operands share the gradient, and where one is NaN both get all of it, as
-    /// in PyTorch. For floats and integers.
+    /// The smaller of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
+    /// it, as in PyTorch. For floats and integers.
     minimum, minimum_into, minimum_scalar, minimum_scalar_into => Minimum;
-    /// Whether `a == b`; the result is bool.
+    /// Whether `a == b`. The result is bool.
     eq, eq_into, eq_scalar, eq_scalar_into => Eq;
-    /// Whether `a != b`; the result is bool.
+    /// Whether `a != b`. The result is bool.
     ne, ne_into, ne_scalar, ne_scalar_into => Ne;
-    /// Whether `a < b`; the result is bool.
+    /// Whether `a < b`. The result is bool.
     lt, lt_into, lt_scalar, lt_scalar_into => Lt;
-    /// Whether `a <= b`; the result is bool.
+    /// Whether `a <= b`. The result is bool.
     le, le_into, le_scalar, le_scalar_into => Le;
-    /// Whether `a > b`; the result is bool.
+    /// Whether `a > b`. The result is bool.
     gt, gt_into, gt_scalar, gt_scalar_into => Gt;
-    /// Whether `a >= b`; the result is bool.
+    /// Whether `a >= b`. The result is bool.
     ge, ge_into, ge_scalar, ge_scalar_into => Ge;
-    /// Whether both are other than 0; the result is bool.
+    /// Whether both are nonzero. The result is bool.
     logical_and, logical_and_into, logical_and_scalar, logical_and_scalar_into => And;
-    /// Whether one or both are other than 0; the result is bool.
+    /// Whether at least one is nonzero. The result is bool.
     logical_or, logical_or_into, logical_or_scalar, logical_or_scalar_into => Or;
-    /// Whether exactly one is other than 0; the result is bool.
+    /// Whether exactly one is nonzero. The result is bool.
     logical_xor, logical_xor_into, logical_xor_scalar, logical_xor_scalar_into => Xor;
 }
 
@@ -357,7 +357,7 @@ macro_rules! reversed {
         impl Tensor {$(
             $(#[$doc])*
             ///
-            /// The number is rounded to the tensor's dtype first.
+            /// The number is first rounded to the dtype of the tensor.
             pub fn $name(&self, scalar: f64) -> Result<Tensor> {
                 apply(WithScalar::new(Binary::$op, self, scalar, true), &[self])
             }
@@ -380,7 +380,7 @@ reversed! {
 }
 
 impl Tensor {
-    /// Where this is 0 (or false). The result is bool.
+    /// Whether each element is 0 (or false). The result is bool.
     pub fn logical_not(&self) -> Result<Tensor> {
         self.eq_scalar(0.0)
     }
@@ -393,8 +393,8 @@ impl Tensor {
     /// Adds `other` (broadcast to this shape) in place, outside the tape.
     ///
     /// # Errors
-    /// Where this tensor or `other` requires a gradient, unless inside [`crate::no_grad`]; and as for every destination:
-    /// `Error::Aliased` if `other` overlaps it otherwise than element for element.
+    /// If this tensor or `other` requires a gradient, unless inside [`crate::no_grad`]. `Error::Aliased` if `other`
+    /// overlaps this tensor in any way other than element for element.
     pub fn add_assign(&self, other: &Tensor) -> Result<()> {
         const OP: &str = "add_assign";
         accumulate_into(Copy(OP), &[&self.second_operand(OP, other)?], self)
@@ -415,19 +415,19 @@ impl Tensor {
         self.assign("div_assign", Binary::Div, other)
     }
 
-    /// Multiplies by a number, rounded to the dtype, in place, outside the tape.
+    /// Multiplies by a number in place, outside the tape. The number is first rounded to the dtype.
     pub fn mul_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("mul", self)?;
         crate::autograd::no_grad(|| self.mul_scalar_into(scalar, self))
     }
 
-    /// Adds a number, rounded to the dtype, in place, outside the tape.
+    /// Adds a number in place, outside the tape. The number is first rounded to the dtype.
     pub fn add_scalar_assign(&self, scalar: f64) -> Result<()> {
         crate::autograd::check_in_place("add", self)?;
         crate::autograd::no_grad(|| self.add_scalar_into(scalar, self))
     }
 
-    /// Divided by a number of elements, which is not rounded: in f16 and bf16 few such numbers exist.
+    /// Divides by a count of elements. The count is not rounded, because f16 and bf16 hold few integers exactly.
     pub(crate) fn div_count(&self, count: usize) -> Result<Tensor> {
         apply(WithScalar { op: Binary::Div, scalar: count as f64, reverse: false }, &[self])
     }
@@ -451,7 +451,7 @@ impl Tensor {
                 op,
                 self.shape(),
                 other.shape(),
-                "the second must broadcast to the first, which keeps its shape",
+                "the second must broadcast to the shape of the first",
             ));
         }
         other.detach().broadcast_to(self.shape())

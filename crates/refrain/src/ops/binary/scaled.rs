@@ -1,8 +1,9 @@
-//! Products and quotients on whose way numbers leave the range of their type.
+//! Products and quotients whose intermediates may leave the range of their type.
 
 use crate::device::cpu::numeric::Real;
 
-/// `mantissa * 2^exponent`: of a few such numbers a product or quotient overflows or underflows only if the result does.
+/// `mantissa * 2^exponent`: a product or quotient of a few such numbers overflows or underflows only if its result
+/// does.
 #[derive(Clone, Copy)]
 pub(super) struct Scaled {
     mantissa: f64,
@@ -15,7 +16,7 @@ impl Scaled {
         Scaled { mantissa, exponent }
     }
 
-    /// The number in the arithmetic's type, rounded.
+    /// The number, rounded to the type of the arithmetic.
     pub(super) fn get<R: Real>(self) -> R {
         R::from_f64(libm::scalbn(self.mantissa, self.exponent))
     }

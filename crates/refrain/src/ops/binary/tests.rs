@@ -41,7 +41,7 @@ fn a_destination_that_is_an_operand_holds_the_right_result() {
     let x = Tensor::arange(0.0, 5000.0, 1.0, DType::F32, &device).unwrap();
     x.mul_into(&x, &x).unwrap();
     assert_eq!(x.to_vec::<f32>().unwrap()[70], 4900.0);
-    // Interleaved windows of one tensor are disjoint.
+    // Interleaved windows of one tensor do not overlap.
     let t = Tensor::arange(0.0, 12.0, 1.0, DType::F32, &device).unwrap().reshape([3, 4]).unwrap();
     let (left, right) = (t.narrow(1, 0, 2).unwrap(), t.narrow(1, 2, 2).unwrap());
     left.add_into(&right, &left).unwrap();
@@ -49,7 +49,7 @@ fn a_destination_that_is_an_operand_holds_the_right_result() {
         t.to_vec::<f32>().unwrap(),
         [2.0, 4.0, 2.0, 3.0, 10.0, 12.0, 6.0, 7.0, 18.0, 20.0, 10.0, 11.0]
     );
-    // Overlapping otherwise than element for element has no well-defined result.
+    // Any overlap other than element for element would make the result undefined.
     for dst in [t.narrow(1, 1, 2).unwrap(), left.transpose(0, 1).unwrap().narrow(1, 0, 2).unwrap()] {
         let src = t.narrow(1, 0, 2).unwrap().narrow(0, 0, dst.dims()[0]).unwrap();
         assert!(matches!(src.add_into(&src, &dst), Err(Error::Aliased { op: "add", .. })));

@@ -1,4 +1,4 @@
-//! Tensors one after the other: along an axis that they have, or along a new one.
+//! Concatenation along an existing axis, or along a new one.
 
 mod cuda;
 #[cfg(test)]
@@ -14,15 +14,15 @@ use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, resolve_axis};
 
-/// Operands that are copied in one go over the result.
+/// How many operands one pass over the result copies.
 const GROUP: usize = 8;
 
-/// The operands one after the other along `axis`.
+/// The operands concatenated along `axis`.
 #[derive(Clone, Debug)]
 struct Concat {
     name: &'static str,
     axis: usize,
-    /// How far each operand reaches along the axis.
+    /// The size of each operand along the axis.
     sizes: SmallVec<[usize; 8]>,
 }
 
@@ -46,7 +46,7 @@ impl Op for Concat {
             let fits = t.rank() == first.rank()
                 && t.dims().iter().zip(first.iter()).enumerate().all(|(i, (a, b))| i == self.axis || a == b);
             if !fits {
-                let hint = format!("all sizes but the one of axis {} must be equal", self.axis);
+                let hint = format!("all sizes except that of axis {} must be equal", self.axis);
                 return Err(Error::shapes(self.name, first, t.shape(), hint));
             }
         }
@@ -61,7 +61,7 @@ impl Op for Concat {
             let row = self.sizes.iter().sum::<usize>() * inner;
             let y = args.write::<T>(0)?;
             let mut start = 0;
-            // Some at a time, so that a list of them needs no heap memory.
+            // In groups, so that the list of them needs no heap memory.
             for (group, sizes) in self.sizes.chunks(GROUP).enumerate() {
                 let mut parts: SmallVec<[(&[T], usize); GROUP]> = SmallVec::new();
                 for (i, n) in sizes.iter().enumerate() {
@@ -102,12 +102,12 @@ fn concat(tensors: &[&Tensor], axis: isize) -> Result<Concat> {
     const OP: &str = Concat::NAME;
     let first = tensors.first().ok_or_else(|| Error::invalid(OP, "no tensors; pass at least one"))?;
     if first.rank() == 0 {
-        return Err(Error::invalid(OP, "scalars have no axis to lie along; use stack"));
+        return Err(Error::invalid(OP, "scalars have no axis to concatenate along; use stack"));
     }
     Ok(Concat::new(OP, resolve_axis(OP, axis, first.rank())?, tensors))
 }
 
-/// The operation, and its operands with the new axis as a size of 1.
+/// The operation, and its operands with a new axis of size 1.
 fn stack(tensors: &[&Tensor], axis: isize) -> Result<(Concat, SmallVec<[Tensor; 8]>)> {
     const OP: &str = "stack";
     let first = tensors.first().ok_or_else(|| Error::invalid(OP, "no tensors; pass at least one"))?;
@@ -125,11 +125,11 @@ fn list(tensors: &[Tensor]) -> SmallVec<[&Tensor; 8]> {
 }
 
 impl Tensor {
-    /// Tensors one after the other along an axis that they have. For every dtype; all have the same, and
-    /// shapes that differ along `axis` at most. Negative axes count from the last.
+    /// Concatenates tensors along an existing axis. For every dtype. All tensors must have the same dtype, and the
+    /// same shape except along `axis`. A negative axis counts from the last one.
     ///
     /// # Errors
-    /// If there are no tensors, they are scalars, or shapes or dtypes differ.
+    /// If there are no tensors, they are scalars, or shapes or dtypes do not match.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -148,8 +148,8 @@ impl Tensor {
         apply_into(concat(tensors, axis)?, tensors, dst)
     }
 
-    /// Tensors of one shape side by side along a new axis, inserted before `axis` (from `-rank - 1` to
-    /// `rank`). For every dtype; all have the same.
+    /// Stacks tensors of one shape along a new axis, which is inserted before `axis` (from `-rank - 1` to `rank`).
+    /// For every dtype. All tensors must have the same dtype.
     ///
     /// # Errors
     /// If there are no tensors, or shapes or dtypes differ.

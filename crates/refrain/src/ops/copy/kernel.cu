@@ -1,3 +1,3 @@
-// Copies and casts. Constant: TRUTH, whether the result says which values are other than 0.
+// Copies and casts. Constant: TRUTH, whether the result is x != 0.
 
 DEVICE COMPUTE apply(const COMPUTE* x, const double*) { return TRUTH ? (COMPUTE)(x[0] != (COMPUTE)0) : x[0]; }

@@ -10,12 +10,12 @@ use crate::error::Result;
 use crate::kernels::elementwise::{self, NumberTile};
 use crate::tensor::{DType, Tensor};
 
-/// The same values in other memory, or added to what is there. Carries the name of the method.
+/// Copies values to other memory, or adds them there. The field is the name of the public method.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy(pub(crate) &'static str);
 
-/// Copies the values of a tensor into another storage, to a tensor of the same shape, dtype and device: beside the
-/// tape, and without a handle or heap memory.
+/// Copies the values of a tensor to a tensor of the same shape, dtype and device in another storage. It bypasses the
+/// tape and uses no heap memory.
 pub(crate) fn copy_values(from: &Tensor, to: &Tensor) -> Result<()> {
     let kernel = Copy("copy_from");
     let (reads, writes) = ([from.operand()], [(to.operand(), Mode::Replace)]);
@@ -28,7 +28,7 @@ pub(crate) fn copy_values(from: &Tensor, to: &Tensor) -> Result<()> {
     })
 }
 
-/// The same values in another dtype.
+/// Converts values to another dtype.
 #[derive(Clone, Debug)]
 pub(crate) struct Cast(DType);
 
@@ -81,22 +81,21 @@ impl Op for Copy {
     }
 }
 
-/// The arithmetic that a cast goes through: a type that holds every value of the source and rounds
-/// once on the way to the result.
+/// The arithmetic of a cast: a type that holds every value of the source and rounds only once to the result.
 fn between(from: DType, to: DType) -> DType {
     let narrow = matches!(to, DType::F16 | DType::BF16);
     match (from.is_float(), to.is_float()) {
         (false, false) => DType::I64,
         (true, _) if from == DType::F64 || to == DType::F64 => DType::F64,
         (true, _) => DType::F32,
-        // f64 would round it first.
+        // f64 would round the value a first time.
         (false, true) if from == DType::I64 && narrow => DType::I64,
         (false, true) if to == DType::F64 || narrow => DType::F64,
         (false, true) => DType::F32,
     }
 }
 
-/// Of a cast to bool: whether the value is other than 0.
+/// The cast to bool: whether the value is nonzero.
 struct NonZero;
 
 impl NumberTile for NonZero {
@@ -144,27 +143,27 @@ impl Op for Cast {
 }
 
 impl Tensor {
-    /// The same values in new memory, row-major.
+    /// A copy in new memory, row-major.
     pub fn copy(&self) -> Result<Tensor> {
         apply(Copy("copy"), &[self])
     }
 
-    /// This tensor if it is row-major without holes, else a copy that is.
+    /// This tensor if it is contiguous (row-major without gaps), otherwise a contiguous copy.
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// Copies the values of `source`, a tensor of the same shape and dtype, into the memory of this one.
+    /// Copies the values of `source` into the memory of this tensor. Both must have the same shape and dtype.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         apply_into(Copy("copy_from"), &[source], self)
     }
 
-    /// The values as another dtype: rounded to nearest (ties to even) where that is a float, `x != 0` where it is bool.
-    /// The tensor itself if it has that dtype.
+    /// Converts the values to another dtype. Returns this tensor if it has that dtype already.
     ///
-    /// Where floats become integers, they are cut off towards zero and kept within the range of i64, and NaN becomes 0;
-    /// integers become narrower ones by their low bits, and so do floats, after i64. It is the same on every device.
-    /// PyTorch leaves NaN and what is out of range to the processor, and thus differs between CPU and GPU.
+    /// To a float: rounded to nearest, ties to even. To bool: `x != 0`. From float to integer: truncated towards zero
+    /// and clamped to the range of i64; NaN becomes 0. To a narrower integer: the low bits are kept (floats are first
+    /// converted to i64). The result is the same on every device. In PyTorch, NaN and out-of-range values depend on
+    /// the processor, so CPU and GPU differ.
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype { Ok(self.clone()) } else { apply(Cast(dtype), &[self]) }
     }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernels::elementwise::{self, FloatTile};
 use crate::ops::random::{host::position, philox};
 
-/// Elements at a time: a whole number of blocks.
+/// Elements per iteration: a whole number of random blocks.
 const TILE: usize = 1024;
 
 pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {

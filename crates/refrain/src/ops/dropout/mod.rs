@@ -12,12 +12,12 @@ use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
-/// `x * mask / (1 - p)` and, where a backward pass will want it, the mask; of operands `x` and the
-/// generator's state. Element `i`, row-major, is kept if word `i` of the generator is at least `p * 2^32`.
+/// `x * mask / (1 - p)` and, if a backward pass needs it, the mask. Operands: `x` and the state of the generator.
+/// Element `i` (row-major) is kept if word `i` of the generator is at least `p * 2^32`.
 #[derive(Clone, Debug)]
 struct Dropout {
     p: f64,
-    /// The first block's distance from the generator's base.
+    /// Distance of the first block from the generator's base.
     offset: u64,
     keeps_mask: bool,
 }
@@ -47,7 +47,7 @@ impl Op for Dropout {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        // The mask itself, not the way to make it again: the generator's base may have moved by then.
+        // Saves the mask itself. It can't be recomputed, because the base of the generator may have moved by then.
         Saves::default().output(1)
     }
 
@@ -102,17 +102,17 @@ fn scale(p: f64) -> f64 {
 
 /// The smallest word that keeps its element.
 fn threshold(p: f64) -> u64 {
-    // p * 2^32 is at most 2^32 - 2^-21, which rounds to a number that no word reaches.
+    // p * 2^32 is at most 2^32 - 2^-21. This rounds to a number that no word reaches.
     (p * 4_294_967_296.0).round() as u64
 }
 
-/// The operation before it has a part of a generator's sequence; `None` if nothing is dropped.
+/// The operation, before its part of the generator's sequence is reserved. `None` if nothing is dropped.
 fn prepare(x: &Tensor, p: f64, dst: Option<&Tensor>) -> Result<Option<Dropout>> {
     const OP: &str = Dropout::NAME;
     if !(0.0..1.0).contains(&p) {
         return Err(Error::invalid(
             OP,
-            format!("a probability of {p}; it must be at least 0 and less than 1 (0.1 drops a tenth)"),
+            format!("the probability is {p}; it must be at least 0 and less than 1 (0.1 drops a tenth)"),
         ));
     }
     x.require_float(OP)?;
@@ -127,15 +127,16 @@ fn prepare(x: &Tensor, p: f64, dst: Option<&Tensor>) -> Result<Option<Dropout>> 
 }
 
 impl Tensor {
-    /// Each element is set to 0 with probability `p`, independently; the others are multiplied by
-    /// `1 / (1 - p)`, so that the expected value stays (Srivastava et al., "Dropout: a simple way to
-    /// prevent neural networks from overfitting", 2014). For floats; the result has shape and dtype of
-    /// this tensor. With `p` of 0 it is this tensor, and the generator stays where it is.
+    /// Sets each element to 0 with probability `p`, independently, and multiplies the others by `1 / (1 - p)`, so
+    /// that the expected value does not change (Srivastava et al., "Dropout: a simple way to prevent neural networks
+    /// from overfitting", 2014). For floats; the result has the shape and dtype of this tensor. If `p` is 0, returns
+    /// this tensor and does not use the generator.
     ///
-    /// Of `n` elements the generator moves by `n / 4` blocks, rounded up; if the operation fails, it stays where it is.
+    /// For `n` elements the generator advances by `n / 4` blocks, rounded up. If the operation fails, the generator
+    /// does not advance.
     ///
     /// # Errors
-    /// If `p` is not in `[0, 1)`, or the generator lies on another device.
+    /// If `p` is not in `[0, 1)`, or the generator is on another device.
     ///
     /// ```
     /// use refrain::{DType, Device, Generator, Tensor};

@@ -33,7 +33,7 @@ fn the_gradient_goes_through_the_mask_of_the_forward_pass() {
     let (device, g) = setup(2);
     let x = Tensor::arange(1.0, 41.0, 1.0, DType::F64, &device).unwrap().reshape([5, 8]).unwrap().detach();
     x.set_requires_grad(true).unwrap();
-    // The base moves between forward and backward, as at the end of a recorded step.
+    // The base moves between forward and backward pass, as at the end of a recorded step.
     let y = x.dropout(0.25, &g).unwrap();
     g.set_state(77, 1234).unwrap();
     y.sum(()).unwrap().backward().unwrap();

@@ -1,4 +1,4 @@
-//! Filling memory: one value, or a progression.
+//! Operations that fill memory: with one value, or with an arithmetic progression.
 
 mod cuda;
 
@@ -13,7 +13,7 @@ use crate::kernels::elementwise::{self, NumberTile};
 use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// One value everywhere.
+/// The same value everywhere.
 #[derive(Clone, Debug)]
 struct Fill {
     value: f64,
@@ -77,16 +77,16 @@ impl Op for Arange {
 }
 
 impl Tensor {
-    /// Sets every element to one value, rounded to the dtype, in place.
+    /// Sets every element to one value in place. The value is first rounded to the dtype.
     ///
     /// # Errors
-    /// If the dtype is an integer whose range the value is not in.
+    /// If the dtype is an integer and the value is out of its range.
     pub fn fill(&self, value: f64) -> Result<()> {
         check_in_place("fill", self)?;
         self.fill_with("fill", value)
     }
 
-    /// [`Tensor::fill`] in the name of `op`, whatever the tape says.
+    /// [`Tensor::fill`] under the name `op`, without looking at the tape.
     pub(crate) fn fill_with(&self, op: &'static str, value: f64) -> Result<()> {
         self.dtype().require_in_range(op, value)?;
         let value = match self.dtype() {

@@ -1,4 +1,4 @@
-//! The adjoint of `unfold`: windows added back to where they were cut.
+//! The adjoint of `unfold`: adds windows back to where they were cut.
 
 mod cuda;
 

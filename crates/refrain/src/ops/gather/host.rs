@@ -1,4 +1,4 @@
-//! Picking along an axis, and adding to picked places, on the CPU.
+//! `gather` and `scatter_add` on the CPU.
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
@@ -76,25 +76,25 @@ fn add_to_copy<T: Stored, N: Number, I: Position>(
     Ok(())
 }
 
-/// Where the elements of an index of one shape go in a tensor of another. Both are cut into blocks at
-/// the axis; blocks of the tensor have no place in common, so each can be worked on by itself.
+/// Where the elements of an index of one shape belong in a tensor of another shape. Both are divided into blocks at
+/// the axis. Blocks of the tensor do not overlap, so they can be processed in parallel.
 struct Plan<'a> {
     /// Sizes before the axis, of the tensor and of the index.
     outer: [&'a [usize]; 2],
-    /// Elements of a block of the tensor.
+    /// Elements per block of the tensor.
     block: usize,
-    /// The size of the axis in the tensor.
+    /// Size of the axis in the tensor.
     size: usize,
-    /// How far neighbours along the axis lie apart in the tensor.
+    /// Distance between neighbours along the axis, in the tensor.
     stride: usize,
-    /// Rows of a block of the index along the axis.
+    /// Rows per block of the index, along the axis.
     rows: usize,
-    /// Where the elements of such a row lie after the axis, in the tensor.
+    /// For each element of such a row, its offset after the axis, in the tensor.
     inner: Scratch<usize>,
 }
 
 impl<'a> Plan<'a> {
-    /// The plan for a tensor without holes.
+    /// The plan for a contiguous tensor.
     fn new(axis: usize, to: &'a Layout, index: &'a Shape) -> Plan<'a> {
         let (to, strides) = (to.shape(), to.strides());
         let after = &index[axis + 1..];
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// `y[place] += source`, in the order of the index.
+    /// `y[position] += source`, in the order of the index.
     fn add<T: Stored, N: Number, I: Position>(&self, index: &[I], source: &[T], y: &mut [T]) {
         let size = self.rows * self.inner.len();
         if size == 0 {

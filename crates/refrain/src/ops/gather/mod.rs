@@ -1,4 +1,5 @@
-//! Elements picked along an axis, and elements added to picked places: adjoints of each other.
+//! `gather` picks elements along an axis; `scatter_add` adds elements at indexed positions. Each is the adjoint of
+//! the other.
 
 mod cuda;
 mod host;
@@ -13,26 +14,26 @@ use crate::error::{Error, Result};
 use crate::kernels::positions::{check_places, require_positions, with_positions};
 use crate::tensor::{DType, Shape, Tensor, resolve_axis};
 
-/// `out[.., i, ..] = x[.., index[.., i, ..], ..]`, of operands `x`, `index`.
+/// `out[.., i, ..] = x[.., index[.., i, ..], ..]`. Operands: `x`, `index`.
 #[derive(Clone, Debug)]
 struct Gather {
     axis: usize,
 }
 
-/// `x` with `x[.., index[.., i, ..], ..] += source[.., i, ..]`, of operands `x`, `index`, `source`.
+/// `x` with `x[.., index[.., i, ..], ..] += source[.., i, ..]`. Operands: `x`, `index`, `source`.
 #[derive(Clone, Debug)]
 struct ScatterAdd {
     axis: usize,
 }
 
-/// The adjoint of `Gather`: `dy` added to picked places of zeros of `shape`, of operands `dy`, `index`.
+/// The adjoint of `Gather`: adds `dy` at indexed positions to zeros of `shape`. Operands: `dy`, `index`.
 #[derive(Clone, Debug)]
 struct GatherBackward {
     axis: usize,
     shape: Shape,
 }
 
-/// The index names places of a tensor of `shape`: as many axes, none longer but the one picked along.
+/// Checks that the index suits a tensor of `shape`: as many axes, and none longer except `axis`.
 fn check_index(op: &'static str, axis: usize, shape: &Shape, index: &Tensor) -> Result<()> {
     require_positions(op, index)?;
     let fits = index.rank() == shape.rank()
@@ -43,7 +44,7 @@ fn check_index(op: &'static str, axis: usize, shape: &Shape, index: &Tensor) -> 
             op,
             shape,
             index.shape(),
-            format!("the index must have as many axes, none longer but axis {axis}"),
+            format!("the index must have as many axes, and only axis {axis} may be longer"),
         )),
     }
 }
@@ -60,7 +61,7 @@ fn check_source(op: &'static str, index: &Tensor, source: &Tensor) -> Result<()>
     }
 }
 
-/// The part of a source that the index covers; all of it where the two do not fit.
+/// The part of a source that the index covers; the whole source if the two do not match.
 fn covered(source: &Tensor, index: &Tensor) -> Result<Tensor> {
     let mut part = source.clone();
     if index.rank() == source.rank() && index.dims().iter().zip(source.dims()).all(|(i, s)| i <= s) {
@@ -183,18 +184,17 @@ impl Op for ScatterAdd {
 }
 
 impl Tensor {
-    /// Elements picked along an axis: for a matrix and axis 0, `out[i, j] = x[index[i, j], j]`; for axis
-    /// 1, `out[i, j] = x[i, index[i, j]]`. For every dtype; the index is i64 or i32, and its shape that of the
-    /// result. It has as many axes as this tensor, and none is longer but `axis`. Negative axes count
-    /// from the last.
+    /// Picks elements along an axis. For a matrix and axis 0, `out[i, j] = x[index[i, j], j]`; for axis 1, `out[i, j]
+    /// = x[i, index[i, j]]`. For every dtype. The index is i64 or i32, and the result has its shape. The index has as
+    /// many axes as this tensor, and no axis except `axis` is longer. A negative axis counts from the last one.
     ///
-    /// The gradient is added in an order that is always the same: on the CPU that of the index.
+    /// The gradient is added in an order that is always the same; on the CPU it is the order of the index.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
-    /// names the first, and nothing is written; on a GPU the error comes with a later call on the
-    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an index gives NaN (0 in other dtypes than floats) and
-    /// gets no gradient.
+    /// If shapes or dtypes do not match, or an index is not in `0..size` of the axis. On the CPU the error names the
+    /// first such index, and nothing is written. On a GPU a later call on the device returns the error
+    /// ([`Device::synchronize`](crate::Device::synchronize)); such an index gives NaN (0 for other dtypes than
+    /// floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -215,19 +215,19 @@ impl Tensor {
         apply_into(Gather { axis }, &[self, index], dst)
     }
 
-    /// This tensor with the elements of `source` added to picked places: for a matrix and axis 0,
-    /// `out[index[i, j], j] += source[i, j]`. For floats and integers. `index` (i64 or i32) and `source` have as
-    /// many axes as this tensor. No axis of the index is longer than that of the source, nor, but for
-    /// `axis`, than that of this tensor; what of the source the index does not cover is left out and
-    /// has a gradient of zero. Negative axes count from the last.
+    /// Adds the elements of `source` to this tensor at indexed positions. For a matrix and axis 0, `out[index[i, j],
+    /// j] += source[i, j]`. For floats and integers. `index` (i64 or i32) and `source` have as many axes as this
+    /// tensor. No axis of the index may be longer than that of the source. No axis of the index except `axis` may be
+    /// longer than that of this tensor. Elements of the source that the index does not cover are ignored and get a
+    /// gradient of zero. A negative axis counts from the last one.
     ///
-    /// Places named several times get the sum, added in an order that is always the same (on the CPU that
-    /// of the index); f16 and bf16 are summed in f32.
+    /// A position that is named several times gets the sum, added in an order that is always the same (on the CPU the
+    /// order of the index). f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or an index is not in `0..size` of the axis: on the CPU the error
-    /// names the first, and nothing is written; on a GPU the error comes with a later call on the
-    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an element is left out.
+    /// If shapes or dtypes do not match, or an index is not in `0..size` of the axis. On the CPU the error names the
+    /// first such index, and nothing is written. On a GPU a later call on the device returns the error
+    /// ([`Device::synchronize`](crate::Device::synchronize)); the element of such an index is ignored.
     pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
         apply(ScatterAdd { axis }, &[self, index, &covered(source, index)?])
@@ -236,7 +236,7 @@ impl Tensor {
     /// [`Tensor::scatter_add`] into the memory of `dst` (which may be this tensor).
     pub fn scatter_add_into(&self, axis: isize, index: &Tensor, source: &Tensor, dst: &Tensor) -> Result<()> {
         let axis = resolve_axis(ScatterAdd::NAME, axis, self.rank())?;
-        // Only this tensor may be read where the result is written.
+        // Only this tensor may share memory with the result.
         let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
         apply_into(ScatterAdd { axis }, &[self, &apart(index)?, &apart(&covered(source, index)?)?], dst)
     }

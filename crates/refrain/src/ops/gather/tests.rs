@@ -50,7 +50,8 @@ fn added_elements_sum_up_where_they_meet() {
 
 #[test]
 fn of_a_source_larger_than_the_index_the_covered_part_is_added() {
-    // Longer after the axis, along it, before it; the rest would be seen, as no element is 0.
+    // A source that is longer after the axis, along it, before it. A wrong element would be noticed, because none is
+    // 0.
     let x = Tensor::zeros([2, 3], DType::F64, &device()).unwrap();
     let source = range(&[3, 4]).add_scalar(1.0).unwrap();
     let i = index(&[2, 0, 2, 2], &[2, 2]);
@@ -59,7 +60,7 @@ fn of_a_source_larger_than_the_index_the_covered_part_is_added() {
     let dst = Tensor::ones([2, 3], DType::F64, &device()).unwrap();
     x.scatter_add_into(1, &i, &source, &dst).unwrap();
     assert_eq!(dst.to_vec::<f64>().unwrap(), expected);
-    // A source that shares the destination's memory, and one that lies there the other way round.
+    // A source that shares the memory of the destination, and one that does so transposed.
     let square = range(&[3, 3]);
     square.scatter_add_into(0, &index(&[0, 0], &[1, 2]), &square.transpose(0, 1).unwrap(), &square).unwrap();
     assert_eq!(square.to_vec::<f64>().unwrap(), [0.0, 4.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
@@ -70,7 +71,7 @@ fn of_a_source_larger_than_the_index_the_covered_part_is_added() {
     let text = x.scatter_add(0, &index(&[0; 6], &[2, 3]), &range(&[2, 2])).unwrap_err().to_string();
     assert!(text.contains("[2, 3]") && text.contains("[2, 2]") && text.contains("source"), "{text}");
     let text = x.scatter_add(0, &index(&[0; 8], &[2, 4]), &source).unwrap_err().to_string();
-    assert!(text.contains("none longer but axis 0"), "{text}");
+    assert!(text.contains("only axis 0 may be longer"), "{text}");
     assert!(x.scatter_add(0, &i, &range(&[4])).is_err());
 }
 
@@ -97,7 +98,7 @@ fn gradients_agree_with_finite_differences() {
     let i = index(&[2, 0, 2, 1, 1, 1, 1, 0], &[2, 4, 1]);
     let far = index(&[1, 1, 0, 0, 1, 0], &[3, 2, 1]);
     gradcheck(|t| t[0].gather(1, &i)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
-    // The second gradient is added to the first where it lies.
+    // The second gradient is added in place to the first one.
     let both = |t: &[Tensor]| t[0].gather(0, &far)?.square()?.sum(())?.add(&t[0].gather(1, &i)?.sum(())?);
     gradcheck(both, std::slice::from_ref(&x), 1e-6).unwrap();
     gradcheck(
@@ -197,7 +198,7 @@ fn an_index_out_of_range_is_named() {
                 }
             }
         }
-        // So many entries that they are sorted by the place that they name.
+        // So many entries that they are sorted by the position that they name.
         let many: Vec<i64> = (0..5000).map(|i| if i == 4321 { 3000 } else { i % 3000 }).collect();
         let wide = Tensor::zeros([3000], DType::F32, &own).unwrap();
         let (i, ones) =

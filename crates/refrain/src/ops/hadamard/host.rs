@@ -5,7 +5,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::{parallel, scratch::Scratch, simd::simd};
 use crate::error::Result;
 
-/// Elements that are transformed with one piece of working memory.
+/// Elements that are transformed with one piece of scratch memory.
 const PIECE: usize = 4096;
 
 pub(super) fn transform(args: &HostArgs<'_>) -> Result<()> {

@@ -12,8 +12,8 @@ use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Each row times the Sylvester matrix over the square root of its size. Symmetric and orthonormal, so
-/// its own inverse and its own adjoint.
+/// Each row times the Sylvester matrix, divided by the square root of its size. The matrix is symmetric and
+/// orthonormal, so the operation is its own inverse and its own adjoint.
 #[derive(Clone, Debug)]
 struct Hadamard;
 
@@ -58,13 +58,13 @@ impl Op for Hadamard {
 }
 
 impl Tensor {
-    /// The orthonormal Walsh-Hadamard transform along the last axis, in natural (Sylvester's) order:
-    /// `x H / sqrt(n)` with `H[i, j] = (-1)^popcount(i & j)`, in `n log2(n)` additions (Fino and Algazi,
-    /// "Unified matrix treatment of the fast Walsh-Hadamard transform", 1976). It is its own inverse.
-    /// For floats; the result has this tensor's shape and dtype.
+    /// The orthonormal Walsh-Hadamard transform along the last axis, in natural (Sylvester's) order: `x H / sqrt(n)`
+    /// with `H[i, j] = (-1)^popcount(i & j)`, in `n log2(n)` additions (Fino and Algazi, "Unified matrix treatment of
+    /// the fast Walsh-Hadamard transform", 1976). It is its own inverse. For floats; the result has the shape and
+    /// dtype of this tensor.
     ///
     /// # Errors
-    /// If the last size is no power of two.
+    /// If the last size is not a power of two.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

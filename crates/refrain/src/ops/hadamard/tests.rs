@@ -7,7 +7,7 @@ fn sample(shape: &[usize]) -> Tensor {
     x.mul_scalar(0.7).unwrap().sin().unwrap().reshape(shape).unwrap().detach()
 }
 
-/// By the definition: the sign of element (i, j) is the parity of the bits that i and j share.
+/// By the definition: the sign of element (i, j) is the parity of the common bits of i and j.
 fn by_definition(x: &[f64], n: usize) -> Vec<f64> {
     let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let row = |x: &[f64], j: usize| (0..n).map(|i| x[i] * sign(i, j)).sum::<f64>() / (n as f64).sqrt();
@@ -26,12 +26,12 @@ fn the_fast_transform_is_the_product_with_the_matrix() {
             let worst = y.iter().zip(&expected).map(|(y, e)| (y - e).abs()).fold(0.0, f64::max);
             assert!(worst <= bound, "{rows} x {n} {}: {worst}", x.dtype());
         };
-        // Rounding of the operand, of log2(n) + 1 steps and of the result, with sum |x| / sqrt(n) <= sqrt(n).
+        // The rounding of the operand, of log2(n) + 1 steps and of the result, with sum |x| / sqrt(n) <= sqrt(n).
         let (size, steps) = ((n as f64).sqrt(), (n as f64).log2() + 4.0);
         check(&x, size * steps * f64::EPSILON);
         check(&x.to_dtype(DType::F32).unwrap(), size * steps * f32::EPSILON as f64);
         for dtype in [DType::F16, DType::BF16] {
-            // Computed in f32: rounded on the way in and on the way out only.
+            // Computed in f32; rounded only on input and output.
             check(&x.to_dtype(dtype).unwrap(), 2.0 * size * dtype.epsilon().unwrap());
         }
     }

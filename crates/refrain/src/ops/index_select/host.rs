@@ -1,4 +1,4 @@
-//! Slices picked along an axis, and added back, on the CPU.
+//! `index_select` and its adjoint on the CPU.
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::kernels::positions::{Position, check_range, missing};
 use crate::tensor::Shape;
 
-/// Columns that are summed together, in registers or the first-level cache.
+/// Columns that are summed together, in registers or the L1 cache.
 const COLUMNS: usize = 64;
 
 fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
@@ -32,9 +32,9 @@ pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
     Ok(())
 }
 
-/// Which entries of an index name each slice, in their order.
+/// For each slice, the entries of an index that name it, in order.
 struct Sorted {
-    /// The entries that name slice `i` stand in `entries[ends[i - 1]..ends[i]]`.
+    /// The entries that name slice `i` are `entries[ends[i - 1]..ends[i]]`.
     ends: Scratch<usize>,
     entries: Scratch<usize>,
 }
@@ -45,7 +45,7 @@ impl Sorted {
         let places = || index.iter().enumerate().filter_map(|(entry, i)| Some((entry, i.within(size)?)));
         places().for_each(|(_, place)| ends[place + 1] += 1);
         (0..size).for_each(|i| ends[i + 1] += ends[i]);
-        // Each entry moves the beginning of its slice's places, which thereby become the ends.
+        // Each entry moves the start of its slice's range, so that the starts become the ends.
         let mut entries = Scratch::filled(index.len(), 0usize);
         for (entry, place) in places() {
             entries[ends[place]] = entry;

@@ -1,4 +1,4 @@
-//! Whole slices picked along an axis: `index_select`, and `embedding` of rows of a table.
+//! `index_select` picks whole slices along an axis; `embedding` picks rows of a table.
 
 mod cuda;
 mod host;
@@ -13,22 +13,21 @@ use crate::error::{Error, Result};
 use crate::kernels::positions::{check_places, require_positions, with_positions};
 use crate::tensor::{Shape, Tensor, resolve_axis};
 
-/// `out[o.., i.., j..] = x[o.., index[i..], j..]`, of operands `x`, `index`: the index's axes take the
-/// place of `axis`.
+/// `out[o.., i.., j..] = x[o.., index[i..], j..]`. Operands: `x`, `index`. The axes of the index replace `axis`.
 #[derive(Clone, Debug)]
 struct IndexSelect {
     name: &'static str,
     axis: usize,
 }
 
-/// The adjoint: slices of `dy` added to picked places of zeros of `shape`, of operands `dy`, `index`.
+/// The adjoint: adds slices of `dy` at indexed positions to zeros of `shape`. Operands: `dy`, `index`.
 #[derive(Clone, Debug)]
 struct IndexAdd {
     axis: usize,
     shape: Shape,
 }
 
-/// The shape with the index's axes in the place of one of its own.
+/// The shape with `axis` replaced by the axes of the index.
 fn replaced(shape: &Shape, axis: usize, index: &Shape) -> Shape {
     shape[..axis].iter().chain(index.iter()).chain(&shape[axis + 1..]).copied().collect()
 }
@@ -110,7 +109,7 @@ fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<IndexSelect> 
     if index.rank() != 1 {
         return Err(Error::invalid(
             OP,
-            format!("an index of shape {}; it must have one dimension (see gather)", index.shape()),
+            format!("the index has shape {}; it must have one dimension (see gather)", index.shape()),
         ));
     }
     Ok(IndexSelect { name: OP, axis })
@@ -121,24 +120,24 @@ fn embedding(weight: &Tensor) -> Result<IndexSelect> {
     if weight.rank() != 2 {
         return Err(Error::invalid(
             OP,
-            format!("a table of shape {}; it must be [entries, features]", weight.shape()),
+            format!("the table has shape {}; it must be [entries, features]", weight.shape()),
         ));
     }
     Ok(IndexSelect { name: OP, axis: 0 })
 }
 
 impl Tensor {
-    /// Slices picked along an axis: of an `index` `[N]` (i64 or i32) the tensor whose slice `n` along `axis` is slice
-    /// `index[n]` of this one. For every dtype. Negative axes count from the last.
+    /// Picks slices along an axis. `index` is `[N]` (i64 or i32); slice `n` of the result along `axis` is slice
+    /// `index[n]` of this tensor. For every dtype. A negative axis counts from the last one.
     ///
-    /// The gradient adds slices that were picked several times in an order that is always the same (on the
-    /// CPU that of the index); f16 and bf16 are summed in f32.
+    /// In the gradient, slices that were picked several times are added in an order that is always the same (on the
+    /// CPU the order of the index). f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If the index is not i64 or i32, or has other than one dimension, or an index is not in `0..size` of the axis:
-    /// on the CPU the error names the first, and nothing is written; on a GPU the error comes with a later call on the
-    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an index
-    /// gives NaN (0 in other dtypes than floats) and gets no gradient.
+    /// If the index is not i64 or i32 or does not have one dimension, or an index is not in `0..size` of the axis. On
+    /// the CPU the error names the first such index, and nothing is written. On a GPU a later call on the device
+    /// returns the error ([`Device::synchronize`](crate::Device::synchronize)); such an index gives NaN (0 for other
+    /// dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -157,17 +156,17 @@ impl Tensor {
         apply_into(index_select(self, axis, index)?, &[self, index], dst)
     }
 
-    /// Rows of this table `[entries, features]`: of ids (i64 or i32) of shape `[..]` the tensor `[.., features]`.
-    /// For every dtype.
+    /// Picks rows of this table `[entries, features]`. For ids (i64 or i32) of shape `[..]` the result is `[..,
+    /// features]`. For every dtype.
     ///
-    /// The gradient adds rows that were picked several times in an order that is always the same (on the
-    /// CPU that of the ids); f16 and bf16 are summed in f32.
+    /// In the gradient, rows that were picked several times are added in an order that is always the same (on the CPU
+    /// the order of the ids). f16 and bf16 are summed in f32.
     ///
     /// # Errors
-    /// If the table has other than two dimensions or the ids are not i64 or i32, or an id is not in `0..entries`: on
-    /// the CPU the error names the first, and nothing is written; on a GPU the error comes with a later call on the
-    /// device ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives NaN
-    /// (0 in other dtypes than floats) and gets no gradient.
+    /// If the table does not have two dimensions or the ids are not i64 or i32, or an id is not in `0..entries`. On
+    /// the CPU the error names the first such id, and nothing is written. On a GPU a later call on the device returns
+    /// the error ([`Device::synchronize`](crate::Device::synchronize)); such an id gives NaN (0 for other dtypes than
+    /// floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

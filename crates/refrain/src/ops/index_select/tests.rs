@@ -103,7 +103,7 @@ fn an_index_out_of_range_is_named() {
             let text = error_of(&own, table.embedding_into(&ids, &dst)).to_string();
             let values = dst.to_vec::<f64>().unwrap();
             if own.kind() == DeviceKind::Cuda {
-                // Whichever was met first.
+                // Whichever was found first.
                 let named =
                     [bad, 9].map(|i| format!("embedding: index {i} is out of range for an axis of size 3"));
                 assert!(named.iter().any(|n| text.starts_with(n)), "{text}");
@@ -119,7 +119,7 @@ fn an_index_out_of_range_is_named() {
                 assert!([2, 3, 6, 7].iter().all(|&i| values[i].is_nan()), "{values:?}");
             }
         }
-        // Reading the result is a wait, too.
+        // Reading the result also waits.
         let i = index(&[0, 2], &[2]).to_device(&own).unwrap();
         let read = table.index_select(1, &i).and_then(|y| y.to_vec::<f64>());
         let text = read.unwrap_err().to_string();
@@ -132,7 +132,7 @@ fn an_index_out_of_range_is_named() {
 
 #[test]
 fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
-    // Few ids and many: a GPU sorts the latter.
+    // Few ids and many; a GPU sorts the latter.
     for n in [8, 10_000] {
         for own in own_devices() {
             let table = Tensor::zeros([3, 2], DType::F32, &own).unwrap();
@@ -140,7 +140,7 @@ fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
             let ids: Vec<i64> = (0..n).map(|i| if i == n - 2 { 3 } else { i % 3 }).collect();
             let ids = index(&ids, &[n as usize]).to_device(&own).unwrap();
             let y = match table.embedding(&ids) {
-                Err(_) => continue, // The CPU has no result to go back from.
+                Err(_) => continue, // The CPU has no result, so there is no backward pass.
                 Ok(y) => y,
             };
             assert!(own.synchronize().is_err());

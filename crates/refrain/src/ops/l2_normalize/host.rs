@@ -1,5 +1,5 @@
-//! L2 normalisation on the CPU. Along the last axis it is one pass over memory; along other axes each
-//! column's sum comes first.
+//! L2 normalisation on the CPU: one pass over memory along the last axis. Along other axes, the sums of the columns
+//! are computed first.
 
 use rayon::prelude::*;
 
@@ -12,7 +12,7 @@ use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::{Place, Reducer, reduce};
 use crate::kernels::rows::{self, each_task, load, map, rows_a_task, sum};
 
-/// The sum of products of two operands.
+/// The sum of the products of two operands.
 struct Products;
 
 impl<T: Stored, R: Real> Reducer<T, R, 2> for Products {
@@ -113,7 +113,7 @@ pub(super) fn backward(extent: Extent, eps: f64, args: &HostArgs<'_>) -> Result<
     })
 }
 
-/// How much of y goes off dy, and what the rest is divided by. Below eps nothing goes off.
+/// How much of y is subtracted from dy, and what the rest is divided by. Below eps nothing is subtracted.
 #[inline(always)]
 fn coefficients<R: Real>(along: R, norm: R, eps: R) -> (R, R) {
     if norm < eps { (R::ZERO, eps) } else { (along, norm) }

@@ -1,4 +1,4 @@
-//! Vectors of length 1 along an axis.
+//! L2 normalisation: scales vectors along an axis to length 1.
 
 mod cuda;
 mod host;
@@ -55,7 +55,7 @@ impl Op for L2Normalize {
     }
 }
 
-/// Of y, dy and the norms: `dx = (dy - y sum(y dy)) / norm`; below eps `dx = dy / eps`.
+/// Operands: y, dy and the norms. Result: `dx = (dy - y sum(y dy)) / norm`; below eps `dx = dy / eps`.
 #[derive(Clone, Copy, Debug)]
 struct L2NormalizeBackward(L2Normalize);
 
@@ -82,8 +82,8 @@ impl Op for L2NormalizeBackward {
 impl Tensor {
     /// `x / max(|x|, eps)` along an axis, with the Euclidean norm `|x| = sqrt(sum(x^2))`.
     ///
-    /// For floats of any shape. Negative axes count from the last. Where the norm is below `eps` the
-    /// result is `x / eps`, and so is the gradient.
+    /// For floats of any shape. A negative axis counts from the last one. If the norm is below `eps`, the result is
+    /// `x / eps`, and the gradient is that of `x / eps`.
     ///
     /// # Errors
     /// If the axis is out of range, the dtype is not floating-point, or `eps` is negative or not finite.

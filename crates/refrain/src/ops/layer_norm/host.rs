@@ -1,4 +1,4 @@
-//! Layer and root-mean-square norm on the CPU: one pass over memory each way.
+//! Layer norm and RMS norm on the CPU: one pass over memory in each direction.
 
 use rayon::prelude::*;
 
@@ -30,7 +30,7 @@ pub(super) fn parameters(centred: bool, args: &HostArgs<'_>) -> Result<()> {
     })
 }
 
-/// `T` is stored of rows, `P` of parameters.
+/// `T` is the stored type of rows, `P` that of parameters.
 fn forward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(
     eps: f64,
     args: &HostArgs<'_>,
@@ -39,7 +39,7 @@ fn forward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(
     let bias = if CENTRED { args.read::<P>(2)? } else { weight };
     let (y, inv) = (args.write::<T>(0)?, args.write::<R>(1)?);
     let width = weight.len();
-    // Without centring there are no means to keep.
+    // Without centring there are no means to save.
     let means = if CENTRED { args.write::<R>(2)? } else { &mut [] };
     if x.is_empty() {
         inv.fill(R::ZERO);
@@ -83,14 +83,14 @@ fn forward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(
     Ok(())
 }
 
-/// Into how many parts the sums of weight and bias are cut: no sum of a parameter runs over more terms than a block has
-/// rows, a part blocks, or parts there are.
+/// How many parts the sums of weight and bias have. The choice keeps all sums short: over the rows of a block, the
+/// blocks of a part, and the parts.
 pub(super) fn parts(rows: usize, width: usize) -> usize {
     rows.div_ceil(rows_a_piece(rows, width))
 }
 
-/// With `n = (x - mean) * inv` and `g = dy * weight`: `dx = inv * (g - mean(g) - n * mean(g * n))`; a part's rows add
-/// `sum(dy * n)` to dweight and `sum(dy)` to dbias.
+/// With `n = (x - mean) * inv` and `g = dy * weight`: `dx = inv * (g - mean(g) - n * mean(g * n))`. The rows of a
+/// part add `sum(dy * n)` to dweight and `sum(dy)` to dbias.
 fn backward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(args: &HostArgs<'_>) -> Result<()> {
     let (x, weight, dy) = (args.read::<T>(0)?, args.read::<P>(1)?, args.read::<T>(2)?);
     let inv = args.read::<R>(3)?;
@@ -159,7 +159,7 @@ fn backward_of<T: Stored, P: Stored, R: Real, const CENTRED: bool>(args: &HostAr
     Ok(())
 }
 
-/// Adds up what the parts of the rows came to.
+/// Adds up the sums of the parts.
 fn parameters_of<P: Stored, R: Real, const CENTRED: bool>(args: &HostArgs<'_>) -> Result<()> {
     let (partial, dweight) = (args.read::<R>(0)?, args.write::<P>(0)?);
     let width = dweight.len();

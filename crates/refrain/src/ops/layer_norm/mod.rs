@@ -1,5 +1,4 @@
-//! Normalisation of the last axis: layer norm, and the root-mean-square norm, which does not subtract
-//! the mean and has no bias.
+//! Normalisation of the last axis: layer norm, and RMS norm, which does not subtract the mean and has no bias.
 
 mod cuda;
 mod host;
@@ -16,29 +15,29 @@ use crate::device::{CudaArgs, HostArgs, KernelSet, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// Operands: x, weight, and bias if centred. Results: y, 1/std (or 1/rms) of each row, and the mean of
-/// each row if centred.
+/// Operands: x, weight, and bias if centred. Results: y, 1/std (or 1/rms) of each row, and the mean of each row if
+/// centred.
 #[derive(Clone, Copy, Debug)]
 struct LayerNorm {
     centred: bool,
     eps: f64,
 }
 
-/// The dtype that statistics of a tensor of `dtype` are kept in.
+/// The dtype of the statistics of a tensor of `dtype`.
 pub(crate) fn statistics(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The small number that keeps a division away from 0.
+/// Checks the small number that avoids division by 0.
 pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
     if eps >= 0.0 && eps.is_finite() {
         return Ok(());
     }
-    Err(Error::invalid(op, format!("eps is {eps}; use a finite number that is not negative, such as 1e-5")))
+    Err(Error::invalid(op, format!("eps is {eps}; use a finite number of at least 0, such as 1e-5")))
 }
 
-/// Vectors of parameters with one element for each of `n` features: all in the dtype of `x`, or all f32 beside an `x` of
-/// f16 or bf16.
+/// Checks parameter vectors with one element for each of `n` features: they have the dtype of `x`, or are all f32 if
+/// `x` is f16 or bf16.
 pub(crate) fn check_parameters(op: &'static str, x: &Tensor, parameters: &[&Tensor], n: usize) -> Result<()> {
     for parameter in parameters {
         if !is_parameter_of(parameter.dtype(), x.dtype()) {
@@ -103,7 +102,7 @@ impl Op for LayerNorm {
         let mean = centred.then(|| g.output(2)).transpose()?;
         let operands: SmallVec<[&Tensor; 5]> = [&x, &weight, &dy, &inv].into_iter().chain(&mean).collect();
         let sums = g.emit_with_rest(&[0], LayerNormBackward { centred, parts: parts(&x) }, &operands)?;
-        // A launch of its own: what waits for dx does not wait until the parts are added up.
+        // A separate launch, so that what needs dx does not wait for this sum.
         match centred {
             true if g.needs(1) || g.needs(2) => {
                 g.emit(&[1, 2], ParameterSums { centred, dtype }, &[&sums[0]])
@@ -114,7 +113,7 @@ impl Op for LayerNorm {
     }
 }
 
-/// Into how many parts of rows the device's kernel cuts the sums of the parameters' gradients.
+/// How many parts the device's kernel uses for the gradients of the parameters.
 fn parts(x: &Tensor) -> usize {
     let (rows, width) = rows_of(x.shape());
     match x.device().kernels() {
@@ -123,7 +122,7 @@ fn parts(x: &Tensor) -> usize {
     }
 }
 
-/// Rows and their width.
+/// Number of rows and their width.
 fn rows_of(shape: &Shape) -> (usize, usize) {
     match shape.split_last() {
         Some((&width, rows)) => (rows.iter().product(), width),
@@ -131,8 +130,8 @@ fn rows_of(shape: &Shape) -> (usize, usize) {
     }
 }
 
-/// Operands: x, weight, dy, 1/std, and the mean if centred. Results: dx, and what each part of the rows adds to dweight
-/// and dbias, `[parts, width, 2]` in the dtype of statistics.
+/// Operands: x, weight, dy, 1/std, and the mean if centred. Results: dx, and what each part of the rows adds to
+/// dweight and dbias, `[parts, width, 2]` in the dtype of the statistics.
 #[derive(Clone, Copy, Debug)]
 struct LayerNormBackward {
     centred: bool,
@@ -170,7 +169,8 @@ impl Op for LayerNormBackward {
     }
 }
 
-/// Of sums of parts, `[parts, width, 2]`: dweight, and dbias if centred, in the parameters' dtype.
+/// Operand: the sums of the parts, `[parts, width, 2]`. Results: dweight, and dbias if centred, in the dtype of the
+/// parameters.
 #[derive(Clone, Copy, Debug)]
 struct ParameterSums {
     centred: bool,
@@ -207,12 +207,12 @@ impl Tensor {
     /// Layer normalisation of the last axis: `(x - mean) / sqrt(var + eps) * weight + bias`, with the
     /// biased variance (Ba, Kiros and Hinton, 2016).
     ///
-    /// For floats: `x` is `[..., d]`, `weight` and `bias` are `[d]` of the same dtype, or f32 where `x` is f16 or bf16.
-    /// The result has the dtype of `x`; statistics are f32 (of f64: f64). With an `eps` of 0 a row of equal elements, whose
-    /// variance is 0, becomes NaN, and so does its gradient, as in PyTorch.
+    /// `x` is a float tensor `[..., d]`. `weight` and `bias` are `[d]`, of the dtype of `x`, or f32 if `x` is f16 or
+    /// bf16. The result has the dtype of `x`. Statistics are f32 (for f64: f64). If `eps` is 0, a row of equal
+    /// elements has variance 0, and its result and gradient are NaN, as in PyTorch.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
+    /// If shapes or dtypes do not match, or `eps` is negative or not finite.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -234,11 +234,11 @@ impl Tensor {
     /// Root-mean-square normalisation of the last axis: `x / sqrt(mean(x^2) + eps) * weight` (Zhang and
     /// Sennrich, 2019).
     ///
-    /// For floats: `x` is `[..., d]`, `weight` is `[d]` of the same dtype, or f32 where `x` is f16 or bf16. The result
-    /// has the dtype of `x`. With an `eps` of 0 a row of zeros becomes NaN, and so does its gradient, as in PyTorch.
+    /// `x` is a float tensor `[..., d]`. `weight` is `[d]`, of the dtype of `x`, or f32 if `x` is f16 or bf16. The
+    /// result has the dtype of `x`. If `eps` is 0, a row of zeros gives NaN, and so does its gradient, as in PyTorch.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
+    /// If shapes or dtypes do not match, or `eps` is negative or not finite.
     pub fn rms_norm(&self, weight: &Tensor, eps: f64) -> Result<Tensor> {
         apply(LayerNorm { centred: false, eps }, &[self, weight])
     }

@@ -27,7 +27,7 @@ fn gradients_agree_with_finite_differences() {
     }
     let t = [leaf(&[5, 3]), leaf(&[5]), leaf(&[5])];
     gradcheck(|t| t[0].transpose(0, 1)?.layer_norm(&t[1], &t[2], 1e-3), &t, 1e-6).unwrap();
-    // x also takes another path, so that its gradient is added to.
+    // x also has another path, so that its gradient is added to.
     gradcheck(
         |t| t[0].transpose(0, 1)?.square()?.add(&t[0].transpose(0, 1)?.rms_norm(&t[1], 1e-3)?),
         &t[..2],
@@ -36,7 +36,7 @@ fn gradients_agree_with_finite_differences() {
     .unwrap();
 }
 
-/// Many rows: several tasks, several blocks a task, and parameter gradients that are sums of pieces.
+/// Many rows: several tasks, several blocks per task, and parameter gradients that are sums of parts.
 #[test]
 fn parameter_gradients_sum_over_all_rows() {
     let device = device();
@@ -54,7 +54,7 @@ fn parameter_gradients_sum_over_all_rows() {
         let (g, e) = (t.grad().unwrap().to_vec::<f64>().unwrap(), e.to_vec::<f64>().unwrap());
         assert!(g.iter().zip(&e).all(|(g, e)| (g - e).abs() < 1e-8), "{g:?} {e:?}");
     }
-    // The same in f32, whose order of additions is fixed: bit for bit, twice.
+    // The same in f32 with a fixed order of additions: two runs are equal bit for bit.
     let run = || {
         let t = [&x, &w, &b].map(|t| t.detach().to_dtype(DType::F32).unwrap());
         t.iter().for_each(|t| t.set_requires_grad(true).unwrap());
@@ -108,7 +108,7 @@ fn a_destination_takes_part_in_the_backward_pass() {
     t.iter().for_each(|t| t.zero_grad().unwrap());
     y.backward_with(&weights).unwrap();
     assert_eq!(first, [0, 1, 2].map(|i: usize| t[i].grad().unwrap().to_vec::<f64>().unwrap()));
-    // A part of a larger tensor, by columns.
+    // A destination that is some columns of a larger tensor.
     let wide = Tensor::zeros([3, 6], DType::F64, &device).unwrap();
     t[0].detach().rms_norm_into(&t[1].detach(), 1e-5, &wide.narrow(1, 1, 4).unwrap()).unwrap();
     let y = t[0].rms_norm(&t[1], 1e-5).unwrap();

@@ -1,4 +1,5 @@
-//! Linear layers on the CPU. Operands of a product in f16 or bf16 are rounded to it; it is computed in f32.
+//! Linear layers on the CPU. In f16 or bf16, the operands of a product are rounded to that dtype and multiplied in
+//! f32.
 
 use super::{Linear, rows};
 use crate::device::HostArgs;
@@ -79,7 +80,7 @@ fn weight_gradient_in<R: Real>(bias: bool, args: &HostArgs<'_>) -> Result<()> {
     let dy = Widened::<R>::operand(args, 0)?;
     let x = Widened::<R>::rounded(args, 1, args.read_dtype(0))?;
     let (dy, x) = (Matrix::row_major(dy.get(), m, n), Matrix::row_major(x.get(), m, k));
-    // Where one is added and the other replaced, what is replaced starts from zero.
+    // If one result is added and the other replaced, the replaced one starts at zero.
     let add = args.accumulate(0) || (bias && args.accumulate(1));
     let mode = if add { Accumulate::Add } else { Accumulate::Replace };
     let from_zero = |to: &mut [R], o: usize| {

@@ -21,7 +21,7 @@ fn gradients_agree_with_finite_differences() {
         gradcheck(|t| t[0].linear(&t[1], Some(&t[2]), activation, Some(&t[3])), &all, 1e-6).unwrap();
         gradcheck(|t| t[0].linear(&t[1], None, activation, None), &all[..2], 1e-6).unwrap();
     }
-    // A bias whose weight is a constant, and one layer used twice.
+    // A bias whose weight is a constant, and a layer that is used twice.
     let fixed = w.detach();
     gradcheck(|t| t[0].linear(&fixed, Some(&t[1]), Activation::None, None), &[x.clone(), b], 1e-6).unwrap();
     let square = leaf(&[5, 5], 0.4);
@@ -110,7 +110,7 @@ fn what_does_not_fit_is_named() {
 #[test]
 fn many_rows_by_few_columns_give_what_few_rows_give() {
     let device = device();
-    // More rows than a GPU takes at once, none of the sizes a multiple of a tile's.
+    // More rows than a GPU processes at once; no size is a multiple of a tile.
     let (rows, outputs) = (40_003, 100);
     let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
     let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
@@ -142,7 +142,7 @@ fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
     let device = device();
     let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
     let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
-    // Rows, inputs and outputs: the sums over rows in one part and in many, of tiles that are full and not.
+    // Rows, inputs and outputs. The sums over rows are in one part and in many, of full and partial tiles.
     let sizes =
         [(70, 48, 40), (700, 72, 136), (6_000, 64, 64), (3_000, 264, 520), (900, 33, 47), (800, 256, 3)];
     for ((rows, inputs, outputs), (dtype, parameters)) in
@@ -158,9 +158,9 @@ fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
             tensor(&[outputs], 0.9, parameters),
         ];
         let dy = tensor(&[rows, outputs], 0.37, dtype);
-        // Twice, so that the second time adds to the first.
+        // Twice, so that the second pass adds to the first.
         let gradients = |wide: bool| {
-            // Parameters are rounded to the input's dtype before they are multiplied.
+            // Parameters are rounded to the dtype of the input before they are multiplied.
             let rounded = |t: &Tensor| t.to_dtype(dtype).unwrap().to_dtype(DType::F64).unwrap();
             let widened = |t: &Tensor| if wide { rounded(t) } else { t.detach() };
             let leaves = operands.each_ref().map(widened);
@@ -175,7 +175,7 @@ fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
         let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
         let results = [dtype, parameters, parameters].into_iter().zip(["x", "w", "b"]);
         for ((of, name), (got, exact)) in results.zip(gradients(false).iter().zip(&gradients(true))) {
-            // What the result is rounded by, and what f32 rounds off of as many partial sums.
+            // The rounding of the result, and the f32 rounding of as many partial sums.
             let terms = rows.max(outputs) as f64 / 4.0;
             let tolerance = 4.0 * of.epsilon().unwrap() * largest(exact) + f64::from(f32::EPSILON) * terms;
             let away = largest(&got.sub(exact).unwrap());

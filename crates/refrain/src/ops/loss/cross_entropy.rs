@@ -17,8 +17,8 @@ use crate::ops::layer_norm::statistics;
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::Tensor;
 
-/// Operands: logits and ids. Results: the loss; and of each row its largest logit, and 1 / the sum of `e^(x - largest)`.
-/// Apart, because a large logit leaves the logarithm of their sum few digits beside it.
+/// Operands: logits and ids. Results: the loss; and for each row its largest logit and 1 / the sum of `e^(x -
+/// largest)`. These two are kept separately, because beside a large logit the logarithm of the sum would lose digits.
 #[derive(Clone, Copy, Debug)]
 struct CrossEntropy {
     smoothing: f64,
@@ -47,7 +47,7 @@ impl Op for CrossEntropy {
                 Self::NAME,
                 logits.shape(),
                 ids.shape(),
-                "logits must have the shape of the class ids and one more axis, of the classes",
+                "logits must have the shape of the class ids plus one more axis for the classes",
             )),
         }
     }
@@ -81,7 +81,8 @@ impl Op for CrossEntropy {
     }
 }
 
-/// Of logits, ids, what the forward pass left of each row, and dy: `dy / rows * (softmax(logits) - target)`.
+/// Operands: logits, ids, what the forward pass saved for each row, and dy. Result: `dy / rows * (softmax(logits) -
+/// target)`.
 #[derive(Clone, Copy, Debug)]
 struct CrossEntropyBackward(CrossEntropy);
 
@@ -111,7 +112,7 @@ impl Op for CrossEntropyBackward {
     }
 }
 
-/// Each of the class ids is one of `classes`.
+/// Checks that each class id is below `classes`.
 fn check_ids<I: Position>(args: &HostArgs<'_>, ids: &[I], classes: usize) -> Result<()> {
     check_range(args, 1, ids, classes, || format!("{classes} classes"))
 }
@@ -199,17 +200,17 @@ fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &H
 }
 
 impl Tensor {
-    /// The cross entropy of these logits with class ids: the mean of `-log_softmax(logits)[id]` over all
+    /// The cross entropy of these logits with class ids: the mean of `-log_softmax(logits)[id]` over all rows.
+    ///
+    /// Logits are floats `[..., classes]`; ids are i64 or i32 `[...]`. The result is a scalar of the dtype of the
+    /// logits (under [`Precision::Bf16`](crate::Precision::Bf16): f32 for bf16 logits). It is NaN if there are no
     /// rows.
     ///
-    /// For floats: logits are `[..., classes]`, ids are i64 or i32 `[...]`. The result is a scalar of the logits' dtype
-    /// (under [`Precision::Bf16`](crate::Precision::Bf16) f32 of bf16), NaN if there are no rows.
-    ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or an id is not in `0..classes`: on the CPU the error names the first,
-    /// and nothing is written; on a GPU the error comes with a later call on the device
-    /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id makes the loss and the gradient of
-    /// its row NaN.
+    /// If shapes or dtypes do not match, or an id is not in `0..classes`. On the CPU the error names the first such
+    /// id, and nothing is written. On a GPU a later call on the device returns the error
+    /// ([`Device::synchronize`](crate::Device::synchronize)); such an id makes the loss and the gradient of its row
+    /// NaN.
     pub fn cross_entropy(&self, ids: &Tensor) -> Result<Tensor> {
         self.cross_entropy_smoothed(ids, 0.0)
     }
@@ -219,8 +220,8 @@ impl Tensor {
         self.cross_entropy_smoothed_into(ids, 0.0, dst)
     }
 
-    /// [`Tensor::cross_entropy`] with smoothed labels: a share of `label_smoothing` (0 to 1) of the target
-    /// is spread over all classes evenly (Szegedy et al., 2016).
+    /// [`Tensor::cross_entropy`] with smoothed labels: a share of `label_smoothing` (0 to 1) of the target is spread
+    /// evenly over all classes (Szegedy et al., 2016).
     pub fn cross_entropy_smoothed(&self, ids: &Tensor, label_smoothing: f64) -> Result<Tensor> {
         apply(CrossEntropy { smoothing: label_smoothing }, &[self, ids])
     }

@@ -1,5 +1,5 @@
-// Gradients of losses of an error, of prediction, target and dy. LOSS is one of those below; s[0] is the scale, s[1]
-// delta.
+// Gradients of pointwise losses. Operands: prediction, target and dy. LOSS is one of those below; s[0] is the scale,
+// s[1] is delta.
 
 enum { MSE, MAE, HUBER };
 

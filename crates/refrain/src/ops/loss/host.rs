@@ -1,4 +1,4 @@
-//! Means on the CPU, in one pass. Pieces have sums of their own, added in order in f64.
+//! Mean losses on the CPU, in one pass. Each piece has its own sum; the sums are added in order in f64.
 
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::rows::{TASK, each_task, load, sum};
 
-/// Elements that are converted and summed in one go.
+/// Elements that are converted and summed at a time.
 pub(super) const BLOCK: usize = 1024;
 
 /// `sum(f(prediction - target)) / numel` of operands 0 and 1.
@@ -47,7 +47,7 @@ pub(super) fn gradient<R: Real>(args: &HostArgs<'_>, i: usize) -> Result<R> {
     with_stored!(args.read_dtype(i), T => Ok(args.read::<T>(i)?.first().map_or(R::ZERO, |d| d.to())))
 }
 
-/// The sum of what `body` makes of the tasks, in their order.
+/// The sum of the results of `body` over the tasks, in order.
 pub(super) fn total_of<I: IndexedParallelIterator>(
     elements: usize,
     tasks: I,

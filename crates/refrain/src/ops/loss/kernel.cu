@@ -1,5 +1,5 @@
-// Terms of losses of a prediction. LOSS is one of those below; the errors of a prediction have the target as second
-// operand. Constants: COMPUTE (the arithmetic), LEVELS (of quantiles).
+// Terms of losses. LOSS is one of those below. The pointwise losses have the target as second operand. Constants:
+// COMPUTE (the arithmetic), LEVELS (number of quantiles).
 
 #define MSE 1
 #define MAE 2

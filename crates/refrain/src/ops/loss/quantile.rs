@@ -43,7 +43,7 @@ impl Op for QuantileLoss {
                 prediction.shape(),
                 target.shape(),
                 format!(
-                    "the prediction must have the target's shape and one more axis, of a size of {} (one for each level, one level or more)",
+                    "the prediction must have the shape of the target plus one more axis of size {} (one for each level; pass at least one level)",
                     self.levels.len()
                 ),
             )),
@@ -79,7 +79,7 @@ impl Op for QuantileLoss {
     }
 }
 
-/// The gradient of the prediction (`by` 0) or of the target, of prediction, target and dy.
+/// The gradient of the prediction (`by` 0) or of the target. Operands: prediction, target and dy.
 #[derive(Clone, Debug)]
 struct QuantileLossBackward {
     levels: Levels,
@@ -109,12 +109,12 @@ impl Op for QuantileLossBackward {
     }
 }
 
-/// Targets that go into a block, so that it has about [`BLOCK`] elements of the prediction.
+/// How many targets form a block, so that it has about [`BLOCK`] elements of the prediction.
 fn targets_a_block(levels: usize) -> usize {
     (BLOCK / levels).max(1)
 }
 
-/// Each number `levels` times, side by side.
+/// Repeats each number `levels` times.
 #[inline(always)]
 fn repeat_each<T: Stored, R: Real>(t: &[T], levels: usize, to: &mut [R]) {
     to.chunks_exact_mut(levels).zip(t).for_each(|(to, t)| to.fill(t.to()));
@@ -152,7 +152,7 @@ fn forward<T: Stored, U: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -
     put(args, total / x.len() as f64)
 }
 
-/// `D` is stored of the result.
+/// `D` is the stored type of the result.
 fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
     levels: &[f64],
     by: usize,
@@ -163,7 +163,7 @@ fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
     let (dx, accumulate) = (args.write::<D>(0)?, args.accumulate(0));
     let count = levels.len();
     let scale = dy * R::c(1.0 / x.len() as f64);
-    // The loss has a slope of q above the prediction and of q - 1 below it, half of both at it, and none beside NaN.
+    // The slope of the loss is q above the prediction, q - 1 below it, the mean of both at it, and NaN for NaN.
     let slope = |x: R, t: R, q: R| {
         if t > x {
             q
@@ -174,7 +174,7 @@ fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
         }
     };
     let task = rows_a_task(count);
-    // Elements of the result for each target.
+    // Elements of the result per target.
     let width = if by == 0 { count } else { 1 };
     let tasks = dx.par_chunks_mut(task * width).zip(x.par_chunks(task * count)).zip(t.par_chunks(task));
     each_task(x.len(), tasks, |((dx, x), t)| {
@@ -204,17 +204,17 @@ impl Tensor {
     /// The quantile (pinball) loss of this prediction: the mean of `max(q e, (q - 1) e)` over all elements
     /// and levels `q`, with `e = target - prediction` (Koenker and Bassett, 1978).
     ///
-    /// For floats: the target is `[...]`, the prediction `[..., levels.len()]` of the same dtype, with
-    /// the quantile of level `levels[i]` at position i. Levels lie between 0 and 1. The result is a scalar,
-    /// NaN if there are no elements. Under [`Precision::Bf16`](crate::Precision::Bf16) prediction and target may each be
-    /// f32 or bf16, and the loss is f32. At `e = 0` the derivative is the mean of both sides; where `e` is NaN, it is
-    /// NaN, as that of [`Tensor::mse_loss`], so that a missing value does not pass for a known one. On a GPU there are
-    /// 256 levels at most.
+    /// The target is a float tensor `[...]`, the prediction `[..., levels.len()]` of the same dtype; position i of
+    /// the last axis predicts the quantile of `levels[i]`. Levels are between 0 and 1. The result is a scalar; it is
+    /// NaN if there are no elements. Under [`Precision::Bf16`](crate::Precision::Bf16) prediction and target may each
+    /// be f32 or bf16, and the loss is f32. At `e = 0` the derivative is the mean of both sides. If `e` is NaN, the
+    /// derivative is NaN, as in [`Tensor::mse_loss`], so that a missing value is not taken for a known one. On a GPU
+    /// there are at most 256 levels.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or a level does not lie between 0 and 1. The levels 0 and 1 themselves are refused:
-    /// their loss is 0 for every prediction below (above) all targets, so that it has no quantile as its minimum; use
-    /// the smallest target (the largest) instead.
+    /// If shapes or dtypes do not match, or a level is not between 0 and 1. The levels 0 and 1 themselves are
+    /// refused: their loss is 0 for every prediction below (above) all targets, so it has no unique minimum. Use the
+    /// smallest (largest) target instead.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

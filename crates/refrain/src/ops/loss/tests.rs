@@ -175,12 +175,12 @@ fn a_class_id_out_of_range_is_named() {
                     continue;
                 }
                 assert!(after.is_nan(), "{after}");
-                // Of the gradient, the row is.
+                // In the gradient, the row is NaN.
                 let leaf = x.detach();
                 leaf.set_requires_grad(true).unwrap();
                 let back = leaf.cross_entropy(&ids).and_then(|loss| loss.backward());
                 error_of(&own, back);
-                // The error of the forward pass may come before the backward pass.
+                // The error of the forward pass may be reported before the backward pass.
                 if let Some(gradient) = leaf.grad() {
                     let nans: Vec<bool> = values(&gradient).iter().map(|g| g.is_nan()).collect();
                     assert!(nans.chunks(classes).map(|row| row.iter().all(|&n| n)).eq([false, true, false]));

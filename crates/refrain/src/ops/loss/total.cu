@@ -1,5 +1,5 @@
-// A sum in f64 of what threads add up in the arithmetic, divided by s[0]. Constants: COMPUTE (the arithmetic), OUT
-// (dtype of the result).
+// A sum in f64, divided by s[0]. Threads add up their parts in the arithmetic. Constants: COMPUTE (the arithmetic),
+// OUT (dtype of the result).
 
 struct Local { COMPUTE sum; };
 struct State { double sum; };

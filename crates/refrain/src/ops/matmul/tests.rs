@@ -61,7 +61,7 @@ fn products_of_f32_are_as_exact_as_f32_however_long_the_sums() {
         let (a, b) = (wide(ramp(&[m, k])), wide(ramp(&[k, n])));
         let (exact_a, exact_b) = (a.to_dtype(DType::F64).unwrap(), b.to_dtype(DType::F64).unwrap());
         let expected = reference(&exact_a, &exact_b);
-        // The root of the terms' squares, of about 1/4 each, times what f32 rounds off of each partial sum.
+        // The root of the sum of the squared terms (about 1/4 each), times the f32 rounding of each partial sum.
         let tolerance = f64::from(f32::EPSILON) * (k as f64 / 4.0).sqrt() * (k as f64).sqrt();
         let turned = |x: &Tensor| x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
         for a in [&a, &turned(&a)] {
@@ -82,7 +82,7 @@ fn products_of_small_integers_are_exact() {
         let integers = |n: usize| (0..n).map(|i| (i * 7919 % 2001) as f32 - 1000.0).collect::<Vec<_>>();
         let (a, units) = (integers(m * k), (0..k * n).map(|i| f32::from(i / n == i % n % k)).collect());
         let c = tensor(a.clone(), [m, k]).matmul(&tensor(units, [k, n])).unwrap();
-        // Columns of the unit matrix, over and over, pick columns.
+        // Repeated columns of the unit matrix pick columns.
         let picked: Vec<f32> = (0..m * n).map(|i| a[i / n * k + i % n % k]).collect();
         assert_eq!(c.to_vec::<f32>().unwrap(), picked, "{m} {k} {n}");
         let ones = tensor(vec![1.0; k * n], [k, n]);
@@ -105,7 +105,7 @@ fn batches_of_f32_and_bf16_agree_with_f64() {
             for b in [&b, &turned] {
                 let c = wide(&a.matmul(b).unwrap()).to_vec::<f64>().unwrap();
                 let worst = c.iter().zip(&exact).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
-                // What the result is rounded by, and what f32 rounds off of as many partial sums.
+                // The rounding of the result, and the f32 rounding of as many partial sums.
                 let partial = f64::from(f32::EPSILON) * k as f64 / 4.0;
                 let tolerance = dtype.epsilon().unwrap() * largest + partial;
                 assert!(worst <= tolerance, "{dtype} {batch} {m} {k} {n}: {worst:e} of {tolerance:e}");
@@ -127,11 +127,12 @@ fn products_of_f32_are_smaller_by_less_than_a_last_bit() {
         let exact = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
         let expected = reference(&exact(&a), &exact(&b));
         let c = exact(&a.matmul(&b).unwrap()).to_vec::<f64>().unwrap();
-        // How much larger or smaller than it should be the product is as a whole: rounding evens out.
+        // The relative bias of the whole product: rounding errors cancel, truncation errors do not.
         let along: f64 = c.iter().zip(&expected).map(|(c, r)| (c - r) * r).sum();
         let off = along / expected.iter().map(|r| r * r).sum::<f64>();
-        // Tensor cores cut the sum of 8 products off at the last bit. What is added up with rounding, 16 products, is cut
-        // off twice: each time by half a last bit of a number 1.4 times the power of two below it.
+        // Tensor cores truncate the sum of 8 products at the last bit. So the 16 products that are added without
+        // rounding are truncated twice. Each time this costs half of the last bit of a number that is 1.4 times the
+        // power of two below it.
         assert!(off.abs() < 8.5e-8, "k {k}: off by {off:e}");
     }
 }

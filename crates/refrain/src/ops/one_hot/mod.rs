@@ -1,4 +1,4 @@
-//! Class ids as vectors with a single 1.
+//! One-hot vectors of class ids.
 
 mod cuda;
 #[cfg(test)]
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::kernels::positions::{Position, check_places, check_range, require_positions, with_positions};
 use crate::tensor::{DType, Tensor};
 
-/// `[.., classes]` of operand ids `[..]`.
+/// The result `[.., classes]` of ids `[..]`.
 #[derive(Clone, Debug)]
 struct OneHot {
     classes: usize,
@@ -60,13 +60,13 @@ impl OneHot {
 }
 
 impl Tensor {
-    /// Of ids (i64 or i32) of shape `[..]` the tensor `[.., classes]` of any dtype that is 1 where the last
-    /// coordinate is the id, else 0.
+    /// The one-hot vectors of ids (i64 or i32). For ids of shape `[..]` the result is `[.., classes]`, of any dtype:
+    /// 1 where the last coordinate equals the id, otherwise 0.
     ///
     /// # Errors
-    /// If the ids are not i64 or i32, or one is not in `0..classes`: on the CPU the error names the first, and
-    /// nothing is written; on a GPU the error comes with a later call on the device
-    /// ([`Device::synchronize`](crate::Device::synchronize)), and such an id gives a vector of zeros.
+    /// If the ids are not i64 or i32, or one is not in `0..classes`. On the CPU the error names the first such id,
+    /// and nothing is written. On a GPU a later call on the device returns the error
+    /// ([`Device::synchronize`](crate::Device::synchronize)); such an id gives a vector of zeros.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};

@@ -1,4 +1,5 @@
-// The global norm in f64, and what brings it down to s[0]. Constants: COMPUTE (the arithmetic).
+// The global gradient norm in f64, and the coefficient that brings it down to s[0]. Constants: COMPUTE (the
+// arithmetic).
 
 struct State { double squares; };
 typedef State Local;
@@ -12,7 +13,7 @@ DEVICE State merge(State a, State b) { return {a.squares + b.squares}; }
 DEVICE void finish(const Reduction& r, i64 result, State s) {
     double norm = sqrt(s.squares), coefficient = r.s[0] / (norm + 1e-6);
     put_result<double>(r.y[0], result, false, norm);
-    // A NaN stays.
+    // NaN stays NaN.
     bool whole = coefficient > 1.0 || r.s[0] == (double)INFINITY_F;
     put_result<double>(r.y[1], result, false, whole ? 1.0 : coefficient);
 }

@@ -1,4 +1,4 @@
-//! Clipping by the global norm: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
+//! Gradient clipping by the global norm: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural
 //! networks", ICML 2013.
 
 use smallvec::smallvec;
@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 use crate::ops::{Dest, Op, Spec, Specs, execute};
 use crate::tensor::{DType, Tensor};
 
-/// Elements that one task sums.
+/// Elements per task.
 const TASK: usize = 1 << 14;
-/// Independent sums side by side, for vector registers.
+/// Independent sums in parallel, for SIMD registers.
 const LANES: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -23,16 +23,16 @@ struct ClipCoefficient {
     max_norm: f64,
 }
 
-/// The global norm of flat gradients and what to scale them by so that it is at most `max_norm`, as
+/// The global norm of flat gradients, and the factor that brings it down to at most `max_norm`, as in
 /// `torch.nn.utils.clip_grad_norm_`:
 ///
 /// ```text
 /// norm = sqrt(sum g^2);  coefficient = min(1, max_norm / (norm + 1e-6))
 /// ```
 ///
-/// `gradients` is one-dimensional, contiguous, of any floating-point dtype; norm and coefficient are f64
-/// `[1]`. Squares are added in f64, in an order that depends on the length alone. A NaN among the gradients
-/// makes both NaN. `max_norm` may be infinite: the coefficient is then 1.
+/// `gradients` is one-dimensional, contiguous, of any floating-point dtype. Norm and coefficient are f64 `[1]`.
+/// Squares are added in f64, in an order that depends only on the length. A NaN among the gradients makes both NaN.
+/// `max_norm` may be infinite; then the coefficient is 1.
 ///
 /// # Errors
 /// If `max_norm` is negative or NaN, or the gradients are not a flat buffer.
@@ -90,7 +90,7 @@ impl Op for ClipCoefficient {
         let norm = sum.sqrt();
         let coefficient = self.max_norm / (norm + 1e-6);
         args.write::<f64>(0)?[0] = norm;
-        // A NaN stays.
+        // NaN stays NaN.
         args.write::<f64>(1)?[0] =
             if coefficient > 1.0 || self.max_norm == f64::INFINITY { 1.0 } else { coefficient };
         Ok(())
@@ -105,7 +105,7 @@ impl Op for ClipCoefficient {
     }
 }
 
-/// Where a sum is cut in two.
+/// Where a sum is split in two.
 fn middle(n: usize) -> usize {
     (n / 2).next_multiple_of(TASK)
 }
@@ -119,7 +119,7 @@ fn halves<T: Stored, R: Real>(x: &[T]) -> f64 {
     a + b
 }
 
-/// The very sums of `halves` on one thread.
+/// The same sum as `halves`, on one thread.
 fn serial<T: Stored, R: Real>(x: &[T]) -> f64 {
     if x.len() <= TASK {
         return squares::<T, R>(x);

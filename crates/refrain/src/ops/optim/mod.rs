@@ -1,10 +1,9 @@
-//! One-launch operations over flat buffers, for optimisers.
+//! Operations for optimisers. Each updates whole flat buffers in one launch.
 //!
-//! All parameters of a model lie in one flat buffer, their gradients in a second, an optimiser's moments in
-//! others of the same length and dtype; a [`SegmentTable`] says which run of elements is updated how. What
-//! changes from step to step (the number of steps done, the learning rate, the scale of the gradients) lies
-//! on the device too, in tensors of shape `[1]`: the step counter i64, the others f64 whatever the dtype of
-//! the parameters.
+//! All parameters of a model are in one flat buffer, their gradients in a second one, and the moments of an optimiser
+//! in others of the same length and dtype. A [`SegmentTable`] says how each range of elements is updated. What
+//! changes from step to step (the number of steps done, the learning rate, the gradient scale) is on the device, too,
+//! in tensors of shape `[1]`. The step counter is i64; the others are f64, whatever the dtype of the parameters.
 //!
 //! ```
 //! use refrain::optim::{self, AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable};
@@ -58,7 +57,7 @@ use super::spans_apart;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// A tensor of shape `[1]` that controls a step.
+/// Checks a tensor of shape `[1]` that controls a step.
 fn check_control(op: &'static str, role: &str, t: &Tensor, dtype: DType) -> Result<()> {
     if t.dims() != [1] {
         return Err(Error::shapes(op, t.shape(), &Shape::from(1), format!("the {role} is one element")));
@@ -66,8 +65,7 @@ fn check_control(op: &'static str, role: &str, t: &Tensor, dtype: DType) -> Resu
     t.require_dtype(op, dtype)
 }
 
-/// Flat buffers that belong together: contiguous, of one length and one floating-point dtype, apart in
-/// memory.
+/// Checks that flat buffers match: contiguous, of one length and one floating-point dtype, without common memory.
 fn check_flat(op: &'static str, buffers: &[&Tensor]) -> Result<()> {
     for (i, t) in buffers.iter().enumerate() {
         t.require_float(op)?;
@@ -84,7 +82,7 @@ fn check_flat(op: &'static str, buffers: &[&Tensor]) -> Result<()> {
             return Err(Error::invalid(
                 op,
                 format!(
-                    "buffer {i} has strides {:?}; pass a contiguous buffer, as this works in place",
+                    "buffer {i} has strides {:?}; pass a contiguous buffer, because this works in place",
                     t.strides()
                 ),
             ));
@@ -92,14 +90,14 @@ fn check_flat(op: &'static str, buffers: &[&Tensor]) -> Result<()> {
         if let Some(j) = buffers[..i].iter().position(|other| !spans_apart(other, t)) {
             return Err(Error::Aliased {
                 op,
-                message: format!("buffers {j} and {i} share memory; each needs memory of its own"),
+                message: format!("buffers {j} and {i} share memory; each needs its own memory"),
             });
         }
     }
     Ok(())
 }
 
-/// A hyper-parameter in its range.
+/// Checks that a hyper-parameter is in its range.
 fn check_option(op: &'static str, name: &str, value: f64, valid: bool, range: &str) -> Result<()> {
     if valid && value.is_finite() {
         return Ok(());

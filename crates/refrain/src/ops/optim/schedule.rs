@@ -1,4 +1,4 @@
-//! Learning rates that follow a step counter on the device.
+//! Learning rate schedules that follow a step counter on the device.
 
 use std::f64::consts::PI;
 
@@ -9,72 +9,72 @@ use crate::error::Result;
 use crate::ops::{Dest, Op, Spec, Specs, apply, execute};
 use crate::tensor::{DType, Tensor};
 
-/// The learning rate as a function of the number of steps done (0 at the first step). Past its last step a
-/// schedule stays at its last value.
+/// The learning rate as a function of the number of steps done (0 at the first step). After its last step, a schedule
+/// keeps its last value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
 pub enum Schedule {
-    /// Always `lr`.
+    /// The constant rate `lr`.
     Constant {
         /// The rate.
         lr: f64,
     },
-    /// Half a cosine from `lr` at step 0 down to `eta_min` at step `t_max`: Loshchilov and Hutter, "SGDR",
-    /// ICLR 2017, without restarts.
+    /// Half a cosine from `lr` at step 0 to `eta_min` at step `t_max`: Loshchilov and Hutter, "SGDR", ICLR 2017,
+    /// without restarts.
     Cosine {
         /// The first rate.
         lr: f64,
         /// The last rate.
         eta_min: f64,
-        /// The step at which it is reached, at least 1.
+        /// The step at which the last rate is reached, at least 1.
         t_max: u64,
     },
-    /// One cycle: Smith and Topin, "Super-convergence", 2018, as PyTorch's `OneCycleLR` with cosine
-    /// annealing: from `max_lr / div_factor` up to `max_lr` at step `pct_start * total_steps - 1`, then down
-    /// to `max_lr / div_factor / final_div_factor` at the last step, `total_steps - 1`.
+    /// One cycle (Smith and Topin, "Super-convergence", 2018), like `OneCycleLR` of PyTorch with cosine annealing.
+    /// The rate rises from `max_lr / div_factor` to `max_lr` at step `pct_start * total_steps - 1`. Then it falls to
+    /// `max_lr / div_factor / final_div_factor` at the last step, `total_steps - 1`.
     OneCycle {
         /// The highest rate.
         max_lr: f64,
-        /// How many steps there are, at least 1.
+        /// The number of steps, at least 1.
         total_steps: u64,
-        /// The part of them on which the rate rises, in `[0, 1]`.
+        /// The share of the steps in which the rate rises, in `[0, 1]`.
         pct_start: f64,
-        /// What the highest rate is divided by for the first one; more than 0.
+        /// The first rate is `max_lr / div_factor`. More than 0.
         div_factor: f64,
-        /// What the first rate is divided by for the last one; more than 0.
+        /// The last rate is the first rate divided by this. More than 0.
         final_div_factor: f64,
     },
-    /// A straight rise from `start_factor * lr` to `lr` at step `warmup_steps`, where it stays.
+    /// A linear rise from `start_factor * lr` to `lr` at step `warmup_steps`. Then the rate stays at `lr`.
     Warmup {
         /// The rate after the rise.
         lr: f64,
-        /// How many steps the rise takes.
+        /// The number of steps of the rise.
         warmup_steps: u64,
-        /// Where it begins, as a part of `lr`, in `[0, 1]`.
+        /// The first rate as a share of `lr`, in `[0, 1]`.
         start_factor: f64,
     },
-    /// The same rise, then half a cosine down to `eta_min` at step `total_steps`.
+    /// A linear rise as in `Warmup`, then half a cosine down to `eta_min` at step `total_steps`.
     WarmupCosine {
         /// The highest rate.
         lr: f64,
-        /// How many steps the rise takes, at most `total_steps`.
+        /// The number of steps of the rise, at most `total_steps`.
         warmup_steps: u64,
         /// The step at which `eta_min` is reached.
         total_steps: u64,
-        /// Where the rise begins, as a part of `lr`, in `[0, 1]`.
+        /// The first rate as a share of `lr`, in `[0, 1]`.
         start_factor: f64,
         /// The last rate.
         eta_min: f64,
     },
 }
 
-/// Half a cosine from `start` to `end`; `part` beyond 1 stays at the end.
+/// Half a cosine from `start` to `end`. If `part` is above 1, the result is `end`.
 fn anneal(start: f64, end: f64, part: f64) -> f64 {
     end + (start - end) * (1.0 + (PI * part.clamp(0.0, 1.0)).cos()) / 2.0
 }
 
-/// How far `step` has come on a way of `steps`; a way of no length lies behind.
+/// The progress of `step` on the way of `steps` steps. A way without steps is complete.
 fn part(step: f64, steps: f64) -> f64 {
     if steps > 0.0 { step / steps } else { 1.0 }
 }
@@ -116,10 +116,10 @@ impl Schedule {
         }
     }
 
-    /// Checks that the arguments make sense.
+    /// Checks the arguments.
     ///
     /// # Errors
-    /// Names the argument that does not.
+    /// If an argument is invalid; the error names it.
     pub fn validate(&self) -> Result<()> {
         let rate = |name, v: f64| check_option(OP, name, v, v >= 0.0, "at least 0");
         let part = |name, v: f64| check_option(OP, name, v, (0.0..=1.0).contains(&v), "from 0 to 1");
@@ -160,11 +160,11 @@ const OP: &str = "learning_rate";
 #[derive(Clone, Debug)]
 struct LearningRate(Schedule);
 
-/// The learning rate of `schedule` after as many steps as the counter on the device says: f64 `[1]` from
-/// i64 `[1]`. A negative counter counts as 0.
+/// The learning rate of `schedule` for the step counter on the device: f64 `[1]` from i64 `[1]`. A negative counter
+/// counts as 0.
 ///
 /// # Errors
-/// If the schedule's arguments make no sense ([`Schedule::validate`]), or `step` is not i64 `[1]`.
+/// If an argument of the schedule is invalid ([`Schedule::validate`]), or `step` is not i64 `[1]`.
 pub fn learning_rate(schedule: Schedule, step: &Tensor) -> Result<Tensor> {
     apply(LearningRate(schedule), &[step])
 }

@@ -1,4 +1,4 @@
-//! Which run of a flat buffer is updated how.
+//! Segments of flat buffers: how each range of elements is updated.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use crate::tensor::Tensor;
 
 const OP: &str = "segment_table";
 
-/// A run of elements of a flat buffer and how an optimiser treats it.
+/// A range of elements of a flat buffer, and how an optimiser treats it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
     /// The first element.
     pub offset: usize,
-    /// How many elements.
+    /// The number of elements.
     pub length: usize,
-    /// The optimiser's weight decay is multiplied by this: 0 for biases and norms that shall not decay.
+    /// Factor of the weight decay: 0 for biases and norms that must not decay.
     pub decay_factor: f64,
-    /// The learning rate is multiplied by this.
+    /// Factor of the learning rate.
     pub rate_factor: f64,
-    /// Whether parameters and moments change at all. Gradients are zeroed in any case.
+    /// Whether parameters and moments change. Gradients are set to zero in any case.
     pub trainable: bool,
 }
 
 impl Segment {
-    /// A trainable run with both factors 1.
+    /// A trainable segment with both factors 1.
     pub fn new(offset: usize, length: usize) -> Segment {
         Segment { offset, length, decay_factor: 1.0, rate_factor: 1.0, trainable: true }
     }
 }
 
-/// The segments of a flat buffer, on a device: in rising order, disjoint, fixed in place. Elements
-/// between segments (padding) are not touched.
+/// The segments of a flat buffer, on a device. They are in ascending order, do not overlap, and can't move. Elements
+/// between segments (padding) do not change.
 ///
 /// A clone is a handle to the same table.
 #[derive(Clone)]
@@ -60,10 +60,10 @@ fn settings_of(segments: &[Segment]) -> Result<Vec<f64>> {
 }
 
 impl SegmentTable {
-    /// A table on `device`.
+    /// Makes a table on `device`.
     ///
     /// # Errors
-    /// If the segments are not in rising order or overlap, or a factor is negative or not finite.
+    /// If the segments are not in ascending order or overlap, or a factor is negative or not finite.
     pub fn new(segments: &[Segment], device: &Device) -> Result<SegmentTable> {
         let mut end = 0;
         for (i, s) in segments.iter().enumerate() {
@@ -74,7 +74,7 @@ impl SegmentTable {
                     return Err(Error::invalid(
                         OP,
                         format!(
-                            "segment {i} ({} elements from {}) begins before element {end}, where the one before it ends, or is too long; order segments by offset without overlap",
+                            "segment {i} ({} elements from {}) begins before element {end}, the end of the segment before it, or is too long; order segments by offset, without overlap",
                             s.length, s.offset
                         ),
                     ));
@@ -89,17 +89,17 @@ impl SegmentTable {
         })
     }
 
-    /// How many segments there are.
+    /// The number of segments.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether there is no segment.
+    /// Whether the table has no segments.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// The segments as they stand on the device.
+    /// Reads the segments from the device.
     pub fn segments(&self) -> Result<Vec<Segment>> {
         let settings = self.settings.to_vec::<f64>()?;
         let of = |(&(offset, length), s): (&(usize, usize), &[f64])| Segment {
@@ -112,10 +112,10 @@ impl SegmentTable {
         Ok(self.runs.iter().zip(settings.chunks(3)).map(of).collect())
     }
 
-    /// Changes factors and flags, in place and in order with the steps before and after.
+    /// Changes factors and flags in place, in order with the steps before and after.
     ///
     /// # Errors
-    /// If the runs of elements are others than the table was made with, or as for [`SegmentTable::new`].
+    /// If the offsets or lengths differ from those of the table, or as for [`SegmentTable::new`].
     pub fn write_from(&self, segments: &[Segment]) -> Result<()> {
         if !segments.iter().map(|s| (s.offset, s.length)).eq(self.runs.iter().copied()) {
             return Err(Error::invalid(
@@ -126,7 +126,7 @@ impl SegmentTable {
         self.settings.write_from(&settings_of(segments)?)
     }
 
-    /// One past the last element that a segment covers.
+    /// One past the last element of all segments.
     pub(super) fn end(&self) -> usize {
         self.runs.last().map_or(0, |(offset, length)| offset + length)
     }

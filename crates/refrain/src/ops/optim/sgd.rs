@@ -1,5 +1,5 @@
-//! Stochastic gradient descent with momentum: Sutskever et al., "On the importance of initialization and
-//! momentum in deep learning", ICML 2013, in PyTorch's form.
+//! Stochastic gradient descent with momentum (Sutskever et al., "On the importance of initialization and momentum in
+//! deep learning", ICML 2013), in the form of PyTorch.
 
 use smallvec::SmallVec;
 
@@ -13,43 +13,41 @@ use crate::error::{Error, Result};
 use crate::ops::{Dest, Op, Spec, Specs, execute};
 use crate::tensor::{DType, Tensor};
 
-/// The hyper-parameters of SGD; the default is plain gradient descent.
+/// The hyper-parameters of SGD. The default is plain gradient descent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SgdOptions {
-    /// How much of the momentum buffer stays, in `[0, 1)`.
+    /// The decay rate of the momentum buffer, in `[0, 1)`.
     pub momentum: f64,
-    /// How much of a parameter is added to its gradient; at least 0.
+    /// This share of each parameter is added to its gradient. At least 0.
     pub weight_decay: f64,
 }
 
-/// What a step of SGD reads and writes. The flat buffers have one length and one floating-point dtype, and
-/// are contiguous.
+/// The operands of a step of SGD. All flat buffers have one length and one floating-point dtype, and are contiguous.
 #[derive(Clone, Copy)]
 pub struct SgdBuffers<'a> {
     /// Updated in place.
     pub parameters: &'a Tensor,
     /// Read, then set to zero.
     pub gradients: &'a Tensor,
-    /// Updated in place; begins with zeros. Must be there exactly when momentum is not 0.
+    /// Updated in place; start with zeros. `Some` if and only if momentum is not 0.
     pub momentum_buffer: Option<&'a Tensor>,
-    /// f64 `[1]`.
+    /// The learning rate, f64 `[1]`.
     pub learning_rate: &'a Tensor,
-    /// What gradients are multiplied by before anything else, f64 `[1]`: the coefficient of gradient
-    /// clipping, or 1.
+    /// A factor that the gradients are multiplied by first, f64 `[1]`: the coefficient of gradient clipping, or 1.
     pub gradient_scale: &'a Tensor,
-    /// What is updated how. Elements outside all segments stay as they are.
+    /// Which elements are updated, and how. Elements outside all segments do not change.
     pub segments: &'a SegmentTable,
 }
 
 #[derive(Clone, Debug)]
 struct Sgd {
     options: SgdOptions,
-    /// How many flat buffers there are: 2, or 3 with momentum.
+    /// The number of flat buffers: 2, or 3 with momentum.
     flat: usize,
 }
 
-/// The numbers of a step that are the same for all elements of a segment.
+/// The numbers of a step that all elements of a segment share.
 struct Coefficients<R> {
     scale: R,
     momentum: R,
@@ -57,7 +55,7 @@ struct Coefficients<R> {
     rate: R,
 }
 
-/// One step of SGD as `torch.optim.SGD` makes it, in one launch, with all gradients zeroed:
+/// One step of SGD as in `torch.optim.SGD`, in one launch. It also sets all gradients to zero:
 ///
 /// ```text
 /// g = gradient * gradient_scale + weight_decay * decay_factor * p
@@ -65,11 +63,11 @@ struct Coefficients<R> {
 /// p -= learning_rate * rate_factor * b
 /// ```
 ///
-/// Of a segment that is not trainable, parameters and momentum stay as they are.
+/// Segments that are not trainable keep their parameters and momentum.
 ///
 /// # Errors
-/// If an option is out of its range, a buffer has another shape or dtype than [`SgdBuffers`] asks for, two
-/// buffers share memory, or the table reaches beyond the buffers.
+/// If an option is out of its range, a buffer has another shape or dtype than [`SgdBuffers`] says, two buffers share
+/// memory, or the segment table is longer than the buffers.
 pub fn sgd(options: SgdOptions, buffers: SgdBuffers<'_>) -> Result<()> {
     let b = buffers;
     let flat: SmallVec<[&Tensor; 3]> =
@@ -79,7 +77,7 @@ pub fn sgd(options: SgdOptions, buffers: SgdBuffers<'_>) -> Result<()> {
     if (options.momentum != 0.0) != b.momentum_buffer.is_some() {
         return Err(Error::invalid(
             Sgd::NAME,
-            "the momentum buffer must be there exactly when momentum is not 0; pass Some(buffer of zeros) or None",
+            "a momentum buffer is needed if and only if momentum is not 0; pass Some(buffer of zeros) or None",
         ));
     }
     let mut dests: SmallVec<[Dest; 3]> = SmallVec::new();

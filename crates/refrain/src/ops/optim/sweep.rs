@@ -7,10 +7,10 @@ use crate::tensor::Tensor;
 
 use super::SegmentTable;
 
-/// Elements that one task updates.
+/// Elements per task.
 const TASK: usize = 1 << 14;
 
-/// How the elements of a segment are updated.
+/// How to update the elements of a segment.
 #[derive(Clone, Copy)]
 pub(super) struct Settings {
     pub(super) decay_factor: f64,
@@ -18,19 +18,19 @@ pub(super) struct Settings {
     pub(super) trainable: bool,
 }
 
-/// The segment table as a kernel reads it.
+/// The segment table, as kernels read it.
 pub(super) struct Table<'a> {
     pub(super) ranges: &'a [i64],
     pub(super) settings: &'a [f64],
 }
 
-/// The table covers no element that the buffers do not have.
+/// Checks that the table covers only elements of the buffers.
 pub(super) fn check_table(op: &'static str, table: &SegmentTable, buffer: &Tensor) -> Result<()> {
     if table.end() > buffer.numel() {
         return Err(Error::invalid(
             op,
             format!(
-                "the segment table reaches to element {}, the buffers have {}; make the table for these buffers",
+                "the segment table reaches to element {}, but the buffers have {} elements; make the table for these buffers",
                 table.end(),
                 buffer.numel()
             ),
@@ -40,7 +40,7 @@ pub(super) fn check_table(op: &'static str, table: &SegmentTable, buffer: &Tenso
 }
 
 impl<'a> Table<'a> {
-    /// From operands `ranges` and `ranges + 1`.
+    /// Reads the table from operands `ranges` and `ranges + 1`.
     pub(super) fn read(args: &HostArgs<'a>, ranges: usize) -> Result<Table<'a>> {
         Ok(Table { ranges: args.read(ranges)?, settings: args.read(ranges + 1)? })
     }
@@ -73,7 +73,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Calls `update` with the same run of every buffer, for runs that lie in one segment each.
+/// Calls `update` with the same range of every buffer, for ranges that are in one segment each.
 pub(super) fn sweep<T: Send, const N: usize>(
     buffers: [&mut [T]; N],
     table: &Table<'_>,
@@ -85,7 +85,7 @@ pub(super) fn sweep<T: Send, const N: usize>(
     }
 }
 
-/// `first` is the number of the buffers' first element.
+/// `first` is the index of the buffers' first element.
 pub(super) fn halves<T: Send, const N: usize>(
     buffers: [&mut [T]; N],
     first: usize,

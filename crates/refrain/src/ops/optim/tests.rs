@@ -2,7 +2,7 @@ use super::*;
 use crate::ops::testing::device;
 use crate::{bf16, f16};
 
-/// A few tasks long, and no multiple of anything.
+/// A few tasks long, and not a multiple of any block size.
 const LONG: usize = 3 * (1 << 14) + 77;
 
 fn wave(n: usize, factor: f64) -> Vec<f64> {
@@ -21,7 +21,7 @@ fn values(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
 }
 
-/// Flat buffers and controls of a step.
+/// The flat buffers and controls of a step.
 struct Bench {
     p: Tensor,
     g: Tensor,
@@ -83,8 +83,8 @@ impl Bench {
     }
 }
 
-/// Two segments that differ, one that is frozen, and gaps before, between and behind; all of them cross
-/// the borders of tasks.
+/// Two segments that differ, one that is frozen, and gaps before, between and after them. All of them cross task
+/// borders.
 fn mixed(n: usize) -> Vec<Segment> {
     let third = n / 3;
     vec![
@@ -236,7 +236,7 @@ fn broken_arguments_are_named() {
         adamw(AdamWOptions::default(), buffers)
     };
     assert!(matches!(with(&|b| b.exp_avg = b.exp_avg_sq), Err(Error::Aliased { op: "adamw", .. })));
-    // A buffer of one element could be its own control.
+    // A buffer of one element could also be its own control tensor.
     let single = Bench::new(1, DType::F64, &[Segment::new(0, 1)]);
     let (b, unchanged) = (single.buffers(), single.state());
     for control in [b.parameters, b.gradients, b.exp_avg, b.exp_avg_sq] {

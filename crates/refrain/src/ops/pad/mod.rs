@@ -1,4 +1,4 @@
-//! A tensor with a margin of one value.
+//! Pads a tensor with one value.
 
 mod cuda;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// The operand with a margin before and after it along each axis.
+/// The operand with padding before and after it along each axis.
 #[derive(Clone, Debug)]
 struct Pad {
     padding: SmallVec<[(usize, usize); 6]>,
@@ -23,7 +23,7 @@ struct Pad {
 }
 
 impl Pad {
-    /// The value, where bools are 0 or 1.
+    /// The value; for bool, 0 or 1.
     fn value_as(&self, dtype: DType) -> f64 {
         if dtype == DType::Bool { (self.value != 0.0) as u8 as f64 } else { self.value }
     }
@@ -37,7 +37,7 @@ impl Op for Pad {
             return Err(Error::invalid(
                 Self::NAME,
                 format!(
-                    "padding {:?} for a tensor of shape {}; give a pair (before, after) for each axis",
+                    "the padding is {:?} for a tensor of shape {}; give a pair (before, after) for each axis",
                     self.padding.as_slice(),
                     x[0].shape()
                 ),
@@ -46,7 +46,11 @@ impl Op for Pad {
         if !x[0].dtype().is_float() && self.value.fract() != 0.0 {
             return Err(Error::invalid(
                 Self::NAME,
-                format!("value {} for a tensor of dtype {}; use a whole number", self.value, x[0].dtype()),
+                format!(
+                    "the value is {} for a tensor of dtype {}; use a whole number",
+                    self.value,
+                    x[0].dtype()
+                ),
             ));
         }
         x[0].dtype().require_in_range(Self::NAME, self.value)?;
@@ -102,12 +106,12 @@ impl Op for Pad {
 }
 
 impl Tensor {
-    /// The tensor with `before` and `after` elements of `value` added along each axis: `padding` has a
-    /// pair `(before, after)` for each. For every dtype; the value is rounded to it.
+    /// Pads the tensor with `value`: `padding` has for each axis a pair `(before, after)` of element counts. For
+    /// every dtype; the value is rounded to it.
     ///
     /// # Errors
-    /// If there is another number of pairs than axes, or the dtype is not a float and the value no whole
-    /// number in its range.
+    /// If the number of pairs is not the number of axes. For integers also if the value is not a whole number in the
+    /// range of the dtype.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

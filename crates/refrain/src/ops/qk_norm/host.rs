@@ -1,4 +1,4 @@
-//! Normalised queries and keys on the CPU: one pass over memory, token by token.
+//! `qk_norm` on the CPU: one pass over memory, token by token.
 
 use rayon::prelude::*;
 
@@ -18,7 +18,7 @@ pub(super) fn backward(eps: f64, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => backward_of::<T, R>(R::c(eps), args))
 }
 
-/// What a vector is divided by, and whether it is shorter than eps.
+/// What a vector is divided by, and whether its length is below eps.
 #[inline(always)]
 fn length<R: Real>(x: &[R], eps: R) -> (R, bool) {
     let norm = sum([x], |[x]| x * x).sqrt();

@@ -1,4 +1,4 @@
-//! Queries and keys of length 1 times a temperature, packed with their values.
+//! Normalisation of queries and keys, with a temperature, packed with their values.
 
 mod cuda;
 mod host;
@@ -13,16 +13,17 @@ use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor};
 
-/// The longest queries and keys: on a GPU they lie in registers.
+/// The maximum length of queries and keys: on a GPU they stay in registers.
 const MAX_DIM: usize = 1024;
 
-/// Operands: queries, keys and values `[.., 3, heads, dim]`, and temperatures `[heads]` in the dtype of statistics.
+/// Operands: queries, keys and values `[.., 3, heads, dim]`, and temperatures `[heads]` in the dtype of the
+/// statistics.
 #[derive(Clone, Copy, Debug)]
 struct QkNorm {
     eps: f64,
 }
 
-/// How many tokens of how many heads of which length.
+/// Number of tokens and heads, and the size of a head.
 #[derive(Clone, Copy)]
 struct Sizes {
     tokens: usize,
@@ -31,7 +32,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Of a shape that was checked.
+    /// The sizes of a shape that was checked.
     fn of(shape: &Shape) -> Sizes {
         let dims = shape.dims();
         let (tokens, rest) = dims.split_at(dims.len().saturating_sub(3));
@@ -52,7 +53,7 @@ impl Op for QkNorm {
             return Err(Error::invalid(Self::NAME, message));
         };
         if dim > MAX_DIM {
-            let message = format!("heads of {dim} features; use more heads, of at most {MAX_DIM} features");
+            let message = format!("heads have {dim} features; use more heads, of at most {MAX_DIM} features");
             return Err(Error::invalid(Self::NAME, message));
         }
         temperature.require_dtype(Self::NAME, statistics(x.dtype()))?;
@@ -79,7 +80,7 @@ impl Op for QkNorm {
         let (x, temperature, dy) = (g.input(0)?, g.input(1)?, g.grad()?.clone());
         let along = g.emit_with_rest(&[0], QkNormBackward(*self), &[&x, &temperature, &dy])?;
         if g.needs(1) {
-            // A launch of its own: what waits for dx does not wait for it.
+            // A separate launch, so that what needs dx does not wait for it.
             let (sum, along) = sum_of_rows(&along[0])?;
             g.emit(&[1], sum, &[&along])?;
         }
@@ -87,9 +88,9 @@ impl Op for QkNorm {
     }
 }
 
-/// Of the operands and dy, with `u = x / |x|` and `t` the temperature, of keys 1: `dx = t (dy - u sum(u dy)) / |x|`, and
-/// below eps `dx = t dy / eps`; and `sum(u dy)` of each query, `[.., heads]`, which add up to the gradients of the
-/// temperatures.
+/// The gradients, from the operands and dy. With `u = x / |x|` and the temperature `t` (1 for keys): `dx = t (dy - u
+/// sum(u dy)) / |x|`; below eps, `dx = t dy / eps`. A second result is `sum(u dy)` of each query, `[.., heads]`;
+/// their sums are the gradients of the temperatures.
 #[derive(Clone, Copy, Debug)]
 struct QkNormBackward(QkNorm);
 
@@ -98,7 +99,7 @@ impl Op for QkNormBackward {
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
         let (x, temperature) = (inputs[0], inputs[1]);
-        // Vectors without numbers leave nothing to add up.
+        // Vectors without elements contribute nothing.
         let tokens = if x.numel() == 0 { &[0] } else { &x.dims()[..x.rank() - 3] };
         let along: Shape = tokens.iter().chain(temperature.dims()).copied().collect();
         let mut specs = Spec::like(x).one();
@@ -119,7 +120,7 @@ impl Op for QkNormBackward {
     }
 }
 
-/// The temperature in the dtype of statistics, if it goes together with `x`.
+/// The temperature in the dtype of the statistics, if its dtype matches `x`.
 fn prepare(x: &Tensor, temperature: &Tensor) -> Result<Tensor> {
     let wide = statistics(x.dtype());
     if temperature.dtype() != wide {
@@ -130,12 +131,14 @@ fn prepare(x: &Tensor, temperature: &Tensor) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// Normalises the queries and keys of attention, packed with their values in this tensor, `[.., 3, heads, dim]`:
-    /// each query becomes `t q / max(|q|, eps)` with the temperature `t` of its head, each key `k / max(|k|, eps)`, and
-    /// values stay (Henry et al., "Query-Key Normalization for Transformers", Findings of EMNLP 2020).
+    /// Normalises the queries and keys of attention, which are packed with their values in this tensor, `[.., 3,
+    /// heads, dim]`. Each query becomes `t q / max(|q|, eps)` with the temperature `t` of its head. Each key becomes
+    /// `k / max(|k|, eps)`. Values do not change (Henry et al., "Query-Key Normalization for Transformers", Findings
+    /// of EMNLP 2020).
     ///
-    /// For floats; the result has the shape and dtype of this tensor. Temperatures are `[heads]`, in its dtype, or f32
-    /// where it is f16 or bf16. `dim` is 1024 at most. Where a length is below `eps`, the gradient is that of `x / eps`.
+    /// For floats. The result has the shape and dtype of this tensor. Temperatures are `[heads]`, of the same dtype,
+    /// or f32 if this tensor is f16 or bf16. `dim` is at most 1024. If a length is below `eps`, the gradient is that
+    /// of `x / eps`.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -148,7 +151,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or `eps` is negative or not finite.
+    /// If shapes or dtypes do not match, or `eps` is negative or not finite.
     pub fn qk_norm(&self, temperature: &Tensor, eps: f64) -> Result<Tensor> {
         apply(QkNorm { eps }, &[self, &prepare(self, temperature)?])
     }
@@ -156,7 +159,7 @@ impl Tensor {
     /// [`Tensor::qk_norm`] into the memory of `dst`.
     ///
     /// # Errors
-    /// As there, and if `dst` does not fit.
+    /// The same, and if `dst` does not match the result.
     pub fn qk_norm_into(&self, temperature: &Tensor, eps: f64, dst: &Tensor) -> Result<()> {
         apply_into(QkNorm { eps }, &[self, &prepare(self, temperature)?], dst)
     }

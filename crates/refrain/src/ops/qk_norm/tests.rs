@@ -1,7 +1,7 @@
 use crate::ops::testing::{assert_close, device, leaf, values};
 use crate::{DType, Error, Tensor, gradcheck};
 
-/// The same from operations that know nothing of packing.
+/// The same result from single operations on unpacked tensors.
 fn composed(x: &Tensor, temperature: &Tensor, eps: f64) -> Tensor {
     let part = |i: usize| x.select(-3, i).unwrap();
     let q = part(0).l2_normalize(-1, eps).unwrap().mul(&temperature.unsqueeze(1).unwrap()).unwrap();
@@ -29,7 +29,7 @@ fn queries_and_keys_are_normalised_and_values_stay_in_every_dtype() {
             let y = x.qk_norm(&temperature, 1e-12).unwrap();
             assert_eq!((y.dtype(), y.dims()), (dtype, shape));
             assert_close(&values(&y), &values(&expected), tolerance);
-            // Halves may have f32 temperatures, as parameters are in mixed precision.
+            // f16 and bf16 may have f32 temperatures, as parameters do in mixed precision.
             if dtype.size() == 2 {
                 let wide = temperature.to_dtype(DType::F32).unwrap();
                 assert_eq!(values(&x.qk_norm(&wide, 1e-12).unwrap()), values(&y));
@@ -45,7 +45,7 @@ fn gradients_agree_with_finite_differences() {
         for eps in [1e-12, 2.0, 100.0] {
             gradcheck(|t| t[0].qk_norm(&t[1], eps), &[leaf(shape), leaf(&[heads])], 1e-6).unwrap();
         }
-        // Where a gradient has gathered already, it is added to.
+        // The gradient is added to one that is there already.
         let twice = |t: &[Tensor]| t[0].square()?.add(&t[0].qk_norm(&t[1], 1e-12)?)?.mul(&t[1].sum(())?);
         gradcheck(twice, &[leaf(shape), leaf(&[heads])], 1e-6).unwrap();
     }
@@ -55,7 +55,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn gradients_of_many_tokens_are_those_of_the_parts_in_every_dtype() {
-    // More tokens than a task, a block and a piece of a sum.
+    // More tokens than fit in one task, one block and one part of a sum.
     let (x, temperature, dy) = (leaf(&[3000, 3, 4, 8]), leaf(&[4]), leaf(&[3000, 3, 4, 8]).detach());
     let gradients = |dtype: DType, packed: bool| {
         let as_leaf = |t: &Tensor| {
@@ -73,7 +73,7 @@ fn gradients_of_many_tokens_are_those_of_the_parts_in_every_dtype() {
     {
         let exact = gradients(DType::F64, false);
         let got = gradients(dtype, true);
-        // Of vectors of length 0.3 at least, whose gradients are 10 at most; sums over 3000 tokens.
+        // Vectors of length at least 0.3, whose gradients are at most 10; sums over 3000 tokens.
         assert_close(&got[0], &exact[0], tolerance);
         let sum: f64 = exact[1].iter().map(|s| s.abs()).sum();
         assert_close(&got[1], &exact[1], tolerance * (1.0 + sum));
@@ -92,7 +92,7 @@ fn below_eps_a_vector_is_scaled() {
     y.backward_with(&Tensor::ones([3, 1, 2], DType::F64, &device).unwrap()).unwrap();
     assert_eq!(values(&x.grad().unwrap()), [6.0, 6.0, 2.0, 2.0, 1.0, 1.0]);
     assert_eq!(values(&temperature.grad().unwrap()), [0.5]);
-    // The inverse of this eps is more than an f32 can be.
+    // The inverse of this eps is larger than the largest f32.
     let nothing = Tensor::zeros([1, 3, 1, 2], DType::F32, &device).unwrap();
     let y = nothing.qk_norm(&Tensor::ones(1, DType::F32, &device).unwrap(), 1e-40).unwrap();
     assert_eq!(values(&y), [0.0; 6]);

@@ -8,10 +8,10 @@ use crate::device::cpu::parallel;
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
-/// Numbers made at a time: a whole number of blocks in every dtype.
+/// Numbers per iteration: a whole number of random blocks in every dtype.
 const TILE: usize = 1024;
 
-/// The seed, and the block that the launch begins with.
+/// The seed, and the first block of the launch.
 pub(crate) fn position(args: &HostArgs<'_>, state: usize, offset: u64) -> Result<(u64, u64)> {
     match args.read::<i64>(state)? {
         &[seed, base] => Ok((seed as u64, (base as u64).wrapping_add(offset))),
@@ -27,7 +27,7 @@ pub(super) fn sample(op: &Sample, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, dtype, T, _R => {
         parallel::pieces(args.write::<T>(0)?, TILE, |i, out| {
             let mut words = [0u32; 2 * TILE];
-            // Two normal numbers come from one pair.
+            // Two normal numbers come from one pair of uniform ones.
             let words = &mut words[..out.len().next_multiple_of(2) * words_each];
             philox::fill(seed, first.wrapping_add(i as u64 * blocks_a_tile), words);
             match (op.distribution, words_each) {
@@ -41,12 +41,12 @@ pub(super) fn sample(op: &Sample, args: &HostArgs<'_>) -> Result<()> {
     })
 }
 
-/// Words that a number is made of.
+/// Random words per number.
 pub(super) fn words_each(dtype: DType) -> usize {
     if dtype == DType::F64 { 2 } else { 1 }
 }
 
-/// Bits of a significand, the leading one included: so many random bits a uniform number has.
+/// Bits of the significand, including the leading one. A uniform number has as many random bits.
 pub(super) fn bits(dtype: DType) -> u32 {
     match dtype {
         DType::F64 => 53,
@@ -61,7 +61,7 @@ fn reciprocal_power(n: u32) -> f64 {
     f64::from_bits(u64::from(1023 - n) << 52)
 }
 
-/// The top 53 bits of two words, the first of which is the upper.
+/// The top 53 bits of two words. The first is the upper one.
 fn wide(pair: &[u32]) -> u64 {
     (u64::from(pair[0]) << 32 | u64::from(pair[1])) >> 11
 }
@@ -76,7 +76,7 @@ fn uniform_wide<T: Stored>(words: &[u32], out: &mut [T]) {
     out.iter_mut().zip(words.chunks_exact(2)).for_each(|(y, w)| *y = T::from_number(wide(w) as f64 * scale));
 }
 
-/// Two normal numbers of two uniform ones, `u` in (0, 1] and `v` in [0, 1) (Box and Muller, 1958).
+/// Two normal numbers from two uniform ones: `u` in (0, 1] and `v` in [0, 1) (Box and Muller, 1958).
 fn box_muller(u: f64, v: f64) -> [f64; 2] {
     let radius = libm::sqrt(-2.0 * libm::log(u));
     let (sin, cos) = libm::sincos(std::f64::consts::TAU * v);

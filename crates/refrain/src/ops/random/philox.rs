@@ -1,17 +1,17 @@
-//! Philox 4x32-10: a counter in, four random words out, without any state to carry along (Salmon,
-//! Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
+//! Philox 4x32-10: turns a counter into four random words, without any state (Salmon, Moraes, Dror and Shaw,
+//! "Parallel random numbers: as easy as 1, 2, 3", 2011).
 
 use crate::device::cpu::simd::simd;
 
-/// What the first and the third word are multiplied with in a round.
+/// The factors of the first and the third word in a round.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-/// What the key grows by from round to round: the golden ratio and sqrt(3) - 1.
+/// The increment of the key per round: the golden ratio and sqrt(3) - 1.
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
-/// Counters worked on side by side, for vector registers.
+/// Counters that are processed in parallel, for SIMD registers.
 const LANES: usize = 16;
 
-/// Words that one counter gives.
+/// Words per counter.
 pub(crate) const WORDS: usize = 4;
 
 /// The words of `L` counters: `counter[word][lane]`.
@@ -33,8 +33,8 @@ fn philox<const L: usize>(mut counter: [[u32; L]; WORDS], key: [u32; 2]) -> [[u3
     counter
 }
 
-/// Fills `out` with the words of the blocks from `block` on, four a block. The block's number is the
-/// lower half of the counter, the seed the key.
+/// Fills `out` with the words of the blocks from `block` on, four words per block. The number of the block is the
+/// lower half of the counter; the seed is the key.
 pub(crate) fn fill(seed: u64, block: u64, out: &mut [u32]) {
     let key = [seed as u32, (seed >> 32) as u32];
     simd(

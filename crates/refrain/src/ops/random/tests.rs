@@ -16,7 +16,7 @@ fn values(t: &Tensor) -> Vec<f64> {
 
 #[test]
 fn a_uniform_number_is_the_top_bits_of_its_word() {
-    // Enough for several threads: the numbers must not depend on them.
+    // Enough numbers for several threads: the result must not depend on the number of threads.
     let (seed, n) = (7 << 40 | 5, 90_001);
     let mut words = vec![0; 2 * n];
     philox::fill(seed, 0, &mut words);
@@ -52,7 +52,7 @@ fn normal_numbers_follow_box_and_muller() {
         let expected = if dtype == DType::F64 { &wide } else { &narrow };
         let x = values(&generator(seed).normal(n, dtype).unwrap());
         for (x, e) in x.iter().zip(expected) {
-            // Rounding to the dtype, and two libraries' elementary functions.
+            // Rounding to the dtype, and the elementary functions of two libraries.
             let tolerance = 4.0 * dtype.epsilon().unwrap() * (e.abs() + 1e-3);
             assert!((x - e).abs() <= tolerance, "{dtype}: {x} instead of {e}");
         }
@@ -66,18 +66,18 @@ fn moments_are_those_of_the_distributions() {
         let g = generator(11);
         let u = values(&g.uniform([512, 512], dtype).unwrap());
         assert!(u.iter().all(|&u| (0.0..1.0).contains(&u)), "{dtype}");
-        // A grid of 2^bits values below 1 has its mean half a step below 1/2.
+        // The values are a grid of 2^bits numbers below 1, so the mean is half a step below 1/2.
         let step = if dtype == DType::BF16 { 2f64.powi(-8) } else { 2f64.powi(-11) };
         let mean = u.iter().sum::<f64>() / N as f64;
         assert!((mean - 0.5).abs() < step / 2.0 + 5.0 * (1.0 / 12.0 / N as f64).sqrt(), "{dtype}: {mean}");
         let z = values(&g.normal([512, 512], dtype).unwrap());
         let moment = |k: i32| z.iter().map(|z| z.powi(k)).sum::<f64>() / N as f64;
-        // Five standard errors; the variances of z, z^2, z^3 and z^4 are 1, 2, 15 and 96.
+        // Five standard errors. The variances of z, z^2, z^3 and z^4 are 1, 2, 15 and 96.
         for (k, expected, variance) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)] {
             let error = 5.0 * (variance / N as f64).sqrt();
             assert!((moment(k) - expected).abs() < error, "{dtype}: moment {k} is {}", moment(k));
         }
-        // Neighbours, which come of one pair, do not depend on each other.
+        // Neighbours, which come from one pair, are independent.
         let product = z.chunks(2).map(|z| z[0] * z[1]).sum::<f64>() / (N / 2) as f64;
         assert!(product.abs() < 5.0 / (N as f64 / 2.0).sqrt(), "{dtype}: {product}");
     }
@@ -92,7 +92,7 @@ fn a_restored_generator_continues_bit_for_bit() {
         g.uniform(7, DType::F32).unwrap();
         g.normal(3, DType::F64).unwrap();
         let (s, offset) = g.state().unwrap();
-        // 7 words are 2 blocks, 3 wide numbers 6 words and thus 2 blocks.
+        // 7 words are 2 blocks; 3 f64 numbers are 6 words and thus 2 blocks.
         assert_eq!((s, offset), (seed, start.wrapping_add(4)));
         let next = g.normal([5, 100], DType::F32).unwrap().to_vec::<f32>().unwrap();
         let resumed = Generator::from_state(&device, s, offset).unwrap();
@@ -111,7 +111,7 @@ fn a_moved_base_gives_what_later_launches_would_get() {
     let first = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
     let second = a.uniform(8, DType::F32).unwrap().to_vec::<f32>().unwrap();
     assert_ne!(first, second);
-    // What a replay does: the base on the device moves, the launch keeps its offset.
+    // As in a replay: the base on the device moves, the launch keeps its offset.
     let op = b.sample(super::Distribution::Uniform, super::Spec::new(8, DType::F32), Ok).unwrap();
     let run = || super::apply(op.clone(), &[b.state_tensor()]).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(run(), first);
@@ -129,7 +129,7 @@ fn threads_get_different_parts_of_the_sequence() {
     let draws: Vec<Vec<f64>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                // Other tests record at the same time.
+                // Other tests are recording at the same time.
                 scope.spawn(|| unrelated_to_recordings(draw))
             })
             .collect();

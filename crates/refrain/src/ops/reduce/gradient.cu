@@ -1,9 +1,9 @@
-// Gradients of reductions, element by element. FORM is one of those below.
+// Gradients of reductions, elementwise. FORM is one of those below.
 
 enum {
-    // Of x, the mean and dy; s[0] is the scale.
+    // Operands: x, the mean and dy; s[0] is the scale.
     VARIANCE,
-    // Of x, the extreme and its share of the gradient.
+    // Operands: x, the extreme and its share of the gradient.
     EXTREME,
 };
 

@@ -13,13 +13,14 @@ use crate::ops::layer_norm::statistics;
 use crate::ops::{Needs, Op, Spec, Specs};
 use crate::tensor::Tensor;
 
-/// Of x, mean and dy, both broadcast: `scale * dy * (x - mean)`.
+/// Operands: x, mean and dy, the latter two broadcast. Result: `scale * dy * (x - mean)`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VarBackward {
     pub(super) scale: f64,
 }
 
-/// Of x, the extreme and a share of its gradient, both broadcast: the share where x is the extreme.
+/// Operands: x, the extreme and a share of its gradient, the latter two broadcast. Result: the share where x is the
+/// extreme, otherwise 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExtremeBackward;
 
@@ -86,7 +87,8 @@ macro_rules! elementwise_op {
 elementwise_op!(VarBackward, "var_backward", "VARIANCE", |op| std::slice::from_ref(&op.scale));
 elementwise_op!(ExtremeBackward, "extreme_backward", "EXTREME", |_| &[]);
 
-/// Of x, its extremes and their gradient dy: dy by the number of elements that are the extreme.
+/// Operands: x, its extremes and their gradient dy. Result: dy divided by the number of elements that equal the
+/// extreme.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TieShare {
     pub(super) extent: Extent,

@@ -73,7 +73,7 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
     }
 }
 
-/// Count, mean and sum of squared distances from the mean of some elements.
+/// Count, mean, and sum of squared distances from the mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Moments {
@@ -82,8 +82,8 @@ pub(crate) struct Moments {
     pub(crate) squares: f64,
 }
 
-/// Means and sums of squares in arithmetic of type `R`; parts are merged in f64 (Chan, Golub and LeVeque,
-/// 1979), so that no digits are lost to a mean far from 0.
+/// Computes means and sums of squares in the arithmetic `R`. Parts are merged in f64 (Chan, Golub and LeVeque, 1979),
+/// so that a mean far from 0 costs no digits.
 pub(crate) struct InMoments<R>(pub(crate) std::marker::PhantomData<R>);
 
 impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
@@ -131,7 +131,7 @@ impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
 }
 
 impl Moments {
-    /// Of both parts together.
+    /// The moments of both parts together.
     pub(crate) fn merge(self, other: Moments) -> Moments {
         let count = self.count + other.count;
         let distance = other.mean - self.mean;
@@ -148,7 +148,7 @@ impl Moments {
     }
 }
 
-/// The variance, and the mean.
+/// Writes the variance and the mean.
 pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => {
         let x = args.read::<T>(0)?;
@@ -168,14 +168,14 @@ pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Res
     })
 }
 
-/// Whether `b` takes the place of `a`: strictly more extreme, or the first NaN.
+/// Whether `b` replaces `a`: strictly more extreme, or the first NaN.
 #[inline(always)]
 fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
     let more = if MAX { b > a } else { b < a };
     more || (b.is_nan() && !a.is_nan())
 }
 
-/// The most extreme element; NaN if one is NaN.
+/// The most extreme element, or NaN if one is NaN.
 struct Extreme<const MAX: bool>;
 
 impl<T: Stored, N: Number, const MAX: bool> Reducer<T, N, 1> for Extreme<MAX> {
@@ -207,7 +207,7 @@ impl<T: Stored, N: Number, const MAX: bool> Reducer<T, N, 1> for Extreme<MAX> {
     }
 }
 
-/// An element and its position. Packed, because plain data has no padding.
+/// An element and its position. Packed, because `Pod` allows no padding.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C, packed)]
 struct Found<N> {
@@ -248,8 +248,7 @@ impl<T: Stored, N: Number, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExt
     }
 }
 
-/// Runs an expression with `$T` standing for the stored type of a dtype and `$N` for the type that it is
-/// compared in.
+/// Runs an expression with `$T` as the stored type of a dtype and `$N` as the type in which it is compared.
 macro_rules! with_ordered {
     ($dtype:expr, $T:ident, $N:ident => $body:expr) => {
         match $dtype {
@@ -307,12 +306,12 @@ pub(super) fn arg_extreme(args: &HostArgs<'_>, extent: Extent, max: bool) -> Res
     })
 }
 
-/// How many elements equal an extreme, which is `extremes[i]` of result i. NaN counts as equal to NaN.
+/// Counts how many elements equal an extreme; `extremes[i]` belongs to result i. NaN counts as equal to NaN.
 struct Ties<'a, T> {
     extremes: &'a [T],
 }
 
-/// Whether an element is the extreme.
+/// Whether an element equals the extreme.
 #[inline(always)]
 pub(super) fn is_tie<N: Number>(v: N, extreme: N) -> bool {
     v == extreme || (v.is_nan() && extreme.is_nan())
@@ -348,7 +347,7 @@ impl<T: Stored, R: Real> Reducer<T, R, 1> for Ties<'_, T> {
     }
 }
 
-/// Of x, the extremes and dy: dy by the number of elements that share it.
+/// Operands: x, the extremes and dy. Result: dy divided by the number of elements that share it.
 pub(super) fn tie_share(args: &HostArgs<'_>, extent: Extent) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => {
         let (x, extremes, dy) = (args.read::<T>(0)?, args.read::<T>(1)?, args.read::<T>(2)?);

@@ -1,4 +1,4 @@
-// Reducers. KIND is one of those below; MAXIMUM: whether an extreme is the largest. Constants: COMPUTE (the
+// Reducers. KIND is one of those below; MAXIMUM: whether the extreme is the largest. Constants: COMPUTE (the
 // arithmetic), OUT (dtype of the result), IN0 (dtype of the operand).
 
 #define SUM 1
@@ -40,7 +40,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) {
 #endif
 
 #if KIND == TIES
-// Of the extremes and their gradient, in `extra`: the gradient by the number of elements that share it.
+// `extra` has the extremes and their gradient. Result: the gradient divided by the number of elements that share it.
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
     COMPUTE e = to<COMPUTE>(extra<IN0>(r, 0)[result]);
     if (x[0] == e || (is_nan(x[0]) && is_nan(e))) l.sum += (COMPUTE)1;
@@ -68,7 +68,7 @@ typedef State Local;
 DEVICE Local first() {
     return {MAXIMUM ? limits<COMPUTE>::lowest() : limits<COMPUTE>::highest(), limits<i64>::highest()};
 }
-// Of equals the first, which an element that comes later is not, except beside no element at all.
+// Among equal elements, the first one wins; a later one wins only over no element at all.
 DEVICE State merge(State a, State b) {
     bool equal = a.value == b.value || (is_nan(a.value) && is_nan(b.value));
     return equal ? (b.position < a.position ? b : a) : beats(a.value, b.value) ? b : a;
@@ -79,7 +79,7 @@ DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.
 #endif
 
 #if KIND == VARIANCE
-// s[0] is the correction; the mean is the second result.
+// s[0] is the correction. The mean is the second result.
 DEVICE void finish(const Reduction& r, i64 result, State s) {
     double nan = (double)NAN_F, by = s.count - r.s[0];
     put_result<OUT>(r.y[0], result, false, s.count > 0.0 ? s.squares / (by > 0.0 ? by : 0.0) : nan);

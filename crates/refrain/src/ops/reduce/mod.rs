@@ -17,7 +17,7 @@ use crate::kernels::reduction::Extent;
 use crate::ops::layer_norm::statistics;
 use crate::tensor::{Axes, DType, Shape, Tensor};
 
-/// What is computed of the elements along the reduced axes.
+/// What is computed from the elements along the reduced axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sum,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     ArgMin,
 }
 
-/// A reduction of the middle of `[outer, n, inner]`.
+/// A reduction over the middle axis of `[outer, n, inner]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Reduce {
     kind: Kind,
@@ -38,22 +38,22 @@ pub(crate) struct Reduce {
     kept: Shape,
 }
 
-/// A reduction prepared: the operand with its reduced axes side by side, and what comes out.
+/// A prepared reduction: the operand with its reduced axes merged, and the shapes of the result.
 pub(crate) struct Prepared {
     pub(crate) x: Tensor,
     pub(crate) extent: Extent,
-    /// The result's shape.
+    /// The shape of the result.
     pub(crate) shape: Shape,
-    /// The shape of `x` with the reduced axes as sizes of 1: a result that is reshaped to it broadcasts to `x`.
+    /// The shape of `x` with the reduced axes as sizes of 1. A result with this shape broadcasts to `x`.
     pub(crate) kept: Shape,
 }
 
-/// Brings the reduced axes side by side (a view) and counts.
+/// Makes the reduced axes adjacent (a view), and counts elements.
 pub(crate) fn prepare(op: &'static str, x: &Tensor, axes: &Axes, keepdim: bool) -> Result<Prepared> {
     let reduced = axes.resolve(op, x.rank())?;
     let kept: Shape = x.dims().iter().zip(&reduced).map(|(&d, &r)| if r { 1 } else { d }).collect();
     let squeezed: Shape = x.dims().iter().zip(&reduced).filter(|(_, r)| !**r).map(|(&d, _)| d).collect();
-    // Sizes of 1 belong to either side. Count how often reduced and kept axes take turns.
+    // Sizes of 1 belong to either side. Count how often reduced and kept axes alternate.
     let turns: SmallVec<[bool; 6]> =
         x.dims().iter().zip(&reduced).filter(|(d, _)| **d != 1).map(|(_, &r)| r).collect();
     let blocks = turns.iter().enumerate().filter(|&(i, &r)| r && (i == 0 || !turns[i - 1])).count();
@@ -182,7 +182,7 @@ impl Op for Reduce {
     }
 }
 
-/// The sum over all axes but the last, as an operation: for gradients, which it may add to what is there.
+/// The sum over all axes except the last. Gradients use it; it can add to what is there.
 pub(crate) fn sum_of_rows(x: &Tensor) -> Result<(Reduce, Tensor)> {
     let axes: SmallVec<[isize; 6]> = (0..x.rank() as isize - 1).collect();
     reduction(Kind::Sum, "sum", x, &axes[..].into(), false)
@@ -204,19 +204,20 @@ macro_rules! methods {
         impl Tensor {$(
             $(#[$doc])*
             ///
-            /// `axes` is `()` for all axes, a number, or an array of numbers; they go away from the shape.
+            /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the
+            /// shape.
             pub fn $name(&self, axes: impl Into<Axes> $(, $arg: $t)?) -> Result<Tensor> {
                 let (op, x) = reduction($kind, stringify!($name), self, &axes.into(), false)?;
                 apply(op, &[&x])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`], with the reduced axes kept as sizes of 1.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] that keeps the reduced axes as sizes of 1.")]
             pub fn $keep(&self, axes: impl Into<Axes> $(, $arg: $t)?) -> Result<Tensor> {
                 let (op, x) = reduction($kind, stringify!($name), self, &axes.into(), true)?;
                 apply(op, &[&x])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst`, whose shape says whether the axes are kept.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst`, whose shape decides whether the reduced axes are kept.")]
             pub fn $into(&self, axes: impl Into<Axes> $(, $arg: $t)?, dst: &Tensor) -> Result<()> {
                 let axes = axes.into();
                 let (op, x) = reduction($kind, stringify!($name), self, &axes, dst.rank() == self.rank())?;
@@ -227,25 +228,25 @@ macro_rules! methods {
 }
 
 methods! {
-    /// The sum. Of integers and bools it is i64. The sum of nothing is 0.
+    /// The sum. For integers and bools the result is i64. The sum of no elements is 0.
     sum, sum_keepdim, sum_into() => Kind::Sum;
-    /// The mean. For floats. The mean of nothing is NaN.
+    /// The mean. For floats. The mean of no elements is NaN.
     mean, mean_keepdim, mean_into() => Kind::Mean;
-    /// The largest element, NaN if one is NaN. For floats and integers; of nothing it is an error. Equal
-    /// largest elements share the gradient evenly, and so do elements that are NaN, as by PyTorch's `max()` over a whole
+    /// The largest element, or NaN if one is NaN. For floats and integers; without elements it is an error. Several
+    /// largest elements share the gradient evenly, and so do several NaNs, as in `max()` of PyTorch over a whole
     /// tensor.
     max, max_keepdim, max_into() => Kind::Max;
-    /// The smallest element, NaN if one is NaN. For floats and integers; of nothing it is an error. Equal
-    /// smallest elements share the gradient evenly, and so do elements that are NaN, as by PyTorch's `min()` over a whole
+    /// The smallest element, or NaN if one is NaN. For floats and integers; without elements it is an error. Several
+    /// smallest elements share the gradient evenly, and so do several NaNs, as in `min()` of PyTorch over a whole
     /// tensor.
     min, min_keepdim, min_into() => Kind::Min;
-    /// The variance: the sum of squared distances from the mean over `n - correction` (1 for the unbiased
-    /// estimate, 0 for the mean square). For floats. Of nothing, and of `correction` elements that are all
-    /// equal, it is NaN.
+    /// The variance: the sum of squared distances from the mean, divided by `n - correction` (1 for the unbiased
+    /// estimate, 0 for the mean square). For floats. It is NaN without elements, and if there are only `correction`
+    /// elements and all are equal.
     var, var_keepdim, var_into(correction: usize) => Kind::Var { correction };
-    /// The position (i64) of the largest element: the first one of equals, the first NaN if there is one.
-    /// For floats and integers; of nothing it is an error. Over several axes it is the position in the
-    /// row-major order of these.
+    /// The position (i64) of the largest element; the first one if several are equal; the first NaN if there is one.
+    /// For floats and integers; without elements it is an error. Over several axes, it is the position in their
+    /// row-major order.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -255,15 +256,16 @@ methods! {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     argmax, argmax_keepdim, argmax_into() => Kind::ArgMax;
-    /// The position (i64) of the smallest element: the first one of equals, the first NaN if there is one.
-    /// For floats and integers; of nothing it is an error. Over several axes it is the position in the
-    /// row-major order of these.
+    /// The position (i64) of the smallest element; the first one if several are equal; the first NaN if there is one.
+    /// For floats and integers; without elements it is an error. Over several axes, it is the position in their
+    /// row-major order.
     argmin, argmin_keepdim, argmin_into() => Kind::ArgMin;
 }
 
 impl Tensor {
-    /// Sums over what broadcasting would repeat: the adjoint of [`Tensor::broadcast_to`]. Of integers and bools it is i64,
-    /// as every [`Tensor::sum`], also where nothing is summed. Of floats it is this tensor where nothing is summed.
+    /// Sums over the axes that broadcasting would repeat. It is the adjoint of [`Tensor::broadcast_to`]. For integers
+    /// and bools the result is i64, as for every [`Tensor::sum`], even if nothing is summed. For floats it is this
+    /// tensor if nothing is summed.
     ///
     /// # Errors
     /// If `shape` does not broadcast to this tensor's shape.

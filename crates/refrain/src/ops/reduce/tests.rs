@@ -40,7 +40,7 @@ fn the_sum_of_nothing_is_zero() {
     assert_eq!(x.sum(0).unwrap().dims(), [0, 3]);
 }
 
-/// One result at a time, by `f` of the elements in row-major order.
+/// Computes one result at a time, with `f` of the elements in row-major order.
 fn by_hand(x: &Tensor, axes: &[usize], f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     let kept: Vec<isize> = (0..x.rank()).filter(|a| !axes.contains(a)).map(|a| a as isize).collect();
     let order: Vec<isize> = kept.iter().copied().chain(axes.iter().map(|&a| a as isize)).collect();
@@ -57,7 +57,7 @@ fn variance(row: &[f64]) -> f64 {
     row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (row.len() - 1) as f64
 }
 
-/// Rows and columns, short ones and ones in pieces, of one task and of many.
+/// Rows and columns: short ones and ones in pieces, of one task and of many.
 #[test]
 fn every_reduction_is_right_over_any_axes_in_every_dtype() {
     let shapes: [(&[usize], &[&[usize]]); 4] = [
@@ -130,7 +130,7 @@ fn equal_extremes_share_the_gradient() {
     let third = 1.0f32 / 3.0;
     let mut expected = [third, 0.0, third, third, 0.0, 1.0, 0.0, 0.0];
     assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), expected);
-    // Added to what is there: column minima.
+    // Added to an existing gradient: column minima.
     x.min(0).unwrap().sum(()).unwrap().backward().unwrap();
     for (at, d) in [(1, 1.0), (4, 1.0), (6, 1.0), (7, 1.0)] {
         expected[at] += d;
@@ -155,7 +155,7 @@ fn the_first_extreme_is_found_and_nan_wins() {
         assert_close(&values(&x.max(axis).unwrap()), &[nan, 2.0, f64::INFINITY], 0.0);
         assert_close(&values(&x.min(axis).unwrap()), &[nan, 1.0, f64::NEG_INFINITY], 0.0);
     }
-    // Equal ones in different pieces.
+    // Equal elements in different pieces.
     let zeros = Tensor::zeros([40_000], DType::BF16, &device).unwrap();
     assert_eq!(zeros.argmax(()).unwrap().to_scalar::<i64>().unwrap(), 0);
     let columns = Tensor::zeros([40_000, 2], DType::I32, &device).unwrap();

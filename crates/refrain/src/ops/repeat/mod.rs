@@ -1,4 +1,4 @@
-//! A tensor laid out several times along its axes.
+//! Repeats a tensor along its axes.
 
 mod cuda;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
 use crate::tensor::{Dims, Shape, Tensor};
 
-/// The operand `repeats[i]` times along each of its axes.
+/// The operand, repeated `repeats[i]` times along axis `i`.
 #[derive(Clone, Debug)]
 struct Repeat {
     repeats: Dims,
@@ -63,12 +63,15 @@ impl Op for Repeat {
     }
 }
 
-/// The operation, and its operand with as many axes as there are numbers.
+/// The operation, and its operand with one axis for each number.
 fn prepare(x: &Tensor, repeats: &[usize]) -> Result<(Repeat, Tensor)> {
     let Some(lead) = repeats.len().checked_sub(x.rank()) else {
         return Err(Error::invalid(
             Repeat::NAME,
-            format!("{repeats:?} for a tensor of shape {}; give a number for each axis", x.shape()),
+            format!(
+                "the repeats are {repeats:?} for a tensor of shape {}; give a number for each axis",
+                x.shape()
+            ),
         ));
     };
     let shape: Shape = std::iter::repeat_n(1, lead).chain(x.dims().iter().copied()).collect();
@@ -77,10 +80,10 @@ fn prepare(x: &Tensor, repeats: &[usize]) -> Result<(Repeat, Tensor)> {
 }
 
 impl Tensor {
-    /// The tensor `repeats[i]` times along axis `i`: a tile of a larger one. For every dtype. With more
-    /// numbers than axes, the tensor gets leading axes of size 1 first.
+    /// Repeats the tensor `repeats[i]` times along axis `i`. For every dtype. If there are more numbers than axes,
+    /// the tensor first gets leading axes of size 1.
     ///
-    /// What only reads the result needs no memory for it: see [`Tensor::broadcast_to`].
+    /// If you only read the result, use [`Tensor::broadcast_to`], which needs no memory.
     ///
     /// # Errors
     /// If there are fewer numbers than axes.

@@ -1,5 +1,5 @@
-//! Softmax on the CPU. Along the last axis a row stays in cache from its maximum to its result; along
-//! other axes each column's maximum and sum come first, then the results row by row.
+//! Softmax on the CPU. Along the last axis, a row stays in cache from its maximum to its result. Along other axes,
+//! the maximum and sum of each column are computed first, then the results row by row.
 
 use rayon::prelude::*;
 
@@ -56,7 +56,7 @@ fn log_rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
                     for (y, x) in y.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
                         let x = load(x, buf);
                         let shift = max(x);
-                        // Apart: the logarithm is small beside a large shift.
+                        // Separately, because the logarithm is small beside a large shift.
                         let log = sum([x], |[x]| (x - shift).exp()).ln();
                         map(y, [x], false, |[x]| x - shift - log);
                     }
@@ -92,7 +92,7 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
                 }
                 for r in 0..rows {
                     for ([largest, sum], &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
-                        // Nothing but negative infinity adds nothing to what other parts come to.
+                        // Negative infinity alone adds nothing to the sums of other parts.
                         let v: R = v.to();
                         let p = (v - *largest).exp();
                         *sum += if v == R::NEG_INFINITY { R::ZERO } else { p };
@@ -179,7 +179,7 @@ fn rows_backward<T: Stored, R: Real>(log: bool, y: &[T], dy: &[T], dx: &mut [T],
     });
 }
 
-/// The sum of `y dy`, or of `dy` for the logarithm.
+/// The sum of `y dy`; for the logarithm the sum of `dy`.
 struct SumGradients {
     log: bool,
 }

@@ -10,7 +10,7 @@ fn formula(x: &[f64], log: bool) -> Vec<f64> {
 
 #[test]
 fn every_axis_follows_the_formula_in_every_dtype() {
-    // Large enough for several tasks, and for columns whose sums are taken in pieces.
+    // Large enough for several tasks, and for columns whose sums are computed in pieces.
     for (shape, axis) in [
         ([3, 5, 7], 0),
         ([3, 5, 7], 1),
@@ -37,7 +37,7 @@ fn every_axis_follows_the_formula_in_every_dtype() {
                     .flat_map(|r| formula(r, log))
                     .collect();
                 let scale = expected.iter().fold(0.0f64, |m, e| m.max(e.abs()));
-                // Of the exponentials, and of sums in unlike orders (both here and there).
+                // The rounding of the exponentials, and of sums in different orders (both here and there).
                 let ulps = 8.0 + (shape[axis as usize] as f64).sqrt();
                 assert_close(&values(&y.transpose(axis, 2).unwrap()), &expected, ulps * ulp * scale);
             }
@@ -59,7 +59,7 @@ fn gradients_agree_with_finite_differences() {
     gradcheck(|t| t[0].transpose(0, 1)?.softmax(1), &[leaf(&[3, 4])], 1e-6).unwrap();
 }
 
-/// Sums over columns in pieces, forward and backward, against sums over rows.
+/// Compares sums over columns in pieces, forward and backward, with sums over rows.
 #[test]
 fn long_columns_have_the_gradients_of_long_rows() {
     let x = leaf(&[2, 3000, 3]);
@@ -88,7 +88,7 @@ fn masked_and_special_values_give_what_the_formula_gives() {
     }
     let y = x.narrow(0, 0, 1).unwrap().log_softmax(1).unwrap();
     assert_close(&values(&y), &[-(2f64.ln()), f64::NEG_INFINITY, -(2f64.ln())], 1e-7);
-    // A piece of a long column that is nothing but negative infinity.
+    // A piece of a long column that is all negative infinity.
     let mut column = vec![-inf; 5000];
     column[4000..].fill(2.0);
     let x = Tensor::from_slice(&column, [5000, 1], &device()).unwrap().broadcast_to([5000, 2]).unwrap();

@@ -109,10 +109,10 @@ impl FloatTile for Forward {
 impl FloatTile for Backward {
     fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
         let (v, dy, zero, one) = (x[0], x[1], R::ZERO, R::ONE);
-        // In orders in which each product lies between the gradient and the result: none leaves the range of its type
-        // where both are in it.
+        // Products are ordered so that each intermediate lies between the gradient and the result. So none leaves the
+        // range of its type if both are in range.
         match self.0 {
-            // Of the operand:
+            // From the operand:
             Unary::Abs => map2(v, dy, dx, |x, d| {
                 if x > zero {
                     d
@@ -134,7 +134,7 @@ impl FloatTile for Backward {
                 let (min, max) = (R::c(min), R::c(max));
                 map2(v, dy, dx, |x, d| if x > min && x < max { d } else { zero })
             }
-            // Of the result:
+            // From the result:
             Unary::Exp => map2(v, dy, dx, |y, d| y * d),
             Unary::Sqrt => map2(v, dy, dx, |y, d| d / (y + y)),
             Unary::Rsqrt => map2(v, dy, dx, |y, d| R::c(-0.5) * y * d * y * y),

@@ -1,4 +1,4 @@
-//! Functions of one number, element by element.
+//! Elementwise unary functions.
 
 mod cuda;
 pub(crate) mod host;
@@ -13,7 +13,7 @@ use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// A function of one number.
+/// A unary function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Unary {
     Neg,
@@ -140,7 +140,7 @@ impl Op for Unary {
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let grad = g.grad()?.clone();
         let value = match self.derivative_needs() {
-            // The derivative is 0 wherever it exists: nothing to add.
+            // The derivative is 0 wherever it exists, so there is nothing to add.
             Needed::Nothing if *self != Unary::Neg => return Ok(()),
             Needed::Nothing => return g.emit(&[0], Unary::Neg, &[&grad]),
             Needed::Input => g.input(0)?,
@@ -212,7 +212,7 @@ methods! {
     neg, neg_into => Unary::Neg;
     /// The absolute value; its derivative at 0 is 0. For floats and integers.
     abs, abs_into => Unary::Abs;
-    /// -1, 0 or 1; 0 of NaN. For floats and integers.
+    /// The sign: -1, 0 or 1; 0 for NaN. For floats and integers.
     sign, sign_into => Unary::Sign;
     /// `e^x`. For floats.
     exp, exp_into => Unary::Exp;
@@ -234,7 +234,7 @@ methods! {
     tanh, tanh_into => Unary::Tanh;
     /// `1 / (1 + e^-x)`. For floats.
     sigmoid, sigmoid_into => Unary::Sigmoid;
-    /// `max(x, 0)`; its derivative at 0 is 0, and 1 at NaN, as in PyTorch. For floats and integers.
+    /// `max(x, 0)`. The derivative is 0 at 0 and 1 at NaN, as in PyTorch. For floats and integers.
     relu, relu_into => Unary::Relu;
     /// `x/2 * (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016). For floats.
     gelu, gelu_into => Unary::Gelu;
@@ -244,17 +244,17 @@ methods! {
     silu, silu_into => Unary::Silu;
     /// The error function. For floats.
     erf, erf_into => Unary::Erf;
-    /// The largest whole number not above x; its gradient is 0. For floats and integers.
+    /// The largest whole number that is not above x. The gradient is 0. For floats and integers.
     floor, floor_into => Unary::Floor;
-    /// The smallest whole number not below x; its gradient is 0. For floats and integers.
+    /// The smallest whole number that is not below x. The gradient is 0. For floats and integers.
     ceil, ceil_into => Unary::Ceil;
-    /// The nearest whole number, halves to the even one; its gradient is 0. For floats and integers.
+    /// The nearest whole number; halves are rounded to even. The gradient is 0. For floats and integers.
     round, round_into => Unary::Round;
 }
 
 impl Tensor {
-    /// `min(max(x, min), max)`; NaN stays. The gradient is 0 at the bounds and beyond. For floats, where the bounds are
-    /// rounded to the dtype first, and integers, which become the nearest that lies within the bounds.
+    /// `min(max(x, min), max)`; NaN stays NaN. The gradient is 0 at the bounds and beyond. For floats, the bounds are
+    /// first rounded to the dtype. For integers, the bounds are first rounded to whole numbers within them.
     pub fn clamp(&self, min: f64, max: f64) -> Result<Tensor> {
         apply(clamp(self, min, max)?, &[self])
     }
@@ -266,7 +266,7 @@ impl Tensor {
 }
 
 fn clamp(x: &Tensor, min: f64, max: f64) -> Result<Unary> {
-    // Of a float, the bounds as it has them; of an integer, those within which the integers lie.
+    // For a float, the bounds in its dtype; for an integer, the whole numbers within them.
     let [min, max] = match x.dtype().is_float() {
         true => [min, max].map(|bound| nearest(x.dtype(), bound)),
         false => [min.ceil(), max.floor()],
@@ -274,7 +274,7 @@ fn clamp(x: &Tensor, min: f64, max: f64) -> Result<Unary> {
     if min > max || min.is_nan() || max.is_nan() {
         return Err(Error::invalid(
             "clamp",
-            format!("bounds {min} and {max}; the lower must not exceed the upper"),
+            format!("the bounds are {min} and {max}; the lower must not exceed the upper"),
         ));
     }
     Ok(Unary::Clamp { min, max })

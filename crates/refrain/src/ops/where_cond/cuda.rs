@@ -1,4 +1,4 @@
-//! A choice between two tensors on CUDA.
+//! `where_cond` on CUDA.
 
 use crate::device::cuda::{CudaArgs, Source};
 use crate::error::Result;

@@ -1,5 +1,5 @@
-// FORM: CHOICE, x[1] where x[0] is other than 0, else x[2]; CHOSEN and REFUSED, x[1] where x[0] is (is not)
-// other than 0, else 0.
+// FORM: CHOICE gives x[1] if x[0] is nonzero, otherwise x[2]. CHOSEN gives x[1] if x[0] is nonzero, otherwise 0.
+// REFUSED gives x[1] if x[0] is 0, otherwise 0.
 
 enum { CHOICE, CHOSEN, REFUSED };
 

@@ -1,4 +1,4 @@
-//! A choice between two tensors, element by element.
+//! Chooses between two tensors, elementwise.
 
 mod cuda;
 #[cfg(test)]
@@ -15,11 +15,11 @@ use crate::tensor::{DType, Shape, Tensor};
 
 const NAME: &str = "where_cond";
 
-/// `a` where the condition is other than 0, else `b`; of operands condition, `a`, `b` of one shape.
+/// `a` where the condition is nonzero, otherwise `b`. Operands: condition, `a`, `b`, of one shape.
 #[derive(Clone, Debug)]
 struct Where;
 
-/// The gradient where the condition is (or is not) other than 0, else 0; of operands condition, `dy`.
+/// The gradient where the condition is (or is not) nonzero, otherwise 0. Operands: condition, `dy`.
 #[derive(Clone, Debug)]
 struct WhereBackward {
     chosen: bool,
@@ -133,7 +133,7 @@ impl Op for WhereBackward {
     }
 }
 
-/// The operands as views of the shape that they broadcast to.
+/// The operands as views of their broadcast shape.
 fn broadcast(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 3]> {
     let shape = Shape::broadcast(NAME, a.shape(), b.shape())?;
     let shape = Shape::broadcast(NAME, condition.shape(), &shape)?;
@@ -141,13 +141,13 @@ fn broadcast(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<[Tensor; 3]> 
 }
 
 impl Tensor {
-    /// `a` where this tensor, a condition, is true (other than 0), else `b`. The condition is bool or
-    /// u8; `a` and `b` have one dtype, any. Shapes broadcast by NumPy's rules.
+    /// `a` where this tensor (the condition) is true or nonzero, otherwise `b`. The condition is bool or u8. `a` and
+    /// `b` have one dtype, any. Shapes broadcast as in NumPy.
     ///
-    /// What is not chosen has no influence, NaN included; its gradient is 0.
+    /// An element that is not chosen has no influence, even if it is NaN. Its gradient is 0.
     ///
     /// # Errors
-    /// If dtypes or shapes do not fit.
+    /// If dtypes or shapes do not match.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

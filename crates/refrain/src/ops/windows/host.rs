@@ -6,7 +6,7 @@ use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
 use crate::kernels::positions::{Position, check_range, missing};
 
-/// Channels that are transposed together, so that each line of the series' memory is read once.
+/// Channels that are transposed together, so that each cache line of the series is read once.
 const CHANNELS: usize = 16;
 
 fn check_starts<I: Position>(args: &HostArgs<'_>, starts: &[I], time: usize, length: usize) -> Result<()> {

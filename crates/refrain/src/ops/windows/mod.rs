@@ -1,4 +1,4 @@
-//! Windows cut out of a series that lies on the device.
+//! Cuts windows out of a series that is on the device.
 
 mod cuda;
 mod host;
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::kernels::positions::{require_positions, with_positions};
 use crate::tensor::Tensor;
 
-/// `[B, C, length]` windows of operands series `[T, C]` and starts `[B]`.
+/// The windows `[B, C, length]`. Operands: the series `[T, C]` and the starts `[B]`.
 #[derive(Clone, Debug)]
 struct Windows {
     length: usize,
@@ -25,13 +25,13 @@ impl Op for Windows {
         let &[time, channels] = x[0].dims() else {
             return Err(Error::invalid(
                 Self::NAME,
-                format!("a series of shape {}; it must be [time, channels]", x[0].shape()),
+                format!("the series has shape {}; it must be [time, channels]", x[0].shape()),
             ));
         };
         let &[count] = x[1].dims() else {
             return Err(Error::invalid(
                 Self::NAME,
-                format!("starts of shape {}; they must have one dimension", x[1].shape()),
+                format!("the starts have shape {}; they must have one dimension", x[1].shape()),
             ));
         };
         require_positions(Self::NAME, x[1])?;
@@ -39,7 +39,7 @@ impl Op for Windows {
             return Err(Error::invalid(
                 Self::NAME,
                 format!(
-                    "windows of {} time steps do not fit a series of {time}; use a shorter length",
+                    "windows of {} time steps are longer than the series, which has {time}; use a shorter length",
                     self.length
                 ),
             ));
@@ -74,7 +74,7 @@ impl Op for Windows {
     }
 }
 
-/// The adjoint: windows added back to where they were cut, in their order, into zeros `[time, C]`.
+/// The adjoint: adds windows back to where they were cut, in order, to zeros of shape `[time, C]`.
 #[derive(Clone, Debug)]
 struct AddWindows {
     time: usize,
@@ -117,18 +117,17 @@ impl Op for AddWindows {
 }
 
 impl Tensor {
-    /// Windows of a series: of this series `[T, C]` (time steps, channels) and `starts` `[B]` (i64 or i32), the
-    /// tensor `[B, C, length]` whose element `[b, c, l]` is `series[starts[b] + l, c]`.
+    /// Cuts windows out of this series `[T, C]` (time steps, channels). `starts` is `[B]` (i64 or i32). The result is
+    /// `[B, C, length]` with `result[b, c, l] = series[starts[b] + l, c]`.
     ///
-    /// For every dtype. The series is read where it lies, whatever its strides; nothing but the result
-    /// is written. Windows may overlap; the gradient of the series adds them up in their order.
+    /// For every dtype. The series is read in place, with any strides; only the result is written. Windows may
+    /// overlap; the gradient of the series adds them up in order.
     ///
     /// # Errors
-    /// If shapes or dtypes are others, the length exceeds the series, or a window reaches beyond the
-    /// series: on the CPU the error names the first bad start, and nothing is written; on a GPU the error
-    /// comes with a later call on the device
-    /// ([`Device::synchronize`](crate::Device::synchronize)), and the window of a bad start holds NaN (0 in
-    /// other dtypes than floats) and gets no gradient.
+    /// If a shape or dtype is wrong, the length exceeds the series, or a window reaches beyond the series. On the CPU
+    /// the error names the first bad start, and nothing is written. On a GPU a later call on the device returns the
+    /// error ([`Device::synchronize`](crate::Device::synchronize)); the window of a bad start has NaN (0 for other
+    /// dtypes than floats) and gets no gradient.
     ///
     /// ```
     /// use refrain::{DType, Device, Tensor};

@@ -50,7 +50,7 @@ fn the_series_gets_the_sum_of_its_windows_gradients() {
     gradcheck(|t| t[0].windows(&s, 4)?.add(&t[0].windows(&s, 4)?.square()?), &[x], 1e-6).unwrap();
     let half = Tensor::ones([3, 1], DType::BF16, &device()).unwrap();
     half.set_requires_grad(true).unwrap();
-    // 300 ones added one by one in bf16 would stop at 256.
+    // 300 ones that are added one by one in bf16 would stop at 256.
     half.windows(&starts(&[1; 300]), 1).unwrap().sum(()).unwrap().backward().unwrap();
     let grad = half.grad().unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(grad, [0.0, 300.0, 0.0]);
@@ -73,12 +73,12 @@ fn a_window_that_reaches_beyond_the_series_is_named() {
                 _ => {
                     assert_eq!(after[..8], [0.0, 2.0, 4.0, 6.0, 1.0, 3.0, 5.0, 7.0]);
                     assert!(after[8..].iter().all(|v| v.is_nan()), "{after:?}");
-                    // The gradient of the series is without that window.
+                    // The gradient of the series ignores that window.
                     let leaf = series.detach();
                     leaf.set_requires_grad(true).unwrap();
                     let back = leaf.windows(&starts, 4).and_then(|y| y.sum(())?.backward());
                     assert!(error_of(&own, back).to_string().starts_with("windows: index"));
-                    // Where each launch is waited for, the forward pass fails already.
+                    // If each launch is waited for, the forward pass fails already.
                     if let Some(gradient) = leaf.grad() {
                         let gradient = gradient.to_vec::<f32>().unwrap();
                         assert_eq!(gradient[..], [[1.0; 8].as_slice(), &[0.0; 4]].concat()[..]);
@@ -87,7 +87,9 @@ fn a_window_that_reaches_beyond_the_series_is_named() {
             }
         }
     }
-    assert!(x.windows(&starts(&[0]), 7).unwrap_err().to_string().contains("do not fit a series of 6"));
+    assert!(
+        x.windows(&starts(&[0]), 7).unwrap_err().to_string().contains("longer than the series, which has 6")
+    );
     assert!(matches!(x.windows(&x, 2), Err(Error::InvalidArgument { op: "windows", .. })));
     assert!(matches!(starts(&[0]).windows(&starts(&[0]), 1), Err(Error::InvalidArgument { .. })));
     let floats = Tensor::zeros([1], DType::F32, &device()).unwrap();

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::tensor::Layout;
 use kernel::{Attention as Sizes, Gradients, HeadLayout, Heads};
 
-/// The place of `[batch, tokens, heads, dim]` from the first element of `whole` on.
+/// The layout of `[batch, tokens, heads, dim]` relative to the first element of `whole`.
 fn place(layout: &Layout, whole: &Layout) -> HeadLayout {
     let s = layout.strides();
     let offset = layout.offset() - whole.offset();
@@ -33,7 +33,7 @@ fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3]) -> Sizes<R> {
     }
 }
 
-/// Queries, keys and values, of which there are as many operands as `x` has.
+/// Queries, keys and values, from one packed operand or from three.
 fn heads<'a, R: Real>(
     args: &HostArgs<'_>,
     x: &'a [Widened<'_, R>],

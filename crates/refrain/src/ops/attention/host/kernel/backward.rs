@@ -8,7 +8,7 @@ use super::{Attention, BLOCK_QUERIES, Gradients, HeadLayout, Heads, REGISTER};
 use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::Matrix;
 
-/// The working memory of [`Backward`], in elements.
+/// The number of scratch elements that [`Backward`] needs.
 pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
     let Attention { queries, keys, head_dim, .. } = *sizes;
     let lanes = REGISTER / size_of::<T>();
@@ -26,12 +26,12 @@ pub(super) struct Backward<'a, T> {
     pub batch: usize,
     pub qkv: [Heads<'a, T>; 3],
     pub d_o: Heads<'a, T>,
-    /// What the forward pass kept: the largest scores and the inverses of sums, (heads, queries).
+    /// What the forward pass saved: the maximum of each score row and the inverse of its sum, (heads, queries).
     pub kept: [&'a [T]; 2],
-    /// The sequence's gradients of queries, keys and values.
+    /// The gradients of queries, keys and values of the sequence.
     pub gradients: Gradients<'a, T>,
     pub layouts: [HeadLayout; 3],
-    /// [`scratch_len`] elements of working memory.
+    /// [`scratch_len`] elements of scratch memory.
     pub memory: &'a mut [T],
 }
 
@@ -56,7 +56,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             let (q, d_o) = (q.matrix(batch, h, queries, head_dim), d_o.matrix(batch, h, queries, head_dim));
             let (k, v) = (k.matrix(batch, h, keys, head_dim), v.matrix(batch, h, keys, head_dim));
             let k_panels = pack(simd, k, k_panels);
-            // Later blocks add to the gradients of keys that the first doesn't see.
+            // The first block does not see all keys; later blocks add to the gradients of the keys that it does not
+            // see.
             for i in 1..3 {
                 for token in first_visible..keys {
                     gradients.of(i)[layouts[i].at(0, token, h)..][..head_dim].fill(T::ZERO);
@@ -113,7 +114,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
     }
 }
 
-/// Rows of `columns` elements, `row_stride` apart, from `at` on.
+/// Rows of `columns` elements from `at` on, `row_stride` apart.
 #[inline(always)]
 fn destination<T>(
     data: &mut [T],
@@ -124,8 +125,8 @@ fn destination<T>(
     Destination { data: &mut data[at..], row_stride, columns, add }
 }
 
-/// Turns scores into probabilities `p` and their gradients `dp` into `ds`: of every `stride`-th register
-/// the first `visible`.
+/// Turns scores into probabilities `p` and their gradients `dp` into `ds`, in the first `visible` of every
+/// `stride`-th register.
 #[inline(always)]
 fn score_gradients<S: Simd, T: Real>(
     simd: S,

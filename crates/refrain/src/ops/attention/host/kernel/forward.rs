@@ -1,4 +1,4 @@
-//! Outputs of one sequence, and what is kept of its rows of scores.
+//! The outputs of one sequence and the saved statistics of its score rows.
 
 use pulp::{Simd, WithSimd};
 
@@ -8,7 +8,7 @@ use super::{Attention, BLOCK_QUERIES, HeadLayout, Heads, REGISTER};
 use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::{Matrix, tile};
 
-/// The working memory of [`Forward`], in elements.
+/// The number of scratch elements that [`Forward`] needs.
 pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
     let Attention { queries, keys, head_dim, .. } = *sizes;
     let lanes = REGISTER / size_of::<T>();
@@ -17,17 +17,17 @@ pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
     lanes * (panels + (keys + 1) * width / lanes)
 }
 
-/// Computes the outputs of one sequence, and what is kept of its rows of scores.
+/// Computes the outputs of one sequence and the saved statistics of its score rows.
 pub(super) struct Forward<'a, T> {
     pub sizes: &'a Attention<T>,
     pub batch: usize,
     pub qkv: [Heads<'a, T>; 3],
-    /// The sequence's outputs.
+    /// The outputs of the sequence.
     pub o: &'a mut [T],
     pub o_layout: HeadLayout,
-    /// The largest scores and the inverses of sums, (heads, queries).
+    /// The maximum of each score row and the inverse of its sum, (heads, queries).
     pub kept: [&'a mut [T]; 2],
-    /// [`scratch_len`] elements of working memory.
+    /// [`scratch_len`] elements of scratch memory.
     pub memory: &'a mut [T],
 }
 
@@ -77,8 +77,8 @@ impl<T: Real> WithSimd for Forward<'_, T> {
     }
 }
 
-/// Turns scores into `e^(s - m)`, where `m` is the largest, lane by lane: of every `stride`-th register
-/// the first `visible`. Returns the largest, and the factors that make probabilities of the results.
+/// Turns scores into `e^(s - m)`, where `m` is the maximum, lane by lane, in the first `visible` of every `stride`-th
+/// register. Returns the maxima, and the factors that turn the results into probabilities.
 #[inline(always)]
 fn exponentials<S: Simd, T: Real>(
     simd: S,

@@ -7,15 +7,16 @@
 //! dv = p^T do            ds = p (do v^T - rowsum(do o))  dq = scale ds k      dk = scale ds^T q
 //! ```
 //!
-//! The backward pass recomputes `p` from what the forward pass keeps of each row of `s`, (batch, heads, queries): the
-//! largest, and 1 / the sum of `e^(s - largest)`. Apart, because beside a large score the logarithm of the sum has few
-//! digits. Scores come out of the same products both times, bit by bit, so that `p` does.
+//! The backward pass recomputes `p` from what the forward pass saves for each row of `s`, (batch, heads, queries):
+//! the maximum, and 1 / the sum of `e^(s - maximum)`. The two are saved separately, because the logarithm of the sum
+//! would lose digits beside a large score. Both passes compute the scores by the same products, so scores and `p` are
+//! equal bit for bit.
 //!
-//! Scores are computed and kept transposed, a register of queries for each key: the softmax then needs no
-//! sums across lanes. The other products have the elements of a head in the lanes. A block of queries with
-//! all its keys is at hand at a time, in cache. A sequence with all its heads is one call of a kernel, as
-//! the overhead of one for each product would outweigh the work of short sequences. Sequences are spread
-//! over the threads, so results don't depend on their number.
+//! Scores are computed and kept transposed: for each key, a register holds several queries. So the softmax needs no
+//! sums across lanes. In the other products, the lanes hold the elements of a head. One block of queries with all its
+//! keys is in cache at a time. One kernel call processes a sequence with all its heads, because for short sequences
+//! the overhead of one call per product would dominate. Threads process different sequences, so results do not depend
+//! on the number of threads.
 
 mod backward;
 mod forward;
@@ -33,7 +34,7 @@ use crate::kernels::products::host::Matrix;
 use backward::Backward;
 use forward::Forward;
 
-/// The most queries whose scores are at hand at a time; whole registers.
+/// The maximum number of queries whose scores are kept at a time: whole registers.
 const BLOCK_QUERIES: usize = 64;
 
 /// The sizes of an attention.
@@ -49,41 +50,40 @@ pub(crate) struct Attention<T> {
     pub keys: usize,
     /// Elements of a query, a key and a value.
     pub head_dim: usize,
-    /// What the products of queries and keys are multiplied by, mostly `1 / sqrt(head_dim)`.
+    /// The factor of the products of queries and keys, usually `1 / sqrt(head_dim)`.
     pub scale: T,
     /// Whether query `i` sees only the keys `0..=i`.
     pub causal: bool,
 }
 
-/// Where the elements of queries, keys, values, outputs or their gradients lie: element
-/// `(batch, token, head, i)` at `offset + batch * batch_stride + token * token_stride +
-/// head * head_stride + i`.
+/// The layout of queries, keys, values, outputs or their gradients. Element `(batch, token, head, i)` is at `offset +
+/// batch * batch_stride + token * token_stride + head * head_stride + i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeadLayout {
     /// The first element.
     pub offset: usize,
-    /// Distance from a sequence to the next, in elements.
+    /// Distance between sequences, in elements.
     pub batch_stride: usize,
-    /// Distance from a token to the next.
+    /// Distance between tokens.
     pub token_stride: usize,
-    /// Distance from a head to the next.
+    /// Distance between heads.
     pub head_stride: usize,
 }
 
 impl HeadLayout {
-    /// Where the first element of a head is, of a token of a sequence.
+    /// The index of the first element of a head of a token.
     #[inline(always)]
     fn at(&self, batch: usize, token: usize, head: usize) -> usize {
         self.offset + batch * self.batch_stride + token * self.token_stride + head * self.head_stride
     }
 }
 
-/// Queries, keys, values, outputs or the gradient of outputs, to read.
+/// Queries, keys, values, outputs or output gradients, to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads<'a, T> {
     /// The elements.
     pub data: &'a [T],
-    /// Where they lie.
+    /// Their layout.
     pub layout: HeadLayout,
 }
 
@@ -95,17 +95,17 @@ impl<'a, T> Heads<'a, T> {
     }
 }
 
-/// The gradients of queries, keys and values that the backward pass writes: of all sequences or of one.
+/// The gradients of queries, keys and values that the backward pass writes, of all sequences or of one.
 #[derive(Debug)]
 pub(crate) enum Gradients<'a, T> {
-    /// Each by itself.
+    /// In three separate slices.
     Apart([&'a mut [T]; 3]),
-    /// All in one, told apart by the offsets of their layouts.
+    /// In one slice; the offsets of their layouts distinguish them.
     Packed(&'a mut [T]),
 }
 
 impl<T> Gradients<'_, T> {
-    /// What holds the gradient of queries (0), keys (1) or values (2).
+    /// The slice with the gradient of queries (0), keys (1) or values (2).
     #[inline(always)]
     fn of(&mut self, i: usize) -> &mut [T] {
         match self {
@@ -115,15 +115,15 @@ impl<T> Gradients<'_, T> {
     }
 }
 
-/// Bytes of the widest register there is.
+/// Bytes of the widest SIMD register.
 const REGISTER: usize = 64;
 
-/// Writes the output `o`, of layout `o_layout` (no offset, sequence follows sequence), and what is kept of each row of
-/// scores.
+/// Writes the output `o` in layout `o_layout` (offset 0, one sequence after the other), and the saved statistics of
+/// each score row.
 ///
 /// # Panics
 ///
-/// If a slice is too short for the sizes: the caller has checked that.
+/// If a slice is too short for the sizes. The caller has checked that.
 pub(crate) fn forward<T: Real>(
     sizes: &Attention<T>,
     qkv: [Heads<'_, T>; 3],
@@ -146,13 +146,12 @@ pub(crate) fn forward<T: Real>(
     });
 }
 
-/// Writes the gradients of queries, keys and values, given those of the output and what
-/// [`forward()`] kept of the rows of scores. In the gradients, of these layouts, sequence follows sequence: the batch stride covers all
-/// that a sequence has.
+/// Writes the gradients of queries, keys and values, given the gradient of the output and what [`forward()`] saved.
+/// In the layouts of the gradients, one sequence follows the other: the batch stride spans a whole sequence.
 ///
 /// # Panics
 ///
-/// If a slice is too short for the sizes: the caller has checked that.
+/// If a slice is too short for the sizes. The caller has checked that.
 pub(crate) fn backward<T: Real>(
     sizes: &Attention<T>,
     qkv: [Heads<'_, T>; 3],

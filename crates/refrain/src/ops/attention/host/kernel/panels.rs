@@ -1,4 +1,4 @@
-//! Packed operands of products, and the products with them.
+//! Packed operands of matrix products, and the products with them.
 
 use pulp::{NullaryFnOnce, Simd};
 
@@ -6,23 +6,23 @@ use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::Vectors;
 use crate::kernels::products::host::{Matrix, tile};
 
-/// Registers of a row of a panel; the last panel may be narrower.
+/// Registers per row of a panel. The last panel may be narrower.
 const PANEL: usize = 2;
 
-/// How many registers a packed matrix has.
+/// How many registers a packed matrix takes.
 pub(super) fn packed_vectors(rows: usize, cols: usize, lanes: usize) -> usize {
     (rows + 1) * cols.div_ceil(lanes)
 }
 
-/// A matrix in registers, packed panel after panel. A panel is some columns of the matrix; above its rows
-/// is one of zeros, which sums start from, as [`tile`] wants it.
+/// A matrix in registers, packed panel by panel. A panel holds some columns of the matrix. Above its rows is a row of
+/// zeros, at which sums start, as [`tile`] expects.
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a, V> {
     vectors: &'a [V],
     rows: usize,
 }
 
-/// Calls `f` with each panel, its first register's column and how many registers its rows have.
+/// Calls `f` with each panel, the column of its first register, and the registers per row.
 #[inline(always)]
 fn for_each_panel<V>(panels: &mut [V], depth: usize, mut f: impl FnMut(&mut [V], usize, usize)) {
     let count = panels.len() / depth;
@@ -31,7 +31,7 @@ fn for_each_panel<V>(panels: &mut [V], depth: usize, mut f: impl FnMut(&mut [V],
     }
 }
 
-/// Packs `x`; columns after the last are zero.
+/// Packs `x`. Columns after the last are zero.
 #[inline(always)]
 pub(super) fn pack<'a, S: Simd, T: Real>(
     simd: S,
@@ -59,7 +59,7 @@ pub(super) fn pack<'a, S: Simd, T: Real>(
     Panels { vectors, rows: x.rows }
 }
 
-/// Packs the transpose of `scale x`; columns after the last repeat it.
+/// Packs the transpose of `scale x`. Columns after the last repeat it.
 #[inline(always)]
 pub(super) fn pack_transposed<'a, S: Simd, T: Real>(
     simd: S,
@@ -82,7 +82,7 @@ pub(super) fn pack_transposed<'a, S: Simd, T: Real>(
     Panels { vectors, rows: x.cols }
 }
 
-/// Writes the `width` rows of `scale x` from `first` on as columns of `to`. Rows after the last repeat it.
+/// Writes `width` rows of `scale x`, from `first` on, as columns of `to`. Rows after the last repeat it.
 #[inline(always)]
 fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], width: usize) {
     let row = |i: usize| &x.data[(first + i).min(x.rows - 1) * x.row_stride..][..x.cols];
@@ -94,7 +94,7 @@ fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], wi
         }
         return;
     }
-    // Squares of 4 x 4, which the compiler keeps in registers.
+    // Blocks of 4 x 4, which the compiler keeps in registers.
     for i in (0..width).step_by(4) {
         let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
         let squares = rows.map(|row| row.as_chunks::<4>().0);
@@ -112,22 +112,22 @@ fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], wi
     }
 }
 
-/// Where a product goes.
+/// The destination of a product.
 pub(super) struct Destination<'a, T> {
-    /// From the first element on.
+    /// The elements, from the first one on.
     pub data: &'a mut [T],
-    /// Distance from a row to the next.
+    /// Distance between rows.
     pub row_stride: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub columns: usize,
-    /// Whether the product is added to what is there.
+    /// Whether the product is added to the destination instead of replacing it.
     pub add: bool,
 }
 
-/// `to (+)= a b`, each row then multiplied by its element of `factors`, if there are any. `b` is the first
-/// rows of `panels`, as many as `a` has columns.
+/// Computes `to (+)= a b`, then multiplies each row by its element of `factors`, if given. `b` is the first rows of
+/// `panels`, as many as `a` has columns.
 ///
-/// Either the rows or the columns of `a` are contiguous.
+/// Either the rows or the columns of `a` must be contiguous.
 #[inline(always)]
 pub(super) fn product<S: Simd, T: Real>(
     simd: S,
@@ -136,7 +136,7 @@ pub(super) fn product<S: Simd, T: Real>(
     factors: Option<&[T]>,
     to: Destination<'_, T>,
 ) {
-    // A function of its own: with all its products inline, a kernel would outgrow the instruction cache.
+    // A separate function: with all products inlined, a kernel would exceed the instruction cache.
     simd.vectorize(Product { simd, a, panels, factors, to });
 }
 
@@ -166,11 +166,11 @@ impl<T: Real, S: Simd> NullaryFnOnce for Product<'_, T, S> {
 }
 
 impl<T: Real, S: Simd> Product<'_, T, S> {
-    /// The columns of a panel of `NV` registers, from column `j` on.
+    /// Computes the columns of a panel of `NV` registers, from column `j` on.
     #[inline(always)]
     fn panel<const NV: usize>(&mut self, panel: &[T::Vector<S>], j: usize) {
         let panel = &bytemuck::cast_slice(panel)[..=self.a.cols];
-        // Eight sums at a time hide the latency of an addition; they must leave registers to load to.
+        // Eight sums at a time hide the latency of an addition. Registers must remain for the loads.
         let eight = NV == 1 || S::REGISTER_COUNT >= 32;
         let mut i = 0;
         while i < self.a.rows {
@@ -183,7 +183,7 @@ impl<T: Real, S: Simd> Product<'_, T, S> {
         }
     }
 
-    /// `MR` rows of it from row `i` on. Returns that number.
+    /// Computes `MR` rows from row `i` on. Returns that number.
     #[inline(always)]
     fn tile<const MR: usize, const NV: usize>(
         &mut self,
@@ -217,7 +217,7 @@ impl<T: Real, S: Simd> Product<'_, T, S> {
             tile::store::<S, T, MR, NV>(simd, &tile, c, to.row_stride, to.add);
             return MR;
         }
-        // A loop over the tile itself would keep it from staying in registers.
+        // A loop over the tile itself would prevent it from staying in registers.
         let mut edge = [[T::splat(simd, T::ZERO); NV]; MR];
         for r in 0..MR {
             for n in 0..NV {

@@ -1,4 +1,4 @@
-//! Scores of a block of queries, transposed: a row for each key, with the queries in the lanes.
+//! Scores of a block of queries, transposed: one row per key, with the queries in the lanes.
 
 use pulp::Simd;
 
@@ -11,23 +11,22 @@ use crate::kernels::products::host::Matrix;
 pub(super) struct Block {
     /// The first query.
     pub first: usize,
-    /// How many there are.
+    /// Number of queries.
     pub rows: usize,
-    /// Elements of a row of scores: the queries, up to whole registers.
+    /// Elements per row of scores: the queries, rounded up to whole registers.
     pub width: usize,
     /// Whether query `i` sees only the keys `0..=i`.
     pub causal: bool,
 }
 
 impl Block {
-    /// How many keys there are that any of the queries sees.
+    /// How many keys at least one of the queries sees.
     #[inline(always)]
     pub fn visible(self, keys: usize) -> usize {
         if self.causal { keys.min(self.first + self.rows) } else { keys }
     }
 
-    /// Writes the products of the first rows of `x`, those of visible keys, with the block's queries or
-    /// output gradients.
+    /// Writes the products of the visible rows of `x` with the queries or output gradients of the block.
     #[inline(always)]
     pub fn products<S: Simd, T: Real>(
         self,
@@ -47,7 +46,7 @@ impl Block {
         );
     }
 
-    /// Writes negative infinity where a query doesn't see the key.
+    /// Writes negative infinity where a query does not see a key.
     #[inline(always)]
     pub fn mask<S: Simd, T: Real>(self, scores: &mut [T::Vector<S>], keys: usize) {
         if self.causal {

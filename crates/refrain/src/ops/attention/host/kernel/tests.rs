@@ -10,7 +10,7 @@ fn numbers(len: usize, seed: u32) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Outputs and gradients by the definition, in f64, for one sequence and head; all (tokens, head_dim).
+/// Outputs and gradients by the definition, in f64, for one sequence and head. All are (tokens, head_dim).
 fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> [Vec<f64>; 4] {
     let Attention { queries, keys, head_dim: d, scale, causal, .. } = *sizes;
     let (mut o, mut dq) = (vec![0.0; queries * d], vec![0.0; queries * d]);
@@ -42,7 +42,7 @@ fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64
 fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsilon: f64) {
     let Attention { batch, heads, queries, keys, head_dim, .. } = sizes;
     let row = heads * head_dim;
-    // Apart or, as a joint projection leaves them, side by side.
+    // In separate memory, or packed as one projection leaves them.
     let layout_of = |tokens: usize, joined: usize| HeadLayout {
         offset: 0,
         batch_stride: joined * tokens * row,
@@ -81,8 +81,8 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
         };
         (0..tokens * head_dim).map(|i| data[at(i / head_dim, i % head_dim)].into()).collect()
     };
-    // Scores have the rounding of a sum of head_dim products, which the exponential turns into a relative
-    // one of p; each result then is a sum over the tokens of terms at most head_dim in size.
+    // Each score has the rounding error of a sum of head_dim products; the exponential makes it a relative error of
+    // p. Each result then is a sum over the tokens of terms of size at most head_dim.
     let tokens = queries.max(keys) as f64;
     let bound = 16.0 * epsilon * (head_dim as f64) * (4.0 + tokens.sqrt());
     for b in 0..batch {
@@ -115,7 +115,8 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
 
 #[test]
 fn attention_matches_the_definition() {
-    // (queries, keys): within a register, whole registers, a block and beyond; as many keys, more, fewer.
+    // (queries, keys): within one register, whole registers, one block and more; as many keys as queries, more,
+    // fewer.
     let tokens =
         [(1, 1), (5, 5), (16, 16), (17, 17), (41, 41), (64, 64), (65, 65), (7, 20), (64, 17), (150, 130)];
     for (queries, keys) in tokens {
