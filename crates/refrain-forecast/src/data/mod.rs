@@ -1,6 +1,7 @@
 //! What a model learns from: series and panels, their windows, and the data that is bundled.
 
 mod bundled;
+mod format;
 pub mod panel;
 pub mod series;
 mod text;

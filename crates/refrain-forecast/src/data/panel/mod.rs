@@ -1,8 +1,8 @@
 //! Panels: what is known of several sources at the same moments, and what became of each.
 
-mod csv;
 mod fold;
 mod label;
+mod table;
 #[cfg(test)]
 mod tests;
 mod weather;
@@ -10,14 +10,15 @@ mod weather;
 pub use fold::{Fold, FoldRule};
 pub use label::{Change, Class, LabelRule};
 
+use crate::data::format::{self, Rows};
 use crate::data::series::{Grid, MaxGap, calendar, time};
 use crate::{Error, Result};
-use csv::{Outcomes, Table};
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::path::Path;
+use table::{Outcomes, Table};
 
 /// How to read a panel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,12 +98,13 @@ impl fmt::Display for PanelReport {
 }
 
 impl Panel {
-    /// Reads a CSV file; see [`Panel::from_csv`].
+    /// Reads a file in the format that its name ends on, CSV unless that is known; see [`Panel::from_csv`].
     ///
     /// # Errors
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Panel::from_csv`].
     pub fn read(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        Panel::from_csv(&crate::data::text::read_file(path)?, &path.display().to_string(), options)
+        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
+        Panel::of_rows(format::open(&bytes, &file)?, &file, options)
     }
 
     /// Reads a panel from the text of a CSV file with a row for each source and moment; `file` is its name in messages.
@@ -121,7 +123,11 @@ impl Panel {
     /// # Errors
     /// Everything that is wrong with the file, see [`Error`]; [`Error::Panel`] for a rule that makes no labels.
     pub fn from_csv(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        let table = csv::parse(bytes, file, options)?;
+        Panel::of_rows(format::open_csv(bytes, file)?, file, options)
+    }
+
+    fn of_rows(rows: Rows<'_>, file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+        let table = table::parse(rows, file, options)?;
         Panel::from_table(table, &options.rule, options.max_gap)
     }
 

@@ -1,9 +1,10 @@
 //! The bundled weather as a panel.
 
 use super::carry_forward;
-use super::csv::{Outcomes, Table};
+use super::table::{Outcomes, Table};
 use crate::Result;
-use crate::data::series::{csv, fill};
+use crate::data::format;
+use crate::data::series::{fill, table as series_table};
 use crate::data::{NYC_WEATHER, nyc_weather};
 
 /// What an airport observes, in the file's order. The first is what labels are made from.
@@ -14,7 +15,10 @@ const CHANGES: [(&str, usize); 6] =
 
 /// Every hour of the grid, those that are missing from the file included, so that a row is an hour.
 pub(super) fn table() -> Result<Table> {
-    let series = fill::onto_grid(csv::parse(nyc_weather(), NYC_WEATHER)?, None)?;
+    let series = fill::onto_grid(
+        series_table::parse(format::open_csv(nyc_weather(), NYC_WEATHER)?, NYC_WEATHER)?,
+        None,
+    )?;
     let (rows, channels) = (series.values.len() / series.names.len(), series.names.len());
     let sources: Vec<String> =
         series.names.iter().filter_map(|name| name.strip_suffix("_temp").map(str::to_owned)).collect();

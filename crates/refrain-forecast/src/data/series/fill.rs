@@ -1,6 +1,6 @@
 //! From the rows of a file to a regular grid without holes.
 
-use super::csv::Table;
+use super::table::Table;
 use super::{Grid, Series, Step, TimeAxis, calendar, time};
 use crate::{Error, Result};
 use serde::Serialize;

@@ -2,12 +2,12 @@
 
 pub(crate) mod calendar;
 mod coverage;
-pub(crate) mod csv;
 pub(crate) mod fill;
 mod gap;
 mod grid;
 mod scaler;
 mod split;
+pub(crate) mod table;
 pub(crate) mod time;
 
 pub use self::calendar::{Step, TimeAxis, Weekdays};
@@ -19,6 +19,7 @@ pub use self::grid::{Gap, Grid};
 pub use self::scaler::Scaler;
 pub use self::split::{LeftOut, Part, Split, SplitRule};
 
+use crate::data::format::{self, Rows};
 use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -42,12 +43,13 @@ pub struct Series {
 }
 
 impl Series {
-    /// Reads a CSV file; see [`Series::from_csv`].
+    /// Reads a file in the format that its name ends on, CSV unless that is known; see [`Series::from_csv`].
     ///
     /// # Errors
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Series::from_csv`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        Series::from_csv(&crate::data::text::read_file(path)?, &path.display().to_string(), options)
+        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
+        Series::of_rows(format::open(&bytes, &file)?, &file, options)
     }
 
     /// Reads a series from the text of a CSV file; `file` is its name in messages.
@@ -72,7 +74,11 @@ impl Series {
     /// Everything that is wrong with the file, see [`Error`]; [`Error::MissingRefused`] under
     /// [`ReadOptions::strict`].
     pub fn from_csv(bytes: &[u8], file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        let table = csv::parse(bytes, file)?;
+        Series::of_rows(format::open_csv(bytes, file)?, file, options)
+    }
+
+    fn of_rows(rows: Rows<'_>, file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
+        let table = table::parse(rows, file)?;
         fill::interpolate(fill::onto_grid(table, options.step)?, options.strict)
     }
 

@@ -1,9 +1,10 @@
-//! CSV text to a table of time stamps and numbers, in the wide or the long format.
+//! The rows of a file to a table of time stamps and numbers, in the wide or the long format.
 
 use super::time::{self, Stamp};
+use crate::data::format::Rows;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// What the file says, before the grid: rows ascend in time, missing values are NaN.
 pub(crate) struct Table {
@@ -19,51 +20,13 @@ pub(crate) struct Table {
 const TIME_COLUMNS: [&str; 6] = ["time", "date", "datetime", "timestamp", "ds", "time_hour"];
 const LONG_COLUMNS: [&str; 3] = ["unique_id", "ds", "y"];
 
-pub(crate) fn parse(bytes: &[u8], file: &str) -> Result<Table> {
-    let (reader, header) = open(bytes, file)?;
-    let long = LONG_COLUMNS.iter().all(|name| header.iter().any(|column| column == name));
-    let table = if long { read_long(reader, &header, file) } else { read_wide(reader, header, file) }?;
+pub(crate) fn parse(rows: Rows<'_>, file: &str) -> Result<Table> {
+    let long = LONG_COLUMNS.iter().all(|name| rows.header.iter().any(|column| column == name));
+    let table = if long { read_long(rows, file) } else { read_wide(rows, file) }?;
     if table.times.is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
     }
     Ok(table)
-}
-
-/// The records of a CSV file, and its header, in which every column has a name of its own.
-pub(crate) fn open<'a>(bytes: &'a [u8], file: &str) -> Result<(Reader<'a>, Vec<String>)> {
-    let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
-        file: file.to_owned(),
-        line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() as u64,
-    })?;
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header: Vec<String> =
-        reader.headers().map_err(|error| broken(error, file))?.iter().map(str::to_owned).collect();
-    if header.is_empty() || text.trim().is_empty() {
-        return Err(Error::Empty { file: file.to_owned() });
-    }
-    check_header(&header, file)?;
-    Ok((reader, header))
-}
-
-pub(crate) type Reader<'a> = csv::Reader<&'a [u8]>;
-
-fn check_header(header: &[String], file: &str) -> Result<()> {
-    let wrong = |problem, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
-    if header.len() == 1 {
-        let fix = "a series needs a time column and one or more columns of numbers, separated by commas";
-        return wrong(format!("only one column, {:?}", shorten(&header[0])), fix);
-    }
-    let mut known = HashSet::with_capacity(header.len());
-    for (index, name) in header.iter().enumerate() {
-        if name.is_empty() {
-            let fix = "name it, or write the file without a row index";
-            return wrong(format!("column {} has no name", index + 1), fix);
-        }
-        if !known.insert(name) {
-            return wrong(format!("two columns are named `{name}`"), "rename one of them");
-        }
-    }
-    Ok(())
 }
 
 /// The first column of a name that times have, if there is one.
@@ -72,17 +35,17 @@ pub(crate) fn time_column(header: &[String]) -> Option<usize> {
     TIME_COLUMNS.iter().find_map(is_time)
 }
 
-fn read_wide(mut reader: Reader, mut names: Vec<String>, file: &str) -> Result<Table> {
+fn read_wide(Rows { header: mut names, rows }: Rows<'_>, file: &str) -> Result<Table> {
     let time_column = time_column(&names).unwrap_or(0);
     let time_name = names.remove(time_column);
     let mut stamps = Stamps::new(file, time_name);
     let mut numbers = Numbers::new(names.len());
     let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    for record in reader.records() {
-        let record = record.map_err(|error| broken(error, file))?;
-        let line = line_of(&record);
+    for row in rows {
+        let row = row?;
+        let line = row.line;
         let mut channel = 0;
-        for (column, cell) in record.iter().enumerate() {
+        for (column, cell) in row.cells().enumerate() {
             if column == time_column {
                 let time = stamps.parse(cell, line)?;
                 let previous = times.last().copied().zip(lines.last().copied());
@@ -99,7 +62,7 @@ fn read_wide(mut reader: Reader, mut names: Vec<String>, file: &str) -> Result<T
     Ok(Table { file: file.to_owned(), names, utc: stamps.zoned == Some(true), times, lines, values })
 }
 
-fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table> {
+fn read_long(Rows { header, rows }: Rows<'_>, file: &str) -> Result<Table> {
     if let Some(extra) = header.iter().find(|column| !LONG_COLUMNS.contains(&column.as_str())) {
         let problem = format!("column `{extra}` beside `unique_id`, `ds` and `y` of the long format");
         return Err(Error::Header { file: file.to_owned(), problem, fix: "remove it, only `y` is forecast" });
@@ -111,10 +74,10 @@ fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table>
     let mut numbers = Numbers::new(0);
     let (mut names, mut channels, mut last) = (Vec::new(), HashMap::new(), Vec::new());
     let mut observations = Vec::new(); // (time, line, channel, value)
-    for record in reader.records() {
-        let record = record.map_err(|error| broken(error, file))?;
-        let line = line_of(&record);
-        let id = record.get(id_place).unwrap_or_default();
+    for row in rows {
+        let row = row?;
+        let line = row.line;
+        let id = row.cell(id_place);
         if id.is_empty() {
             return Err(Error::MissingId { file: file.to_owned(), line, column: "unique_id".to_owned() });
         }
@@ -124,10 +87,10 @@ fn read_long(mut reader: Reader, header: &[String], file: &str) -> Result<Table>
             numbers.add_column();
             names.len() - 1
         });
-        let time = stamps.parse(record.get(time_place).unwrap_or_default(), line)?;
+        let time = stamps.parse(row.cell(time_place), line)?;
         stamps.check_order(last[channel], (time, line), Some(id))?;
         last[channel] = Some((time, line));
-        let value = numbers.parse(channel, record.get(value_place).unwrap_or_default(), line);
+        let value = numbers.parse(channel, row.cell(value_place), line);
         observations.push((time, line, channel, value));
     }
     numbers.check(&names, file)?;
@@ -262,21 +225,6 @@ impl Numbers {
 
 pub(crate) fn is_missing(cell: &str) -> bool {
     cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
-}
-
-pub(crate) fn line_of(record: &csv::StringRecord) -> u64 {
-    record.position().map_or(0, |position| position.line())
-}
-
-pub(crate) fn broken(error: csv::Error, file: &str) -> Error {
-    let file = file.to_owned();
-    match error.into_kind() {
-        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            Error::Ragged { file, line: pos.map_or(0, |pos| pos.line()), expected: expected_len, found: len }
-        }
-        // The text is checked to be UTF-8 and lies in memory, so reading has no other way to fail.
-        kind => Error::Header { file, problem: format!("not a CSV file ({kind:?})"), fix: "write it as CSV" },
-    }
 }
 
 /// Cells in messages stay readable, whatever they hold.

@@ -1,9 +1,8 @@
-//! A panel file to a table of moments, sources and what is observed.
+//! The rows of a panel file to a table of moments, sources and what is observed.
 
 use super::{Class, PanelOptions};
-use crate::data::series::csv::{
-    Numbers, Reader, Stamps, broken, check_scatter, is_missing, line_of, open, shorten, time_column,
-};
+use crate::data::format::{Row as Cells, Rows};
+use crate::data::series::table::{Numbers, Stamps, check_scatter, is_missing, shorten, time_column};
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 use std::collections::HashMap;
@@ -81,10 +80,9 @@ struct Row {
     numbers: Vec<f64>,
 }
 
-pub(super) fn parse(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<Table> {
-    let (reader, header) = open(bytes, file)?;
+pub(super) fn parse(Rows { header, rows }: Rows<'_>, file: &str, options: &PanelOptions) -> Result<Table> {
     let columns = Columns::of(&header, options, file)?;
-    let (mut rows, sources, utc) = read(reader, &header, &columns, file)?;
+    let (mut rows, sources, utc) = read(rows, &header, &columns, file)?;
     if rows.is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
     }
@@ -112,7 +110,7 @@ pub(super) fn parse(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<
 
 /// The rows in the file's order, the names of the sources, and whether times are in UTC.
 fn read(
-    mut reader: Reader,
+    cells: impl Iterator<Item = Result<Cells>>,
     header: &[String],
     columns: &Columns,
     file: &str,
@@ -123,10 +121,10 @@ fn read(
     let mut numbers = Numbers::new(numeric.len());
     let (mut names, mut known, mut last) = (Vec::new(), HashMap::new(), Vec::new());
     let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|error| broken(error, file))?;
-        let line = line_of(&record);
-        let cell = |column: usize| record.get(column).unwrap_or_default();
+    for of_row in cells {
+        let of_row = of_row?;
+        let line = of_row.line;
+        let cell = |column: usize| of_row.cell(column);
         let name = cell(columns.source);
         if name.is_empty() {
             let column = header[columns.source].clone();
