@@ -14,6 +14,7 @@ const DATA: &[&str] = &[
     "crates/refrain/src",
     "crates/refrain/tests/reference",
     "crates/refrain-forecast/tests/reference",
+    "crates/refrain-cli/tests/old_runs",
     "crates/refrain-forecast/data",
     "docs",
 ];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-use crate::settings::{Preset, Settings};
+use crate::settings::{Settings, preset_names};
 
 /// Trains forecasters of time series and classifiers of panels, and measures the engine that does it.
 #[derive(Debug, Parser)]
@@ -44,8 +44,8 @@ pub struct Train {
     #[command(flatten)]
     pub settings: Settings,
     /// Settings by name, under those of --config and flags
-    #[arg(long, value_name = "NAME")]
-    pub preset: Option<Preset>,
+    #[arg(long, value_name = "NAME", value_parser = preset_names())]
+    pub preset: Option<String>,
     /// Settings from a TOML file, under those of flags
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -351,33 +351,17 @@ impl Cli {
     }
 }
 
-/// The command line, with the defaults of the settings in their help.
+/// The command line.
 fn command() -> clap::Command {
-    let defaults = serde_json::to_value(Settings::defaults()).unwrap_or_default();
-    let of_cross_asset = serde_json::to_value(Settings::of_cross_asset()).unwrap_or_default();
-    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     // The last of a flag given twice counts, so that a command line can be gone over by adding to it.
-    Cli::command().args_override_self(true).mut_subcommand("train", |train| {
-        train.args_override_self(true).mut_args(|arg| {
-            let default = arg.get_long().and_then(|long| defaults.get(long));
-            match (default, arg.get_help()) {
-                (Some(default), Some(help)) => {
-                    let other = arg.get_long().and_then(|long| of_cross_asset.get(long));
-                    let other =
-                        other.map(|value| format!("; {} of cross-asset", text(value))).unwrap_or_default();
-                    let help = format!("{help} [default: {}{other}]", text(default));
-                    // A number below zero is a wrong value, not a flag nobody knows.
-                    arg.help(help).allow_negative_numbers(true)
-                }
-                _ => arg,
-            }
-        })
-    })
+    let train = |train: clap::Command| train.args_override_self(true);
+    Cli::command().args_override_self(true).mut_subcommand("train", train)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::known;
 
     #[test]
     fn checkpoints_come_by_time_or_steps() {
@@ -401,9 +385,10 @@ mod tests {
         command().debug_assert();
         let mut train = command().find_subcommand("train").unwrap().clone();
         let help = train.render_long_help().to_string();
-        let defaults = serde_json::to_value(Settings::defaults()).unwrap();
-        assert!(help.contains("[default: 64; 256 of cross-asset]"), "{help}");
-        for (name, value) in defaults.as_object().unwrap() {
+        assert!(help.contains("[default: 64; 256 for cross-asset]"), "{help}");
+        for known in known() {
+            let setting = &known.placed.setting;
+            let (name, value) = (setting.name(), setting.default());
             let default = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let said =
                 help.split(&format!("      --{name} ")).nth(1).unwrap_or_else(|| panic!("{name} is no flag"));

@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod replays;
 mod run;
+mod run_config;
 mod score;
 mod settings;
 mod source;

@@ -3,7 +3,7 @@
 use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
 use refrain_forecast::data::series::{Filled, Series, Split};
 use refrain_forecast::data::windows::Windows;
-use refrain_forecast::models::patchtst::PatchTst;
+use refrain_forecast::models::Forecaster;
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::console::{Console, count, number, table};
 use crate::error::{Result, finite};
 use crate::filled;
-use crate::run::RunConfig;
+use crate::run_config::{Forecasts, RunConfig};
 
 /// The errors on the test part, and those of simple forecasts there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -37,19 +37,19 @@ pub struct Score {
 /// Measures a model on the test part, prints the table and returns the figures.
 pub fn measure(
     console: Console,
-    config: &RunConfig,
+    config: &RunConfig<Forecasts>,
     series: &Series,
     split: &Split,
-    model: &PatchTst,
+    model: &dyn Forecaster,
     windows: &Windows,
 ) -> Result<Score> {
-    let scaler = &config.data.scaler;
+    let scaler = &config.task.data.scaler;
     let (grid, channels) = (series.grid().standardised(scaler), series.channels());
     let baseline = |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, split, &split.test);
-    let seasonal = SeasonalNaive::new(config.data.season, split.context)?;
+    let seasonal = SeasonalNaive::new(config.task.data.season, split.context)?;
     let linear = Linear::fit(&grid, split, Linear::RIDGE)?;
     let sums = [
-        ("PatchTST".to_owned(), evaluation::evaluate(model, windows, &split.test)?),
+        (model.name().to_owned(), evaluation::evaluate(model, windows, &split.test)?),
         (linear.name().to_owned(), baseline(&linear)),
         (format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal)),
         (LastValue.name().to_owned(), baseline(&LastValue)),

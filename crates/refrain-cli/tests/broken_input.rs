@@ -126,7 +126,7 @@ fn arguments_that_are_none() {
     place.refrain(&["train", "--config", "a.toml"]).failed(&[
         "a.toml",
         "line 2",
-        "unknown field `epoch`",
+        "unknown setting `epoch`",
         "--help",
     ]);
     assert_eq!(place.snapshot().len(), 1);

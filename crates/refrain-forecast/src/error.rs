@@ -402,6 +402,14 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
+    /// A value of a setting has the wrong type.
+    #[error("{name}: {problem}; `refrain train --help` lists the settings")]
+    Setting {
+        /// The setting.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A model cannot be trained so, or its training failed.
     #[error("cannot train: {problem}; {fix}")]
     Training {

@@ -27,6 +27,7 @@ pub mod data;
 mod error;
 pub mod models;
 pub mod plot;
+pub mod settings;
 pub mod tasks;
 pub mod training;
 

@@ -12,6 +12,7 @@ use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, Panel};
 use refrain_forecast::data::series::{Grid, MaxGap, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::nlinear::NLinearConfig;
 use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
 use refrain_forecast::tasks::classification::{ClassWeights, Classification};
 use refrain_forecast::tasks::forecasting::Forecasting;
@@ -112,6 +113,15 @@ fn a_training_takes_about_what_it_is_told_to_take() {
                 };
                 close(name, &device, measured(&device, precision, task, &estimate));
             }
+        }
+        for individual in [false, true] {
+            let model = NLinearConfig { channels: 8, context: 96, horizon: 24, individual };
+            let estimate = Forecasting::estimate(&model, &training(), rows, &split, Precision::F32).unwrap();
+            let task = || {
+                let windows = Windows::new(&grid, 96, 24, &device).unwrap();
+                Forecasting::new(model.clone(), windows, &split, 1).unwrap()
+            };
+            close("NLinear", &device, measured(&device, Precision::F32, task, &estimate));
         }
         let estimate = Classification::estimate(&small, &training(), &panel, &fold, Precision::F32).unwrap();
         let task =

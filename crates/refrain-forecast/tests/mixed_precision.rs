@@ -14,6 +14,7 @@ use common::device;
 use refrain::{DType, Precision, Tensor, with_precision};
 use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::Forecaster;
 use refrain_forecast::models::patchtst::{
     FfnActivation, Mode, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions,
 };

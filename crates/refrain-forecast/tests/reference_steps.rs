@@ -1,5 +1,5 @@
-//! Three training steps of each `refrain bench step` configuration (of a smaller one for cross-asset attention) beside
-//! PyTorch's in float64. What is stored and
+//! Three training steps of each `refrain bench step` configuration (of a smaller one for cross-asset attention), and of
+//! NLinear, beside PyTorch's in float64. What is stored and
 //! how the initial weights and batches are computed is said at the head of `reference/make.py`.
 
 #[allow(dead_code, unused_imports)] // Each program uses a part of it.
@@ -14,7 +14,9 @@ use bench::StepSizes;
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Tensor};
 use refrain_forecast::models::cross_asset::{CrossAsset, CrossAssetConfig};
-use refrain_forecast::models::patchtst::{Mode, PatchTst};
+use refrain_forecast::models::nlinear::{NLinear, NLinearConfig};
+use refrain_forecast::models::patchtst::PatchTst;
+use refrain_forecast::models::{Forecaster, Mode};
 use refrain_nn::{AdamW, Optimizer, Parameters};
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -206,4 +208,25 @@ fn cross_asset_attention_agrees_with_pytorch_in_float64() {
         let classes = Tensor::from_slice(&classes, [count, 5], &device).unwrap();
         model.loss(&x, &classes, Mode::Eval).unwrap()
     });
+}
+
+fn nlinear(name: &str, individual: bool) {
+    let device = common::device();
+    let config = NLinearConfig { channels: 5, context: 48, horizon: 12, individual };
+    let model = NLinear::new(config, DType::F32, &device, 0).unwrap();
+    three_steps(name, model.parameters(), |t| {
+        let x = batch(1000 + 2 * t, [16, 5, 48], &device);
+        let y = batch(1001 + 2 * t, [16, 5, 12], &device);
+        model.forward(&x, Mode::Eval).unwrap().mse_loss(&y).unwrap()
+    });
+}
+
+#[test]
+fn nlinear_agrees_with_pytorch_in_float64() {
+    nlinear("nlinear", false);
+}
+
+#[test]
+fn nlinear_of_individual_channels_agrees_with_pytorch_in_float64() {
+    nlinear("nlinear_individual", true);
 }

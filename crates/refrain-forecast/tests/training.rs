@@ -14,8 +14,9 @@ use common::device;
 use refrain::{Precision, Tensor, with_precision};
 use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule, Step, TimeAxis};
 use refrain_forecast::data::windows::Windows;
+use refrain_forecast::models::ModelConfig;
 use refrain_forecast::models::patchtst::{
-    FfnActivation, Mode, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions,
+    FfnActivation, Mode, NormKind, NormPosition, PatchTstConfig, Positions,
 };
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::training::{EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig};
@@ -178,7 +179,7 @@ fn the_folder_holds_the_best_weights() {
     let folder = tempfile::tempdir().unwrap();
     let trainer = interrupted(5, folder.path());
     let checkpoint = refrain_nn::Checkpoint::open(folder.path()).unwrap();
-    let loaded = PatchTst::load(&checkpoint, model(), refrain::DType::F32, &device()).unwrap();
+    let loaded = ModelConfig::from(model()).load(&checkpoint, refrain::DType::F32, &device()).unwrap();
     assert_eq!(
         loaded.weights_sha256().unwrap(),
         trainer.into_best().unwrap().model.weights_sha256().unwrap()
@@ -354,7 +355,7 @@ fn the_loss_is_the_mean_over_what_was_observed() {
         assert!((got - squared / count).abs() < 1e-5 * got, "{device}: {got} and {}", squared / count);
         assert_eq!((weight, count < 7.0 * 12.0), (count, true), "{device}");
         // The test part counts in the same way.
-        let errors = evaluation::evaluate(&task.model, &task.windows, &split.test).unwrap().standardised();
+        let errors = evaluation::evaluate(&*task.model, &task.windows, &split.test).unwrap().standardised();
         let (mut squared, mut count) = (0.0, 0.0);
         for start in split.test.starts() {
             for (cell, forecast) in forecast(start as i64).into_iter().enumerate() {

@@ -3,6 +3,7 @@
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_forecast::Result;
+use refrain_forecast::models::Forecaster;
 use refrain_forecast::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
 use refrain_forecast::models::patchtst::{Mode, PatchTst, PatchTstConfig};
 use refrain_nn::{AdamW, Optimizer, Parameters};

@@ -2,6 +2,7 @@
 
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_forecast::Result;
+use refrain_forecast::models::Forecaster;
 use refrain_forecast::models::patchtst::{Mode, PatchTst, PatchTstConfig};
 use refrain_forecast::training::Task;
 use refrain_nn::Parameters;

@@ -25,16 +25,16 @@ pub fn run(args: Evaluate) -> Result<()> {
     let console = Console::new(args.json);
     let device = args.device.open()?;
     let (config, model) = run::load(&args.model, &device)?;
-    let name = args.data.as_deref().unwrap_or(&config.data.source);
-    let (series, report) = source::read(name, config.data.strict, config.data.step)?;
+    let name = args.data.as_deref().unwrap_or(&config.task.data.source);
+    let (series, report) = source::read(name, config.task.data.strict, config.task.data.step)?;
     source::describe(console, &series, &report)?;
     config.check_channels(&series)?;
     let split = config.split(&series)?;
     filled::Windows::of(&split).tell(console, config.max_gap(&series))?;
     filled::tell(console, &split.filled(&series))?;
-    let grid = series.grid().standardised(&config.data.scaler);
+    let grid = series.grid().standardised(&config.task.data.scaler);
     let windows = Windows::new(&grid, split.context, split.horizon, &device)?;
-    let score = score::measure(console, &config, &series, &split, &model, &windows)?;
+    let score = score::measure(console, &config, &series, &split, &*model, &windows)?;
     console.result(&Outcome {
         score: &score,
         parameters: model.parameter_count(),

@@ -11,16 +11,16 @@ use crate::{run, source};
 pub fn run(args: Forecast) -> Result<()> {
     let device = args.device.open()?;
     let (config, model) = run::load(&args.model, &device)?;
-    let name = args.data.as_deref().unwrap_or(&config.data.source);
-    let out = Output::new(&args.out, &[name, &config.data.source])?;
+    let name = args.data.as_deref().unwrap_or(&config.task.data.source);
+    let out = Output::new(&args.out, &[name, &config.task.data.source])?;
     let console = Console::of_files(out.is_stdout());
-    let (series, report) = source::read(name, config.data.strict, config.data.step)?;
+    let (series, report) = source::read(name, config.task.data.strict, config.task.data.step)?;
     source::describe(console, &series, &report)?;
     config.check_channels(&series)?;
 
-    let (rows, channels) = (series.rows(), series.channels());
-    series.check_gaps(rows.saturating_sub(config.model.context)..rows, config.max_gap(&series))?;
-    let forecast = evaluation::forecast(&model, &config.data.scaler, &series, rows, &device)?;
+    let (rows, channels, window) = (series.rows(), series.channels(), model.window());
+    series.check_gaps(rows.saturating_sub(window.context)..rows, config.max_gap(&series))?;
+    let forecast = evaluation::forecast(&*model, &config.task.data.scaler, &series, rows, &device)?;
     let names = std::iter::once("time").chain(series.names().iter().map(String::as_str));
     let mut csv = csv::Writer::from_writer(output::header(names)?);
     for (step, values) in forecast.chunks_exact(channels).enumerate() {
@@ -33,9 +33,9 @@ pub fn run(args: Forecast) -> Result<()> {
     out.write(console, &bytes)?;
     console.line(format!(
         "forecast    {} rows from {} to {}, written to {}",
-        count(config.model.horizon),
+        count(window.horizon),
         series.time().format(rows),
-        series.time().format(rows + config.model.horizon - 1),
+        series.time().format(rows + window.horizon - 1),
         out.name()
     ))
 }

@@ -1,401 +1,192 @@
-//! The settings of a training run: each is declared once and is a flag, a key of the TOML file and a part of
-//! presets alike. A flag wins over the file, the file over the preset, the preset over the default.
+//! The settings of a training run. Each is declared once, by the model, loss or task that it belongs to, and is a flag, a key
+//! of the TOML file and a part of presets alike. A flag wins over the file, the file over the preset, the preset over the
+//! default.
 
-mod kind;
+mod arguments;
+mod file;
+mod list;
 
-pub use kind::ModelKind;
+pub use arguments::{preset_names, presets};
+pub use list::{Task, known};
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
-use clap::ValueEnum;
-use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, PanelOptions};
-use refrain_forecast::data::series::{MaxGap, SplitRule};
-use refrain_forecast::models::cross_asset::CrossAssetConfig;
-use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
-use refrain_forecast::tasks::classification::ClassWeights;
-use refrain_forecast::training::{LrSchedule, TrainingConfig};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error as ValueError, StrDeserializer};
+use refrain_forecast::data::panel::PanelOptions;
+use refrain_forecast::data::series::MaxGap;
+use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
+use refrain_forecast::settings::{Setting, Values, assemble};
+use refrain_forecast::tasks::classification::PanelSettings;
+use refrain_forecast::tasks::forecasting::SeriesSettings;
+use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::training::TrainingConfig;
+use serde::de::DeserializeOwned;
 
 use crate::cli::Precision;
 use crate::error::{Error, Result};
+use list::{MODEL, Model, models};
 
-macro_rules! settings {
-    ($($(#[$attribute:meta])* $name:ident: $type:ty = $default:expr;)*) => {
-        /// What the user set.
-        #[derive(Debug, Clone, Default, PartialEq, clap::Args, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-        pub struct Settings {
-            $(
-                $(#[$attribute])*
-                #[serde(skip_serializing_if = "Option::is_none")]
-                pub $name: Option<$type>,
-            )*
-        }
-
-        /// Every setting with its value.
-        #[derive(Debug, Clone, PartialEq)]
-        pub struct Complete {
-            $(pub $name: $type,)*
-        }
-
-        impl Settings {
-            /// These, and `base` where nothing is set.
-            pub fn or(self, base: Settings) -> Settings {
-                Settings { $($name: self.$name.or(base.$name),)* }
-            }
-
-            /// These, and the defaults where nothing is set.
-            pub fn complete(self) -> Complete {
-                Complete { $($name: self.$name.unwrap_or_else(|| $default),)* }
-            }
-
-            /// The defaults.
-            pub fn defaults() -> Settings {
-                Settings { $($name: Some($default),)* }
-            }
-        }
-    };
-}
-
-settings! {
-    /// What is trained: patchtst forecasts series, cross-asset classifies the sources of a panel
-    #[arg(long, value_name = "NAME", value_parser = named::<ModelKind>)]
-    model: ModelKind = ModelKind::Patchtst;
-    /// The series or panel: `nyc-weather` (bundled), a CSV file, or - (standard input)
-    #[arg(long, value_name = "NAME|FILE", help_heading = "Data")]
-    data: String = refrain_forecast::data::NYC_WEATHER.to_owned();
-    /// Longest gap that is filled across, in rows, or `season`; windows or moments that would need more are left out
-    #[arg(long, value_name = "ROWS", help_heading = "Data")]
-    max_gap: MaxGap = MaxGap::Season;
-    /// Refuse a series with gaps or missing values instead of filling them
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Series (patchtst)")]
-    strict: bool = false;
-    /// How rows are split in time: `ett` (12, 4, 4 months of 30 days) or fractions such as `0.7,0.1,0.2`
-    #[arg(long, value_name = "RULE", value_parser = split_rule, help_heading = "Series (patchtst)")]
-    #[serde(deserialize_with = "split_from_text", serialize_with = "split_to_text")]
-    split: SplitRule = SplitRule::default();
-    /// Rows that a forecast is made from
-    #[arg(long, value_name = "ROWS", help_heading = "Series (patchtst)")]
-    context: usize = 336;
-    /// Rows of a forecast
-    #[arg(long, value_name = "ROWS", help_heading = "Series (patchtst)")]
-    horizon: usize = 96;
-    /// Rows of a season, for the seasonal naive forecast; 0: a day of hours, a week of days, ...
-    #[arg(long, value_name = "ROWS", help_heading = "Series (patchtst)")]
-    season: usize = 0;
-
-    /// Rows of a patch
-    #[arg(long, value_name = "ROWS", help_heading = "PatchTST")]
-    patch: usize = 24;
-    /// Rows from one patch to the next
-    #[arg(long, value_name = "ROWS", help_heading = "PatchTST")]
-    stride: usize = 24;
-    /// Repeat the last value after the context for one patch more
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
-    end_padding: bool = true;
-    /// Width of the encoder
-    #[arg(long, value_name = "N", help_heading = "Model")]
-    d_model: usize = 64;
-    /// Attention heads; they divide the width
-    #[arg(long, value_name = "N", help_heading = "Model")]
-    heads: usize = 4;
-    /// Encoder layers
-    #[arg(long, value_name = "N", help_heading = "Model")]
-    layers: usize = 2;
-    /// Width of the feed-forward network
-    #[arg(long, value_name = "N", help_heading = "Model")]
-    ffn: usize = 128;
-    /// Dropout of embedding, projections, feed-forward network and residual branches
-    #[arg(long, value_name = "P", help_heading = "Model")]
-    dropout: f64 = 0.2;
-    /// Dropout of the attention weights
-    #[arg(long, value_name = "P", help_heading = "PatchTST")]
-    attention_dropout: f64 = 0.0;
-    /// Dropout of the head's output
-    #[arg(long, value_name = "P", help_heading = "PatchTST")]
-    head_dropout: f64 = 0.0;
-    /// How the encoder normalises: batch or layer
-    #[arg(long, value_name = "KIND", value_parser = named::<NormKind>, help_heading = "PatchTST")]
-    norm: NormKind = NormKind::Batch;
-    /// Where the encoder normalises: pre or post
-    #[arg(long, value_name = "PLACE", value_parser = named::<NormPosition>, help_heading = "PatchTST")]
-    norm_position: NormPosition = NormPosition::Post;
-    /// Activation of the feed-forward network: gelu, gelu-tanh or relu
-    #[arg(long, value_name = "NAME", value_parser = named::<FfnActivation>, help_heading = "PatchTST")]
-    activation: FfnActivation = FfnActivation::Gelu;
-    /// How a patch knows its place: learned or sinusoidal
-    #[arg(long, value_name = "KIND", value_parser = named::<Positions>, help_heading = "PatchTST")]
-    positions: Positions = Positions::Learned;
-    /// Add the attention scores of each layer to those of the next
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
-    residual_attention: bool = false;
-    /// Normalise every window by its own mean and deviation (RevIN)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
-    revin: bool = true;
-    /// Give every channel a head of its own
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "PatchTST")]
-    individual_head: bool = false;
-
-    /// Column that labels are made from where there is no column `label`; goes with --label-horizon and --label-threshold
-    #[arg(long, value_name = "NAME", help_heading = "Panel (cross-asset)")]
-    price: String = "temp".to_owned();
-    /// Rows from a moment to that at which its outcome is looked up
-    #[arg(long, value_name = "ROWS", help_heading = "Panel (cross-asset)")]
-    label_horizon: usize = 6;
-    /// A change of at most so much is flat
-    #[arg(long, value_name = "CHANGE", help_heading = "Panel (cross-asset)")]
-    label_threshold: f64 = 2.0;
-    /// How a change is measured: difference, or relative to the price
-    #[arg(long, value_name = "KIND", value_parser = named::<Change>, help_heading = "Panel (cross-asset)")]
-    label_change: Change = Change::Difference;
-    /// Chronological folds, each with a model of its own
-    #[arg(long, value_name = "N", help_heading = "Panel (cross-asset)")]
-    folds: usize = 3;
-    /// Share of all rows that a fold tests on
-    #[arg(long, value_name = "SHARE", help_heading = "Panel (cross-asset)")]
-    test_share: f64 = 0.1;
-    /// Share of all rows that a fold validates on
-    #[arg(long, value_name = "SHARE", help_heading = "Panel (cross-asset)")]
-    validation_share: f64 = 0.1;
-    /// Rows left out before validation and test parts
-    #[arg(long, value_name = "ROWS", help_heading = "Panel (cross-asset)")]
-    embargo: usize = 24;
-    /// How labels count: none, or balanced (rare classes as much as frequent ones)
-    #[arg(long, value_name = "KIND", value_parser = named::<ClassWeights>, help_heading = "Panel (cross-asset)")]
-    class_weights: ClassWeights = ClassWeights::Balanced;
-    /// What the cosines of queries and keys are multiplied by at first
-    #[arg(long, value_name = "N", help_heading = "Panel (cross-asset)")]
-    temperature: f64 = 10.0;
-
-    /// Most passes over the training samples
-    #[arg(long, value_name = "N", help_heading = "Training")]
-    epochs: usize = 6;
-    /// Samples a step: windows of all channels, or moments of all sources
-    #[arg(long, value_name = "N", help_heading = "Training")]
-    batch_size: usize = 64;
-    /// Micro-batches that a step is cut into, their gradients added up, to save memory
-    #[arg(long, value_name = "N", help_heading = "Training")]
-    accumulate: usize = 1;
-    /// How matrix products are computed: f32; tf32 (on a GPU); bf16 (mixed precision: activations are bf16, too)
-    #[arg(long, value_name = "NAME", value_parser = named::<Precision>, help_heading = "Training")]
-    precision: Precision = Precision::F32;
-    /// The highest learning rate
-    #[arg(long, value_name = "RATE", help_heading = "Training")]
-    lr: f64 = 1e-3;
-    /// How the learning rate changes: constant, cosine or one-cycle
-    #[arg(long, value_name = "NAME", value_parser = named::<LrSchedule>, help_heading = "Training")]
-    schedule: LrSchedule = LrSchedule::OneCycle;
-    /// Decoupled weight decay of AdamW
-    #[arg(long, value_name = "RATE", help_heading = "Training")]
-    weight_decay: f64 = 0.01;
-    /// Clip the global gradient norm to this; 0 clips nothing
-    #[arg(long, value_name = "NORM", help_heading = "Training")]
-    clip: f64 = 1.0;
-    /// Stop after so many epochs without a lower validation error
-    #[arg(long, value_name = "EPOCHS", help_heading = "Training")]
-    patience: usize = 5;
-    /// Seed of the weights, the order of the samples and dropout
-    #[arg(long, value_name = "N", help_heading = "Training")]
-    seed: u64 = 42;
-}
-
-/// Settings that have a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Preset {
-    /// ETTh1 with the settings of the paper (Nie et al., ICLR 2023); needs --data ETTh1.csv
-    Etth1,
-}
-
-impl Preset {
-    fn settings(self) -> Settings {
-        match self {
-            Preset::Etth1 => Settings {
-                split: Some(SplitRule::Ett),
-                context: Some(336),
-                horizon: Some(96),
-                patch: Some(16),
-                stride: Some(8),
-                end_padding: Some(true),
-                d_model: Some(16),
-                heads: Some(4),
-                layers: Some(3),
-                ffn: Some(128),
-                dropout: Some(0.3),
-                norm: Some(NormKind::Batch),
-                norm_position: Some(NormPosition::Post),
-                activation: Some(FfnActivation::Gelu),
-                residual_attention: Some(true),
-                revin: Some(true),
-                batch_size: Some(128),
-                lr: Some(1e-4),
-                schedule: Some(LrSchedule::Constant),
-                weight_decay: Some(0.0),
-                clip: Some(0.0),
-                epochs: Some(30),
-                patience: Some(30),
-                ..Settings::default()
-            },
-        }
-    }
-}
+/// What the user set.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings(Values);
 
 impl Settings {
-    /// Every setting from flags, file, preset and defaults.
-    pub fn resolve(flags: Settings, file: Option<&Path>, preset: Option<Preset>) -> Result<Complete> {
-        let file = file.map(read_toml).transpose()?.unwrap_or_default();
-        let set = flags.or(file);
-        if preset == Some(Preset::Etth1) && set.data.is_none() {
-            return Err(Error::usage(
-                "the preset etth1 needs its series, which is not bundled",
-                "download ETTh1.csv of https://github.com/zhouhaoyi/ETDataset and pass it with --data",
-            ));
+    /// These, and `base` where nothing is set.
+    fn or(mut self, base: Values) -> Settings {
+        for (name, value) in base {
+            self.0.entry(name).or_insert(value);
         }
-        let set = set.or(preset.map(Preset::settings).unwrap_or_default());
-        let kind = set.model.unwrap_or(ModelKind::Patchtst);
-        set.check_kind(kind)?;
-        if set.price.is_some() && (set.label_horizon.is_none() || set.label_threshold.is_none()) {
+        self
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Every setting from flags, file, preset and defaults.
+    pub fn resolve(flags: Settings, file: Option<&Path>, preset: Option<&str>) -> Result<Complete> {
+        let file = file.map(file::read).transpose()?.unwrap_or_default();
+        let set = flags.or(file);
+        let preset = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
+        let set = set.or(preset);
+        let name = match set.0.get(MODEL) {
+            Some(name) => name.as_str().unwrap_or_default(),
+            None => models()[0].listing.name,
+        };
+        let Some(model) = models().iter().find(|model| model.listing.name == name) else {
+            let names: Vec<&str> = models().iter().map(|model| model.listing.name).collect();
+            return Err(Error::usage(
+                format!("there is no model {name:?}"),
+                format!("choose one of {}", names.join(", ")),
+            ));
+        };
+        set.check_model(model)?;
+        if set.has("price") && !(set.has("label-horizon") && set.has("label-threshold")) {
             return Err(Error::usage(
                 "--price alone does not say what is up, down and flat: --label-horizon and --label-threshold go with it",
                 "say by --label-horizon how many rows on, and by --label-threshold from which change",
             ));
         }
-        Ok(match kind {
-            ModelKind::Patchtst => set.complete(),
-            ModelKind::CrossAsset => set.or(Settings::of_cross_asset()).complete(),
-        })
+        Ok(Complete { model, values: set.or(model.listing.about.training.clone()).0 })
     }
+
+    /// Refuses settings that the model does not have.
+    fn check_model(&self, model: &Model) -> Result<()> {
+        let foreign = |name: &&String| !model.has(name);
+        let Some(name) = self.0.keys().find(foreign) else { return Ok(()) };
+        let owners: Vec<&str> =
+            models().iter().filter(|model| model.has(name)).map(|model| model.listing.name).collect();
+        let (owners, chosen) = (owners.join(" and "), model.listing.name);
+        Err(Error::usage(
+            format!("{name} is a setting of {owners}, the model is {chosen}"),
+            format!("leave it out, or ask for --model {owners}"),
+        ))
+    }
+}
+
+/// The settings of a preset. `set` is what was set beside.
+fn preset_of(name: &str, set: &Settings) -> Result<Values> {
+    let found = presets().find(|preset| preset.name == name);
+    let Some(preset) = found else {
+        return Err(Error::usage(
+            format!("there is no preset {name:?}"),
+            "`refrain train --help` lists them",
+        ));
+    };
+    match preset.data {
+        Some(fix) if !set.has("data") => {
+            let problem = format!("the preset {name} needs its series, which is not bundled");
+            Err(Error::usage(problem, fix))
+        }
+        _ => file::parse(preset.toml, Path::new(name)),
+    }
+}
+
+/// Settings of which every one has a value.
+#[derive(Debug, Clone)]
+pub struct Complete {
+    model: &'static Model,
+    /// What is not among them has its default.
+    values: Values,
 }
 
 impl Complete {
-    /// The PatchTST for so many channels.
-    pub fn patchtst(&self, channels: usize) -> PatchTstConfig {
-        PatchTstConfig {
-            channels,
-            context: self.context,
-            horizon: self.horizon,
-            patch: self.patch,
-            stride: self.stride,
-            end_padding: self.end_padding,
-            d_model: self.d_model,
-            heads: self.heads,
-            layers: self.layers,
-            ffn: self.ffn,
-            dropout: self.dropout,
-            attention_dropout: self.attention_dropout,
-            head_dropout: self.head_dropout,
-            norm: self.norm,
-            norm_position: self.norm_position,
-            activation: self.activation,
-            positions: self.positions,
-            residual_attention: self.residual_attention,
-            revin: self.revin,
-            individual_head: self.individual_head,
-        }
+    /// What the model is for.
+    pub fn task(&self) -> Task {
+        self.model.task
     }
 
-    /// The cross-asset model for so many sources and features.
-    pub fn cross_asset(&self, sources: usize, features: usize) -> CrossAssetConfig {
-        CrossAssetConfig {
-            sources,
-            features,
-            d_model: self.d_model,
-            heads: self.heads,
-            layers: self.layers,
-            ffn: self.ffn,
-            dropout: self.dropout,
-            temperature: self.temperature,
-        }
+    /// The series or panel.
+    pub fn data(&self) -> Result<String> {
+        self.get("data")
+    }
+
+    /// The longest gap that is filled across.
+    pub fn max_gap(&self) -> Result<MaxGap> {
+        self.get("max-gap")
+    }
+
+    /// How matrix products are computed.
+    pub fn precision(&self) -> Result<Precision> {
+        self.get("precision")
+    }
+
+    /// How a series is read and cut.
+    pub fn series(&self) -> Result<SeriesSettings> {
+        self.of(&SeriesSettings::settings())
+    }
+
+    /// The forecaster for windows of a shape.
+    pub fn forecaster(&self, window: WindowShape) -> Result<ModelConfig> {
+        Ok(ModelConfig::from_settings(self.model.listing.name, window, &self.values)?)
+    }
+
+    /// The loss of a forecast.
+    pub fn loss(&self) -> Result<Loss> {
+        Ok(Loss::from_settings(&self.values)?)
+    }
+
+    /// How a panel is labelled and cut.
+    pub fn panel(&self) -> Result<PanelSettings> {
+        self.of(&PanelSettings::settings())
     }
 
     /// How a panel is read.
-    pub fn panel(&self) -> PanelOptions {
-        let rule = LabelRule {
-            horizon: self.label_horizon,
-            threshold: self.label_threshold,
-            change: self.label_change,
-        };
-        PanelOptions { price: self.price.clone(), rule, max_gap: self.max_gap }
+    pub fn panel_options(&self) -> Result<PanelOptions> {
+        Ok(self.panel()?.options(self.max_gap()?))
     }
 
-    /// How a panel is cut.
-    pub fn fold_rule(&self) -> FoldRule {
-        FoldRule {
-            folds: self.folds,
-            test: self.test_share,
-            validation: self.validation_share,
-            embargo: self.embargo,
-        }
+    /// The classifier for so many sources and features.
+    pub fn classifier(&self, sources: usize, features: usize) -> Result<ClassifierConfig> {
+        Ok(ClassifierConfig::from_settings(self.model.listing.name, sources, features, &self.values)?)
     }
 
     /// How it is trained.
-    pub fn training(&self) -> TrainingConfig {
-        TrainingConfig {
-            epochs: self.epochs,
-            batch_size: self.batch_size,
-            accumulate: self.accumulate,
-            lr: self.lr,
-            schedule: self.schedule,
-            weight_decay: self.weight_decay,
-            clip: self.clip,
-            patience: self.patience,
-            seed: self.seed,
-        }
+    pub fn training(&self) -> Result<TrainingConfig> {
+        self.of(&TrainingConfig::settings())
     }
-}
 
-fn read_toml(path: &Path) -> Result<Settings> {
-    /// A device such as /dev/zero has no end.
-    const LONGEST: u64 = 1 << 20;
-    let mut text = String::new();
-    let file = File::open(path).map_err(|source| Error::read(path, source))?;
-    file.take(LONGEST + 1).read_to_string(&mut text).map_err(|source| Error::read(path, source))?;
-    if text.len() as u64 > LONGEST {
-        let error = format!("it is larger than {LONGEST} bytes");
-        return Err(Error::TomlSyntax { path: path.to_owned(), error });
+    fn of<T: DeserializeOwned>(&self, settings: &[Setting]) -> Result<T> {
+        Ok(assemble(settings, &self.values, Values::new())?)
     }
-    toml::from_str(&text)
-        .map_err(|error| Error::TomlSyntax { path: path.to_owned(), error: error.to_string() })
-}
 
-/// A value by its serde name, with serde's message naming the alternatives.
-fn named<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, String> {
-    let text: StrDeserializer<'_, ValueError> = text.into_deserializer();
-    T::deserialize(text).map_err(|error| error.to_string())
-}
-
-fn split_rule(text: &str) -> Result<SplitRule, String> {
-    if text == "ett" {
-        return Ok(SplitRule::Ett);
-    }
-    let parts: Vec<f64> =
-        text.split(',').map(|part| part.trim().parse()).collect::<Result<_, _>>().unwrap_or_default();
-    match parts[..] {
-        [train, validation, test] => Ok(SplitRule::Fractions { train, validation, test }),
-        _ => Err(format!("{text:?} is neither `ett` nor three fractions such as `0.7,0.1,0.2`")),
-    }
-}
-
-fn split_from_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<SplitRule>, D::Error> {
-    split_rule(&String::deserialize(from)?).map(Some).map_err(serde::de::Error::custom)
-}
-
-fn split_to_text<S: serde::Serializer>(rule: &Option<SplitRule>, to: S) -> Result<S::Ok, S::Error> {
-    match rule {
-        Some(SplitRule::Ett) => to.serialize_str("ett"),
-        Some(SplitRule::Fractions { train, validation, test }) => {
-            to.serialize_str(&format!("{train},{validation},{test}"))
-        }
-        None => to.serialize_none(),
+    fn get<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let default = || self.model.settings.iter().find(|of| of.setting.name() == name);
+        let value = self.values.get(name).or_else(|| default().map(|of| of.setting.default()));
+        T::deserialize(value.unwrap_or(&serde_json::Value::Null)).map_err(Error::Json)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use refrain_forecast::data::series::SplitRule;
+    use serde_json::{Value, json};
+
+    fn settings(pairs: &[(&str, Value)]) -> Settings {
+        Settings(pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
+    }
+
+    const WINDOW: WindowShape = WindowShape { channels: 2, context: 336, horizon: 96 };
 
     #[test]
     fn flags_win_over_the_file_over_the_preset_over_the_default() {
@@ -405,35 +196,78 @@ mod tests {
             "data = 'a.csv'\nepochs = 3\nlr = 0.5\nnorm = 'layer'\nsplit = '0.5,0.2,0.3'\n",
         )
         .unwrap();
-        let flags = Settings { lr: Some(0.25), ..Settings::default() };
-        let complete = Settings::resolve(flags, Some(file.path()), Some(Preset::Etth1)).unwrap();
-        assert_eq!((complete.lr, complete.epochs, complete.d_model, complete.seed), (0.25, 3, 16, 42));
-        assert_eq!(complete.norm, NormKind::Layer);
-        assert_eq!(complete.split, SplitRule::Fractions { train: 0.5, validation: 0.2, test: 0.3 });
-        let text = toml::to_string(&Settings::defaults()).unwrap();
-        assert_eq!(toml::from_str::<Settings>(&text).unwrap(), Settings::defaults());
+        let flags = settings(&[("lr", json!(0.25))]);
+        let complete = Settings::resolve(flags, Some(file.path()), Some("etth1")).unwrap();
+        let training = complete.training().unwrap();
+        assert_eq!((training.lr, training.epochs, training.batch_size, training.seed), (0.25, 3, 128, 42));
+        let model = serde_json::to_value(complete.forecaster(WINDOW).unwrap()).unwrap();
+        assert_eq!(
+            (&model["norm"], &model["d_model"], &model["heads"]),
+            (&json!("layer"), &json!(16), &json!(4))
+        );
+        let expected = SplitRule::Fractions { train: 0.5, validation: 0.2, test: 0.3 };
+        assert_eq!(complete.series().unwrap().split, expected);
     }
 
     #[test]
     fn a_wrong_file_is_told_with_line_and_key() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (text, expected) in [
-            ("epoch = 3", "unknown field `epoch`"),
-            ("epochs = 'many'", "invalid type"),
-            ("norm = 'group'", "unknown variant `group`"),
+            ("epoch = 3", "unknown setting `epoch`"),
+            ("epochs = 'many'", "epochs: invalid type"),
+            ("norm = 'group'", "norm: unknown variant `group`"),
             ("split = 'half'", "neither `ett`"),
-            ("lr = ", "TOML parse error at line 1"),
+            ("split = 5", "neither `ett`"),
+            ("lr = nan", "lr: not a finite number"),
+            ("lr = ", "TOML parse error at line 2"),
         ] {
-            std::fs::write(&file, text).unwrap();
+            std::fs::write(&file, format!("# settings\n{text}")).unwrap();
             let message =
                 Settings::resolve(Settings::default(), Some(file.path()), None).unwrap_err().to_string();
-            assert!(message.contains(expected) && message.contains("line 1"), "{message}");
+            assert!(message.contains(expected) && message.contains("line 2"), "{message}");
         }
     }
 
     #[test]
     fn a_preset_without_its_series_says_where_it_is() {
-        let error = Settings::resolve(Settings::default(), None, Some(Preset::Etth1)).unwrap_err();
+        let error = Settings::resolve(Settings::default(), None, Some("etth1")).unwrap_err();
         assert!(error.to_string().contains("--data"), "{error}");
+    }
+
+    #[test]
+    fn every_preset_is_one_of_its_model() {
+        let mut count = 0;
+        for preset in presets() {
+            let flags = settings(&[("data", json!("a.csv"))]);
+            let complete = Settings::resolve(flags, None, Some(preset.name)).unwrap();
+            complete.forecaster(WINDOW).unwrap().validate().unwrap();
+            complete.training().unwrap().validate().unwrap();
+            count += 1;
+        }
+        assert!(count > 0);
+    }
+
+    #[test]
+    fn a_model_has_defaults_of_its_own_and_refuses_what_it_has_not() {
+        let cross = || ("model", json!("cross-asset"));
+        let resolve = |pairs: &[(&str, Value)]| Settings::resolve(settings(pairs), None, None);
+        let complete = resolve(&[cross()]).unwrap();
+        let ClassifierConfig::CrossAsset(model) = complete.classifier(3, 4).unwrap();
+        let training = complete.training().unwrap();
+        assert_eq!((model.d_model, model.ffn, training.batch_size, model.heads), (256, 1024, 256, 4));
+        assert_eq!((training.lr, training.patience), (3e-4, 3));
+        let narrow = resolve(&[cross(), ("d-model", json!(8))]).unwrap().classifier(3, 4).unwrap();
+        assert_eq!(serde_json::to_value(narrow).unwrap()["d_model"], 8);
+        for (pairs, expected) in [
+            (&[("patch", json!(8)), cross()][..], "patch is a setting of patchtst, the model is cross-asset"),
+            (&[("folds", json!(2))], "folds is a setting of cross-asset"),
+            (&[("patch", json!(8)), ("model", json!("nlinear"))], "the model is nlinear"),
+            (&[("loss", json!("mae")), cross()], "loss is a setting of patchtst and nlinear"),
+            (&[("price", json!("close")), cross()], "--price alone"),
+            (&[("model", json!("arima"))], "no model \"arima\""),
+        ] {
+            let message = resolve(pairs).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
     }
 }

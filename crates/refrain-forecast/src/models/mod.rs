@@ -1,5 +1,19 @@
-//! Models: one folder each, with its settings, their defaults and checks, and its layers.
+//! Models: one folder each, with its settings, their help texts, defaults and checks, and its layers.
 
+mod channel_linear;
+mod checks;
 pub mod cross_asset;
+mod forecaster;
+mod list;
+pub mod nlinear;
 pub mod patchtst;
 pub(crate) mod weights;
+
+pub use forecaster::{About, Forecaster, ForecasterConfig, ModelListing, WindowShape};
+pub use list::{ClassifierConfig, classifiers};
+pub use refrain_nn::Mode;
+
+list::forecasters! {
+    "patchtst" PatchTst(patchtst::PatchTstConfig);
+    "nlinear" NLinear(nlinear::NLinearConfig);
+}

@@ -1,32 +1,35 @@
 //! How a model is trained.
 
+use crate::settings::settings;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The settings of a [`super::Trainer`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TrainingConfig {
-    /// Most passes over the training samples.
-    pub epochs: usize,
-    /// Samples a step: windows of all channels, or moments of all sources.
-    pub batch_size: usize,
-    /// Micro-batches that a step is cut into, whose gradients add up; 1 cuts nothing, the batch size takes sample by
-    /// sample. The step is that of the whole batch but for rounding, in less memory. Batch norm sees micro-batches.
-    #[serde(default = "one")]
-    pub accumulate: usize,
-    /// The highest learning rate.
-    pub lr: f64,
-    /// How the learning rate changes from step to step.
-    pub schedule: LrSchedule,
-    /// AdamW's decoupled weight decay.
-    pub weight_decay: f64,
-    /// The global gradient norm is clipped to this; 0 clips nothing.
-    pub clip: f64,
-    /// Stop after so many epochs in a row without a lower validation error.
-    pub patience: usize,
-    /// Seed of the weights, the order of the samples and dropout.
-    pub seed: u64,
+settings! {
+    /// The settings of a [`super::Trainer`].
+    pub struct TrainingConfig {
+        /// Maximum number of epochs.
+        pub epochs: usize = 6, "N";
+        /// Samples per step; a sample is a window of all channels, or a moment of all sources.
+        pub batch_size: usize = 64, "N";
+        /// Micro-batches per step, to save memory; their gradients are added up.
+        ///
+        /// 1 cuts nothing, the batch size takes sample by sample. The step is that of the whole batch but for rounding, in
+        /// less memory. Batch norm sees micro-batches.
+        #[serde(default = "one")]
+        pub accumulate: usize = 1, "N";
+        /// Highest learning rate.
+        pub lr: f64 = 1e-3, "RATE";
+        /// Learning rate schedule: constant, cosine or one-cycle.
+        pub schedule: LrSchedule = LrSchedule::OneCycle, "NAME";
+        /// Weight decay of AdamW (decoupled).
+        pub weight_decay: f64 = 0.01, "RATE";
+        /// Clip the global gradient norm to this value; 0 switches clipping off.
+        pub clip: f64 = 1.0, "NORM";
+        /// Stop after this many epochs without a lower validation error.
+        pub patience: usize = 5, "EPOCHS";
+        /// Seed of the weights, the order of the samples and dropout.
+        pub seed: u64 = 42, "N";
+    }
 }
 
 /// How the learning rate changes from step to step.

@@ -8,6 +8,7 @@
 
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor};
+use refrain_forecast::models::Forecaster;
 use refrain_forecast::models::patchtst::{Mode, PatchTst, PatchTstConfig};
 use refrain_nn::{AdamW, Optimizer};
 

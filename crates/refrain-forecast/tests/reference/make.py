@@ -1,6 +1,6 @@
 """Makes the whole-model references: three training steps of `refrain bench step`, in PyTorch float64.
 
-    pip install torch numpy safetensors && python make.py [seed] [small] [large] [cross]
+    pip install torch numpy safetensors && python make.py [seed] [small] [large] [cross] [nlinear] [nlinear_individual]
 
 Each step is forward, MSE, backward, clipping of the global gradient norm at 1.0 (scaled by
 min(1, 1 / (norm + 1e-6))) and AdamW (lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight decay 0.01 on every
@@ -21,6 +21,12 @@ the mean cross entropy with classes [B, S] instead of MSE.
                    attn.temperature[head] * cosine(q, k); then the feed-forward network as above
     head:          norm(h) head.weight^T + head.bias
 
+`nlinear` and `nlinear_individual` are NLinear (Zeng et al., AAAI 2023), whose x is [B, C, L], y [B, C, O]; the loss is MSE:
+
+    h = x - x[..., -1:];  shared: h linear.weight^T + linear.bias, weight [O, L]
+                          individual: h[:, c] linear.weight[c] + linear.bias[c], weight [C, L, O], bias [C, 1, O]
+    head:                 + x[..., -1:]
+
 Neither the initial weights nor the batches are stored: both are computed. Element i (row-major) of stream s is
 
     let mut z = ((s << 32) + i + 1).wrapping_mul(0x9E3779B97F4A7C15);     // u64, splitmix64
@@ -39,7 +45,7 @@ steps_<configuration>.safetensors holds
     weight/<name>  value after the third step
 both at the row-major positions 0, stride, 2 stride, ... only. The metadata key `steps` is JSON:
     config      context, patch, stride, d_model, heads, layers, ffn, batch, channels, output; of `cross`: sources,
-                features, d_model, heads, layers, ffn, batch
+                features, d_model, heads, layers, ffn, batch; of `nlinear`: context, output, batch, channels, individual
     params      in the order of the streams: name, shape, stream (of the generator), scale, offset,
                 stride (of the stored elements); sum and sum_sq of all elements of the weight after step three, and
                 grad_sum and grad_sum_sq of the first gradient, computed in f64;
@@ -70,6 +76,7 @@ CONFIGS = {
     "large": (336, 16, 8, 128, 16, 3, 256, 32, 21, 96),
 }
 CROSS = dict(sources=5, features=6, d_model=32, heads=4, layers=2, ffn=64, batch=24)
+NLINEAR = dict(context=48, output=12, batch=16, channels=5)
 STEPS, WHOLE, STRIDE = 3, 4096, 7  # tensors of more than WHOLE elements are stored at every STRIDE-th
 
 
@@ -95,6 +102,8 @@ def describe(c):
     """Name, shape, scale and offset of every parameter, in order."""
     if "sources" in c:
         return describe_cross(c)
+    if "individual" in c:
+        return describe_nlinear(c)
     n, d = (c["context"] - c["patch"]) // c["stride"] + 1, c["d_model"]
     params = [*linear_layer("embed", c["patch"], d), ("pos", [n, d], 2.0**-4, 0.0)]
     for l in range(c["layers"]):
@@ -118,7 +127,21 @@ def describe_cross(c):
     return params + norm_layer("norm", d) + linear_layer("head", d, 3)
 
 
+def describe_nlinear(c):
+    if not c["individual"]:
+        return linear_layer("linear", c["context"], c["output"])
+    scale = 2.0 ** round(-0.5 * math.log2(c["context"]))
+    weight = ("linear.weight", [c["channels"], c["context"], c["output"]], scale, 0.0)
+    return [weight, ("linear.bias", [c["channels"], 1, c["output"]], 2.0**-4, 0.0)]
+
+
 def forward(c, w, x):
+    if "individual" in c:
+        last = x[..., -1:].detach()
+        weight, bias = w["linear.weight"], w["linear.bias"]
+        if c["individual"]:
+            return torch.einsum("bcl,clo->bco", x - last, weight) + bias[:, 0] + last
+        return F.linear(x - last, weight, bias) + last
     b, d, heads = x.shape[0], c["d_model"], c["heads"]
 
     def linear(h, name):
@@ -159,6 +182,10 @@ def loss_of(c, w, t, dtype):
         x = 2 * generate(1000 + 2 * t, (c["batch"], c["sources"], c["features"]))
         y = (1.5 * (generate(1001 + 2 * t, (c["batch"], c["sources"])).double() + 1)).long()
         return F.cross_entropy(forward(c, w, x.to(dtype)).flatten(0, 1), y.flatten())
+    if "individual" in c:
+        x = 2 * generate(1000 + 2 * t, (c["batch"], c["channels"], c["context"]))
+        y = 2 * generate(1001 + 2 * t, (c["batch"], c["channels"], c["output"]))
+        return F.mse_loss(forward(c, w, x.to(dtype)), y.to(dtype))
     b = c["batch"] * c["channels"]
     x, y = 2 * generate(1000 + 2 * t, (b, c["context"])), 2 * generate(1001 + 2 * t, (b, c["output"]))
     return F.mse_loss(forward(c, w, x.to(dtype)), y.to(dtype))
@@ -186,7 +213,12 @@ def yardstick(what, difference):
 
 
 def make(name):
-    c = CROSS if name == "cross" else dict(zip(KEYS, CONFIGS[name]))
+    if name == "cross":
+        c = CROSS
+    elif name.startswith("nlinear"):
+        c = NLINEAR | {"individual": name.endswith("individual")}
+    else:
+        c = dict(zip(KEYS, CONFIGS[name]))
     params = describe(c)
     losses, norms, grads, weights = train(c, params, torch.float64)
     losses32, norms32, grads32, weights32 = train(c, params, torch.float32)
@@ -212,5 +244,5 @@ def make(name):
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or [*CONFIGS, "cross"]:
+    for name in sys.argv[1:] or [*CONFIGS, "cross", "nlinear", "nlinear_individual"]:
         make(name)

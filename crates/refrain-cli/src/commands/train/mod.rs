@@ -1,8 +1,8 @@
 //! `refrain train`.
 
-mod cross_asset;
+mod classification;
 mod epochs;
-mod patchtst;
+mod forecasting;
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::cli::Train;
 use crate::error::{Error, Result};
 use crate::folder::RunFolder;
 use crate::run;
-use crate::settings::{Complete, ModelKind, Settings};
+use crate::settings::{Complete, Settings, Task};
 
 pub fn run(args: Train) -> Result<()> {
     if let Some(folder) = &args.resume {
@@ -24,13 +24,13 @@ pub fn run(args: Train) -> Result<()> {
         }
         return resume(&args, folder, None);
     }
-    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset)?;
+    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset.as_deref())?;
     if let Some(folder) = args.out.as_deref().filter(|out| args.resume_if_possible && run::is_begun(out)) {
         return resume(&args, folder, Some(&settings));
     }
-    match settings.model {
-        ModelKind::Patchtst => patchtst::start(&args, &settings),
-        ModelKind::CrossAsset => cross_asset::start(&args, &settings),
+    match settings.task() {
+        Task::Forecasting => forecasting::start(&args, &settings),
+        Task::Classification => classification::start(&args, &settings),
     }
 }
 
@@ -38,13 +38,13 @@ pub fn run(args: Train) -> Result<()> {
 fn resume(args: &Train, path: &Path, settings: Option<&Complete>) -> Result<()> {
     // Nobody writes what is read from here on.
     let folder = RunFolder::open(path)?;
-    let kind = if run::is_panel_run(path) { ModelKind::CrossAsset } else { ModelKind::Patchtst };
-    if settings.is_some_and(|settings| settings.model != kind) {
+    let task = if run::is_panel_run(path) { Task::Classification } else { Task::Forecasting };
+    if settings.is_some_and(|settings| settings.task() != task) {
         return Err(Error::run(path, "the run in it is of another model", "choose another --out"));
     }
-    match kind {
-        ModelKind::CrossAsset => cross_asset::resume(args, folder, settings),
-        ModelKind::Patchtst => patchtst::resume(args, folder, settings),
+    match task {
+        Task::Forecasting => forecasting::resume(args, folder, settings),
+        Task::Classification => classification::resume(args, folder, settings),
     }
 }
 

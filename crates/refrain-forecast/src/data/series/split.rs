@@ -4,10 +4,13 @@ use super::{Filled, Gap, Series, Step, coverage};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::str::FromStr;
 
 /// Where the parts begin and end.
+///
+/// As text it is `ett`, or three fractions such as `0.7,0.1,0.2`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(into = "String", try_from = "Written")]
 pub enum SplitRule {
     /// Fractions of the rows, which add up to 1. Training and test part are rounded down, the validation part
     /// takes the rest.
@@ -28,6 +31,61 @@ pub enum SplitRule {
 impl Default for SplitRule {
     fn default() -> Self {
         SplitRule::Fractions { train: 0.7, validation: 0.1, test: 0.2 }
+    }
+}
+
+impl FromStr for SplitRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SplitRule, String> {
+        if text == "ett" {
+            return Ok(SplitRule::Ett);
+        }
+        let parts: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
+        match parts.unwrap_or_default()[..] {
+            [train, validation, test] => Ok(SplitRule::Fractions { train, validation, test }),
+            _ => Err(format!("{text:?} is neither `ett` nor three fractions such as `0.7,0.1,0.2`")),
+        }
+    }
+}
+
+impl From<SplitRule> for String {
+    fn from(rule: SplitRule) -> String {
+        match rule {
+            SplitRule::Ett => "ett".to_owned(),
+            SplitRule::Fractions { train, validation, test } => format!("{train},{validation},{test}"),
+        }
+    }
+}
+
+/// A split rule as it is written down.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "neither `ett` nor three fractions such as `0.7,0.1,0.2`")]
+enum Written {
+    Text(String),
+    /// As runs of version 1 kept fractions.
+    Table {
+        fractions: Fractions,
+    },
+}
+
+#[derive(Deserialize)]
+struct Fractions {
+    train: f64,
+    validation: f64,
+    test: f64,
+}
+
+impl TryFrom<Written> for SplitRule {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<SplitRule, String> {
+        match written {
+            Written::Text(text) => text.parse(),
+            Written::Table { fractions: Fractions { train, validation, test } } => {
+                Ok(SplitRule::Fractions { train, validation, test })
+            }
+        }
     }
 }
 

@@ -2,34 +2,38 @@
 
 use super::EPS;
 use crate::Result;
-use crate::models::patchtst::config::{check_dropouts, check_heads, check_sizes, refuse};
+use crate::models::About;
+use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
+use crate::settings::settings;
 use refrain::Activation;
 use refrain_nn::{AttentionOptions, EncoderDropout, NormKind, TransformerEncoderOptions};
-use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 /// Classes of a label: up, down, flat.
 pub const CLASSES: usize = 3;
 
-/// The settings of a [`super::CrossAsset`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CrossAssetConfig {
-    /// Number of sources (assets, stations, ...).
-    pub sources: usize,
-    /// Features of a source.
-    pub features: usize,
-    /// Width of the encoder.
-    pub d_model: usize,
-    /// Heads of attention; they divide `d_model`.
-    pub heads: usize,
-    /// Encoder layers.
-    pub layers: usize,
-    /// Width of the feed-forward network.
-    pub ffn: usize,
-    /// Dropout inside the feed-forward network and on both residual branches.
-    pub dropout: f64,
-    /// What the cosine of query and key is multiplied by at the beginning; each head learns its own.
-    pub temperature: f64,
+settings! {
+    /// The settings of a [`super::CrossAsset`].
+    pub struct CrossAssetConfig {
+        /// Number of sources (assets, stations, ...).
+        pub sources: usize;
+        /// Features of a source.
+        pub features: usize;
+        /// Width of the encoder (features per token).
+        pub d_model: usize = 256, "N";
+        /// Number of attention heads; must divide the width.
+        pub heads: usize = 4, "N";
+        /// Number of encoder layers.
+        pub layers: usize = 2, "N";
+        /// Width of the feed-forward network.
+        pub ffn: usize = 1024, "N";
+        /// Dropout inside the feed-forward network and on both residual branches.
+        pub dropout: f64 = 0.2, "P";
+        /// Initial temperature: what the cosine of query and key is multiplied by.
+        ///
+        /// Each head learns its own.
+        pub temperature: f64 = 10.0, "N";
+    }
 }
 
 /// 12 sources of 32 features, two layers of width 256 with 4 heads, FFN 1024, no dropout, temperature 10.
@@ -49,6 +53,17 @@ impl Default for CrossAssetConfig {
 }
 
 impl CrossAssetConfig {
+    /// What a user should know to choose it.
+    pub fn about() -> About {
+        let training = [("batch-size", json!(256)), ("lr", json!(3e-4)), ("patience", json!(3))];
+        About {
+            title: "cross-asset",
+            does: "classifies the sources of a panel by attention among them",
+            presets: &[],
+            training: training.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
+        }
+    }
+
     /// What the layers of the encoder are like.
     pub(super) fn encoder_layer(&self) -> TransformerEncoderOptions {
         TransformerEncoderOptions {

@@ -1,59 +1,71 @@
 //! What a PatchTST model is made of.
 
-use crate::{Error, Result};
-use refrain::Activation;
-use refrain_nn::{AttentionOptions, EncoderDropout, NormKind, TransformerEncoderOptions};
+use super::{Layers, PatchTst};
+use crate::Result;
+use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
+use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::settings::{Preset, Values, settings};
+use refrain::{Activation, DType, Device};
+use refrain_nn::{
+    AttentionOptions, EncoderDropout, ModelSize, NormKind, ParameterBuilder, TransformerEncoderOptions,
+};
 use serde::{Deserialize, Serialize};
 
-/// The settings of a [`super::PatchTst`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PatchTstConfig {
-    /// Number of channels; each is forecast from its own past.
-    pub channels: usize,
-    /// Rows that a forecast is made from.
-    pub context: usize,
-    /// Rows of a forecast.
-    pub horizon: usize,
-    /// Rows of a patch.
-    pub patch: usize,
-    /// Rows from the beginning of one patch to that of the next.
-    pub stride: usize,
-    /// Whether the last value is repeated `stride` times after the context, so that it makes one patch more.
-    pub end_padding: bool,
-    /// Width of the encoder.
-    pub d_model: usize,
-    /// Heads of attention; they divide `d_model`.
-    pub heads: usize,
-    /// Encoder layers.
-    pub layers: usize,
-    /// Width of the feed-forward network.
-    pub ffn: usize,
-    /// Dropout after the position embedding, inside the feed-forward network and on both residual branches. That of
-    /// the attention drops twice, as in the reference implementation (once in the attention's projection, once in
-    /// the encoder layer).
-    pub dropout: f64,
-    /// Dropout of the attention weights.
-    pub attention_dropout: f64,
-    /// Dropout of the head's output.
-    pub head_dropout: f64,
-    /// How the encoder normalises: each feature over batch and patches as in the paper, or each patch over its
-    /// features.
-    pub norm: NormKind,
-    /// Where the encoder normalises.
-    pub norm_position: NormPosition,
-    /// The activation of the feed-forward network.
-    pub activation: FfnActivation,
-    /// How a patch knows its place.
-    pub positions: Positions,
-    /// Whether the attention scores of a layer are added to those of the next, before the softmax (RealFormer,
-    /// He et al., 2021).
-    pub residual_attention: bool,
-    /// Whether every window is normalised by its own mean and standard deviation, and the forecast brought back
-    /// (RevIN, Kim et al., ICLR 2022), with a learnable affine map a channel.
-    pub revin: bool,
-    /// Whether every channel has a head of its own.
-    pub individual_head: bool,
+settings! {
+    /// The settings of a [`super::PatchTst`].
+    pub struct PatchTstConfig {
+        /// Number of channels; each is forecast from its own past.
+        pub channels: usize;
+        /// Rows that a forecast is made from.
+        pub context: usize;
+        /// Rows of a forecast.
+        pub horizon: usize;
+        /// Rows of a patch.
+        pub patch: usize = 24, "ROWS";
+        /// Rows from one patch to the next.
+        pub stride: usize = 24, "ROWS";
+        /// Repeat the last value at the end of the context, which gives one more patch.
+        ///
+        /// It is repeated `stride` times.
+        pub end_padding: bool = true, "BOOL";
+        /// Width of the encoder (features per token).
+        pub d_model: usize = 64, "N";
+        /// Number of attention heads; must divide the width.
+        pub heads: usize = 4, "N";
+        /// Number of encoder layers.
+        pub layers: usize = 2, "N";
+        /// Width of the feed-forward network.
+        pub ffn: usize = 128, "N";
+        /// Dropout of the embedding, the projections, the feed-forward network and the residual branches.
+        ///
+        /// That of the attention drops twice, as in the reference implementation (once in the attention's projection, once
+        /// in the encoder layer).
+        pub dropout: f64 = 0.2, "P";
+        /// Dropout of the attention weights.
+        pub attention_dropout: f64 = 0.0, "P";
+        /// Dropout of the head's output.
+        pub head_dropout: f64 = 0.0, "P";
+        /// Normalisation of the encoder: batch or layer.
+        ///
+        /// Each feature over batch and patches as in the paper, or each patch over its features.
+        pub norm: NormKind = NormKind::Batch, "KIND";
+        /// Where the encoder normalises: pre (before attention and feed-forward network) or post (after them).
+        pub norm_position: NormPosition = NormPosition::Post, "PLACE";
+        /// Activation of the feed-forward network: gelu, gelu-tanh or relu.
+        pub activation: FfnActivation = FfnActivation::Gelu, "NAME";
+        /// Position encoding of the patches: learned or sinusoidal.
+        pub positions: Positions = Positions::Learned, "KIND";
+        /// Add the attention scores of each layer to the scores of the next layer.
+        ///
+        /// They are added before the softmax (RealFormer, He et al., 2021).
+        pub residual_attention: bool = false, "BOOL";
+        /// Normalise each window by its own mean and standard deviation (RevIN).
+        ///
+        /// The forecast is brought back (Kim et al., ICLR 2022); each channel has a learnable affine map.
+        pub revin: bool = true, "BOOL";
+        /// Give each channel its own head.
+        pub individual_head: bool = false, "BOOL";
+    }
 }
 
 /// Where the encoder normalises.
@@ -155,33 +167,27 @@ impl PatchTstConfig {
         }
     }
 
-    /// Numbers that a training step over so many samples keeps for its backward pass and works with: fitted to what steps
-    /// were seen to take.
-    pub(crate) fn activations(&self, samples: usize) -> f64 {
-        let of = |size: usize| size as f64;
-        let rows = of(samples) * of(self.channels);
-        let (patches, heads) = (of(self.patches()), of(self.heads));
-        // Scores that are handed on or dropped from lie in memory; else attention keeps none.
-        let scores = match (self.attention_dropout > 0.0, self.residual_attention) {
-            (true, _) => 2.75,
-            (false, true) => 1.75,
-            (false, false) => 0.0,
-        };
-        let layer = 7.75 * of(self.d_model) + 2.75 * of(self.ffn) + scores * heads * patches;
-        let tokens = rows * patches * (of(self.layers) * layer + 4.0 * of(self.d_model));
-        tokens + rows * (2.0 * of(self.context) + 3.0 * of(self.horizon))
-    }
-
     /// Number of patches of a context, `(context - patch) / stride + 1`, and one more by end padding.
     pub fn patches(&self) -> usize {
         self.context.saturating_sub(self.patch) / self.stride.max(1) + 1 + usize::from(self.end_padding)
     }
+}
 
-    /// Whether such a model exists.
-    ///
-    /// # Errors
-    /// [`Error::Model`], which says what to change.
-    pub fn validate(&self) -> Result<()> {
+impl ForecasterConfig for PatchTstConfig {
+    fn about() -> About {
+        About {
+            title: "PatchTST",
+            does: "forecasts series by attention among patches of each channel's past",
+            presets: &[ETTH1],
+            training: Values::new(),
+        }
+    }
+
+    fn window(&self) -> WindowShape {
+        WindowShape { channels: self.channels, context: self.context, horizon: self.horizon }
+    }
+
+    fn validate(&self) -> Result<()> {
         check_sizes(&[
             ("channels", self.channels),
             ("context", self.context),
@@ -205,34 +211,56 @@ impl PatchTstConfig {
             ("head_dropout", self.head_dropout),
         ])
     }
-}
 
-pub(crate) fn refuse<T>(problem: String, fix: &'static str) -> Result<T> {
-    Err(Error::Model { problem, fix })
-}
+    fn size(&self) -> Result<ModelSize> {
+        self.validate()?;
+        let of = |layers| -> Result<ModelSize> {
+            let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+            Layers::declare(&builder, &PatchTstConfig { layers, ..self.clone() })?;
+            Ok(builder.size())
+        };
+        Ok(ModelSize::with_layers(self.layers, of(1)?, of(2)?))
+    }
 
-pub(crate) fn check_sizes(sizes: &[(&str, usize)]) -> Result<()> {
-    // Products of two sizes stay far from overflow; memory is the nearer limit.
-    match sizes.iter().find(|(_, size)| *size == 0 || *size > 1 << 24) {
-        Some((name, size)) => refuse(format!("{name} is {size}"), "choose a size from 1 to 16777216"),
-        None => Ok(()),
+    fn layers(&self) -> usize {
+        self.layers
+    }
+
+    // Fitted to what steps were seen to take.
+    fn activations(&self, windows: usize) -> f64 {
+        let of = |size: usize| size as f64;
+        let rows = of(windows) * of(self.channels);
+        let (patches, heads) = (of(self.patches()), of(self.heads));
+        // Scores that are handed on or dropped from lie in memory; else attention keeps none.
+        let scores = match (self.attention_dropout > 0.0, self.residual_attention) {
+            (true, _) => 2.75,
+            (false, true) => 1.75,
+            (false, false) => 0.0,
+        };
+        let layer = 7.75 * of(self.d_model) + 2.75 * of(self.ffn) + scores * heads * patches;
+        let tokens = rows * patches * (of(self.layers) * layer + 4.0 * of(self.d_model));
+        tokens + rows * (2.0 * of(self.context) + 3.0 * of(self.horizon))
+    }
+
+    fn summary(&self) -> String {
+        let PatchTstConfig { patch, stride, d_model, heads, layers, ffn, .. } = self;
+        format!(
+            "{} patches of {patch} every {stride}, d_model {d_model}, {heads} heads, {layers} layers, FFN {ffn}",
+            self.patches()
+        )
+    }
+
+    fn build(&self, dtype: DType, device: &Device, seed: u64) -> Result<Box<dyn Forecaster>> {
+        Ok(Box::new(PatchTst::new(self.clone(), dtype, device, seed)?))
     }
 }
 
-pub(crate) fn check_heads(d_model: usize, heads: usize) -> Result<()> {
-    if d_model.is_multiple_of(heads) {
-        return Ok(());
-    }
-    let problem = format!("{heads} heads do not divide d_model {d_model}");
-    refuse(problem, "choose a d_model that is a multiple of heads")
-}
-
-pub(crate) fn check_dropouts(rates: &[(&str, f64)]) -> Result<()> {
-    match rates.iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
-        Some((name, rate)) => refuse(format!("{name} is {rate}"), "choose a probability from 0 to below 1"),
-        None => Ok(()),
-    }
-}
+const ETTH1: Preset = Preset {
+    name: "etth1",
+    help: "ETTh1 with the settings of the PatchTST paper (Nie et al., ICLR 2023); needs --data ETTh1.csv",
+    toml: include_str!("etth1.toml"),
+    data: Some("download ETTh1.csv of https://github.com/zhouhaoyi/ETDataset and pass it with --data"),
+};
 
 #[cfg(test)]
 mod tests {

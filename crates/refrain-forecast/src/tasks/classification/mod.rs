@@ -1,6 +1,9 @@
 //! Cross-asset attention on a fold of a panel.
 
 pub mod confusion;
+mod settings;
+
+pub use settings::PanelSettings;
 
 use crate::data::panel::{Class, Fold, Panel};
 use crate::data::series::Scaler;

@@ -2,7 +2,7 @@
 
 use crate::data::series::{Part, Scaler, Series};
 use crate::data::windows::Windows;
-use crate::models::patchtst::{Mode, PatchTst};
+use crate::models::{Forecaster, Mode};
 use crate::tasks::forecasting::metrics::ErrorSums;
 use crate::{Error, Result};
 use refrain::{Device, Tensor, no_grad};
@@ -14,9 +14,21 @@ const ROWS_AT_ONCE: usize = 1024;
 ///
 /// # Errors
 /// [`Error::Engine`] if the series has other channels than the model, or the part reaches past it.
-pub fn evaluate(model: &PatchTst, windows: &Windows, part: &Part) -> Result<ErrorSums> {
-    let (channels, horizon) = (windows.channels(), model.config().horizon);
-    let mut sums = ErrorSums::new(channels);
+pub fn evaluate(model: &dyn Forecaster, windows: &Windows, part: &Part) -> Result<ErrorSums> {
+    let mut sums = ErrorSums::new(windows.channels());
+    each_row(model, windows, part, |channel, forecast, truth| sums.add(channel, forecast, truth))?;
+    Ok(sums)
+}
+
+/// Calls `row` with the channel, the forecast and what came true of each window and channel of a part; what was not
+/// observed is NaN.
+pub(super) fn each_row(
+    model: &dyn Forecaster,
+    windows: &Windows,
+    part: &Part,
+    mut row: impl FnMut(usize, &[f32], &[f32]),
+) -> Result<()> {
+    let (channels, horizon) = (windows.channels(), model.window().horizon);
     let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     no_grad(|| {
         for starts in windows.batches(part, (ROWS_AT_ONCE / channels.max(1)).max(1))? {
@@ -33,9 +45,9 @@ pub fn evaluate(model: &PatchTst, windows: &Windows, part: &Part) -> Result<Erro
                 filled.for_each(|(truth, _)| *truth = f32::NAN);
             }
             let rows = forecast.chunks_exact(horizon).zip(truth.chunks_exact(horizon));
-            rows.enumerate().for_each(|(row, (forecast, truth))| sums.add(row % channels, forecast, truth));
+            rows.enumerate().for_each(|(at, (forecast, truth))| row(at % channels, forecast, truth));
         }
-        Ok(sums)
+        Ok(())
     })
 }
 
@@ -45,14 +57,14 @@ pub fn evaluate(model: &PatchTst, windows: &Windows, part: &Part) -> Result<Erro
 /// [`Error::NotFinite`] if a value of it is not; [`Error::ShortContext`] if fewer rows lie before `origin` than the model looks back on; [`Error::Engine`] if the
 /// series has other channels than the model.
 pub fn forecast(
-    model: &PatchTst,
+    model: &dyn Forecaster,
     scaler: &Scaler,
     series: &Series,
     origin: usize,
     device: &Device,
 ) -> Result<Vec<f64>> {
-    let config = model.config();
-    let (channels, context, horizon) = (series.channels(), config.context, config.horizon);
+    let (channels, window) = (series.channels(), model.window());
+    let (context, horizon) = (window.context, window.horizon);
     if origin < context || origin > series.rows() {
         return Err(Error::ShortContext {
             file: series.file().to_owned(),

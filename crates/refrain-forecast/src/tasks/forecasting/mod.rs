@@ -1,25 +1,32 @@
-//! PatchTST on windows of a series.
+//! Forecasting: a model on windows of a series, its loss, its metrics and its evaluation.
 
 pub mod evaluation;
+pub mod loss;
 pub mod metrics;
+mod settings;
+
+pub use settings::SeriesSettings;
 
 use crate::Result;
 use crate::baselines::Linear;
 use crate::data::series::{Part, Split};
 use crate::data::windows::Windows;
-use crate::models::patchtst::{Mode, PatchTst, PatchTstConfig};
+use crate::models::{Forecaster, ForecasterConfig, Mode, ModelConfig};
 use crate::training::{Demand, Estimate, SavedRun, Task, Trainer, TrainingConfig};
+use loss::Loss;
+use metrics::ErrorSums;
 use refrain::{DType, Device, Precision, Tensor};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
 
-/// Learns to forecast the horizon of each window from its context, by the mean squared error over what was observed of
-/// it: filled values are inputs only.
+/// Learns to forecast the horizon of each window from its context, by the mean loss over what was observed of it: filled
+/// values are inputs only. The loss is the mean squared error unless [`Forecasting::with_loss`] says otherwise.
 pub struct Forecasting {
     /// The model.
-    pub model: PatchTst,
+    pub model: Box<dyn Forecaster>,
     /// The series.
     pub windows: Windows,
+    loss: Loss,
     train: Part,
     validation: Part,
 }
@@ -33,6 +40,9 @@ pub struct ForecastErrors {
     /// Mean absolute error.
     #[serde(rename = "validation_mae")]
     pub mae: f64,
+    /// Mean loss, if that is not the mean squared error. The best weights are those of the lowest.
+    #[serde(rename = "validation_loss", default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
 }
 
 impl Task for Forecasting {
@@ -53,13 +63,9 @@ impl Task for Forecasting {
 
     fn loss(&self, starts: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, y) = self.windows.cut(starts)?;
-        let prediction = self.model.forward(&x, mode)?;
-        if !self.train.has_filled() {
-            return Ok(prediction.mse_loss(&y)?);
-        }
-        let weights = self.windows.weights(starts)?;
-        let squares = prediction.to_dtype(DType::F32)?.sub(&y)?.square()?;
-        Ok(squares.mul(&weights)?.sum(())?.div(&weights.sum(())?)?)
+        let forecast = self.model.forward(&x, mode)?;
+        let weights = self.train.has_filled().then(|| self.windows.weights(starts)).transpose()?;
+        self.loss.mean(&forecast, &y, weights.as_ref())
     }
 
     /// The number of values that were observed, where some were not.
@@ -71,24 +77,54 @@ impl Task for Forecasting {
     }
 
     fn validate(&self) -> Result<ForecastErrors> {
-        let sums = evaluation::evaluate(&self.model, &self.windows, &self.validation)?;
+        let mut sums = ErrorSums::new(self.windows.channels());
+        let mut losses = (self.loss != Loss::default()).then_some((0.0, 0_u64));
+        evaluation::each_row(&*self.model, &self.windows, &self.validation, |channel, forecast, truth| {
+            sums.add(channel, forecast, truth);
+            let Some((sum, count)) = &mut losses else { return };
+            for (&forecast, &truth) in forecast.iter().zip(truth).filter(|(_, truth)| !truth.is_nan()) {
+                *sum += self.loss.of_error(f64::from(forecast) - f64::from(truth));
+                *count += 1;
+            }
+        })?;
         let errors = sums.standardised();
-        Ok(ForecastErrors { mse: errors.mse, mae: errors.mae })
+        let loss = losses.map(|(sum, count)| sum / count as f64);
+        Ok(ForecastErrors { mse: errors.mse, mae: errors.mae, loss })
     }
 
     fn error(validation: &ForecastErrors) -> f64 {
-        validation.mse
+        validation.loss.unwrap_or(validation.mse)
     }
 }
 
 impl Forecasting {
-    /// A PatchTST with random weights on windows of a series.
+    /// A forecaster of these settings with random weights on windows of a series.
     ///
     /// # Errors
     /// [`crate::Error::Model`] for settings that make no model, [`crate::Error::Engine`] if the device has no memory for it.
-    pub fn new(model: PatchTstConfig, windows: Windows, split: &Split, seed: u64) -> Result<Forecasting> {
-        let model = PatchTst::new(model, DType::F32, windows.device(), seed)?;
-        Ok(Forecasting { model, windows, train: split.train.clone(), validation: split.validation.clone() })
+    pub fn new(
+        model: impl Into<ModelConfig>,
+        windows: Windows,
+        split: &Split,
+        seed: u64,
+    ) -> Result<Forecasting> {
+        let model = model.into().build(DType::F32, windows.device(), seed)?;
+        Ok(Forecasting::of(model, windows, split))
+    }
+
+    /// A forecaster on windows of a series that have its shape.
+    pub fn of(model: Box<dyn Forecaster>, windows: Windows, split: &Split) -> Forecasting {
+        let (train, validation) = (split.train.clone(), split.validation.clone());
+        Forecasting { model, windows, loss: Loss::default(), train, validation }
+    }
+
+    /// Minimises another loss.
+    ///
+    /// # Errors
+    /// [`crate::Error::Training`] if there is no such loss.
+    pub fn with_loss(self, loss: Loss) -> Result<Forecasting> {
+        loss.validate()?;
+        Ok(Forecasting { loss, ..self })
     }
 
     /// What training a model on a series of so many rows takes, comparison with the simple forecasts included.
@@ -96,31 +132,33 @@ impl Forecasting {
     /// # Errors
     /// [`crate::Error::Model`] for settings that make no model.
     pub fn estimate(
-        model: &PatchTstConfig,
+        model: &dyn ForecasterConfig,
         config: &TrainingConfig,
         rows: usize,
         split: &Split,
         precision: Precision,
     ) -> Result<Estimate> {
+        let window = model.window();
         let demand = Demand {
             size: model.size()?,
-            layers: model.layers,
+            layers: model.layers(),
             activations: model.activations(config.at_once(split.train.windows())),
-            data: rows as f64 * model.channels as f64,
-            beside: Linear::bytes(model.context, model.horizon, model.channels),
+            data: rows as f64 * window.channels as f64,
+            beside: Linear::bytes(window.context, window.horizon, window.channels),
         };
         Ok(Estimate::new(demand, precision))
     }
 }
 
 impl Trainer {
-    /// A PatchTST with random weights, before its first step.
+    /// A forecaster with random weights that minimises the mean squared error, before its first step. For another loss, or
+    /// a forecaster of your own, make the [`Forecasting`] and pass it to [`Trainer::of`].
     ///
     /// # Errors
     /// [`crate::Error::Model`] and [`crate::Error::Training`] for settings that cannot be; [`crate::Error::Engine`]
     /// if the device has no memory for it.
     pub fn new(
-        model: PatchTstConfig,
+        model: impl Into<ModelConfig>,
         config: TrainingConfig,
         windows: Windows,
         split: &Split,
@@ -130,23 +168,24 @@ impl Trainer {
     }
 
     /// A run that [`Trainer::save`] left, to go on bit for bit as if it had not stopped. Model,
-    /// training and series are those that it began with.
+    /// training and series are those that it began with, and its loss is the mean squared error.
     ///
     /// # Errors
     /// Those of [`Trainer::go_on`] and of [`Trainer::new`].
     pub fn resume(
         saved: &SavedRun,
-        model: PatchTstConfig,
+        model: impl Into<ModelConfig>,
         config: TrainingConfig,
         windows: Windows,
         split: &Split,
     ) -> Result<Trainer> {
+        let model = model.into();
         saved.check_size(model.size()?)?;
         Trainer::new(model, config, windows, split)?.go_on(saved)
     }
 
     /// The model as it is now.
-    pub fn model(&self) -> &PatchTst {
-        &self.task().model
+    pub fn model(&self) -> &dyn Forecaster {
+        &*self.task().model
     }
 }

@@ -1,13 +1,14 @@
-//! PatchTST on a series.
+//! A forecaster on a series.
 
 use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Series, Split};
 use refrain_forecast::data::windows::Windows;
-use refrain_forecast::models::patchtst::PatchTst;
+use refrain_forecast::models::{Forecaster, WindowShape};
 use refrain_forecast::plot::{Panel, forecast_svg};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::evaluation;
-use refrain_forecast::training::{EpochReport, Trainer};
+use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use serde::Serialize;
 
 use super::{as_json, epochs};
@@ -18,14 +19,15 @@ use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
 use crate::replays::ReplayFigures;
-use crate::run::{self, RunConfig};
+use crate::run;
+use crate::run_config::{Forecasts, RunConfig};
 use crate::score::{self, Score};
 use crate::settings::Complete;
 use crate::source;
 
 /// A run from its series to its trainer.
 struct Run {
-    config: RunConfig,
+    config: RunConfig<Forecasts>,
     folder: RunFolder,
     series: Series,
     split: Split,
@@ -51,13 +53,13 @@ struct Outcome<'a> {
 
 pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
-    let (series, report) = source::read(&settings.data, settings.strict, None)?;
+    let data = settings.data()?;
+    let (series, report) = source::read(&data, settings.series()?.strict, None)?;
     source::describe(console, &series, &report)?;
-    let (config, split) = RunConfig::new(settings, &series)?;
+    let (config, split) = RunConfig::<Forecasts>::new(settings, &series)?;
     estimate(console, &config, &series, &split, &device)?;
-    let windows = windows(&config, &series, &device)?;
-    let trainer = Trainer::new(config.model.clone(), config.training.clone(), windows, &split)?;
-    let folder = RunFolder::create(args.out.as_deref(), &source::stem(&settings.data))?;
+    let trainer = trainer(&config, &series, &split, &device)?;
+    let folder = RunFolder::create(args.out.as_deref(), &source::stem(&data))?;
     // Now it is known that the folder can be written, and the run can be resumed from its first step on.
     trainer.save(folder.path(), &as_json(&config)?)?;
     finish(console, args, Run { config, folder, series, split, trainer }, &device)
@@ -65,20 +67,17 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
 
 pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
-    let (config, saved) = run::load_interrupted(folder.path())?;
-    let (series, report) = source::read(&config.data.source, config.data.strict, config.data.step)?;
+    let saved = run::open_saved(folder.path())?;
+    let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
+    saved.check_size(config.task.model.size()?)?;
+    let data = &config.task.data;
+    let (series, report) = source::read(&data.source, data.strict, data.step)?;
     source::describe(console, &series, &report)?;
-    config.check_channels(&series)?;
-    if series.fingerprint() != config.data.sha256 {
-        return Err(Error::changed_since(&config.data.source));
-    }
+    check_series(&config, &series)?;
     if let Some(settings) = settings {
-        run::check_same(&config, &RunConfig::new(settings, &series)?.0, folder.path())?;
+        run::check_same(&config, &RunConfig::<Forecasts>::new(settings, &series)?.0, folder.path())?;
     }
-    let split = config.split(&series)?;
-    estimate(console, &config, &series, &split, &device)?;
-    let windows = windows(&config, &series, &device)?;
-    let trainer = Trainer::resume(&saved, config.model.clone(), config.training.clone(), windows, &split)?;
+    let (split, trainer) = resumed(console, &config, &saved, &series, &device)?;
     console.line(format!(
         "resumed     {} after {} steps",
         folder.path().display(),
@@ -87,17 +86,55 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     finish(console, args, Run { config, folder, series, split, trainer }, &device)
 }
 
-/// Tells what the run takes, before any of it is taken, and refuses what cannot fit.
-fn estimate(
-    console: Console,
-    config: &RunConfig,
+/// The series is that which the run began with.
+pub fn check_series(config: &RunConfig<Forecasts>, series: &Series) -> Result<()> {
+    config.check_channels(series)?;
+    match series.fingerprint() == config.task.data.sha256 {
+        true => Ok(()),
+        false => Err(Error::changed_since(&config.task.data.source)),
+    }
+}
+
+/// The trainer of a run before its first step.
+pub fn trainer(
+    config: &RunConfig<Forecasts>,
     series: &Series,
     split: &Split,
     device: &Device,
-) -> Result<()> {
-    let RunConfig { model, training, precision, .. } = config;
-    let estimate = Forecasting::estimate(model, training, series.rows(), split, precision.setting())?;
-    console.line(format!("memory      {}", estimate.check(device)?))
+) -> Result<Trainer> {
+    let RunConfig { task, training, .. } = config;
+    let windows = windows(config, series, device)?;
+    let task =
+        Forecasting::new(task.model.clone(), windows, split, training.seed)?.with_loss(task.loss.clone())?;
+    Ok(Trainer::of(task, training.clone())?)
+}
+
+/// The trainer of a run that is to go on with the series that it began with.
+pub fn resumed(
+    console: Console,
+    config: &RunConfig<Forecasts>,
+    saved: &SavedRun,
+    series: &Series,
+    device: &Device,
+) -> Result<(Split, Trainer)> {
+    let split = config.split(series)?;
+    estimate(console, config, series, &split, device)?;
+    let trainer = trainer(config, series, &split, device)?.go_on(saved)?;
+    Ok((split, trainer))
+}
+
+/// Tells what the run takes, before any of it is taken, and refuses what cannot fit.
+pub fn estimate(
+    console: Console,
+    config: &RunConfig<Forecasts>,
+    series: &Series,
+    split: &Split,
+    device: &Device,
+) -> Result<Estimate> {
+    let RunConfig { task, training, precision, .. } = config;
+    let estimate = Forecasting::estimate(&*task.model, training, series.rows(), split, precision.setting())?;
+    console.line(format!("memory      {}", estimate.check(device)?))?;
+    Ok(estimate)
 }
 
 /// Trains to the end, and measures.
@@ -120,11 +157,12 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     let replayed = ReplayFigures::of(trainer.replays());
     let Forecasting { model, windows, .. } = trainer.into_best()?;
     let name = folder.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let plot = epochs::loss_plot::<Forecasting>(&format!("{name}: MSE by epoch (standardised)"), &history);
+    let loss = config.task.loss.title();
+    let plot = epochs::loss_plot::<Forecasting>(&format!("{name}: {loss} by epoch (standardised)"), &history);
     folder.write(run::LOSS, plot.as_bytes())?;
-    let plot = forecast_plot(&config, &series, &split, &model, device)?;
+    let plot = forecast_plot(&config, &series, &split, &*model, device)?;
     folder.write(run::FORECAST, plot.as_bytes())?;
-    let score = score::measure(console, &config, &series, &split, &model, &windows)?;
+    let score = score::measure(console, &config, &series, &split, &*model, &windows)?;
     let plural = if history.len() == 1 { "" } else { "s" };
     let trained = console::seconds(seconds);
     console
@@ -145,13 +183,16 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     })
 }
 
-fn windows(config: &RunConfig, series: &Series, device: &Device) -> Result<Windows> {
-    let grid = series.grid().standardised(&config.data.scaler);
-    Ok(Windows::new(&grid, config.model.context, config.model.horizon, device)?)
+/// The windows of a run's series, on the device.
+pub fn windows(config: &RunConfig<Forecasts>, series: &Series, device: &Device) -> Result<Windows> {
+    let grid = series.grid().standardised(&config.task.data.scaler);
+    let WindowShape { context, horizon, .. } = config.task.model.window();
+    Ok(Windows::new(&grid, context, horizon, device)?)
 }
 
 fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
-    let (model, training, split) = (&run.config.model, &run.config.training, &run.split);
+    let (model, training, split) = (&run.config.task.model, &run.config.training, &run.split);
+    let window = model.window();
     let part = |name: &str, part: &refrain_forecast::data::series::Part| {
         let axis = run.series.time();
         let first = axis.format(part.rows.start);
@@ -165,24 +206,23 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
     ))?;
     filled::Windows::of(split).tell(console, run.config.max_gap(&run.series))?;
     console.line(format!(
-        "model       PatchTST: context {} -> horizon {}, {} patches of {} every {}, d_model {}, {} heads, {} layers, \
-         FFN {}: {} parameters",
-        model.context,
-        model.horizon,
-        model.patches(),
-        model.patch,
-        model.stride,
-        model.d_model,
-        model.heads,
-        model.layers,
-        model.ffn,
+        "model       {}: context {} -> horizon {}, {}: {} parameters",
+        model.title(),
+        window.context,
+        window.horizon,
+        model.summary(),
         count(run.trainer.model().parameter_count()),
     ))?;
+    let loss = match &run.config.task.loss {
+        Loss::Mse(_) => String::new(),
+        loss => format!("{}, ", loss.title()),
+    };
     console.line(format!(
-        "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, {}, on {}",
+        "training    {} epochs at most of {} steps of {} windows, {}learning rate {}, seed {}, {}, on {}",
         training.epochs,
         count(run.trainer.steps_per_epoch()),
         training.batch_size,
+        loss,
         training.lr,
         training.seed,
         run.config.precision.name(),
@@ -207,8 +247,9 @@ fn train(console: Console, args: &Train, run: &mut Run) -> Result<()> {
 }
 
 fn epoch_line(report: &EpochReport) -> String {
+    let loss = report.validation.loss.map(|loss| format!("loss {}  ", number(loss))).unwrap_or_default();
     format!(
-        "train loss {}  validation MSE {}  MAE {}  {:>7}{}",
+        "train loss {}  validation {loss}MSE {}  MAE {}  {:>7}{}",
         number(report.train_loss),
         number(report.validation.mse),
         number(report.validation.mae),
@@ -219,16 +260,16 @@ fn epoch_line(report: &EpochReport) -> String {
 
 /// A few channels, spread over all, at the middle of the test part. Filled values are not drawn.
 fn forecast_plot(
-    config: &RunConfig,
+    config: &RunConfig<Forecasts>,
     series: &Series,
     split: &Split,
-    model: &PatchTst,
+    model: &dyn Forecaster,
     device: &Device,
 ) -> Result<String> {
     const PANELS: usize = 4;
     let (context, horizon, channels) = (split.context, split.horizon, series.channels());
     let origin = split.test.starts().nth(split.test.windows() / 2).unwrap_or(split.test.rows.start) + context;
-    let forecast = evaluation::forecast(model, &config.data.scaler, series, origin, device)?;
+    let forecast = evaluation::forecast(model, &config.task.data.scaler, series, origin, device)?;
     let shown: Vec<usize> = match channels {
         0..=PANELS => (0..channels).collect(),
         _ => (0..PANELS).map(|panel| panel * channels / PANELS).collect(),
@@ -240,7 +281,7 @@ fn forecast_plot(
             let rows: Vec<f64> = series.channel(channel).skip(first).take(context).collect();
             let truth: Vec<f64> = series.grid().truth(channel).skip(first).take(context + horizon).collect();
             let forecast: Vec<f64> = forecast.iter().skip(channel).step_by(channels).copied().collect();
-            let season = config.data.season;
+            let season = config.task.data.season;
             let seasonal: Vec<f64> =
                 (0..horizon).map(|step| rows[context - season + step % season]).collect();
             (channel, truth, forecast, seasonal)
@@ -250,7 +291,7 @@ fn forecast_plot(
         .iter()
         .map(|(channel, truth, forecast, seasonal)| Panel {
             name: &series.names()[*channel],
-            unit: source::unit(&config.data.source, &series.names()[*channel]),
+            unit: source::unit(&config.task.data.source, &series.names()[*channel]),
             context: &truth[..context],
             truth: &truth[context..],
             forecast,
@@ -259,7 +300,7 @@ fn forecast_plot(
         .collect();
     let title = format!(
         "{}: forecast of {horizon} rows from {}",
-        source::stem(&config.data.source),
+        source::stem(&config.task.data.source),
         series.time().format(origin)
     );
     Ok(forecast_svg(&title, series.time(), origin, &panels))

@@ -1,13 +1,13 @@
-//! Cross-asset attention on the folds of a panel.
+//! A classifier on the folds of a panel.
 
 use refrain::{Device, with_precision};
-use refrain_forecast::data::panel::{Class, Fold, FoldRule, Panel, PanelOptions};
+use refrain_forecast::data::panel::{Class, Fold, Panel};
 use refrain_forecast::data::series::{Filled, Scaler};
-use refrain_forecast::models::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::ClassifierConfig;
 use refrain_forecast::tasks::classification::confusion::Confusion;
-use refrain_forecast::tasks::classification::{ClassWeights, Classification, ClassificationErrors};
-use refrain_forecast::training::{EpochReport, Replays, Trainer, TrainingConfig};
-use serde::{Deserialize, Serialize};
+use refrain_forecast::tasks::classification::{Classification, ClassificationErrors};
+use refrain_forecast::training::{EpochReport, Replays, Trainer};
+use serde::Serialize;
 
 use super::{as_json, epochs};
 use crate::cli::{Precision, Train};
@@ -18,40 +18,15 @@ use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
 use crate::replays::ReplayFigures;
 use crate::run;
+use crate::run_config::{Classes, RunConfig};
 use crate::settings::Complete;
 use crate::source;
-
-/// Everything that made a run, as its checkpoints keep it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct RunConfig {
-    /// The version of the program.
-    version: String,
-    data: DataConfig,
-    model: CrossAssetConfig,
-    training: TrainingConfig,
-    precision: Precision,
-}
-
-/// The panel of a run and how it is cut.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct DataConfig {
-    /// The name of a bundled panel, an absolute path, or `-` for standard input.
-    source: String,
-    options: PanelOptions,
-    folds: FoldRule,
-    class_weights: ClassWeights,
-    /// Names, in the model's order.
-    sources: Vec<String>,
-    features: Vec<String>,
-    /// SHA-256 of names, values and labels, to know the panel again.
-    sha256: String,
-}
 
 /// What the checkpoint of a fold keeps: all that using its model takes.
 #[derive(Serialize)]
 struct FoldConfig<'a> {
     #[serde(flatten)]
-    run: &'a RunConfig,
+    run: &'a RunConfig<Classes>,
     fold: usize,
     scaler: &'a Scaler,
 }
@@ -104,44 +79,40 @@ struct Run<'a> {
     console: Console,
     args: &'a Train,
     device: Device,
-    config: RunConfig,
+    config: RunConfig<Classes>,
     panel: Panel,
     folds: Vec<Fold>,
 }
 
-impl RunConfig {
-    /// The configuration of a new run on this panel.
-    fn new(settings: &Complete, panel: &Panel) -> Result<RunConfig> {
-        let model = settings.cross_asset(panel.sources().len(), panel.features().len());
-        model.validate()?;
-        let training = settings.training();
-        training.validate()?;
-        let data = DataConfig {
-            source: source::lasting(&settings.data),
-            options: settings.panel(),
-            folds: settings.fold_rule(),
-            class_weights: settings.class_weights,
-            sources: panel.sources().to_vec(),
-            features: panel.features().to_vec(),
-            sha256: panel.fingerprint(),
-        };
-        let (version, precision) = (env!("CARGO_PKG_VERSION").to_owned(), settings.precision);
-        Ok(RunConfig { version, data, model, training, precision })
+/// Cuts the panel into folds, tells what the largest takes, before any of it is taken, and refuses what cannot fit.
+pub fn cut(
+    console: Console,
+    config: &RunConfig<Classes>,
+    panel: &Panel,
+    device: &Device,
+) -> Result<Vec<Fold>> {
+    let RunConfig { task, training, precision, .. } = config;
+    let ClassifierConfig::CrossAsset(model) = &task.model;
+    let folds = task.data.folds.cut(panel)?;
+    // Later folds learn from more.
+    if let Some(fold) = folds.last() {
+        let estimate = Classification::estimate(model, training, panel, fold, precision.setting())?;
+        console.line(format!("memory      {}", estimate.check(device)?))?;
     }
+    Ok(folds)
 }
 
 pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
-    let (panel, report) = source::read_panel(&settings.data, &settings.panel())?;
+    let data = settings.data()?;
+    let (panel, report) = source::read_panel(&data, &settings.panel_options()?)?;
     source::describe_panel(console, &panel, &report)?;
-    let config = RunConfig::new(settings, &panel)?;
-    let folds = config.data.folds.cut(&panel)?;
-    estimate(console, &config, &panel, &folds, &device)?;
+    let config = RunConfig::<Classes>::new(settings, &panel)?;
+    let folds = cut(console, &config, &panel, &device)?;
     let run = Run { console, args, device, config, panel, folds };
     // The first fold's trainer tells whether all can be made, before anything is written.
     let first = run.trainer(1)?;
-    let folder =
-        RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&settings.data)))?;
+    let folder = RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&data)))?;
     run.save(&first, 1, &folder.inside(&run::fold_folder(1))?)?;
     run.finish(&folder, first)
 }
@@ -149,47 +120,29 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
 pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
     let saved = run::open_saved(&folder.path().join(run::fold_folder(1)))?;
-    let config: RunConfig = saved.run()?;
-    config.model.validate()?;
-    config.training.validate()?;
-    saved.check_size(config.model.size()?)?;
-    let (panel, report) = source::read_panel(&config.data.source, &config.data.options)?;
+    let config = RunConfig::<Classes>::from_kept(saved.run()?, folder.path())?;
+    let Classes { data, model: ClassifierConfig::CrossAsset(model) } = &config.task;
+    saved.check_size(model.size()?)?;
+    let (panel, report) = source::read_panel(&data.source, &data.options)?;
     source::describe_panel(console, &panel, &report)?;
-    if panel.fingerprint() != config.data.sha256 {
-        return Err(Error::changed_since(&config.data.source));
+    if panel.fingerprint() != data.sha256 {
+        return Err(Error::changed_since(&data.source));
     }
     if let Some(settings) = settings {
-        run::check_same(&config, &RunConfig::new(settings, &panel)?, folder.path())?;
+        run::check_same(&config, &RunConfig::<Classes>::new(settings, &panel)?, folder.path())?;
     }
-    let folds = config.data.folds.cut(&panel)?;
-    estimate(console, &config, &panel, &folds, &device)?;
+    let folds = cut(console, &config, &panel, &device)?;
     let run = Run { console, args, device, config, panel, folds };
     let first = run.trainer(1)?.go_on(&saved)?;
     console.line(format!("resumed     {}", folder.path().display()))?;
     run.finish(&folder, first)
 }
 
-/// Tells what the largest fold takes, before any of it is taken, and refuses what cannot fit.
-fn estimate(
-    console: Console,
-    config: &RunConfig,
-    panel: &Panel,
-    folds: &[Fold],
-    device: &Device,
-) -> Result<()> {
-    let RunConfig { model, training, precision, .. } = config;
-    // Later folds learn from more.
-    if let Some(fold) = folds.last() {
-        let estimate = Classification::estimate(model, training, panel, fold, precision.setting())?;
-        console.line(format!("memory      {}", estimate.check(device)?))?;
-    }
-    Ok(())
-}
-
 impl Run<'_> {
     /// A fold's trainer before its first step; folds count from 1.
     fn trainer(&self, fold: usize) -> Result<Trainer<Classification>> {
-        let RunConfig { model, training, data, .. } = &self.config;
+        let RunConfig { task, training, .. } = &self.config;
+        let Classes { data, model: ClassifierConfig::CrossAsset(model) } = task;
         let task = Classification::new(
             model.clone(),
             &self.panel,
@@ -319,7 +272,8 @@ impl Run<'_> {
     }
 
     fn describe(&self, folder: &RunFolder, first: &Trainer<Classification>) -> Result<()> {
-        let RunConfig { model, training, data, precision, .. } = &self.config;
+        let RunConfig { task, training, precision, .. } = &self.config;
+        let Classes { data, model: ClassifierConfig::CrossAsset(model) } = task;
         let line = |text| self.console.line(text);
         let rule = &data.options.rule;
         if self.panel.looks_ahead() > 0 {

@@ -1,0 +1,280 @@
+//! Everything that made a run, as its folder keeps it.
+
+use std::path::Path;
+
+use refrain_forecast::baselines::SeasonalNaive;
+use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
+use refrain_forecast::data::series::{MaxGap, Scaler, Series, Split, SplitRule, Step};
+use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
+use refrain_forecast::tasks::classification::ClassWeights;
+use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::training::TrainingConfig;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::cli::Precision;
+use crate::error::{Error, Result};
+use crate::settings::{Complete, Task};
+use crate::source;
+
+/// The version of what is kept of a run. Version 1 had no number: its `version` was that of the program.
+const VERSION: u64 = 2;
+
+/// What is kept of a run: what every run has, and what its task does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunConfig<T> {
+    /// The version of what is kept.
+    version: u64,
+    /// The program and its version.
+    written_by: String,
+    /// `forecasting` or `classification`.
+    #[serde(rename = "task")]
+    kind: Task,
+    #[serde(flatten)]
+    pub task: T,
+    pub training: TrainingConfig,
+    pub precision: Precision,
+}
+
+/// What is kept of a task.
+pub trait TaskConfig: Serialize + DeserializeOwned {
+    const KIND: Task;
+
+    /// Refuses parts that do not fit each other; the error is that of a folder.
+    fn validate(&self, folder: &Path) -> Result<()>;
+}
+
+/// A forecaster and the series that it learns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Forecasts {
+    pub data: SeriesData,
+    pub model: ModelConfig,
+    pub loss: Loss,
+}
+
+/// A classifier and the panel that it learns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Classes {
+    pub data: PanelData,
+    pub model: ClassifierConfig,
+}
+
+/// The series of a run and how it is cut.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeriesData {
+    /// The name of a bundled series, an absolute path, or `-` for standard input.
+    pub source: String,
+    pub strict: bool,
+    /// The calendar; runs from before it was kept have none.
+    #[serde(default)]
+    pub step: Option<Step>,
+    pub split: SplitRule,
+    /// Rows of a season, for the seasonal naive forecast.
+    pub season: usize,
+    /// Names of the channels, in the model's order.
+    pub channels: Vec<String>,
+    pub scaler: Scaler,
+    /// The longest gap that is filled across.
+    #[serde(default)]
+    pub max_gap: MaxGap,
+    /// SHA-256 of names and values after filling, and of what was filled, to know the series again.
+    pub sha256: String,
+}
+
+/// The panel of a run and how it is cut.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PanelData {
+    /// The name of a bundled panel, an absolute path, or `-` for standard input.
+    pub source: String,
+    pub options: PanelOptions,
+    pub folds: FoldRule,
+    pub class_weights: ClassWeights,
+    /// Names, in the model's order.
+    pub sources: Vec<String>,
+    pub features: Vec<String>,
+    /// SHA-256 of names, values and labels, to know the panel again.
+    pub sha256: String,
+}
+
+impl<T: TaskConfig> RunConfig<T> {
+    fn of(task: T, settings: &Complete) -> Result<RunConfig<T>> {
+        let training = settings.training()?;
+        training.validate()?;
+        let written_by = concat!("refrain ", env!("CARGO_PKG_VERSION")).to_owned();
+        let precision = settings.precision()?;
+        Ok(RunConfig { version: VERSION, written_by, kind: T::KIND, task, training, precision })
+    }
+
+    /// The configuration that a folder keeps, of this version or an earlier one.
+    pub fn from_kept(kept: Value, folder: &Path) -> Result<RunConfig<T>> {
+        let refuse = |problem: String, fix| Err(Error::run(folder, problem, fix));
+        const FIX: &str = "restore the folder, or train again";
+        let kept = match &kept["version"] {
+            Value::String(_) => upgraded(kept),
+            Value::Number(version) if version.as_u64() == Some(VERSION) => kept,
+            Value::Number(version) => {
+                let by = kept["written_by"].as_str().unwrap_or("another program");
+                let problem = format!(
+                    "its configuration is of version {version}, written by {by}; this program reads 1 to {VERSION}"
+                );
+                return refuse(problem, "use the program that wrote it");
+            }
+            _ => return refuse("its configuration does not say its version".to_owned(), FIX),
+        };
+        if kept["task"] != json!(T::KIND) {
+            let (found, wanted) = (&kept["task"], json!(T::KIND));
+            return refuse(format!("it is a run of {found}, not of {wanted}"), "choose another folder");
+        }
+        match serde_json::from_value::<RunConfig<T>>(kept) {
+            Ok(config) => {
+                config.training.validate()?;
+                config.task.validate(folder)?;
+                Ok(config)
+            }
+            Err(error) => refuse(format!("its configuration cannot be read: {error}"), FIX),
+        }
+    }
+}
+
+/// A configuration of version 1 as one of version 2: there was one model a task, and one loss.
+fn upgraded(mut kept: Value) -> Value {
+    let (task, model) = match kept["data"]["channels"].is_array() {
+        true => (Task::Forecasting, "patchtst"),
+        false => (Task::Classification, "cross-asset"),
+    };
+    let program = kept["version"].as_str().unwrap_or_default();
+    let written_by = format!("refrain {program}");
+    let added = [("version", json!(VERSION)), ("written_by", json!(written_by)), ("task", json!(task))];
+    let loss = (task == Task::Forecasting).then(|| ("loss", json!(Loss::default())));
+    if let Value::Object(fields) = &mut kept {
+        fields.entry("precision").or_insert(json!(Precision::F32));
+        fields.extend(added.into_iter().chain(loss).map(|(name, value)| (name.to_owned(), value)));
+        if let Some(Value::Object(settings)) = fields.get_mut("model") {
+            settings.insert("name".to_owned(), json!(model));
+        }
+    }
+    kept
+}
+
+impl RunConfig<Forecasts> {
+    /// The configuration of a new run on this series.
+    pub fn new(settings: &Complete, series: &Series) -> Result<(RunConfig<Forecasts>, Split)> {
+        let of_series = settings.series()?;
+        let (context, horizon) = (of_series.context, of_series.horizon);
+        let model = settings.forecaster(WindowShape { channels: series.channels(), context, horizon })?;
+        model.validate()?;
+        settings.training()?.validate()?;
+        let season = match of_series.season {
+            0 => series.time().step().season(context),
+            season => season,
+        };
+        let max_gap = settings.max_gap()?;
+        let longest = max_gap.rows(season, series.time().step(), context);
+        let split = Split::new(series, &of_series.split, context, horizon, longest)?;
+        let scaler = Scaler::fit(series, split.train.rows.clone())?;
+        // A season that does not fit is told before the training, not after.
+        SeasonalNaive::new(season, context)?;
+        let data = SeriesData {
+            source: source::lasting(&settings.data()?),
+            strict: of_series.strict,
+            step: Some(series.time().step()),
+            split: of_series.split,
+            season,
+            channels: series.names().to_vec(),
+            scaler,
+            max_gap,
+            sha256: series.fingerprint(),
+        };
+        Ok((RunConfig::of(Forecasts { data, model, loss: settings.loss()? }, settings)?, split))
+    }
+
+    /// How the run cuts a series.
+    pub fn split(&self, series: &Series) -> Result<Split> {
+        let WindowShape { context, horizon, .. } = self.task.model.window();
+        Ok(Split::new(series, &self.task.data.split, context, horizon, self.max_gap(series))?)
+    }
+
+    /// The longest gap of a series that the run fills across, in rows.
+    pub fn max_gap(&self, series: &Series) -> usize {
+        let Forecasts { data, model, .. } = &self.task;
+        data.max_gap.rows(data.season, series.time().step(), model.window().context)
+    }
+
+    /// The part of a series that the model can be used on has the channels that it was trained on.
+    pub fn check_channels(&self, series: &Series) -> Result<()> {
+        let channels = &self.task.data.channels;
+        if series.names() == channels {
+            return Ok(());
+        }
+        Err(Error::usage(
+            format!(
+                "{} has the channels {}, the model was trained on {}",
+                series.file(),
+                listing(series.names()),
+                listing(channels)
+            ),
+            "pass a series with the same columns in the same order",
+        ))
+    }
+}
+
+impl TaskConfig for Forecasts {
+    const KIND: Task = Task::Forecasting;
+
+    fn validate(&self, folder: &Path) -> Result<()> {
+        self.model.validate()?;
+        self.loss.validate()?;
+        let refuse = |problem: String| {
+            let problem = format!("the configuration contradicts itself: {problem}");
+            Err(Error::run(folder, problem, "restore the folder, or train again"))
+        };
+        let SeriesData { channels, scaler, season, .. } = &self.data;
+        let (named, window) = (channels.len(), self.model.window());
+        if [window.channels, scaler.mean.len(), scaler.std.len()] != [named; 3] {
+            return refuse(format!("{named} channels are named, the model has {}", window.channels));
+        }
+        if let Some(channel) = scaler.fault() {
+            let (mean, std) = (scaler.mean[channel], scaler.std[channel]);
+            return refuse(format!("`{}` has a mean of {mean} and a deviation of {std}", channels[channel]));
+        }
+        if *season == 0 || *season > window.context {
+            return refuse(format!("a season of {season} rows, with a context of {}", window.context));
+        }
+        Ok(())
+    }
+}
+
+impl RunConfig<Classes> {
+    /// The configuration of a new run on this panel.
+    pub fn new(settings: &Complete, panel: &Panel) -> Result<RunConfig<Classes>> {
+        let model = settings.classifier(panel.sources().len(), panel.features().len())?;
+        model.validate()?;
+        let of_panel = settings.panel()?;
+        let data = PanelData {
+            source: source::lasting(&settings.data()?),
+            options: of_panel.options(settings.max_gap()?),
+            folds: of_panel.fold_rule(),
+            class_weights: of_panel.class_weights,
+            sources: panel.sources().to_vec(),
+            features: panel.features().to_vec(),
+            sha256: panel.fingerprint(),
+        };
+        RunConfig::of(Classes { data, model }, settings)
+    }
+}
+
+impl TaskConfig for Classes {
+    const KIND: Task = Task::Classification;
+
+    fn validate(&self, _: &Path) -> Result<()> {
+        Ok(self.model.validate()?)
+    }
+}
+
+/// Names for a message, the first few of many.
+fn listing(names: &[String]) -> String {
+    const FEW: usize = 8;
+    let more = if names.len() > FEW { format!(", ... ({} in all)", names.len()) } else { String::new() };
+    names.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join(", ") + &more
+}

@@ -1,0 +1,47 @@
+//! Settings from a TOML file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use refrain_forecast::settings::Values;
+use toml::Spanned;
+
+use super::known;
+use crate::error::{Error, Result};
+
+/// The settings of a file.
+pub fn read(path: &Path) -> Result<Values> {
+    /// A device such as /dev/zero has no end.
+    const LONGEST: u64 = 1 << 20;
+    let mut text = String::new();
+    let file = File::open(path).map_err(|source| Error::read(path, source))?;
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(|source| Error::read(path, source))?;
+    if text.len() as u64 > LONGEST {
+        let error = format!("it is larger than {LONGEST} bytes");
+        return Err(Error::TomlSyntax { path: path.to_owned(), error });
+    }
+    parse(&text, path)
+}
+
+/// The settings of a text; `path` is its name in messages.
+pub fn parse(text: &str, path: &Path) -> Result<Values> {
+    let wrong = |error: String| Error::TomlSyntax { path: path.to_owned(), error };
+    let table: BTreeMap<Spanned<String>, Spanned<toml::Value>> =
+        toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let mut values = Values::new();
+    for (name, value) in table {
+        let before = text.get(..name.span().start).unwrap_or(text);
+        let line = 1 + before.matches('\n').count();
+        let refuse = |problem: String| wrong(format!("line {line}: {problem}"));
+        let name = name.into_inner();
+        let Some(known) = known().iter().find(|known| known.placed.setting.name() == name) else {
+            return Err(refuse(format!("unknown setting `{name}`")));
+        };
+        let value = serde_json::to_value(value.into_inner()).map_err(Error::Json)?;
+        known.placed.setting.check(&value).map_err(|problem| refuse(format!("{name}: {problem}")))?;
+        values.insert(name, value);
+    }
+    Ok(values)
+}

@@ -1,0 +1,169 @@
+//! The list of models: forecasters are variants of [`ModelConfig`](super::ModelConfig).
+
+use super::cross_asset::CrossAssetConfig;
+use super::{Forecaster, ModelConfig, ModelListing, WindowShape};
+use crate::settings::{Values, assemble};
+use crate::{Error, Result};
+use refrain::{DType, Device};
+use refrain_nn::Checkpoint;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The classifiers of panels.
+pub fn classifiers() -> Vec<ModelListing> {
+    let (about, settings) = (CrossAssetConfig::about(), CrossAssetConfig::settings());
+    vec![ModelListing { name: CROSS_ASSET, about, settings }]
+}
+
+const CROSS_ASSET: &str = "cross-asset";
+
+/// The settings of a classifier of the sources of a panel. In a run folder they have its `name`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name")]
+pub enum ClassifierConfig {
+    /// `cross-asset`.
+    #[serde(rename = "cross-asset")]
+    CrossAsset(CrossAssetConfig),
+}
+
+impl ClassifierConfig {
+    /// The settings of the classifier of a name for so many sources and features: those of `values`, else the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a name that no classifier has, [`Error::Setting`] for a value of the wrong type.
+    pub fn from_settings(
+        name: &str,
+        sources: usize,
+        features: usize,
+        values: &Values,
+    ) -> Result<ClassifierConfig> {
+        let fixed = [("sources", sources), ("features", features)];
+        of_name(&classifiers(), name, &fixed, values)
+    }
+
+    /// Whether such a model exists.
+    ///
+    /// # Errors
+    /// [`Error::Model`], which says what to change.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            ClassifierConfig::CrossAsset(config) => config.validate(),
+        }
+    }
+}
+
+/// The settings of the model of a name: sizes that are given, and those of `values`, else the defaults.
+fn of_name<T: DeserializeOwned>(
+    models: &[ModelListing],
+    name: &str,
+    sizes: &[(&str, usize)],
+    values: &Values,
+) -> Result<T> {
+    let Some(found) = models.iter().find(|model| model.name == name) else {
+        let names: Vec<&str> = models.iter().map(|model| model.name).collect();
+        let problem = format!("no model of {} is named `{name}`", names.join(", "));
+        return Err(Error::Model { problem, fix: "choose one of them" });
+    };
+    let name = ("name".to_owned(), Value::from(name));
+    let sizes = sizes.iter().map(|(field, size)| ((*field).to_owned(), Value::from(*size)));
+    assemble(&found.settings, values, sizes.chain([name]).collect())
+}
+
+/// Makes [`ModelConfig`](super::ModelConfig) of a line for each forecaster: its name on the command line and in run folders,
+/// and its settings.
+macro_rules! forecasters {
+    ($($name:literal $variant:ident($config:ty);)*) => {
+        /// The settings of a forecaster, whichever it is. In a run folder they have its `name`.
+        ///
+        /// ```
+        /// use refrain_forecast::models::nlinear::NLinearConfig;
+        /// use refrain_forecast::models::{ForecasterConfig, ModelConfig};
+        ///
+        /// let config = NLinearConfig { channels: 3, context: 24, horizon: 6, individual: false };
+        /// let model = ModelConfig::from(config);
+        /// assert_eq!((model.name(), model.window().horizon), ("nlinear", 6));
+        /// ```
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(tag = "name")]
+        pub enum ModelConfig {
+            $(
+                #[doc = concat!("`", $name, "`.")]
+                #[serde(rename = $name)]
+                $variant($config),
+            )*
+        }
+
+        $(
+            impl From<$config> for ModelConfig {
+                fn from(config: $config) -> ModelConfig {
+                    ModelConfig::$variant(config)
+                }
+            }
+        )*
+
+        /// What every forecaster's settings tell.
+        impl std::ops::Deref for ModelConfig {
+            type Target = dyn ForecasterConfig;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $(ModelConfig::$variant(config) => config,)*
+                }
+            }
+        }
+
+        impl ModelConfig {
+            /// The name on the command line and in run folders.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(ModelConfig::$variant(_) => $name,)*
+                }
+            }
+
+            /// The name for people.
+            pub fn title(&self) -> &'static str {
+                match self {
+                    $(ModelConfig::$variant(_) => <$config>::about().title,)*
+                }
+            }
+        }
+
+        /// The forecasters; the first is the default.
+        pub fn forecasters() -> Vec<ModelListing> {
+            vec![$(
+                ModelListing { name: $name, about: <$config>::about(), settings: <$config>::settings() },
+            )*]
+        }
+    };
+}
+
+pub(super) use forecasters;
+
+impl ModelConfig {
+    /// The settings of the forecaster of a name: those of `values`, else the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a name that no forecaster has, [`Error::Setting`] for a value of the wrong type.
+    pub fn from_settings(name: &str, window: WindowShape, values: &Values) -> Result<ModelConfig> {
+        let WindowShape { channels, context, horizon } = window;
+        let sizes = [("channels", channels), ("context", context), ("horizon", horizon)];
+        of_name(&super::forecasters(), name, &sizes, values)
+    }
+
+    /// The model with the weights of a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Nn`] if the checkpoint is of a model of other settings, and those of [`build`](super::ForecasterConfig::build).
+    pub fn load(
+        &self,
+        checkpoint: &Checkpoint,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Box<dyn Forecaster>> {
+        checkpoint.check_size(self.size()?)?;
+        let model = self.build(dtype, device, 0)?;
+        checkpoint.load(model.parameters())?;
+        Ok(model)
+    }
+}

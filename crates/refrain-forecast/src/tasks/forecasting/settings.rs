@@ -1,0 +1,20 @@
+//! What a user can choose of a series that is to be forecast.
+
+use crate::data::series::SplitRule;
+use crate::settings::settings;
+
+settings! {
+    /// How a series is read and cut into windows.
+    pub struct SeriesSettings {
+        /// Refuse a series with gaps or missing values instead of filling them.
+        pub strict: bool = false, "BOOL";
+        /// How to split the rows in time: fractions such as `0.7,0.1,0.2`, or `ett` (12, 4 and 4 months of 30 days).
+        pub split: SplitRule = SplitRule::default(), "RULE";
+        /// Rows that the model sees before a forecast.
+        pub context: usize = 336, "ROWS";
+        /// Rows of a forecast.
+        pub horizon: usize = 96, "ROWS";
+        /// Rows of a season, for the seasonal naive forecast; 0 infers it: a day of hours, a week of days, ...
+        pub season: usize = 0, "ROWS";
+    }
+}

@@ -1,0 +1,44 @@
+"""Makes the references of the losses of forecasts, in PyTorch float64.
+
+    pip install torch numpy safetensors && python losses.py
+
+losses.safetensors holds, all F64 of shape [4, 3, 5]: `forecast`, `truth` and `observed` (1 where a value was observed, 0 where
+it was filled), and for each loss (mse, mae, huber_0.5, huber_1) the loss over all values `<loss>/plain` and over those
+observed `<loss>/observed`, both [], and their gradients by the forecast, `<loss>/plain_gradient` and
+`<loss>/observed_gradient`. The losses are F.mse_loss, F.l1_loss and F.huber_loss with that delta.
+"""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+SHAPE = (4, 3, 5)
+LOSSES = {
+    "mse": F.mse_loss,
+    "mae": F.l1_loss,
+    "huber_0.5": lambda x, y: F.huber_loss(x, y, delta=0.5),
+    "huber_1": lambda x, y: F.huber_loss(x, y, delta=1.0),
+}
+
+
+def main():
+    generator = torch.Generator().manual_seed(20)
+    forecast, truth = (torch.randn(SHAPE, generator=generator, dtype=torch.float64) for _ in range(2))
+    observed = (torch.rand(SHAPE, generator=generator, dtype=torch.float64) < 0.7).double()
+    tensors = {"forecast": forecast, "truth": truth, "observed": observed}
+    for name, loss in LOSSES.items():
+        for part, mask in (("plain", torch.ones(SHAPE, dtype=torch.bool)), ("observed", observed.bool())):
+            x = forecast.clone().requires_grad_()
+            value = loss(x[mask], truth[mask])
+            value.backward()
+            tensors[f"{name}/{part}"] = value.detach()
+            tensors[f"{name}/{part}_gradient"] = x.grad
+    path = Path(__file__).with_name("losses.safetensors")
+    save_file(tensors, path)
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
