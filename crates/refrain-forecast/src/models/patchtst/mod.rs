@@ -71,7 +71,7 @@ impl PatchTst {
     /// Linear layers begin as PyTorch's, learned positions uniform within 0.02 of 0, norms and RevIN as identity.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model, [`Error::Engine`] if the device has no memory for it.
+    /// [`crate::Error::Model`] for settings that make no model, [`crate::Error::Engine`] if the device has no memory for it.
     pub fn new(config: PatchTstConfig, dtype: DType, device: &Device, seed: u64) -> Result<PatchTst> {
         config.validate()?;
         let builder = ParameterBuilder::new(device, dtype);
