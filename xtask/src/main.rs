@@ -1,4 +1,4 @@
-//! `cargo xtask`: what the project does around itself.
+//! `cargo xtask`: the project's own tools.
 
 mod bundle;
 mod kernels;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-/// What the project does around itself.
+/// The project's own tools
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 struct Arguments {
@@ -17,26 +17,26 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Put the command and all tests into one folder that runs on a machine with a GPU and without Rust
+    /// Put the command and all tests into one folder that runs on a machine with a GPU but without Rust
     Bundle {
         /// The folder to make
         #[arg(long, value_name = "DIR", default_value = "target/bundle")]
         out: PathBuf,
     },
-    /// Compile the kernels that REFRAIN_KERNELS=DIR had written down, with NVRTC; no GPU is needed
+    /// Compile the kernels that tests wrote with REFRAIN_KERNELS=DIR, with NVRTC; no GPU is needed
     Kernels {
-        /// The folder with the kernels' texts
+        /// The folder with the kernels' sources
         folder: PathBuf,
-        /// Architectures for all of them
+        /// Architectures for all kernels
         #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_90a")]
         arch: Vec<String>,
-        /// Architectures for one specialisation of each
+        /// Architectures for one specialisation of each kernel
         #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_80,sm_100,sm_120,sm_121")]
         sample_arch: Vec<String>,
-        /// Bytes of spilled registers that are let pass: calls of subroutines, as for divisions of f64, spill a few
+        /// Allowed bytes of spilled registers; subroutine calls, as in f64 division, spill a few
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         spill: usize,
-        /// The share of this process: one of so many
+        /// The share of this process: I/N
         #[arg(long, value_name = "I/N", hide = true)]
         share: Option<kernels::Share>,
     },

@@ -1,5 +1,5 @@
-//! Signals that ask the process to end (Ctrl-C, SIGTERM, SIGHUP): the first asks for an orderly end, the second ends at
-//! once; so does the first when nobody asks any more.
+//! Signals that ask the process to end (Ctrl-C, SIGTERM, SIGHUP). The first asks for an orderly end; the second ends
+//! the process at once. The first also ends it at once if nobody checks for signals any more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Its number on every Unix; Windows has none and refuses it.
+/// Its number on every Unix. Windows has no such signal and refuses it.
 const SIGHUP: i32 = 1;
 
-/// Whether the process is to end.
+/// Tells whether the process should end.
 #[derive(Debug)]
 pub struct Interrupt {
     /// The number of the last signal, 0 before the first.
     signal: Arc<AtomicUsize>,
-    /// Whether the next one ends the process at once.
+    /// Whether the next signal ends the process at once.
     at_once: Arc<AtomicBool>,
 }
 
@@ -25,14 +25,14 @@ pub struct Interrupt {
 pub struct Signal(usize);
 
 impl Interrupt {
-    /// Listens for signals from now on. One that the system refuses to listen for ends the process as ever.
+    /// Listens for signals from now on. A signal that can't be listened for ends the process as usual.
     pub fn listen() -> Interrupt {
         let interrupt = Interrupt { signal: Arc::default(), at_once: Arc::default() };
         let Interrupt { signal, at_once } = &interrupt;
-        // `nohup` has a process ignore that its terminal is gone.
+        // `nohup` makes a process ignore SIGHUP.
         let all = [SIGINT, SIGTERM].into_iter().chain((!ignored(SIGHUP)).then_some(SIGHUP));
         for number in all {
-            // Actions run in this order: what the first signal sets, the second finds.
+            // Actions run in this order: what the first signal sets, the second one finds.
             let _ = flag::register_conditional_shutdown(number, 128 + number, at_once.clone())
                 .and_then(|_| flag::register(number, at_once.clone()))
                 .and_then(|_| flag::register_usize(number, signal.clone(), number as usize));
@@ -40,7 +40,7 @@ impl Interrupt {
         interrupt
     }
 
-    /// The signal that asks the process to end, if one has come.
+    /// The signal that has asked the process to end, if any.
     pub fn asked(&self) -> Option<Signal> {
         match self.signal.load(Ordering::SeqCst) {
             0 => None,
@@ -56,7 +56,7 @@ impl Drop for Interrupt {
 }
 
 impl Signal {
-    /// The exit status that shells give a process that ended so.
+    /// The exit status that shells report for a process that a signal ended.
     pub fn status(self) -> u8 {
         128 + self.0 as u8
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Whether the process was started with a signal ignored, as far as Linux tells.
+/// Whether the process was started with a signal ignored, as far as Linux reports it.
 fn ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, where that is a terminal.
+//! A progress bar on standard error, if that is a terminal.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How often people want to see something move.
+    /// How often the bar is updated.
     pub const INTERVAL: Duration = Duration::from_millis(100);
 
-    /// A bar of so many steps, some of them done.
+    /// A bar of this many steps, some of them done.
     pub fn new(label: &str, steps: u64, done: u64) -> Progress {
         let bar = ProgressBar::new(steps).with_position(done);
         let style = ProgressStyle::with_template("{prefix} {bar:28} {pos}/{len} {msg}");
@@ -26,8 +26,8 @@ impl Progress {
         Progress { bar, begun: now, shown: now, samples: 0 }
     }
 
-    /// So many steps of the epoch are done, and so many samples more than when last told; `left` samples are to come.
-    /// The loss is asked for only when it is shown.
+    /// Updates the bar: this many steps of the epoch are done, this many samples were seen since the last update, and
+    /// `left` samples remain. `loss` is only called if the loss is shown.
     pub fn at<E>(
         &mut self,
         steps: u64,
@@ -47,7 +47,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(self) {
         self.bar.finish_and_clear();
     }

@@ -1,11 +1,11 @@
-//! Calendars through the real binary: no row is invented, and forecasts lie on the calendar of their series.
+//! Calendars through the real binary: no row is invented, and forecasts use the calendar of their series.
 
 mod common;
 
 use common::{Place, tiny};
 use refrain_forecast::data::series::{Step, TimeAxis, Weekdays};
 
-/// Rows of two channels on a calendar, but for those that are left out.
+/// Rows of two channels on a calendar, without the given ones.
 fn csv(axis: &TimeAxis, rows: usize, left_out: impl Fn(usize) -> bool) -> String {
     let mut csv = "time,a,b\n".to_owned();
     for row in (0..rows).filter(|&row| !left_out(row)) {
@@ -65,7 +65,7 @@ fn a_model_of_business_days_is_used_on_business_days() {
     let business = axis(Step::BUSINESS_DAYS);
     place.write("a.csv", csv(&business, 300, |row| row % 50 == 49));
     let said = place.refrain(&tiny(&["--data", "a.csv", "--out", "run", "--json"])).succeeded();
-    // Six holidays, of which the last would be a row after the end; no weekend.
+    // Six holidays, the last of which would be a row after the end; no weekend.
     assert!(
         said.err.contains("299 rows of 2 channels") && said.err.contains("5 rows and 0 values missing"),
         "{}",

@@ -1,6 +1,30 @@
-//! Time-series forecasting: reading and checking a series, splitting and standardising it, PatchTST and its
-//! training, the naive and linear baselines, the errors of a forecast, and its plots; and attention among sources that
-//! are observed together.
+//! Time-series forecasting and the classification of panels, from a CSV file to plots.
+//!
+//! There are two tasks:
+//!
+//! - **Forecasting**: a *series* has one row for each time and one column for each channel. PatchTST predicts the next rows from
+//!   the rows before.
+//! - **Classification**: a *panel* has several sources (assets, stations) that are observed at the same moments. Cross-asset
+//!   attention predicts for each source whether it goes up, down or stays flat.
+//!
+//! # Map
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`data::series`] | reads a series, infers its calendar, fills short gaps, splits it in time, standardises it |
+//! | [`data::panel`] | reads a panel, makes labels, cuts it into chronological folds |
+//! | [`models`] | PatchTST and cross-asset attention |
+//! | [`tasks`] | what a model learns: its loss, its metrics, its evaluation |
+//! | [`training`] | the training loop for every task: order of samples, epochs, early stopping, resuming |
+//! | [`baselines`] | last value, seasonal naive and linear forecasts, to compare with |
+//! | [`plot`] | losses and forecasts as SVG |
+//!
+//! A filled value is an input only: it has no weight in losses, metrics, baselines and plots. Splits and scaling never let the
+//! future into the past.
+//!
+//! # Example
+//!
+//! Read the bundled weather, split it, and measure the simplest baseline:
 //!
 //! ```
 //! use refrain_forecast::baselines::{LastValue, evaluate};
@@ -14,7 +38,7 @@
 //! assert_eq!((series.rows(), series.channels()), (8730, 18));
 //! assert_eq!(report.gap_rows, 16);
 //!
-//! // Gaps of at most a day are filled across; what was filled is an input only, and never scored.
+//! // Gaps of up to 24 rows (one day) are filled.
 //! let split = Split::new(&series, &SplitRule::default(), 336, 96, 24)?;
 //! let scaler = Scaler::fit(&series, split.train.rows.clone())?;
 //! let errors = evaluate(&LastValue, &series.grid().standardised(&scaler), &split, &split.test);

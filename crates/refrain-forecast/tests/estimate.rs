@@ -1,5 +1,5 @@
-//! What a training is told to take before is what it takes. The only test of its program: it counts the bytes of a device
-//! that others share.
+//! The memory estimate of a training run equals its real use. The program has only this test, since it counts the
+//! bytes of a device that other tests would share.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn training() -> TrainingConfig {
     }
 }
 
-/// The most bytes in use during some steps, but for what was there before, and what was told.
+/// The peak of the bytes used during some steps, without the bytes used before; and the estimate.
 fn measured<T: Task>(
     device: &Device,
     precision: Precision,

@@ -1,4 +1,4 @@
-//! Training in mixed precision: bf16 from the embedding to the head, f32 where numbers are kept.
+//! Training in mixed precision: bf16 from the embedding to the head, and f32 for the stored numbers.
 
 #[allow(dead_code, unused_imports)] // Each program uses a part of it.
 #[path = "../../refrain-cli/src/bench/mod.rs"]
@@ -23,7 +23,7 @@ use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
 const ROWS: usize = 12;
 const PATCHES: usize = 9;
 
-/// Tests that count what the device does, and those beside them, take turns.
+/// Tests that count the device's operations, and tests that run beside them, run one at a time.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,7 +33,7 @@ fn sizes() -> StepSizes {
     StepSizes { model: PatchTstConfig::small(40, 8, 4, 32, 4, 2, 64, 6), rows: ROWS }
 }
 
-/// Batch norm, post-norm, the attention weights kept from layer to layer, RevIN: what the small variant has not.
+/// Batch norm, post-norm, residual attention, RevIN: the options that the small variant does not use.
 fn paper() -> PatchTstConfig {
     PatchTstConfig {
         end_padding: true,
@@ -90,7 +90,7 @@ fn a_step_is_bf16_between_embedding_and_head_and_f32_where_numbers_are_kept() {
     for line in &lines {
         let Line { operation, operands, results } = line;
         for (dtype, dims) in operands.iter().chain(results) {
-            // Features of patches. The patches themselves are what the model is given.
+            // Features of patches. The patches themselves are the model's input.
             if dims.len() > 2 && dims[..2] == [ROWS, PATCHES] && dims[2..] != [8] {
                 assert_eq!(*dtype, "bf16", "{operation} of {dims:?}");
                 activations += 1;
@@ -192,7 +192,7 @@ fn every_parameter_gets_an_f32_gradient_near_that_of_f32() {
     }
 }
 
-/// Two waves of different lengths with some noise, about standardised.
+/// Two waves of different periods with some noise, roughly standardised.
 fn waves() -> Vec<f64> {
     let noise = |i: usize| ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5;
     let value = |i: usize| {

@@ -21,12 +21,12 @@ use refrain_nn::{AdamW, Optimizer, Parameters};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
-/// How many times as far from float64 as PyTorch's own f32 run ours may be, in the root mean square. Both sum in
-/// their own order, so both are samples of the same rounding noise.
+/// The largest allowed ratio of our error to the error of PyTorch's own f32 run, both against float64, as root mean
+/// squares. Each sums in its own order, so both errors are samples of the same rounding noise.
 const FACTOR: f64 = 4.0;
 
-/// One element in so many may differ by more: where a gradient is next to nothing, AdamW makes a whole step of its
-/// noise, and one such element among those stored outweighs all the others.
+/// One element in so many may differ by more. For a tiny gradient, AdamW turns its noise into a full step, and one
+/// such stored element would outweigh all others.
 const OUTLIERS: usize = 256;
 
 #[derive(Deserialize)]
@@ -73,7 +73,7 @@ fn stored(file: &SafeTensors, name: &str) -> Vec<f64> {
     }
 }
 
-/// Elements of a tensor against those stored, and sums over all of them.
+/// Compares elements of a tensor with those stored, and sums over all of them.
 #[track_caller]
 fn compare(what: &str, values: &[f32], p: &Param, expected: &[f64], sums: (f64, f64), noise: f64) {
     let kept: Vec<f64> = values.iter().step_by(p.stride).map(|&v| f64::from(v)).collect();
@@ -81,9 +81,9 @@ fn compare(what: &str, values: &[f32], p: &Param, expected: &[f64], sums: (f64, 
     let mut squares: Vec<f64> = kept.iter().zip(expected).map(|(a, b)| (a - b) * (a - b)).collect();
     squares.sort_by(f64::total_cmp);
     let rms = (squares[..kept.len() - kept.len() / OUTLIERS].iter().sum::<f64>() / kept.len() as f64).sqrt();
-    // Where PyTorch's noise is next to nothing by luck, that of storing in f32 is what remains.
+    // If PyTorch's noise is tiny by chance, the noise of storing in f32 remains.
     let size = (sums.1 / values.len() as f64).sqrt();
-    // A root mean square over few elements is a chance reading of that noise: over one, any.
+    // A root mean square over few elements is a poor estimate of that noise; over one element, none.
     let spread = 1.0 + 3.0 / (expected.len() as f64).sqrt();
     let allowed = FACTOR * spread * noise.max(size * f64::from(f32::EPSILON));
     assert!(
@@ -101,7 +101,8 @@ fn compare(what: &str, values: &[f32], p: &Param, expected: &[f64], sums: (f64, 
     assert!((sum_sq - sums.1).abs() <= bound, "{what} {}: sum of squares {sum_sq} for {}", p.name, sums.1);
 }
 
-/// The parameter that one of PyTorch's is, or is a third of: projections to queries, keys and values are one here.
+/// Our parameter for one of PyTorch's, or the one that contains it as a third: queries, keys and values share one
+/// projection here.
 fn part(name: &str) -> (String, Option<usize>) {
     const APART: [&str; 3] = ["attn.q.", "attn.k.", "attn.v."];
     match APART.iter().position(|p| name.contains(p)) {
@@ -110,9 +111,9 @@ fn part(name: &str) -> (String, Option<usize>) {
     }
 }
 
-/// A model's three steps beside those stored under a name; `loss` computes that of a step.
+/// Compares a model's three steps with those stored under a name; `loss` computes the loss of a step.
 fn three_steps(name: &str, parameters: &Parameters, loss: impl Fn(u64) -> Tensor) {
-    // Asked for when the test runs, since programs are also carried to other machines.
+    // Found when the test runs, since programs are also copied to other machines.
     let folder = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let path = Path::new(&folder).join(format!("tests/reference/steps_{name}.safetensors"));
     let bytes = std::fs::read(path).unwrap();
@@ -157,7 +158,7 @@ fn three_steps(name: &str, parameters: &Parameters, loss: impl Fn(u64) -> Tensor
         close(f64::from(loss.to_scalar::<f32>().unwrap()), losses[t], about.f32_losses[t]);
         close(norm, norms[t], about.f32_grad_norms[t]);
     }
-    // The gradient of attn.k.bias is nothing but noise, and AdamW makes steps of any noise.
+    // The gradient of attn.k.bias is only noise, and AdamW turns any noise into steps.
     for p in about.params.iter().filter(|p| !p.name.ends_with("attn.k.bias")) {
         let weight = cut(p, &Tensor::detach).to_vec::<f32>().unwrap();
         let expected = stored(&file, &format!("weight/{}", p.name));

@@ -1,4 +1,5 @@
-//! Models on the simulated GPU: recorded training is the CPU's, bit for bit, whatever order the seed chooses.
+//! Models on the simulated GPU: recorded training gives the CPU's results bit for bit, for each order that the seed
+//! chooses.
 
 #[allow(dead_code, unused_imports)] // Each program uses a part of it.
 #[path = "../../refrain-cli/src/bench/mod.rs"]
@@ -67,7 +68,7 @@ fn training_is_the_cpus_bit_for_bit() {
     }
 }
 
-/// Three recorded steps under every seed, bit for bit those of the CPU run eagerly.
+/// Three recorded steps for every seed, bit for bit equal to eager steps on the CPU.
 fn as_on_the_cpu(bench: impl Fn(&Device) -> StepBench) {
     let cpu = bench(&Device::cpu());
     let losses = |steps: &mut dyn FnMut(usize) -> f32| [0, 1, 2].map(|i| steps(i).to_bits());

@@ -1,8 +1,24 @@
-//! Layers, optimisers, schedules and checkpoints.
+//! Layers, optimisers, learning rate schedules and checkpoints for models on [`refrain`].
 //!
-//! Layers declare their parameters under dotted names with a [`ParameterBuilder`]; [`ParameterBuilder::build`]
-//! then puts all of them into one flat buffer and their gradients into a second, so that an optimiser's step
-//! is one launch.
+//! A model is a struct of layers. Each layer declares its parameters with a [`ParameterBuilder`], under dotted names such
+//! as `head.weight`. [`ParameterBuilder::build`] then puts all parameters into one flat buffer and all gradients into a
+//! second one. So an optimiser updates the whole model in one launch, and gradients never move.
+//!
+//! # Map
+//!
+//! | you want to | use |
+//! | --- | --- |
+//! | declare and hold parameters | [`ParameterBuilder`], [`Declared`], [`Parameters`], [`Init`] |
+//! | build a model | [`Linear`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`Dropout`] |
+//! | say whether the model trains or predicts | [`Mode`] |
+//! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; schedules are [`refrain::optim::Schedule`] |
+//! | treat some parameters differently | [`Group`] (no weight decay, another learning rate, frozen) |
+//! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
+//!
+//! Losses are methods of [`refrain::Tensor`], for example [`mse_loss`](refrain::Tensor::mse_loss). To run the whole training
+//! step as one recorded program, put it into a [`refrain::Step`].
+//!
+//! # Example
 //!
 //! ```
 //! use refrain::optim::{AdamWOptions, Schedule};

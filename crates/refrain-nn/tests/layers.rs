@@ -1,4 +1,4 @@
-//! Layers against PyTorch, and what they promise by themselves.
+//! Layers compared with PyTorch, and their own guarantees.
 
 mod common;
 
@@ -37,8 +37,8 @@ fn options(case: &Case<'_>) -> TransformerEncoderOptions {
 }
 
 /// Loads the case's parameters, runs forward and backward, compares results and all gradients.
-/// The part of a parameter that PyTorch's reference has as one of its own: projections to queries, keys and values are
-/// rows of one here.
+/// The part of a parameter that is a separate parameter in PyTorch's reference: the projections to queries, keys and
+/// values are rows of one parameter here.
 fn part(name: &str) -> (String, Option<usize>) {
     const APART: [&str; 3] = ["attn.q.", "attn.k.", "attn.v."];
     match APART.iter().position(|p| name.contains(p)) {
@@ -78,8 +78,8 @@ fn check(
         let (whole, part) = part(name);
         let gradient = cut(&parameters.get(&whole).unwrap().grad().unwrap(), part);
         let expected = case.values(&format!("grad/{name}"));
-        // What reaches queries and keys are differences of the gradients that reach the values, and 0 for
-        // the bias of the keys and for a single token: roundings are measured by the values' gradient.
+        // The gradients of queries and keys are differences of the gradients of the values, and 0 for the bias of the
+        // keys and for a single token. So their rounding errors are compared with the values' gradient.
         let beside =
             case.values(&format!("grad/{}", name.replace("attn.q", "attn.v").replace("attn.k", "attn.v")));
         let scale = |v: &[f64]| v.iter().fold(0.0f64, |m, x| m.max(x.abs()));
@@ -140,8 +140,8 @@ fn with_dropout_a_layer_is_the_same_in_evaluation_and_varies_in_training() {
     let (first, second) = (run(&dropping, Mode::Train(&masks)), run(&dropping, Mode::Train(&masks)));
     assert_ne!(first, second);
     assert_eq!(first, run(&dropping, Mode::Train(&generator(1))));
-    // Dropping keeps the mean: over many masks the layer's result in training gathers around a centre
-    // that is no further from the one without than the nonlinear parts move it.
+    // Dropout keeps the mean: the average of the layer's training results over many masks differs from the result
+    // without dropout only by the effect of the nonlinear parts.
     let rounds = 400;
     let mut mean = vec![0.0; expected.len()];
     for _ in 0..rounds {
@@ -302,7 +302,7 @@ fn attention_with_scores_at_hand_is_the_fused_attention_and_adds_those_of_the_la
         let mut scores = None;
         let first = handing.attend(&x, &mut scores, Mode::Eval).unwrap();
         assert_close(&first, &expected, 64.0 * f64::EPSILON, "the first layer");
-        // The same layer again doubles the scores.
+        // Another use of the same layer doubles the scores.
         let (own, before) = (values(scores.as_ref().unwrap()), scores.clone());
         handing.attend(&x, &mut scores, Mode::Eval).unwrap();
         let doubled: Vec<f64> = own.iter().map(|s| 2.0 * s).collect();

@@ -1,4 +1,4 @@
-//! Optimisers, clipping and schedules against PyTorch.
+//! Optimisers, clipping and schedules compared with PyTorch.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn store(case: &Case<'_>, dtype: DType) -> Parameters {
     parameters
 }
 
-/// Runs the case's steps. Each step has a rate of its own, so the base rate is set through the group.
+/// Runs the case's steps. Each step has its own learning rate, so the base rate is set through the group.
 fn run(case: &Case<'_>, dtype: DType, bound: f64, make: &dyn Fn(&Parameters) -> Box<dyn Optimizer>) {
     let mut parameters = store(case, dtype);
     let optimizer = make(&parameters);
@@ -101,7 +101,7 @@ fn clipping_agrees_with_pytorch() {
             for (i, (_, p)) in parameters.iter().enumerate() {
                 p.grad().unwrap().copy_from(&case.tensor(&format!("grad{i}"), dtype)).unwrap();
             }
-            // From zero, with rate 1 and neither momentum nor decay, a step leaves minus the clipped gradient.
+            // From zero, with rate 1 and no momentum or decay, a step results in minus the clipped gradient.
             optimizer.step().unwrap();
             let norm = optimizer.step_state().gradient_norm();
             assert_close(norm, &case.values("total_norm"), bound, &format!("{}, norm", case.name));

@@ -1,7 +1,7 @@
-//! How much of a device's memory bandwidth memory-bound operations reach:
-//! `cargo run --release --example bandwidth -- cuda 256` for tensors of 256 MiB.
+//! The memory bandwidth that memory-bound operations reach on a device: `cargo run --release --example bandwidth --
+//! cuda 256` for tensors of 256 MiB.
 //!
-//! Bytes are those that an operation must read and write at least; the measure is a plain copy.
+//! The bytes are the minimum that an operation must read and write; the reference is a plain copy.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use refrain::{DType, Device, Generator, Result, Tensor};
 const REPEATS: usize = 7;
 const LAUNCHES: usize = 20;
 
-/// Median seconds of one call.
+/// The median time of one call, in seconds.
 fn seconds(device: &Device, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     for _ in 0..3 {
         f()?;

@@ -1,8 +1,8 @@
-//! What it takes to record a long step: `cargo run --release -p refrain --example recording -- cpu 2000 100000`
-//! for chains of 2,000 and 100,000 operations with their backward pass, in eager code and in a step.
+//! The cost of recording a long step: `cargo run --release -p refrain --example recording -- cpu 2000 100000` for
+//! chains of 2,000 and 100,000 operations with their backward pass, run eagerly and as a recorded step.
 //!
-//! Bytes are those of the host's memory for each launch: the most that the eager pass and the first call of the step
-//! needed, and what the step keeps.
+//! Bytes are host memory per launch: the peak of the eager pass, the peak of the first call of the step, and the
+//! memory that the step keeps.
 #![allow(unsafe_code)] // A global allocator is unsafe to implement; this one passes everything on.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,7 +16,7 @@ struct Counting;
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator unchanged.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -42,7 +42,7 @@ fn chain(x: &Tensor, operations: usize) -> Result<()> {
     y.sum(())?.backward()
 }
 
-/// Seconds that `f` takes, the most bytes that it needs, and those that it leaves.
+/// Runs `f`; returns its time in seconds, its peak memory in bytes, and the bytes still allocated after it.
 fn cost(device: &Device, f: &mut dyn FnMut() -> Result<()>) -> Result<(f64, usize, usize)> {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -1,9 +1,9 @@
-//! Activations that a product can end with.
+//! Activations that can be fused with a linear layer.
 
-/// What is applied to the result of a linear layer.
+/// The activation after a linear layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// Nothing.
+    /// No activation.
     #[default]
     None,
     /// [`Tensor::relu`](crate::Tensor::relu).

@@ -1,4 +1,4 @@
-//! Printing tensors as NumPy does.
+//! Prints tensors in the style of NumPy.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use crate::autograd::no_grad;
 use crate::error::Result;
 use crate::tensor::{DType, Element, Shape, Tensor};
 
-/// Dimensions longer than this are shortened to their edges when the tensor is large.
+/// In a large tensor, longer dimensions are shortened to this many entries at each end.
 const EDGE: usize = 3;
-/// The largest tensor that is printed whole.
+/// The largest tensor that is printed completely.
 const WHOLE: usize = 1000;
 
-/// How floating-point elements are written.
+/// How floating-point elements are printed.
 enum Style {
     /// Digits after the point.
     Fixed(usize),
@@ -19,7 +19,7 @@ enum Style {
     Scientific(usize),
 }
 
-/// As many digits as the value needing most, four at most.
+/// As many digits as the values need, at most four.
 fn digits(values: impl Iterator<Item = f64>) -> usize {
     let of = |v: f64| (0..4).find(|&d| (v * 10f64.powi(d) - (v * 10f64.powi(d)).round()).abs() < 1e-6);
     values.map(|v| of(v).unwrap_or(4) as usize).max().unwrap_or(0)
@@ -52,7 +52,7 @@ fn text(style: &Style, v: f64) -> String {
     }
 }
 
-/// The indices shown along a dimension; `None` stands for the dots.
+/// The indices that are shown along a dimension; `None` stands for the dots.
 fn shown(n: usize, shorten: bool) -> Vec<Option<usize>> {
     if !shorten || n <= 2 * EDGE {
         return (0..n).map(Some).collect();
@@ -76,7 +76,7 @@ fn cells<T: Element>(t: &Tensor, shorten: bool) -> Result<Vec<T>> {
 }
 
 fn texts(t: &Tensor, shorten: bool) -> Result<Vec<String>> {
-    // Sizes of 1 have nothing to choose from, and there may be any number of them.
+    // A size of 1 leaves no choice, and there may be any number of them.
     let t = &t.reshape(t.dims().iter().copied().filter(|&d| d != 1).collect::<Shape>())?;
     if !t.dtype().is_float() {
         let values = cells::<i64>(t, shorten)?;
@@ -88,12 +88,12 @@ fn texts(t: &Tensor, shorten: bool) -> Result<Vec<String>> {
     Ok(values.iter().map(|&v| text(&style, v)).collect())
 }
 
-/// Writes a text `n` times, which may be more than a format's width can be.
+/// Writes a text `n` times. `n` may be larger than the width of a format.
 fn repeat(f: &mut fmt::Formatter<'_>, text: &str, n: usize) -> fmt::Result {
     (0..n).try_for_each(|_| f.write_str(text))
 }
 
-/// Writes the cells in brackets, row by row. Without recursion: a tensor may have any number of dimensions.
+/// Writes the cells in brackets, row by row. It does not recurse, because a tensor may have any number of dimensions.
 fn write_cells(
     f: &mut fmt::Formatter<'_>,
     dims: &[usize],
@@ -103,7 +103,7 @@ fn write_cells(
 ) -> fmt::Result {
     let rank = dims.len();
     let shown: Vec<Vec<Option<usize>>> = dims.iter().map(|&n| shown(n, shorten)).collect();
-    // How far along each dimension; those beyond `open` are at their beginning, before their bracket.
+    // The position along each dimension. Dimensions from `open` on are before their opening bracket.
     let mut at = vec![0; rank];
     let (mut open, mut column) = (0, 0);
     loop {
@@ -118,7 +118,7 @@ fn write_cells(
             write!(f, "{:>width$}", next.next().unwrap_or_default())?;
             open = rank;
         }
-        // Closes what ends here, and goes on along the dimension that does not.
+        // Closes what ends here, and advances along the first dimension that does not.
         while open > 0 && at[open - 1] + 1 == shown[open - 1].len() {
             f.write_str("]")?;
             at[open - 1] = 0;
@@ -146,7 +146,7 @@ fn write_cells(
 }
 
 impl fmt::Display for Tensor {
-    /// The values as NumPy prints them (with four digits at most), then dtype and shape.
+    /// Prints the values like NumPy (with at most four digits), then dtype and shape.
     ///
     /// ```
     /// use refrain::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! Gradients against finite differences.
+//! Compares gradients with finite differences.
 
 use crate::autograd::no_grad;
 use crate::error::{Error, Result};
@@ -6,13 +6,13 @@ use crate::tensor::{DType, Tensor};
 
 /// Compares the gradients of `f` with central finite differences, in f64.
 ///
-/// `f` maps the inputs to one tensor of any shape; its elements are weighted with fixed pseudo-random
-/// numbers, so that errors of different elements can't cancel. Every input must be an f64 tensor; those
-/// that require a gradient are checked. Any previous gradient of theirs is overwritten.
+/// `f` maps the inputs to one tensor of any shape. Its elements are weighted with fixed pseudo-random numbers, so
+/// that errors of different elements can't cancel. Every input must be an f64 tensor. Inputs that require a gradient
+/// are checked, and their previous gradients are overwritten.
 ///
 /// # Errors
-/// `Error::Autograd` naming the first element whose two derivatives differ by more than
-/// `tolerance * (1 + |derivative|)`; a step of 1e-6 gives about eight good digits for smooth functions.
+/// `Error::Autograd` names the first element whose two derivatives differ by more than `tolerance * (1 +
+/// |derivative|)`. For smooth functions, a step of 1e-6 gives about eight correct digits.
 ///
 /// ```
 /// use refrain::{Device, Tensor, gradcheck};

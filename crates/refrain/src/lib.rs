@@ -1,5 +1,8 @@
-//! A tensor engine: tensors on a device, operations that take one way to the hardware, and a
-//! define-by-run tape for gradients.
+//! A tensor engine for training small and medium models, on a CPU or an NVIDIA GPU.
+//!
+//! You write eager code as in PyTorch: tensors, operations, `backward()`. Then a [`Step`] records a whole training step once
+//! and replays it, on a GPU as one CUDA graph. A replay allocates nothing, and its results are bit for bit those of the eager
+//! code.
 //!
 //! ```
 //! use refrain::{Device, Tensor};
@@ -12,6 +15,30 @@
 //! assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [2.0, 4.0, 6.0]);
 //! # Ok::<(), refrain::Error>(())
 //! ```
+//!
+//! # Map
+//!
+//! | you want to | use |
+//! | --- | --- |
+//! | choose where to compute | [`Device`]: [`Device::cpu`], [`Device::cuda`], [`Device::best`]; [`Simulator`] for a simulated GPU |
+//! | hold values and compute | [`Tensor`]: nearly every operation is one of its methods; [`DType`], [`Shape`] |
+//! | compute gradients | [`Tensor::set_requires_grad`], [`Tensor::backward`], [`Tensor::grad`], [`no_grad`], [`gradcheck`] |
+//! | record a training step | [`Step`], [`StepOptions`], [`Outputs`], [`Program`] |
+//! | draw random numbers | [`Generator`] |
+//! | update parameters | [`optim`]: AdamW, SGD, clipping and schedules as operations; `refrain-nn` wraps them |
+//! | choose the precision | [`with_precision`], [`Precision`] |
+//! | handle errors | [`Error`]: each variant names the operation and says what to do |
+//!
+//! Layers, optimisers and checkpoints are in the crate `refrain-nn`.
+//!
+//! # Rules you can rely on
+//!
+//! - **Tensors stay where they are.** The memory of a tensor is set when it is created and never replaced. An operation writes
+//!   into a new tensor. Its `_into` form writes into the memory that the destination already has.
+//! - **No hidden work.** An operation runs on the device and in the dtype of its tensors, or returns an error. Nothing is
+//!   converted or copied to another device without your asking.
+//! - **Saved values are watched.** If a value that the backward pass needs is overwritten, `backward` returns
+//!   [`Error::SavedValueOverwritten`].
 //!
 //! # How it is built
 //!
@@ -28,11 +55,11 @@
 //!
 //! # Numbers
 //!
-//! f16 and bf16 compute in f32. What becomes one of them is rounded once, to nearest, ties to even,
-//! whatever it comes from. A number of the host beside a tensor, as in [`Tensor::add_scalar`],
-//! [`Tensor::eq_scalar`] or [`Tensor::clamp`], is rounded to the tensor's dtype before anything else: it is
-//! what [`Tensor::full`] of that dtype holds, forward and backward, on every device. Settings of an
-//! operation, such as an `eps` or the `delta` of [`Tensor::huber_loss`], are numbers of its arithmetic.
+//! f16 and bf16 tensors are computed in f32. A value that becomes f16 or bf16 is rounded once, to nearest, ties to even,
+//! wherever it comes from. A host number beside a tensor, as in [`Tensor::add_scalar`], [`Tensor::eq_scalar`] or
+//! [`Tensor::clamp`], is first rounded to the dtype of the tensor. So it is the same number that [`Tensor::full`] of that dtype
+//! holds, forward and backward, on every device. Settings of an operation, such as an `eps` or the `delta` of
+//! [`Tensor::huber_loss`], are used in the precision of its arithmetic.
 
 mod activation;
 mod autograd;

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::tensor::{DType, Layout, Shape, Tensor};
 use crate::types::Precision;
 
-/// A storage of f32 in bf16, for as long as nobody has written to it.
+/// A bf16 copy of an f32 storage. It is valid while nobody writes to the storage.
 struct Rounded {
     watch: Watch,
     copy: Tensor,
@@ -16,14 +16,14 @@ struct Rounded {
 
 thread_local! {
     static PRECISION: Cell<Precision> = const { Cell::new(Precision::F32) };
-    /// What was rounded under the setting that is in force.
+    /// The copies made under the current precision.
     static ROUNDED: RefCell<Vec<Rounded>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A tensor of f32 in bf16, without history: a view of a copy of all its storage.
+/// An f32 tensor in bf16, without history: a view of a copy of its whole storage.
 ///
-/// The copy is kept for other tensors of the storage and for later calls, until the setting ends. A step is recorded
-/// under a setting of its own, so what it reads it has rounded itself.
+/// The copy is kept for other tensors of the storage and for later calls until the precision ends. A step is recorded
+/// under its own precision scope, so it makes the copies that it reads.
 pub(crate) fn rounded(t: &Tensor) -> Result<Tensor> {
     let current = |rounded: &Rounded| rounded.watch.overwritten_by().is_none();
     let kept = ROUNDED.with_borrow(|all| {
@@ -47,13 +47,13 @@ pub(crate) fn rounded(t: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_parts(copy.storage().clone(), t.layout().clone(), DType::BF16))
 }
 
-/// The setting of this thread.
+/// The precision of this thread.
 pub fn precision() -> Precision {
     PRECISION.get()
 }
 
-/// Runs `f` with a setting, on this thread. An operation's gradient is computed as the
-/// operation was, wherever the backward pass runs.
+/// Runs `f` on this thread with a precision. The gradient of an operation is computed in the precision of the
+/// operation, wherever the backward pass runs.
 ///
 /// ```
 /// use refrain::{DType, Device, Precision, Tensor, with_precision};
@@ -69,7 +69,7 @@ pub fn with_precision<R>(precision: Precision, f: impl FnOnce() -> R) -> R {
     impl Drop for Restore {
         fn drop(&mut self) {
             PRECISION.set(self.0);
-            // Tensors end while nothing is borrowed.
+            // Tensors must be dropped while nothing is borrowed.
             let _ended = ROUNDED.replace(std::mem::take(&mut self.1));
         }
     }

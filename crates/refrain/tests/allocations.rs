@@ -1,10 +1,9 @@
-//! In the steady state of eager training on the CPU nothing is allocated: the pool has the tensors' memory, and
-//! handles, tape nodes and working memory are used again. A replay of a recorded step makes not even a handle of
-//! these, and does
+//! Eager training in the steady state on the CPU allocates nothing: the tensors' memory comes from the pool, and
+//! handles, tape nodes and workspace are reused. A replay of a recorded step does not even create handles, and does
 //! not call the closure.
 //!
-//! One thing is outside the engine's reach: a launch is handed to the kernels' threads through rayon's
-//! queue, which asks for a block of memory at every 63rd push and frees the one that is used up.
+//! One thing is outside the engine's control: a launch reaches the kernels' threads through rayon's queue, which
+//! allocates a block of memory at every 63rd push and frees the used one.
 #![allow(unsafe_code)] // A global allocator is unsafe to implement; this one passes everything on.
 
 mod common;
@@ -17,8 +16,8 @@ use std::time::{Duration, Instant};
 use refrain::optim::{AdamWBuffers, AdamWOptions, Segment, SegmentTable, adamw, clip_coefficient};
 use refrain::{Activation, DType, Device, Generator, Result, Step, Tensor, no_grad};
 
-/// Jobs in a block of rayon's queue (`BLOCK_CAP` of crossbeam-deque), and the block's bytes: a job is a
-/// pointer and a function, a slot adds a state to it, a block a pointer to the next one.
+/// The jobs per block of rayon's queue (`BLOCK_CAP` of crossbeam-deque), and the block's bytes: a job is a pointer
+/// and a function, a slot adds a state to it, and a block adds a pointer to the next one.
 const JOBS: u64 = 63;
 const BLOCK: usize = JOBS as usize * 3 * size_of::<usize>() + size_of::<usize>();
 
@@ -34,7 +33,7 @@ fn count(size: usize) {
     calls.fetch_add(1, Relaxed);
 }
 
-// SAFETY: everything is passed on to the system's allocator unchanged.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -152,7 +151,7 @@ impl Model {
     }
 }
 
-/// Parameters of the operations that the transformer above does not have.
+/// Parameters of the operations that the transformer above does not use.
 struct Others {
     x: Tensor,
     weight: Tensor,
@@ -208,7 +207,7 @@ impl Others {
     }
 }
 
-/// What has many of something: dimensions, operands, generators.
+/// Values with many parts: dimensions, operands, generators.
 struct Many {
     x: Tensor,
     weight: Tensor,
@@ -234,7 +233,7 @@ impl Many {
     }
 
     fn step(&self, x: &Tensor) -> Result<Tensor> {
-        // Neighbours of one lie far apart in the other, along every axis.
+        // Elements that are adjacent in one are far apart in the other, along every axis.
         let reversed = self.weight.permute(&[0, 5, 6, 3, 7, 1, 2, 4, 8])?;
         let turned = x.permute(&[2, 1, 0, 3, 4, 5, 7, 6, 8])?;
         let h =
@@ -260,10 +259,10 @@ impl Many {
     }
 }
 
-/// Runs a step until it is steady, then counts what 40 of them ask of the system.
+/// Runs a step until it is steady, then counts the allocations of 40 steps.
 ///
-/// Up to three times, because not all that happens meanwhile is the step's: after a minute, the test
-/// harness says that the test is slow. A step that allocates does so each time.
+/// It tries up to three times, because the step does not make all allocations of this time: after a minute, the test
+/// harness reports a slow test. A step that allocates does so in each try.
 fn check(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) {
     // Until the pool, the threads' working memory and the free lists are warm.
     (0..20).for_each(|_| assert!(loss_of(&step().unwrap()).is_finite(), "{what}"));
@@ -278,7 +277,7 @@ fn check(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) {
 
 const STEPS: usize = 40;
 
-/// The allocations in some steps, but for the blocks of rayon's queue.
+/// The allocations in some steps, without the blocks of rayon's queue.
 fn count_steps(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) -> u64 {
     let read = || [CALLS.load(Relaxed), BLOCKS.load(Relaxed), LIVE.load(Relaxed) as u64];
     let mut losses = [0.0; STEPS];
@@ -307,8 +306,8 @@ fn count_steps(what: &str, device: &Device, step: impl Fn() -> Result<Tensor>) -
     calls
 }
 
-/// Counts what replays of a step ask of the system, where the closure was not recorded anew for a check; beside the
-/// time of the eager step.
+/// Counts the allocations of replays of a step, without the calls that recorded the closure again as a check; prints
+/// them with the time of the eager step.
 fn check_replays(
     what: &str,
     device: &Device,
@@ -369,7 +368,7 @@ fn check_replays(
     step.finish().unwrap();
 }
 
-/// One test, so that nothing else allocates meanwhile.
+/// A single test, so that no other test allocates at the same time.
 #[test]
 fn a_steady_training_step_allocates_nothing() {
     // Each thread keeps working memory from its first kernel on. On many cores some threads would meet their first only
@@ -403,7 +402,7 @@ fn a_steady_training_step_allocates_nothing() {
             std::slice::from_ref(&many.x),
         );
     }
-    // The check itself: the smallest box is seen.
+    // The check itself: it must see even the smallest box.
     let seen = CALLS.load(Relaxed);
     drop(std::hint::black_box(Box::new(1u8)));
     assert_eq!(CALLS.load(Relaxed), seen + 1);

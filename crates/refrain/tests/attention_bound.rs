@@ -1,4 +1,4 @@
-//! Attention in f16 and bf16 is as exact as its documentation says, for operands that are chosen to make it hard.
+//! Attention in f16 and bf16 is as exact as its documentation says, for operands that make it difficult.
 
 mod common;
 
@@ -33,13 +33,14 @@ fn operands() -> Vec<Operands> {
             let (nq, nk) = (queries * dim, keys * dim);
             let mut add = |name, q, k, v| all.push(Operands { name, dim, causal, q, k, v });
             add("plain", numbers(1, nq), numbers(2, nk), numbers(3, nk));
-            // Weights from 1 down to 0, by way of all that are subnormal in f16.
+            // Weights from 1 down to 0, including all that are subnormal in f16.
             add("large scores", scaled(8.0, numbers(4, nq)), scaled(8.0, numbers(5, nk)), numbers(6, nk));
-            // Neighbours that cancel but for little, under weights that are nearly equal.
+            // Adjacent values that nearly cancel, under weights that are nearly equal.
             let signs = |i: usize| if (i / dim).is_multiple_of(2) { 100.0 } else { -100.0 };
             let cancel = numbers(9, nk).into_iter().enumerate().map(|(i, v)| signs(i) + v).collect();
             add("cancelling values", scaled(0.1, numbers(7, nq)), scaled(0.1, numbers(8, nk)), cancel);
-            // The first key takes most, but its value is 0: what is left are the small weights of the others.
+            // The first key has the largest weight, but its value is 0: the result comes from the small weights of
+            // the others.
             let mut one = scaled(0.3, numbers(11, nk));
             let mut value = scaled(50.0, numbers(12, nk));
             one[..dim].fill(3.0);
@@ -60,7 +61,7 @@ fn operands() -> Vec<Operands> {
     all
 }
 
-/// The exact result of operands as they are stored, and what it may be off by.
+/// The exact result for the operands as they are stored, and its tolerance.
 fn exact(o: &Operands, q: &[f64], k: &[f64], v: &[f64], dtype: DType) -> (Vec<f64>, Vec<f64>) {
     let dim = o.dim;
     let scale = 1.0 / (dim as f64).sqrt();
@@ -69,7 +70,7 @@ fn exact(o: &Operands, q: &[f64], k: &[f64], v: &[f64], dtype: DType) -> (Vec<f6
         DType::F16 => (2f64.powi(-11), 2f64.powi(-25)),
         _ => (2f64.powi(-8), 0.0),
     };
-    // Sums of f32, on tensor cores cut off instead of rounded.
+    // Sums in f32, which tensor cores truncate instead of rounding.
     let sums = 2f64.powi(-22);
     let (mut out, mut bound) = (Vec::new(), Vec::new());
     for (i, q) in q.chunks(dim).enumerate() {
@@ -79,7 +80,7 @@ fn exact(o: &Operands, q: &[f64], k: &[f64], v: &[f64], dtype: DType) -> (Vec<f6
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
         let total: f64 = weights.iter().sum();
-        // How far off each weight may be, relative to itself, since its score is a sum in f32.
+        // The relative error of each weight, since its score is a sum in f32.
         let off = |k: &[f64], s: f64| {
             let terms = scale * q.iter().zip(k).map(|(a, b)| (a * b).abs()).sum::<f64>();
             sums * ((dim as f64).sqrt() * terms + 2.0 * (s - most).abs() + 4.0)
@@ -99,7 +100,7 @@ fn exact(o: &Operands, q: &[f64], k: &[f64], v: &[f64], dtype: DType) -> (Vec<f6
             let f32_sums = scores_off + sums * (keys.len() as f64).sqrt() * spread;
             let rounding = unit * sum.abs() + tiny;
             out.push(sum);
-            // The parts of the error meet in the last rounding.
+            // The parts of the error add up in the last rounding.
             bound.push((documented + f32_sums + rounding) * (1.0 + 2.0 * unit));
         }
     }

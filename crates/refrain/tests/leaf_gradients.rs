@@ -13,7 +13,7 @@ use refrain::{Activation, DType, Device, Generator, Result, Tensor};
 /// Dtypes in which a sum in another order or rounded once more is seen.
 const ROUNDED: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Where the gradient of a leaf gathers.
+/// The destination of the gradient of a leaf.
 #[derive(Clone, Copy, Debug)]
 enum Buffer {
     /// The leaf makes it.
@@ -93,7 +93,7 @@ fn a_gradient_is_the_same_numbers_with_a_buffer_and_without() {
                         let is = of(buffer);
                         for (i, (is, expected)) in is.iter().zip(&expected).enumerate() {
                             let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
-                            // A derivative that is 0 everywhere need not be stored.
+                            // A gradient that is 0 everywhere need not be stored.
                             let none = is.is_empty() && expected.iter().all(|&v| v == 0.0);
                             if !none && !is.iter().zip(expected).all(same) {
                                 let name = &case.name;

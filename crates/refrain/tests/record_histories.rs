@@ -1,4 +1,4 @@
-//! A recorded step and the tape outside of it: what eager code refuses, a step refuses, and histories end with values.
+//! A recorded step and the tape outside of it. A step refuses what eager code refuses, and histories end with values.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn an_input_that_requires_a_gradient_is_refused_at_every_call() {
             Ok(vec![w.mul(&x[1])?])
         });
         let first = vector(&[1.0], &device);
-        // A leaf, a result on the tape, and a view whose memory has got a history since.
+        // A leaf, a result on the tape, and a view whose memory has a history since.
         let result = x.mul_scalar(2.0).unwrap();
         let whole = vector(&[1.0], &device);
         let stale = whole.unsqueeze(0).unwrap().squeeze(0).unwrap();
@@ -61,7 +61,7 @@ fn an_input_that_requires_a_gradient_is_refused_at_every_call() {
         };
         refused(&mut step);
         assert_eq!((values(&grad), step.recordings()), (vec![0.0], 0));
-        // Values alone are welcome; and without gradients nothing is lost.
+        // Values alone are allowed, and without gradients nothing is lost.
         step.call(&[first.clone(), x.detach()]).unwrap();
         assert_eq!((values(&grad), values(&of_input)), (vec![2.0], vec![0.0]));
         refused(&mut step);
@@ -99,7 +99,7 @@ fn a_history_made_while_recording_that_outlives_it_is_an_escape() {
             ("mul", Box::new(|x| x[0].mul_into(&w, &buffer))),
             ("mul", Box::new(|_| a.mul_into(&w, &buffer))),
             ("exp", Box::new(|x| x[0].mul_into(&w, &buffer).and_then(|()| buffer.exp_into(&buffer)))),
-            // In handles that the closure makes, of memory that is there already.
+            // In handles that the closure creates, of memory that exists already.
             (
                 "mul",
                 Box::new(|x| {
@@ -136,7 +136,7 @@ fn a_history_made_while_recording_that_outlives_it_is_an_escape() {
             let e = failure(&mut step, from_ref(&x));
             assert!(matches!(&e, Error::Escaped { op, .. } if op == name), "{i}: {e}");
             assert!(e.to_string().contains("history on the tape"), "{i}: {e}");
-            // Nothing has run, and the tensors from outside are what they were.
+            // Nothing has run, and the outer tensors are unchanged.
             assert_eq!((values(&buffer), values(&grad)), (vec![1.0], vec![0.0]));
             assert!(!buffer.requires_grad());
             buffer.unsqueeze(0).unwrap().sum(()).unwrap();
@@ -148,7 +148,7 @@ fn a_history_made_while_recording_that_outlives_it_is_an_escape() {
                 assert_eq!(values(&grad), [0.0]);
             }
         }
-        // What lies in memory of the recording is told as that.
+        // The message names memory of the recording.
         let mut step = Step::new(&device, |x| {
             kept.borrow_mut().push(w.mul(&x[0])?);
             Ok(vec![])
@@ -175,7 +175,7 @@ fn a_history_made_while_recording_that_outlives_it_is_an_escape() {
     }
 }
 
-/// What came of work, as far as eager code and a step say it in the same words.
+/// The result of an operation, in the words that eager code and a step share.
 fn told(result: Result<()>) -> String {
     let text = result.map_or_else(|e| e.to_string(), |()| "fine".to_string());
     match text.split_once("requires a gradient") {
@@ -221,7 +221,7 @@ fn a_replay_ends_histories_and_refuses_as_the_eager_code_does() {
         let backward = |t: &Tensor| t.sum(()).and_then(|sum| sum.backward());
         for round in 0..4 {
             if !early || round > 0 {
-                // A constant, whose views stay what they are.
+                // A constant, whose views are unchanged.
                 let view = h.unsqueeze(0).unwrap();
                 story.extend([told(call()), told(sum(&view)), told(call()), told(sum(&h))]);
             }
@@ -236,7 +236,7 @@ fn a_replay_ends_histories_and_refuses_as_the_eager_code_does() {
             story.push(told(call()));
             story.push(format!("{} {:?}", h.requires_grad(), values(&h)));
             story.extend([told(backward(&view)), told(backward(&h)), format!("{:?}", values(&grad))]);
-            // Again a constant, whatever it was.
+            // It is a constant again, whatever it was before.
             match h.grad() {
                 Some(_) => h.set_requires_grad(false).unwrap(),
                 None => h.copy_from(&x).unwrap(),
@@ -310,7 +310,8 @@ fn a_tape_that_starts_outside_is_refused_where_eager_code_fails() {
         h.backward().unwrap();
         assert_eq!(values(&grad), [6.0]);
 
-        // It does so after the backward pass: once is fine, twice is not. Or somebody else does, between two calls.
+        // It does so after the backward pass: once is allowed, twice is not. Then the caller does so between two
+        // calls.
         for own in [true, false] {
             no_grad(|| w.fill(3.0).and_then(|()| grad.fill(0.0))).unwrap();
             let h = outside();
@@ -334,7 +335,7 @@ fn a_tape_that_starts_outside_is_refused_where_eager_code_fails() {
             assert_eq!(values(&grad), gathered);
         }
 
-        // A pass that releases what it read can't be done twice, and a recording releases nothing.
+        // A backward pass that releases its tape cannot be repeated, and a recording releases nothing.
         no_grad(|| w.fill(3.0).and_then(|()| grad.fill(0.0))).unwrap();
         let h = outside();
         let mut step = Step::new(&device, |x| {

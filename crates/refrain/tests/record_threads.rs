@@ -1,4 +1,5 @@
-//! A recording is of one thread: what the closure has others do is found, and others go on with their own.
+//! A recording belongs to one thread: work that the closure gives to other threads is detected, and other threads
+//! continue with their own work.
 
 mod common;
 
@@ -22,7 +23,7 @@ fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
     }
 }
 
-/// Work of its own, with a step of its own.
+/// Work of its own, with its own step.
 fn assert_usable(device: &Device) {
     let x = vector(&[1.0, 2.0], device);
     assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
@@ -30,14 +31,14 @@ fn assert_usable(device: &Device) {
     assert_eq!(step.call(&[x]).unwrap().to_vec::<f32>(0).unwrap(), [3.0, 6.0]);
 }
 
-/// `f` on a thread that has just started.
+/// Runs `f` on a new thread.
 fn on_a_new_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|s| {
         std::thread::Builder::new().name("helper".into()).spawn_scoped(s, f).unwrap().join().unwrap()
     })
 }
 
-/// Sets a flag when it is dropped, also by a panic.
+/// Sets a flag when it is dropped, also during a panic.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -183,7 +184,7 @@ fn work_that_is_said_to_be_unrelated_goes_on() {
                 || unrelated_to_recordings(|| count.add_scalar_assign(1.0)),
             )
             .1?;
-            // On the thread that records it changes nothing.
+            // On the recording thread it changes nothing.
             unrelated_to_recordings(|| w.add_scalar_assign(1.0))?;
             Ok(vec![])
         });
@@ -192,7 +193,7 @@ fn work_that_is_said_to_be_unrelated_goes_on() {
         }
         assert_eq!(w.to_vec::<f32>().unwrap(), [4.0, 5.0]);
         assert_eq!(count.to_vec::<f32>().unwrap(), [step.recordings() as f32; 2]);
-        // It ends with the closure that it was given, also by a panic.
+        // It ends with the closure that it was given, also during a panic.
         drop(step);
         let mut step = Step::new(&device, |_| {
             on_a_new_thread(|| {
@@ -210,7 +211,7 @@ fn threads_with_tensors_of_their_own_go_on() {
     let _turn = turn();
     for device in devices() {
         let x = vector(&[1.0, 2.0], &device);
-        // What a new thread or a task of a pool has made itself can't reach a replay.
+        // Tensors created by a new thread or by a task of a pool cannot reach a replay.
         let mut step = Step::new(&device, |x| {
             on_a_new_thread(|| assert_usable(&device));
             (0..4).into_par_iter().for_each(|_| {
@@ -219,7 +220,7 @@ fn threads_with_tensors_of_their_own_go_on() {
             });
             Ok(vec![x[0].exp()?])
         });
-        // Eager work of a thread that is at work before, during recordings and replays.
+        // Eager work of a thread that runs before and during recordings and replays.
         let (stop, (begun, begins)) = (AtomicBool::new(false), mpsc::channel());
         std::thread::scope(|s| {
             s.spawn(|| {

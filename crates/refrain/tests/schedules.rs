@@ -1,6 +1,6 @@
-//! Threads in many orders: the locks of the door, the hand-over of what a recording makes, and what other threads do
-//! while a step is recorded. Compiled and run with `--cfg shuttle` alone (CONTRIBUTING.md has the command): the
-//! engine's locks and atomics are shuttle's then, which may switch threads before each of them.
+//! Threads in many orders: the locks of the door, the transfer of what a recording made, and other threads' work
+//! during the recording of a step. It is compiled and run only with `--cfg shuttle` (CONTRIBUTING.md has the
+//! command). Then the engine's locks and atomics are shuttle's, which may switch threads before each of them.
 #![cfg(shuttle)]
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::{Barrier, Mutex, mpsc};
 use shuttle::{Config, Runner, thread};
 
-/// Orders of each kind that a test tries: `REFRAIN_SCHEDULES`, or some hundred.
+/// The number of orders of each kind that a test tries: `REFRAIN_SCHEDULES`, or a few hundred.
 fn orders() -> usize {
     std::env::var("REFRAIN_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(150)
 }
@@ -29,7 +29,7 @@ fn check(test: fn(&Device)) {
             test(&Device::cpu());
         });
     }
-    // Of the engine's statics there is one for all tests.
+    // All tests share one set of the engine's statics.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _mine = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     run(RandomScheduler::new(orders()), test);
@@ -46,12 +46,12 @@ fn value(t: &Tensor) -> f32 {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Runs pieces of work side by side.
+/// Runs several pieces of work in parallel.
 fn side_by_side<const N: usize>(work: [Work; N]) {
     work.map(thread::spawn).into_iter().for_each(|t| t.join().unwrap());
 }
 
-/// Calls a step once that adds 1 to `w`: whether it did.
+/// Calls a step once that adds 1 to `w`; returns whether it did.
 fn add_one_by_step(w: &Tensor) -> bool {
     let mut step = Step::new(w.device(), |_| {
         w.add_scalar_assign(1.0)?;
@@ -60,7 +60,7 @@ fn add_one_by_step(w: &Tensor) -> bool {
     done(step.call(&[]))
 }
 
-/// Whether it was done; the only error is one of a recording.
+/// Returns whether it succeeded; the only allowed error is one of a recording.
 #[track_caller]
 fn done<T>(result: Result<T>) -> bool {
     match result {
@@ -101,14 +101,14 @@ fn replays_on_the_same_tensors_come_one_after_the_other_and_none_waits_for_ever(
                     order.iter().try_for_each(|&i| both[i].add_scalar_assign(1.0))?;
                     Ok(vec![])
                 });
-                // A recording meets no launch of the other thread.
+                // A recording sees no launch of the other thread.
                 unrelated_to_recordings(|| done(step.call(&[]).and_then(|_| Ok(()))));
             }) as Work
         });
         let look = {
             let both = both.clone();
             Box::new(move || {
-                // One launch, so it finds both as they are between two replays.
+                // One launch, so it sees both in the state between two replays.
                 let both =
                     unrelated_to_recordings(|| Tensor::concat(&[&both[1], &both[0]], 0)?.to_vec::<f32>());
                 let both = both.unwrap();
@@ -147,7 +147,7 @@ fn what_a_recording_made_holds_nothing_for_another_thread_at_any_time() {
         let uses = {
             let passed = passed.clone();
             Box::new(move || {
-                // The closure is recorded twice, if not found out at first.
+                // The closure is recorded twice, if the first recording does not detect it.
                 for _ in 0..2 {
                     *lets_go.lock().unwrap() = false;
                     let Some(y) = passed.lock().unwrap().take() else { continue };
@@ -212,7 +212,7 @@ fn a_step_and_a_thread_at_work_do_both_or_the_step_does_nothing() {
         let works = {
             let (w, added) = (w.clone(), added.clone());
             Box::new(move || {
-                // It has used the engine before the recording began, and goes on.
+                // It used the engine before the recording began, and continues.
                 assert_eq!(value(&w), 0.0);
                 both_at_work.wait();
                 w.add_scalar_assign(10.0).unwrap();
@@ -247,7 +247,7 @@ fn a_step_and_a_new_thread_do_what_they_say_they_did() {
         };
         side_by_side([step, new]);
         assert_eq!(value(&w), *added.lock().unwrap());
-        // No recording is left behind, which would refuse a new thread.
+        // No recording remains; it would refuse a new thread.
         thread::spawn(move || w.add_scalar_assign(1.0)).join().unwrap().unwrap();
     });
 }

@@ -1,4 +1,5 @@
-//! Many replays of a training step with eager work between them: about two hundred, or as many as are asked for.
+//! Many replays of a training step with eager work between them: about two hundred, or as many as `REFRAIN_SOAK`
+//! says.
 //!
 //! `REFRAIN_SOAK=200000 REFRAIN_TEST_DEVICE=cuda cargo test --release -p refrain --test soak -- --nocapture`
 
@@ -11,19 +12,19 @@ use common::training::{Model, batch};
 use common::{devices, turn};
 use refrain::{DType, Device, Stats, Step, Tensor, no_grad};
 
-/// Turns of a cycle, and replays in them.
+/// The turns of a cycle, and the replays per turn.
 const TURNS: usize = 50;
 const REPLAYS: u64 = 65;
-/// Cycles until the pool has what all later ones need.
+/// The cycles until the pool has all memory that later cycles need.
 const WARM: u64 = 2;
 
-/// What trains, and what has happened so far.
+/// The training state, and counters of the past calls.
 struct Soak<'a> {
     device: &'a Device,
     recorded: &'a Model,
-    /// Does eagerly, in some cycles, what `recorded` does.
+    /// Does eagerly, in some cycles, the same as `recorded`.
     shadow: Model,
-    /// Batches that are written to while they are in use; the last is smaller.
+    /// Batches that are written while they are in use; the last is smaller.
     batches: Vec<[Tensor; 2]>,
     replays: u64,
     eager_launches: u64,
@@ -31,8 +32,8 @@ struct Soak<'a> {
 }
 
 impl Soak<'_> {
-    /// Some turns of replays, each with other eager work after it. Where it is `shadowed`, the recorded model's
-    /// losses and state are those of a model that does the same eagerly, bit for bit. The mean of the losses read.
+    /// Some turns of replays, each with different eager work after it. If it is `shadowed`, a second model does the
+    /// same eagerly, and losses and state must be equal bit for bit. Returns the mean of the losses read.
     fn cycle(&mut self, step: &mut Step<'_>, shadowed: bool) -> f32 {
         if shadowed {
             self.shadow.copy_from(self.recorded).unwrap();
@@ -76,15 +77,15 @@ impl Soak<'_> {
         losses / TURNS.div_ceil(7) as f32
     }
 
-    /// Other values into a batch, in place.
+    /// Writes other values into a batch, in place.
     fn upload(&self, at: usize, turn: usize) {
         let [x, y] = batch(turn % 5, self.batches[at][0].dims()[0], &Device::cpu());
         self.batches[at][0].write_from(&x.to_vec::<f32>().unwrap()).unwrap();
         self.batches[at][1].write_from(&y.to_vec::<f32>().unwrap()).unwrap();
     }
 
-    /// What a program does beside its steps: forward passes of the same model (which draw from its generator and move
-    /// its running statistics), reads, tensors of many sizes that live for a while.
+    /// The work of a program beside its steps: forward passes of the same model (which use its generator and change
+    /// its running statistics), reads, and tensors of many sizes that live for a while.
     fn eager_work(&self, turn: usize, at: usize, shadowed: bool, kept: &mut VecDeque<Tensor>) {
         if turn % 9 == 2 {
             let [x, y] = &self.batches[at];
@@ -114,12 +115,12 @@ impl Soak<'_> {
     }
 }
 
-/// What a replay must leave as it is.
+/// The counters that a replay must not change.
 fn moved(s: &Stats) -> [u64; 4] {
     [s.allocations, s.frees, s.uploads, s.downloads]
 }
 
-/// All of a device's memory that the engine holds, in use and kept for reuse.
+/// All device memory that the engine holds, in use and cached.
 fn held(s: &Stats) -> (usize, usize, u64) {
     (s.live_bytes, s.pooled_bytes, s.system_allocations)
 }

@@ -1,8 +1,8 @@
-//! `docs/support.md`, the table of operations by dtype and device, is what the code does, and has a row for each
-//! operation that the code has: they are read from the sources.
+//! Checks `docs/support.md`, the table of operations by dtype and device, against the code. The table has a row for
+//! each operation; the operations are read from the sources.
 //!
-//! Each operation runs on the CPU in every dtype; with `REFRAIN_KERNELS` set, an operation there also says what it
-//! would launch on CUDA, so that the table needs no GPU. `REFRAIN_UPDATE=1` writes the table anew.
+//! Each operation runs on the CPU in every dtype. With `REFRAIN_KERNELS` set, it also reports what it would launch on
+//! CUDA, so that the table needs no GPU. `REFRAIN_UPDATE=1` writes the table again.
 #![allow(unsafe_code)] // Sets a variable of the environment.
 
 mod common;
@@ -21,7 +21,7 @@ use refrain::optim::{
 };
 use refrain::{DType, Device, Error, Generator, Result, Tensor};
 
-/// What one operation can do in one dtype.
+/// The support of one operation in one dtype.
 #[derive(Clone, Copy, PartialEq)]
 enum Support {
     /// It has no meaning for the dtype.
@@ -35,7 +35,7 @@ impl Support {
         match result {
             Ok(()) => Ok(Support::Both),
             Err(Error::Unsupported { device, .. }) if device == "cuda" => Ok(Support::CpuOnly),
-            // A dtype that the operation is not defined for.
+            // The operation is not defined for this dtype.
             Err(Error::Unsupported { .. } | Error::DTypeMismatch { .. }) => Ok(Support::Meaningless),
             Err(e) => Err(e),
         }
@@ -69,7 +69,7 @@ fn run(case: &Case, entry: &Entry, dtype: DType) -> Result<()> {
     }
 }
 
-/// The first case that a dtype can run: some have arguments that only floats take.
+/// The support by the first case that the dtype can run: some cases have arguments that only floats allow.
 fn support(cases: &[Case], entry: &Entry, dtype: DType) -> Support {
     let mut last = None;
     for case in cases.iter().filter(|c| c.op == entry.op && c.inputs.iter().all(|i| !i.nd.data.is_empty())) {
@@ -85,7 +85,7 @@ fn support(cases: &[Case], entry: &Entry, dtype: DType) -> Support {
     }
 }
 
-/// Operations that have other names in the stored references than in the interface.
+/// Operations whose names in the stored references differ from those in the interface.
 const RENAMED: [(&str, &str); 4] = [
     ("cast", "to_dtype"),
     ("hadamard", "hadamard_transform"),
@@ -93,8 +93,8 @@ const RENAMED: [(&str, &str); 4] = [
     ("where", "where_cond"),
 ];
 
-/// Operations that no stored reference is of: their values are random, there is nothing to compute, or they are other
-/// forms of one that is.
+/// Operations without a stored reference: their values are random, or nothing is computed, or they are other forms of
+/// an operation with a reference.
 fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
     fn ones(dtype: DType) -> Result<Tensor> {
         Tensor::ones([3, 4], dtype, &Device::cpu())
@@ -217,8 +217,8 @@ fn table() -> String {
     text
 }
 
-/// Public functions that are no operations: they tell of a tensor or a generator, copy between host and device, or make
-/// a handle.
+/// Public functions that are not operations: they describe a tensor or a generator, copy between host and device, or
+/// create a handle.
 const NO_OPERATIONS: [&str; 23] = [
     "detach",
     "device",
@@ -252,7 +252,7 @@ fn public_functions(file: &Path, names: &mut BTreeSet<String>) {
             && !s.contains(|c: char| !c.is_alphanumeric() && c != '_')
     };
     let optim = file.components().any(|c| c.as_os_str() == "optim");
-    // Within which braces the line stands, that begin and end without indentation.
+    // The block that contains the line; its first and last line are not indented.
     let (mut methods, mut table) = (false, false);
     for line in std::fs::read_to_string(file).unwrap().lines() {
         if !line.starts_with([' ', '/']) && !line.is_empty() {
@@ -283,7 +283,7 @@ fn sources(folder: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
-/// The operation that a function is a form of.
+/// The operation of which the function is a form.
 fn operation(function: &str) -> &str {
     let mut name = function;
     for suffix in ["_into", "_assign", "_keepdim", "_scalar"] {
@@ -292,11 +292,11 @@ fn operation(function: &str) -> &str {
     name.strip_prefix("scalar_").unwrap_or(name)
 }
 
-/// Each operation of the sources has a row, and nothing else has.
+/// Each operation of the sources has a row, and there are no other rows.
 fn check_rows(table: &str) {
     let source = folder().join("src");
     if !source.exists() {
-        // The program was carried to another machine, and the sources were not.
+        // The program runs on another machine, without the sources.
         return;
     }
     let mut functions = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Faults of the tape that the design exists to make impossible: a saved value overwritten or its
-//! memory handed out again, a leaf that an update turns into something else, a gradient that moves.
+//! Faults that the design of the tape must make impossible: a saved value that is overwritten or whose memory is
+//! reused, a leaf that an update turns into something else, a gradient that moves.
 
 mod common;
 
@@ -87,7 +87,7 @@ fn writing_beside_a_saved_value_or_after_the_backward_pass_is_no_fault() {
         .unwrap();
         y.backward().unwrap();
         assert_eq!(values(&a.grad().unwrap()), [2.0; 6]);
-        // What nothing needs may be overwritten: add saves nothing, floor neither.
+        // Unsaved values may be overwritten: add saves nothing, floor neither.
         let z = a.add(&b).unwrap();
         let s = z.floor().unwrap().add(&z).unwrap().sum(()).unwrap();
         no_grad(|| z.fill(0.0)).unwrap();
@@ -99,7 +99,7 @@ fn writing_beside_a_saved_value_or_after_the_backward_pass_is_no_fault() {
             a.square().unwrap().sum(()).unwrap().backward().unwrap();
             no_grad(|| a.sub_assign(&a.grad().unwrap())).unwrap();
         }
-        // A tape that was dropped guards nothing.
+        // A dropped tape protects nothing.
         drop(a.square().unwrap());
         no_grad(|| a.fill(1.0)).unwrap();
     }
@@ -110,7 +110,7 @@ fn an_operation_in_place_is_on_the_tape_or_its_lost_operand_is_found() {
     let _turn = turn();
     for device in devices() {
         let x = leaf(&[0.5, -1.0, 2.0], &device);
-        // exp needs its result only.
+        // exp needs only its result.
         let h = x.mul_scalar(2.0).unwrap();
         h.exp_into(&h).unwrap();
         h.sum(()).unwrap().backward().unwrap();
@@ -118,13 +118,13 @@ fn an_operation_in_place_is_on_the_tape_or_its_lost_operand_is_found() {
         for (g, e) in values(&x.grad().unwrap()).iter().zip(&expected) {
             assert!((g - e).abs() < 1e-5 * e, "{g} {e}");
         }
-        // square needs the operand that it wrote over.
+        // square needs the operand that it overwrote.
         let h = x.mul_scalar(2.0).unwrap();
         h.square_into(&h).unwrap();
         assert!(h.requires_grad());
         let e = h.sum(()).unwrap().backward().unwrap_err();
         assert!(matches!(e, Error::SavedValueOverwritten { op: "square", by: "square", .. }), "{e}");
-        // So does mul with an operand's other handle.
+        // So does mul with another handle of the operand.
         let h = x.mul_scalar(2.0).unwrap();
         h.mul_into(&h.detach(), &h).unwrap();
         let e = h.sum(()).unwrap().backward().unwrap_err();
@@ -142,7 +142,7 @@ fn a_destination_is_taken_off_the_tape_with_its_values_or_refused() {
         let h = x.square().unwrap();
         c.exp_into(&h).unwrap();
         assert!(!h.requires_grad());
-        // Over a leaf, or a view of something on the tape: refused while the tape runs.
+        // Over a leaf, or a view of a tensor on the tape: refused while the tape exists.
         for dst in [x.clone(), x.narrow(0, 1, 2).unwrap(), x.exp().unwrap().reshape([2, 2]).unwrap()] {
             let source = dst.detach().zeros_like().unwrap();
             for e in [
@@ -159,7 +159,7 @@ fn a_destination_is_taken_off_the_tape_with_its_values_or_refused() {
             assert!(dst.requires_grad());
         }
         assert_eq!(values(&x), [1.0, 2.0, 3.0, 4.0]);
-        // A part of a larger tensor can't become a result on the tape.
+        // A part of a larger tensor cannot become a result on the tape.
         let e = x.narrow(0, 0, 2).unwrap().exp_into(&c.narrow(0, 0, 2).unwrap()).unwrap_err();
         assert!(matches!(e, Error::Autograd { op: "exp", .. }), "{e}");
     }
@@ -252,7 +252,7 @@ fn saved_values_are_released_by_the_backward_pass() {
         let y = x.exp().unwrap().tanh().unwrap().square().unwrap().sum(()).unwrap();
         assert!(device.stats().live_bytes > before + 20_000);
         y.backward().unwrap();
-        // The scalar itself is still there.
+        // The scalar itself still exists.
         assert!(device.stats().live_bytes <= before + 64, "the tape still holds its values");
     }
 }

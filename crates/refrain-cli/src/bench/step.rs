@@ -150,7 +150,7 @@ impl StepBench {
         Ok(loss.detach())
     }
 
-    /// Number of trained numbers.
+    /// The number of trained values.
     pub fn parameter_count(&self) -> usize {
         self.model.parameters().count()
     }

@@ -59,7 +59,7 @@ impl<T: Task<Validation = Nothing>> TrainingBench<T> {
         Ok(TrainingBench { trainer: Trainer::of(task, config)? })
     }
 
-    /// Runs the steps operation by operation, instead of replaying a recorded one.
+    /// Runs the steps eagerly instead of replaying a recorded step.
     pub fn eager(mut self) -> TrainingBench<T> {
         self.trainer = self.trainer.eager();
         self
@@ -83,7 +83,7 @@ impl<T: Task<Validation = Nothing>> TrainingBench<T> {
         Ok(EpochFigures { loss, steps, time: Duration::from_secs_f64(seconds) })
     }
 
-    /// Number of trained numbers.
+    /// The number of trained values.
     pub fn parameter_count(&self) -> usize {
         self.trainer.task().parameters().count()
     }

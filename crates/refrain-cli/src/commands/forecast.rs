@@ -25,7 +25,7 @@ pub fn run(args: Forecast) -> Result<()> {
     let mut csv = csv::Writer::from_writer(output::header(names)?);
     for (step, values) in forecast.chunks_exact(channels).enumerate() {
         let time = series.time().format(rows + step);
-        // f32 is what was computed; more digits would claim more.
+        // The forecast was computed in f32; more digits would suggest more precision.
         let values = values.iter().map(|&value| (value as f32).to_string());
         csv.write_record(std::iter::once(time).chain(values)).map_err(Error::Csv)?;
     }

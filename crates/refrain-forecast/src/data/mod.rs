@@ -1,4 +1,4 @@
-//! What a model learns from: series and panels, their windows, and the data that is bundled.
+//! Data to learn from: series and panels, their windows, and the bundled data.
 
 mod bundled;
 mod format;

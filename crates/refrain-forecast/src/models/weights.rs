@@ -1,4 +1,4 @@
-//! All tensors of a model at once: its parameters and running statistics.
+//! Handles all tensors of a model at once: its parameters and running statistics.
 
 use crate::Result;
 use refrain::{DType, Tensor};
@@ -10,7 +10,7 @@ fn tensors(parameters: &Parameters) -> impl Iterator<Item = (&str, &Tensor)> {
     parameters.iter().chain(parameters.buffers())
 }
 
-/// SHA-256 over names and f32 values: two models that agree in it compute alike, bit for bit.
+/// SHA-256 over names and f32 values. Two models with the same hash compute alike, bit for bit.
 pub(crate) fn sha256(parameters: &Parameters) -> Result<String> {
     let mut hash = Sha256::new();
     for (name, tensor) in tensors(parameters) {
@@ -22,13 +22,13 @@ pub(crate) fn sha256(parameters: &Parameters) -> Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Copies, in order.
+/// Copies of all tensors, in order.
 pub(crate) fn copies(parameters: &Parameters) -> Result<Vec<Tensor>> {
     let copies = tensors(parameters).map(|(_, tensor)| tensor.detach().copy());
     Ok(copies.collect::<refrain::Result<_>>()?)
 }
 
-/// Puts copies back.
+/// Copies them back.
 pub(crate) fn restore(parameters: &Parameters, copies: &[Tensor]) -> Result<()> {
     for ((_, tensor), copy) in tensors(parameters).zip(copies) {
         tensor.detach().copy_from(copy)?;

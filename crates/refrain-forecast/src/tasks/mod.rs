@@ -1,4 +1,4 @@
-//! What models are trained for: one folder a task, with its loss, its metrics and its evaluation.
+//! Tasks: what models learn. Each is one folder with its loss, its metrics and its evaluation.
 
 pub mod classification;
 pub mod forecasting;

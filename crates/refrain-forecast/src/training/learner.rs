@@ -1,4 +1,4 @@
-//! What the steps of a training run do, on the device.
+//! The steps of a training run, on the device.
 
 use super::order::Order;
 use super::{LrSchedule, Task, TrainingConfig};
@@ -8,7 +8,7 @@ use refrain::{DType, Generator, Step, Tensor, no_grad};
 use refrain_nn::{AdamW, Mode, Optimizer, Parameters};
 use std::rc::Rc;
 
-/// What sets the sequence of random numbers for dropout apart from that for the weights.
+/// Separates the random numbers of dropout from those of the weights.
 const DROPOUT: u64 = 0x6472_6f70_0000_0002;
 
 /// What a step works on.
@@ -16,22 +16,22 @@ pub(super) struct Learner<T> {
     pub(super) task: T,
     pub(super) optimizer: AdamW,
     pub(super) dropout: Generator,
-    /// Sum over the samples of this epoch of their losses, f64 `[]`.
+    /// The sum of the losses of the samples of this epoch so far, f64 `[]`.
     pub(super) loss_sum: Tensor,
-    /// Takes a micro-batch at a time.
+    /// Gives one micro-batch at a time.
     order: Order,
-    /// Micro-batches of a step.
+    /// Micro-batches per step.
     accumulate: usize,
     batch: Batch,
 }
 
-/// What the micro-batches of the step under way came to, f64 `[]`.
+/// The sums over the micro-batches of the current step, f64 `[]`.
 struct Batch {
-    /// Sum of their mean losses, each times its weight.
+    /// The sum of their mean losses, each times its weight.
     loss: Tensor,
-    /// Sum of their weights.
+    /// The sum of their weights.
     weight: Tensor,
-    /// Number of their samples.
+    /// The number of their samples.
     samples: Tensor,
 }
 
@@ -51,23 +51,23 @@ impl<T: Task> Learner<T> {
         })
     }
 
-    /// Begins an epoch at a step.
+    /// Starts an epoch at a step.
     pub(super) fn begin(&self, numbers: &[i64], step: u64) -> Result<()> {
         self.order.begin(numbers, step as usize * self.accumulate)
     }
 
-    /// Steps of an epoch.
+    /// The number of steps of an epoch.
     pub(super) fn steps(&self) -> u64 {
         self.order.steps().div_ceil(self.accumulate) as u64
     }
 
-    /// How many steps from this place of the epoch on do the same: the smaller batch at the end is one of its own.
+    /// How many steps from this position of the epoch on are alike. The smaller batch at the end is different.
     pub(super) fn alike(&self, at: u64) -> u64 {
         let whole = (self.order.whole() / self.accumulate) as u64;
         if at < whole { whole - at } else { 1 }
     }
 
-    /// So many steps that do the same, replayed if they are recorded.
+    /// Runs this many steps that are alike. They are replayed if they are recorded.
     pub(super) fn run(&self, at: u64, count: u64, mut recorded: Option<&mut Recorded>) -> Result<()> {
         if self.accumulate == 1 {
             return self.passes(at as usize, count as usize, recorded);
@@ -90,7 +90,7 @@ impl<T: Task> Learner<T> {
         Ok(())
     }
 
-    /// So many passes over micro-batches of the size of the one at this place.
+    /// Runs this many passes over micro-batches of the size of the one at this position.
     fn passes(&self, at: usize, count: usize, recorded: Option<&mut Recorded>) -> Result<()> {
         let places = self.order.places(at);
         match recorded {
@@ -103,8 +103,8 @@ impl<T: Task> Learner<T> {
         Ok(())
     }
 
-    /// Forward and backward pass over the samples that are next, as many as there are places; without accumulation the
-    /// update, too.
+    /// Forward and backward pass over the next samples, as many as there are positions. Without accumulation also the
+    /// update.
     fn pass(&self, places: &Tensor) -> Result<()> {
         let samples = self.order.next(places)?;
         let loss = self.task.loss(&samples, Mode::Train(&self.dropout))?;
@@ -123,7 +123,8 @@ impl<T: Task> Learner<T> {
         Ok(self.batch.samples.add_scalar_assign(samples.numel() as f64)?)
     }
 
-    /// Makes the gradients that have gathered those of the mean loss of all micro-batches, and takes the step.
+    /// Turns the accumulated gradients into those of the mean loss over all micro-batches, and does the optimiser
+    /// step.
     fn update(&self) -> Result<()> {
         let Batch { loss, weight, samples } = &self.batch;
         let gradients = self.task.parameters().gradients();
@@ -137,7 +138,7 @@ impl<T: Task> Learner<T> {
 /// The recorded steps.
 pub(super) struct Recorded {
     pass: Step<'static>,
-    /// With accumulation.
+    /// Only with accumulation.
     update: Option<Step<'static>>,
 }
 
@@ -163,12 +164,12 @@ impl Recorded {
         &self.pass
     }
 
-    /// All that is recorded.
+    /// All recorded steps.
     pub(super) fn steps(&self) -> impl Iterator<Item = &Step<'static>> {
         std::iter::once(&self.pass).chain(&self.update)
     }
 
-    /// Finds out whether what was recorded still holds.
+    /// Checks that the recordings are still valid.
     pub(super) fn check(&mut self) -> Result<()> {
         self.pass.check()?;
         self.update.iter_mut().try_for_each(|update| Ok(update.check()?))

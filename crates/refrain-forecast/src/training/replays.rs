@@ -1,31 +1,32 @@
-//! What replaying costs.
+//! The cost of replays.
 
 use refrain::{Device, Stats, Step};
 use std::time::Duration;
 
-/// What the recorded steps of a training were, and what their replays asked of the device.
+/// How the recorded steps of a training run were recorded, and how many launches and allocations their replays
+/// needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replays {
-    /// Replays so far: one for each step; with accumulation one for each micro-batch, and one for the update.
+    /// The number of replays: one per step; with gradient accumulation one per micro-batch and one per update.
     pub count: u64,
-    /// How long recording the step (with accumulation, that of a micro-batch) took for the program that ran last.
+    /// How long it took to record the program that ran last (with gradient accumulation, that of a micro-batch).
     pub recording: Duration,
-    /// The steps that [`Replays::launches`] and [`Replays::allocations`] are of: all but those that were asked for at
-    /// once with one that had to be recorded first, since making a program takes memory.
+    /// The steps that [`Replays::launches`] and [`Replays::allocations`] count. It excludes steps whose program was
+    /// recorded in the same measurement, since recording allocates memory.
     pub steps: u64,
-    /// Kernels launched.
+    /// Kernel launches.
     pub launches: u64,
-    /// Storages made on the device.
+    /// Allocations on the device.
     pub allocations: u64,
 }
 
 impl Replays {
-    /// Launches a step; `None` if no step counts.
+    /// Launches per step; `None` if no step was counted.
     pub fn launches_per_step(&self) -> Option<f64> {
         (self.steps > 0).then(|| self.launches as f64 / self.steps as f64)
     }
 
-    /// Storages made on the device a step; `None` if no step counts.
+    /// Allocations on the device per step; `None` if no step was counted.
     ///
     /// ```
     /// use refrain_forecast::training::Replays;
@@ -38,7 +39,7 @@ impl Replays {
         (self.steps > 0).then(|| self.allocations as f64 / self.steps as f64)
     }
 
-    /// Takes another training's in, as that of the folds of a panel.
+    /// Adds the numbers of another training run, such as the next fold of a panel.
     pub fn merge(&mut self, other: &Replays) {
         self.count += other.count;
         self.recording += other.recording;
@@ -47,7 +48,7 @@ impl Replays {
         self.allocations += other.allocations;
     }
 
-    /// These with what the recorded steps tell themselves; the first is the one whose recording is timed.
+    /// Adds the statistics of the recorded steps; the recording time is that of the first.
     pub(crate) fn of<'s>(self, steps: impl Iterator<Item = &'s Step<'static>>) -> Replays {
         let mut steps = steps.peekable();
         let recording = steps.peek().and_then(|step| step.recording_time()).unwrap_or_default();
@@ -55,7 +56,7 @@ impl Replays {
     }
 }
 
-/// The device before some steps.
+/// The counters of the device before some steps.
 pub(crate) struct Before {
     stats: Stats,
     programs: u64,
@@ -66,7 +67,7 @@ impl Before {
         Before { stats: device.stats(), programs: programs(steps) }
     }
 
-    /// Counts so many steps that were taken since, unless a program was made for them.
+    /// Counts the steps taken since then, unless a program was recorded for them.
     pub(crate) fn count<'s>(
         self,
         replays: &mut Replays,
@@ -83,7 +84,7 @@ impl Before {
     }
 }
 
-/// How many programs were made so far.
+/// The number of programs recorded so far.
 fn programs<'s>(steps: impl Iterator<Item = &'s Step<'static>>) -> u64 {
     steps.map(|step| step.programs() as u64 + step.evictions()).sum()
 }

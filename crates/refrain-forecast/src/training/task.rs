@@ -1,4 +1,4 @@
-//! What a [`super::Trainer`] trains.
+//! The interface of what a [`super::Trainer`] trains.
 
 use crate::Result;
 use refrain::{DType, Device, Tensor};
@@ -7,31 +7,31 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
-/// A model with the data that it learns from: what a step computes, and what a validation finds.
+/// A model with the data that it learns from: the loss of a step, and the result of a validation.
 ///
-/// Samples have numbers; a step is given those that it takes as a tensor on the device, since recorded steps are
+/// Samples have numbers. A step gets the numbers of its samples as a tensor on the device, because recorded steps are
 /// replayed without the host.
 pub trait Task: 'static {
-    /// What a validation finds; kept in reports and checkpoints.
+    /// The result of a validation. Reports and checkpoints keep it.
     type Validation: Clone + Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// The parameters that are trained.
     fn parameters(&self) -> &Parameters;
 
-    /// Where model and data lie.
+    /// The device of model and data.
     fn device(&self) -> &Device;
 
     /// The numbers of the training samples.
     fn samples(&self) -> Vec<i64>;
 
-    /// The mean loss, `[]`, of samples i64 `[B]`, to be derived.
+    /// The mean loss, a scalar, of the samples with these numbers (i64 `[B]`). Training differentiates it.
     ///
     /// # Errors
     /// If the device fails.
     fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor>;
 
-    /// How much the mean loss of samples i64 `[B]` counts beside that of others: f32 `[]`, the number of samples
-    /// unless some count more than others.
+    /// The weight of the mean loss of these samples (i64 `[B]`) beside that of others: f32 `[]`. It is the number of
+    /// samples, unless some count more than others.
     ///
     /// # Errors
     /// If the device fails.
@@ -45,6 +45,6 @@ pub trait Task: 'static {
     /// If the device fails.
     fn validate(&self) -> Result<Self::Validation>;
 
-    /// The error that training is stopped by and the best weights are chosen by: lower is better.
+    /// The error for early stopping and for choosing the best weights. Lower is better.
     fn error(validation: &Self::Validation) -> f64;
 }

@@ -1,15 +1,15 @@
-//! What the test programs share.
+//! Shared by the test programs.
 #![allow(dead_code)] // Each program uses a part of it.
 
 use refrain::Device;
 
-/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+/// The device of the tests: `REFRAIN_TEST_DEVICE`, or the CPU.
 pub fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }
 
-/// The devices that this machine has, and both simulated ones: for what must hold on each of them.
-/// `REFRAIN_TEST_DEVICE` names one that shall be the only one. With `REFRAIN_REQUIRE_CUDA=1` a missing GPU is a failure.
+/// The devices of this machine, and both simulated ones, for properties that must hold on each of them.
+/// `REFRAIN_TEST_DEVICE` restricts the tests to one device. With `REFRAIN_REQUIRE_CUDA=1` a missing GPU is a failure.
 pub fn devices() -> Vec<Device> {
     if std::env::var_os("REFRAIN_TEST_DEVICE").is_some() {
         return vec![device()];

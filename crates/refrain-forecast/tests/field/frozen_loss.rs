@@ -1,10 +1,10 @@
-//! **Seen:** PatchTST trained without an error, and its loss stayed at one value to the last digit: gradients were written
-//! to buffers that the parameters did not have, and those that they had stayed at zero. Of the 37 gradient tensors some
-//! arrived and some did not.
+//! **Seen:** PatchTST trained without an error, but its loss stayed constant to the last digit. Gradients were
+//! written to buffers that the parameters did not own, and the parameters' own gradients stayed zero. Only some of
+//! the 37 gradient tensors were computed.
 //!
-//! **Found here:** a gradient of the model that is not finite, is all zeros, or lies elsewhere after a step than before,
-//! eager or replayed; an update that leaves a parameter as it was; a loss that does not fall. The tensors are counted
-//! from the model, which says how many it has: projections may be packed.
+//! **Found here:** a gradient of the model that is not finite, is all zeros, or is at another address after a step
+//! than before, eager or replayed; an update that leaves a parameter unchanged; a loss that does not fall. The model
+//! gives the number of tensors, since projections may be packed.
 
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor};
@@ -36,7 +36,7 @@ fn values(t: &Tensor) -> Vec<f32> {
     t.detach().to_vec().unwrap()
 }
 
-/// Name and place of each gradient.
+/// The name and address of each gradient.
 fn gradients(model: &PatchTst) -> Vec<(String, Tensor)> {
     let gradient = |(name, p): (&str, &Tensor)| (name.to_owned(), p.grad().expect(name));
     model.parameters().iter().map(gradient).collect()
@@ -69,7 +69,7 @@ fn every_gradient_of_the_model_arrives_where_it_was() {
         let parameters: Vec<Vec<f32>> = model.parameters().iter().map(|(_, p)| values(p)).collect();
         model.parameters().zero_gradients().unwrap();
 
-        // The same batch in a replay: the same bits.
+        // The same batch in a replay gives the same bits.
         let mut backward = Step::new(&device, |b| Ok(vec![loss(&model, &b[0], &b[1])?]));
         for replay in 0..2 {
             backward.call(&[x.clone(), y.clone()]).unwrap();
@@ -93,7 +93,7 @@ fn every_gradient_of_the_model_arrives_where_it_was() {
                 "{name} on {device}"
             );
             assert!(values(gradient).iter().all(|&g| g == 0.0), "{name} was not zeroed for the next step");
-            // The very same place in it, too.
+            // It is also at the same address.
             old.detach().fill(2.5).unwrap();
             assert!(values(gradient).iter().all(|&g| g == 2.5), "{name} has moved on {device}");
         }

@@ -1,9 +1,9 @@
-//! **Seen:** a training run on another device, or in another precision, ended at another loss, and nobody could say whether
-//! that was rounding or a fault.
+//! **Seen:** a training run on another device, or in another precision, ended with another loss, and nobody could say
+//! whether the cause was rounding or a fault.
 //!
-//! **Found here:** a loss, in any of ten epochs, that is not that of eager training on the CPU: to the bit on the CPU and
-//! the simulated GPUs, within the tolerances below on a GPU, whose kernels add in another order; training in bf16 that
-//! does not come as far as in f32.
+//! **Found here:** a loss, in any of ten epochs, that differs from that of eager training on the CPU (by a bit on the
+//! CPU and the simulated GPUs; by more than the tolerances below on a GPU, whose kernels add in another order);
+//! training in bf16 that ends with a much higher loss than in f32.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -18,24 +18,25 @@ use crate::bench::{WalkBench, WalkOptions};
 use crate::common::devices;
 
 const EPOCHS: usize = 10;
-/// On the simulator, which runs the CPU's kernels (where it differs, it does so early), and where `REFRAIN_GUARD` looks at
-/// all memory after each launch.
+/// For the simulator, which runs the CPU's kernels (if it differs, it does so early), and for `REFRAIN_GUARD`, which
+/// checks all memory after each launch.
 const FEW: usize = 2;
 
-/// How far a GPU's first loss may be from the CPU's, as a part of it.
+/// The tolerance of a GPU's first loss, relative to the CPU's.
 const FIRST: f64 = 1e-4;
-/// The same for later ones. AdamW divides a gradient by its own size, so that training amplifies rounding: on the CPU,
-/// a learning rate that is greater by 1e-6 of itself moves the losses of a thousand walks by 2e-5 of themselves in the
-/// first epoch and by up to 1e-2 in the ten, as they fall to a ten-thousandth.
+/// The tolerance of later losses. AdamW divides a gradient by its own size, so training amplifies rounding. On the
+/// CPU, a learning rate that is larger by a factor of 1 + 1e-6 changes the losses of a thousand walks by 2e-5
+/// (relative) in the first epoch and by up to 1e-2 in the ten, as they fall to a ten-thousandth.
 const LATER: f64 = 2e-2;
-/// How far the last loss in bf16 may be from that in f32, as a part of it where the series has noise that nobody can
-/// learn, and as a part of the first loss where the loss falls towards 0 and the last digits are chance.
+/// The tolerance of the last loss in bf16, compared with f32. It is relative to that loss if the series has noise
+/// that no model can learn, and relative to the first loss if the loss falls towards 0, where the last digits are
+/// noise.
 const BF16: f64 = 0.05;
 
 /// The losses of some epochs of a training run, eager or recorded.
 type Curve<'a> = &'a dyn Fn(&Device, usize, bool) -> Vec<f64>;
 
-/// Random walks of 5 channels, whose mean is to be told.
+/// Random walks of 5 channels; the target is their mean.
 fn walks(samples: usize) -> impl Fn(&Device, usize, bool) -> Vec<f64> {
     move |device, epochs, eager| {
         let batch_size = if samples < 64 { 4 } else { 64 };
@@ -46,7 +47,7 @@ fn walks(samples: usize) -> impl Fn(&Device, usize, bool) -> Vec<f64> {
     }
 }
 
-/// Forecasts of a wave with noise: of each epoch the loss and the validation error.
+/// Forecasts of a wave with noise: the loss and the validation error of each epoch.
 fn noisy_series(device: &Device, epochs: usize, eager: bool) -> Vec<f64> {
     let noise = |i: usize| {
         // SplitMix64 (Steele, Lea and Flood, 2014).
@@ -94,8 +95,8 @@ fn last(losses: &[f64]) -> f64 {
     losses[losses.len() - 1]
 }
 
-/// Compares recorded training on all devices with eager training on the CPU. Losses fall to `falls_to` of the first,
-/// and in bf16 the last is within `BF16` of that in f32, as a part of what `unit` says.
+/// Compares recorded training on all devices with eager training on the CPU. Losses fall to `falls_to` of the first.
+/// In bf16 the last loss is within `BF16` of that in f32, relative to `unit`.
 fn compare(curve: Curve<'_>, falls_to: f64, unit: impl Fn(&[f64]) -> f64) {
     let run = |precision, device: &Device, epochs, eager| {
         with_precision(precision, || curve(device, epochs, eager))

@@ -1,5 +1,5 @@
-//! The field's cases that need the model: that its loss falls at all, and that it falls alike on every device. The others
-//! are `refrain`'s own, and say more.
+//! Cases from practice that need the model: its loss falls, and falls equally on every device. The other cases are
+//! tests of `refrain`, which describe them in detail.
 
 #[allow(dead_code, unused_imports)] // The workload of random walks is used.
 #[path = "../../../refrain-cli/src/bench/mod.rs"]

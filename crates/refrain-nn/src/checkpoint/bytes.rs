@@ -1,4 +1,4 @@
-//! Tensors as the bytes of a safetensors file.
+//! Conversion of tensors to and from the bytes of a safetensors file.
 
 use refrain::{DType, Element, Tensor, bf16, f16};
 use safetensors::Dtype;
@@ -44,12 +44,12 @@ macro_rules! with_element {
     };
 }
 
-/// The elements, row-major.
+/// The elements as bytes, row-major.
 pub(super) fn read(tensor: &Tensor) -> Result<Vec<u8>> {
     with_element!(tensor.dtype(), T => Ok(T::as_bytes(&tensor.to_vec::<T>()?).to_vec()))
 }
 
-/// Writes elements, row-major, into the memory that the tensor has.
+/// Writes row-major bytes into the memory of the tensor.
 pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> Result<()> {
     with_element!(tensor.dtype(), T => {
         let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
@@ -61,7 +61,7 @@ pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// The first element that is not finite, and its value.
+/// Index and value of the first element that is not finite.
 pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
     fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option<(usize, f64)> {
         let (elements, _) = bytes.as_chunks::<N>();

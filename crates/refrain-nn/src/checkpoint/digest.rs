@@ -3,9 +3,10 @@
 use safetensors::tensor::TensorView;
 use sha2::{Digest, Sha256};
 
-/// SHA-256, in lower-case hexadecimal digits, over the text of the state and then, in ascending order of their names, over
-/// all tensors: name, dtype (`F32`, ...), shape, bytes. Before each of these stands its length, and before the tensors and
-/// the sizes of a shape their number, as little-endian 64-bit integers; so are sizes themselves.
+/// The checksum: SHA-256 in lower-case hexadecimal digits. The hash covers the text of the state, and then each
+/// tensor (in ascending order of names): its name, dtype (`F32`, ...), shape and bytes. Each of these texts and byte
+/// strings is preceded by its length. The list of tensors and each shape are preceded by their number of items. All
+/// numbers are little-endian 64-bit integers.
 pub(super) fn digest(state: &str, mut tensors: Vec<(&str, &TensorView<'_>)>) -> String {
     tensors.sort_by_key(|(name, _)| *name);
     let mut hash = Sha256::new();

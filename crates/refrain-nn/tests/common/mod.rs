@@ -1,11 +1,11 @@
-//! The reference cases of `tests/reference`, which `make.py` there describes.
+//! The reference cases of `tests/reference`; `make.py` there describes them.
 #![allow(dead_code)] // Each test file uses a part.
 
 use refrain::{DType, Device, Tensor};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+/// The device of the tests: `REFRAIN_TEST_DEVICE`, or the CPU.
 pub fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }

@@ -9,7 +9,7 @@ use crate::recycled::Recycled;
 use crate::tensor::{Arrived, Gradients, Node, Pending, Tensor};
 
 thread_local! {
-    /// What the last backward pass left, empty, for its memory.
+    /// The empty lists of the last backward pass, kept for their memory.
     static KEPT: Cell<Pending> = Cell::default();
 }
 

@@ -1,28 +1,28 @@
-//! A recorded program as a graph: its launches on a stream that captures, each with the dependencies that the program
-//! says, so that independent ones become parallel branches.
+//! Captures a recorded program as a graph. Each launch gets exactly the dependencies of the program, so independent
+//! launches become parallel branches.
 
 use super::launch::Launch;
 use crate::device::program::Bound;
 use crate::error::{Error, Result};
 
-/// A stream while it captures.
+/// A stream that is being captured.
 pub(super) trait Capture {
     /// A node of the graph.
     type Node: Copy + Ord;
 
-    /// Sets what the next work on the stream waits for.
+    /// Sets the nodes that the next work on the stream depends on.
     fn depend(&self, nodes: &mut [Self::Node]) -> Result<()>;
 
-    /// What the next work on the stream would wait for: the nodes of the work before it.
+    /// The nodes that the next work on the stream would depend on: those of the work before it.
     fn dependencies(&self) -> Result<Vec<Self::Node>>;
 
-    /// Makes the launch a part of the graph.
+    /// Adds the launch to the graph.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 }
 
 /// Captures the program's launches.
 pub(super) fn program<C: Capture>(stream: &C, program: &Bound<'_>) -> Result<()> {
-    // The nodes after which each launch is done.
+    // For each launch, the nodes after which it is finished.
     let mut last: Vec<Vec<C::Node>> = Vec::with_capacity(program.len());
     let mut has_successor = vec![false; program.len()];
     for at in 0..program.len() {
@@ -46,7 +46,7 @@ pub(super) fn program<C: Capture>(stream: &C, program: &Bound<'_>) -> Result<()>
         })?;
         last.push(stream.dependencies()?);
     }
-    // All that nothing waits for, so that the capture ends joined.
+    // All nodes without a successor, so that the capture ends joined.
     let ends = last.iter().zip(&has_successor).filter(|(_, succeeded)| !**succeeded);
     let mut ends: Vec<C::Node> = ends.flat_map(|(nodes, _)| nodes.iter().copied()).collect();
     ends.sort_unstable();

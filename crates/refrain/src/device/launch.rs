@@ -1,4 +1,4 @@
-//! A launch: a kernel with what it reads and what it writes.
+//! A launch: a kernel with its operands.
 
 use std::ops::Range;
 
@@ -9,36 +9,36 @@ use crate::error::{Error, Result};
 use crate::recycled::Recycled;
 use crate::types::{DType, Layout, Shape};
 
-/// Operands and results of which lists need no heap memory: as many as AdamW and batch norm have.
+/// Lists of up to this many operands and results need no heap memory: as many as AdamW and batch norm have.
 pub(crate) const OPERANDS: usize = 12;
 pub(crate) const RESULTS: usize = 5;
 
-/// The work of an operation on each kind of device.
+/// The kernel of an operation, for each kind of device.
 pub(crate) trait Kernel: Send + Sync {
-    /// Runs on the CPU over locked memory.
+    /// Runs on the CPU, on locked memory.
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()>;
 
-    /// Asks for the kernels and matrix products that do it on CUDA.
+    /// Asks for the kernels and matrix products that do the work on CUDA.
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
 
-    /// Whether it can fail for the values of its operands, such as an index out of range. A launch that can is part of a
-    /// recorded step even if nobody reads what it writes.
+    /// Whether it can fail because of values of its operands, such as an index out of range. Such a launch stays in a
+    /// recorded step even if nobody reads its results.
     fn can_fail(&self) -> bool;
 
-    /// Bytes of memory that the kernels on CUDA work in.
+    /// Workspace bytes that the CUDA kernels need.
     fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize>;
 
-    /// Multiplications and additions of the products of matrices in it, by the shapes of operands and results.
+    /// Multiplications and additions of its matrix products, from the shapes of operands and results.
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64;
 
-    /// The kernel with its parameters, for a recorded program to keep.
+    /// A copy of the kernel with its parameters, for a recorded program.
     fn boxed(&self) -> Box<dyn Kernel>;
 
-    /// The parameters as text: equal for two kernels exactly if they do the same.
+    /// The parameters as text. The texts of two kernels are equal if and only if they do the same.
     fn parameters(&self) -> String;
 }
 
-/// A tensor as a kernel sees it.
+/// A tensor as kernels see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand<'a> {
     pub(crate) storage: &'a Recycled<Storage>,
@@ -47,13 +47,13 @@ pub(crate) struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The bytes of the storage from the first to the last element.
+    /// The range of the storage from the first byte to the last.
     pub(crate) fn byte_range(&self) -> Range<usize> {
         let span = self.layout.span();
         span.start * self.dtype.size()..span.end * self.dtype.size()
     }
 
-    /// The address of the first element, in the device's address space.
+    /// The address of the first element, in the address space of the device.
     pub(crate) fn address(&self) -> u64 {
         (self.storage.block().address + self.layout.offset() * self.dtype.size()) as u64
     }
@@ -75,9 +75,9 @@ impl Operand<'_> {
 /// What a kernel does to an operand that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Every element is written, none is read.
+    /// It writes every element and reads none.
     Replace,
-    /// The result is added to what is there.
+    /// It adds the result to the values that are there.
     Accumulate,
 }
 
@@ -87,19 +87,19 @@ pub(crate) struct Launch<'a> {
     pub(crate) kernel: &'a dyn Kernel,
     pub(crate) reads: &'a [Operand<'a>],
     pub(crate) writes: &'a [(Operand<'a>, Mode)],
-    /// Memory for the kernel to work in, of no meaning before and after.
+    /// A workspace for the kernel, whose content does not matter before and after.
     pub(crate) workspace: Option<Operand<'a>>,
 }
 
 impl<'a> Launch<'a> {
-    /// What the kernel writes, its workspace included.
+    /// What the kernel writes, including its workspace.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Operand<'a>> {
         self.writes.iter().map(|(o, _)| o).chain(&self.workspace)
     }
 
-    /// The rules that make it sound to hand out slices of the operands' memory: every range lies in
-    /// its storage, and a range that is written meets no other, except that an operand may be
-    /// read where it is written, element for element.
+    /// Checks the rules that make it sound to give out slices of the operands' memory. Every range is inside its
+    /// storage. A written range overlaps no other range, except that an operand may be read where it is written,
+    /// element for element.
     pub(crate) fn verify(&self) -> Result<()> {
         let all = self.reads.iter().chain(self.written());
         for operand in all {

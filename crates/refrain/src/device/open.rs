@@ -8,10 +8,10 @@ use super::{Device, DeviceKind, cpu, cuda};
 use crate::error::{Error, Result};
 
 impl Device {
-    /// The host's processor. All handles to it are the same device.
+    /// The CPU. All handles to it are the same device.
     ///
-    /// Kernels run on threads of their own, as many as rayon's global pool has: `RAYON_NUM_THREADS` sets their
-    /// number, or the program by building the global pool before the first launch.
+    /// Kernels run on their own threads, as many as rayon's global pool has. To set their number, set
+    /// `RAYON_NUM_THREADS`, or build the global pool before the first launch.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
         CPU.get_or_init(|| {
@@ -22,12 +22,12 @@ impl Device {
 
     /// An NVIDIA GPU, counted from 0. All handles to it are the same device.
     ///
-    /// Its work runs on one stream of its own, in order; kernels are compiled when they are first used and kept,
-    /// with the algorithms that were chosen for matrix products, in the user's cache folder (`REFRAIN_CACHE`
-    /// names another).
+    /// Its work runs in order on its own stream. Kernels are compiled when they are first used. They are kept in the
+    /// user's cache folder, together with the algorithms that were chosen for matrix products; `REFRAIN_CACHE` names
+    /// another folder.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if there is no such GPU, or the driver or NVRTC is missing or too old; the message
+    /// [`Error::Unavailable`] if there is no such GPU, or if the driver or NVRTC is missing or too old. The message
     /// says which, and what to install.
     pub fn cuda(ordinal: usize) -> Result<Device> {
         static DEVICES: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
@@ -40,19 +40,19 @@ impl Device {
         Ok(device)
     }
 
-    /// A GPU by a stream that the caller lends: the engine's work goes to it, in order with the caller's own. The
-    /// caller may capture a graph on the stream; what can't be part of one is then
-    /// [`Error::CaptureIncompatible`], without any call of CUDA, and memory of tensors dropped meanwhile is freed
-    /// when the capture has ended.
+    /// A GPU with a stream of yours. The work of the engine goes to that stream, in order with your own work. You may
+    /// capture a graph on the stream. Operations that can't be part of a graph then return
+    /// [`Error::CaptureIncompatible`] without calling CUDA. The memory of tensors that are dropped during the capture
+    /// is freed after it.
     ///
-    /// Each call gives a device of its own; tensors of two such devices can't be operands of one operation.
+    /// Each call makes a different device. Tensors of two such devices can't be operands of one operation.
     ///
     /// # Safety
-    /// `stream` is a valid `CUstream`, and stays valid for as long as the device or a tensor on it lives. What the
-    /// caller's work on other streams does with the tensors' memory is ordered with this stream by the caller.
+    /// `stream` must be a valid `CUstream`, and stay valid while the device or a tensor on it lives. If you use the
+    /// memory of tensors on other streams, you must order that work with this stream.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], as for [`Device::cuda`].
+    /// [`Error::Unavailable`], as in [`Device::cuda`].
     #[allow(unsafe_code)] // Takes a raw handle.
     pub unsafe fn cuda_on_stream(stream: *mut std::ffi::c_void) -> Result<Device> {
         // SAFETY: the caller's promise.
@@ -60,13 +60,13 @@ impl Device {
         Ok(Device::from_driver(DeviceKind::Cuda, Arc::new(cuda)))
     }
 
-    /// A simulated GPU: the CPU's kernels under a GPU's rules. It tells whether a training step records and replays on
-    /// a machine that is not at hand. All handles to it with the same profile and seed are the same device;
-    /// [`Simulator`] makes others, and plants faults.
+    /// A simulated GPU: the kernels of the CPU with the rules of a GPU. It checks whether a training step can be
+    /// recorded and replayed on a machine that you don't have. All handles with the same profile and seed are the
+    /// same device. [`Simulator`] makes separate ones, and injects faults.
     ///
-    /// Memory is filled with NaN when it is allocated and when it is given back; work runs late, and the parallel
-    /// branches of a recorded step in an order that the seed chooses. An access that nothing orders with another, or
-    /// to memory that was given back or never written, is [`Error::Hazard`].
+    /// Memory is filled with NaN when it is allocated and when it is freed. Work runs late. The seed chooses the
+    /// order in which the parallel branches of a recorded step run. Two accesses that nothing orders, or a read of
+    /// memory that was freed or never written, are [`Error::Hazard`].
     ///
     /// ```
     /// use refrain::{DType, Device, Profile, Tensor};
@@ -91,12 +91,12 @@ impl Device {
         device
     }
 
-    /// The fastest device that this machine has: the first GPU that can be used, or the host's processor.
+    /// The fastest device of this machine: the first usable GPU, or else the CPU.
     pub fn best() -> Device {
         Device::cuda(0).unwrap_or_else(|_| Device::cpu())
     }
 
-    /// A device on the same hardware that nobody else works on, so that an error of work before is the caller's.
+    /// A device on the same hardware that nobody else uses, so that an error of earlier work is the caller's own.
     #[cfg(test)]
     pub(crate) fn apart(&self) -> Device {
         let name = self.name();
@@ -113,8 +113,8 @@ impl Device {
 impl FromStr for Device {
     type Err = Error;
 
-    /// A device by its name: `cpu`, `cuda` (the first GPU), `cuda:1`; `sim`, `sim:unified` (simulated GPUs, of the seed
-    /// `REFRAIN_SIM_SEED` or 0), `sim:discrete:7` (with a seed).
+    /// A device by its name: `cpu`, `cuda` (the first GPU), `cuda:1`, `sim` and `sim:unified` (simulated GPUs; the
+    /// seed is `REFRAIN_SIM_SEED` or 0), `sim:discrete:7` (with a seed).
     ///
     /// ```
     /// use refrain::Device;

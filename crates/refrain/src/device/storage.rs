@@ -1,4 +1,4 @@
-//! The memory of tensors: set at creation, never replaced.
+//! Storages: the memory of tensors. It is set when the storage is created and never replaced.
 
 use std::ops::Range;
 use std::sync::{OnceLock, PoisonError};
@@ -25,16 +25,16 @@ pub(crate) struct Storage {
     memory: Memory,
     /// Held while a kernel or the host reads (shared) or writes (exclusive) the block.
     pub(super) lock: RwLock<()>,
-    /// Made for the first watch: most storages have none.
+    /// Made for the first watch; most storages have none.
     watches: OnceLock<Recycled<Mutex<Watches>>>,
-    /// How many watches there are; spares writers the lock when nobody watches.
+    /// The number of watches. If it is 0, writers need no lock.
     watching: AtomicUsize,
-    /// What its tensors share that were never detached.
+    /// What all its tensors share that were never detached.
     lineage: Lineage,
 }
 recycle!(Storage);
 
-/// Where a storage's bytes lie.
+/// Where the bytes of a storage are.
 #[derive(Debug)]
 enum Memory {
     Own(Block),
@@ -43,16 +43,16 @@ enum Memory {
         block: Block,
         whole: Recycled<Storage>,
     },
-    /// In the block of a storage that may be gone, `owner`, for work that was asked for while it was there.
+    /// In the block of another storage, `owner`, which may be gone. For work that was queued while it existed.
     Alias {
         block: Block,
         owner: u64,
     },
-    /// Nowhere: born while a step was recorded. The program that came of it has memory of its own for it.
+    /// Nowhere: it was made while a step was recorded. The resulting program has memory for it.
     Recorded(Birth),
 }
 
-/// Byte ranges whose values must stay as they are.
+/// Byte ranges whose values must not change.
 #[derive(Debug, Default)]
 struct Watches {
     slots: SmallVec<[Option<Watched>; 4]>,
@@ -63,14 +63,14 @@ recycle!(Mutex<Watches>);
 #[derive(Debug)]
 struct Watched {
     range: Range<usize>,
-    /// The recording that the watch is part of, which only that recording's own launches disturb.
+    /// The recording that the watch belongs to, if any. Then only launches of that recording matter.
     recording: Option<u64>,
-    /// The operation that wrote over the range.
+    /// The operation that overwrote the range.
     by: Option<&'static str>,
 }
 
 impl Storage {
-    /// New memory; without any while this thread records a step.
+    /// New memory. If this thread records a step, a storage without memory.
     pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Recycled<Storage>> {
         let memory = match recording::birth(op, device, bytes)? {
             Some(birth) => Memory::Recorded(birth),
@@ -79,8 +79,8 @@ impl Storage {
         Ok(Storage::with(Storage::next(), device, bytes, memory))
     }
 
-    /// `bytes` bytes of `whole` from `offset` on. Parts of one storage may lie over each other: a recorded
-    /// program uses them one after the other.
+    /// `bytes` bytes of `whole` from `offset` on. Parts of one storage may overlap: a recorded program uses them one
+    /// after the other.
     pub(crate) fn part(
         op: &'static str,
         whole: &Recycled<Storage>,
@@ -94,8 +94,8 @@ impl Storage {
         Ok(Storage::with(Storage::next(), &whole.device, bytes, Memory::Part { block, whole: whole.clone() }))
     }
 
-    /// The same memory under the same id, without keeping it: in stream order it stays there for the work that was
-    /// asked for so far.
+    /// The same memory with the same id, without keeping it alive. In stream order, the memory stays valid for the
+    /// work that was queued so far.
     pub(super) fn alias(&self, device: &Device) -> Recycled<Storage> {
         let Block { address, bytes } = *self.block();
         let memory = Memory::Alias { block: Block { address, bytes }, owner: self.owner() };
@@ -115,7 +115,7 @@ impl Storage {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The id that the next storage gets: those that are there have lower ones.
+    /// The id that the next storage will get. All existing storages have lower ids.
     pub(crate) fn next_id() -> u64 {
         NEXT.load(Ordering::Relaxed)
     }
@@ -149,7 +149,7 @@ impl Storage {
         self.bytes
     }
 
-    /// The memory. That of a storage that was recorded has no address: the door lets none through to a driver.
+    /// The memory. A recorded storage has no address; the door never passes it to a driver.
     pub(super) fn block(&self) -> &Block {
         match &self.memory {
             Memory::Own(block) | Memory::Part { block, .. } | Memory::Alias { block, .. } => block,
@@ -157,7 +157,7 @@ impl Storage {
         }
     }
 
-    /// The birth of a storage that has no memory.
+    /// The birth record of a storage without memory.
     pub(crate) fn birth(&self) -> Option<&Birth> {
         match &self.memory {
             Memory::Recorded(birth) => Some(birth),
@@ -170,8 +170,8 @@ impl Storage {
         watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks every watched range that a write to `range` touches: a write that happens those watched by the
-    /// eager tape, one that is recorded those of its own recording.
+    /// Marks every watched range that a write to `range` touches. A real write marks the ranges that the eager tape
+    /// watches; a recorded write marks those of its own recording.
     pub(crate) fn note_write(&self, range: &Range<usize>, op: &'static str, recording: Option<u64>) {
         if self.watching.load(Ordering::Acquire) == 0 {
             return;
@@ -194,10 +194,10 @@ impl Drop for Storage {
     }
 }
 
-/// Keeps an eye on a byte range of a storage: has anything written to it since?
+/// Watches a byte range of a storage: has anything written to it since?
 ///
-/// This is the version of a saved value: instead of a number to compare, each write leaves its name
-/// on the ranges that it touches, so that the error can say who wrote.
+/// This takes the place of a version number of a saved value. Each write leaves its name on the ranges that it
+/// touches, so that the error can say which operation wrote.
 #[derive(Debug)]
 pub(crate) struct Watch {
     storage: Recycled<Storage>,
@@ -217,7 +217,7 @@ impl Watch {
         Watch { storage: storage.clone(), slot }
     }
 
-    /// Whether it is on this storage.
+    /// Whether it watches this storage.
     pub(crate) fn is_of(&self, storage: &Recycled<Storage>) -> bool {
         self.storage.ptr_eq(storage)
     }
@@ -227,7 +227,8 @@ impl Watch {
         self.storage.is_unique()
     }
 
-    /// The first operation that wrote to the range since the watch began; in a recording, also one that would have.
+    /// The first operation that wrote to the range since the watch began. In a recording, also one that would have
+    /// written.
     pub(crate) fn overwritten_by(&self) -> Option<&'static str> {
         let (by, range) = match &self.storage.watches().slots[self.slot] {
             None => return None,

@@ -1,16 +1,16 @@
-// Rows in the registers of some lanes of a warp each. Constants: COMPUTE (the arithmetic), LANES (of a row: a power of
-// 2, 32 at most), EACH (vectors that a lane holds), VEC (elements of a vector, which divides the width), ALIGNED
-// (whether vectors can be loaded at once). Blocks are of 256 threads.
+// Rows in registers: some lanes of a warp share a row. Constants: COMPUTE (the arithmetic), LANES (per row: a power
+// of 2, at most 32), EACH (vectors per lane), VEC (elements per vector, which divides the width), ALIGNED (whether
+// vectors can be loaded at once). Blocks have 256 threads.
 
 #define HELD (EACH * VEC)
 
 DEVICE int row_lane() { return threadIdx.x & (LANES - 1); }
 DEVICE i64 row_number() { return (i64)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; }
 
-// Where element `i` of those that a lane holds lies in its row.
+// The column of element `i` of those that the lane holds.
 DEVICE int column_of(int i) { return (i / VEC * LANES + row_lane()) * VEC + i % VEC; }
 
-// VEC neighbours, from memory and to memory.
+// Loads and stores VEC neighbours.
 template <typename T> DEVICE void fetch_vec(COMPUTE* x, const T* p) {
     if (ALIGNED) {
         vec<T, VEC> v = load<VEC>(p);
@@ -34,7 +34,7 @@ template <bool ADD_TO, typename T> DEVICE void put_vec(T* p, const COMPUTE* y) {
     }
 }
 
-// The lane's elements of a row; `fill` beyond its width, and everywhere if it is not there.
+// Loads the lane's elements of a row. `fill` is used beyond the width, and everywhere if the row does not exist.
 template <typename T> DEVICE void fetch_row(COMPUTE* x, const T* row, int width, bool live, COMPUTE fill) {
     #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -56,7 +56,7 @@ template <bool ADD_TO, typename T> DEVICE void put_row(T* row, const COMPUTE* y,
     }
 }
 
-// The sum over a row; every lane of it gets the result.
+// The sum over a row. Every lane of the row gets the result.
 DEVICE COMPUTE row_sum(const COMPUTE* x) {
     COMPUTE sum = x[0];
     #pragma unroll

@@ -1,4 +1,4 @@
-//! What several operations build their kernels from, host and CUDA side by side.
+//! What several operations build their kernels from: host and CUDA side by side.
 
 pub(crate) mod activations;
 pub(crate) mod columns;

@@ -1,14 +1,14 @@
-//! A few numbers, one a dimension, that a kernel works with while it runs.
+//! Short lists of numbers, one per dimension, that a kernel uses while it runs.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::device::cpu::scratch::Scratch;
 
-/// How many numbers need no working memory.
+/// How many numbers fit without scratch memory.
 const INLINE: usize = 6;
 
-/// A list of numbers that never asks the system for memory once a thread has worked for a while, however many
-/// dimensions a tensor has: what a kernel needs for each launch of a replay.
+/// A list of numbers that allocates nothing after a thread has worked for a while, whatever the number of dimensions.
+/// Kernels need such lists in each launch of a replay.
 pub(crate) struct Numbers {
     inline: [usize; INLINE],
     more: Option<Scratch<usize>>,
@@ -16,12 +16,12 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// No numbers yet, and room for `room`.
+    /// An empty list with space for `room` numbers.
     pub(crate) fn with_room(room: usize) -> Numbers {
         Numbers { inline: [0; INLINE], more: (room > INLINE).then(|| Scratch::new(room)), len: 0 }
     }
 
-    /// What `numbers` gives, `room` at most.
+    /// The items of `numbers`, at most `room`.
     pub(crate) fn collect(room: usize, numbers: impl IntoIterator<Item = usize>) -> Numbers {
         let mut list = Numbers::with_room(room);
         numbers.into_iter().for_each(|n| list.push(n));

@@ -1,4 +1,4 @@
-//! Positions along an axis, as indexing operations take them: i64 or i32, counted from 0.
+//! Indices along an axis: i64 or i32, counted from 0.
 
 use super::numbers::Numbers;
 use crate::device::HostArgs;
@@ -6,12 +6,12 @@ use crate::device::cpu::numeric::Stored;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// A position as it is stored.
+/// A stored index.
 pub(crate) trait Position: Stored + Into<i64> {
-    /// Where it is; `None` if it does not lie in `0..count`, which [`check_range`] has told.
+    /// The index as a number. `None` if it is not in `0..count`, which [`check_range`] has reported.
     #[inline(always)]
     fn within(self, count: usize) -> Option<usize> {
-        // A negative one is larger than any count.
+        // A negative index becomes larger than any count.
         let place = self.into() as u64;
         (place < count as u64).then_some(place as usize)
     }
@@ -19,7 +19,7 @@ pub(crate) trait Position: Stored + Into<i64> {
 impl Position for i64 {}
 impl Position for i32 {}
 
-/// Runs an expression with `$index` standing for the positions of operand `$i`, as they are stored.
+/// Runs an expression with `$index` as the indices of operand `$i` in their stored type.
 macro_rules! with_positions {
     ($args:expr, $i:expr, $index:ident => $body:expr) => {
         match $args.read_dtype($i) {
@@ -36,7 +36,7 @@ macro_rules! with_positions {
 }
 pub(crate) use with_positions;
 
-/// Positions are i64 or i32.
+/// Checks that indices are i64 or i32.
 pub(crate) fn require_positions(op: &'static str, index: &Tensor) -> Result<()> {
     match index.dtype() {
         DType::I32 => Ok(()),
@@ -44,9 +44,9 @@ pub(crate) fn require_positions(op: &'static str, index: &Tensor) -> Result<()> 
     }
 }
 
-/// Every position of operand `i`, `index`, lies in `0..count`; `what` says of what, such as `axis 1 of size 5`. Where
-/// one does not, the kernel ends here on the CPU. On a simulated GPU it goes on, as it does on CUDA, with [`missing`]
-/// or without those positions.
+/// Checks that every index of operand `i` is in `0..count`. `what` describes the range, for example `axis 1 of size
+/// 5`. On the CPU, the kernel ends here if one is not. On a simulated GPU it continues, as on CUDA, with [`missing`]
+/// or without those indices.
 pub(crate) fn check_range<I: Position>(
     args: &HostArgs<'_>,
     i: usize,
@@ -68,12 +68,13 @@ pub(crate) fn check_range<I: Position>(
     }
 }
 
-/// What stands where a position out of range was to be read: NaN, or 0 where there is none.
+/// The value for an index out of range: NaN, or 0 for dtypes without NaN.
 pub(crate) fn missing<T: Stored>() -> T {
     T::from_number(f64::NAN)
 }
 
-/// No position lies in an empty range, whatever its value: what of [`check_range`] can be told on any device.
+/// Checks that the range is not empty. This part of [`check_range`] does not depend on the values of indices, so every
+/// device can report it.
 pub(crate) fn check_places(
     op: &'static str,
     index: &Shape,
@@ -89,7 +90,7 @@ pub(crate) fn check_places(
     }
 }
 
-/// The coordinates of element `n` of a row-major tensor with sizes `dims`, none of which is 0.
+/// The coordinates of element `n` of a row-major tensor with sizes `dims`. None of the sizes is 0.
 pub(crate) fn unravel(n: usize, dims: &[usize]) -> Numbers {
     let mut at = Numbers::zeros(dims.len());
     let mut rest = n;

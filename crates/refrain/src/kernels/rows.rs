@@ -1,7 +1,6 @@
-//! Loops over rows on the CPU: what operations along an axis have in common.
+//! Loops over rows on the CPU, for all operations along an axis.
 //!
-//! The order of additions follows from the extents alone, so that results do not depend on the number
-//! of threads.
+//! The order of additions depends only on the extents, so results do not depend on the number of threads.
 
 use std::array::from_fn;
 
@@ -10,27 +9,27 @@ use rayon::prelude::*;
 use crate::device::cpu::numeric::{Number, Real, Stored};
 use crate::device::cpu::parallel;
 
-/// Elements that make a task worth a thread; of less, a kernel makes one task.
+/// This many elements are worth a task. With fewer, a kernel makes one task.
 pub(crate) const TASK: usize = 1 << 14;
-/// Pieces at most that a sum over rows is cut into, each with sums of its own.
+/// The maximum number of pieces of a sum over rows. Each piece has its own sums.
 const MAX_PIECES: usize = 64;
-/// Independent sums side by side, for vector registers and for accuracy.
+/// Independent sums side by side, for SIMD registers and for accuracy.
 const LANES: usize = 16;
-/// Elements of a lane that are summed in one go.
+/// Elements per lane that are summed at a time.
 const RUN: usize = 64;
 
-/// Rows of `width` elements that one task takes.
+/// Rows of `width` elements per task.
 pub(crate) fn rows_a_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
-/// Rows of `width` elements that one piece of a sum over `rows` rows takes.
+/// Rows of `width` elements per piece of a sum over `rows` rows.
 pub(crate) fn rows_a_piece(rows: usize, width: usize) -> usize {
     rows_a_task(width).max(rows.div_ceil(MAX_PIECES))
 }
 
-/// Runs tasks that go over `elements` elements in all: on all cores, or one after the other on this
-/// thread where that is little or the thread may not split its work.
+/// Runs tasks over `elements` elements in total. They run on all cores, or one after the other on this thread if
+/// there are few elements or the thread may not split its work.
 pub(crate) fn each_task<I: IndexedParallelIterator>(
     elements: usize,
     tasks: I,
@@ -40,7 +39,7 @@ pub(crate) fn each_task<I: IndexedParallelIterator>(
     tasks.with_min_len(if serial { usize::MAX } else { 1 }).for_each(body);
 }
 
-/// The row in the arithmetic's type, converted into `buf` where that is not its own.
+/// The row in the arithmetic type, converted into `buf` if needed.
 #[inline(always)]
 pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> &'a [N] {
     if let Some(same) = N::same(row) {
@@ -51,8 +50,8 @@ pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> 
     buf
 }
 
-/// The sum of `f` over slices of one length: lanes of short runs, their sums in lanes, the lanes in
-/// halves.
+/// The sum of `f` over slices of one length: short runs are summed in lanes, the sums of the runs in lanes, and the
+/// lanes in halves.
 #[inline(always)]
 pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> N) -> N {
     let n = x[0].len();
@@ -80,8 +79,7 @@ pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([
     halves(total, N::plus)
 }
 
-/// Elements combined by a function for which neither order nor repetition matters, beginning with
-/// `first`.
+/// Folds elements with a function for which order and repetition do not matter, starting with `first`.
 #[inline(always)]
 pub(crate) fn fold<T: Stored, N: Number>(x: &[T], first: N, f: impl Fn(N, N) -> N) -> N {
     let mut lanes = [first; LANES];
@@ -97,7 +95,7 @@ pub(crate) fn fold<T: Stored, N: Number>(x: &[T], first: N, f: impl Fn(N, N) -> 
     halves(lanes, f)
 }
 
-/// The lanes combined in halves.
+/// Combines the lanes in halves.
 #[inline(always)]
 fn halves<N: Copy>(mut lanes: [N; LANES], f: impl Fn(N, N) -> N) -> N {
     let mut width = LANES / 2;
@@ -110,7 +108,7 @@ fn halves<N: Copy>(mut lanes: [N; LANES], f: impl Fn(N, N) -> N) -> N {
     lanes[0]
 }
 
-/// The largest element that is not NaN; negative infinity of none.
+/// The largest element that is not NaN. Negative infinity if there is none.
 #[inline(always)]
 pub(crate) fn max<R: Real>(x: &[R]) -> R {
     fold(x, R::NEG_INFINITY, |a, b| if b > a { b } else { a })
@@ -136,7 +134,7 @@ pub(crate) fn map<T: Stored, N: Number, const K: usize>(
     }
 }
 
-/// Adds rows to `sums`, element by element, in order.
+/// Adds rows to `sums`, elementwise, in order.
 #[inline(always)]
 pub(crate) fn add_rows<'a, N: Number>(sums: &mut [N], rows: impl Iterator<Item = &'a [N]>) {
     for row in rows {

@@ -9,19 +9,19 @@ use crate::device::{Mode, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Runs an operation with a new result.
+/// Runs an operation and returns its new result.
 pub(crate) fn apply<O: Op>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let name = op.name();
     apply_all(op, inputs)?.into_iter().next().ok_or_else(|| Error::internal(name, "no result"))
 }
 
-/// Runs an operation with new results.
+/// Runs an operation and returns its new results.
 pub(crate) fn apply_all<O: Op>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; RESULTS]>> {
     apply_all_on(op, inputs, inputs)
 }
 
-/// Runs an operation with new results on `operands` that stand for `inputs`, with the same values but for rounding:
-/// gradients go to the inputs, in their dtypes.
+/// Runs an operation on `operands` that replace `inputs`; they have the same values up to rounding. The gradients go
+/// to the inputs, in their dtypes.
 pub(crate) fn apply_all_on<O: Op>(
     op: O,
     inputs: &[&Tensor],
@@ -37,13 +37,13 @@ pub(crate) fn apply_all_on<O: Op>(
     Ok(outputs)
 }
 
-/// Runs an operation whose first result goes into the memory that `dst` has; the rest are new and
-/// live on as saved values.
+/// Runs an operation whose first result is written to the memory of `dst`. The other results are new tensors, which
+/// the tape may save.
 pub(crate) fn apply_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     apply_into_on(op, inputs, inputs, dst)
 }
 
-/// [`apply_into`] on operands that stand for inputs, as for [`apply_all_on`].
+/// [`apply_into`] on operands that replace inputs, as in [`apply_all_on`].
 pub(crate) fn apply_into_on<O: Op>(
     op: O,
     inputs: &[&Tensor],
@@ -59,7 +59,7 @@ pub(crate) fn apply_into_on<O: Op>(
     Ok(())
 }
 
-/// Runs `dst += op(inputs)`, outside the tape.
+/// Runs `dst += op(inputs)` outside the tape.
 pub(crate) fn accumulate_into<O: Op>(op: O, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     autograd::check_in_place(op.name(), dst)?;
     execute(&op, inputs, &[Dest::Into(dst.clone(), Mode::Accumulate)])?;

@@ -33,26 +33,26 @@ impl Spec {
         Spec { shape: shape.into(), dtype }
     }
 
-    /// Shape and dtype of `t`.
+    /// The shape and dtype of `t`.
     pub(crate) fn like(t: &Tensor) -> Spec {
         Spec::new(t.shape(), t.dtype())
     }
 
-    /// The one result of an operation.
+    /// The results of an operation that has only this one.
     pub(crate) fn one(self) -> Specs {
         smallvec![self]
     }
 }
 
-/// What a kernel expects of an operand's layout. What does not fit is copied first (or, for a result,
-/// afterwards): on the same device, in the same dtype.
+/// The layout that a kernel needs for an operand. An operand with another layout is first copied (a result is copied
+/// afterwards), on the same device and in the same dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     /// Any strides.
     Any,
-    /// Neighbours along the last axis follow each other in memory.
+    /// Elements along the last axis are adjacent in memory.
     InnerContiguous,
-    /// Row-major without holes.
+    /// Row-major without gaps.
     Contiguous,
 }
 
@@ -66,17 +66,17 @@ impl Needs {
     }
 }
 
-/// An operation. Its `Debug` text tells it from another with other parameters: recordings are compared by it.
+/// An operation. Its `Debug` text must contain all its parameters, because recordings are compared by that text.
 pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The name in errors and traces.
+    /// The name for errors and traces.
     const NAME: &'static str;
 
-    /// The name of this one, where a struct stands for several operations.
+    /// The name of this value, if one struct stands for several operations.
     fn name(&self) -> &'static str {
         Self::NAME
     }
 
-    /// Checks the operands; says what the results are.
+    /// Checks the operands and returns the shapes and dtypes of the results.
     fn infer(&self, inputs: &[&Tensor]) -> Result<Specs>;
 
     /// The kernel on the CPU.
@@ -85,35 +85,35 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
     /// The kernels on CUDA.
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()>;
 
-    /// Whether the kernels can fail for the values of the operands, which `infer` can't look at: those that check
-    /// positions or a counter.
+    /// Whether a kernel can fail because of the values of the operands, which `infer` can't see. True for kernels
+    /// that check indices or a counter.
     fn can_fail(&self) -> bool {
         false
     }
 
-    /// Bytes of memory that the kernels on CUDA work in, beside operands and results.
+    /// Workspace bytes that the CUDA kernels need.
     fn cuda_workspace(&self, _launch: &Launch<'_>, _gpu: &dyn Gpu) -> Result<usize> {
         Ok(0)
     }
 
-    /// Multiplications and additions of the products of matrices in it, by the shapes of operands and results: 0
-    /// for an operation that has none.
+    /// The multiplications and additions of the matrix products in the operation, from the shapes of operands and
+    /// results. 0 if it has none.
     fn flops(&self, _reads: &[&Shape], _writes: &[&Shape]) -> u64 {
         0
     }
 
-    /// What the kernel expects of input `i`.
+    /// The layout that the kernel needs for input `i`.
     fn input_needs(&self, _i: usize) -> Needs {
         Needs::Contiguous
     }
 
-    /// What the kernel expects of output `o`.
+    /// The layout that the kernel needs for output `o`.
     fn output_needs(&self, _o: usize) -> Needs {
         Needs::Contiguous
     }
 
-    /// Whether output `o` may be written where input `i`, of the same layout, is read. The kernel then gets one slice
-    /// for both.
+    /// Whether output `o` may be the memory of input `i` (with the same layout). The kernel then gets one slice for
+    /// both.
     fn in_place(&self, _o: usize, _i: usize) -> bool {
         false
     }
@@ -123,12 +123,12 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Which values the backward pass reads.
+    /// Which values the backward pass needs.
     fn saves(&self, _needs: &[bool]) -> Saves {
         Saves::default()
     }
 
-    /// Turns gradients of the results into gradients of the operands.
+    /// Computes the gradients of the operands from the gradients of the results.
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let _ = g;
         Err(Error::Autograd {
@@ -139,7 +139,7 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// An operation at the door.
+/// Makes every operation a kernel that the door can launch.
 impl<O: Op> Kernel for O {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         Op::host(self, args)
@@ -170,7 +170,7 @@ impl<O: Op> Kernel for O {
     }
 }
 
-/// An operation on the tape.
+/// An operation as an entry of the tape.
 pub(crate) struct OnTape<O>(pub(crate) O);
 
 impl<O: Op> Differentiable for OnTape<O> {

@@ -1,4 +1,4 @@
-//! Making tensors.
+//! Functions that create tensors.
 
 use super::apply_into;
 use super::fill::Arange;
@@ -9,7 +9,7 @@ use crate::tensor::{DType, Element, Shape, Tensor};
 impl Tensor {
     /// A tensor with the given values, row-major.
     ///
-    /// The dtype is that of the host type; the number of values must be that of the shape.
+    /// The dtype is that of the host type. The number of values must match the shape.
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -47,7 +47,7 @@ impl Tensor {
         Tensor::filled("ones", shape.into(), 1.0, dtype, device)
     }
 
-    /// One value everywhere, rounded to the dtype.
+    /// The same value everywhere, rounded to the dtype.
     pub fn full(shape: impl Into<Shape>, value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         Tensor::filled("full", shape.into(), value, dtype, device)
     }
@@ -58,20 +58,21 @@ impl Tensor {
         Ok(out)
     }
 
-    /// Zeros of this tensor's shape, dtype and device.
+    /// Zeros with the shape, dtype and device of this tensor.
     pub fn zeros_like(&self) -> Result<Tensor> {
         Tensor::zeros(self.shape(), self.dtype(), self.device())
     }
 
-    /// Ones of this tensor's shape, dtype and device.
+    /// Ones with the shape, dtype and device of this tensor.
     pub fn ones_like(&self) -> Result<Tensor> {
         Tensor::ones(self.shape(), self.dtype(), self.device())
     }
 
-    /// `start, start + step, ...` up to but without `end`: `ceil((end - start) / step)` values. For floats and integers.
+    /// `start, start + step, ...` up to `end`, which is excluded: `ceil((end - start) / step)` values. For floats and
+    /// integers.
     ///
     /// # Errors
-    /// If a bound or the step is not finite, the step is 0, or a value is not in the range of an integer dtype.
+    /// If a bound or the step is not finite, the step is 0, or a value is out of the range of an integer dtype.
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -94,7 +95,7 @@ impl Tensor {
         }
         let n = n.max(0.0) as usize;
         if n > 0 {
-            // The values lie between these two.
+            // All values are between these two.
             dtype.require_in_range("arange", start)?;
             dtype.require_in_range("arange", start + (n - 1) as f64 * step)?;
         }

@@ -1,5 +1,5 @@
-//! Between a tensor and the host: reading waits for the work that writes what it reads; writing goes
-//! into the memory that the tensor has.
+//! Copies between a tensor and the host. Reading first waits for the work that writes the values. Writing goes into
+//! the memory of the tensor.
 
 use super::apply_into;
 use super::copy::Copy;
@@ -9,26 +9,26 @@ use crate::error::{Error, Result};
 use crate::tensor::{Element, Tensor};
 
 impl Tensor {
-    /// The values, row-major.
+    /// Reads the values, row-major.
     ///
     /// # Errors
-    /// If `T` is not the host type of the tensor's dtype; an error of work before (see
+    /// If `T` is not the host type of the tensor's dtype. Errors of earlier work may also be returned here (see
     /// [`Device::synchronize`]).
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
         self.check_host::<T>(OP, self.numel())?;
-        // First, because a tensor too large for memory is an error on the device and the end of the process here.
+        // First on the device: there, a tensor that is too large is an error; on the host it would end the process.
         let whole = self.untracked().contiguous()?;
         let mut out = vec![T::default(); self.numel()];
         whole.read(OP, &mut out)?;
         Ok(out)
     }
 
-    /// The value of a tensor with one element.
+    /// Reads the value of a tensor with one element.
     ///
     /// # Errors
-    /// If the tensor has another number of elements, or `T` is not the host type of its dtype; an error of
-    /// work before (see [`Device::synchronize`]).
+    /// If the tensor does not have exactly one element, or `T` is not the host type of its dtype. Errors of earlier
+    /// work may also be returned here (see [`Device::synchronize`]).
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             return Err(Error::invalid(
@@ -45,11 +45,11 @@ impl Tensor {
         Ok(out[0])
     }
 
-    /// Reads the values, row-major, into host memory that is there already.
+    /// Reads the values, row-major, into existing host memory.
     ///
     /// # Errors
-    /// If `out` has another length than the tensor has elements, or `T` is not the host type of the dtype; an
-    /// error of work before (see [`Device::synchronize`]).
+    /// If `out` does not have as many elements as the tensor, or `T` is not the host type of the dtype. Errors of
+    /// earlier work may also be returned here (see [`Device::synchronize`]).
     pub fn read_into<T: Element>(&self, out: &mut [T]) -> Result<()> {
         self.read("read_into", out)
     }
@@ -61,10 +61,10 @@ impl Tensor {
         T::fill_from(out, |bytes| self.device().download(op, whole.storage(), offset, bytes))
     }
 
-    /// Writes values, row-major, into the memory that the tensor has; its storage stays the same.
+    /// Writes values, row-major, into the memory of the tensor. Its storage does not change.
     ///
-    /// Happens in order: later operations see the new values, earlier ones saw the old ones. The tensor
-    /// may be a view; a view that repeats memory (by broadcasting) is refused.
+    /// The write happens in order: later operations see the new values, earlier ones the old values. The tensor may
+    /// be a view, but not one that repeats memory (by broadcasting).
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -98,7 +98,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// The tensor on another device (itself if it is there already). Not part of the tape.
+    /// The tensor on another device; this tensor if it is there already. Not part of the tape.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         if self.device() == device {
             return Ok(self.clone());

@@ -1,11 +1,12 @@
-//! Launches that make no difference.
+//! Finds the launches that make no difference.
 
 use super::recorded::Recorded;
 use crate::device::Mode;
 use crate::device::program::Place;
 
-/// The launches that matter, in order: those that write something that was there before the step, an output, or
-/// something that a launch that matters reads later; and those that can fail, whose error is a result as well.
+/// The launches that matter, in order: those that write something that existed before the step, an output, or
+/// something that a later launch that matters reads. Launches that can fail always matter, because their error is
+/// also a result.
 pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
     let mut needed = vec![false; recorded.temporaries.len()];
     for output in &recorded.outputs {
@@ -26,7 +27,7 @@ pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
         live.push(i);
         for (write, mode) in &launch.writes {
             if let Place::Temporary(t) = write.place {
-                // Whoever wrote all of it before has written in vain, unless this reads it.
+                // If this launch replaces all of it without reading it, the earlier write is not needed.
                 let replaced = *mode == Mode::Replace
                     && write.layout.is_contiguous()
                     && write.byte_range().len() == recorded.temporaries[t].bytes;

@@ -1,17 +1,17 @@
-//! Which launches must wait for which: those that touch a common byte, one of them writing it.
+//! Which launches must wait for which: two launches with a common byte that at least one of them writes.
 
 use std::ops::Range;
 
 use crate::device::program::{Access, Order, Past, Touching};
 
-/// Bytes that a launch touches.
+/// A range of bytes that a launch reads or writes.
 #[derive(Clone, Debug)]
 pub(super) struct Touch<'a> {
-    /// Which memory: the program's block, or one of the external storages.
+    /// The memory: the program's block, or one of the external storages.
     pub(super) memory: usize,
     pub(super) range: Range<usize>,
     pub(super) writes: bool,
-    /// The operand, for telling interleaved windows of one tensor apart.
+    /// The operand. It tells interleaved windows of one tensor apart.
     pub(super) access: Option<&'a Access>,
 }
 
@@ -50,9 +50,9 @@ impl Touching for &Touch<'_> {
     }
 }
 
-/// The launches that each launch waits for directly: none that it is known to wait for by way of another.
+/// The launches that each launch directly waits for. Launches that it waits for through another one are left out.
 ///
-/// `launches` are in an order in which they may run.
+/// `launches` must be in a valid order.
 pub(super) fn edges(launches: &[Vec<Touch<'_>>]) -> Vec<Vec<usize>> {
     let mut order = Order::default();
     let mut past: Past<&Touch<'_>> = Past::default();

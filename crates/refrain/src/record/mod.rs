@@ -1,9 +1,9 @@
 //! Recording a step once and replaying it.
 //!
-//! While a closure is recorded, the door puts its launches on a list instead of running them, and tensors that it
-//! makes have no memory. The list becomes a [`Program`]: launches that nobody needs go, each temporary gets a place
-//! in one block, and launches wait for one another only where the bytes that they touch demand it. A replay runs
-//! the program over its block; the closure is not called.
+//! While a closure is recorded, the door collects its launches instead of running them, and the tensors that it makes
+//! have no memory. The launches become a [`Program`]: unneeded launches are dropped, each temporary gets an offset in
+//! one block, and a launch waits only for launches with which it shares bytes. A replay runs the program over its
+//! block; it does not call the closure.
 
 mod dead;
 mod edges;

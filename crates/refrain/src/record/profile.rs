@@ -1,4 +1,4 @@
-//! Where the time of a step goes.
+//! How the time of a step is spent.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use super::program::Program;
 use super::view::{bytes, flops};
 use crate::device::program::{Access, RecordedLaunch};
 
-/// How long the launches of a step take ([`Step::profile`](crate::Step::profile)): the same operation over operands
-/// of the same shapes is one line, the longest first.
+/// The times of the launches of a step ([`Step::profile`](crate::Step::profile)). Launches of the same operation with
+/// operands of the same shapes are one line. The longest line comes first.
 #[derive(Clone, Debug)]
 pub struct StepProfile {
     lines: Vec<ProfileLine>,
@@ -21,18 +21,18 @@ pub struct ProfileLine {
     pub operation: &'static str,
     /// Shapes and dtypes of operands and results.
     pub operands: String,
-    /// How many launches of a step these are.
+    /// How many launches of the step are in this line.
     pub launches: usize,
-    /// What they take together in a step: the sum of each one's median.
+    /// Their total time in a step: the sum of the medians of the launches.
     pub time: Duration,
-    /// Bytes that they read and write.
+    /// The bytes that they read and write.
     pub bytes: usize,
-    /// Multiplications and additions of the products of matrices in them.
+    /// The multiplications and additions of their matrix products.
     pub flops: u64,
 }
 
 impl StepProfile {
-    /// Of the times of each launch in each run.
+    /// From the time of each launch in each run.
     pub(super) fn new(program: &Program, times: &[Vec<Duration>]) -> StepProfile {
         let mut lines: Vec<ProfileLine> = Vec::new();
         for (at, launch) in program.launches().enumerate() {
@@ -62,7 +62,7 @@ impl StepProfile {
         StepProfile { lines }
     }
 
-    /// The lines, the longest first.
+    /// The lines, longest first.
     pub fn lines(&self) -> &[ProfileLine] {
         &self.lines
     }
@@ -82,7 +82,7 @@ fn operands(launch: &RecordedLaunch) -> String {
 }
 
 impl fmt::Display for StepProfile {
-    /// A table: time and its share, launches, bytes and products a second, operation, operands.
+    /// A table: time and share, launches, bytes and flops per second, operation, operands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.time().as_secs_f64().max(f64::MIN_POSITIVE);
         writeln!(

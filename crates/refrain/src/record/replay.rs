@@ -1,4 +1,4 @@
-//! A program with memory, run again and again.
+//! A program with memory, which can run again and again.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::error::Result;
 use crate::recycled::Recycled;
 use crate::tensor::{Layout, Tensor};
 
-/// A program whose temporaries have memory: all that a replay needs.
+/// A program whose temporaries have memory: everything that a replay needs.
 struct Placed {
     program: Program,
-    /// The temporaries, as `Program::lives` has them: parts of one block, which they keep alive.
+    /// The temporaries of `Program::lives`: parts of one block, which they keep alive.
     temporaries: Vec<Recycled<Storage>>,
-    /// The external storages that launches touch, with whether any writes to them, by id.
+    /// The external storages that launches touch, ordered by id, each with whether any launch writes to it.
     externals: Vec<(Recycled<Storage>, bool)>,
-    /// External bytes that a replay writes, with the operation that does.
+    /// The external bytes that a replay writes, each range with the operation that writes it.
     written: Vec<(Recycled<Storage>, Range<usize>, &'static str)>,
 }
 
@@ -65,7 +65,7 @@ impl Placed {
         }
     }
 
-    /// The operation that writes to memory that `t` lies in.
+    /// The operation that writes to the memory of `t`, if any.
     fn writes_to(&self, t: &Tensor) -> Option<&'static str> {
         let (id, bytes) = (t.storage_id(), t.operand().byte_range());
         let at = self.externals.binary_search_by_key(&id, |(storage, _)| storage.id()).ok()?;
@@ -85,11 +85,11 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Gives a program its memory and makes the device's driver ready for it.
+    /// Gives a program its memory and prepares the driver of the device for it.
     pub(super) fn new(program: Program, device: &Device) -> Result<Ready> {
         let placed = Placed::new(program, device)?;
         let bound = placed.bound();
-        // Once, instead of before every launch of every replay.
+        // Verify once instead of before every launch of every replay.
         (0..bound.len()).try_for_each(|at| bound.with_launch(at, |launch| launch.verify()))?;
         let executable = device.compile(&bound)?;
         Ok(Ready { placed, executable })
@@ -109,12 +109,12 @@ impl Ready {
         device.time(&self.placed.bound(), runs)
     }
 
-    /// The operation that writes to memory that `t` lies in.
+    /// The operation that writes to the memory of `t`, if any.
     pub(super) fn writes_to(&self, t: &Tensor) -> Option<&'static str> {
         self.placed.writes_to(t)
     }
 
-    /// Handles to the outputs' memory: never to be handed out, as the next replay writes there.
+    /// Handles to the memory of the outputs. Never give them out, because the next replay writes there.
     pub(super) fn outputs(&self) -> Vec<Tensor> {
         let outputs = self.placed.program.recorded.outputs.iter();
         let bound = self.placed.bound();

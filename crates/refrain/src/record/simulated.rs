@@ -1,4 +1,4 @@
-//! Random programs on the simulated GPU: none that is right is accused, and no edge that is taken away goes unnoticed.
+//! Random programs on the simulated GPU: it accepts every correct program, and it notices every edge that is removed.
 
 use proptest::prelude::*;
 
@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
 const N: usize = 16;
-/// Tensors from outside the step.
+/// The number of tensors from outside the step.
 const STATE: usize = 3;
 
-/// What a launch does, and numbers that choose its operands.
+/// The kind of a launch, and numbers that choose its operands.
 type Instruction = (u8, usize, usize, usize);
 
 fn any_program() -> impl Strategy<Value = Vec<Instruction>> {
@@ -26,7 +26,7 @@ fn state(device: &Device) -> Result<Vec<Tensor>> {
     (0..STATE).map(|s| Tensor::from_slice(&values(s), [N], device)).collect()
 }
 
-/// Does what the instructions say; the results are the last three tensors made.
+/// Runs the instructions. The results are the last three tensors that they made.
 fn run(program: &[Instruction], state: &[Tensor]) -> Result<Vec<Tensor>> {
     let mut made: Vec<Tensor> = state.iter().map(|s| s.mul_scalar(1.25)).collect::<Result<_>>()?;
     for &(what, a, b, c) in program {
@@ -38,9 +38,9 @@ fn run(program: &[Instruction], state: &[Tensor]) -> Result<Vec<Tensor>> {
             2 => made.push(x.sub(s)?.tanh()?),
             // A part of a tensor from outside.
             3 => s.narrow(0, c % 3 * 4, 8)?.copy_from(&x.narrow(0, b % 2 * 8, 8)?)?,
-            // Columns, which lie between each other.
+            // Columns, which interleave.
             4 => square(s)?.narrow(1, b % 4, 1)?.copy_from(&square(x)?.narrow(1, c % 4, 1)?)?,
-            // Works in memory beside its operands.
+            // Uses a workspace besides its operands.
             5 => made.push(square(x)?.matmul(&square(y)?)?.tanh()?.reshape([N])?),
             6 => s.narrow(0, c % 3 * 4, 8)?.add_assign(&x.narrow(0, b % 2 * 8, 8)?)?,
             _ => made.push(square(x)?.softmax((c % 2) as isize)?.reshape([N])?),
@@ -58,7 +58,7 @@ fn bits(tensors: &[Tensor]) -> Vec<Vec<u32>> {
     tensors.iter().map(bits).collect()
 }
 
-/// How many seeds the named set runs: `REFRAIN_SIM_SEEDS`, or a few.
+/// How many seeds each test runs: `REFRAIN_SIM_SEEDS`, or a few.
 pub(crate) fn seeds() -> u64 {
     std::env::var("REFRAIN_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
 }
@@ -100,7 +100,7 @@ proptest! {
                 other => prop_assert!(false, "{from} -> {to} went unnoticed: {other:?}"),
             }
         }
-        // What is dropped is given back.
+        // Dropping frees the memory.
         drop(whole);
         device.synchronize().unwrap();
     }

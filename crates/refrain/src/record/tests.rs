@@ -30,7 +30,7 @@ fn touches(launches: &[Vec<(usize, usize, usize, bool)>]) -> Vec<Vec<Touch<'stat
     launches.iter().map(|l| l.iter().map(touch).collect()).collect()
 }
 
-/// For each launch, whether each other comes before it: what it waits for, and what comes before that.
+/// For each launch, whether each other one comes before it: directly or through others.
 fn before(edges: &[Vec<usize>]) -> Vec<Vec<bool>> {
     let mut before: Vec<Vec<bool>> = Vec::new();
     for waits in edges {
@@ -44,13 +44,13 @@ fn before(edges: &[Vec<usize>]) -> Vec<Vec<bool>> {
     before
 }
 
-/// Each launch with all earlier ones that touch a byte of it, one of them writing it.
+/// For each launch, all earlier ones that share a byte with it that one of them writes.
 fn conflicts(touches: &[Vec<Touch<'_>>]) -> Vec<Vec<usize>> {
     let conflict = |i: usize, j: usize| touches[i].iter().any(|a| touches[j].iter().any(|b| a.conflicts(b)));
     (0..touches.len()).map(|i| (0..i).filter(|&j| conflict(i, j)).collect()).collect()
 }
 
-/// Windows of squares of 8 by 8: whole ones, rows, columns, blocks; each with whether it is written.
+/// Windows of squares of 8 by 8: whole ones, rows, columns, blocks. Each with whether it is written.
 fn any_windows() -> impl Strategy<Value = Vec<Vec<(Access, bool)>>> {
     let bounds = (0usize..8, 1usize..4, prop::bool::weighted(0.5));
     let touch = (0usize..2, bounds.clone(), bounds, prop::bool::weighted(0.6));
@@ -73,7 +73,7 @@ fn any_lives() -> impl Strategy<Value = Vec<Life>> {
 }
 
 proptest! {
-    /// Two launches that touch a common byte, one of them writing it, are ordered; and every edge is needed.
+    /// Two launches with a common byte that one of them writes are ordered, and every edge is needed.
     #[test]
     fn what_conflicts_is_ordered_and_nothing_waits_twice(launches in any_launches()) {
         let touches = touches(&launches);
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// The same of windows of tensors, which interleave.
+    /// The same for windows of tensors, which interleave.
     #[test]
     fn windows_that_conflict_are_ordered(launches in any_windows()) {
         let touch = |(access, writes): &(Access, bool)| Touch {
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(before(&edges(&touches)), before(&conflicts(&touches)));
     }
 
-    /// Where more launches lie side by side than a launch knows of, some edges are needless, and none is missing.
+    /// With more parallel launches than a launch knows, some edges are redundant, but none is missing.
     #[test]
     fn no_edge_is_lost_among_many_parallel_launches(
         reads in prop::collection::vec(prop::collection::vec(0usize..150, 0..4), 150..300),
@@ -116,7 +116,7 @@ proptest! {
             .iter()
             .enumerate()
             .map(|(i, r)| {
-                // Most read nothing.
+                // Most launches read nothing.
                 let reads = r.iter().filter(|_| i % 5 == 0).map(|&b| touch(b, false));
                 reads.chain([touch(i % 150, true)]).collect()
             })
@@ -162,7 +162,7 @@ proptest! {
         }
     }
 
-    /// Placing in time finds the places that comparing all temporaries with each other does in the same order.
+    /// Placing in time finds the same offsets as comparing all temporaries with one another in the same order.
     #[test]
     fn placing_in_time_is_placing_in_that_order(lives in any_lives(), backwards in any::<bool>()) {
         let lives: Vec<Life> = lives.into_iter().filter(|l| l.bytes > 0).collect();
@@ -183,8 +183,8 @@ proptest! {
         prop_assert_eq!(verify::meeting(&places).is_some(), any);
     }
 
-    /// With the edges that reuse of memory makes, any order of launches that respects them gives every reader the
-    /// bytes of the writer that it reads from in list order.
+    /// If an order of launches respects the edges of memory reuse, every reader gets the bytes of the same writer as
+    /// in list order.
     #[test]
     fn any_order_that_respects_the_edges_computes_the_same(
         reads in prop::collection::vec(prop::collection::vec(0usize..30, 0..3), 2..30),
@@ -249,7 +249,7 @@ fn launches_that_nobody_needs_are_dropped() {
     assert_eq!(dead::live(&recorded), [0, 2, 3, 6, 7, 8]);
     let program = Program::new(recorded).unwrap();
     assert_eq!((program.launch_count(), program.dead_launches()), (6, 3));
-    // The launch that moves the state waits for nobody.
+    // The launch that changes the state waits for nothing.
     assert!(program.waits[3].is_empty(), "{program}");
 }
 

@@ -1,4 +1,4 @@
-//! A program to look at: a table, a graph, a picture of its memory.
+//! Shows a program: as a table, as a graph, and as a picture of its memory.
 
 use std::fmt::{self, Write};
 
@@ -6,7 +6,7 @@ use super::program::Program;
 use crate::device::Mode;
 use crate::device::program::{Access, Place, RecordedLaunch};
 
-/// The operands of a launch: `f32 [2, 3] @256` lies in the block, `f32 [2, 3] #7` in storage 7.
+/// Describes an operand: `f32 [2, 3] @256` is in the block, `f32 [2, 3] #7` is in storage 7.
 fn operand(program: &Program, access: &Access) -> String {
     let place = match access.place {
         Place::External(e) => format!("#{}", program.recorded.externals[e].id()),
@@ -15,7 +15,7 @@ fn operand(program: &Program, access: &Access) -> String {
     format!("{} {} {place}", access.dtype, access.layout.shape())
 }
 
-/// Bytes that a launch reads and writes; what it adds to is both.
+/// The bytes that a launch reads and writes. What it adds to counts twice.
 pub(super) fn bytes(launch: &RecordedLaunch) -> usize {
     let writes = launch.writes.iter().map(|(a, mode)| match mode {
         Mode::Replace => a.bytes(),
@@ -24,7 +24,7 @@ pub(super) fn bytes(launch: &RecordedLaunch) -> usize {
     launch.reads.iter().map(Access::bytes).chain(writes).sum()
 }
 
-/// Multiplications and additions of the products of matrices in a launch.
+/// The multiplications and additions of the matrix products in a launch.
 pub(super) fn flops(launch: &RecordedLaunch) -> u64 {
     let reads: Vec<_> = launch.reads.iter().map(|a| a.layout.shape()).collect();
     let writes: Vec<_> = launch.writes.iter().map(|(a, _)| a.layout.shape()).collect();
@@ -32,8 +32,9 @@ pub(super) fn flops(launch: &RecordedLaunch) -> u64 {
 }
 
 impl fmt::Display for Program {
-    /// A line for each launch: its number, the numbers of those that it waits for, the bytes that it reads and writes,
-    /// the multiplications and additions of its products of matrices, the operation, and its operands. `@` is an offset in the block, `#` the storage of a tensor from outside.
+    /// A line for each launch: its number, the numbers of the launches that it waits for, the bytes that it reads and
+    /// writes, the multiplications and additions of its matrix products, the operation, and its operands. `@` is an
+    /// offset in the block; `#` is the storage of a tensor from outside.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -81,8 +82,8 @@ impl fmt::Debug for Program {
 }
 
 impl Program {
-    /// The dependencies as a graph in the language of Graphviz: a node for each launch, an edge to each launch that
-    /// waits for it.
+    /// The dependencies as a graph for Graphviz: a node for each launch, and an edge to each launch that waits for
+    /// it.
     pub fn to_dot(&self) -> String {
         let mut dot = String::from("digraph step {\n  node [shape=box];\n");
         for (at, launch) in self.launches().enumerate() {
@@ -96,8 +97,8 @@ impl Program {
         dot
     }
 
-    /// The memory plan as an SVG picture: a box for each temporary, from its first launch to its last across, from its
-    /// first byte to its last upward. The title of a box says what made it.
+    /// The memory plan as an SVG picture: a box for each temporary. Horizontally it spans from its first launch to
+    /// its last one, vertically from its first byte to its last one. The title of a box says what made it.
     pub fn memory_svg(&self) -> String {
         const WIDTH: f64 = 1200.0;
         const HEIGHT: f64 = 600.0;
@@ -110,7 +111,7 @@ impl Program {
             let (x, width) = (life.first as f64 * across, (life.last + 1 - life.first) as f64 * across);
             let height = life.bytes as f64 * upward;
             let y = HEIGHT - *offset as f64 * upward - height;
-            // Neighbours get colours far apart.
+            // Neighbours get very different colours.
             let hue = (t * 137) % 360;
             let _ = writeln!(
                 svg,

@@ -3,7 +3,7 @@
 use super::Tensor;
 use crate::error::{Error, Result};
 
-/// All operands lie on one device.
+/// Checks that all operands are on one device.
 pub(crate) fn check_devices(op: &'static str, inputs: &[&Tensor]) -> Result<()> {
     match inputs.iter().find(|t| t.device() != inputs[0].device()) {
         None => Ok(()),
@@ -13,7 +13,7 @@ pub(crate) fn check_devices(op: &'static str, inputs: &[&Tensor]) -> Result<()> 
     }
 }
 
-/// Both operands have one dtype.
+/// Checks that both operands have one dtype.
 pub(crate) fn check_dtypes(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     if a.dtype() != b.dtype() {
         return Err(Error::DTypeMismatch { op, lhs: a.dtype(), rhs: b.dtype() });

@@ -11,14 +11,15 @@ use crate::error::{Error, Result};
 use crate::recycled::Recycled;
 use crate::types::{DType, Shape};
 
-/// The gradients of a node's outputs, as far as any have arrived.
+/// The gradients of a node's outputs that have arrived so far.
 pub(crate) type Arrived = SmallVec<[Option<Tensor>; RESULTS]>;
 
 /// Gradients on their way to nodes that have not run yet.
 #[derive(Default)]
 pub(crate) struct Pending {
     nodes: HashMap<u64, (Recycled<Node>, Arrived)>,
-    /// The numbers of the nodes in `nodes`; the highest runs next, when all its consumers have run.
+    /// The numbers of the nodes in `nodes`. The node with the highest number runs next, because all its consumers
+    /// have run.
     order: BinaryHeap<u64>,
 }
 
@@ -37,8 +38,8 @@ impl Pending {
     }
 }
 
-/// What an operation's backward pass has at hand: the gradients of its outputs, the values that it
-/// saved, and the places where the gradients of its inputs go.
+/// What the backward pass of an operation can use: the gradients of its outputs, the values that it saved, and the
+/// destinations of the gradients of its inputs.
 pub(crate) struct Gradients<'a> {
     pub(crate) node: &'a Node,
     pub(crate) saved: &'a SavedValues,
@@ -62,12 +63,12 @@ impl Gradients<'_> {
         saved.ok_or_else(|| Error::internal(op, format!("{} was not saved", role())))?.get(op, role)
     }
 
-    /// Input `i` as it was, if the operation saved it.
+    /// Input `i` at the forward pass, if the operation saved it.
     pub(crate) fn input(&self, i: usize) -> Result<Tensor> {
         self.saved(self.saved.inputs[i].as_ref(), || format!("operand {i}"))
     }
 
-    /// Input `i` as it was; `None` if the operation did not save it.
+    /// Input `i` at the forward pass; `None` if the operation did not save it.
     pub(crate) fn input_if_saved(&self, i: usize) -> Result<Option<Tensor>> {
         match &self.saved.inputs[i] {
             None => Ok(None),
@@ -75,7 +76,7 @@ impl Gradients<'_> {
         }
     }
 
-    /// Output `o` as it was, if the operation saved it.
+    /// Output `o` at the forward pass, if the operation saved it.
     pub(crate) fn output(&self, o: usize) -> Result<Tensor> {
         self.saved(self.saved.outputs[o].as_ref(), || format!("result {o}"))
     }
@@ -88,7 +89,7 @@ impl Gradients<'_> {
         self.node.inputs[i].dtype
     }
 
-    /// Whether anybody wants the gradient of input `i`.
+    /// Whether the gradient of input `i` is needed.
     pub(crate) fn needs(&self, i: usize) -> bool {
         self.node.inputs.get(i).is_some_and(|input| input.edge.is_some())
     }

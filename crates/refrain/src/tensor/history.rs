@@ -8,26 +8,26 @@ use crate::recycled::Recycled;
 use crate::sync::{Mutex, MutexGuard};
 use crate::types::{DType, Shape};
 
-/// Where a tensor's values came from.
+/// The origin of a tensor's values.
 #[derive(Default)]
 pub(crate) enum History {
-    /// Nothing that needs a gradient.
+    /// No operation that needs a gradient.
     #[default]
     Constant,
-    /// The user asked for a gradient here.
+    /// A leaf: the user called `set_requires_grad`.
     Leaf(Arc<Leaf>),
-    /// The output of a recorded operation.
+    /// The output of an operation on the tape.
     Output(Recycled<Node>, usize),
 }
 
-/// Where the gradient of a leaf gathers.
+/// The destination of the gradient of a leaf.
 #[derive(Default)]
 pub(crate) struct Leaf {
     grad: Mutex<Option<Tensor>>,
 }
 
 impl Leaf {
-    /// The gradient so far. One that was made while a step was recorded, and so has no memory, is as good as none.
+    /// The gradient so far. A gradient that was made while a step was recorded has no memory, so it counts as none.
     pub(crate) fn grad(&self) -> MutexGuard<'_, Option<Tensor>> {
         let mut grad = self.grad.lock().unwrap_or_else(PoisonError::into_inner);
         if grad.as_ref().is_some_and(|g| g.storage().birth().is_some_and(|b| b.is_over())) {
@@ -37,13 +37,13 @@ impl Leaf {
     }
 }
 
-/// Where the gradient of an input goes.
+/// The destination of the gradient of an input.
 pub(crate) enum Edge {
     Leaf(Arc<Leaf>),
     Output(Recycled<Node>, usize),
 }
 
-/// An input of a recorded operation.
+/// An input of an operation on the tape.
 pub(crate) struct Input {
     pub(crate) shape: Shape,
     pub(crate) dtype: DType,

@@ -21,11 +21,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use crate::types::{Axes, DType, Dims, Element, Layout, Shape, resolve_axis, row_major};
 
-/// An array of numbers on a device: a cheap handle to memory that never changes place.
+/// An array of numbers on a device. It is a cheap handle to memory that never moves.
 ///
-/// Cloning a tensor gives another handle to the same memory. Views (`reshape`, `transpose`,
-/// `narrow`, ...) share it too. An operation makes a new tensor or, in its `_into` form, writes into
-/// the memory that the destination has.
+/// A clone is another handle to the same memory. Views (`reshape`, `transpose`, `narrow`, ...) share the memory, too.
+/// An operation makes a new tensor; its `_into` form writes into the memory of the destination.
 #[derive(Clone)]
 pub struct Tensor(Recycled<Inner>);
 
@@ -33,23 +32,23 @@ struct Inner {
     storage: Recycled<Storage>,
     layout: Layout,
     dtype: DType,
-    /// Where the values came from, for the backward pass.
+    /// Which operations made the values, for the backward pass.
     history: Mutex<History>,
-    /// That of the storage if `None`.
+    /// If `None`, the lineage of the storage.
     lineage: Option<Recycled<Lineage>>,
-    /// The change in the lineage that the history belongs to.
+    /// The number of the change in the lineage that the history belongs to.
     change: AtomicU64,
     origin: Origin,
 }
 recycle!(Inner);
 
-/// Where a handle to memory comes from, to know which tensors a recorded step writes into.
+/// Where a handle comes from. It tells which tensors a recorded step writes into.
 enum Origin {
-    /// Made outside of recordings.
+    /// Made outside recordings.
     Apart,
-    /// Made in a recording of that number, with a lineage of its own.
+    /// Made by `detach` in the recording with this number; it has its own lineage.
     Detached(u64),
-    /// Made in a recording of that number as a view of a tensor that was there before.
+    /// Made in the recording with this number, as a view of a tensor that existed before.
     ViewOf(u64, Tensor),
 }
 
@@ -84,7 +83,7 @@ impl Tensor {
         }))
     }
 
-    /// New memory of the given shape, of no particular value: to be written before it is read.
+    /// New memory of the given shape with undefined values. It must be written before it is read.
     pub(crate) fn empty(op: &'static str, shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
         let numel = shape.checked_numel(op, dtype.size())?;
         let storage = Storage::new(op, device, numel * dtype.size())?;
@@ -101,17 +100,17 @@ impl Tensor {
         self.shape().dims()
     }
 
-    /// How many dimensions the tensor has.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.0.layout.rank()
     }
 
-    /// How many elements the tensor has.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         self.0.layout.numel()
     }
 
-    /// The size of one dimension; negative axes count from the last.
+    /// The size of one dimension. A negative axis counts from the last one.
     pub fn size(&self, axis: isize) -> Result<usize> {
         Ok(self.shape()[resolve_axis("size", axis, self.rank())?])
     }
@@ -121,27 +120,27 @@ impl Tensor {
         self.0.layout.strides()
     }
 
-    /// The elements' type.
+    /// The dtype of the elements.
     pub fn dtype(&self) -> DType {
         self.0.dtype
     }
 
-    /// Where the tensor lies.
+    /// The device of the tensor.
     pub fn device(&self) -> &Device {
         self.0.storage.device()
     }
 
-    /// Whether the elements lie in row-major order without holes.
+    /// Whether the elements are in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.0.layout.is_contiguous()
     }
 
-    /// Whether both tensors lie in the same storage (one is a view of the other, or both of a third).
+    /// Whether both tensors are in the same storage (one is a view of the other, or both are views of a third).
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         self.0.storage.ptr_eq(&other.0.storage)
     }
 
-    /// A number that names the tensor's storage as long as the process runs. It never changes.
+    /// A number that identifies the tensor's storage while the process runs. It never changes.
     pub fn storage_id(&self) -> u64 {
         self.0.storage.id()
     }
@@ -166,7 +165,7 @@ impl Tensor {
         self.0.lineage.as_deref().unwrap_or_else(|| self.0.storage.lineage())
     }
 
-    /// The change in the lineage that the history belongs to.
+    /// The number of the change in the lineage that the history belongs to.
     pub(crate) fn change(&self) -> u64 {
         self.0.change.load(Ordering::Acquire)
     }
@@ -175,18 +174,18 @@ impl Tensor {
         self.0.change.store(change, Ordering::Release);
     }
 
-    /// Names the handle, and its clones, as long as one lives.
+    /// Identifies the handle and its clones, while one of them lives.
     pub(crate) fn handle(&self) -> usize {
         std::ptr::from_ref(&*self.0).addr()
     }
 
-    /// Whether both are clones of one handle.
+    /// Whether both are clones of the same handle.
     pub(crate) fn is_same(&self, other: &Tensor) -> bool {
         self.0.ptr_eq(&other.0)
     }
 
-    /// The tensor whose history is concerned when this one is written to, if it was there before the recording of that
-    /// number, which is under way on this thread.
+    /// The tensor whose history changes if this one is written to, if that tensor existed before the recording
+    /// `step`, which is running on this thread.
     pub(crate) fn before_recording(&self, step: u64) -> Option<&Tensor> {
         match &self.0.origin {
             _ if self.0.storage.birth().is_some() => None,
@@ -196,7 +195,7 @@ impl Tensor {
         }
     }
 
-    /// Whether this handle is the only thing that refers to the memory, so that it may be reused.
+    /// Whether no other handle refers to the memory, so that it may be reused.
     pub(crate) fn is_sole_owner(&self) -> bool {
         self.0.is_unique() && self.0.storage.is_unique()
     }
@@ -219,7 +218,7 @@ impl Tensor {
         }))
     }
 
-    /// The same values without history: the backward pass does not go beyond.
+    /// The same values without history: the backward pass stops here.
     ///
     /// The memory is shared, not copied.
     pub fn detach(&self) -> Tensor {
@@ -234,8 +233,7 @@ impl Tensor {
         }))
     }
 
-    /// A handle to the same memory for work that the tape has no part in: [`Tensor::detach`] for what the engine
-    /// keeps to itself.
+    /// Like [`Tensor::detach`], for internal use: a handle to the same memory that the tape ignores.
     pub(crate) fn untracked(&self) -> Tensor {
         Tensor::from_parts(self.0.storage.clone(), self.0.layout.clone(), self.0.dtype)
     }

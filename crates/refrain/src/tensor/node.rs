@@ -21,21 +21,21 @@ pub(crate) trait Differentiable: Send + Sync {
     /// The operation's name.
     fn name(&self) -> &'static str;
 
-    /// Which values the backward pass reads, given which inputs need a gradient.
+    /// Which values the backward pass needs, given which inputs need a gradient.
     fn saves(&self, _needs: &[bool]) -> Saves {
         Saves::default()
     }
 
-    /// Whether the output is the input's memory under another layout.
+    /// Whether the output is the memory of the input in another layout.
     fn is_view(&self) -> bool {
         false
     }
 
-    /// Turns the gradients of the outputs into gradients of the inputs.
+    /// Computes the gradients of the inputs from the gradients of the outputs.
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()>;
 }
 
-/// A set of inputs and a set of outputs, a bit each.
+/// A set of inputs and a set of outputs, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saves {
     pub(crate) inputs: u32,
@@ -58,13 +58,13 @@ impl Saves {
         self
     }
 
-    /// Whether bit `i` is set. An operation on more operands than there are bits saves none of those.
+    /// Whether bit `i` is set. Operands beyond the number of bits are never saved.
     pub(crate) fn has(bits: u32, i: usize) -> bool {
         i < u32::BITS as usize && bits >> i & 1 == 1
     }
 }
 
-/// A value that the backward pass will read, watched until then.
+/// A value that the backward pass needs. Overwriting it before then is detected.
 pub(crate) struct Saved {
     tensor: Tensor,
     watch: Watch,
@@ -97,22 +97,22 @@ pub(crate) struct SavedValues {
     pub(crate) outputs: SmallVec<[Option<Saved>; RESULTS]>,
 }
 
-/// Room for an operation's own values beside its node, so that they need no memory of their own.
+/// Space in the node for the operation's own values, so that they need no separate allocation.
 type Inline = [usize; 20];
 
-/// Inputs of which lists need no memory of their own: as many as batch norm has.
+/// How many inputs fit without a separate allocation: as many as batch norm has.
 pub(crate) const INPUTS: usize = 5;
 
-/// A recorded operation.
+/// An entry of the tape: an operation with its inputs and saved values.
 pub(crate) struct Node {
-    /// Nodes are numbered as they are made: consumers have higher numbers than producers.
+    /// Nodes are numbered in the order of creation, so consumers have higher numbers than producers.
     pub(crate) seq: u64,
     pub(crate) function: SmallBox<dyn Differentiable, Inline>,
     pub(crate) inputs: SmallVec<[Input; INPUTS]>,
     pub(crate) outputs: usize,
-    /// `None` once a backward pass has used them.
+    /// `None` after a backward pass has used them.
     pub(crate) saved: Mutex<Option<SavedValues>>,
-    /// Of a node that was made while a step was recorded.
+    /// Set if the node was made while a step was recorded.
     pub(crate) birth: Option<NodeBirth>,
 }
 
@@ -128,7 +128,7 @@ impl Node {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error of a backward pass that finds no saved values.
+    /// The error of a backward pass whose saved values are gone.
     pub(crate) fn released(&self) -> Error {
         Error::Autograd {
             op: self.function.name(),
@@ -136,7 +136,7 @@ impl Node {
         }
     }
 
-    /// Whether the saved values are there, and as they were.
+    /// Checks that the saved values are present and unchanged.
     pub(crate) fn check_saved(&self) -> Result<()> {
         let saved = self.saved();
         let SavedValues { inputs, outputs } = saved.as_ref().ok_or_else(|| self.released())?;
@@ -150,7 +150,7 @@ impl Node {
         check("result", outputs)
     }
 
-    /// Moves the nodes behind this one to the stack.
+    /// Moves the nodes that this node refers to onto the stack.
     fn detach(&mut self, stack: &mut Vec<Recycled<Node>>) {
         for input in &mut self.inputs {
             if let Some(Edge::Output(node, _)) = input.edge.take() {
@@ -161,8 +161,8 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Takes the tape behind this node apart in a loop: a chain of 100,000 operations would overflow
-    /// the stack if each node dropped the one before it.
+    /// Drops the nodes before this one in a loop. If each node dropped the one before it, a chain of 100,000
+    /// operations would overflow the stack.
     fn drop(&mut self) {
         if self.inputs.iter().all(|input| !matches!(input.edge, Some(Edge::Output(..)))) {
             return;
@@ -182,7 +182,7 @@ impl Drop for Node {
 #[derive(Default)]
 pub(crate) struct RecordedNodes(Mutex<BTreeMap<u64, BornNode>>);
 
-/// A node, with its first output if the memory of that was there before.
+/// A node, and its first output if the memory of that output existed before the recording.
 pub(crate) struct BornNode {
     pub(crate) op: &'static str,
     pub(crate) outside: Option<Box<(DType, Shape)>>,
@@ -194,7 +194,7 @@ impl RecordedNodes {
     }
 }
 
-/// What a node knows about the recording that it was made in. Tells the recording when it is dropped.
+/// What a node knows about the recording that it was made in. When it is dropped, it tells the recording.
 pub(crate) struct NodeBirth {
     pub(crate) nodes: Arc<RecordedNodes>,
     pub(crate) seq: u64,

@@ -13,7 +13,7 @@ pub enum DType {
     F32,
     /// IEEE 754 half precision.
     F16,
-    /// The upper half of a single: 8 exponent bits, 7 stored significand bits.
+    /// The upper half of an f32: 8 exponent bits, 7 stored significand bits.
     BF16,
     /// Signed 64-bit integer.
     I64,
@@ -30,7 +30,7 @@ impl DType {
     pub const ALL: [DType; 8] =
         [DType::F64, DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8, DType::Bool];
 
-    /// Bytes an element takes.
+    /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
@@ -45,12 +45,12 @@ impl DType {
         matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
     }
 
-    /// Whether this is one of the integer types (bool is none).
+    /// Whether this is one of the integer types (bool is not).
     pub const fn is_int(self) -> bool {
         matches!(self, DType::I64 | DType::I32 | DType::U8)
     }
 
-    /// The name as printed: `f32`, `bf16`, `bool`.
+    /// The name, for example `f32`, `bf16`, `bool`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::F64 => "f64",
@@ -92,10 +92,10 @@ mod sealed {
 pub trait Element: sealed::Sealed + Copy + Send + Sync + Default + fmt::Debug + 'static {
     /// The dtype whose elements have this host type.
     const DTYPE: DType;
-    /// The values as the bytes that stand in memory.
+    /// The values as bytes in memory.
     #[doc(hidden)]
     fn as_bytes(values: &[Self]) -> &[u8];
-    /// Fills `out` from the bytes that `read` writes; a bool is made from any byte.
+    /// Fills `out` from the bytes that `read` writes. Any byte makes a valid bool.
     #[doc(hidden)]
     fn fill_from<E>(out: &mut [Self], read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E>;
 }

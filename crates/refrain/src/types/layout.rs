@@ -1,4 +1,4 @@
-//! Where a tensor's elements lie in its storage.
+//! Layouts: where the elements of a tensor are in its storage.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::shape::{Dims, Shape};
 
-/// Shape, strides and offset, all counted in elements. Strides are never negative; a stride of 0
-/// repeats memory (broadcasting).
+/// Shape, strides and offset, counted in elements. Strides are never negative. A stride of 0 repeats memory
+/// (broadcasting).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Layout {
     shape: Shape,
@@ -16,7 +16,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Row-major, from the storage's start.
+    /// Row-major, at the start of the storage.
     pub(crate) fn contiguous(shape: Shape) -> Layout {
         let strides = row_major(&shape);
         Layout { shape, strides, offset: 0 }
@@ -42,7 +42,7 @@ impl Layout {
         self.shape.numel()
     }
 
-    /// Row-major without holes (from any offset). Sizes of 1 may have any stride.
+    /// Row-major without gaps, at any offset. Sizes of 1 may have any stride.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         for (&d, &s) in self.shape.iter().zip(&self.strides).rev() {
@@ -57,7 +57,7 @@ impl Layout {
         true
     }
 
-    /// Whether elements along the last axis follow each other.
+    /// Whether elements along the last axis are adjacent.
     pub(crate) fn is_inner_contiguous(&self) -> bool {
         self.numel() == 0
             || match (self.shape.last(), self.strides.last()) {
@@ -66,7 +66,7 @@ impl Layout {
             }
     }
 
-    /// Whether two indices name the same element (a broadcast view).
+    /// Whether two indices can name the same element (a broadcast view).
     pub(crate) fn repeats_memory(&self) -> bool {
         if self.numel() <= 1 || self.is_contiguous() {
             return false;
@@ -85,7 +85,7 @@ impl Layout {
         false
     }
 
-    /// The elements of the storage from the first to the last one used.
+    /// The range of storage elements from the first to the last one used.
     pub(crate) fn span(&self) -> Range<usize> {
         if self.numel() == 0 {
             return self.offset..self.offset;
@@ -94,8 +94,8 @@ impl Layout {
         self.offset..self.offset + last + 1
     }
 
-    /// Whether no element is in both, as far as can be told cheaply: the spans are disjoint, or both
-    /// are windows of one larger tensor that differ along some dimension (`narrow`, `split`).
+    /// Whether the two layouts share no element, as far as a cheap test can tell: either their spans are disjoint, or
+    /// both are windows of a larger tensor that are disjoint along some dimension (`narrow`, `split`).
     pub(crate) fn is_disjoint(&self, other: &Layout) -> bool {
         let (a, b) = (self.span(), other.span());
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
@@ -104,9 +104,9 @@ impl Layout {
         if self.rank() != other.rank() || self.strides != other.strides || self.repeats_memory() {
             return false;
         }
-        // Both lie on one grid. In the grid's coordinates (largest stride first) each is a box, if no
-        // axis reaches over the stride of the next larger one; boxes are disjoint if some axis says so.
-        // Where the grid begins is not known: the storage's start and the first window are tried.
+        // Both layouts are on one grid. In grid coordinates (largest stride first), each is a box if no axis reaches
+        // over the stride of the next larger one. Two boxes are disjoint if they are disjoint along some axis. The
+        // origin of the grid is not known; try the start of the storage and the first window.
         let mut order: SmallVec<[usize; 6]> = (0..self.rank()).collect();
         order.sort_unstable_by_key(|&i| std::cmp::Reverse(self.strides[i]));
         let apart = |origin: usize| -> bool {
@@ -128,7 +128,7 @@ impl Layout {
         self.strides.iter().all(|&s| s > 0) && (apart(0) || apart(self.offset.min(other.offset)))
     }
 
-    /// The same elements under another shape, where strides allow it.
+    /// The same elements in another shape, if the strides allow it.
     pub(crate) fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.numel() != shape.numel() {
             return None;
@@ -136,7 +136,7 @@ impl Layout {
         if self.is_contiguous() || self.numel() == 0 {
             return Some(Layout { shape: shape.clone(), strides: row_major(shape), offset: self.offset });
         }
-        // Merge the old dimensions into runs that step evenly, then cut the runs anew.
+        // Merge the old dimensions into evenly spaced runs, then split the runs again.
         let old: SmallVec<[(usize, usize); 6]> =
             self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(d, _)| d != 1).collect();
         let mut strides: Dims = SmallVec::from_elem(1, shape.rank());
@@ -189,14 +189,14 @@ impl Layout {
     pub(crate) fn narrow(&self, axis: usize, start: usize, len: usize) -> Layout {
         let mut out = self.clone();
         out.shape.dims_mut()[axis] = len;
-        // Without elements there is no first one to point at.
+        // Without elements there is no first element to point at.
         if out.numel() > 0 {
             out.offset += start * self.strides[axis];
         }
         out
     }
 
-    /// Repeats sizes of 1 (and missing leading dimensions) to reach `shape`; `None` if it can't.
+    /// Repeats sizes of 1 (and missing leading dimensions) to reach `shape`. `None` if that is impossible.
     pub(crate) fn broadcast_to(&self, shape: &Shape) -> Option<Layout> {
         let lead = shape.rank().checked_sub(self.rank())?;
         let mut strides: Dims = SmallVec::from_elem(0, shape.rank());
@@ -219,7 +219,7 @@ impl Layout {
         out
     }
 
-    /// Removes a dimension (of size 1, or by looking at its first index only).
+    /// Removes a dimension: one of size 1, or any other at its first index.
     pub(crate) fn squeeze(&self, axis: usize) -> Layout {
         let mut out = self.clone();
         out.shape.dims_mut().remove(axis);
@@ -227,7 +227,7 @@ impl Layout {
         out
     }
 
-    /// Windows of `size` every `step` along `axis`; the window's elements become a last axis.
+    /// Windows of `size` elements, every `step` along `axis`. The elements of a window become a new last axis.
     pub(crate) fn unfold(&self, axis: usize, size: usize, step: usize) -> Layout {
         let mut out = self.clone();
         out.shape.dims_mut()[axis] = (self.shape[axis] - size) / step + 1;
@@ -239,7 +239,7 @@ impl Layout {
     }
 }
 
-/// Strides of a row-major tensor without holes.
+/// The strides of a contiguous tensor.
 pub(crate) fn row_major(shape: &Shape) -> Dims {
     let mut strides: Dims = SmallVec::from_elem(1, shape.rank());
     for i in (1..shape.rank()).rev() {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// A window of a permuted tensor, now and then with a repeated dimension.
+        /// A window of a permuted tensor, sometimes with a repeated dimension.
         fn any_layout()(dims in prop::collection::vec(1usize..5, 1..5))
             (order in Just((0..dims.len()).collect::<Vec<_>>()).prop_shuffle(),
              cuts in prop::collection::vec((0usize..4, 1usize..5), dims.len()),
@@ -326,7 +326,7 @@ mod tests {
                 x = x.narrow(axis, sx, lx.min(4 - sx));
                 y = y.narrow(axis, sy, ly.min(4 - sy));
             }
-            // Windows of one tensor: the answer is exact.
+            // For windows of one tensor, the answer is exact.
             let ey = elements(&y);
             prop_assert_eq!(x.is_disjoint(&y), !elements(&x).iter().any(|e| ey.contains(e)));
         }

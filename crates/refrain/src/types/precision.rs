@@ -2,9 +2,9 @@
 
 use super::dtype::DType;
 
-/// What [`linear`](crate::Tensor::linear), [`matmul`](crate::Tensor::matmul) and
-/// [`scaled_dot_product_attention`](crate::Tensor::scaled_dot_product_attention) make of f32, and their gradients.
-/// f64 and f16 are what they are under every setting.
+/// The precision of [`linear`](crate::Tensor::linear), [`matmul`](crate::Tensor::matmul) and
+/// [`scaled_dot_product_attention`](crate::Tensor::scaled_dot_product_attention) for f32, and of their gradients. It
+/// does not change f64 and f16.
 ///
 /// # Mixed precision
 /// Under [`Precision::Bf16`] activations are bf16 and parameters stay f32, by the rule of PyTorch's autocast
@@ -15,49 +15,51 @@ use super::dtype::DType;
 /// | becomes bf16 | |
 /// | --- | --- |
 /// | results of linear, matmul and attention | also of f32 operands |
-/// | what these multiply, and biases of linear | f32 operands are rounded to bf16, sums are f32, and the result is rounded once, after bias, activation and residual |
+/// | operands of these, and biases of linear | f32 operands are rounded to bf16; sums are f32; the result is rounded once, after bias, activation and residual |
 /// | gradients of bf16 activations | each has its activation's dtype |
 ///
 /// | stays f32 | |
 /// | --- | --- |
-/// | parameters, running statistics, the optimiser's moments | masters: nothing rounds them in memory |
-/// | gradients of f32 parameters | the weight gradient's product of bf16 operands is summed, written and accumulated in f32; so are the sums of biases and of the parameters of norms |
-/// | weights and biases of norms | multiplied and added as they are |
-/// | mean, variance and 1/std of a norm, the exponentials and sums of a softmax, sums of reductions | whatever the dtype of the elements |
-/// | losses | of bf16 predictions with bf16 or f32 targets; cross entropy of bf16 logits |
+/// | parameters, running statistics, moments of the optimiser | they are never rounded in memory |
+/// | gradients of f32 parameters | the products of bf16 operands are summed, written and accumulated in f32; the gradients of biases and of norm parameters, too |
+/// | weights and biases of norms | used in f32 |
+/// | mean, variance and 1/std of a norm, exponentials and sums of a softmax, sums of reductions | for elements of any dtype |
+/// | losses | for bf16 predictions with bf16 or f32 targets; cross entropy of bf16 logits |
 ///
-/// All else follows its operands: elementwise operations, dropout, norms and softmax of bf16 give bf16. In that they
-/// differ from autocast, which takes norms and softmax back to f32 and promotes bf16 beside f32: here an elementwise
-/// operation of both remains an error, to be settled by [`Tensor::to_dtype`](crate::Tensor::to_dtype).
+/// Every other operation keeps the dtype of its operands: elementwise operations, dropout, norms and softmax of bf16
+/// give bf16. This differs from autocast, which computes norms and softmax in f32 and promotes bf16 beside f32. Here
+/// an elementwise operation on bf16 and f32 is an error; convert one with
+/// [`Tensor::to_dtype`](crate::Tensor::to_dtype).
 ///
-/// On the CPU the same program runs, in f32 arithmetic, with the same roundings of what is in memory. Inside attention a GPU
-/// also rounds the probabilities and the gradients of scores to bf16, before they are multiplied; the CPU does not.
+/// On the CPU the same program runs in f32 arithmetic; what is in memory is rounded in the same way. Inside
+/// attention, a GPU also rounds the probabilities and the gradients of the scores to bf16 before it multiplies them.
+/// The CPU does not.
 ///
-/// Under every setting a [`linear`](crate::Tensor::linear) layer of f16 or bf16 takes an f32 weight and bias, and a norm
-/// of f16 or bf16 takes f32 parameters. A bias is rounded under this one only.
+/// Under every precision, an f16 or bf16 [`linear`](crate::Tensor::linear) layer accepts an f32 weight and bias, and
+/// an f16 or bf16 norm accepts f32 parameters. The bias is rounded only under this precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// f32 is multiplied and summed about as exactly as in f32: on a GPU's tensor cores, each operand as the sum of two
-    /// TF32 numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). These cut off
-    /// where f32 rounds: a product as a whole is 6e-8 to 8e-8 of itself smaller there, and exact where its numbers are
-    /// small integers. Sums that an infinite operand is in are NaN there, and those with a finite one from
-    /// `(1 - 2^-12) 2^128` on.
+    /// f32 products, about as exact as f32 arithmetic. On the tensor cores of a GPU, each operand is the sum of two
+    /// TF32 numbers (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022). Tensor cores
+    /// truncate where f32 arithmetic rounds. So on a GPU a product is too small by 6e-8 to 8e-8 of its value, but
+    /// exact if its numbers are small integers. A sum with an infinite operand is NaN there, and so is a sum with a
+    /// finite operand of `(1 - 2^-12) 2^128` or more.
     #[default]
     F32,
-    /// On a GPU operands of f32 products are rounded to TF32 (10 bits behind the point, as f16, with the range of f32),
-    /// on tensor cores; sums and results are f32. The CPU multiplies in f32.
+    /// On a GPU, the operands of f32 products are rounded to TF32 (10 fraction bits as in f16, the range of f32) for
+    /// the tensor cores; sums and results are f32. The CPU multiplies in f32.
     Tf32,
-    /// Mixed precision, as above: operands are rounded to bf16 (7 bits behind the point), results are bf16.
+    /// Mixed precision, see above: operands are rounded to bf16 (7 fraction bits), results are bf16.
     Bf16,
 }
 
 impl Precision {
-    /// The dtype that a product of activations of `dtype` gives.
+    /// The dtype of a product of activations of `dtype`.
     pub(crate) fn result(self, dtype: DType) -> DType {
         if self == Precision::Bf16 && dtype == DType::F32 { DType::BF16 } else { dtype }
     }
 
-    /// The dtype that operands of these dtypes are multiplied in: a wider one is rounded to the other.
+    /// The dtype in which operands of these dtypes are multiplied: the wider one is rounded to the other.
     pub(crate) fn product(self, a: DType, b: DType) -> DType {
         self.result(if a.size() < b.size() { a } else { b })
     }

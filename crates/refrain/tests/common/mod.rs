@@ -1,4 +1,4 @@
-//! What the test programs share.
+//! Shared by the test programs.
 #![allow(dead_code)] // Each program uses a part of it.
 
 pub mod training;
@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
 
-/// The devices that this machine has, and both simulated ones (`REFRAIN_SIM_SEED` is their seed): every test runs on
-/// each of them. `REFRAIN_TEST_DEVICE` names one that shall be the only one. With `REFRAIN_REQUIRE_CUDA=1` a missing
-/// GPU is a failure.
+/// The devices of this machine, and both simulated ones (`REFRAIN_SIM_SEED` is their seed): every test runs on each
+/// of them. `REFRAIN_TEST_DEVICE` restricts the tests to one device. With `REFRAIN_REQUIRE_CUDA=1` a missing GPU is a
+/// failure.
 pub fn devices() -> Vec<Device> {
     if let Ok(name) = std::env::var("REFRAIN_TEST_DEVICE") {
         return vec![name.parse().unwrap()];
@@ -25,23 +25,24 @@ pub fn devices() -> Vec<Device> {
     std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
 }
 
-/// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), some hundred times as slowly.
+/// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), which makes it about a hundred times slower.
 pub fn sanitized() -> bool {
     std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1")
 }
 
-/// Whether every step records before each call (`REFRAIN_STRICT=1`): then tests that count recordings count others.
+/// Whether every step records before each call (`REFRAIN_STRICT=1`): then tests that count recordings get other
+/// counts.
 pub fn strict() -> bool {
     std::env::var("REFRAIN_STRICT").is_ok_and(|v| v == "1")
 }
 
-/// The devices that have kernels of their own: not the simulated ones, unless one is asked for.
+/// The devices with kernels of their own: not the simulated ones, unless requested.
 pub fn kernels() -> Vec<Device> {
     let asked = std::env::var("REFRAIN_TEST_DEVICE").is_ok();
     devices().into_iter().filter(|d| asked || d.kind() != DeviceKind::Sim).collect()
 }
 
-/// Simulated GPUs of as many seeds as `REFRAIN_SIM_SEEDS` says, or a few.
+/// Simulated GPUs, as many as `REFRAIN_SIM_SEEDS` says, or a few.
 pub fn simulators() -> impl Iterator<Item = Device> {
     let seeds = std::env::var("REFRAIN_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     (0..seeds).map(|seed: u64| {
@@ -50,7 +51,7 @@ pub fn simulators() -> impl Iterator<Item = Device> {
     })
 }
 
-/// The crate's folder. Asked for when the test runs, since programs are also carried to other machines.
+/// The crate's folder, found when the test runs, since programs are also copied to other machines.
 pub fn folder() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).into()
 }
@@ -92,13 +93,13 @@ fn map<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
     values.iter().map(|&v| f(v)).collect()
 }
 
-/// Lets tests that read a device's counters take turns.
+/// Lets tests that read a device's counters run one at a time.
 pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A vector that a gradient is wanted of.
+/// A vector that requires a gradient.
 pub fn leaf(values: &[f32], device: &Device) -> Tensor {
     let t = Tensor::from_slice(values, [values.len()], device).unwrap();
     t.set_requires_grad(true).unwrap();

@@ -1,9 +1,9 @@
-//! **Seen:** memory was allocated, or a weight uploaded, while a graph was being captured: an error on most GPUs, which
-//! broke the capture, and a silent hang on one with unified memory.
+//! **Seen:** memory was allocated, or a weight uploaded, during the capture of a graph. On most GPUs this was an
+//! error that broke the capture; on one with unified memory it hung silently.
 //!
-//! **Found here:** on a stream that the caller lends and captures on, an allocation, a transfer or a wait that is not a
-//! typed error within a second, that disturbs the capture, or after which the stream is of no use; memory that is given
-//! back while the graph still needs it. In a recorded step, an allocation or a copy of the host's in a replay.
+//! **Found here:** on a stream that the caller lends and captures, an allocation, a transfer or a wait that does not
+//! return a typed error within a second, that disturbs the capture, or that leaves the stream unusable; memory that
+//! is freed while the graph still needs it; in a recorded step, an allocation or a host copy during a replay.
 #![allow(unsafe_code)] // Lends streams and captures graphs with NVIDIA's driver.
 
 use std::slice::from_ref;
@@ -15,15 +15,15 @@ use refrain::{CaptureStatus, DType, Device, DeviceKind, Error, SimStream, Simula
 
 use crate::common::{devices, turn, values};
 
-/// A stream that the test captures on.
+/// A stream that the test captures.
 #[derive(Clone, Copy)]
 enum Stream<'a> {
     Cuda(sys::CUstream),
     Sim(&'a SimStream),
 }
 
-/// Calls `test` with a device on a stream that can capture: of each simulated GPU, and of the first GPU, where there
-/// is one.
+/// Calls `test` with a device on a stream that can capture: for each simulated GPU, and for the first GPU if there is
+/// one.
 fn on_lent_streams(test: impl Fn(Stream<'_>, &Device)) {
     let _turn = turn();
     let devices = devices();
@@ -53,7 +53,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Ends a capture and launches what was captured `times` times.
+    /// Ends a capture and launches the graph `times` times.
     fn replay(self, times: usize) {
         match self {
             // SAFETY: the stream is valid and captures; what the graph uses lives in the test that calls this.
@@ -76,7 +76,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Does what is forbidden while the stream captures: the driver refuses it and invalidates the capture.
+    /// Makes a call that is forbidden during a capture: the driver refuses it and invalidates the capture.
     fn break_capture(self) {
         match self {
             // SAFETY: the stream is valid.
@@ -95,7 +95,7 @@ impl Stream<'_> {
     }
 }
 
-/// Fails if `f` takes longer than a second: it would have hung.
+/// Fails if `f` takes longer than a second, which means that it hangs.
 fn at_once<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let (done, wait) = mpsc::channel();
     std::thread::scope(|s| {
@@ -188,7 +188,7 @@ fn memory_dropped_during_a_capture_is_freed_after_it() {
         drop(kept);
         assert_eq!(device.stats().live_bytes, loose - (4 << 20));
         stream.replay(1);
-        // The memory of the dropped tensor was still the graph's while it ran.
+        // The graph still owned the memory of the dropped tensor while it ran.
         assert!(values(&y).iter().all(|&v| v == 3.0));
         let again = Tensor::zeros([1 << 20], DType::F32, device).unwrap();
         assert_eq!(values(&again.narrow(0, 0, 2).unwrap()), [0.0, 0.0]);
@@ -227,7 +227,7 @@ fn an_index_out_of_range_in_a_graph_is_told_after_each_replay() {
             let error = device.synchronize().unwrap_err();
             assert!(matches!(error, Error::InvalidArgument { op: "gather", .. }), "{error}");
             assert!(error.to_string().contains("index 9 "), "{error}");
-            // Told once for all replays before.
+            // Reported once for all replays before.
             let picked = values(&y);
             if device.kind() == DeviceKind::Cuda {
                 assert!(error.to_string().contains("is out of range for an axis of size 3"), "{error}");

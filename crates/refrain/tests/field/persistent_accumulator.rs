@@ -1,16 +1,16 @@
-//! **Seen:** a model's gradients were gathered over many samples in buffers that were kept from sample to sample. Each
-//! backward pass gave the buffers anew, or replaced what was in them, and the optimiser updated with the gradient of the
-//! last sample, or with zeros.
+//! **Seen:** a model's gradients were accumulated over many samples in persistent buffers. Each backward pass
+//! allocated new buffers, or overwrote the old values, and the optimiser used the gradient of the last sample only,
+//! or zeros.
 //!
-//! **Found here:** a sample that is not added, eager or replayed; an accumulator that moves or takes memory; a sum over
-//! samples that is not the gradient of all of them at once.
+//! **Found here:** a sample that is not added, eager or replayed; an accumulator that moves or allocates memory; a
+//! sum over samples that differs from the gradient of all samples at once.
 
 use refrain::{DType, Device, Result, Step, Tensor, no_grad};
 
 use crate::common::{devices, tensor, turn, values};
 
 const SAMPLES: usize = 240;
-/// Samples of an update.
+/// Samples per update.
 const WINDOW: usize = 40;
 const IN: usize = 5;
 const OUT: usize = 3;
@@ -25,7 +25,7 @@ fn sample(i: usize) -> ([f64; IN], [f64; OUT]) {
     (x, std::array::from_fn(|k| x[k] - x[k + 1] + ((i + k) % 3) as f64 - 1.0))
 }
 
-/// A linear layer whose gradients gather in a part of a flat buffer.
+/// A linear layer whose gradients accumulate in a part of a flat buffer.
 struct Layer {
     weight: Tensor,
     gradients: Tensor,
@@ -56,7 +56,7 @@ impl Layer {
     }
 }
 
-/// Weights after each update, in f64: gradients of all samples of a window at once.
+/// The weights after each update, in f64, from the gradient of all samples of a window at once.
 fn expected() -> Vec<Vec<f64>> {
     let mut weight = vec![0.0; OUT * IN];
     let mut states = Vec::new();

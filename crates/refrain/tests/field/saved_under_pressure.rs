@@ -1,9 +1,9 @@
-//! **Seen:** a value that an operation had saved for the backward pass lay in a pool that was reset, or was given back as
-//! soon as its tensor was dropped, and was handed out again before the backward pass read it. With much memory free it
-//! went well.
+//! **Seen:** an operation saved a value for the backward pass, and the value's memory was reused before the backward
+//! pass read it. The memory was in a pool that was reset, or was freed as soon as its tensor was dropped. With enough
+//! free memory the error did not show.
 //!
-//! **Found here:** a saved value whose memory another tensor gets, eager where all memory is asked for in between, and in
-//! the memory plan of a recorded step; memory that an exhausted device does not give back.
+//! **Found here:** another tensor that gets the memory of a saved value: in eager code that allocates all memory in
+//! between, and in the memory plan of a recorded step; memory that an exhausted device does not free.
 
 use refrain::{DType, Device, Error, Profile, Result, Simulator, Step, Tensor};
 
@@ -12,7 +12,7 @@ use crate::common::{devices, leaf, turn, values};
 const N: usize = 3000;
 const LAYERS: usize = 6;
 
-/// A chain whose backward pass needs each result; all of them are dropped by the caller.
+/// A chain whose backward pass needs each result; the caller drops all of them.
 fn chain(x: &Tensor) -> Result<Tensor> {
     let mut h = x.exp()?;
     for _ in 0..LAYERS {
@@ -46,7 +46,7 @@ fn buffers_saved_for_the_backward_pass_are_not_handed_out_again() {
     for device in devices() {
         let x = leaf(&vec![0.25; N], &device);
         let loss = chain(&x).unwrap();
-        // Everything that the pool has to give, filled with other values.
+        // The rest of the pool, filled with other values.
         let garbage: Vec<Tensor> =
             (0..40).map(|_| Tensor::full([N], 1e6, DType::F32, &device).unwrap()).collect();
         drop(garbage);
@@ -64,12 +64,12 @@ fn a_backward_pass_after_all_memory_was_taken_is_right_or_a_typed_error() {
         let device = Simulator::new(profile).memory(3 << 20).device();
         let x = leaf(&vec![0.25; N], &device);
         x.set_grad(&Tensor::zeros([N], DType::F32, &device).unwrap()).unwrap();
-        // Makes the workspace.
+        // Creates the workspace.
         chain(&x).unwrap();
         let live = device.stats().live_bytes;
         for round in 1..4 {
             let loss = chain(&x).unwrap();
-            // All that is left, filled with other values.
+            // The rest of the memory, filled with other values.
             let mut garbage = Vec::new();
             let refused = loop {
                 match Tensor::full([N], 1e6, DType::F32, &device) {
@@ -105,7 +105,7 @@ fn a_plan_keeps_saved_values_from_temporaries_in_between() {
         x.set_grad(&Tensor::zeros([N], DType::F32, &device).unwrap()).unwrap();
         let mut step = Step::new(&device, |input| {
             let loss = chain(&x)?;
-            // Temporaries of the same size that live between the forward and the backward pass.
+            // Temporaries of the same size that are alive between the forward and the backward pass.
             let mut other = input[0].clone();
             for _ in 0..10 {
                 other = other.mul_scalar(-1.5)?.add_scalar(1e6)?;
@@ -118,7 +118,7 @@ fn a_plan_keeps_saved_values_from_temporaries_in_between() {
             step.call(std::slice::from_ref(&input)).unwrap();
             assert_slope(&x.grad().unwrap(), f64::from(round), &device);
         }
-        // Its block is smaller than all temporaries together: memory is used again.
+        // Its block is smaller than the sum of all temporaries, so memory is reused.
         let program = step.program().unwrap();
         assert!(program.block_bytes() < program.temporaries() * N * 4, "{program}");
         step.finish().unwrap();

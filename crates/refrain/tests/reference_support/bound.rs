@@ -1,16 +1,16 @@
-//! How far a result may be from the reference, in the dtype at hand.
+//! The tolerance of a result in a dtype, compared with the reference.
 //!
-//! Elementary functions: 4 units in the last place of the correctly rounded result. Contractions:
-//! `4 eps sqrt(k) sum|terms|`. Composed operations: the same form, with the terms of their formula (each
-//! with the factor by which it passes on the rounding errors of what it is computed from), which stand
-//! beside the operation in the tables of this folder. The reference itself is a double.
+//! Elementary functions: 4 units in the last place of the correctly rounded result. Contractions: `4 eps sqrt(k)
+//! sum|terms|`. Composed operations: the same form, with the terms of their formula. Each term has the factor by
+//! which it passes on the rounding errors of its inputs; the formulas are beside the operations in the tables of this
+//! folder. The reference itself is a double.
 
 use refrain::DType;
 
 use super::case::Case;
 use super::nd::Nd;
 
-/// How far one tensor may be off.
+/// The tolerance of one tensor.
 #[derive(Clone, Debug)]
 pub enum Bound {
     /// Equal, after rounding the reference.
@@ -21,16 +21,16 @@ pub enum Bound {
     Terms(Nd, f64),
 }
 
-/// The bounds of a case: of its outputs, and of the gradients with respect to its operands (as the
-/// layouts show them, before the gradient goes back to the bases).
+/// The tolerances of a case: of its outputs, and of the gradients with respect to its operands (in their layouts,
+/// before the gradient reaches the bases).
 pub enum Bounds {
     Formula {
         outs: Vec<Bound>,
         grads: Vec<Bound>,
     },
-    /// For operations that are linear with factors that are not negative: the terms are what the
-    /// operation itself makes of the operands' and cotangents' absolute values, and `k` what it makes
-    /// of ones. With `exact_outs` the operation only moves values.
+    /// For operations that are linear with factors that are not negative: the terms are the operation's result for
+    /// the operands' and cotangents' absolute values, and `k` is its result for ones. With `exact_outs` the operation
+    /// only moves values.
     Linear {
         exact_outs: bool,
     },
@@ -85,7 +85,7 @@ pub fn rounded(v: f64, dtype: DType) -> f64 {
     }
 }
 
-/// Compares results with references; `tolerance(i, rounded reference)` is what element `i` may differ by.
+/// Compares results with references; `tolerance(i, rounded reference)` is the tolerance of element `i`.
 pub fn compare(
     got: &[f64],
     expected: &Nd,

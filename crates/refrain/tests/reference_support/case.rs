@@ -1,4 +1,4 @@
-//! Stored cases: the format stands in the head of `tests/reference/make.py`.
+//! Stored cases; the header of `tests/reference/make.py` describes the format.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ impl Array {
     }
 }
 
-/// How a base becomes an operand.
+/// The way in which a base becomes an operand.
 #[derive(Clone, Debug)]
 pub enum View {
     Base,
@@ -59,7 +59,7 @@ impl View {
         }
     }
 
-    /// For each element of the view, the base's element that it is.
+    /// For each element of the view, the index of its element in the base.
     pub fn indices(&self, base: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let mut strides = super::nd::strides(base);
         let (mut dims, mut offset) = (base.to_vec(), 0);
@@ -96,15 +96,15 @@ pub struct Case {
     pub inputs: Vec<Array>,
     pub layout: Vec<View>,
     pub outputs: Vec<Array>,
-    /// Cotangents of the outputs; `None` where an output is not differentiable.
+    /// Cotangents of the outputs; `None` if an output is not differentiable.
     pub cotangents: Vec<Option<Nd>>,
-    /// Gradients with respect to the bases; `None` where none is asked for.
+    /// Gradients with respect to the bases; `None` if none is requested.
     pub gradients: Vec<Option<Nd>>,
     pub tag: Option<String>,
 }
 
 impl Case {
-    /// A number among the attributes.
+    /// A number attribute.
     pub fn f(&self, key: &str) -> f64 {
         self.attrs[key].as_f64().unwrap_or_else(|| panic!("{}: attribute {key} is no number", self.name))
     }
@@ -139,7 +139,7 @@ impl Case {
         self.list(key, |v| v.as_u64().map(|n| n as usize))
     }
 
-    /// The axes of a reduction: all of them where the attribute is null.
+    /// The axes of a reduction; all axes if the attribute is null.
     pub fn axes(&self) -> Vec<isize> {
         match self.attrs["axes"].is_null() {
             true => (0..self.operand(0).dims.len() as isize).collect(),
@@ -147,7 +147,7 @@ impl Case {
         }
     }
 
-    /// Operand `i`: its base as the layout shows it.
+    /// Operand `i`: its base in its layout.
     pub fn operand(&self, i: usize) -> Nd {
         let base = &self.inputs[i].nd;
         let (dims, at) = self.layout[i].indices(&base.dims);

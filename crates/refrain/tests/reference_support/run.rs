@@ -1,4 +1,4 @@
-//! One case on one device, in one dtype, with its operands in one place of memory.
+//! One case on one device, in one dtype, with one memory layout of its operands.
 
 use refrain::{DType, Device, Tensor, no_grad};
 
@@ -15,16 +15,16 @@ fn text(e: refrain::Error) -> String {
     e.to_string()
 }
 
-/// Whether a dtype can hold what the case works with.
+/// Whether a dtype can represent the numbers of the case.
 pub fn applies(case: &Case, dtype: DType) -> bool {
     !(case.tag.as_deref() == Some("wide") && dtype == DType::F16)
 }
 
-/// The operands: leaves, and the views of them that the operation gets.
+/// The operands: leaves, and the views of them that the operation receives.
 struct Operands {
     leaves: Vec<Tensor>,
     views: Vec<Tensor>,
-    /// Where the gradients gather, if that was chosen here.
+    /// The gradient buffers, if the test set them.
     gradients: Vec<Option<Window>>,
 }
 
@@ -61,7 +61,7 @@ fn backward(case: &Case, outs: &[Tensor], cotangents: &[Option<Nd>]) -> Check {
     if let [(out, cotangent)] = &wanted[..] {
         return out.backward_with(cotangent).map_err(text);
     }
-    // Several outputs: derive sum(out * cotangent), whose gradients are the cotangents.
+    // Several outputs: compute the gradient of sum(out * cotangent), which is the cotangents.
     let mut total: Option<Tensor> = None;
     for (out, cotangent) in &wanted {
         let term = out.mul(cotangent).and_then(|p| p.sum(())).map_err(text)?;
@@ -74,14 +74,14 @@ fn backward(case: &Case, outs: &[Tensor], cotangents: &[Option<Nd>]) -> Check {
 }
 
 fn gradient(leaf: &Tensor) -> Vec<f64> {
-    // A derivative that is 0 everywhere need not be stored.
+    // A gradient that is 0 everywhere need not be stored.
     leaf.grad().map_or_else(|| vec![0.0; leaf.numel()], |g| values(&g))
 }
 
-/// What each element may be off by.
+/// The tolerance of each element.
 pub struct Allowed {
     outs: Vec<Bound>,
-    /// With respect to the bases: terms and how many roundings went into them.
+    /// With respect to the bases: the terms, and the number of roundings in them.
     grads: Vec<Option<(Nd, Nd)>>,
 }
 
@@ -104,7 +104,7 @@ fn absolute(case: &Case, ones: bool) -> Case {
     }
 }
 
-/// Makes the bounds of a case, once for all dtypes.
+/// Computes the tolerances of a case, once for all dtypes.
 pub fn allowed(case: &Case, entry: &Entry, device: &Device) -> Result<Allowed, String> {
     match (entry.bounds)(case) {
         Bounds::Formula { outs, grads } => {
@@ -201,7 +201,7 @@ fn check_grads(case: &Case, leaves: &[Tensor], dtype: DType, passes: f64, allowe
     Ok(())
 }
 
-/// Forward and backward; twice where gradients gather in windows, so that they add up.
+/// Forward and backward; twice if gradients accumulate in windows, so that they add up.
 pub fn forward_and_backward(
     case: &Case,
     entry: &Entry,
@@ -214,7 +214,7 @@ pub fn forward_and_backward(
     let before: Vec<Option<u64>> = o.leaves.iter().map(|l| l.grad().map(|g| g.storage_id())).collect();
     let passes = if at == Place::Window { 2 } else { 1 };
     for pass in 1..=passes {
-        // The views belong to the tape, which a backward pass uses up.
+        // The views belong to the tape, which a backward pass releases.
         let views: Vec<Tensor> = o
             .leaves
             .iter()
@@ -241,8 +241,8 @@ pub fn forward_and_backward(
     Ok(())
 }
 
-/// The form that writes into a destination, here a part of a larger tensor: the same values, in the
-/// memory that was there, and nothing beside it. Says whether there is such a form.
+/// Runs the form that writes into a destination, here a part of a larger tensor: it must give the same values in the
+/// existing memory, and change nothing beside it. Returns whether there is such a form.
 pub fn into_a_window(
     case: &Case,
     entry: &Entry,

@@ -1,4 +1,4 @@
-//! Epoch after epoch, whatever is trained.
+//! Trains epoch after epoch, for every kind of task.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -16,18 +16,19 @@ use crate::interrupt::{Interrupt, Signal};
 use crate::progress::Progress;
 use crate::run;
 
-/// How a training goes on beside its settings.
+/// How training runs, besides its settings.
 #[derive(Clone, Copy)]
 pub struct How<'a> {
-    /// What goes before the number of an epoch.
+    /// What to print before the number of an epoch.
     pub label: &'a str,
-    /// When to save between the ends of epochs.
+    /// When to save, besides after each epoch.
     pub every: CheckpointEvery,
     pub interrupt: &'a Interrupt,
 }
 
-/// Trains to the end, or until a signal asks the process to end, which is returned then; all is on disk after each epoch,
-/// as often as `how` says, and then. `config` is kept with it, `line` tells of an epoch.
+/// Trains to the end, or until a signal asks the process to end; then the signal is returned. The run is saved after
+/// each epoch, as often as `how` says, and at a signal. `config` is saved with it; `line` formats the report of an
+/// epoch.
 pub fn train<T: Task>(
     console: Console,
     trainer: &mut Trainer<T>,
@@ -85,7 +86,7 @@ pub fn train<T: Task>(
     Ok(None)
 }
 
-/// A line of JSON for each epoch.
+/// One line of JSON for each epoch.
 fn metrics<V: serde::Serialize>(history: &[EpochReport<V>]) -> Result<String> {
     let mut lines = String::new();
     for report in history {
@@ -95,7 +96,7 @@ fn metrics<V: serde::Serialize>(history: &[EpochReport<V>]) -> Result<String> {
     Ok(lines)
 }
 
-/// The losses by epoch as an SVG document.
+/// The plot of the losses by epoch, as an SVG document.
 pub fn loss_plot<T: Task>(title: &str, history: &[EpochReport<T::Validation>]) -> String {
     let of = |report: &EpochReport<T::Validation>| EpochLoss {
         epoch: report.epoch,

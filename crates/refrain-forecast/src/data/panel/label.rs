@@ -1,8 +1,8 @@
-//! What is to be told of a source at a moment: whether it goes up, down, or stays flat.
+//! The labels of a panel: whether a source goes up, goes down, or stays flat.
 
 use serde::{Deserialize, Serialize};
 
-/// The class of a label. Its number is that of the model's logit.
+/// The class of a label. Its number is the index of the model's logit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -32,7 +32,7 @@ impl Class {
         }
     }
 
-    /// What a cell of a file says: a name in any case, or the sign of the movement.
+    /// Parses a cell: a name in any case, or the sign of the change.
     pub(super) fn parse(cell: &str) -> Option<Class> {
         let named = Class::ALL.into_iter().find(|class| cell.eq_ignore_ascii_case(class.name()));
         named.or(match cell.parse::<f64>() {
@@ -44,13 +44,12 @@ impl Class {
     }
 }
 
-/// How labels are made from prices, or whatever else moves: by what it changes from a row to the one `horizon` rows
-/// later.
+/// How labels are made from prices or other values: from the change between a row and the row `horizon` rows later.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LabelRule {
-    /// Rows from a moment to that at which its outcome is looked up.
+    /// How many rows a label looks ahead.
     pub horizon: usize,
-    /// A change of at most so much in either direction is flat.
+    /// The largest change, in either direction, that is flat.
     pub threshold: f64,
     /// How the change is measured.
     pub change: Change,
@@ -60,14 +59,14 @@ pub struct LabelRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// By the difference: `later - now`.
+    /// The difference: `later - now`.
     Difference,
-    /// As a share of the value now, which must be positive: `later / now - 1`.
+    /// The share of the value now, which must be positive: `later / now - 1`.
     Relative,
 }
 
 impl LabelRule {
-    /// The label of a value now and its value later.
+    /// The label for a value now and its value later.
     pub(super) fn class(&self, now: f64, later: f64) -> Class {
         let change = match self.change {
             Change::Difference => later - now,

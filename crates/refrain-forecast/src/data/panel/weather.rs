@@ -7,13 +7,13 @@ use crate::data::format;
 use crate::data::series::{fill, table as series_table};
 use crate::data::{NYC_WEATHER, nyc_weather};
 
-/// What an airport observes, in the file's order. The first is what labels are made from.
+/// What an airport observes, in the order of the file. Labels are made from the first one.
 const OBSERVED: [&str; 6] = ["temp", "dewp", "humid", "wind_speed", "pressure", "visib"];
-/// Changes over so many hours: what an hour of one observation leaves unsaid.
+/// Changes over this many hours: information that a single observation does not have.
 const CHANGES: [(&str, usize); 6] =
     [("temp", 1), ("temp", 3), ("temp", 6), ("temp", 24), ("pressure", 3), ("pressure", 12)];
 
-/// Every hour of the grid, those that are missing from the file included, so that a row is an hour.
+/// Every hour of the grid, including those that are missing in the file, so that each row is one hour.
 pub(super) fn table() -> Result<Table> {
     let series = fill::onto_grid(
         series_table::parse(format::open_csv(nyc_weather(), NYC_WEATHER)?, NYC_WEATHER)?,
@@ -22,11 +22,11 @@ pub(super) fn table() -> Result<Table> {
     let (rows, channels) = (series.values.len() / series.names.len(), series.names.len());
     let sources: Vec<String> =
         series.names.iter().filter_map(|name| name.strip_suffix("_temp").map(str::to_owned)).collect();
-    // The channels of an airport lie together.
+    // The channels of an airport are adjacent.
     let channel = |source: usize, quantity: usize| source * OBSERVED.len() + quantity;
     let mut known = series.values.clone();
     carry_forward(&mut known, channels);
-    // What is missing stays so among the observations, and is taken as the last known for changes.
+    // Missing values stay missing in the observations; for changes, the last known value is used.
     let observed = |row: usize, source: usize, quantity: usize| row * channels + channel(source, quantity);
     let place = |name: &str| OBSERVED.iter().position(|&quantity| quantity == name).unwrap_or(0);
 

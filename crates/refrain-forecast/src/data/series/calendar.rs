@@ -1,20 +1,20 @@
-//! Calendars: where the rows of a series lie in time.
+//! Calendars: the times of the rows of a series.
 
 use jiff::civil::{DateTime, Weekday};
 use jiff::{SignedDuration, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The calendar of a series: how far a row is from the next. It is found by [`super::Series::from_csv`].
+/// The calendar of a series: the step from one row to the next. [`super::Series::from_csv`] infers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
     /// A fixed time, positive.
     Nanoseconds(i64),
-    /// A row on each of some days of the week, such as Monday to Friday.
+    /// One row on each of some days of the week, for example Monday to Friday.
     Weekdays(Weekdays),
-    /// Calendar months, positive: 3 is a quarter, 12 a year. All rows lie on the first one's day of the month, or on the
-    /// last day of a month that is shorter.
+    /// Calendar months, positive: 3 is a quarter, 12 a year. All rows are on the first row's day of the month, or on
+    /// the last day of a shorter month.
     Months(i32),
     /// Calendar months, positive, each row on the last day of its month.
     MonthEnds(i32),
@@ -29,13 +29,14 @@ impl Step {
     /// Monday to Friday.
     pub const BUSINESS_DAYS: Step = Step::Weekdays(Weekdays::BUSINESS);
 
-    /// A fixed step of so many seconds.
+    /// A fixed step of this many seconds.
     pub const fn seconds(seconds: i64) -> Step {
         Step::Nanoseconds(seconds * SECOND)
     }
 
-    /// The usual season in steps, at most `longest`: a week of days, a year of weeks or months, and for anything
-    /// shorter than a day the day, else the hour, the minute or the second; 1 where none is whole and short enough.
+    /// The usual season in steps, at most `longest`: a week of days, a year of weeks or months. For anything shorter
+    /// than a day it is a day, or else an hour, a minute or a second. It is 1 if none is a whole number of steps and
+    /// short enough.
     pub fn season(self, longest: usize) -> usize {
         let cycles: &[i64] = match self {
             Step::Weekdays(days) => return fits(days.count() as i64, longest),
@@ -58,7 +59,8 @@ impl Step {
             .unwrap_or(1)
     }
 
-    /// About the steps of a season, however long: a week of days, a year of weeks or months, a day of anything shorter.
+    /// The approximate number of steps of a season, however long: a week of days, a year of weeks or months, a day of
+    /// anything shorter.
     pub(crate) fn cycle(self) -> usize {
         match self {
             Step::Nanoseconds(step @ 1..DAY) => usize::try_from(DAY / step).unwrap_or(usize::MAX),
@@ -66,7 +68,7 @@ impl Step {
         }
     }
 
-    /// Number of steps in so many days, if whole.
+    /// The number of steps in this many days, if it is whole.
     pub(super) fn in_days(self, days: i64) -> Option<usize> {
         match self {
             Step::Nanoseconds(step) if step > 0 && (days * DAY) % step == 0 => {
@@ -76,8 +78,8 @@ impl Step {
         }
     }
 
-    /// The row of a time on the calendar from `start` on, if it lies on it. `None` for any time if this is no step, as
-    /// may be read from a file.
+    /// The row of a time on the calendar that begins at `start`, if the time lies on the calendar. `None` for every
+    /// time if the step is invalid, which is possible for one that was read from a file.
     fn row(self, start: DateTime, time: DateTime) -> Option<u64> {
         let whole = |distance: i128, step: i128| {
             (step > 0 && distance >= 0 && distance % step == 0).then(|| distance / step)
@@ -143,7 +145,7 @@ impl Weekdays {
     /// Monday to Friday.
     pub const BUSINESS: Weekdays = Weekdays([true, true, true, true, true, false, false]);
 
-    /// The days that are true, from Monday on; `None` if none is.
+    /// The days that are true, from Monday on. `None` if none is.
     pub fn new(days: [bool; 7]) -> Option<Weekdays> {
         days.contains(&true).then_some(Weekdays(days))
     }
@@ -157,7 +159,7 @@ impl Weekdays {
         self.has_after(day, 0)
     }
 
-    /// Whether the day so many days after another is one of these.
+    /// Whether the day this many days after another is one of these.
     fn has_after(self, day: Weekday, ahead: usize) -> bool {
         self.0[(from_monday(day) + ahead) % 7]
     }
@@ -199,8 +201,8 @@ pub struct TimeAxis {
 }
 
 impl TimeAxis {
-    /// The rows from `start` on; `utc` if the time is known to be UTC, else it stands for local time. On days of the
-    /// week the first row is that of the first such day from `start` on.
+    /// The rows from `start` on. `utc` says whether the time is known to be UTC; otherwise it is local time. On days
+    /// of the week, the first row is on the first such day from `start` on.
     pub fn new(start: DateTime, step: Step, utc: bool) -> TimeAxis {
         TimeAxis { start, step, utc }
     }
@@ -210,12 +212,12 @@ impl TimeAxis {
         self.step
     }
 
-    /// Whether times are in UTC; otherwise the file named no zone.
+    /// Whether times are in UTC. Otherwise the file named no time zone.
     pub fn is_utc(&self) -> bool {
         self.utc
     }
 
-    /// The time of a row; rows past the last extend the calendar (to the end of the year 9999 at most).
+    /// The time of a row. Rows past the last one extend the calendar (at most to the end of the year 9999).
     pub fn at(&self, row: usize) -> DateTime {
         match self.step {
             Step::Nanoseconds(step) => {
@@ -246,7 +248,7 @@ impl TimeAxis {
         }
     }
 
-    /// The time of a row as in the file: `2013-01-01T06:00:00Z` in UTC, else `2013-01-01 06:00:00`.
+    /// The time of a row as in the file: `2013-01-01T06:00:00Z` in UTC, otherwise `2013-01-01 06:00:00`.
     pub fn format(&self, row: usize) -> String {
         super::time::format(self.at(row), self.utc)
     }
@@ -261,14 +263,15 @@ fn month(time: DateTime) -> i64 {
     i64::from(time.year()) * 12 + i64::from(time.month())
 }
 
-/// The row of each time on a calendar that begins with the first; the error is the index of the first time off it.
+/// The row of each time on a calendar that begins with the first time. The error is the index of the first time that
+/// is not on it.
 pub(super) fn rows_on(step: Step, times: &[DateTime]) -> Result<Vec<u64>, usize> {
     let row = |(index, &time): (usize, &DateTime)| step.row(times[0], time).ok_or(index);
     times.iter().enumerate().map(row).collect()
 }
 
-/// Finds the calendar of ascending times, two or more, and the row of each; the error is the index of the first time
-/// off it, and the calendar that most neighbours speak for.
+/// Infers the calendar of two or more ascending times, and the row of each. The error is the index of the first time
+/// that is not on it, and the calendar of most neighbours.
 pub(crate) fn infer(times: &[DateTime]) -> Result<(Step, Vec<u64>), (usize, Step)> {
     let on = |step: Step| rows_on(step, times).map(|rows| (step, rows));
     if let Some(Ok(grid)) = months(times).map(on) {
@@ -277,7 +280,7 @@ pub(crate) fn infer(times: &[DateTime]) -> Result<(Step, Vec<u64>), (usize, Step
     let differences = times.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_nanos());
     let step = Step::Nanoseconds(i64::try_from(most_common(differences)).unwrap_or(i64::MAX));
     let fixed = on(step).map_err(|index| (index, step));
-    // Days of the week, where they leave fewer rows to fill, and not more than there are.
+    // Use days of the week if they leave fewer rows to fill, and not more than there are.
     let rows = |grid: &(Step, Vec<u64>)| grid.1.last().copied().unwrap_or(0);
     match weekdays(times).map(|days| on(Step::Weekdays(days))) {
         Some(Ok(grid))
@@ -290,7 +293,7 @@ pub(crate) fn infer(times: &[DateTime]) -> Result<(Step, Vec<u64>), (usize, Step
     }
 }
 
-/// The most common step in months, if the times are four weeks or more apart; at month ends if all are.
+/// The most common step in months, if the times are at least four weeks apart; at month ends if all of them are.
 fn months(times: &[DateTime]) -> Option<Step> {
     let apart = |pair: &[DateTime]| pair[1].duration_since(pair[0]) >= SignedDuration::from_hours(28 * 24);
     if !times.windows(2).all(apart) {
@@ -305,8 +308,8 @@ fn months(times: &[DateTime]) -> Option<Step> {
     })
 }
 
-/// The days of the week of a daily series that leaves some out: the weekend, if it does so every time, any others if it
-/// does so four times or more.
+/// The days of the week of a daily series that skips some. A weekend counts if it is always skipped; another day only
+/// if it is skipped at least four times.
 fn weekdays(times: &[DateTime]) -> Option<Weekdays> {
     const OFTEN: i64 = 4;
     let (first, last) = (times[0], times[times.len() - 1]);
@@ -315,7 +318,7 @@ fn weekdays(times: &[DateTime]) -> Option<Weekdays> {
     }
     let mut seen = [false; 7];
     times.iter().for_each(|time| seen[from_monday(time.weekday())] = true);
-    // How often each day of the week came by.
+    // How often each day of the week occurs.
     let days = last.duration_since(first).as_hours() / 24 + 1;
     let came_by = |day: usize| {
         let ahead = (day + 7 - from_monday(first.weekday())) % 7;
@@ -330,7 +333,7 @@ fn weekdays(times: &[DateTime]) -> Option<Weekdays> {
     left_out.then(|| Weekdays::new(open)).flatten()
 }
 
-/// The most common of positive differences, of equally common ones the smallest.
+/// The most common of the positive differences. If several are equally common, the smallest.
 fn most_common(differences: impl Iterator<Item = i128>) -> i128 {
     let mut counts = std::collections::BTreeMap::new();
     for difference in differences {

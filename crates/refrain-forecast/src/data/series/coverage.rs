@@ -1,4 +1,4 @@
-//! How much of a series was filled, part by part.
+//! How much of a series was filled, for each part.
 
 use super::Grid;
 use serde::Serialize;
@@ -9,27 +9,27 @@ use std::ops::Range;
 pub struct Filled {
     /// `training`, `validation` or `test`.
     pub part: &'static str,
-    /// The channel; of a panel a feature of a source.
+    /// The channel. In a panel, a feature of a source.
     pub channel: String,
     /// Number of values that were not observed.
     pub filled: usize,
     /// Number of rows of the part.
     pub rows: usize,
-    /// The one divided by the other.
+    /// `filled / rows`.
     pub share: f64,
 }
 
 impl Filled {
-    /// The share from which on one should know of it.
+    /// From this share on, users are warned.
     pub const MUCH: f64 = 0.05;
 
-    /// Whether more was filled than one may overlook.
+    /// Whether the share is so large that users are warned.
     pub fn is_much(&self) -> bool {
         self.share > Filled::MUCH
     }
 }
 
-/// What was filled of each channel within each part, where anything was.
+/// How much of each channel was filled in each part. Parts without any are left out.
 pub(crate) fn filled(grid: &Grid, names: &[String], parts: [(&'static str, Range<usize>); 3]) -> Vec<Filled> {
     let mut all = Vec::new();
     if grid.is_complete() {

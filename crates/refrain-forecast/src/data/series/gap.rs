@@ -1,4 +1,4 @@
-//! How long a gap may be that is filled across.
+//! The longest gap that is filled.
 
 use super::Step;
 use serde::de::{self, Deserializer, Visitor};
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest gap that is filled across. Windows that would cross a longer one are left out.
+/// The longest gap that is filled. Windows that would cross a longer one are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MaxGap {
     /// One season.
     #[default]
     Season,
-    /// So many rows; 0 fills nothing.
+    /// This many rows. 0 fills nothing.
     Rows(usize),
 }
 
 impl MaxGap {
-    /// The limit in rows, with the season of the seasonal naive forecast. Where that is 1, as no season is whole and
-    /// fits in the context, it is about a season of the calendar, and at most the context.
+    /// The limit in rows, given the season of the seasonal naive forecast. A season of 1 means that no whole season
+    /// fits in the context. Then the limit is about a season of the calendar, and at most the context.
     pub fn rows(self, season: usize, step: Step, context: usize) -> usize {
         match self {
             MaxGap::Rows(rows) => rows,

@@ -15,11 +15,11 @@ pub struct Scaler {
 }
 
 impl Scaler {
-    /// Measures what was observed in the rows of a range; fit it on the training part only, or the test part leaks
-    /// into it.
+    /// Measures the observed values in a range of rows. Fit it on the training part only; otherwise information of
+    /// the test part leaks into the model.
     ///
     /// # Errors
-    /// [`Error::ConstantChannel`] for a channel that does not vary within these rows, [`Error::NothingObserved`] for one
+    /// [`Error::ConstantChannel`] for a channel that is constant in these rows, [`Error::NothingObserved`] for one
     /// that has only filled values there.
     ///
     /// # Panics
@@ -29,7 +29,7 @@ impl Scaler {
         Scaler::measure(series.grid(), series.names(), rows, series.file())
     }
 
-    /// The same of a grid; the names of its columns and the file are for messages.
+    /// The same for a grid. The names of its columns and of the file are for messages.
     pub(crate) fn measure(grid: &Grid, names: &[String], rows: Range<usize>, file: &str) -> Result<Scaler> {
         let (mut mean, mut std) = (Vec::new(), Vec::new());
         for (column, name) in names.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Scaler {
         Ok(Scaler { mean, std })
     }
 
-    /// The first channel whose mean or deviation cannot be that of values that a series may have.
+    /// The first channel whose mean or deviation is impossible for values of a series.
     pub fn fault(&self) -> Option<usize> {
         let sound = |(mean, std): (&f64, &f64)| {
             (*mean as f32).is_finite() && (*std as f32).is_finite() && *std > 0.0 && std.is_normal()

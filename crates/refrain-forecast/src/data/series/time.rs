@@ -1,20 +1,20 @@
-//! Time stamps, as files write them and as messages do.
+//! Time stamps in files and in messages.
 
 use jiff::Timestamp;
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 
-/// A time stamp as written: in UTC if it named a zone or offset, else as it stands.
+/// A parsed time stamp: in UTC if it named a zone or offset, otherwise as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub time: DateTime,
     pub zoned: bool,
 }
 
-/// Parses the forms that [`super::Series::from_csv`] promises.
+/// Parses the forms that [`super::Series::from_csv`] accepts.
 pub(super) fn parse(text: &str) -> Option<Stamp> {
     let text = text.trim();
-    // A bare number is an index or a Unix time in an unknown unit, even where ISO 8601 would read it as a date.
+    // A bare number is an index or a Unix time in an unknown unit, even if ISO 8601 would read it as a date.
     if text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
@@ -37,7 +37,7 @@ pub(super) fn parse(text: &str) -> Option<Stamp> {
     Some(naive(month.to_datetime(Time::midnight())))
 }
 
-/// A time stamp for messages and files, which [`parse`] reads back.
+/// Formats a time stamp for messages and files. [`parse`] can read it again.
 pub(crate) fn format(time: DateTime, utc: bool) -> String {
     let text = time.to_string(); // 2013-01-01T06:00:00
     if utc { text + "Z" } else { text.replacen('T', " ", 1) }

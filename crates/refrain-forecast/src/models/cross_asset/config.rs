@@ -1,4 +1,4 @@
-//! What a cross-asset model is made of.
+//! The settings of a cross-asset model.
 
 use super::EPS;
 use crate::Result;
@@ -9,7 +9,7 @@ use refrain::Activation;
 use refrain_nn::{AttentionOptions, EncoderDropout, NormKind, TransformerEncoderOptions};
 use serde_json::json;
 
-/// Classes of a label: up, down, flat.
+/// The number of classes: up, down, flat.
 pub const CLASSES: usize = 3;
 
 settings! {
@@ -17,7 +17,7 @@ settings! {
     pub struct CrossAssetConfig {
         /// Number of sources (assets, stations, ...).
         pub sources: usize;
-        /// Features of a source.
+        /// Features per source.
         pub features: usize;
         /// Width of the encoder (features per token).
         pub d_model: usize = 256, "N";
@@ -64,7 +64,7 @@ impl CrossAssetConfig {
         }
     }
 
-    /// What the layers of the encoder are like.
+    /// The options of the encoder layers.
     pub(super) fn encoder_layer(&self) -> TransformerEncoderOptions {
         TransformerEncoderOptions {
             attention: AttentionOptions {
@@ -80,8 +80,8 @@ impl CrossAssetConfig {
         }
     }
 
-    /// Numbers that a training step over so many samples keeps for its backward pass and works with: fitted to what steps
-    /// were seen to take.
+    /// The number of values that a training step over this many samples keeps for its backward pass and as scratch,
+    /// fitted to measured steps.
     pub(crate) fn activations(&self, samples: usize) -> f64 {
         let of = |size: usize| size as f64;
         let layer = 9.75 * of(self.d_model) + 2.75 * of(self.ffn);
@@ -89,7 +89,7 @@ impl CrossAssetConfig {
         of(samples) * of(self.sources) * token
     }
 
-    /// Whether such a model exists.
+    /// Checks the settings.
     ///
     /// # Errors
     /// [`crate::Error::Model`], which says what to change.

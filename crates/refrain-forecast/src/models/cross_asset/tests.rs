@@ -1,7 +1,7 @@
 use super::*;
 use refrain::{Precision, gradcheck, with_precision};
 
-/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
 fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }
@@ -25,7 +25,7 @@ fn logits(model: &CrossAsset, x: &Tensor) -> Vec<f64> {
     model.forward(x, Mode::Eval).unwrap().to_vec().unwrap()
 }
 
-/// Logits of sample `s`, source by source.
+/// The logits of sample `s`, by source.
 fn of_sample(logits: &[f64], s: usize) -> Vec<&[f64]> {
     logits[s * 4 * CLASSES..(s + 1) * 4 * CLASSES].chunks_exact(CLASSES).collect()
 }

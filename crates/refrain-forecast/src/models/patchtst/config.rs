@@ -1,4 +1,4 @@
-//! What a PatchTST model is made of.
+//! The settings of a PatchTST model.
 
 use super::{Layers, PatchTst};
 use crate::Result;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 settings! {
     /// The settings of a [`super::PatchTst`].
     pub struct PatchTstConfig {
-        /// Number of channels; each is forecast from its own past.
+        /// Number of channels. Each is forecast from its own past.
         pub channels: usize;
-        /// Rows that a forecast is made from.
+        /// Rows that the model sees before a forecast.
         pub context: usize;
         /// Rows of a forecast.
         pub horizon: usize;
-        /// Rows of a patch.
+        /// Rows per patch.
         pub patch: usize = 24, "ROWS";
         /// Rows from one patch to the next.
         pub stride: usize = 24, "ROWS";
@@ -100,20 +100,20 @@ impl From<FfnActivation> for Activation {
     }
 }
 
-/// How a patch knows its place.
+/// The position encoding of the patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Positions {
-    /// A learned vector a place, as in the paper.
+    /// One learned vector per position, as in the paper.
     Learned,
     /// Fixed sines and cosines (Vaswani et al., 2017).
     Sinusoidal,
 }
 
 impl PatchTstConfig {
-    /// The small variant of `refrain bench`: pre-norm layers with layer norm and tanh-GELU, no dropout, no RevIN,
-    /// no end padding.
-    #[allow(clippy::too_many_arguments)] // A table's columns, in the table's order.
+    /// The small variant of `refrain bench`: pre-norm layers with layer norm and tanh-GELU, without dropout, RevIN
+    /// and end padding.
+    #[allow(clippy::too_many_arguments)] // The columns of a table, in the order of the table.
     pub fn small(
         context: usize,
         patch: usize,
@@ -148,9 +148,9 @@ impl PatchTstConfig {
         }
     }
 
-    /// What the layers of the encoder are like.
+    /// The options of the encoder layers.
     pub(super) fn encoder_layer(&self) -> TransformerEncoderOptions {
-        // Two dropouts in a row are one: an element stays with probability (1 - p)^2 and is scaled by its inverse.
+        // Two dropouts in a row equal one: an element is kept with probability (1 - p)^2 and scaled by the inverse.
         let twice = 1.0 - (1.0 - self.dropout) * (1.0 - self.dropout);
         TransformerEncoderOptions {
             attention: AttentionOptions {
@@ -167,7 +167,7 @@ impl PatchTstConfig {
         }
     }
 
-    /// Number of patches of a context, `(context - patch) / stride + 1`, and one more by end padding.
+    /// The number of patches of a context: `(context - patch) / stride + 1`, plus one with end padding.
     pub fn patches(&self) -> usize {
         self.context.saturating_sub(self.patch) / self.stride.max(1) + 1 + usize::from(self.end_padding)
     }
@@ -231,7 +231,7 @@ impl ForecasterConfig for PatchTstConfig {
         let of = |size: usize| size as f64;
         let rows = of(windows) * of(self.channels);
         let (patches, heads) = (of(self.patches()), of(self.heads));
-        // Scores that are handed on or dropped from lie in memory; else attention keeps none.
+        // Scores that are passed on or have dropout are in memory; otherwise attention keeps none.
         let scores = match (self.attention_dropout > 0.0, self.residual_attention) {
             (true, _) => 2.75,
             (false, true) => 1.75,

@@ -1,4 +1,4 @@
-//! From rows of values to patches with a place.
+//! Turns rows of values into patches with positions.
 
 use super::{Mode, PatchTstConfig, Positions};
 use crate::{Error, Result};
@@ -6,7 +6,7 @@ use refrain::{DType, Device, Tensor};
 use refrain_nn::{Declared, Dropout, Init, Linear, ParameterBuilder};
 use std::cell::OnceCell;
 
-/// Cuts contexts into patches, maps each to `d_model` features and adds its place.
+/// Cuts contexts into patches, maps each to `d_model` features and adds its position.
 pub(super) struct Embedding {
     embed: Linear,
     place: Place,
@@ -16,10 +16,10 @@ pub(super) struct Embedding {
     end_padding: bool,
 }
 
-/// A vector for each patch, `[N, D]`.
+/// A position vector for each patch, `[N, D]`.
 enum Place {
     Learned(Declared),
-    /// There once [`Embedding::build`] was called.
+    /// Set by [`Embedding::build`].
     Fixed(OnceCell<Tensor>),
 }
 
@@ -44,7 +44,7 @@ impl Embedding {
         })
     }
 
-    /// Makes what the builder does not make.
+    /// Makes the tensors that the builder does not make.
     pub(super) fn build(&self, config: &PatchTstConfig, dtype: DType, device: &Device) -> Result<()> {
         if let Place::Fixed(place) = &self.place {
             let (patches, width) = (config.patches(), config.d_model);
@@ -66,12 +66,12 @@ impl Embedding {
             })?,
         };
         let h = self.embed.forward(&patches)?;
-        // In mixed precision the features are bf16; the few places follow them.
+        // In mixed precision the features are bf16, so convert the few positions.
         let h = h.add(&place.to_dtype(h.dtype())?)?;
         Ok(self.dropout.forward(&h, mode)?)
     }
 
-    /// The last value of each row, `stride` times more.
+    /// Appends the last value of each row `stride` times.
     fn pad(&self, rows: &Tensor) -> Result<Tensor> {
         let &[count, length] = rows.dims() else { return Ok(rows.clone()) };
         let last = rows.narrow(1, length - 1, 1)?.broadcast_to([count, self.stride])?;
@@ -79,8 +79,8 @@ impl Embedding {
     }
 }
 
-/// Sines (even features) and cosines (odd features) of Vaswani et al., "Attention Is All You Need", 2017, section
-/// 3.5; row-major `[places, width]`.
+/// The sines (even features) and cosines (odd features) of Vaswani et al., "Attention Is All You Need", 2017, section
+/// 3.5; row-major `[positions, width]`.
 fn sinusoids(places: usize, width: usize) -> Vec<f64> {
     let wave = |place: usize, feature: usize| {
         let exponent = (feature / 2 * 2) as f64 / width as f64;

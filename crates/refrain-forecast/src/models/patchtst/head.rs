@@ -1,4 +1,4 @@
-//! From the encoder's output to the horizon.
+//! Maps the output of the encoder to the horizon.
 
 use super::{Mode, PatchTstConfig};
 use crate::Result;
@@ -6,7 +6,7 @@ use crate::models::channel_linear::ChannelLinear;
 use refrain::Tensor;
 use refrain_nn::{Dropout, ParameterBuilder};
 
-/// A linear map of all patches of a channel to its horizon, shared by the channels or one for each.
+/// A linear map of all patches of a channel to its horizon. All channels share it, or each has its own.
 pub(super) struct Head {
     linear: ChannelLinear,
     dropout: Dropout,

@@ -18,8 +18,8 @@ use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{ParameterBuilder, Parameters, TransformerEncoderLayer};
 use revin::RevIn;
 
-/// A forecaster that treats every channel alike: the context is cut into patches, an encoder of transformer layers
-/// looks at all patches of a channel, and a linear head maps its flattened output to the horizon.
+/// A forecaster that treats all channels alike. The context is cut into patches, a transformer encoder attends to all
+/// patches of a channel, and a linear head maps its flattened output to the horizon.
 ///
 /// ```
 /// use refrain::{Device, DType, Tensor};
@@ -41,7 +41,7 @@ pub struct PatchTst {
     head: Head,
 }
 
-/// What a model is made of, without memory yet.
+/// The parts of a model that has no memory yet.
 struct Layers {
     revin: Option<RevIn>,
     embedding: Embedding,
@@ -81,7 +81,7 @@ impl PatchTst {
         Ok(PatchTst { config, parameters, revin, embedding, layers, head })
     }
 
-    /// The way of a channel through the encoder, the same for all.
+    /// Passes each channel through the encoder in the same way.
     fn encode(&self, x: &Tensor, batch: usize, mode: Mode<'_>) -> Result<Tensor> {
         let rows = x.reshape([batch * self.config.channels, self.config.context])?; // [R, L]
         let mut h = self.embedding.forward(&rows, mode)?; // [R, N, D]
@@ -89,7 +89,8 @@ impl PatchTst {
         for layer in &self.layers {
             h = layer.forward_with_scores(&h, &mut scores, mode)?;
         }
-        // In mixed precision the forecast is as exact again as what follows: the window's scale, and the loss.
+        // In mixed precision, the forecast becomes as precise again as what follows: the scale of the window, and the
+        // loss.
         Ok(self.head.forward(&h, batch, mode)?.to_dtype(x.dtype())?)
     }
 

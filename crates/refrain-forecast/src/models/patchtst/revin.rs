@@ -1,22 +1,22 @@
-//! Reversible instance normalisation.
+//! Reversible instance normalisation (RevIN).
 
 use super::PatchTstConfig;
 use crate::Result;
 use refrain::{Tensor, no_grad};
 use refrain_nn::{Declared, Init, ParameterBuilder};
 
-/// Added to the variance, as in the reference implementation.
+/// What is added to the variance, as in the reference implementation.
 const EPS: f64 = 1e-5;
 
 /// RevIN (Kim et al., "Reversible Instance Normalization for Accurate Time-Series Forecasting against Distribution
-/// Shift", ICLR 2022): every window of every channel by its own mean and standard deviation, then an affine map a
-/// channel, `weight` and `bias` `[C]`, begun as 1 and 0.
+/// Shift", ICLR 2022). Each window of each channel is normalised by its own mean and standard deviation. Then each
+/// channel has an affine map with `weight` and `bias` `[C]`, which start at 1 and 0.
 pub(super) struct RevIn {
     weight: Declared,
     bias: Declared,
 }
 
-/// What a window was normalised by, both `[B, C, 1]`.
+/// The mean and deviation of a window, both `[B, C, 1]`.
 pub(super) struct Scale {
     mean: Tensor,
     std: Tensor,
@@ -30,8 +30,8 @@ impl RevIn {
         })
     }
 
-    /// `(x - mean) / sqrt(var + eps) * weight + bias` over the last axis of `[B, C, L]`; the statistics are
-    /// constants for the backward pass.
+    /// `(x - mean) / sqrt(var + eps) * weight + bias` over the last axis of `[B, C, L]`. For the backward pass, the
+    /// statistics are constants.
     pub(super) fn normalise(&self, x: &Tensor) -> Result<(Tensor, Scale)> {
         let scale = no_grad(|| -> Result<Scale> {
             let mean = x.mean_keepdim(-1)?;
@@ -43,10 +43,10 @@ impl RevIn {
         Ok((normal.mul(&weight)?.add(&bias)?, scale))
     }
 
-    /// The way back, of forecasts `[B, C, H]`.
+    /// The inverse, for forecasts `[B, C, H]`.
     pub(super) fn denormalise(&self, y: &Tensor, scale: &Scale) -> Result<Tensor> {
         let (weight, bias) = self.affine()?;
-        // A weight that has become zero would divide by zero; the reference implementation guards so.
+        // Avoids a division by zero if a weight has become zero, as the reference implementation does.
         let y = y.sub(&bias)?.div(&weight.add_scalar(EPS * EPS)?)?;
         Ok(y.mul(&scale.std)?.add(&scale.mean)?)
     }

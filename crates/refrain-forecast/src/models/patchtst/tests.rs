@@ -1,6 +1,6 @@
 use super::*;
 
-/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
 fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }
@@ -11,7 +11,7 @@ fn config() -> PatchTstConfig {
     PatchTstConfig { channels: CHANNELS, ..PatchTstConfig::small(20, 6, 4, 8, 2, 2, 12, 5) }
 }
 
-/// Everything that the small variant has not.
+/// All options that the small variant does not use.
 fn paper() -> PatchTstConfig {
     PatchTstConfig {
         end_padding: true,
@@ -70,13 +70,14 @@ fn every_setting_changes_the_forecast() {
         change(&mut config);
         let model = build(config);
         assert_eq!(model.forward(&x, Mode::Eval).unwrap().dims(), [2, CHANNELS, 5]);
-        // The erf and tanh forms of GELU differ by little.
+        // The erf form and the tanh form of GELU differ only a little.
         let other = forecast(&model, &x);
         assert!(base.iter().zip(&other).any(|(a, b)| (a - b).abs() > 1e-7), "setting {index}");
     }
 }
 
-/// Central differences of the loss along every kind of parameter, in the mode that batch norm trains in.
+/// Compares with central differences of the loss along every kind of parameter, in the mode in which batch norm
+/// trains.
 #[test]
 fn gradients_are_those_of_finite_differences() {
     let generator = Generator::new(&device(), 0).unwrap();
@@ -119,7 +120,7 @@ fn a_channel_is_forecast_from_itself_alone() {
     }
 }
 
-/// With RevIN, a window in other units (by factor and offset) is forecast in those units.
+/// With RevIN, a window in other units (factor and offset) is forecast in those units.
 #[test]
 fn revin_carries_units_through() {
     let model = build(paper());
@@ -127,16 +128,16 @@ fn revin_carries_units_through() {
     let base = forecast(&model, &x);
     let moved = forecast(&model, &x.mul_scalar(40.0).unwrap().add_scalar(1000.0).unwrap());
     for (a, b) in base.iter().zip(moved) {
-        // Not quite: eps is added to the variance.
+        // Only approximately, because eps is added to the variance.
         assert!((a * 40.0 + 1000.0 - b).abs() < 1e-2, "{b} for {}", a * 40.0 + 1000.0);
     }
-    // And its affine map is undone exactly.
+    // Its affine map is undone exactly.
     model.parameters().get("revin.bias").unwrap().detach().fill(0.5).unwrap();
     let with_bias = forecast(&model, &x);
     assert!(sets_apart(&base, &with_bias));
 }
 
-/// A padded model sees the repeated last value: its last patch is made of it.
+/// A padded model sees the repeated last value: its last patch consists of it.
 #[test]
 fn end_padding_repeats_the_last_value() {
     let padded = build(PatchTstConfig { end_padding: true, ..config() });
@@ -166,7 +167,7 @@ fn individual_heads_with_the_shared_weights_forecast_alike() {
     }
     let x = contexts(7);
     assert_close(&forecast(&individual, &x), &forecast(&shared, &x));
-    // A head of its own: what one channel's is does not touch another's.
+    // Each channel has its own head: changing one does not affect another channel.
     individual.parameters().get("head.bias").unwrap().detach().narrow(0, 1, 1).unwrap().fill(9.0).unwrap();
     let (a, b) = (forecast(&individual, &x), forecast(&shared, &x));
     let changed: Vec<bool> =
@@ -174,7 +175,7 @@ fn individual_heads_with_the_shared_weights_forecast_alike() {
     assert_eq!(changed, [false, true, false, false, true, false]);
 }
 
-/// The fused attention and the one that keeps its scores are the same, where nothing came before.
+/// The fused attention and the one that keeps its scores give the same result in the first layer.
 #[test]
 fn the_first_layer_attends_alike_with_and_without_residual_attention() {
     let one = PatchTstConfig { layers: 1, ..config() };
@@ -183,7 +184,7 @@ fn the_first_layer_attends_alike_with_and_without_residual_attention() {
     assert_close(&forecast(&with, &x), &forecast(&build(one), &x));
 }
 
-/// A dropout of probability `p` leaves the mean as it is, and does nothing outside training.
+/// Dropout with probability `p` does not change the mean, and does nothing outside training.
 #[test]
 fn dropout_acts_in_training_only() {
     let x = contexts(9);

@@ -1,11 +1,11 @@
-//! How often which class was taken for which.
+//! Confusion matrices.
 
 use crate::data::panel::Class;
 use serde::{Deserialize, Serialize};
 
 const CLASSES: usize = Class::ALL.len();
 
-/// A confusion matrix: for each class the numbers of its moments that were taken for each class.
+/// A confusion matrix: for each true class, how often each class was predicted.
 ///
 /// ```
 /// use refrain_forecast::tasks::classification::confusion::Confusion;
@@ -19,12 +19,12 @@ const CLASSES: usize = Class::ALL.len();
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confusion {
-    /// `counts[truth][told]`, by the classes' numbers.
+    /// `counts[truth][predicted]`, by class number.
     pub counts: [[u64; CLASSES]; CLASSES],
 }
 
 impl Confusion {
-    /// Adds a moment of one class that was taken for another, or the same.
+    /// Adds a moment with its true and its predicted class.
     pub fn add(&mut self, truth: Class, told: Class) {
         self.counts[truth.index()][told.index()] += 1;
     }
@@ -35,32 +35,32 @@ impl Confusion {
         cells.for_each(|(count, more)| *count += more);
     }
 
-    /// Number of moments.
+    /// The number of moments.
     pub fn total(&self) -> u64 {
         self.counts.iter().flatten().sum()
     }
 
-    /// The share of moments that were told rightly; NaN if there are none.
+    /// The share of moments that were predicted correctly. NaN if there are none.
     pub fn accuracy(&self) -> f64 {
         let right: u64 = (0..CLASSES).map(|class| self.counts[class][class]).sum();
         right as f64 / self.total() as f64
     }
 
-    /// The share of the moments of a class that were told rightly; `None` if there are none.
+    /// The share of the moments of a class that were predicted correctly. `None` if there are none.
     pub fn recall(&self, class: Class) -> Option<f64> {
         let of_class = &self.counts[class.index()];
         let all: u64 = of_class.iter().sum();
         (all > 0).then(|| of_class[class.index()] as f64 / all as f64)
     }
 
-    /// The mean of the recalls of the classes that occur: telling always the same gives one over their number. NaN if
-    /// there are no moments.
+    /// The mean of the recalls of the classes that occur. Always predicting the same class gives 1 / the number of
+    /// classes. NaN if there are no moments.
     pub fn balanced_accuracy(&self) -> f64 {
         let recalls: Vec<f64> = Class::ALL.into_iter().filter_map(|class| self.recall(class)).collect();
         recalls.iter().sum::<f64>() / recalls.len() as f64
     }
 
-    /// What telling one class at all of these moments would have come to.
+    /// The matrix of always predicting one class for all of these moments.
     pub fn of_always(&self, told: Class) -> Confusion {
         let mut always = Confusion::default();
         for (truth, counts) in self.counts.iter().enumerate() {

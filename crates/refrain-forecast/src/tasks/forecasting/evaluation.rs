@@ -1,4 +1,4 @@
-//! The errors of a model over a part of a series, and its forecast of what follows.
+//! The errors of a model over a part of a series, and its forecast of the rows that follow.
 
 use crate::data::series::{Part, Scaler, Series};
 use crate::data::windows::Windows;
@@ -7,13 +7,14 @@ use crate::tasks::forecasting::metrics::ErrorSums;
 use crate::{Error, Result};
 use refrain::{Device, Tensor, no_grad};
 
-/// Windows that are forecast at a time, times channels: enough to fill the device, little enough to stay small.
+/// How many rows (windows times channels) are forecast at a time: enough to fill the device, few enough to save
+/// memory.
 const ROWS_AT_ONCE: usize = 1024;
 
-/// The errors of a model over every window and channel of a part, where it was observed what came true.
+/// The errors of a model over all windows and channels of a part. Only observed values count.
 ///
 /// # Errors
-/// [`Error::Engine`] if the series has other channels than the model, or the part reaches past it.
+/// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series.
 pub fn evaluate(model: &dyn Forecaster, windows: &Windows, part: &Part) -> Result<ErrorSums> {
     let mut sums = ErrorSums::new(windows.channels());
     each_row(model, windows, part, |channel, forecast, truth| sums.add(channel, forecast, truth))?;
@@ -51,11 +52,11 @@ pub(super) fn each_row(
     })
 }
 
-/// The forecast of the `horizon` rows after a row, in original units, row-major `[horizon, channels]`.
+/// The forecast of the `horizon` rows from row `origin` on, in original units, row-major `[horizon, channels]`.
 ///
 /// # Errors
-/// [`Error::NotFinite`] if a value of it is not; [`Error::ShortContext`] if fewer rows lie before `origin` than the model looks back on; [`Error::Engine`] if the
-/// series has other channels than the model.
+/// [`Error::NotFinite`] if a value of it is not finite; [`Error::ShortContext`] if there are fewer rows before
+/// `origin` than the context of the model; [`Error::Engine`] if the series and the model have different channels.
 pub fn forecast(
     model: &dyn Forecaster,
     scaler: &Scaler,
@@ -79,7 +80,7 @@ pub fn forecast(
     let y: Vec<f64> = y.to_vec::<f32>()?.into_iter().map(f64::from).collect();
     debug_assert_eq!(y.len(), horizon * channels);
     let forecast = scaler.inverse(&y);
-    // What was computed is f32.
+    // It was computed in f32.
     match forecast.iter().find(|&&value| !(value as f32).is_finite()) {
         Some(value) => Err(Error::NotFinite { what: "a value of the forecast".to_owned(), value: *value }),
         None => Ok(forecast),

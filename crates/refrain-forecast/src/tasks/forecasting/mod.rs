@@ -31,7 +31,7 @@ pub struct Forecasting {
     validation: Part,
 }
 
-/// Errors over the validation windows, standardised.
+/// The errors over the validation windows, standardised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ForecastErrors {
     /// Mean squared error.
@@ -68,7 +68,7 @@ impl Task for Forecasting {
         self.loss.mean(&forecast, &y, weights.as_ref())
     }
 
-    /// The number of values that were observed, where some were not.
+    /// The number of observed values, if some were not observed.
     fn weight(&self, starts: &Tensor) -> Result<Tensor> {
         match self.train.has_filled() {
             true => Ok(self.windows.weights(starts)?.sum(())?),
@@ -127,10 +127,11 @@ impl Forecasting {
         Ok(Forecasting { loss, ..self })
     }
 
-    /// What training a model on a series of so many rows takes, comparison with the simple forecasts included.
+    /// The resources that training a model on a series of this many rows needs, including the comparison with the
+    /// baselines.
     ///
     /// # Errors
-    /// [`crate::Error::Model`] for settings that make no model.
+    /// [`crate::Error::Model`] for invalid settings.
     pub fn estimate(
         model: &dyn ForecasterConfig,
         config: &TrainingConfig,
@@ -155,8 +156,8 @@ impl Trainer {
     /// a forecaster of your own, make the [`Forecasting`] and pass it to [`Trainer::of`].
     ///
     /// # Errors
-    /// [`crate::Error::Model`] and [`crate::Error::Training`] for settings that cannot be; [`crate::Error::Engine`]
-    /// if the device has no memory for it.
+    /// [`crate::Error::Model`] and [`crate::Error::Training`] for invalid settings; [`crate::Error::Engine`] if the
+    /// device has not enough memory.
     pub fn new(
         model: impl Into<ModelConfig>,
         config: TrainingConfig,

@@ -1,4 +1,4 @@
-//! The CPU: executes at once, in the calling thread's order.
+//! The CPU device. It runs each kernel at once, in the order of the calling thread.
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
 mod free;
@@ -19,7 +19,7 @@ use crate::sync::may_switch;
 pub(super) use free::free_bytes;
 use pool::Pool;
 
-/// The host's processor and memory.
+/// The CPU and memory of the host.
 #[derive(Default)]
 pub(crate) struct Cpu {
     pool: Pool,
@@ -93,8 +93,8 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
     })
 }
 
-/// Runs all launches of a program on the kernels' threads, so that the calling thread hands over to them and waits
-/// for them once for a whole replay.
+/// Runs all launches of a program on the kernel threads. So the calling thread hands over and waits only once per
+/// replay.
 struct OnKernelThreads;
 
 impl Executable for OnKernelThreads {

@@ -1,4 +1,4 @@
-//! The number types of kernels on the CPU: how elements are stored and how they are computed with.
+//! The number types of CPU kernels: how elements are stored, and in which type they are computed.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -7,15 +7,15 @@ use super::math;
 use super::simd::Vectors;
 use crate::types::DType;
 
-/// How elements lie in memory. A bool lies as a byte of 0 or 1.
+/// A type of elements in memory. A bool is a byte of 0 or 1.
 pub(crate) trait Stored: Pod + Send + Sync {
-    /// As a number of the arithmetic; exact where that type can hold it.
+    /// Converts to a number of the arithmetic. Exact if that type can represent it.
     fn to<N: Number>(self) -> N;
-    /// From a number of the arithmetic, rounded to nearest; integers wrap around.
+    /// Converts from a number of the arithmetic, rounded to nearest. Integers wrap around.
     fn from_number<N: Number>(n: N) -> Self;
 }
 
-/// What kernels compute with: f64, f32 or i64.
+/// The arithmetic types of kernels: f64, f32 or i64.
 pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     const ZERO: Self;
     const ONE: Self;
@@ -24,25 +24,26 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     fn from_i64(v: i64) -> Self;
     fn to_f64(self) -> f64;
     fn to_f32(self) -> f32;
-    /// As f32, rounded to odd: where that is inexact, the last bit is set. Rounding what comes out to nearest in a type
-    /// of 22 bits or less gives what rounding this number at once would, since no tie looks like its neighbours.
+    /// Converts to f32, rounded to odd: if the result is inexact, its last bit is set. Rounding it again to nearest,
+    /// to a type of 22 bits or less, gives the same as rounding this number directly, because a tie is never mistaken
+    /// for a neighbour.
     fn to_odd_f32(self) -> f32;
     fn to_i64(self) -> i64;
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
-    /// Division; of integers towards zero, and 0 where the divisor is 0.
+    /// Division. Integers are divided towards zero; division by 0 gives 0.
     fn over(self, other: Self) -> Self;
-    /// Power; of integers by squaring, and 0 for negative exponents (1 and -1 excepted).
+    /// Power. For integers by squaring; negative exponents give 0 (except for 1 and -1).
     fn power(self, exponent: Self) -> Self;
     fn is_nan(self) -> bool;
 
-    /// A slice of the very same type.
+    /// A slice of exactly this type, or `None`.
     fn same<T: Stored>(s: &[T]) -> Option<&[Self]> {
         (std::any::TypeId::of::<T>() == std::any::TypeId::of::<Self>()).then(|| bytemuck::cast_slice(s))
     }
 
-    /// A slice of the very same type.
+    /// A slice of exactly this type, or `None`.
     fn same_mut<T: Stored>(s: &mut [T]) -> Option<&mut [Self]> {
         (std::any::TypeId::of::<T>() == std::any::TypeId::of::<Self>()).then(|| bytemuck::cast_slice_mut(s))
     }
@@ -77,18 +78,18 @@ stored! {
     u8, from_i64, |v| v as i64, |n| n.to_i64() as u8;
 }
 
-/// `v` as f32, rounded to odd: of the two neighbours of an inexact one that whose last bit is set.
+/// `v` as f32, rounded to odd: if inexact, the neighbour whose last bit is set.
 #[inline(always)]
 fn odd(v: f64) -> f32 {
     let near = v as f32;
     let (wide, bits) = (f64::from(near), near.to_bits());
     let exact = (wide == v) | v.is_nan();
-    // Away from zero the bits count up.
+    // Away from zero, the bits count up.
     let beside = if wide.abs() < v.abs() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     f32::from_bits(if exact | (bits & 1 == 1) { bits } else { beside })
 }
 
-/// An integer as f64, rounded to odd: the bits beyond 53 set the last one.
+/// An integer as f64, rounded to odd: bits beyond 53 set the last one.
 #[inline(always)]
 fn odd_f64(v: i64) -> f64 {
     let a = v.unsigned_abs();
@@ -232,7 +233,7 @@ impl Number for i64 {
     }
 }
 
-/// Floating-point arithmetic: f64 or f32.
+/// The floating-point arithmetic types: f64 and f32.
 pub(crate) trait Real:
     Number
     + Vectors
@@ -260,9 +261,9 @@ pub(crate) trait Real:
     fn sigmoid(self) -> Self;
     fn gelu_tanh(self) -> Self;
     fn gelu_tanh_grad(self) -> Self;
-    /// Neither 0 nor subnormal, infinite or NaN.
+    /// Neither 0 nor subnormal nor infinite nor NaN.
     fn is_normal(self) -> bool;
-    /// `max(self, 0)`, NaN kept.
+    /// `max(self, 0)`; NaN stays NaN.
     #[inline(always)]
     fn relu(self) -> Self {
         if self < Self::ZERO { Self::ZERO } else { self }
@@ -324,7 +325,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn is_normal(self) -> bool {
-                // Without a branch, so that loops become SIMD code.
+                // Branch-free, so that loops become SIMD code.
                 (self.abs() >= $t::MIN_POSITIVE) & (self.abs() <= $t::MAX)
             }
             #[inline(always)]
@@ -353,7 +354,7 @@ macro_rules! real {
 real!(f32, math);
 real!(f64, math::f64);
 
-/// Runs an expression with `$T` standing for the stored type of a dtype.
+/// Runs an expression with `$T` as the stored type of a dtype.
 macro_rules! with_stored {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -390,8 +391,8 @@ macro_rules! with_stored {
 }
 pub(crate) use with_stored;
 
-/// What becomes of a number of the host beside a tensor of a dtype: the nearest that the dtype has, ties to even. The
-/// numbers of integer types are what the caller has checked them to be.
+/// The value that a tensor of this dtype holds for a host number: the nearest one, ties to even. For integer types,
+/// the caller has checked the number.
 pub(crate) fn nearest(dtype: DType, value: f64) -> f64 {
     match dtype {
         DType::F64 => value,
@@ -402,8 +403,8 @@ pub(crate) fn nearest(dtype: DType, value: f64) -> f64 {
     }
 }
 
-/// Runs an expression with `$T` standing for the stored type of a floating-point dtype and `$R` for
-/// the arithmetic's type; an error for other dtypes.
+/// Runs an expression with `$T` as the stored type of a floating-point dtype and `$R` as its arithmetic type. Returns
+/// an error for other dtypes.
 macro_rules! with_float {
     ($args:expr, $dtype:expr, $T:ident, $R:ident => $body:expr) => {
         match $dtype {
@@ -435,8 +436,8 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// As [`with_float`], with a second dtype: `$U` stands for the stored type of operands that are f32 beside f16 or
-/// bf16, or bf16 beside f32; an error for other pairs of two.
+/// Like [`with_float`], with a second dtype: `$U` is the stored type of operands that are f32 beside f16 or bf16, or
+/// bf16 beside f32. Returns an error for other pairs.
 macro_rules! with_mixed {
     ($args:expr, $dtype:expr, $other:expr, $T:ident, $U:ident, $R:ident => $body:expr) => {
         match ($dtype, $other) {

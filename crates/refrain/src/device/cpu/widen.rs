@@ -1,4 +1,4 @@
-//! Operands of kernels that compute in f32 or f64 only: f16 and bf16 pass through f32 copies.
+//! Operands of kernels that compute only in f32 or f64. f16 and bf16 are converted to f32 copies.
 
 use half::{bf16, f16};
 
@@ -8,7 +8,7 @@ use crate::device::HostArgs;
 use crate::error::Result;
 use crate::types::DType;
 
-/// Elements in the arithmetic's type: the operand itself, or a copy of a narrower one.
+/// Elements in the arithmetic type: the operand itself, or a copy of a narrower one.
 pub(crate) enum Widened<'a, R> {
     Same(&'a [R]),
     Copy(Scratch<R>),
@@ -22,12 +22,12 @@ impl<'a, R: Real> Widened<'a, R> {
         }
     }
 
-    /// Operand `i` of a launch, in whatever dtype it is stored.
+    /// Operand `i` of a launch, of any stored dtype.
     pub(crate) fn operand(args: &HostArgs<'a>, i: usize) -> Result<Widened<'a, R>> {
         with_stored!(args.read_dtype(i), T => Ok(Widened::of::<T>(args.read(i)?)))
     }
 
-    /// Operand `i` as a product in `dtype` takes it: a wider one is rounded.
+    /// Operand `i` for a product in `dtype`: a wider one is rounded.
     pub(crate) fn rounded(args: &HostArgs<'a>, i: usize, dtype: DType) -> Result<Widened<'a, R>> {
         let x = Widened::operand(args, i)?;
         let round: fn(R) -> R = match dtype {
@@ -48,8 +48,8 @@ impl<'a, R: Real> Widened<'a, R> {
     }
 }
 
-/// Lets `f` write (or with `keep` add to) a result in the arithmetic's type and rounds it once to the
-/// stored type.
+/// Lets `f` write a result in the arithmetic type (or, with `keep`, add to it), and rounds it once to the stored
+/// type.
 pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnOnce(&mut [R]) -> O) -> O {
     if let Some(same) = R::same_mut(y) {
         return f(same);
@@ -63,7 +63,8 @@ pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnO
     out
 }
 
-/// [`narrow`] for output `o` of a launch, in whatever dtype it is stored; with what is there kept where it is added to.
+/// Like [`narrow`], for output `o` of a launch, of any stored dtype. If the launch accumulates, the old values are
+/// kept.
 pub(crate) fn output<R: Real, O>(args: &HostArgs<'_>, o: usize, f: impl FnOnce(&mut [R]) -> O) -> Result<O> {
     with_stored!(args.write_dtype(o), T => Ok(narrow(args.write::<T>(o)?, args.accumulate(o), f)))
 }

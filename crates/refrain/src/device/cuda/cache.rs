@@ -1,10 +1,10 @@
-//! What one process finds out and others need not, on disk: compiled kernels, so that only the first process on a
+//! Results of a process that later processes can use, on disk: compiled kernels, so that only the first process on a
 //! machine waits for the compiler, and algorithms that were chosen for matrix products.
 //!
-//! An entry's name is a hash of all that it depends on (of machine code: text, options, architecture, compiler
-//! version), and ends in its kind. Entries are written to a temporary file and renamed, so that processes side by side see whole ones;
-//! each begins with a checksum of the rest, and one that does not fit is removed and made anew. The folder is
-//! the owner's alone: machine code from it runs on the GPU.
+//! The name of an entry is a hash of everything that it depends on (for machine code: source, options, architecture,
+//! compiler version) and ends with its kind. Entries are written to a temporary file and renamed, so that concurrent
+//! processes see complete ones. Each begins with a checksum of the rest; an entry that does not match is removed and
+//! made again. Only the owner can access the folder, because machine code from it runs on the GPU.
 
 use std::fs;
 use std::io::Write;
@@ -14,14 +14,14 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// What an entry begins with; says the format.
+/// The first bytes of an entry, which name the format.
 const MAGIC: &[u8; 8] = b"refrain1";
 /// Bytes of the checksum that follows.
 const SUM: usize = 32;
-/// Bytes that all entries together may have.
+/// The maximum number of bytes of all entries together.
 const CAPACITY: u64 = 512 << 20;
 
-/// FNV-1a, 64 bits: tells texts apart; it protects from nothing.
+/// FNV-1a, 64 bits. It distinguishes texts; it is no protection.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -33,8 +33,8 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The cache of this user: `REFRAIN_CACHE`, or `refrain/kernels` in the user's cache folder. `None` if there
-    /// is no such folder that belongs to this user alone, or `REFRAIN_CACHE` is empty.
+    /// The cache of this user: `REFRAIN_CACHE`, or `refrain/kernels` in the user's cache folder. `None` if there is
+    /// no such folder that belongs to this user alone, or if `REFRAIN_CACHE` is empty.
     pub(super) fn open() -> Option<&'static Cache> {
         static CACHE: OnceLock<Option<Cache>> = OnceLock::new();
         CACHE
@@ -64,14 +64,14 @@ impl Cache {
         self.folder.join(name).with_extension(kind)
     }
 
-    /// The entry of a key; a broken one is removed.
+    /// The entry for a key. A damaged one is removed.
     pub(super) fn get(&self, kind: &str, key: &[&[u8]]) -> Option<Vec<u8>> {
         let path = self.path(kind, key);
         let bytes = fs::read(&path).ok()?;
         let whole = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(SUM));
         match whole {
             Some((sum, body)) if Sha256::digest(body)[..] == *sum => {
-                // The oldest entries go first; one that is used is young.
+                // The oldest entries are removed first. Using an entry makes it young.
                 let _ =
                     fs::File::options().append(true).open(&path).map(|f| f.set_modified(SystemTime::now()));
                 Some(body.to_vec())
@@ -83,7 +83,7 @@ impl Cache {
         }
     }
 
-    /// Keeps an entry. A cache that can't be written costs time, nothing else.
+    /// Stores an entry. If the cache can't be written, that only costs time.
     pub(super) fn put(&self, kind: &str, key: &[&[u8]], body: &[u8]) {
         let _ = self.write(&self.path(kind, key), body);
         self.shrink();
@@ -105,7 +105,7 @@ impl Cache {
         done
     }
 
-    /// Removes the entries that were not used for longest, where all together are too large.
+    /// Removes the least recently used entries if all together are too large.
     fn shrink(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
@@ -144,7 +144,8 @@ fn make_private(folder: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let data = fs::metadata(folder)?;
-    // What this process makes belongs to its user: a folder of somebody else's shows by the owner.
+    // New files belong to the user of this process, so the owner of a new file shows whether the folder is somebody
+    // else's.
     let probe = folder.join(format!(".owner-{}", std::process::id()));
     let owner = private_file(&probe).and_then(|f| Ok(f.metadata()?.uid()));
     let _ = fs::remove_file(&probe);

@@ -1,5 +1,5 @@
-//! Kernel text to machine code, through NVRTC: always a CUBIN for one architecture, never PTX, which a driver
-//! older than the compiler would refuse.
+//! Compiles kernel source to machine code with NVRTC. The result is always a CUBIN for one architecture, never PTX,
+//! which a driver older than the compiler would refuse.
 #![allow(unsafe_code)] // Calls NVRTC.
 
 use std::ffi::{CStr, CString, c_char};
@@ -21,27 +21,27 @@ pub(super) fn version() -> Result<(i32, i32), Failure> {
     Ok((major, minor))
 }
 
-/// What kernels are compiled with, apart from the architecture.
+/// The compiler options, except the architecture.
 pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
 
-/// Compiles a kernel's text, as `REFRAIN_KERNELS=DIR` has operations write it down, for an architecture such as
-/// `sm_90a` (compute capability 9.0, whose own instructions need the `a`). Needs NVRTC and no GPU. Returns the compiler's
-/// messages, among them the assembler's on registers and spills.
+/// Compiles a kernel source, as `REFRAIN_KERNELS=DIR` makes operations write it, for an architecture such as `sm_90a`
+/// (compute capability 9.0; its own instructions need the `a`). It needs NVRTC and no GPU. Returns the messages of
+/// the compiler, including the assembler's on registers and spills.
 ///
 /// # Errors
-/// The compiler's messages, or what is missing.
+/// The messages of the compiler, or what is missing.
 pub fn compile_kernel(text: &str, architecture: &str) -> Result<String, String> {
     let program = Program::compile("kernel", text, architecture, &["--ptxas-options=-v"])?;
     program.cubin()?;
     Ok(program.log())
 }
 
-/// Compiles a text for an architecture such as `sm_90a`.
+/// Compiles a source for an architecture such as `sm_90a`.
 pub(super) fn cubin(name: &str, text: &str, architecture: &str) -> Result<Vec<u8>, Failure> {
     Program::compile(name, text, architecture, &[])?.cubin()
 }
 
-/// A program of the compiler, destroyed when dropped.
+/// A program of the compiler. Dropping it destroys it.
 struct Program(sys::nvrtcProgram);
 
 impl Program {

@@ -1,11 +1,12 @@
-//! `REFRAIN_GUARD=1`: finds kernels that write where they did not say.
+//! `REFRAIN_GUARD=1`: finds kernels that write where they did not declare it.
 //!
-//! Every buffer gets an allocation of its own with canaries before and behind it. Around each launch the bytes
-//! of all buffers are summed: those that the launch does not name as written must be unchanged, and so must be
-//! the canaries. Slow; for tests and for the vendor's checkers, which know allocations but not what is in them.
+//! Every buffer gets its own allocation with canaries before and after it. Around each launch, the bytes of all
+//! buffers are summed: those that the launch does not declare as written must not change, and neither must the
+//! canaries. This is slow. It is for tests, and for NVIDIA's checkers, which know allocations but not the buffers in
+//! them.
 //!
-//! Launches that a capture of the caller's takes up are not looked at: they run when the caller says. What they
-//! write may change at any time from then on, so that only its canaries are looked at.
+//! Launches that become part of a capture of the caller are not checked, because they run when the caller decides.
+//! From then on, the memory that they write may change at any time, so only its canaries are checked.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::collections::BTreeMap;
@@ -19,11 +20,11 @@ use super::context::Context;
 use crate::device::launch::Launch;
 use crate::error::{Error, Result};
 
-/// Bytes of a canary; a multiple of every alignment that kernels make use of.
+/// Bytes of a canary: a multiple of every alignment that kernels use.
 const CANARY: usize = 512;
 const PATTERN: u8 = 0xA5;
 
-/// The buffers that live, by address.
+/// The live buffers, by address.
 #[derive(Default)]
 pub(super) struct Guard {
     buffers: Mutex<BTreeMap<u64, Buffer>>,
@@ -31,7 +32,7 @@ pub(super) struct Guard {
 
 struct Buffer {
     bytes: usize,
-    /// Of its contents after the last declared write; none once a graph of the caller's may write to it.
+    /// The sum of its contents after the last declared write. `None` after a graph of the caller may write to it.
     sum: Option<u64>,
 }
 
@@ -52,7 +53,7 @@ impl Guard {
         Ok(address)
     }
 
-    /// The stream was waited for.
+    /// The stream must have been waited for.
     pub(super) fn free(&self, address: u64) {
         if self.buffers().remove(&address).is_some() {
             // SAFETY: allocated by `alloc`; its owner is gone and no work uses it.
@@ -60,7 +61,7 @@ impl Guard {
         }
     }
 
-    /// Runs a write by the host to its end; `address` is where its buffer begins.
+    /// Runs a write by the host to its end. `address` is the start of its buffer.
     pub(super) fn write(
         &self,
         context: &Context,
@@ -68,7 +69,7 @@ impl Guard {
         address: u64,
         run: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        // Held throughout: a launch of another thread would be blamed for this write.
+        // Held all the time; otherwise a launch of another thread would be blamed for this write.
         let mut buffers = self.buffers();
         run()?;
         if let Some(Buffer { bytes, sum: Some(sum) }) = buffers.get_mut(&address) {
@@ -77,7 +78,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A launch became part of a graph of the caller's.
+    /// A launch became part of a graph of the caller.
     pub(super) fn captured(&self, launch: &Launch<'_>) {
         let mut buffers = self.buffers();
         for operand in launch.written() {
@@ -87,17 +88,17 @@ impl Guard {
         }
     }
 
-    /// Runs a launch to its end and looks at all buffers. What came before is done.
+    /// Runs a launch to its end and checks all buffers. Earlier work must be done.
     pub(super) fn around(
         &self,
         context: &Context,
         launch: &Launch<'_>,
         run: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        // Held throughout: launches of other threads would be taken for writes of this one.
+        // Held all the time; otherwise launches of other threads would be taken for writes of this one.
         let mut buffers = self.buffers();
         let named = |address: u64| launch.written().find(|o| o.storage.block().address as u64 == address);
-        // What lies beside the written ranges within their buffers must stay.
+        // Bytes outside the written ranges of their buffers must not change.
         let mut beside = Vec::new();
         for (&address, buffer) in buffers.iter().filter(|(_, b)| b.sum.is_some()) {
             if named(address).is_some() {
@@ -124,7 +125,7 @@ impl Guard {
             }
             let Some(sum) = &mut buffer.sum else { continue };
             let after = hash(&read(address, buffer.bytes)?);
-            // Told once: the next launch is not to blame.
+            // Report it once: the next launch is not to blame.
             let before = std::mem::replace(sum, after);
             if named(address).is_none() {
                 if after != before {
@@ -159,7 +160,7 @@ fn contents(address: u64, bytes: usize) -> std::result::Result<Vec<u8>, DriverEr
     Ok(host.into_iter().map(|b| unsafe { b.assume_init() }).collect())
 }
 
-/// A sum of the bytes of a buffer that lie in no written element.
+/// A sum of the bytes of a buffer outside all written elements.
 fn outside(launch: &Launch<'_>, address: u64, bytes: usize) -> std::result::Result<u64, DriverError> {
     let mut host = contents(address, bytes)?;
     for operand in launch.written().filter(|o| o.storage.block().address as u64 == address) {

@@ -1,4 +1,4 @@
-//! Device memory in stream order, and the way between host and device.
+//! Device memory in stream order, and copies between host and device.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::ffi::c_void;
@@ -12,17 +12,18 @@ use cudarc::driver::sys::{self, CUmemPool_attribute};
 use super::context::Context;
 use crate::error::{Error, Result};
 
-/// Bytes of a piece of pinned host memory that copies go through.
+/// Bytes per piece of pinned host memory. Copies go through these pieces.
 const PIECE: usize = 4 << 20;
-/// Pieces: while one is copied by the device, the next is filled.
+/// The number of pieces. While the device copies one, the next one is filled.
 const PIECES: usize = 4;
 
-/// A private pool of device memory. It keeps what is freed, so that a steady step asks the system for nothing.
+/// A private pool of device memory. It keeps what is freed, so that after the first steps a step asks the system for
+/// nothing.
 pub(super) struct Pool {
     handle: sys::CUmemoryPool,
-    /// Bytes that the pool has of the system, as last seen.
+    /// Bytes that the pool has reserved from the system, as last seen.
     reserved: AtomicUsize,
-    /// How often that grew.
+    /// How often that number grew.
     grown: AtomicU64,
 }
 
@@ -65,7 +66,7 @@ impl Pool {
         self.attribute(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
     }
 
-    /// Memory that work queued on the stream from now on may use.
+    /// Memory for work that is queued on the stream from now on.
     pub(super) fn alloc(&self, bytes: usize, stream: sys::CUstream) -> std::result::Result<u64, DriverError> {
         // SAFETY: pool and stream are valid.
         let address = unsafe { result::mem_pool::alloc_async(self.handle, bytes, stream) }?;
@@ -76,7 +77,7 @@ impl Pool {
         Ok(address)
     }
 
-    /// Takes memory back once the work queued so far is done.
+    /// Frees memory after the work queued so far.
     ///
     /// # Safety
     /// The address came from `alloc` and is not used by work queued later.
@@ -89,7 +90,7 @@ impl Pool {
         unsafe { result::free_async(address, stream) }
     }
 
-    /// Gives back to the system what is not in use; says how many bytes. The stream was waited for.
+    /// Returns unused memory to the system. Returns the number of bytes. The stream must have been waited for.
     pub(super) fn trim(&self) -> usize {
         let before = self.reserved();
         // SAFETY: the pool is valid.
@@ -108,7 +109,7 @@ impl Pool {
     }
 }
 
-/// Pinned host memory that copies go through: the device reads and writes it while the host goes on.
+/// Pinned host memory for copies. The device reads and writes it while the host continues.
 #[derive(Default)]
 pub(super) struct Staging {
     pieces: Mutex<Vec<Piece>>,
@@ -158,7 +159,7 @@ impl Staging {
         Ok(pieces)
     }
 
-    /// Copies to the device in stream order. When this returns the host may change `from`.
+    /// Copies to the device in stream order. After this returns, the host may change `from`.
     ///
     /// # Safety
     /// `from.len()` bytes at `to` are device memory that may be written.
@@ -170,7 +171,7 @@ impl Staging {
     ) -> std::result::Result<(), DriverError> {
         let mut pieces = self.pieces()?;
         for (i, chunk) in from.chunks(PIECE).enumerate() {
-            // The piece that was used longest ago comes first.
+            // The least recently used piece comes first.
             let piece = &mut pieces[0];
             piece.wait()?;
             // SAFETY: the piece has PIECE bytes, and no copy uses it now.
@@ -186,7 +187,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies to the host after all work queued so far.
+    /// Copies to the host, after all work queued so far.
     ///
     /// # Safety
     /// `to.len()` bytes at `from` are device memory.
@@ -233,7 +234,7 @@ impl Staging {
     }
 }
 
-/// What an allocation's failure means.
+/// Converts the error of a failed allocation.
 pub(super) fn allocation_error(context: &Context, op: &'static str, bytes: usize, e: DriverError) -> Error {
     match e.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::OutOfMemory {
@@ -247,12 +248,12 @@ pub(super) fn allocation_error(context: &Context, op: &'static str, bytes: usize
     }
 }
 
-/// Bytes of the current context's device that nobody has.
+/// Free bytes of the current context's device.
 pub(super) fn free_bytes() -> Option<usize> {
     result::mem_get_info().ok().map(|(free, _)| free)
 }
 
-/// An error as a `Result` of the engine.
+/// Converts an error to a `Result` of the engine.
 pub(super) fn checked<T>(
     context: &Context,
     op: &'static str,

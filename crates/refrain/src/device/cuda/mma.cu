@@ -1,9 +1,9 @@
-// Tensor cores, and what feeds them: copies to shared memory that run beside other work, fragments from there,
-// products of fragments (PTX ISA, "Matrix multiply-accumulate instructions").
+// Tensor cores: asynchronous copies to shared memory, loading fragments from there, and products of fragments (PTX
+// ISA, "Matrix multiply-accumulate instructions").
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Copies BYTES to shared memory later, the first `there` of them from `from` and zeros after.
+// Copies BYTES to shared memory asynchronously: the first `there` bytes from `from`, then zeros.
 template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
     static_assert(BYTES == 16 || BYTES == 4 || BYTES == 2, "what is copied at once");
     if (BYTES == 16) {
@@ -53,18 +53,18 @@ DEVICE u32 pack_halves(float low, float high) {
     return y;
 }
 
-// x as a sum of two TF32 numbers, whose lower 13 bits tensor cores ignore. The products of all but the two lower parts
-// differ from that in f32 by at most some 2^-20, by 2^-23 on the average (Ootomo and Yokota, "Recovering single
-// precision accuracy from Tensor Cores", 2022). Both parts of a sum with infinity or NaN make NaN of it, as those of finite
-// numbers do that round to infinity: from (1 - 2^-12) 2^128 on.
+// x as a sum of two TF32 numbers, whose lower 13 bits tensor cores ignore. The sum of all products except that of the
+// two lower parts differs from the f32 product by at most about 2^-20, and by 2^-23 on average (Ootomo and Yokota,
+// "Recovering single precision accuracy from Tensor Cores", 2022). Infinity and NaN become NaN, and so do finite
+// numbers that round to infinity: those of (1 - 2^-12) 2^128 or more.
 DEVICE void split_tf32(float x, u32& high, u32& low) {
     high = __float_as_uint(x) + 0x1000;
     float rest = x - __uint_as_float(high & 0xffffe000);
-    // What is cut off is made up for on the average; adding to the bits would overflow those of NaN.
+    // This compensates for the truncation on average. Adding to the bits would overflow those of NaN.
     low = __float_as_uint(fmaf(rest, 0x1.8p-12f, rest));
 }
 
-// An 8 x 8 matrix transposed that lanes hold by pairs of a row: lane 4g + t has columns 2t and 2t + 1 of row g.
+// Transposes an 8 x 8 matrix that lanes hold as pairs of a row: lane 4g + t has columns 2t and 2t + 1 of row g.
 DEVICE u32 transpose_matrix(u32 x) {
     u32 y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));

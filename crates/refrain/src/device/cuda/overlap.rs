@@ -1,5 +1,5 @@
-//! Kernels of a captured graph begin before those have ended that they wait for, so that what it takes to begin one is
-//! not on the way from one to the next (CUDA C++ Programming Guide, "Programmatic Dependent Launch").
+//! Programmatic dependent launch: a kernel's prologue overlaps the end of the kernel before it, which hides launch
+//! latency (CUDA C++ Programming Guide, "Programmatic Dependent Launch").
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::collections::HashSet;
@@ -15,13 +15,14 @@ use super::memory::checked;
 use crate::error::Result;
 
 const OP: &str = "step";
-/// An edge whose later node begins when the earlier one has ended.
+/// An edge whose later node begins after the earlier one has ended.
 const WHOLE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
-/// The first compute capability whose kernels can wait.
+/// The first compute capability that supports it.
 const FIRST: i32 = 9;
 
-/// Lets each of our own `kernels` begin when those have that it waits for. It waits for them itself, as all of ours do
-/// (`take_turn` in `prelude.cu`). Of a graph that is not instantiated yet.
+/// Changes the edges between our own `kernels`, so that a kernel starts when the kernels that it depends on have
+/// started. It then waits for them itself, as all our kernels do (`take_turn` in `prelude.cu`). The graph must not be
+/// instantiated yet.
 pub(super) fn overlap(context: &Context, graph: CUgraph, kernels: &HashSet<sys::CUfunction>) -> Result<()> {
     if context.info.compute_capability.0 < FIRST {
         return Ok(());
@@ -52,12 +53,12 @@ pub(super) fn overlap(context: &Context, graph: CUgraph, kernels: &HashSet<sys::
     checked(context, OP, added.result())
 }
 
-/// The edges of a graph: their earlier and later nodes, and of what kind they are.
+/// The edges of a graph: their earlier and later nodes, and their kinds.
 fn edges(context: &Context, graph: CUgraph) -> Result<Vec<(CUgraphNode, CUgraphNode, CUgraphEdgeData)>> {
     let mut count = 0;
     // SAFETY: the graph is valid; this asks for the number of edges alone.
     let told = unsafe { sys::cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count) };
-    // Of none the driver makes an error here or below: launches of nothing leave none.
+    // Without edges, the driver returns an error here or below. A program without launches has none.
     if told.result().is_err() || count == 0 {
         return Ok(Vec::new());
     }
@@ -70,7 +71,7 @@ fn edges(context: &Context, graph: CUgraph) -> Result<Vec<(CUgraphNode, CUgraphN
     Ok(from.into_iter().zip(to).zip(data).map(|((from, to), data)| (from, to, data)).collect())
 }
 
-/// The function of a node that is a kernel.
+/// The function of a kernel node.
 fn function_of(context: &Context, node: CUgraphNode) -> Result<Option<sys::CUfunction>> {
     let mut kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
     // SAFETY: the node is of a valid graph.

@@ -1,4 +1,4 @@
-//! How long the launches of a program take on the GPU.
+//! Measures the launches of a program on the GPU.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::time::Duration;
@@ -25,14 +25,14 @@ impl Event {
         checked(context, OP, made.result()).map(|()| Event(event))
     }
 
-    /// Becomes a node of the graph that the stream captures, which takes the time when it is reached.
+    /// Becomes a node of the graph that the stream captures. The node takes the time when it is reached.
     fn record(&self, context: &Context, stream: sys::CUstream) -> Result<()> {
         let external = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
         // SAFETY: both are valid.
         checked(context, OP, unsafe { sys::cuEventRecordWithFlags(self.0, stream, external) }.result())
     }
 
-    /// From this event to a later one; both have been reached.
+    /// The time from this event to a later one. Both must have been reached.
     fn until(&self, later: &Event, context: &Context) -> Result<Duration> {
         let mut ms = 0.0;
         // SAFETY: both are valid and take times.
@@ -48,8 +48,8 @@ impl Drop for Event {
     }
 }
 
-/// Runs a program whose kernels are ready, one launch after the other in one graph, and takes the time of each
-/// launch in each run. The context is entered.
+/// Runs a program whose kernels are loaded, one launch after the other in one graph, and measures the time of each
+/// launch in each run. The context must be entered.
 pub(super) fn time(cuda: &Cuda, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
     let context = cuda.context();
     library::timing().map_err(|message| Error::Device {
@@ -57,7 +57,7 @@ pub(super) fn time(cuda: &Cuda, program: &Bound<'_>, runs: usize) -> Result<Vec<
         device: context.name().to_string(),
         message,
     })?;
-    // Two before the first launch: the time between them is that of taking a time.
+    // Two before the first launch: the time between them is the cost of measuring.
     let events = (0..program.len() + 2).map(|_| Event::new(context)).collect::<Result<Vec<_>>>()?;
     let graph = Graph::capture(cuda, false, |stream| {
         events[0].record(context, stream)?;

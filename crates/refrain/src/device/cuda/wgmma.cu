@@ -7,19 +7,19 @@
 #define ON_GROUPS(...) __trap()
 #endif
 
-// What a thread wrote to shared memory is there for products of its group, once a barrier has been passed.
+// What a thread wrote to shared memory becomes visible to products of its group after a barrier.
 DEVICE void publish_to_groups() { ON_GROUPS("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Registers written so far may be used by the products that follow.
+// Registers that were written so far may be used by the products that follow.
 DEVICE void begin_groups() { ON_GROUPS("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit_groups() { ON_GROUPS("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Registers that products in flight read stay as they are until here.
+// Registers that products in flight read must not change until here.
 template <int COUNT> DEVICE void keep_until_here(u32* x) {
     #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
-// Waits for all products but the LEFT last; their results are not read before.
+// Waits for all products except the last LEFT. Their results are not read before.
 template <int FRAGMENTS, int LEFT> DEVICE void wait_for_groups(float (*d)[4]) {
     ON_GROUPS("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
     #pragma unroll
@@ -29,9 +29,9 @@ template <int FRAGMENTS, int LEFT> DEVICE void wait_for_groups(float (*d)[4]) {
     }
 }
 
-// How the hardware finds a tile in shared memory, whose lines of 128 bytes are swizzled by 128 bytes: eight follow each other,
-// the next eight begin `eight` bytes later. Of lines across k, which hold 64 numbers, those with the next 64 begin `wide`
-// bytes later. Addresses count 16 bytes.
+// Describes a tile in shared memory to the hardware. Its lines of 128 bytes are swizzled by 128 bytes: eight lines
+// are adjacent, the next eight begin `eight` bytes later. For lines across k, which hold 64 numbers, those with the
+// next 64 numbers begin `wide` bytes later. Addresses count 16 bytes.
 DEVICE u64 describe(u32 address, int eight, int wide) {
     return (u64)(address >> 4 & 0x3fff) | (u64)(wide >> 4) << 16 | (u64)(eight >> 4) << 32 | (u64)1 << 62;
 }
@@ -46,8 +46,8 @@ DEVICE u64 describe(u32 address, int eight, int wide) {
     N32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59," \
     "%60,%61,%62,%63"
 
-// d = a b, or d += a b where `adds`, of 64 rows, 8 FRAGMENTS columns and 8 TF32 numbers along k: a warp has 16 rows of A and D,
-// as those of `multiply_tf32`; `b` describes B's tile.
+// d = a b, or d += a b if `adds`, for 64 rows, 8 FRAGMENTS columns and 8 TF32 numbers along k. A warp has 16 rows of
+// A and D, as in `multiply_tf32`; `b` describes the tile of B.
 template <int FRAGMENTS>
 DEVICE void multiply_group(float (*d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u64 b, bool adds) {
     static_assert(FRAGMENTS == 8 || FRAGMENTS == 16, "columns of a tile");
@@ -62,7 +62,7 @@ DEVICE void multiply_group(float (*d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u64 b,
     }
 }
 
-// d += a b of 16 numbers along k, bf16 or f16 where HALF, both described; of tiles whose lines lie across k where A_ACROSS,
+// d += a b for 16 numbers along k, bf16 or f16 if HALF, both described. Lines of tiles run across k if A_ACROSS or
 // B_ACROSS.
 template <int FRAGMENTS, bool HALF, bool A_ACROSS, bool B_ACROSS> DEVICE void multiply_group(float (*d)[4], u64 a, u64 b) {
     static_assert(FRAGMENTS == 8 || FRAGMENTS == 16, "columns of a tile");

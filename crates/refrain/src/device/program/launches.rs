@@ -12,11 +12,11 @@ use crate::error::Result;
 use crate::recycled::{Recycled, emptied};
 use crate::types::{DType, Layout};
 
-/// Operands of a launch of which a list lies on the stack in a replay.
+/// In a replay, a list of up to this many operands is on the stack.
 const INLINE: usize = 48;
 
 thread_local! {
-    /// Memory for longer lists, kept for the next replay.
+    /// The memory of longer lists, kept for the next replay.
     static LISTS: RefCell<Vec<Vec<Operand<'static>>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -38,9 +38,9 @@ fn listed<'a, R>(
 /// A storage of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// One that was there before, by its number among `Recorded::externals`.
+    /// A storage that existed before, by its index in `Recorded::externals`.
     External(usize),
-    /// One that was born in the recording, by its number among `Recorded::temporaries`.
+    /// A storage that the recording made, by its index in `Recorded::temporaries`.
     Temporary(usize),
 }
 
@@ -48,19 +48,19 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Access {
     pub(crate) place: Place,
-    /// Shared by all operands that have it: there are many more launches than ways to lie in memory.
+    /// Shared by all operands with this layout, because there are far more launches than layouts.
     pub(crate) layout: Arc<Layout>,
     pub(crate) dtype: DType,
 }
 
 impl Access {
-    /// The bytes of the storage from the first to the last element.
+    /// The range of the storage from the first byte to the last.
     pub(crate) fn byte_range(&self) -> Range<usize> {
         let span = self.layout.span();
         span.start * self.dtype.size()..span.end * self.dtype.size()
     }
 
-    /// Bytes of the elements.
+    /// The number of bytes of its elements.
     pub(crate) fn bytes(&self) -> usize {
         self.layout.numel() * self.dtype.size()
     }
@@ -77,7 +77,7 @@ impl Access {
     }
 }
 
-/// A launch that was recorded.
+/// A recorded launch.
 pub(crate) struct RecordedLaunch {
     pub(crate) op: &'static str,
     pub(crate) kernel: Box<dyn Kernel>,
@@ -87,7 +87,7 @@ pub(crate) struct RecordedLaunch {
 }
 
 impl RecordedLaunch {
-    /// A launch to keep, with its operands as `access` says.
+    /// Stores a launch; `access` converts its operands.
     pub(crate) fn of(
         launch: &Launch<'_>,
         mut access: impl FnMut(&Operand<'_>) -> Result<Access>,
@@ -98,7 +98,7 @@ impl RecordedLaunch {
         Ok(RecordedLaunch { op: launch.op, kernel: launch.kernel.boxed(), reads, writes, workspace })
     }
 
-    /// Calls `f` with the launch over the storages that `storage` finds.
+    /// Calls `f` with the launch, over the storages that `storage` finds.
     pub(crate) fn with<'a, R>(
         &'a self,
         storage: impl Fn(Place) -> &'a Recycled<Storage>,
@@ -119,12 +119,12 @@ impl RecordedLaunch {
         })
     }
 
-    /// What the kernel writes, its workspace included.
+    /// What the kernel writes, including its workspace.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Access> {
         self.writes.iter().map(|(a, _)| a).chain(&self.workspace)
     }
 
-    /// All operands, with whether they are written.
+    /// All operands, each with whether it is written.
     pub(crate) fn accesses(&self) -> impl Iterator<Item = (&Access, bool)> {
         self.reads.iter().map(|a| (a, false)).chain(self.written().map(|a| (a, true)))
     }

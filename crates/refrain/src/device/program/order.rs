@@ -1,36 +1,36 @@
-//! Which launches come before which.
+//! The order of launches.
 
-/// How many chains a launch knows of at most: the limit of what it takes in memory.
+/// The maximum number of chains that a launch knows of. It limits the memory.
 const KNOWN: usize = 64;
 
-/// The order among launches, each of which waits for earlier ones only.
+/// The order of launches, in which each waits for earlier ones only.
 ///
-/// To keep for each launch the set of all before it takes memory that grows with the square of their number. So launches
-/// are put on chains, on which each comes after the one before it, and a launch keeps the last launch of each chain
-/// that comes before it: a vector clock (Mattern, "Virtual time and global states of distributed systems", 1989). Where
-/// more than [`KNOWN`] chains lie side by side, it forgets the chains that were left longest ago, and no longer knows of
-/// some launches that they come before it.
+/// A set of all earlier launches for each launch would need memory that grows with the square of their number. So
+/// launches are put on chains. On a chain, each launch comes after the one before it. A launch stores, for each
+/// chain, the last launch that comes before it: a vector clock (Mattern, "Virtual time and global states of
+/// distributed systems", 1989). If there are more than [`KNOWN`] parallel chains, a launch forgets the least recently
+/// used ones. Then it no longer knows that some launches come before it.
 #[derive(Default)]
 pub(crate) struct Order {
     /// The chain of each launch.
     chains: Vec<u32>,
     /// The last launch of each chain.
     tails: Vec<u32>,
-    /// The clocks of all launches, one after the other: chains in order, with the last launch of each.
+    /// The clocks of all launches, one after the other. A clock lists chains in order, each with its last launch.
     clocks: Vec<(u32, u32)>,
     /// Where the clock of each launch ends.
     ends: Vec<usize>,
-    /// While a launch is added, for each chain one more than the last launch known to come before it.
+    /// While a launch is added: for each chain, one more than the last launch that is known to come before it.
     latest: Vec<u32>,
 }
 
 impl Order {
-    /// The next launch, which comes after those that it `waits` for. What remains in `waits`, in order, is what it must
-    /// wait for itself: none that is known to come before another.
+    /// Adds the next launch, which comes after those in `waits`. Afterwards `waits` has, in order, only the launches
+    /// that it must directly wait for: none that is known to come before another.
     pub(crate) fn add(&mut self, waits: &mut Vec<usize>) {
         let launch = self.chains.len();
         let mut clock: Vec<(u32, u32)> = Vec::new();
-        // The latest first: what comes before another in the list is found to do so.
+        // The latest first, so that launches that come before another in the list are found.
         waits.sort_unstable_by(|a, b| b.cmp(a));
         waits.dedup();
         waits.retain(|&wait| {
@@ -52,7 +52,7 @@ impl Order {
         for (chain, last) in &mut clock {
             *last = std::mem::take(&mut self.latest[*chain as usize]) - 1;
         }
-        // On the chain of which it is the next, if there is one.
+        // Continue a chain that ends with one of its predecessors, if there is one.
         let next = clock.iter().filter(|(chain, last)| self.tails[*chain as usize] == *last);
         let chain = next.max_by_key(|(_, last)| *last).map_or(self.tails.len() as u32, |(chain, _)| *chain);
         if chain as usize == self.tails.len() {
@@ -84,7 +84,7 @@ impl Order {
     }
 }
 
-/// Whether `earlier` comes before `later`, found by going all ways back from it.
+/// Whether `earlier` comes before `later`, by a search of all paths backwards.
 pub(crate) fn comes_before<'a>(earlier: usize, later: usize, waits: impl Fn(usize) -> &'a [usize]) -> bool {
     let mut seen = std::collections::HashSet::new();
     let mut ways = vec![later];
@@ -108,7 +108,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// An order tells nothing wrong, and all there is to tell where no more chains lie side by side than a launch knows.
+        /// An order never claims too much. If there are at most as many parallel chains as a launch knows, it also
+        /// misses nothing.
         #[test]
         fn an_order_knows_what_comes_before_what(
             waits in prop::collection::vec(prop::collection::vec(1usize..12, 0..3), 1..200),

@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::order::Order;
 use super::ranges::Ranges;
 
-/// What launches touched that later ones may have to wait for.
+/// What earlier launches touched, as far as later ones may have to wait for it.
 ///
-/// Whoever must wait for a touch waits for a later one that covers it anyway, which waits for the first itself: what is
-/// covered is forgotten.
+/// If a later touch covers an earlier one, the later one already waits for the earlier one. So whoever waits for the
+/// later one also waits for the earlier one, and the earlier one is forgotten.
 pub(crate) struct Past<T> {
     reads: Ranges<(usize, T)>,
     writes: Ranges<(usize, T)>,
@@ -16,7 +16,7 @@ pub(crate) struct Past<T> {
 
 /// A touch in a [`Past`].
 pub(crate) trait Touching {
-    /// Which memory, and the bytes from the first to the last.
+    /// The memory, and the range from the first byte to the last.
     fn bytes(&self) -> (usize, Range<usize>);
 
     fn writes(&self) -> bool;
@@ -24,7 +24,7 @@ pub(crate) trait Touching {
     /// Whether it touches every byte of the range.
     fn is_dense(&self) -> bool;
 
-    /// Whether it touches the same bytes as another of the same range.
+    /// Whether it touches the same bytes as another touch of the same range.
     fn is_same(&self, other: &Self) -> bool;
 }
 
@@ -35,15 +35,15 @@ impl<T> Default for Past<T> {
 }
 
 impl<T: Touching + Copy> Past<T> {
-    /// The launches with the touches whose range has a byte in common with that of `touch`, and that it must not
-    /// come before if they have a byte in common.
+    /// The launches whose touches overlap the range of `touch`. The launch of `touch` must come after them if they
+    /// have a byte in common.
     pub(crate) fn meeting(&self, touch: T) -> impl Iterator<Item = (usize, T)> {
         let (memory, range) = touch.bytes();
         let reads = touch.writes().then(|| self.reads.meeting(memory, range.clone()));
         self.writes.meeting(memory, range).chain(reads.into_iter().flatten()).copied()
     }
 
-    /// Adds a launch, which `order` has already. No range of its touches is empty.
+    /// Adds a launch, which must be in `order` already. No range of its touches may be empty.
     pub(crate) fn add(&mut self, launch: usize, touches: impl Iterator<Item = T> + Clone, order: &Order) {
         for touch in touches.clone().filter(|t| t.writes() && t.is_dense()) {
             let (memory, range) = touch.bytes();

@@ -1,17 +1,17 @@
-//! Values by ranges of bytes, found by the bytes that they meet.
+//! A map from byte ranges to values, which finds the values whose ranges overlap a range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// A memory, the first byte, and the one after the last.
+/// The memory, the first byte, and the one after the last.
 type Key = (usize, usize, usize);
 
-/// Values by ranges of bytes of a number of memories.
+/// A map from byte ranges in several memories to values.
 ///
-/// Ranges of about the same length (from 2^n to 2^(n + 1)) are kept together, by where they begin: what meets a range begins
-/// no further before it than they are long, so that only neighbours are looked at.
+/// Ranges of similar length (from 2^n to 2^(n + 1)) are stored together, ordered by their start. A range that
+/// overlaps another starts at most one length before it, so a search looks only at neighbours.
 pub(crate) struct Ranges<T> {
     by_length: BTreeMap<u32, BTreeMap<Key, SmallVec<[T; 1]>>>,
 }
@@ -23,7 +23,7 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T> Ranges<T> {
-    /// The values whose ranges have a byte in common with this one.
+    /// The values whose ranges overlap this one.
     pub(crate) fn meeting(&self, memory: usize, range: Range<usize>) -> impl Iterator<Item = &T> {
         self.by_length.iter().flat_map(move |(&n, ranges)| {
             let longest = 1usize.checked_shl(n + 1).map_or(usize::MAX, |end| end - 1);
@@ -33,7 +33,8 @@ impl<T> Ranges<T> {
         })
     }
 
-    /// Adds a value at a range that is not empty. Those there that `replaced` says yes to go, from the last one on.
+    /// Adds a value for a range that is not empty. Of the values for this range, those for which `replaced` returns
+    /// true are removed, from the last one on.
     pub(crate) fn insert(
         &mut self,
         memory: usize,
@@ -49,7 +50,7 @@ impl<T> Ranges<T> {
         values.push(value);
     }
 
-    /// Takes away what lies within a range.
+    /// Removes the ranges that are inside a range.
     pub(crate) fn clear(&mut self, memory: usize, range: Range<usize>) {
         for (_, ranges) in self.by_length.range_mut(..=range.len().ilog2()) {
             let all = ranges.range((memory, range.start, 0)..(memory, range.end, 0));

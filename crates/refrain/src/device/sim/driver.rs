@@ -1,4 +1,4 @@
-//! The engine's driver for the simulated GPU: it does what the one for CUDA does, in the same order.
+//! The engine's driver for the simulated GPU. It does the same as the CUDA driver, in the same order.
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,10 +14,10 @@ use crate::sync::Mutex;
 
 const OP: &str = "step";
 
-/// The stream of a simulated GPU as a device of the engine.
+/// The stream of a simulated GPU, as a device of the engine.
 pub(in crate::device) struct Sim {
     pub(super) machine: Arc<Machine>,
-    /// Memory to free when the capture ends that was under way when its owner was dropped.
+    /// Memory whose owner was dropped during a capture. It is freed when the capture ends.
     deferred: Mutex<Vec<Block>>,
 }
 
@@ -26,7 +26,7 @@ impl Sim {
         Sim { machine, deferred: Mutex::default() }
     }
 
-    /// An error, before the machine is asked, if a capture is under way.
+    /// Returns an error, before the machine is called, if a capture is active.
     fn outside_capture(&self, op: &'static str, need: &str) -> Result<()> {
         match self.capture_status() {
             CaptureStatus::None => {
@@ -47,7 +47,7 @@ impl Sim {
     }
 }
 
-/// Launches have the workspaces that CUDA's have, of a GPU without the vendor's library.
+/// Launches have the same workspaces as on a GPU without cuBLASLt.
 impl Gpu for Sim {
     fn mma(&self) -> MmaKind {
         MmaKind::Warp
@@ -140,7 +140,7 @@ impl Driver for Sim {
     }
 }
 
-/// A private stream that captures, until this is dropped.
+/// A private stream that captures until this is dropped.
 pub(super) struct Private<'a> {
     machine: &'a Machine,
     stream: Stream,

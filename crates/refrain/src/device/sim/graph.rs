@@ -1,4 +1,4 @@
-//! A captured graph: what waits for what, whether that is enough, and a run in one of the orders that it allows.
+//! A captured graph: its dependencies, a check that they are enough, and a run in one of the orders that they allow.
 #![allow(unsafe_code)] // Runs kernels over the device's memory.
 
 use std::cmp::Reverse;
@@ -9,24 +9,24 @@ use super::work::{Touch, Work};
 use crate::device::program::{Order, Past, comes_before};
 use crate::error::{Error, Result};
 
-/// A launch in a graph, with the nodes that must have ended before it begins.
+/// A launch in a graph, with the nodes that must finish before it begins.
 pub(super) struct Node {
     pub(super) work: Work,
     pub(super) waits: Vec<usize>,
 }
 
-/// A graph; nodes wait for earlier ones only.
+/// A graph. Nodes wait only for earlier nodes.
 pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
 }
 
 impl Graph {
-    /// An error that names two launches which touch a common byte, one of them writing it, and which no way of edges
-    /// orders: of all such pairs the closest, whose edge is the one that is missing.
+    /// Returns an error if two launches share a byte that one of them writes, and no path of edges orders them. It
+    /// names the closest such pair; the edge between them is the missing one.
     pub(super) fn check(&self, device: &str) -> Result<()> {
         let mut order = Order::default();
         let mut past: Past<&Touch> = Past::default();
-        // The earlier launch, the later one, and where they meet; the closest is the greatest.
+        // The earlier launch, the later one, and where they meet. The closest pair is the greatest.
         let mut closest: Option<(usize, Reverse<usize>, Reverse<usize>, [&Touch; 2])> = None;
         for (later, node) in self.nodes.iter().enumerate() {
             order.add(&mut node.waits.clone());
@@ -63,14 +63,14 @@ impl Graph {
         }
     }
 
-    /// Launches that nothing waits for and that the end of the capture did not wait for either.
+    /// A launch that nothing waits for, not even the end of the capture.
     pub(super) fn unjoined(&self, joined: &[usize]) -> Option<usize> {
         let mut followed = vec![false; self.nodes.len()];
         self.nodes.iter().flat_map(|n| &n.waits).chain(joined).for_each(|&n| followed[n] = true);
         followed.iter().position(|f| !f)
     }
 
-    /// Runs all launches; the first error of a kernel.
+    /// Runs all launches. Returns the first error of a kernel.
     ///
     /// # Safety
     /// As for `Work::run`.
@@ -86,14 +86,14 @@ impl Graph {
     }
 }
 
-/// Nodes in one of the orders that allow each to wait for others, and not a kind one.
+/// The nodes in an adversarial order that their dependencies allow.
 fn order(waits: &[&[usize]], rng: &mut Rng) -> Vec<usize> {
     let mut missing: Vec<usize> = waits.iter().map(|w| w.len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
     for (n, waits) in waits.iter().enumerate() {
         waits.iter().for_each(|&wait| followers[wait].push(n));
     }
-    // As late as can be, depth first, or at random.
+    // As late as possible, depth first, or random.
     let style = rng.below(3);
     let mut arrived = 0;
     let mut arrive = |ready: &mut BinaryHeap<(usize, usize)>, n: usize| {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn seeds_reach_every_order_of_what_may_run_side_by_side_and_none_other() {
-        // 0 -> 1 -> 3 and 0 -> 2 -> 3, and 4 beside them.
+        // 0 -> 1 -> 3 and 0 -> 2 -> 3, and 4 independent of them.
         let waits: [&[usize]; 5] = [&[], &[0], &[0], &[1, 2], &[]];
         let mut orders: Vec<Vec<usize>> = (0..200).map(|seed| order(&waits, &mut Rng::new(seed))).collect();
         for order in &orders {
@@ -130,7 +130,7 @@ mod tests {
         }
         orders.sort();
         orders.dedup();
-        // Two orders of the branches, and five places of the fifth.
+        // Two orders of the branches, times five positions of the fifth node.
         assert_eq!(orders.len(), 10);
     }
 }

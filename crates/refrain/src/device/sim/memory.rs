@@ -1,11 +1,11 @@
-//! What the simulated device knows of its memory: who it belongs to, and what was written.
+//! What the simulated device knows about its memory: who owns it, and what has been written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::work::Touch;
 
-/// A piece of memory that was handed out.
+/// An allocated piece of memory.
 struct Allocation {
     end: usize,
     /// The operation that asked for it.
@@ -15,7 +15,7 @@ struct Allocation {
     written: Ranges,
 }
 
-/// Memory that is handed out, and what was the last to be given back at an address.
+/// All allocated memory, and for each address what was freed there last.
 #[derive(Default)]
 pub(super) struct Memory {
     live: BTreeMap<usize, Allocation>,
@@ -31,7 +31,7 @@ impl Memory {
         self.live.insert(range.start, allocation);
     }
 
-    /// Takes memory back; `false` if none was handed out at this address.
+    /// Frees memory. Returns `false` if none is allocated at this address.
     pub(super) fn remove(&mut self, start: usize) -> bool {
         let Some(gone) = self.live.remove(&start) else { return false };
         self.bytes -= gone.end - start;

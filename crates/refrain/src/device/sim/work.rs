@@ -1,4 +1,4 @@
-//! A launch that waits for its turn, and the bytes that it touches.
+//! A queued launch, and the bytes that it touches.
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::recycled::Recycled;
 
 /// Bytes of device memory that a launch touches.
 pub(super) struct Touch {
-    /// Addresses from the first to the last byte.
+    /// The address range from the first byte to the last.
     pub(super) range: Range<usize>,
     pub(super) reads: bool,
     pub(super) writes: bool,
@@ -55,7 +55,7 @@ impl Touch {
         first
     }
 
-    /// Calls `f` with each byte of the elements that lies within `window`.
+    /// Calls `f` with each byte of the elements inside `window`.
     fn each(&self, window: &Range<usize>, mut f: impl FnMut(usize)) {
         let (layout, size) = (&self.access.layout, self.access.dtype.size());
         let dims = layout.shape().dims();
@@ -98,11 +98,11 @@ impl Touching for &Touch {
     }
 }
 
-/// A launch with all that its kernel needs.
+/// A launch with everything that its kernel needs.
 pub(super) struct Work {
     launch: RecordedLaunch,
     storages: Vec<Recycled<Storage>>,
-    /// What it reads, then what it writes; empty ranges are left out.
+    /// What it reads, then what it writes. Empty ranges are left out.
     pub(super) touches: Vec<Touch>,
 }
 
@@ -112,7 +112,7 @@ impl Work {
         let recorded = RecordedLaunch::of(launch, |operand| {
             let known = storages.iter().position(|s| s.id() == operand.storage.id());
             let place = Place::External(known.unwrap_or_else(|| {
-                // Kernels run on the host's processor, for which this is memory like any other.
+                // Kernels run on the CPU, for which this is normal host memory.
                 storages.push(operand.storage.alias(&Device::cpu()));
                 storages.len() - 1
             }));
@@ -133,7 +133,7 @@ impl Work {
         self.launch.op
     }
 
-    /// Runs the kernel now, which does with an index out of range what a GPU's kernel does.
+    /// Runs the kernel now. For an index out of range, it does what the kernel of a GPU does.
     ///
     /// # Safety
     /// The storages' memory is there, and nobody else touches it meanwhile.

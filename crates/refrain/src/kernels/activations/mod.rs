@@ -1,8 +1,8 @@
-//! Activation functions, by themselves and after a product.
+//! Activation functions, alone and at the end of a matrix product.
 
 use crate::device::cpu::numeric::Real;
 
-/// Their text for CUDA.
+/// Their CUDA source.
 pub(crate) const ACTIVATIONS: &str = include_str!("kernel.cu");
 
 /// 1 / sqrt(2)

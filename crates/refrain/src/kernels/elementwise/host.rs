@@ -1,9 +1,9 @@
-//! The machine of elementwise kernels on the CPU.
+//! Elementwise kernels on the CPU.
 //!
-//! Work is cut into tiles of [`TILE`] elements. A tile's operands are brought into the dtype of the
-//! arithmetic (f16 and bf16 compute in f32, integers in i64) and into consecutive memory, without a
-//! copy where they are so already; then one loop runs over plain slices. So an operation is one loop
-//! for each arithmetic type, whatever the layouts and dtypes.
+//! The work is divided into tiles of [`TILE`] elements. The operands of a tile are converted to the arithmetic type
+//! (f16 and bf16 are computed in f32, integers in i64) and made contiguous; operands that are so already are not
+//! copied. Then one loop runs over plain slices. So an operation is one loop for each arithmetic type, for all
+//! layouts and dtypes.
 
 use rayon::prelude::*;
 use smallvec::SmallVec;
@@ -14,24 +14,24 @@ use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
-/// Elements computed at a time: the operands of a tile stay in the first-level cache.
+/// Elements per tile. The operands of a tile stay in the L1 cache.
 const TILE: usize = 1024;
-/// Tiles that one task computes.
+/// Tiles per task.
 const TILES_A_TASK: usize = 16;
 
-/// The arithmetic of an elementwise operation on floating-point numbers.
+/// An elementwise operation on floating-point numbers.
 pub(crate) trait FloatTile: Sync {
-    /// `y[i] = f(x[0][i], x[1][i], ...)`; all slices have one length.
+    /// `y[i] = f(x[0][i], x[1][i], ...)`. All slices have the same length.
     fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]);
 }
 
-/// The arithmetic of an elementwise operation on numbers of any kind.
+/// An elementwise operation on numbers of any kind.
 pub(crate) trait NumberTile: Sync {
-    /// `y[i] = f(x[0][i], x[1][i], ...)`; all slices have one length.
+    /// `y[i] = f(x[0][i], x[1][i], ...)`. All slices have the same length.
     fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]);
 }
 
-/// Runs an operation in the arithmetic of floating-point dtype `compute`.
+/// Runs an operation in the arithmetic of the floating-point dtype `compute`.
 pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatTile) -> Result<()> {
     match compute {
         DType::F64 => run(args, |x: &[&[f64]], y: &mut [f64]| op.tile(x, y)),
@@ -40,7 +40,7 @@ pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatTile) ->
     }
 }
 
-/// Runs an operation in the arithmetic of dtype `compute`.
+/// Runs an operation in the arithmetic of the dtype `compute`.
 pub(crate) fn number(args: &HostArgs<'_>, compute: DType, op: &impl NumberTile) -> Result<()> {
     match compute {
         DType::F64 => run(args, |x: &[&[f64]], y: &mut [f64]| op.tile(x, y)),
@@ -49,7 +49,7 @@ pub(crate) fn number(args: &HostArgs<'_>, compute: DType, op: &impl NumberTile) 
     }
 }
 
-/// Runs an operation in the arithmetic of integers.
+/// Runs an operation in integer arithmetic.
 pub(crate) fn int(args: &HostArgs<'_>, tile: impl Fn(&[&[i64]], &mut [i64]) + Sync) -> Result<()> {
     run(args, tile)
 }
@@ -69,7 +69,7 @@ enum Data<'a> {
     I64(&'a [i64]),
     I32(&'a [i32]),
     U8(&'a [u8]),
-    /// The operand is the output: read from there.
+    /// The operand is the output, so read from there.
     InPlace,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Brings elements `start..start + buf.len()` into the arithmetic's type and consecutive memory.
+/// Converts elements `start..start + buf.len()` to the arithmetic type and makes them contiguous.
 fn gather<'b, T: Stored, N: Number>(
     plan: &Plan,
     operand: usize,
@@ -122,8 +122,8 @@ fn gather<'b, T: Stored, N: Number>(
     buf
 }
 
-/// The arithmetic of a tile. Behind a pointer, so that the machine around it is compiled once for each
-/// pair of types and not again for each operation.
+/// The arithmetic of a tile. It is behind a pointer, so that the code around it is compiled once for each pair of
+/// types and not for each operation.
 type Tile<'a, N> = &'a (dyn Fn(&[&[N]], &mut [N]) + Sync);
 
 fn run<N: Number>(args: &HostArgs<'_>, tile: impl Fn(&[&[N]], &mut [N]) + Sync) -> Result<()> {
@@ -146,8 +146,8 @@ fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Res
     let accumulate = args.accumulate(0);
     let out: &mut [T] = args.write(0)?;
 
-    // Cut the output where plain slices can be cut: anywhere if it is dense, else along its
-    // outermost dimension.
+    // Split the output where plain slices are possible: anywhere if it is dense, otherwise along its outermost
+    // dimension.
     let whole = plan.numel();
     let (piece_elements, piece_memory) = if plan.is_dense(0) {
         (TILE * TILES_A_TASK, TILE * TILES_A_TASK)

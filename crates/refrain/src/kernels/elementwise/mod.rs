@@ -1,5 +1,5 @@
-//! The machines of elementwise kernels: one loop over any layouts and dtypes on each kind of device, into
-//! which an operation puts its arithmetic.
+//! Elementwise kernels: one loop over all layouts and dtypes for each kind of device. An operation supplies its
+//! arithmetic.
 
 pub(crate) mod cuda;
 mod host;
@@ -11,14 +11,14 @@ pub(crate) use host::{FloatTile, NumberTile, float, int, number};
 use super::numbers::Numbers;
 use crate::tensor::Layout;
 
-/// Operands at most.
+/// The maximum number of operands.
 const MAX_INPUTS: usize = 5;
 
-/// A list for each operand: of the output, then of each input.
+/// One list for each operand: the output, then each input.
 type Each = SmallVec<[Numbers; MAX_INPUTS + 1]>;
 
-/// All operands over one shape: dimensions ordered by the output's strides, largest first, and merged
-/// where all operands allow it.
+/// All operands over one shape. The dimensions are ordered by the strides of the output, largest first, and merged if
+/// all operands allow it.
 pub(crate) struct Plan {
     pub(crate) shape: Numbers,
     pub(crate) strides: Each,
@@ -61,8 +61,8 @@ impl Plan {
         self.shape.len() == 1 && (self.strides[operand][0] == 1 || self.shape[0] == 1)
     }
 
-    /// Calls `run(offset, stride, len)` for the runs along the last axis that make up elements
-    /// `start..start + len` of an operand.
+    /// Calls `run(offset, stride, len)` for the runs along the last axis that cover the elements `start..start + len`
+    /// of an operand.
     pub(crate) fn runs(
         &self,
         operand: usize,

@@ -1,7 +1,6 @@
-//! The machine of reductions on the CPU: `[outer, n, inner]` to `[outer, inner]`.
+//! Reductions on the CPU: `[outer, n, inner]` to `[outer, inner]`.
 //!
-//! What is combined in which order follows from the extents alone, so that results do not depend on
-//! the number of threads.
+//! The order of combinations depends only on the extents, so results do not depend on the number of threads.
 
 pub(crate) mod cuda;
 
@@ -12,7 +11,7 @@ use crate::device::cpu::scratch::Scratch;
 use crate::kernels::rows::{TASK, each_task};
 use crate::tensor::Tensor;
 
-/// The reduced axes as one: the operand is seen as `[outer, n, inner]` and `n` goes away.
+/// The reduced axes merged into one: the operand is viewed as `[outer, n, inner]`, and `n` is reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) outer: usize,
@@ -32,24 +31,25 @@ impl Extent {
     }
 }
 
-/// Rows of a column that are reduced in one go, at least; the piece's state costs little beside them.
+/// The minimum number of rows of a column that are reduced at a time. The state of the piece costs little beside
+/// them.
 const FEWEST_ROWS: usize = 64;
-/// And at most, which bounds the rounding error of a sum taken one after the other.
+/// The maximum, which limits the rounding error of a sequential sum.
 const MOST_ROWS: usize = 1024;
-/// Columns that are reduced side by side, at most.
+/// The maximum number of columns that are reduced side by side.
 pub(crate) const SEGMENT: usize = 256;
 
-/// What some elements come to.
+/// The state of a reduction over some elements.
 pub(crate) trait State: Pod + Default + Send + Sync {}
 
 impl<S: Pod + Default + Send + Sync> State for S {}
 
-/// Where a part of a reduction lies.
+/// The position of a part of a reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// The first element's position along the reduced axis.
+    /// The position of the first element along the reduced axis.
     pub(crate) start: usize,
-    /// The (first) result's position among the results.
+    /// The position of the (first) result among the results.
     pub(crate) result: usize,
 }
 
@@ -58,15 +58,14 @@ pub(crate) trait Reducer<T, S, const K: usize>: Sync {
     /// Reduces a row.
     fn row(&self, x: [&[T]; K], at: Place) -> S;
 
-    /// Reduces `states.len()` columns, [`SEGMENT`] at most, of `rows` rows that begin `stride` elements
-    /// after each other.
+    /// Reduces `states.len()` columns (at most [`SEGMENT`]) of `rows` rows; the rows start `stride` elements apart.
     fn columns(&self, x: [&[T]; K], stride: usize, rows: usize, at: Place, states: &mut [S]);
 
-    /// Of two parts, the first of which comes before the second.
+    /// Merges two parts. The first one comes before the second one.
     fn merge(&self, a: S, b: S) -> S;
 }
 
-/// Reduces and hands what each element of `y` comes to to `store`. `n` must not be 0.
+/// Reduces, and calls `store` with each element of `y` and its state. `n` must not be 0.
 pub(crate) fn reduce<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     x: [&[T]; K],
     extent: Extent,
@@ -82,7 +81,7 @@ pub(crate) fn reduce<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: u
     if n <= rows {
         return pieces(x, extent, n, f, y, store);
     }
-    // Pieces along n by themselves, then what they come to in order.
+    // Pieces along n separately, then their states in order.
     let count = n.div_ceil(rows);
     let mut states = Scratch::<S>::new(y.len() * count);
     pieces(x, extent, rows, f, &mut states, |to, state| *to = state);

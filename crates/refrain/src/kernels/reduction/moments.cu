@@ -1,5 +1,5 @@
-// Count, mean and sum of squared distances from the mean: of a thread's elements one after the other (Welford,
-// 1962), of parts in f64 (Chan, Golub and LeVeque, 1979), so that no digits are lost to a mean far from 0.
+// Count, mean and sum of squared distances from the mean. A thread adds its elements one by one (Welford, 1962);
+// parts are merged in f64 (Chan, Golub and LeVeque, 1979), so that a mean far from 0 costs no digits.
 
 struct Local { COMPUTE mean, squares; int count; };
 struct State { double mean, squares, count; };

@@ -1,4 +1,4 @@
-//! Random numbers: a generator whose position lies on the device.
+//! Random numbers from a generator whose position is on the device.
 
 mod cuda;
 pub(crate) mod host;
@@ -19,16 +19,16 @@ use crate::error::{Error, Result};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// A source of random numbers on a device: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as
-/// easy as 1, 2, 3", 2011), whose numbers follow from a seed and a position alone.
+/// A source of random numbers on a device: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+/// 3", 2011). The numbers depend only on a seed and a position.
 ///
-/// The same seed gives the same numbers on every run, whatever the number of threads. A generator is a
-/// cheap handle: clones share one position, from any thread, and no two launches get the same part of
-/// the sequence. Which part a launch gets is settled in the order in which the launches are asked for. A draw that
-/// fails, whatever the reason, leaves the generator where it was.
+/// The same seed gives the same numbers on every run, whatever the number of threads. A generator is a cheap handle:
+/// clones share one position, also across threads. No two launches get the same part of the sequence; the order of
+/// the calls decides which part a launch gets. A draw that fails, whatever the reason, does not advance the
+/// generator.
 ///
-/// The seed and the position's base lie in device memory that stays the same for the generator's life;
-/// a launch adds the distance from the base that was reserved for it.
+/// The seed and the base of the position are in device memory that never moves. Each launch adds its own offset,
+/// which is reserved when it is called.
 ///
 /// ```
 /// use refrain::{DType, Device, Generator};
@@ -47,32 +47,32 @@ use crate::tensor::{DType, Shape, Tensor};
 pub struct Generator(Arc<Inner>);
 
 struct Inner {
-    /// i64 `[seed, base]`, the bits of two u64.
+    /// i64 `[seed, base]`: the bits of two u64.
     state: Tensor,
-    /// The next launch's distance from the base, in blocks of four words.
+    /// The offset of the next launch from the base, in blocks of four words.
     offset: Mutex<u64>,
 }
 
 impl Generator {
-    /// A generator at the beginning of the sequence that `seed` names.
+    /// A generator at the start of the sequence of `seed`.
     ///
     /// # Errors
-    /// If the device has no memory for its state (16 bytes).
+    /// If the device has not enough memory for the state (16 bytes).
     pub fn new(device: &Device, seed: u64) -> Result<Generator> {
         Generator::from_state(device, seed, 0)
     }
 
-    /// A generator that continues where [`Generator::state`] was read, bit for bit.
+    /// A generator that continues bit for bit from what [`Generator::state`] returned.
     ///
     /// # Errors
-    /// If the device has no memory for its state (16 bytes).
+    /// If the device has not enough memory for the state (16 bytes).
     pub fn from_state(device: &Device, seed: u64, offset: u64) -> Result<Generator> {
         let state = Tensor::from_slice(&[seed as i64, offset as i64], [2], device)?;
         Ok(Generator(Arc::new(Inner { state, offset: Mutex::new(0) })))
     }
 
-    /// The seed and the position in its sequence, for a checkpoint. The position counts blocks of four
-    /// 32-bit words; each call that draws numbers moves it by whole blocks.
+    /// The seed and the position in its sequence, for a checkpoint. The position counts blocks of four 32-bit words.
+    /// Each call that draws numbers advances it by whole blocks.
     pub fn state(&self) -> Result<(u64, u64)> {
         let offset = self.offset();
         let mut state = [0i64; 2];
@@ -80,8 +80,8 @@ impl Generator {
         Ok((state[0] as u64, (state[1] as u64).wrapping_add(*offset)))
     }
 
-    /// Moves this generator to a state that [`Generator::state`] gave, or with `offset` 0 to the
-    /// beginning of the sequence that `seed` names. The memory of its state stays where it is.
+    /// Moves this generator to a state that [`Generator::state`] returned, or with `offset` 0 to the start of the
+    /// sequence of `seed`. The memory of the state does not move.
     pub fn set_state(&self, seed: u64, offset: u64) -> Result<()> {
         let mut next = self.offset();
         self.0.state.write_from(&[seed as i64, offset as i64])?;
@@ -89,13 +89,13 @@ impl Generator {
         Ok(())
     }
 
-    /// The device that the numbers are made on.
+    /// The device of the generator.
     pub fn device(&self) -> &Device {
         self.0.state.device()
     }
 
-    /// Numbers in `[0, 1)`, evenly spread over the multiples of 2^-53 (f64), 2^-24 (f32), 2^-11 (f16)
-    /// or 2^-8 (bf16), so that 1 never appears. For floats.
+    /// Uniform numbers in `[0, 1)`: multiples of 2^-53 (f64), 2^-24 (f32), 2^-11 (f16) or 2^-8 (bf16), so 1 never
+    /// occurs. For floats.
     ///
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
@@ -103,16 +103,16 @@ impl Generator {
         self.sample(Distribution::Uniform, Spec::new(shape, dtype), |op| apply(op, &[&self.0.state]))
     }
 
-    /// [`Generator::uniform`] into the memory of `dst`: the numbers that a new tensor would hold.
+    /// [`Generator::uniform`] into the memory of `dst`. The numbers are the same.
     pub fn uniform_into(&self, dst: &Tensor) -> Result<()> {
         self.sample(Distribution::Uniform, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
     }
 
-    /// Numbers of the normal distribution with mean 0 and variance 1 (Box and Muller, "A note on the
-    /// generation of random normal deviates", 1958), computed in f64 and rounded. For floats.
+    /// Normally distributed numbers with mean 0 and variance 1 (Box and Muller, "A note on the generation of random
+    /// normal deviates", 1958), computed in f64 and rounded. For floats.
     ///
-    /// f64 numbers are made of 53 random bits each and lie within +-8.6, those of the other dtypes of 32
-    /// and lie within +-6.7.
+    /// f64 numbers come from 53 random bits each and are within +-8.6. The other dtypes use 32 random bits and are
+    /// within +-6.7.
     ///
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
@@ -120,7 +120,7 @@ impl Generator {
         self.sample(Distribution::Normal, Spec::new(shape, dtype), |op| apply(op, &[&self.0.state]))
     }
 
-    /// [`Generator::normal`] into the memory of `dst`: the numbers that a new tensor would hold.
+    /// [`Generator::normal`] into the memory of `dst`. The numbers are the same.
     pub fn normal_into(&self, dst: &Tensor) -> Result<()> {
         self.sample(Distribution::Normal, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
     }
@@ -136,19 +136,19 @@ impl Generator {
         self.draw(words, |offset| launch(Sample { offset, ..op }))
     }
 
-    /// The seed and the base that launches read.
+    /// The tensor with the seed and the base, which launches read.
     pub(crate) fn state_tensor(&self) -> &Tensor {
         &self.0.state
     }
 
-    /// Whether both are handles to one generator.
+    /// Whether both are handles to the same generator.
     pub(crate) fn is_same(&self, other: &Generator) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Calls `launch` with the first block's distance from the base, for an operation that uses `words` words. The
-    /// generator moves on if that succeeds; if it fails, whatever the reason, the generator stays where it is. Nobody
-    /// else draws meanwhile.
+    /// Calls `launch` with the offset of the first block from the base, for an operation that uses `words` words. If
+    /// it succeeds, the generator advances; if it fails, whatever the reason, it does not. No other draw can happen
+    /// meanwhile.
     pub(crate) fn draw<T>(&self, words: u64, launch: impl FnOnce(u64) -> Result<T>) -> Result<T> {
         let blocks = words.div_ceil(philox::WORDS as u64);
         if recording::current().is_some() {
@@ -163,13 +163,13 @@ impl Generator {
         Ok(done)
     }
 
-    /// Moves the base by some blocks.
+    /// Advances the base by some blocks.
     pub(crate) fn advance(&self, blocks: u64) -> Result<()> {
         no_grad(|| self.0.state.narrow(0, 1, 1)?.add_scalar_assign(blocks as f64))
     }
 
-    /// Moves the base to the position and keeps others from drawing for as long as the result lives: the replay of
-    /// a step counts from the base.
+    /// Moves the base to the current position, because the replay of a step counts from the base. Nobody else can
+    /// draw while the returned guard lives.
     pub(crate) fn settle(&self) -> Result<MutexGuard<'_, u64>> {
         let mut offset = self.offset();
         if *offset > 0 {
@@ -196,19 +196,18 @@ enum Distribution {
     Normal,
 }
 
-/// Numbers of a distribution, of operand `[seed, base]`. Element `i` of the result, row-major, is made
-/// of word `i` (words `2 i` and `2 i + 1` in f64) after the launch's first block; normal numbers come
-/// in pairs.
+/// Numbers of a distribution, from the operand `[seed, base]`. Element `i` of the result (row-major) uses word `i`
+/// (words `2 i` and `2 i + 1` in f64), counted from the first block of the launch. Normal numbers come in pairs.
 #[derive(Clone, Debug)]
 struct Sample {
     distribution: Distribution,
     spec: Spec,
-    /// The first block's distance from the base.
+    /// The offset of the first block from the base.
     offset: u64,
 }
 
 impl Sample {
-    /// The words needed, once it is clear that there can be such a tensor.
+    /// The number of words, after a check that such a tensor is possible.
     fn checked_words(&self, device: &Device) -> Result<u64> {
         let Spec { shape, dtype } = &self.spec;
         if !dtype.is_float() {

@@ -34,8 +34,8 @@ impl DrawnInStep {
         DrawnInStep(())
     }
 
-    /// Records that each generator goes on by what the step draws: a launch that reads a generator never moves
-    /// it, since others of the step count from the same base.
+    /// Records launches that advance each generator by what the step draws. A launch that reads a generator never
+    /// advances it, because other launches of the step count from the same base.
     pub(crate) fn advance(&self) -> Result<()> {
         let all = DRAWN.with_borrow(Vec::clone);
         all.iter().try_for_each(|(generator, drawn)| generator.advance(*drawn))

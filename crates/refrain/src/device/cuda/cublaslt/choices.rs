@@ -1,25 +1,25 @@
-//! Algorithms that the vendor's library chose for matrix products, on disk beside the compiled kernels: a product
-//! runs by the same one in every process.
+//! The algorithms that cuBLASLt chose for matrix products, on disk next to the compiled kernels: every process runs a
+//! product with the same algorithm.
 //!
 //! A choice is a function of the product (operation, sizes, layouts, dtypes, alignments, limits), the GPU and the
-//! library's version. NVIDIA lets an algorithm's descriptor be stored and restored with one version of the library;
-//! what comes back is looked at by the library all the same before it is used.
+//! version of the library. NVIDIA allows storing and restoring the descriptor of an algorithm with one version of the
+//! library. Even so, the library checks a restored one before it is used.
 
 use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
 
-/// What entries of the cache are called.
+/// The kind of these entries in the cache.
 const KIND: &str = "algorithm";
-/// Words of the library's descriptor of an algorithm, and behind them the bytes that it works in.
+/// Words of the library's descriptor of an algorithm. After them comes its workspace size in bytes.
 const WORDS: usize = 8;
 const ENTRY: usize = (WORDS + 1) * size_of::<u64>();
 
 /// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// As the library describes it.
+    /// The library's description of it.
     pub(super) algorithm: [u64; WORDS],
-    /// Bytes of memory that it works in.
+    /// Workspace bytes that it needs.
     pub(super) workspace: usize,
 }
 
@@ -38,7 +38,7 @@ impl Choice {
     }
 }
 
-/// The choices for one GPU by one version of the library.
+/// The choices for one GPU and one version of the library.
 pub(super) struct Choices<'a> {
     cache: Option<&'a Cache>,
     device: String,
@@ -48,13 +48,13 @@ pub(super) struct Choices<'a> {
 impl<'a> Choices<'a> {
     pub(super) fn new(cache: Option<&'a Cache>, device: &CudaDevice, version: usize) -> Choices<'a> {
         let (major, minor) = device.compute_capability;
-        // A part of a GPU has the name of the whole, not its multiprocessors.
+        // A part of a GPU has the same name as the whole, but another number of multiprocessors.
         let device = format!("{} {major}.{minor} {}", device.name, device.multiprocessors);
         Choices { cache, device, version: version.to_string() }
     }
 
-    /// The algorithm for a product, which `product` says all of: the one that was kept, if it is `valid`, else the
-    /// one that `ask` names, which is kept from then on.
+    /// The algorithm for a product; `product` must describe it completely. It is the stored one if it is `valid`,
+    /// otherwise the one that `ask` returns, which is then stored.
     pub(super) fn choose<E>(
         &self,
         product: &str,
@@ -85,7 +85,7 @@ mod tests {
     const FIRST: Choice = Choice { algorithm: [1, u64::MAX, 3, 4, 5, 6, 7, 1 << 40], workspace: 33 << 20 };
     const SECOND: Choice = Choice { algorithm: [9; WORDS], workspace: 0 };
 
-    /// A folder of its own for a test.
+    /// A separate folder for each test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What is chosen where the library would answer `answer`, and whether it was asked.
+    /// The choice if the library would answer `answer`, and whether it was asked.
     fn choose(choices: &Choices<'_>, product: &str, answer: Choice) -> (Choice, bool) {
         let mut asked = false;
         let choice = choices.choose(
@@ -170,7 +170,7 @@ mod tests {
             assert_eq!(choose(&choices, "p", FIRST), (FIRST, true), "damaged at {damage}");
             assert_eq!(choose(&choices, "p", SECOND), (FIRST, false));
         }
-        // Whole, but of another length.
+        // Complete, but of another length.
         for body in [&[][..], &[1; ENTRY - 1], &[1; ENTRY + 1]] {
             cache.put(KIND, &[b"p", choices.device.as_bytes(), choices.version.as_bytes()], body);
             assert_eq!(choose(&choices, "p", FIRST), (FIRST, true));
@@ -186,7 +186,7 @@ mod tests {
         let refuse = |choice: &Choice| *choice != FIRST;
         assert_eq!(choices.choose("p", refuse, || Ok::<_, Infallible>(SECOND)), Ok(SECOND));
         assert_eq!(choose(&choices, "p", FIRST), (SECOND, false));
-        // Without an answer, nothing is kept.
+        // Without an answer, nothing is stored.
         assert_eq!(choices.choose("q", refuse, || Err("refused")), Err("refused"));
         assert_eq!(choose(&choices, "q", FIRST), (FIRST, true));
     }
@@ -202,7 +202,7 @@ mod tests {
                     for round in 0..200 {
                         let answer = if (round + thread) % 2 == 0 { FIRST } else { SECOND };
                         let ask = || Ok::<_, Infallible>(answer);
-                        // Each refuses the other's choice now and then, and writes over it.
+                        // Each refuses the other's choice from time to time, and overwrites it.
                         let chosen = choices.choose("p", |kept| round % 3 > 0 || *kept == answer, ask);
                         assert!([Ok(FIRST), Ok(SECOND)].contains(&chosen));
                     }

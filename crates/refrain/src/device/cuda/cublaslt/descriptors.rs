@@ -7,7 +7,7 @@ use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
 use crate::device::cuda::Matrix;
 use crate::types::DType;
 
-/// An operand as the library sees it: by columns. What our row-major matrix is to it is the transpose.
+/// An operand as the library sees it: column-major. For the library, our row-major matrix is the transpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Side {
     pub(super) transposed: bool,
@@ -17,14 +17,14 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// A matrix by columns: its rows and columns, whether each of the two dimensions is dense, and its steps.
+    /// A column-major matrix: its rows and columns, whether each of the two dimensions is dense, and its strides.
     pub(super) fn of(x: &Matrix, sizes: [usize; 2], dense: [bool; 2], steps: [usize; 2]) -> Option<Side> {
         let transposed = !dense[0];
         let (along, across) = if transposed { (1, 0) } else { (0, 1) };
         if !dense[along] {
             return None;
         }
-        // Of one column only, the step is of no matter.
+        // For a single column, the stride does not matter.
         let leading = if sizes[across] > 1 { steps[across] } else { sizes[along] };
         (leading >= sizes[along]).then(|| Side {
             transposed,

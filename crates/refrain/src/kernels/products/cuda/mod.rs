@@ -1,8 +1,7 @@
-//! Matrix products on CUDA: by the vendor's library where it is here and a product suits it, else by kernels
-//! of our own.
+//! Matrix products on CUDA: by cuBLASLt if it is installed and the product suits it, otherwise by our own kernels.
 //!
-//! Which of them runs, and with which tiles, is a function of the product's sizes, strides, dtypes, precision,
-//! of the GPU's compute capability and of the library's version, never of timing: results are bitwise repeatable.
+//! The choice of kernel and tiles is a function of the product's sizes, strides, dtypes and precision, of the GPU's
+//! compute capability and of the library's version. It never depends on timing, so results are bitwise repeatable.
 
 mod choice;
 mod plan;

@@ -1,17 +1,18 @@
-//! How tiles of operands lie in shared memory, as `tiles.cu` has it.
+//! How tiles of operands are placed in shared memory, as in `tiles.cu`.
 
 use crate::device::cuda::{Matrix, Product};
 use crate::tensor::DType;
 
-/// SharedMemory memory that a block can have on every GPU of compute capability 8.0 and later.
+/// The shared memory that a block can have on every GPU of compute capability 8.0 or later.
 const MOST_BYTES: usize = 99 << 10;
-/// Tiles of both operands that find room at once, at most; of f32 fewer, so that more blocks do.
+/// The maximum number of tiles of both operands that are in shared memory at a time. For f32 it is fewer, so that
+/// more blocks fit.
 const MOST_STAGES: usize = 4;
 const MOST_WIDE_STAGES: usize = 3;
 
-/// Numbers of a tile along k, where there are that many.
+/// Numbers per tile along k, if there are that many.
 pub(super) const DEPTH: usize = 32;
-/// And of sums of few numbers.
+/// The same for short sums.
 const SHALLOW: usize = 16;
 
 /// A tile of A and one of B, for parts of C of one size.
@@ -19,14 +20,14 @@ const SHALLOW: usize = 16;
 pub(super) struct SharedMemory {
     /// Numbers along k.
     pub(super) depth: usize,
-    /// How many of both find room.
+    /// How many tiles of both fit.
     pub(super) stages: usize,
     /// Bytes of all of them.
     pub(super) bytes: usize,
 }
 
 impl SharedMemory {
-    /// For parts of C of so many numbers along m and n.
+    /// For parts of C of this size along m and n.
     pub(super) fn of(p: &Product, size: [usize; 2]) -> SharedMemory {
         let wide = p.dtype == DType::F32;
         let depth = if p.k <= SHALLOW { SHALLOW } else { DEPTH };

@@ -1,13 +1,13 @@
-// Tiles of operands in shared memory, in the order that they have in memory, and their products on tensor cores.
-// Constants, beside those of common.cu:
+// Tiles of operands in shared memory, in their order in memory, and their products on tensor cores. Constants, beside
+// those of common.cu:
 //   FORM         one of those below
-//   A_ALONG_K    A's elements along k follow each other in memory; else those along m
-//   B_ALONG_K    B's elements along k follow each other in memory; else those along n
-//   A_COPY, B_COPY   elements that are copied at once
+//   A_ALONG_K    A's elements along k are adjacent in memory; else those along m
+//   B_ALONG_K    B's elements along k are adjacent in memory; else those along n
+//   A_COPY, B_COPY   elements per copy
 //   TILE_K       numbers of a tile along k (16, 32 or 64)
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 
-// f16 and bf16, to which f32 is rounded; f32 rounded to TF32, f32 as the sum of two of TF32.
+// f16 and bf16, to which f32 is rounded; f32 rounded to TF32; f32 split into the sum of two TF32 numbers.
 #define HALVES 0
 #define BRAINS 1
 #define TF32 2
@@ -19,8 +19,9 @@ constexpr int BLOCK_THREADS = WARPS_M * WARPS_N * 32;
 constexpr int TILE_M = WARPS_M * FRAGS_M * 16, TILE_N = WARPS_N * FRAGS_N * 8;
 constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
 
-// A tile of an operand in shared memory: lines of elements that follow each other in memory, so far apart that the lanes of
-// a warp meet in no bank. Of lines along k that are multiplied as f32, a part lies beside that of the next line.
+// A tile of an operand in shared memory: lines of elements that are adjacent in memory. Lines are padded so that the
+// lanes of a warp have no bank conflicts. If lines are along k and f32 is multiplied, they are cut into parts, and
+// the same part of all lines is stored together.
 template <typename T, bool ALONG_K, int OUTER> struct Tile {
     typedef T Number;
     static constexpr bool RUNS_ALONG_K = ALONG_K;
@@ -34,8 +35,9 @@ template <typename T, bool ALONG_K, int OUTER> struct Tile {
     static DEVICE int place_of(int outer, int k) { return ALONG_K ? place(outer, k) : place(k, outer); }
 };
 
-// Columns of C are dealt to fragments in pairs so that a lane holds four neighbours of a row, two in each fragment of a
-// pair. Not so where B's fragments are turned while they are loaded, which takes eight neighbours each.
+// Columns of C are assigned to fragments in pairs, so that a lane holds four adjacent elements of a row, two in each
+// fragment of a pair. This is not done if B's fragments are transposed by the load, which needs eight adjacent
+// elements.
 constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4;
 constexpr int TOGETHER = PAIRED ? 4 : 2;
 
@@ -47,8 +49,8 @@ DEVICE int column(int l, int line) {
 typedef Tile<A_TYPE, A_ALONG_K, TILE_M> TileA;
 typedef Tile<B_TYPE, B_ALONG_K, TILE_N> TileB;
 
-// The pieces that a thread copies of an operand's tiles, which follow each other along k: COPY neighbours of a line each,
-// in lines that lie SWEEP apart.
+// The pieces of an operand's tiles that a thread copies, tile after tile along k: COPY adjacent elements per piece,
+// in every SWEEP-th line.
 template <typename To, int COPY> struct Pieces {
     typedef typename To::Number T;
     static constexpr bool ALONG_K = To::RUNS_ALONG_K;
@@ -61,14 +63,14 @@ template <typename To, int COPY> struct Pieces {
     i64 sweep, advance;
     int line, at, outer_left;
 
-    // Of tiles of which the first begins at `first`, with lines `step` apart; `left` numbers are there across k.
+    // The first tile starts at `first`, with lines `step` elements apart; `left` numbers exist across k.
     DEVICE Pieces(const T* first, i64 step, int left)
         : sweep(SWEEP * step), advance(ALONG_K ? TILE_K : TILE_K * step), line(threadIdx.x / PER_LINE),
           at(threadIdx.x % PER_LINE * COPY), outer_left(left) {
         from = first + line * step + at;
     }
 
-    // Copies the next tile, of which `k_left` numbers are there along k; of what lies beyond it makes zeros.
+    // Copies the next tile, of which `k_left` numbers exist along k; the rest is filled with zeros.
     DEVICE void copy(T* tile, int k_left) {
         T* to = tile + To::place(line, at);
         int lines_left = (ALONG_K ? outer_left : k_left) - line, line_left = (ALONG_K ? k_left : outer_left) - at;
@@ -86,12 +88,12 @@ template <typename To, int COPY> struct Pieces {
 
 #if WIDE
 
-// What a lane holds of four numbers of a row: TF32 numbers, or higher and lower parts of that kind.
+// A lane's four numbers of a row: TF32 numbers, or the high and low TF32 parts.
 constexpr int PARTS = FORM == SPLIT ? 2 : 1;
 struct Quad { u32 at[PARTS][4]; };
 
-// The four numbers along k that a lane holds of a row of a 16 deep fragment. Which four does not matter as long as
-// it is the same for A and B: neighbours where both run along k, every fourth else.
+// A lane's four numbers along k of a row of a 16-deep fragment. Any four will do if they are the same for A and B:
+// adjacent numbers if both are along k, every fourth number otherwise.
 template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int lane) {
     float x[4];
     if (BOTH_ALONG_K) {
@@ -111,8 +113,8 @@ template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int 
     return q;
 }
 
-// d[l] += a y[l], each 16 x 8 x 16, of those parts of A's upper and lower rows and of B. A product waits for those before
-// it that it is added to: others come between.
+// d[l] += a y[l], each 16 x 8 x 16, for the given parts of A's upper and lower rows and of B. A product waits for the
+// previous product with the same sum, so products of other sums are between them.
 DEVICE void multiply_parts(float (*d)[4], const Quad* a, int part_a, const Quad* y, int part_b) {
     const u32 *u = a[0].at[part_a], *w = a[1].at[part_a];
     #pragma unroll
@@ -129,7 +131,7 @@ DEVICE void multiply_quads(float (*d)[4], const Quad* a, const Quad* y) {
     if (FORM == TF32) {
         multiply_parts(d, a, 0, y, 0);
     } else {
-        // Tensor cores cut their sums off; what is added up here is rounded.
+        // Tensor cores truncate their sums; this addition rounds.
         float part[FRAGS_N][4];
         #pragma unroll
         for (int l = 0; l < FRAGS_N; l++) {
@@ -166,9 +168,9 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, in
 
 #else
 
-// Line `line` of the 8 x 8 numbers that register `r` of a fragment of 16 lines (rows of A, columns of B) by 16 along k
-// holds a lane's share of, and where they begin along k: the instruction counts those of A by lines first, those of B
-// along k first.
+// The line, within a fragment of 16 lines (rows of A, columns of B) by 16 along k, of row `line` of the 8 x 8 matrix
+// in register `r`; and the start of that matrix along k. The instruction orders A's matrices by lines first, and B's
+// by k first.
 template <bool OF_B> DEVICE int line_of(int r, int line) { return OF_B ? column(r >> 1, line) : (r & 1) * 8 + line; }
 template <bool OF_B> DEVICE int depth_of(int r) { return (OF_B ? r & 1 : r >> 1) * 8; }
 
@@ -179,7 +181,7 @@ template <bool OF_B, bool ALONG_K, typename TILE> DEVICE void fragment(u32* r, c
     else load_matrices_transposed(r, tile + TILE::place_of(line + line_of<OF_B>(which, 0), k + within));
 }
 
-// The same of f32, rounded: a lane holds two neighbours along k of a line.
+// The same for f32, rounded: a lane holds two adjacent numbers along k of a line.
 template <bool OF_B, bool ALONG_K, typename TILE> DEVICE void fragment(u32* r, const f32_t* tile, int line, int k) {
     int lane = threadIdx.x & 31;
     k += (lane & 3) * 2;
@@ -218,7 +220,7 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYP
 
 #endif
 
-// A's tiles from row `row0` and B's from column `col0`, both from k on.
+// A's tiles from row `row0` and B's tiles from column `col0`, both starting at k.
 template <typename TILE> DEVICE Pieces<TILE, A_COPY> pieces_of_a(const Job& j, const A_TYPE* a, int row0, int k) {
     i64 step = A_ALONG_K ? j.a_row : j.a_col, at = A_ALONG_K ? row0 * step + k : k * step + row0;
     return Pieces<TILE, A_COPY>(a + at, step, (int)j.m - row0);
@@ -239,16 +241,16 @@ DEVICE void clear(float (*acc)[FRAGS_N][4]) {
     }
 }
 
-// Where the part of C begins that a warp computes, within its block's.
+// The start of the warp's part of C, within the block's tile.
 DEVICE int warp_row() { return (threadIdx.x >> 5) / WARPS_N * (FRAGS_M * 16); }
 DEVICE int warp_col() { return (threadIdx.x >> 5) % WARPS_N * (FRAGS_N * 8); }
 
-// The bias of a lane's columns, of which `col` is the first.
+// Reads the bias of a lane's columns; `col` is the first.
 constexpr int GROUPS = FRAGS_N * 2 / TOGETHER, GROUP_STEP = TOGETHER * 4;
 DEVICE void lane_biases(const Job& j, int col, float (*bias)[TOGETHER]) { biases<GROUPS, TOGETHER, GROUP_STEP>(j, col, bias); }
 
-// Takes a warp's part of C, whose first row is `row` and whose lane's first column is `col`. What is added to four rows
-// is on its way before any of them is written.
+// Writes a warp's part of C; its first row is `row` and the lane's first column is `col`. The added values of four
+// rows are loaded before any of these rows is written.
 DEVICE void finish_tile(
     const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[TOGETHER]
 ) {
@@ -275,7 +277,7 @@ DEVICE void finish_tile(
     }
 }
 
-// Takes a block's tile.
+// Writes a block's tile.
 DEVICE void finish_block(const Job& j, const Place& p, float (*acc)[FRAGS_N][4]) {
     int col = p.tile_n * TILE_N + warp_col() + (threadIdx.x & 3) * TOGETHER;
     float bias[GROUPS][TOGETHER];

@@ -1,4 +1,4 @@
-//! A block of rows of the result, computed by one thread.
+//! A block of rows of the result, which one thread computes.
 
 use pulp::{Simd, WithSimd};
 
@@ -6,12 +6,12 @@ use super::pack::{pack_columns, panel_vectors};
 use super::{Matrix, tile};
 use crate::device::cpu::numeric::Real;
 
-/// The highest tile there is, in rows.
+/// The maximum height of a tile, in rows.
 const MAX_TILE_ROWS: usize = 16;
 
-/// The working memory of a [`Block`], in elements.
+/// The number of scratch elements that a [`Block`] needs.
 pub(crate) fn block_scratch_len<T>(k: usize) -> usize {
-    // Either a packed strip of `a`, or a tile; no register is wider than 64 bytes.
+    // Either a packed strip of `a`, or a tile. No register is wider than 64 bytes.
     MAX_TILE_ROWS * k.max(4 * 64 / size_of::<T>())
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Block<'a, T> {
     pub c: &'a mut [T],
     pub c_row_stride: usize,
     pub add: bool,
-    /// [`block_scratch_len`] elements of working memory.
+    /// [`block_scratch_len`] elements of scratch memory.
     pub scratch: &'a mut [T],
 }
 
@@ -45,7 +45,7 @@ impl<T: Real> WithSimd for Block<'_, T> {
             let vectors = columns.div_ceil(lanes);
             let (panel, rest) = panels.split_at((self.k + 1) * vectors * lanes);
             panels = rest;
-            // Tiles that fill the registers, with room for a row of the panel.
+            // Tiles that fill the registers, except those for a row of the panel.
             match (vectors, S::REGISTER_COUNT >= 32) {
                 (4, _) => self.panel::<S, 6, 4>(simd, panel, j, columns),
                 (3, _) => self.panel::<S, 8, 3>(simd, panel, j, columns),
@@ -60,7 +60,7 @@ impl<T: Real> WithSimd for Block<'_, T> {
 }
 
 impl<T: Real> Block<'_, T> {
-    /// The columns of one panel, tile after tile.
+    /// Computes the columns of one panel, tile by tile.
     #[inline(always)]
     fn panel<S: Simd, const MR: usize, const NV: usize>(
         &mut self,
@@ -73,8 +73,8 @@ impl<T: Real> Block<'_, T> {
         let width = NV * T::lanes::<S>();
         let Matrix { data, row_stride, col_stride, .. } = self.a;
         for i in (0..self.m).step_by(MR) {
-            // The last tile may be short. Where there are enough rows above, it starts higher up and the
-            // first `skip` of its rows are dropped; else its last ones are.
+            // The last tile may be short. If there are enough rows above, it starts higher and its first `skip` rows
+            // are dropped; otherwise its last rows are dropped.
             let rows = MR.min(self.m - i);
             let skip = if rows < MR && self.m >= MR { MR - rows } else { 0 };
             let at = |row: usize| (self.i0 + row) * row_stride + self.p0 * col_stride;

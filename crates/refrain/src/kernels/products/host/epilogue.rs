@@ -1,4 +1,4 @@
-//! What is done to a product while it is still in cache.
+//! The epilogue: what is done to a product while it is still in cache.
 
 use pulp::{Simd, WithSimd};
 
@@ -7,19 +7,19 @@ use crate::activation::Activation;
 use crate::device::cpu::numeric::Real;
 use crate::kernels::activations;
 
-/// What follows a product, in this order: `bias`, `pre_activation`, `activation`, `gradient`, `residual`.
+/// The steps after a product, in this order: `bias`, `pre_activation`, `activation`, `gradient`, `residual`.
 ///
 /// Every matrix has the shape of the product and contiguous rows.
 #[derive(Debug)]
 pub(crate) struct Epilogue<'a, T> {
     /// Added to each row.
     pub bias: Option<&'a [T]>,
-    /// Receives the values that `activation` is applied to.
+    /// Stores the input of `activation`.
     pub pre_activation: Option<MatrixMut<'a, T>>,
     /// Applied to each value.
     pub activation: Activation,
-    /// Multiplies by the derivative of the function at the given places: the backward pass through an
-    /// activation, from the values that the forward pass kept as `pre_activation`.
+    /// Multiplies by the derivative of the activation at the given values: the backward pass through an activation,
+    /// from the values that the forward pass stored as `pre_activation`.
     pub gradient: Option<(Activation, Matrix<'a, T>)>,
     /// Added last.
     pub residual: Option<Matrix<'a, T>>,
@@ -52,7 +52,7 @@ impl<T> Epilogue<'_, T> {
     }
 }
 
-/// The epilogue without the bias, from which the sums started, over some rows of the result.
+/// The epilogue without the bias, at which the sums started, over some rows of the result.
 pub(super) struct Finish<'a, T> {
     pub activation: Activation,
     pub gradient: Option<(Activation, Matrix<'a, T>)>,
@@ -89,7 +89,7 @@ impl<T: Real> WithSimd for Finish<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, _simd: S) {
-        // Where rows follow each other without gaps, several are one run.
+        // If rows are adjacent, several of them form one run.
         let n = self.n;
         let dense = self.c_row_stride == n
             && self.gradient.is_none_or(|(_, x)| x.row_stride == n)
@@ -101,7 +101,7 @@ impl<T: Real> WithSimd for Finish<'_, T> {
             let c = &mut self.c[i * self.c_row_stride..][..len];
             let run = |x: Matrix<'_, T>| (self.i0 + i) * x.row_stride + self.j0;
             if let Some(kept) = &mut self.pre_activation {
-                // These rows are the block's own, from its first row on.
+                // These rows belong to the block, from its first row on.
                 kept.data[i * kept.row_stride + self.j0..][..len].copy_from_slice(c);
             }
             let zero = T::default();

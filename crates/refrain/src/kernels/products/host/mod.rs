@@ -1,15 +1,14 @@
-//! Matrix products for the CPU, with what follows them fused in.
+//! Matrix products on the CPU, with fused epilogues.
 //!
-//! [`gemm`] serves every shape and every stride; [`weight_gradient`] adds the sums over the tokens that a
-//! bias needs. Both are one blocked algorithm: a block of `b` is packed into panels as wide as four
-//! registers, blocks of rows of the result are spread over the threads, and an innermost loop keeps a tile
-//! of the result in registers. Rows of `a` are read where they lie when they are contiguous, and so are its
-//! columns; only an `a` with neither is packed.
+//! [`gemm`] handles every shape and every stride. [`weight_gradient`] also computes the sums over the tokens for a
+//! bias. Both use one blocked algorithm: a block of `b` is packed into panels as wide as four registers, threads
+//! process different blocks of rows of the result, and an innermost loop keeps a tile of the result in registers.
+//! Contiguous rows or columns of `a` are read in place; only an `a` with neither is packed.
 //!
-//! Each element of a product is summed in the order of the reduced dimension, in blocks of a fixed size.
-//! Where that dimension is so long and the result so small that only splitting the sum gives the threads
-//! work, it is split into parts whose number follows from the shape and which are added in order. Results
-//! are therefore the same, bit for bit, for any number of threads.
+//! Each element of a product is summed in the order of the reduced dimension, in blocks of a fixed size. If that
+//! dimension is long and the result small, only a split sum gives all threads work. Then it is split into parts whose
+//! number depends only on the shape, and the parts are added in order. So the result is the same, bit for bit, for
+//! any number of threads.
 
 pub(crate) mod block;
 mod epilogue;
@@ -45,7 +44,7 @@ pub(crate) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// A matrix whose rows are contiguous and follow each other.
+    /// A matrix with contiguous, adjacent rows.
     pub(crate) fn row_major(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
@@ -68,7 +67,7 @@ impl<'a, T> Matrix<'a, T> {
 /// A matrix to write: element `(i, j)` is `data[i * row_stride + j]`.
 #[derive(Debug)]
 pub(crate) struct MatrixMut<'a, T> {
-    /// The elements; may be longer than needed. Those between the rows are left alone.
+    /// The elements; may be longer than needed. Elements between the rows do not change.
     pub data: &'a mut [T],
     /// Number of rows.
     pub rows: usize,
@@ -79,19 +78,19 @@ pub(crate) struct MatrixMut<'a, T> {
 }
 
 impl<'a, T> MatrixMut<'a, T> {
-    /// A matrix whose rows follow each other.
+    /// A matrix with adjacent rows.
     pub(crate) fn row_major(data: &'a mut [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols }
     }
 
-    /// The elements from the first to the last row's end.
+    /// The elements from the first to the end of the last row.
     fn used(self) -> &'a mut [T] {
         let len = if self.rows == 0 { 0 } else { (self.rows - 1) * self.row_stride + self.cols };
         &mut self.data[..len]
     }
 }
 
-/// Whether a result replaces what is there or is added to it.
+/// Whether a result replaces the destination or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accumulate {
     /// The destination is written and never read.
@@ -100,13 +99,13 @@ pub(crate) enum Accumulate {
     Add,
 }
 
-/// Rows of `b` that are packed at a time: with a panel's width, the share of the second-level cache.
+/// Rows of `b` that are packed at a time. Times the width of a panel, this is its share of the L2 cache.
 const BLOCK_K: usize = 256;
 /// Columns of `b` that are packed at a time.
 const BLOCK_N: usize = 1024;
-/// Rows of the result that a thread computes at a time; every tile height divides it.
+/// Rows of the result that a thread computes at a time. Every tile height divides it.
 const BLOCK_M: usize = 96;
-/// Multiplications below which one thread does all.
+/// With fewer multiplications, one thread does everything.
 const PARALLEL: usize = 1 << 17;
 
 /// `c = epilogue(a b)`, or with [`Accumulate::Add`] `c = epilogue(c + a b)`.
@@ -115,7 +114,7 @@ const PARALLEL: usize = 1 << 17;
 ///
 /// # Panics
 ///
-/// If shapes disagree or a slice is too short for its matrix: the caller has checked both.
+/// If shapes disagree or a slice is too short for its matrix. The caller has checked both.
 pub(crate) fn gemm<T: Real>(
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
@@ -137,7 +136,7 @@ pub(crate) fn gemm<T: Real>(
     let finish = !epilogue.is_only_bias();
     let Epilogue { bias, pre_activation, activation, gradient, residual } = epilogue;
     let parallel = m * n * k.max(1) >= PARALLEL;
-    // Few rows are still shared among the threads.
+    // Even a few rows are divided among the threads.
     let block_m = BLOCK_M.min(m.div_ceil(16).next_multiple_of(12));
     let c_row_stride = c.row_stride;
     let c = c.used();
@@ -145,7 +144,7 @@ pub(crate) fn gemm<T: Real>(
     let mut kept = pre_activation.map(MatrixMut::used);
     for j0 in (0..n).step_by(BLOCK_N) {
         let columns = BLOCK_N.min(n - j0);
-        // An empty sum is still written.
+        // An empty sum is written, too.
         for p0 in (0..k.max(1)).step_by(BLOCK_K) {
             let depth = BLOCK_K.min(k - p0);
             let start = bias.filter(|_| p0 == 0);
@@ -207,13 +206,13 @@ pub(crate) fn gemm<T: Real>(
     }
 }
 
-/// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, `db (+)= ` the sums of `dy`'s columns.
+/// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, and `db (+)=` the sums of the columns of `dy`.
 ///
 /// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements.
 ///
 /// # Panics
 ///
-/// If shapes disagree or a slice is too short for its matrix: the caller has checked both.
+/// If shapes disagree or a slice is too short for its matrix. The caller has checked both.
 pub(crate) fn weight_gradient<T: Real>(
     dy: Matrix<'_, T>,
     x: Matrix<'_, T>,

@@ -1,20 +1,20 @@
-//! Copies blocks of a matrix into the order in which the innermost loops read them.
+//! Packs blocks of a matrix into the order in which the innermost loops read them.
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::{Matrix, for_each_chunk};
 use crate::device::cpu::numeric::Real;
 
-/// Elements from which on packing is spread over threads.
+/// From this many elements on, several threads pack.
 const PARALLEL: usize = 1 << 14;
 
-/// How many registers wide a full panel is: four where there are 32 registers, else two.
+/// The width of a full panel in registers: four if there are 32 registers, otherwise two.
 #[inline(always)]
 pub(crate) fn panel_vectors<S: Simd>() -> usize {
     if S::REGISTER_COUNT >= 32 { 4 } else { 2 }
 }
 
-/// The lanes of a register and the columns of a full panel on the machine at hand.
+/// The lanes of a register and the columns of a full panel on this machine.
 struct PanelWidth<T>(std::marker::PhantomData<T>);
 
 impl<T: Real> WithSimd for PanelWidth<T> {
@@ -26,17 +26,17 @@ impl<T: Real> WithSimd for PanelWidth<T> {
     }
 }
 
-/// The number of elements that a packed block of `k` rows and `n` columns takes, on any machine.
+/// The number of elements of a packed block of `k` rows and `n` columns, on any machine.
 pub(crate) fn packed_len<T>(k: usize, n: usize) -> usize {
     // No register is wider than 64 bytes.
     (k + 1) * n.next_multiple_of(64 / size_of::<T>())
 }
 
-/// Packs the block `b[p0..p0 + k, j0..j0 + n]`, and in front of it a row of what the sums start from:
+/// Packs the block `b[p0..p0 + k, j0..j0 + n]`. Before it comes a row with the starting values of the sums:
 /// `start[j0..j0 + n]`, or zeros.
 ///
-/// The block becomes panels of [`panel_vectors`] registers' width, the last one as narrow as it can be.
-/// In a panel, row follows row; columns past the end are zeros.
+/// The block becomes panels with the width of [`panel_vectors`] registers; the last one is as narrow as possible. A
+/// panel is stored row by row; columns past the end are zeros.
 pub(crate) fn pack_panels<T: Real>(
     arch: Arch,
     b: Matrix<'_, T>,
@@ -65,7 +65,7 @@ pub(crate) fn pack_panels<T: Real>(
     });
 }
 
-/// Packs the first `columns` columns of the first rows of `b` into `rows`, each of `width` elements.
+/// Packs the first `columns` columns of the first rows of `b` into `rows`, each with `width` elements.
 struct PackRows<'a, T> {
     b: Matrix<'a, T>,
     columns: usize,
@@ -97,7 +97,7 @@ impl<T: Real> WithSimd for PackRows<'_, T> {
             rows.fill(T::default());
         }
         if b.row_stride == 1 {
-            // A few rows at a time: the lines written to stay in the first-level cache.
+            // A few rows at a time, so that the written cache lines stay in the L1 cache.
             for (block, rows) in rows.chunks_mut(16 * width).enumerate() {
                 let height = rows.len() / width;
                 for c in 0..columns {
@@ -117,8 +117,8 @@ impl<T: Real> WithSimd for PackRows<'_, T> {
     }
 }
 
-/// Packs `a[i0..i0 + rows, p0..p0 + k]`, column after column, each padded with zeros to `width`;
-/// `packed` has `k * width` elements.
+/// Packs `a[i0..i0 + rows, p0..p0 + k]` column by column, each padded with zeros to `width`. `packed` has `k * width`
+/// elements.
 #[inline(always)]
 pub(crate) fn pack_columns<T: Real>(
     a: Matrix<'_, T>,

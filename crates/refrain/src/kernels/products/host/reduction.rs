@@ -1,4 +1,4 @@
-//! Products whose reduced dimension is long and whose result is small: gradients of weights.
+//! Products with a long reduced dimension and a small result: weight gradients.
 
 use pulp::{Simd, WithSimd};
 
@@ -9,20 +9,20 @@ use crate::device::cpu::numeric::Real;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
 
-/// The most parts that the reduced dimension is split into.
+/// The maximum number of parts that the reduced dimension is split into.
 const MAX_PARTS: usize = 32;
-/// The fewest rows of a part.
+/// The minimum number of rows per part.
 const PART_ROWS: usize = 512;
 /// Elements of the result that are summed over the parts at a time.
 const SUM_CHUNK: usize = 2048;
 
-/// Whether a product is for [`product`].
+/// Whether a product suits [`product`].
 pub(super) fn is_tall<T>(a: Matrix<'_, T>, b: Matrix<'_, T>) -> bool {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     k >= 2 * PART_ROWS && k >= 4 * m.max(n) && m * n <= 1 << 17
 }
 
-/// `c (+)= a b` and, where asked for, `row_sums (+)=` the sums of the rows of `a`.
+/// `c (+)= a b` and, if requested, `row_sums (+)=` the sums of the rows of `a`.
 pub(super) fn product<T: Real>(
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
@@ -35,7 +35,7 @@ pub(super) fn product<T: Real>(
     let arch = arch();
     let parts = (k / PART_ROWS).clamp(1, MAX_PARTS);
     let part_rows = k.div_ceil(parts);
-    // A packed block of about 128 KiB stays in the second-level cache.
+    // A packed block of about 128 KiB stays in the L2 cache.
     let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, 1024);
     let sums_len = if row_sums.is_some() { m } else { 0 };
     let part_len = m * n + sums_len;
@@ -119,7 +119,7 @@ impl<T: Real> WithSimd for AddColumns<'_, T> {
     }
 }
 
-/// `c (+)=` the sum over the parts, in order, of what lies at `offset` in each.
+/// `c (+)=` the sum over the parts, in order, of the elements at `offset` in each.
 struct SumParts<'a, T> {
     partial: &'a [T],
     part_len: usize,

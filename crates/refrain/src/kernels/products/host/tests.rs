@@ -1,7 +1,7 @@
 use super::*;
 use crate::activation::Activation;
 
-/// Numbers in [-1, 1), the same at each run.
+/// Numbers in [-1, 1), the same in each run.
 fn numbers<T: From<f32>>(len: usize, seed: u32) -> Vec<T> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
@@ -15,14 +15,14 @@ fn at<T: Copy>(x: Matrix<'_, T>, i: usize, j: usize) -> T {
     x.data[i * x.row_stride + j * x.col_stride]
 }
 
-/// The layouts that a view can have: plain, transposed, a window of something larger, every second column.
+/// The possible layouts of a view: plain, transposed, a window of a larger matrix, every second column.
 fn layouts<T>(data: &[T], rows: usize, cols: usize) -> [Matrix<'_, T>; 4] {
     let window = Matrix { data: &data[3..], rows, cols, row_stride: cols + 5, col_stride: 1 };
     let strided = Matrix { data, rows, cols, row_stride: 2 * cols + 1, col_stride: 2 };
     [Matrix::row_major(data, rows, cols), Matrix::row_major(data, cols, rows).t(), window, strided]
 }
 
-/// Element `(i, j)` of `a b` in f64 and the bound on what rounding may change.
+/// Element `(i, j)` of `a b` in f64, and the bound of its rounding error.
 fn exact(a: Matrix<'_, f32>, b: Matrix<'_, f32>, i: usize, j: usize) -> (f64, f64) {
     let terms = (0..a.cols).map(|p| f64::from(at(a, i, p)) * f64::from(at(b, p, j)));
     let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
@@ -129,7 +129,7 @@ fn an_epilogue_is_applied_once_and_in_order() {
                 assert!((f64::from(kept[at]) - pre).abs() <= bound, "pre-activation at ({i}, {j})");
                 let gelu = crate::device::cpu::math::f64::gelu_tanh(pre);
                 let want = if places[at] > 0.0 { gelu } else { 0.0 } + f64::from(residual[at]);
-                // The derivative of gelu_tanh is below 1.13 in size.
+                // The absolute value of the derivative of gelu_tanh is below 1.13.
                 let bound = 1.2 * bound + 16.0 * f64::from(f32::EPSILON) * (1.0 + gelu.abs());
                 assert!(
                     (f64::from(c[at]) - want).abs() <= bound,

@@ -8,9 +8,9 @@ use crate::device::cpu::simd::Vectors;
 /// A tile of `MR` rows by `NV` registers.
 pub(crate) type Tile<T, S, const MR: usize, const NV: usize> = [[<T as Vectors>::Vector<S>; NV]; MR];
 
-/// The product of `MR` rows of a matrix, each contiguous, with a packed panel.
+/// The product of `MR` rows of a matrix (each contiguous) with a packed panel.
 ///
-/// The panel's first row is what the sums start from.
+/// The sums start at the first row of the panel.
 #[inline(always)]
 pub(crate) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
@@ -19,7 +19,7 @@ pub(crate) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usiz
 ) -> Tile<T, S, MR, NV> {
     let (start, b) = (panel[0], &panel[1..]);
     let mut tile = [start; MR];
-    // One length known to all lets the compiler drop the bounds checks of the loop.
+    // A single known length lets the compiler remove the bounds checks of the loop.
     let mut rows = a;
     for row in &mut rows {
         *row = &row[..b.len()];
@@ -36,7 +36,7 @@ pub(crate) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usiz
     tile
 }
 
-/// The same with the columns contiguous: element `(i, p)` of the rows is `a[p * stride + i]`.
+/// The same with contiguous columns: element `(i, p)` of the rows is `a[p * stride + i]`.
 #[inline(always)]
 pub(crate) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
@@ -57,7 +57,7 @@ pub(crate) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: u
     tile
 }
 
-/// Writes a tile to `c`, whose rows have at least `NV` registers, or adds it.
+/// Writes or adds a tile to `c`, whose rows have at least `NV` registers.
 #[inline(always)]
 pub(crate) fn store<S: Simd, T: Real, const MR: usize, const NV: usize>(
     simd: S,
@@ -75,7 +75,7 @@ pub(crate) fn store<S: Simd, T: Real, const MR: usize, const NV: usize>(
     }
 }
 
-/// Writes the first elements of some registers to `c`, or adds them.
+/// Writes or adds the first elements of some registers to `c`.
 #[inline(always)]
 pub(crate) fn store_row<S: Simd, T: Real>(simd: S, row: &[T::Vector<S>], c: &mut [T], add: bool) {
     let (whole, rest) = T::as_vectors_mut::<S>(c);
