@@ -9,8 +9,9 @@ struct Columns {
     bool live;
 };
 
-DEVICE Columns columns_of(i64 n, i64 inner, int shift) {
-    const int columns = 1 << shift;
+DEVICE Columns columns_of(const ColumnsAt& at) {
+    const i64 n = at.n, inner = at.inner;
+    const int shift = (int)at.shift, columns = 1 << shift;
     i64 across = (inner + columns - 1) >> shift, slab = blockIdx.x / across;
     i64 column = ((blockIdx.x - slab * across) << shift) + (threadIdx.x & (columns - 1));
     return {slab * n * inner + column, slab * inner + column, (int)(threadIdx.x >> shift), 256 >> shift, column < inner};

@@ -1,6 +1,6 @@
 //! Columns on CUDA: how a block takes some of them from beginning to end, as often as it has to.
 
-use crate::device::cuda::{Grid, Params};
+use crate::device::cuda::{Grid, params};
 use crate::kernels::reduction::Extent;
 
 /// The functions over columns, which come before those of an operation.
@@ -14,9 +14,20 @@ pub(crate) fn grid(extent: Extent) -> Grid {
     Grid::line(outer * inner.div_ceil(1 << shift(extent)), THREADS as u32)
 }
 
-/// The arguments that say where columns lie, which come after the others.
-pub(crate) fn params(params: Params, extent: Extent) -> Params {
-    params.size(extent.n).size(extent.inner).i32(shift(extent) as i32)
+params! {
+    /// Where columns lie.
+    pub(crate) struct ColumnsAt {
+        n: i64,
+        inner: i64,
+        /// The logarithm of how many columns a block takes.
+        shift: i64,
+    }
+}
+
+impl ColumnsAt {
+    pub(crate) fn new(extent: Extent) -> ColumnsAt {
+        ColumnsAt { n: extent.n as i64, inner: extent.inner as i64, shift: shift(extent).into() }
+    }
 }
 
 /// The logarithm of how many columns a block takes.

@@ -44,9 +44,9 @@ impl Lanes {
         THREADS / self.lanes
     }
 
-    /// The constants, for operands of these dtypes at these addresses.
-    pub(crate) fn constants(self, spec: Spec, operands: impl IntoIterator<Item = (u64, DType)>) -> Spec {
-        let whole = |(address, dtype): (u64, DType)| address.is_multiple_of((self.vec * dtype.size()) as u64);
+    /// The constants, for operands of these alignments and dtypes.
+    pub(crate) fn constants(self, spec: Spec, operands: impl IntoIterator<Item = (usize, DType)>) -> Spec {
+        let whole = |(alignment, dtype): (usize, DType)| alignment.is_multiple_of(self.vec * dtype.size());
         let aligned = operands.into_iter().all(whole);
         spec.int("LANES", self.lanes as i64)
             .int("EACH", self.each as i64)

@@ -5,14 +5,11 @@ use crate::device::cpu::numeric::{Stored, with_stored};
 use crate::device::cuda::{CudaArgs, Grid, Spec};
 use crate::tensor::DType;
 
-/// The types of units, a part of every source that moves.
-pub(crate) const UNITS: &str = include_str!("units.cu");
-
 /// Threads of a block.
 pub(crate) const THREADS: usize = 256;
 
-/// The largest unit, in bytes, that all of `bytes` (sizes of pieces, addresses) are multiples of.
-pub(crate) fn largest(bytes: impl IntoIterator<Item = u64>) -> usize {
+/// The largest unit, in bytes, that all of `bytes` (sizes of pieces, alignments) are multiples of.
+pub(crate) fn largest(bytes: impl IntoIterator<Item = usize>) -> usize {
     let all = bytes.into_iter().fold(16, |all, b| all | b);
     1 << all.trailing_zeros()
 }

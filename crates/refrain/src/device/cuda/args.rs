@@ -1,7 +1,8 @@
-//! The operands of a launch as kernels on CUDA see them: addresses.
+//! The operands of a launch as kernels on CUDA are given them: by number.
 
-use super::faults::Bounds;
-use super::kernel::{Grid, Params, Spec};
+use super::faults::{Bounds, Reporter};
+use super::kernel::{Grid, Spec};
+use super::params::{Declared, Member, Pointer, Put};
 use super::product::{MmaKind, Product};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
@@ -18,8 +19,8 @@ pub(crate) trait Gpu {
 
 /// What happens to the kernels that an operation asks for.
 pub(crate) trait Sink {
-    /// Launches a kernel.
-    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()>;
+    /// Launches a kernel, which is told `params`.
+    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &dyn Put) -> Result<()>;
 
     /// Runs a matrix product by the vendor's library; `false` if it is not for that.
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool>;
@@ -34,9 +35,40 @@ pub(crate) trait Sink {
 
     /// How many multiprocessors the device has, for grids that fill it.
     fn multiprocessors(&self) -> usize;
+}
 
-    /// What a kernel of `op` reports indices out of range with: the two words of the prelude's `Faults`.
-    fn faults(&self, op: &'static str, bounds: Bounds) -> [u64; 2];
+/// Memory begins at multiples of this many bytes.
+const BLOCK_ALIGNMENT: usize = 256;
+
+/// Which power of two, 256 at most, an address so many bytes behind the beginning of memory is a multiple of: known
+/// before the memory has a place.
+fn alignment(offset: usize) -> usize {
+    1 << offset.trailing_zeros().min(BLOCK_ALIGNMENT.trailing_zeros())
+}
+
+/// An operand of a launch.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    /// The first element.
+    pub(crate) pointer: Pointer,
+    pub(crate) layout: &'a Layout,
+    pub(crate) dtype: DType,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn read(launch: &Launch<'a>, i: usize) -> View<'a> {
+        View { pointer: Pointer::read(i), layout: launch.reads[i].layout, dtype: launch.reads[i].dtype }
+    }
+
+    pub(crate) fn write(launch: &Launch<'a>, o: usize) -> View<'a> {
+        let operand = &launch.writes[o].0;
+        View { pointer: Pointer::write(o), layout: operand.layout, dtype: operand.dtype }
+    }
+
+    /// Which power of two, 256 at most, the first element's address is a multiple of.
+    pub(crate) fn alignment(&self) -> usize {
+        alignment(self.layout.offset() * self.dtype.size() + self.pointer.offset())
+    }
 }
 
 /// The operands of a launch, and the way to the device.
@@ -78,10 +110,6 @@ impl<'a> CudaArgs<'a> {
         self.launch.writes.len()
     }
 
-    pub(crate) fn write_layout(&self, o: usize) -> &'a Layout {
-        self.launch.writes[o].0.layout
-    }
-
     pub(crate) fn write_shape(&self, o: usize) -> &'a Shape {
         self.launch.writes[o].0.layout.shape()
     }
@@ -95,19 +123,42 @@ impl<'a> CudaArgs<'a> {
         self.launch.writes[o].1 == Mode::Accumulate
     }
 
-    /// The address of the first element of read operand `i`.
-    pub(crate) fn read(&self, i: usize) -> u64 {
-        self.launch.reads[i].address()
+    /// The first element of read operand `i`.
+    pub(crate) fn read(&self, i: usize) -> Pointer {
+        Pointer::read(i)
     }
 
-    /// The address of the first element of output `o`.
-    pub(crate) fn write(&self, o: usize) -> u64 {
-        self.launch.writes[o].0.address()
+    /// The first element of output `o`.
+    pub(crate) fn write(&self, o: usize) -> Pointer {
+        Pointer::write(o)
     }
 
-    /// The address of the working memory that the operation asked for; 0 if it asked for none.
-    pub(crate) fn workspace(&self) -> u64 {
-        self.launch.workspace.as_ref().map_or(0, |w| w.address())
+    /// The working memory that the operation asked for.
+    pub(crate) fn workspace(&self) -> Pointer {
+        Pointer::WORKSPACE
+    }
+
+    /// Read operand `i`.
+    pub(crate) fn input(&self, i: usize) -> View<'a> {
+        View::read(self.launch, i)
+    }
+
+    /// Output `o`.
+    pub(crate) fn output(&self, o: usize) -> View<'a> {
+        View::write(self.launch, o)
+    }
+
+    /// Which power of two, 256 at most, an address is a multiple of.
+    pub(crate) fn alignment(&self, pointer: Pointer) -> usize {
+        let first = pointer.operand(self.launch).map_or(0, |x| x.layout.offset() * x.dtype.size());
+        alignment(first + pointer.offset())
+    }
+
+    /// Whether two operands begin at one place.
+    pub(crate) fn same_place(&self, a: Pointer, b: Pointer) -> bool {
+        let place =
+            |p: Pointer| p.operand(self.launch).map(|x| (x.storage.id(), x.byte_range().start + p.offset()));
+        place(a) == place(b)
     }
 
     /// Bytes of the working memory; where kernels are only looked at, as many as anybody asks for.
@@ -123,20 +174,20 @@ impl<'a> CudaArgs<'a> {
         self.sink.multiprocessors()
     }
 
-    /// What a kernel reports indices out of range with, as the two words of a parameter `Faults`. The host meets the
-    /// error when it next waits for the device.
-    pub(crate) fn faults(&self, bounds: Bounds) -> [u64; 2] {
+    /// What a kernel reports indices out of range with (`report` in its text). The host meets the error when it next
+    /// waits for the device.
+    pub(crate) fn faults(&self, bounds: Bounds) -> Reporter {
         debug_assert!(
             self.launch.kernel.can_fail(),
             "{} reports indices; its can_fail must say so",
             self.launch.op
         );
-        self.sink.faults(self.launch.op, bounds)
+        Reporter::new(self.launch.op, bounds)
     }
 
-    /// Launches a kernel. Kernels of one launch run one after the other.
-    pub(crate) fn kernel(&mut self, spec: Spec, grid: Grid, params: &Params) -> Result<()> {
-        self.sink.kernel(self.launch.op, spec, grid, params)
+    /// Launches a kernel, which is told `params`. Kernels of one launch run one after the other.
+    pub(crate) fn kernel<P: Member + 'static>(&mut self, spec: Spec, grid: Grid, params: &P) -> Result<()> {
+        self.sink.kernel(self.launch.op, spec.told(Declared::of::<P>()), grid, params)
     }
 
     /// How the GPU's tensor cores multiply.

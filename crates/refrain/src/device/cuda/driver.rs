@@ -12,12 +12,13 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 use super::args::{CudaArgs, Gpu, Sink};
 use super::context::{self, Context, Relaxed, Table};
 use super::cublaslt;
-use super::faults::{Bounds, Faults, Slot};
+use super::faults::{Faults, Slot};
 use super::graph::Graph;
 use super::guard::Guard;
-use super::kernel::{Grid, Params, Spec};
+use super::kernel::{Grid, Spec};
 use super::kernels::Kernels;
 use super::memory::{self, Pool, Staging, checked};
+use super::params::{Addresses, Pointer, Put, Words};
 use super::product::{MmaKind, Product};
 use super::{compile, library, timed};
 use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
@@ -196,8 +197,7 @@ impl Cuda {
 
     /// Sends a launch's kernels to a stream.
     pub(super) fn run_on(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<()> {
-        let workspace = launch.workspace.as_ref().map_or((0, 0), |w| (w.address(), w.byte_range().len()));
-        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, stream, workspace }))
+        launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, stream, launch }))
     }
 }
 
@@ -205,19 +205,28 @@ impl Cuda {
 struct Live<'a> {
     cuda: &'a Cuda,
     stream: sys::CUstream,
-    /// Address and bytes.
-    workspace: (u64, usize),
+    launch: &'a Launch<'a>,
+}
+
+impl Live<'_> {
+    fn addresses(&self) -> Addresses<'_> {
+        Addresses { launch: self.launch, faults: self.cuda.faults.address(), looks: false }
+    }
 }
 
 impl Sink for Live<'_> {
-    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &Params) -> Result<()> {
+    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &dyn Put) -> Result<()> {
         let shared = &self.cuda.shared;
-        shared.kernels.launch(&shared.context, self.stream, op, spec, grid, params)
+        let words = Words::of(self.addresses(), params)?;
+        shared.kernels.launch(&shared.context, self.stream, op, spec, grid, &words)
     }
 
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool> {
         let Some(library) = self.cuda.products() else { return Ok(false) };
-        library.run(self.stream, product, self.workspace).map_err(|message| Error::Device {
+        let addresses = self.addresses();
+        let bytes = self.launch.workspace.as_ref().map_or(0, |w| w.byte_range().len());
+        let workspace = (addresses.of(Pointer::WORKSPACE)?, bytes);
+        library.run(self.stream, product, &addresses, workspace).map_err(|message| Error::Device {
             op,
             device: self.cuda.context().name().to_string(),
             message,
@@ -230,10 +239,6 @@ impl Sink for Live<'_> {
 
     fn multiprocessors(&self) -> usize {
         self.cuda.context().info.multiprocessors
-    }
-
-    fn faults(&self, op: &'static str, bounds: Bounds) -> [u64; 2] {
-        self.cuda.faults.words(op, bounds)
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use super::params::{Pointer, params};
 use crate::device::driver::FOUND_LATE;
 use crate::error::Error;
 
@@ -23,6 +24,22 @@ pub(crate) enum Bounds {
     Starts,
     /// The numbers of steps that an optimiser may have done.
     Steps,
+}
+
+params! {
+    /// What a kernel reports indices out of range with.
+    pub(crate) struct Reporter {
+        /// Where its stream's kernels report.
+        slot: Pointer = "volatile u64*",
+        /// Who the operation is.
+        origin: u64,
+    }
+}
+
+impl Reporter {
+    pub(super) fn new(op: &'static str, bounds: Bounds) -> Reporter {
+        Reporter { slot: Pointer::FAULTS, origin: origin(op, bounds) }
+    }
 }
 
 /// Words of a slot that are in use: the origin (0: nothing was reported), the index and the number of places.
@@ -74,9 +91,9 @@ impl Faults {
 }
 
 impl Slot {
-    /// What a kernel of `op` gets to report with, as the prelude's `Faults`.
-    pub(super) fn words(&self, op: &'static str, bounds: Bounds) -> [u64; 2] {
-        [self.address, origin(op, bounds)]
+    /// Where kernels report, in the device's address space.
+    pub(super) fn address(&self) -> u64 {
+        self.address
     }
 
     /// Whether anything was reported that nobody has taken.
@@ -145,10 +162,10 @@ mod tests {
         let words: [AtomicU64; WORDS] = Default::default();
         let slot = Slot { memory: words.as_ptr(), address: 64 };
         assert!(slot.take().is_none());
-        let [address, gather] = slot.words("gather", Bounds::Axis);
-        let [_, one_hot] = slot.words("one_hot", Bounds::Classes);
-        let [_, adamw] = slot.words("adamw", Bounds::Steps);
-        assert_eq!((address, slot.words("gather", Bounds::Axis)), (64, [64, gather]));
+        let gather = Reporter::new("gather", Bounds::Axis).origin;
+        let one_hot = Reporter::new("one_hot", Bounds::Classes).origin;
+        let adamw = Reporter::new("adamw", Bounds::Steps).origin;
+        assert_eq!(Reporter::new("gather", Bounds::Axis).origin, gather);
         assert_ne!(gather, one_hot);
         for (origin, index, starts) in [
             (gather, 7, "gather: index 7 is out of range for an axis of size 5; indices must lie in 0..5"),

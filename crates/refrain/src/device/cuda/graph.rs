@@ -15,10 +15,10 @@ use cudarc::driver::sys::{
 use super::args::{CudaArgs, Gpu, Sink};
 use super::context::Context;
 use super::driver::{Cuda, Shared};
-use super::faults::Bounds;
-use super::kernel::{Grid, Params, Spec};
+use super::kernel::{Grid, Spec};
 use super::memory::checked;
 use super::overlap::overlap;
+use super::params::Put;
 use super::product::{MmaKind, Product};
 use crate::device::capture::{self, Capture};
 use crate::device::driver::Driver;
@@ -117,7 +117,7 @@ struct Warm<'a> {
 }
 
 impl Sink for Warm<'_> {
-    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, _: &Params) -> Result<()> {
+    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, _: &dyn Put) -> Result<()> {
         self.cuda.shared().ready(op, spec, grid.shared)
     }
 
@@ -132,10 +132,6 @@ impl Sink for Warm<'_> {
 
     fn multiprocessors(&self) -> usize {
         self.cuda.context().info.multiprocessors
-    }
-
-    fn faults(&self, _: &'static str, _: Bounds) -> [u64; 2] {
-        [0; 2]
     }
 }
 

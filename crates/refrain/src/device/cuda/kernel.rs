@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::params::Declared;
 use crate::types::DType;
 
 /// The text that every kernel begins with: element types, vectors, reductions, random numbers.
@@ -39,9 +40,11 @@ pub(crate) type Constants = SmallVec<[(&'static str, Constant); 12]>;
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) source: &'static Source,
-    /// The name of the `extern "C" __global__` function.
+    /// The name that the text gives the kernel by `KERNEL`.
     pub(crate) entry: &'static str,
     pub(crate) constants: Constants,
+    /// What it is told.
+    params: Option<Declared>,
 }
 
 impl PartialEq for Spec {
@@ -49,6 +52,7 @@ impl PartialEq for Spec {
         std::ptr::eq(self.source, other.source)
             && self.entry == other.entry
             && self.constants == other.constants
+            && self.params == other.params
     }
 }
 impl Eq for Spec {}
@@ -58,12 +62,13 @@ impl std::hash::Hash for Spec {
         std::ptr::hash(self.source, state);
         self.entry.hash(state);
         self.constants.hash(state);
+        self.params.hash(state);
     }
 }
 
 impl Spec {
     pub(crate) fn new(source: &'static Source, entry: &'static str) -> Spec {
-        Spec { source, entry, constants: Constants::new() }
+        Spec { source, entry, constants: Constants::new(), params: None }
     }
 
     /// Adds an element type. The text sees the type's name, and `NAME_SIZE`, its bytes.
@@ -86,6 +91,11 @@ impl Spec {
         self.int(name, i64::from(value))
     }
 
+    /// A kernel that is told a struct of this type.
+    pub(super) fn told(self, params: Declared) -> Spec {
+        Spec { params: Some(params), ..self }
+    }
+
     /// The whole text that the compiler gets.
     pub(crate) fn text(&self) -> String {
         use std::fmt::Write;
@@ -100,10 +110,13 @@ impl Spec {
                 Constant::Word(value) => writeln!(text, "#define {name} {value}"),
             };
         }
+        if let Some(params) = &self.params {
+            text.push_str(&params.text());
+        }
         for part in self.source.parts {
             text.push_str(part);
         }
-        taking_turns(&text)
+        text
     }
 
     /// Name, entry and constants in one line, for errors and listings.
@@ -119,19 +132,6 @@ impl Spec {
         }
         label
     }
-}
-
-/// The text with what each of its kernels begins with.
-fn taking_turns(text: &str) -> String {
-    let mut kernels = text.split("\nKERNEL ");
-    let mut whole = String::with_capacity(text.len() + 64);
-    whole.push_str(kernels.next().unwrap_or_default());
-    for kernel in kernels {
-        // No parameter has braces.
-        let (signature, body) = kernel.split_once('{').unwrap_or((kernel, ""));
-        whole.extend(["\nKERNEL ", signature, "{ take_turn();", body]);
-    }
-    whole
 }
 
 /// Blocks and threads of a launch.
@@ -152,81 +152,5 @@ impl Grid {
     pub(crate) fn shared(mut self, bytes: usize) -> Grid {
         self.shared = bytes as u32;
         self
-    }
-}
-
-/// The arguments of a kernel, in the order of its parameters.
-#[derive(Default, Debug)]
-pub(crate) struct Params {
-    bytes: SmallVec<[u64; 32]>,
-    /// Where each begins, in words of eight bytes.
-    starts: SmallVec<[usize; 16]>,
-}
-
-impl Params {
-    pub(crate) fn new() -> Params {
-        Params::default()
-    }
-
-    fn word(mut self, word: u64) -> Params {
-        self.starts.push(self.bytes.len());
-        self.bytes.push(word);
-        self
-    }
-
-    /// An address of device memory.
-    pub(crate) fn pointer(self, address: u64) -> Params {
-        self.word(address)
-    }
-
-    /// A `long long`.
-    pub(crate) fn i64(self, value: i64) -> Params {
-        self.word(value as u64)
-    }
-
-    /// A `long long` that counts something.
-    pub(crate) fn size(self, value: usize) -> Params {
-        self.word(value as u64)
-    }
-
-    /// An `int` (little-endian, as every device is).
-    pub(crate) fn i32(self, value: i32) -> Params {
-        self.word(u64::from(value as u32))
-    }
-
-    pub(crate) fn f64(self, value: f64) -> Params {
-        self.word(value.to_bits())
-    }
-
-    /// A struct made of eight-byte members.
-    pub(crate) fn words(mut self, words: &[u64]) -> Params {
-        self.starts.push(self.bytes.len());
-        self.bytes.extend_from_slice(words);
-        self
-    }
-
-    /// The address of each argument.
-    pub(super) fn addresses(&self) -> SmallVec<[*mut std::ffi::c_void; 16]> {
-        self.starts.iter().map(|&start| (&raw const self.bytes[start]).cast_mut().cast()).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    static TWO: Source = Source {
-        name: "two",
-        parts: &[
-            "KERNEL first(int x) {\n}\n",
-            "KERNEL __launch_bounds__(32)\nsecond(const int* x,\n       int y) { if (y) {} }\n",
-        ],
-    };
-
-    #[test]
-    fn every_kernel_begins_with_waiting_for_its_turn() {
-        let text = Spec::new(&TWO, "first").flag("X", true).text();
-        assert!(text.contains("KERNEL first(int x) { take_turn();\n}"), "{text}");
-        assert!(text.contains("int y) { take_turn(); if (y) {} }"), "{text}");
     }
 }

@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUfunction_attribute};
 use super::cache::Cache;
 use super::compile;
 use super::context::Context;
-use super::kernel::{Grid, Params, Spec};
+use super::kernel::{Grid, Spec};
 use crate::error::{Error, Result};
 
 /// What entries of the cache are called.
@@ -46,7 +46,7 @@ impl Kernels {
         loaded.values().filter_map(|slot| Some(slot.get()?.as_ref().ok()?.handle)).collect()
     }
 
-    /// Launches a kernel on a stream of the context, which is current.
+    /// Launches a kernel on a stream of the context, which is current, with the words of the struct that it is told.
     pub(super) fn launch(
         &self,
         context: &Context,
@@ -54,12 +54,12 @@ impl Kernels {
         op: &'static str,
         spec: Spec,
         grid: Grid,
-        params: &Params,
+        words: &[u64],
     ) -> Result<()> {
         let function = self.ready(context, op, spec, grid.shared)?;
-        let mut addresses = params.addresses();
-        // SAFETY: the parameters are those of the kernel, by the operation that wrote both; the memory that
-        // they point to lives until work queued before its release is done (frees are in stream order), and
+        let mut parameters = [words.as_ptr().cast_mut().cast()];
+        // SAFETY: the one parameter is the struct that the words are of: the kernel's text has its declaration from there,
+        // and `told` keeps the two together. The memory that its operands lie in lives until work queued before its release is done (frees are in stream order), and
         // the door holds its locks while this is queued.
         unsafe {
             result::launch_kernel(
@@ -68,7 +68,7 @@ impl Kernels {
                 (grid.threads, 1, 1),
                 grid.shared,
                 stream,
-                &mut addresses,
+                &mut parameters,
             )
         }
         .map_err(|e| context.error(op, e))

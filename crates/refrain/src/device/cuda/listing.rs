@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::args::{CudaArgs, Sink};
-use super::faults::Bounds;
-use super::kernel::{Grid, Params, Spec};
+use super::kernel::{Grid, Spec};
+use super::params::{Addresses, Put, Words};
 use super::product::{MmaKind, Product};
 use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
@@ -31,7 +31,7 @@ struct Lists {
 impl Driver for Lists {
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         for mma in [MmaKind::Warp, MmaKind::WarpGroup] {
-            let mut listing = Listing { folder: &self.folder, mma };
+            let mut listing = Listing { folder: &self.folder, launch, mma };
             launch.kernel.cuda(&mut CudaArgs::new(launch, &mut listing))?;
         }
         self.driver.launch(launch)
@@ -100,6 +100,7 @@ impl Driver for Lists {
 
 struct Listing<'a> {
     folder: &'a Path,
+    launch: &'a Launch<'a>,
     mma: MmaKind,
 }
 
@@ -120,7 +121,9 @@ impl Listing<'_> {
 }
 
 impl Sink for Listing<'_> {
-    fn kernel(&mut self, op: &'static str, spec: Spec, _: Grid, _: &Params) -> Result<()> {
+    fn kernel(&mut self, op: &'static str, spec: Spec, _: Grid, params: &dyn Put) -> Result<()> {
+        // As a GPU would be told: an operand that is not there is an error here too.
+        Words::of(Addresses { launch: self.launch, faults: 0, looks: true }, params)?;
         self.write(op, &spec)
     }
 
@@ -138,9 +141,5 @@ impl Sink for Listing<'_> {
 
     fn multiprocessors(&self) -> usize {
         132
-    }
-
-    fn faults(&self, _: &'static str, _: Bounds) -> [u64; 2] {
-        [0; 2]
     }
 }

@@ -16,17 +16,19 @@ mod library;
 pub(in crate::device) mod listing;
 mod memory;
 mod overlap;
+mod params;
 mod product;
 #[cfg(test)]
 mod tests;
 mod timed;
 
-pub(crate) use args::{CudaArgs, Gpu};
+pub(crate) use args::{CudaArgs, Gpu, View};
 pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
-pub(crate) use faults::Bounds;
-pub(crate) use kernel::{Grid, MMA, Params, Source, Spec, WGMMA};
+pub(crate) use faults::{Bounds, Reporter};
+pub(crate) use kernel::{Grid, MMA, Source, Spec, WGMMA};
+pub(crate) use params::{Declarations, Member, Pointer, Put, Words, padded, params, with_rank};
 pub(crate) use product::{Flat, Matrix, MmaKind, Product};
 
 /// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.

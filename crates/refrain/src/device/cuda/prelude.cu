@@ -14,16 +14,25 @@ typedef unsigned long long u64;
 typedef unsigned int u32;
 
 #define DEVICE __device__ __forceinline__
-#define KERNEL extern "C" __global__ void
 
 // Waits for the launches that this one depends on, which in a recorded step may not have ended when it begins (CUDA C++
-// Programming Guide, "Programmatic Dependent Launch"). What comes after sees all that they wrote. Every kernel begins with
-// it: `Spec::text` puts it there.
+// Programming Guide, "Programmatic Dependent Launch"). What comes after sees all that they wrote.
 DEVICE void take_turn() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+// A kernel, which is told a struct: KERNEL(softmax_rows, SoftmaxRows, p) { ... p.width ... }. The struct is declared in
+// Rust, by `params!`. What follows its name goes before the kernel's: KERNEL(.., p, __launch_bounds__(256)). Every kernel
+// begins by taking its turn.
+#define KERNEL(NAME, STRUCT, P, ...) \
+    DEVICE void NAME##_body(const STRUCT& P); \
+    extern "C" __global__ void __VA_ARGS__ NAME(const __grid_constant__ STRUCT P) { \
+        take_turn(); \
+        NAME##_body(P); \
+    } \
+    DEVICE void NAME##_body(const STRUCT& P)
 
 #define INFINITY_F __int_as_float(0x7f800000)
 #define NAN_F __int_as_float(0x7fffffff)
@@ -91,6 +100,18 @@ template <typename T, typename C> DEVICE T from(C c) { return store_as<T>::of(c)
 template <typename T, int N> struct __align__(sizeof(T) * N) vec { T at[N]; };
 template <int N, typename T> DEVICE vec<T, N> load(const T* p) { return *reinterpret_cast<const vec<T, N>*>(p); }
 template <int N, typename T> DEVICE void store(T* p, const vec<T, N>& v) { *reinterpret_cast<vec<T, N>*>(p) = v; }
+
+// Units in which elements are moved that nothing is computed of.
+
+typedef unsigned char unit1;
+typedef unsigned short unit2;
+typedef u32 unit4;
+typedef u64 unit8;
+typedef ulonglong2 unit16;
+
+// A unit full of the element whose bits fill eight bytes.
+template <typename U> struct filled { static DEVICE U with(u64 bits) { return (U)bits; } };
+template <> struct filled<unit16> { static DEVICE unit16 with(u64 bits) { return make_ulonglong2(bits, bits); } };
 
 // `to = value`, or `to += value` in the arithmetic's type where ADD.
 template <bool ADD, typename T, typename C> DEVICE void put(T* to, C value) {
@@ -166,6 +187,17 @@ struct Add { template <typename C> DEVICE C operator()(C a, C b) const { return 
 struct Max { template <typename C> DEVICE C operator()(C a, C b) const { return a > b || is_nan(a) ? a : b; } };
 struct Min { template <typename C> DEVICE C operator()(C a, C b) const { return a < b || is_nan(a) ? a : b; } };
 
+// What the lane at `distance` (its number differs in those bits) has.
+template <typename S> DEVICE S exchange(const S& s, int distance) {
+    union Bits { S s; u32 at[sizeof(S) / 4]; };
+    static_assert(sizeof(S) % 4 == 0, "a state is made of words");
+    Bits from, to;
+    from.s = s;
+    #pragma unroll
+    for (int i = 0; i < (int)(sizeof(S) / 4); i++) to.at[i] = __shfl_xor_sync(FULL, from.at[i], distance);
+    return to.s;
+}
+
 // The lanes of groups of WIDTH combined; every lane of a group gets the result.
 template <int WIDTH, typename C, typename F> DEVICE C warp_reduce(C x, F f) {
     #pragma unroll
@@ -190,22 +222,16 @@ template <int THREADS, typename C> DEVICE C block_sum(C x) { return block_reduce
 
 // ---- Indices out of range, for the host to find when it next waits for the device.
 
-struct Faults {
-    // Words of host memory, of the stream: who reports (0: nobody so far), the index, the number of places.
-    volatile u64* slot;
-    // Who the operation is.
-    u64 origin;
-
-    // Keeps the first report. Threads of a launch that meet here write alike but for the index, and any of their
-    // indices will do; launches of a stream do not meet.
-    DEVICE void report(i64 index, i64 places) const {
-        if (slot[0] != 0) return;
-        slot[1] = (u64)index;
-        slot[2] = (u64)places;
-        __threadfence_system();
-        slot[0] = origin;
-    }
-};
+// Keeps the first report. `slot` is three words of host memory, of the stream: who reports (0: nobody so far), the index,
+// the number of places. Threads of a launch that meet here write alike but for the index, and any of their indices will do;
+// launches of a stream do not meet.
+template <typename Reporter> DEVICE void report(const Reporter& to, i64 index, i64 places) {
+    if (to.slot[0] != 0) return;
+    to.slot[1] = (u64)index;
+    to.slot[2] = (u64)places;
+    __threadfence_system();
+    to.slot[0] = to.origin;
+}
 
 // ---- Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011): a counter in, four random words out.
 

@@ -2,13 +2,11 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::args::View;
+use super::params::Pointer;
 use crate::activation::Activation;
-use crate::device::launch::Operand;
 use crate::types::DType;
 use crate::types::Precision;
-
-/// Memory begins at multiples of this many bytes.
-const BLOCK_ALIGNMENT: usize = 256;
 
 /// The instructions that a GPU's tensor cores multiply fastest by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +29,7 @@ pub(crate) struct Matrix {
     /// Of the elements as they lie in memory.
     pub(crate) dtype: DType,
     /// The first element.
-    pub(crate) address: u64,
+    pub(crate) pointer: Pointer,
     /// The power of two that the address is known to be a multiple of, at most 256.
     pub(crate) alignment: usize,
     /// Elements from a row to the next; 0 where there is but one.
@@ -46,7 +44,7 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// The last two dimensions of an operand.
-    pub(crate) fn of(operand: &Operand<'_>) -> Matrix {
+    pub(crate) fn of(operand: &View<'_>) -> Matrix {
         let (shape, strides) = (operand.layout.shape(), operand.layout.strides());
         let r = shape.rank();
         Matrix::place(operand, [shape[r - 2], shape[r - 1]], [strides[r - 2], strides[r - 1]])
@@ -54,16 +52,16 @@ impl Matrix {
     }
 
     /// A contiguous operand as a matrix of that many rows and columns.
-    pub(crate) fn row_major(operand: &Operand<'_>, rows: usize, cols: usize) -> Matrix {
+    pub(crate) fn row_major(operand: &View<'_>, rows: usize, cols: usize) -> Matrix {
         Matrix::place(operand, [rows, cols], [cols, 1])
     }
 
-    fn place(operand: &Operand<'_>, sizes: [usize; 2], strides: [usize; 2]) -> Matrix {
+    fn place(operand: &View<'_>, sizes: [usize; 2], strides: [usize; 2]) -> Matrix {
         let step = |i: usize| if sizes[i] > 1 { strides[i] } else { 0 };
         Matrix {
             dtype: operand.dtype,
-            address: operand.address(),
-            alignment: alignment(operand),
+            pointer: operand.pointer,
+            alignment: operand.alignment(),
             row: step(0),
             col: step(1),
             dense: [0, 1].map(|i| sizes[i] <= 1 || strides[i] == 1),
@@ -82,23 +80,17 @@ impl Matrix {
     }
 }
 
-/// Which power of two an operand's address is a multiple of, from its offset: the memory may not have a place yet.
-fn alignment(operand: &Operand<'_>) -> usize {
-    let bytes = operand.layout.offset() * operand.dtype.size();
-    1 << bytes.trailing_zeros().min(BLOCK_ALIGNMENT.trailing_zeros())
-}
-
 /// Elements that follow each other without holes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flat {
     pub(crate) dtype: DType,
-    pub(crate) address: u64,
+    pub(crate) pointer: Pointer,
     pub(crate) alignment: usize,
 }
 
 impl Flat {
-    pub(crate) fn of(operand: &Operand<'_>) -> Flat {
-        Flat { dtype: operand.dtype, address: operand.address(), alignment: alignment(operand) }
+    pub(crate) fn of(operand: &View<'_>) -> Flat {
+        Flat { dtype: operand.dtype, pointer: operand.pointer, alignment: operand.alignment() }
     }
 }
 
@@ -136,12 +128,7 @@ pub(crate) struct Product {
 
 impl Product {
     /// The product of an operand `[.., m, k]` and one `[.., k, n]` of the same batch, of any strides.
-    pub(crate) fn batched(
-        precision: Precision,
-        a: &Operand<'_>,
-        b: &Operand<'_>,
-        c: &Operand<'_>,
-    ) -> Product {
+    pub(crate) fn batched(precision: Precision, a: &View<'_>, b: &View<'_>, c: &View<'_>) -> Product {
         let (shape, r) = (a.layout.shape(), a.layout.rank());
         let [m, k, n] = [shape[r - 2], shape[r - 1], b.layout.shape()[r - 1]];
         let mut product = Product::new(precision, [m, n, k], Matrix::of(a), Matrix::of(b), c);
@@ -156,7 +143,7 @@ impl Product {
         [m, n, k]: [usize; 3],
         a: Matrix,
         b: Matrix,
-        c: &Operand<'_>,
+        c: &View<'_>,
     ) -> Product {
         Product {
             dtype: precision.product(a.dtype, b.dtype),

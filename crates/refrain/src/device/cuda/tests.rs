@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use super::{CudaArgs, Grid, Params, Source, Spec};
+use super::{CudaArgs, Grid, Pointer, Source, Spec, params};
 use crate::device::{Device, HostArgs};
 use crate::error::{Error, Result};
 use crate::ops::{self, Op, Specs, apply};
@@ -13,12 +13,20 @@ use crate::{DType, Tensor};
 static SOURCE: Source = Source {
     name: "planted",
     parts: &["
-KERNEL beyond(float* x, float* y, i64 n) { y[n] = 1.0f; }
-KERNEL operand(float* x, float* y, i64 n) { x[n - 1] = 7.0f; y[0] = 1.0f; }
-KERNEL beside(float* x, float* y, i64 n) { y[2 * n - 1] = 1.0f; }
-KERNEL nowhere(float* x, float* y, i64 n) { *(float*)16 = 1.0f; }
+KERNEL(beyond, PlantedArgs, p) { p.y[p.n] = 1.0f; }
+KERNEL(operand, PlantedArgs, p) { p.x[p.n - 1] = 7.0f; p.y[0] = 1.0f; }
+KERNEL(beside, PlantedArgs, p) { p.y[2 * p.n - 1] = 1.0f; }
+KERNEL(nowhere, PlantedArgs, p) { *(float*)16 = 1.0f; }
 "],
 };
+
+params! {
+    struct PlantedArgs {
+        x: Pointer = "float*",
+        y: Pointer = "float*",
+        n: i64,
+    }
+}
 
 /// Runs one of the kernels above over an operand and a result of its shape.
 #[derive(Clone, Debug)]
@@ -36,9 +44,8 @@ impl Op for Planted {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        let params =
-            Params::new().pointer(args.read(0)).pointer(args.write(0)).size(args.write_shape(0).numel());
-        args.kernel(Spec::new(&SOURCE, self.0), Grid::line(1, 1), &params)
+        let told = PlantedArgs { x: args.read(0), y: args.write(0), n: args.write_shape(0).numel() as i64 };
+        args.kernel(Spec::new(&SOURCE, self.0), Grid::line(1, 1), &told)
     }
 }
 

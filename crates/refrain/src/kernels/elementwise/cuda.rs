@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::{MAX_INPUTS, Plan};
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, View, padded, params, with_rank};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
@@ -16,6 +16,8 @@ pub(crate) const LOOP: &str = include_str!("kernel.cu");
 const THREADS: u32 = 256;
 /// Bytes that a thread loads or stores at once.
 const VECTOR_BYTES: usize = 16;
+/// Scalars at most.
+const MAX_SCALARS: usize = 2;
 const INPUT_NAMES: [&str; MAX_INPUTS] = ["IN0", "IN1", "IN2", "IN3", "IN4"];
 
 /// What elements of a dtype are computed in.
@@ -27,24 +29,17 @@ pub(crate) fn arithmetic(dtype: DType) -> DType {
     }
 }
 
-/// An operand of the loop.
-#[derive(Clone, Copy)]
-pub(crate) struct Operand<'a> {
-    /// Of the shape that all operands have.
-    pub(crate) layout: &'a Layout,
-    pub(crate) dtype: DType,
-    /// Where the first element lies.
-    pub(crate) address: u64,
-}
-
-/// The launch's first output as an operand.
-pub(crate) fn output<'a>(args: &CudaArgs<'a>) -> Operand<'a> {
-    Operand { layout: args.write_layout(0), dtype: args.write_dtype(0), address: args.write(0) }
-}
-
-/// The launch's input `i` as an operand.
-pub(crate) fn input<'a>(args: &CudaArgs<'a>, i: usize) -> Operand<'a> {
-    Operand { layout: args.read_layout(i), dtype: args.read_dtype(i), address: args.read(i) }
+params! {
+    /// What the loop is told. Of inputs and scalars there are as many as the constants say.
+    struct Elements<const RANK: usize> {
+        n: i64,
+        y: Pointer,
+        x: [Pointer; MAX_INPUTS],
+        s: [f64; MAX_SCALARS],
+        shape: [i64; RANK],
+        y_strides: [i64; RANK],
+        strides: [[i64; RANK]; MAX_INPUTS],
+    }
 }
 
 /// Runs `y = apply(x, scalars)` over the launch's operands and its first output, in the arithmetic of
@@ -56,24 +51,24 @@ pub(crate) fn run(
     scalars: &[f64],
     constants: impl FnOnce(Spec) -> Spec,
 ) -> Result<()> {
-    let x: SmallVec<[Operand<'_>; MAX_INPUTS]> = (0..args.reads()).map(|i| input(args, i)).collect();
-    run_on(args, source, compute, scalars, output(args), &x, constants)
+    let x: SmallVec<[View<'_>; MAX_INPUTS]> = (0..args.reads()).map(|i| args.input(i)).collect();
+    run_on(args, source, compute, scalars, args.output(0), &x, constants)
 }
 
-/// [`run`] on other views of the operands.
+/// [`run`] on other views of the operands, of one shape.
 pub(crate) fn run_on(
     args: &mut CudaArgs<'_>,
     source: &'static Source,
     compute: DType,
     scalars: &[f64],
-    y: Operand<'_>,
-    x: &[Operand<'_>],
+    y: View<'_>,
+    x: &[View<'_>],
     constants: impl FnOnce(Spec) -> Spec,
 ) -> Result<()> {
     let inputs = x.len();
-    let operands: SmallVec<[Operand<'_>; 6]> = std::iter::once(y).chain(x.iter().copied()).collect();
+    let operands: SmallVec<[View<'_>; 6]> = std::iter::once(y).chain(x.iter().copied()).collect();
     let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|o| o.layout).collect();
-    if inputs > MAX_INPUTS {
+    if inputs > MAX_INPUTS || scalars.len() > MAX_SCALARS {
         return Err(Error::internal(args.op(), "an elementwise kernel with too many operands"));
     }
     let plan = Plan::new(&layouts);
@@ -83,7 +78,6 @@ pub(crate) fn run_on(
     }
     let last = plan.shape.len() - 1;
     let sizes: SmallVec<[usize; 6]> = operands.iter().map(|o| o.dtype.size()).collect();
-    let addresses: SmallVec<[u64; 6]> = operands.iter().map(|o| o.address).collect();
 
     let vec = VECTOR_BYTES / sizes.iter().max().copied().unwrap_or(VECTOR_BYTES);
     let fits = |o: usize| {
@@ -92,7 +86,7 @@ pub(crate) fn run_on(
             // A destination holds each element once.
             0 => o > 0,
             1 => {
-                addresses[o].is_multiple_of((vec * sizes[o]) as u64)
+                operands[o].alignment().is_multiple_of(vec * sizes[o])
                     && strides[..last].iter().all(|s| s.is_multiple_of(vec))
             }
             _ => false,
@@ -110,7 +104,6 @@ pub(crate) fn run_on(
         .dtype("COMPUTE", compute)
         .dtype("OUT", y.dtype)
         .int("INPUTS", inputs as i64)
-        .int("SCALARS", scalars.len() as i64)
         .int("RANK", rank as i64)
         .int("VEC", vec as i64)
         .int("DENSE", if vec > 1 { dense } else { 0 })
@@ -120,20 +113,22 @@ pub(crate) fn run_on(
         spec = spec.dtype(name, x[i].dtype);
     }
 
-    let mut words: SmallVec<[u64; 64]> = SmallVec::new();
-    let padding = rank - plan.shape.len();
-    words.push(n as u64);
-    words.extend(addresses.iter().copied());
-    words.push(0);
-    words.extend(scalars.iter().map(|s| s.to_bits()));
-    words.push(0);
-    let mut dims = |values: &[usize], fill: u64| {
-        words.extend(std::iter::repeat_n(fill, padding).chain(values.iter().map(|&v| v as u64)));
-    };
-    dims(&plan.shape, 1);
-    plan.strides.iter().for_each(|s| dims(s, 0));
-    words.extend(std::iter::repeat_n(0, rank));
-
     let blocks = (n / vec).div_ceil(THREADS as usize).min(args.multiprocessors() * 64);
-    args.kernel(constants(spec), Grid::line(blocks, THREADS), &Params::new().words(&words))
+    with_rank!(args.op(), rank, RANK => {
+        let mut elements = Elements::<RANK> {
+            n: n as i64,
+            y: y.pointer,
+            x: [Pointer::NOTHING; MAX_INPUTS],
+            s: [0.0; MAX_SCALARS],
+            shape: padded(&plan.shape, 1),
+            y_strides: padded(&plan.strides[0], 0),
+            strides: [[0; RANK]; MAX_INPUTS],
+        };
+        for (i, x) in x.iter().enumerate() {
+            elements.x[i] = x.pointer;
+            elements.strides[i] = padded(&plan.strides[i + 1], 0);
+        }
+        elements.s[..scalars.len()].copy_from_slice(scalars);
+        args.kernel(constants(spec), Grid::line(blocks, THREADS), &elements)
+    })
 }

@@ -1,6 +1,6 @@
 // The loop of elementwise kernels. The operation's text before this one defines
 //   DEVICE COMPUTE apply(const COMPUTE* x, const double* s)
-// of the operands' elements and the scalars. Constants: COMPUTE, OUT, IN0.. (dtypes), INPUTS, SCALARS, RANK,
+// of the operands' elements and the scalars. Constants: COMPUTE, OUT, IN0.. (dtypes), INPUTS, RANK,
 // VEC (elements of the last axis that one thread takes at once; 1 for any strides), DENSE (bit i: operand i
 // steps by 1 along the last axis, else by 0; where VEC > 1), INDEX (type of offsets), ADD.
 
@@ -20,16 +20,6 @@ template <> struct input<3> { typedef IN3 type; };
 #if INPUTS > 4
 template <> struct input<4> { typedef IN4 type; };
 #endif
-
-struct Elements {
-    i64 n;
-    u64 y;
-    u64 x[INPUTS + 1];
-    double s[SCALARS + 1];
-    i64 shape[RANK];
-    i64 y_strides[RANK];
-    i64 strides[INPUTS + 1][RANK];
-};
 
 template <int K> DEVICE void fetch(COMPUTE (*x)[INPUTS + 1], const Elements& e, const INDEX* at, bool vector) {
     typedef typename input<K>::type T;
@@ -93,7 +83,7 @@ template <bool VECTOR> DEVICE void elements(const Elements& e, INDEX first) {
     }
 }
 
-KERNEL elementwise(const __grid_constant__ Elements e) {
+KERNEL(elementwise, Elements, e) {
     INDEX n = (INDEX)e.n, step = (INDEX)gridDim.x * blockDim.x;
     INDEX thread = (INDEX)blockIdx.x * blockDim.x + threadIdx.x;
     for (INDEX i = thread; i < n / VEC; i += step) elements<(VEC > 1)>(e, i * VEC);

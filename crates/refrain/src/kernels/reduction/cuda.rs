@@ -6,8 +6,8 @@
 
 use smallvec::SmallVec;
 
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
-use crate::error::Result;
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
 
@@ -36,24 +36,64 @@ const MAX_COLUMN_ROWS: usize = 512;
 /// States that are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;
 
-/// Numbers that there is always room for.
-const SCALARS: usize = 4;
+/// Numbers that a reducer can be told, at most, beside one.
+pub(crate) const MAX_SCALARS: usize = 256;
+/// Operands, results and other tensors, at most.
+const INPUTS: usize = 2;
+const OUTPUTS: usize = 4;
+const EXTRA: usize = 4;
+
+params! {
+    /// What the passes are told.
+    struct Reduction<const SCALARS: usize> {
+        /// The operands are `[outer, n, inner]`, their reductions `[outer, inner]`.
+        outer: i64,
+        n: i64,
+        inner: i64,
+        /// How many pieces n is cut into, and how long each is.
+        pieces: i64,
+        piece: i64,
+        /// The logarithm of the lanes of a row, or of the columns side by side.
+        shift: i64,
+        /// Whether the first pass finishes the results.
+        direct: i64,
+        /// The states that the second pass merges are `[count, totals]`.
+        count: i64,
+        totals: i64,
+        x: [Pointer; INPUTS],
+        partial: Pointer,
+        y: [Pointer; OUTPUTS],
+        /// Whether results are added to what is there.
+        accumulate: [i64; OUTPUTS],
+        /// Tensors and numbers that the reducer knows the meaning of.
+        extra: [Pointer; EXTRA],
+        s: [f64; SCALARS],
+    }
+}
 
 /// A reduction of operands to results.
-pub(crate) struct Reduction {
+pub(crate) struct ReductionLaunch {
     pub(crate) extent: Extent,
-    /// Addresses and dtypes of one or two operands.
-    pub(crate) inputs: SmallVec<[(u64, DType); 2]>,
-    /// Addresses of results, and whether they are added to.
-    pub(crate) outputs: SmallVec<[(u64, bool); 4]>,
-    /// Addresses and numbers that the reducer knows the meaning of.
-    pub(crate) extra: SmallVec<[u64; 4]>,
+    /// One or two operands, and their dtypes.
+    pub(crate) inputs: SmallVec<[(Pointer, DType); INPUTS]>,
+    /// Results, and whether they are added to.
+    pub(crate) outputs: SmallVec<[(Pointer, bool); OUTPUTS]>,
+    /// Tensors and numbers that the reducer knows the meaning of.
+    pub(crate) extra: SmallVec<[Pointer; EXTRA]>,
     pub(crate) scalars: SmallVec<[f64; 4]>,
     /// Room for states, as [`room`] says.
-    pub(crate) partial: u64,
+    pub(crate) partial: Pointer,
     /// How many results there are in the end, if not `outer * inner`: result `i` of the first pass then
     /// belongs to `i % totals`.
     pub(crate) totals: Option<usize>,
+}
+
+/// What the second pass merges; `direct`: nothing, the first pass finishes the results.
+#[derive(Clone, Copy)]
+struct Merge {
+    direct: bool,
+    count: usize,
+    totals: usize,
 }
 
 /// How a reduction is spread over threads.
@@ -103,10 +143,10 @@ pub(crate) fn room(extent: Extent, size: usize, state: usize) -> usize {
     plan(extent, size).pieces * extent.outer * extent.inner * state
 }
 
-impl Reduction {
+impl ReductionLaunch {
     /// A reduction of the launch's first `inputs` operands.
-    pub(crate) fn new(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> Reduction {
-        Reduction {
+    pub(crate) fn new(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> ReductionLaunch {
+        ReductionLaunch {
             extent,
             inputs: inputs.iter().map(|&i| (args.read(i), args.read_dtype(i))).collect(),
             outputs: SmallVec::new(),
@@ -118,7 +158,7 @@ impl Reduction {
     }
 
     /// Adds a result of the launch.
-    pub(crate) fn output(mut self, args: &CudaArgs<'_>, o: usize) -> Reduction {
+    pub(crate) fn output(mut self, args: &CudaArgs<'_>, o: usize) -> ReductionLaunch {
         self.outputs.push((args.write(o), args.accumulate(o)));
         self
     }
@@ -138,7 +178,8 @@ impl Reduction {
         let count = (plan.pieces * results).checked_div(totals).unwrap_or(0);
         let direct = count == 1;
         if results > 0 {
-            let aligned = self.inputs.iter().all(|(a, d)| a.is_multiple_of((plan.vec * d.size()) as u64));
+            let aligned =
+                self.inputs.iter().all(|&(x, d)| args.alignment(x).is_multiple_of(plan.vec * d.size()));
             let (entry, guard) = match inner {
                 1 => ("reduce_rows", "REDUCE_ROWS"),
                 _ => ("reduce_columns", "REDUCE_COLUMNS"),
@@ -150,8 +191,8 @@ impl Reduction {
             for ((_, dtype), name) in self.inputs.iter().zip(["IN0", "IN1"]) {
                 spec = spec.dtype(name, *dtype);
             }
-            let words = self.words(&plan, direct, count, totals);
-            args.kernel(spec, Grid::line(plan.blocks, THREADS as u32), &Params::new().words(&words))?;
+            let merge = Merge { direct, count, totals };
+            self.launch(args, spec, Grid::line(plan.blocks, THREADS as u32), &plan, merge)?;
         }
         if direct { Ok(()) } else { self.merge(args, source, constants, count, totals) }
     }
@@ -176,36 +217,61 @@ impl Reduction {
         if let Some((_, dtype)) = self.inputs.first() {
             spec = spec.dtype("IN0", *dtype);
         }
-        let words = self.words(&plan, false, count, totals);
-        args.kernel(spec, Grid::line(blocks, PARTIAL_THREADS as u32), &Params::new().words(&words))
-    }
-
-    fn room_of_scalars(&self) -> usize {
-        self.scalars.len().max(SCALARS)
+        let merge = Merge { direct: false, count, totals };
+        self.launch(args, spec, Grid::line(blocks, PARTIAL_THREADS as u32), &plan, merge)
     }
 
     fn spec(&self, source: &'static Source, entry: &'static str, guard: &'static str) -> Spec {
-        Spec::new(source, entry).flag(guard, true).int("SCALARS", self.room_of_scalars() as i64)
+        Spec::new(source, entry).flag(guard, true)
     }
 
-    /// The struct `Reduction` of the kernels.
-    fn words(&self, plan: &Plan, direct: bool, count: usize, totals: usize) -> SmallVec<[u64; 32]> {
-        let Extent { outer, n, inner } = self.extent;
-        let mut words: SmallVec<[u64; 32]> = SmallVec::new();
-        let sizes = [outer, n, inner, plan.pieces, plan.piece, plan.shift as usize];
-        words.extend(sizes.map(|v| v as u64));
-        words.extend([u64::from(direct), count as u64, totals as u64]);
-        let mut padded = |values: &mut dyn Iterator<Item = u64>, room: usize| {
-            let end = words.len() + room;
-            words.extend(values.take(room));
-            words.resize(end, 0);
-        };
-        padded(&mut self.inputs.iter().map(|x| x.0), 2);
-        padded(&mut std::iter::once(self.partial), 1);
-        padded(&mut self.outputs.iter().map(|y| y.0), 4);
-        padded(&mut self.outputs.iter().map(|y| u64::from(y.1)), 4);
-        padded(&mut self.extra.iter().copied(), 4);
-        padded(&mut self.scalars.iter().map(|s| s.to_bits()), self.room_of_scalars());
-        words
+    /// Launches a pass, with room for as many numbers as there are.
+    fn launch(
+        &self,
+        args: &mut CudaArgs<'_>,
+        spec: Spec,
+        grid: Grid,
+        plan: &Plan,
+        merge: Merge,
+    ) -> Result<()> {
+        match self.scalars.len() {
+            0..=4 => args.kernel(spec, grid, &self.told::<4>(args, plan, merge)?),
+            5..=32 => args.kernel(spec, grid, &self.told::<32>(args, plan, merge)?),
+            _ => args.kernel(spec, grid, &self.told::<{ MAX_SCALARS + 1 }>(args, plan, merge)?),
+        }
+    }
+
+    fn told<const SCALARS: usize>(
+        &self,
+        args: &CudaArgs<'_>,
+        plan: &Plan,
+        merge: Merge,
+    ) -> Result<Reduction<SCALARS>> {
+        fn all<T: Copy, const N: usize>(args: &CudaArgs<'_>, values: &[T], fill: T) -> Result<[T; N]> {
+            let mut all = [fill; N];
+            let too_many = || Error::internal(args.op(), "more than a reduction has room for");
+            all.get_mut(..values.len()).ok_or_else(too_many)?.copy_from_slice(values);
+            Ok(all)
+        }
+        let inputs: SmallVec<[Pointer; INPUTS]> = self.inputs.iter().map(|x| x.0).collect();
+        let outputs: SmallVec<[Pointer; OUTPUTS]> = self.outputs.iter().map(|y| y.0).collect();
+        let accumulate: SmallVec<[i64; OUTPUTS]> = self.outputs.iter().map(|y| y.1.into()).collect();
+        Ok(Reduction {
+            outer: self.extent.outer as i64,
+            n: self.extent.n as i64,
+            inner: self.extent.inner as i64,
+            pieces: plan.pieces as i64,
+            piece: plan.piece as i64,
+            shift: plan.shift.into(),
+            direct: merge.direct.into(),
+            count: merge.count as i64,
+            totals: merge.totals as i64,
+            x: all(args, &inputs, Pointer::NOTHING)?,
+            partial: self.partial,
+            y: all(args, &outputs, Pointer::NOTHING)?,
+            accumulate: all(args, &accumulate, 0)?,
+            extra: all(args, &self.extra, Pointer::NOTHING)?,
+            s: all(args, &self.scalars, 0.0)?,
+        })
     }
 }

@@ -62,7 +62,7 @@ DEVICE void emit(const Reduction& r, i64 result, i64 piece, const State& s) {
 
 #ifdef REDUCE_ROWS
 // A piece of a row for each group of lanes: up to a warp, or the whole block.
-KERNEL BOUNDS reduce_rows(const __grid_constant__ Reduction r) {
+KERNEL(reduce_rows, Reduction, r, BOUNDS) {
     __shared__ State warps[8];
     const int lanes = 1 << (int)r.shift, lane = threadIdx.x & (lanes - 1);
     i64 item = ((i64)blockIdx.x * 256 + threadIdx.x) >> (int)r.shift;
@@ -112,7 +112,7 @@ KERNEL BOUNDS reduce_rows(const __grid_constant__ Reduction r) {
 
 #ifdef REDUCE_COLUMNS
 // A piece of some columns for each block: threads side by side take neighbouring columns, the rest of them rows.
-KERNEL BOUNDS reduce_columns(const __grid_constant__ Reduction r) {
+KERNEL(reduce_columns, Reduction, r, BOUNDS) {
     __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 256 >> (int)r.shift;
@@ -160,7 +160,7 @@ KERNEL BOUNDS reduce_columns(const __grid_constant__ Reduction r) {
 #endif
 
 #ifdef REDUCE_PARTIALS
-KERNEL reduce_partials(const __grid_constant__ Reduction r) {
+KERNEL(reduce_partials, Reduction, r) {
     __shared__ State warps[16][32];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
     const int step = 512 >> (int)r.shift;

@@ -1,7 +1,7 @@
 // Gradients of short sequences: a block holds its pairs whole. Probabilities are computed again wherever they are
 // wanted, which takes less time than to keep them in shared memory.
 
-KERNEL __launch_bounds__(256) attention_backward(const __grid_constant__ Job j) {
+KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
     i64 first_pair = (i64)blockIdx.x * j.together;
     int queries = (int)j.queries, keys = (int)j.keys, slots = slots_of(j, first_pair);
     int group = threadIdx.x / LANES, groups = blockDim.x / LANES, lane = threadIdx.x % LANES;

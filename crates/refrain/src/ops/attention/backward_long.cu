@@ -1,7 +1,7 @@
 // Gradients of sequences of any length.
 
 // The gradients of queries, of which there may be any number, and what those of keys need.
-KERNEL __launch_bounds__(256) attention_backward_queries(const __grid_constant__ Job j) {
+KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     Rows r = locate(j, j.queries);
     i64 first_pair = r.pair - r.slot;
     int keys = (int)j.keys, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
@@ -63,7 +63,7 @@ KERNEL __launch_bounds__(256) attention_backward_queries(const __grid_constant__
 }
 
 // The gradients of keys and values, of which there may be any number.
-KERNEL __launch_bounds__(256) attention_backward_keys(const __grid_constant__ Job j) {
+KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
     Rows r = locate(j, j.keys);
     i64 first_pair = r.pair - r.slot;
     int queries = (int)j.queries, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);

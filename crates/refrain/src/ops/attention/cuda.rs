@@ -2,13 +2,11 @@
 //! f64). There a few lanes share a query; keys and values pass through shared memory. Sums have one order whatever the
 //! shape of the blocks.
 
-use smallvec::{SmallVec, smallvec};
-
 use super::Attention;
 use super::fragments::Fragments;
 
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
-use crate::device::{Launch, Operand};
+use crate::device::Launch;
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, View, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
@@ -65,7 +63,7 @@ struct Blocks {
 }
 
 impl Plan {
-    fn new(q: &Operand<'_>, k: &Operand<'_>, causal: bool) -> Plan {
+    fn new(q: &View<'_>, k: &View<'_>, causal: bool) -> Plan {
         let (shape, dtype) = (q.layout.shape(), q.dtype);
         let size = if dtype == DType::F64 { 8 } else { 4 };
         let (keys, head_dim, vec) = (k.layout.shape()[1], shape[3], 16 / size);
@@ -143,11 +141,7 @@ impl Plan {
         Some(Blocks { together, parts: 1, tile: 0, grid })
     }
 
-    fn counts(&self) -> [usize; 4] {
-        [self.pairs, self.heads, self.queries, self.keys]
-    }
-
-    fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&Operand<'_>]) -> Spec {
+    fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&View<'_>]) -> Spec {
         Spec::new(source, entry)
             .dtype("IN", self.dtype)
             .dtype("COMPUTE", if self.size == 8 { DType::F64 } else { DType::F32 })
@@ -160,84 +154,127 @@ impl Plan {
     }
 }
 
-/// What the kernels are told (`Job` in the text).
-pub(super) struct Job<'a> {
-    /// q, k, v, the gradient of o, o, dq, dk and dv, as far as a kernel has them.
-    pub(super) operands: [Option<&'a Operand<'a>>; 8],
-    /// The addresses of what is kept of rows of scores, and of `Softmax` (in the text) of the rows.
-    pub(super) rows: [u64; 3],
-    /// Pairs, heads, queries and keys.
-    pub(super) counts: [usize; 4],
-    /// Pairs that a block takes, blocks that share a pair, and rows that pass by at a time.
-    pub(super) blocks: [usize; 3],
-    pub(super) scale: f64,
+params! {
+    /// Queries, keys, values, outputs or gradients of them: `[sequences, tokens, heads, dim]`.
+    pub(super) struct Heads {
+        /// Where the first element is.
+        at: Pointer,
+        /// Elements from a sequence, a token and a head to the next.
+        sequence: i64,
+        token: i64,
+        head: i64,
+    }
+
+    /// What the kernels are told.
+    pub(super) struct Job {
+        q: Heads,
+        k: Heads,
+        v: Heads,
+        d_o: Heads,
+        o: Heads,
+        dq: Heads,
+        dk: Heads,
+        dv: Heads,
+        /// `[sequences, heads, queries]`: of the rows of scores what the forward pass keeps, the largest (on tensor
+        /// cores before the scale) and 1 / the sum of the exponentials.
+        largest: Pointer,
+        inverse: Pointer,
+        /// And what kernels of the backward pass tell each other.
+        softmaxes: Pointer,
+        pairs: i64,
+        heads: i64,
+        queries: i64,
+        keys: i64,
+        /// Pairs of a sequence and a head that a block takes, blocks that share a pair, and of the other side the rows
+        /// that pass by at a time.
+        together: i64,
+        parts: i64,
+        tile: i64,
+        scale: f64,
+    }
 }
 
-impl Job<'_> {
-    pub(super) fn params(&self) -> Params {
-        let mut words: SmallVec<[u64; 48]> = smallvec![];
-        for x in self.operands {
-            match x {
-                None => words.extend([0; 4]),
-                Some(x) => {
-                    let s = x.layout.strides();
-                    words.extend([x.address(), s[0] as u64, s[1] as u64, s[2] as u64]);
-                }
-            }
+impl Heads {
+    const NONE: Heads = Heads { at: Pointer::NOTHING, sequence: 0, token: 0, head: 0 };
+
+    fn of(x: &View<'_>) -> Heads {
+        let s = x.layout.strides();
+        Heads { at: x.pointer, sequence: s[0] as i64, token: s[1] as i64, head: s[2] as i64 }
+    }
+}
+
+impl Job {
+    /// Of these queries, keys and values, for all else to be added.
+    fn new(plan: &Plan, [q, k, v]: [&View<'_>; 3], scale: f64) -> Job {
+        Job {
+            q: Heads::of(q),
+            k: Heads::of(k),
+            v: Heads::of(v),
+            d_o: Heads::NONE,
+            o: Heads::NONE,
+            dq: Heads::NONE,
+            dk: Heads::NONE,
+            dv: Heads::NONE,
+            largest: Pointer::NOTHING,
+            inverse: Pointer::NOTHING,
+            softmaxes: Pointer::NOTHING,
+            pairs: plan.pairs as i64,
+            heads: plan.heads as i64,
+            queries: plan.queries as i64,
+            keys: plan.keys as i64,
+            together: 0,
+            parts: 0,
+            tile: 0,
+            scale,
         }
-        words.extend(self.rows);
-        words.extend(self.counts.iter().chain(&self.blocks).map(|&x| x as u64));
-        words.push(self.scale.to_bits());
-        Params::new().words(&words)
+    }
+
+    /// By these blocks.
+    fn by(self, blocks: &Blocks) -> Job {
+        let [together, parts, tile] = [blocks.together, blocks.parts, blocks.tile].map(|n| n as i64);
+        Job { together, parts, tile, ..self }
     }
 }
 
 /// Whether `vec` numbers of each of these can be moved at once, from multiples of `vec` on.
-pub(super) fn aligned(operands: &[&Operand<'_>], vec: usize) -> bool {
+pub(super) fn aligned(operands: &[&View<'_>], vec: usize) -> bool {
     operands.iter().all(|x| {
         let steps = [&x.layout.strides()[..3], &[x.layout.offset()]].concat();
         x.layout.shape()[3].is_multiple_of(vec) && steps.iter().all(|s| s.is_multiple_of(vec))
     })
 }
 
-impl Blocks {
-    fn sizes(&self) -> [usize; 3] {
-        [self.together, self.parts, self.tile]
-    }
-}
-
 /// Queries, keys and values, or their gradients, of these layouts in the operands.
-fn views<'a>(
-    op: &Attention,
-    layouts: &'a [Layout; 3],
-    operand: impl Fn(usize) -> Operand<'a>,
-) -> [Operand<'a>; 3] {
-    [0, 1, 2].map(|i| Operand { layout: &layouts[i], ..operand(if op.packed { 0 } else { i }) })
+fn views<'a>(op: &Attention, layouts: &'a [Layout; 3], operand: impl Fn(usize) -> View<'a>) -> [View<'a>; 3] {
+    [0, 1, 2].map(|i| View { layout: &layouts[i], ..operand(if op.packed { 0 } else { i }) })
 }
 
 pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
     let layouts = op.layouts(|i| launch.reads[i].layout);
-    let [q, k, v] = &views(op, &layouts, |i| launch.reads[i]);
+    let [q, k, v] = &views(op, &layouts, |i| View::read(launch, i));
     let plan = Plan::new(q, k, op.causal);
     if plan.pairs * plan.queries * plan.head_dim == 0 {
         return Ok(());
     }
-    let (o, kept) = (&launch.writes[0].0, [args.write(1), args.write(2), 0]);
-    let (scale, counts) = (op.scale, plan.counts());
-    let operands = [Some(q), Some(k), Some(v), None, Some(o), None, None, None];
-    let job = Job { operands, rows: kept, counts, blocks: [0; 3], scale };
+    let o = &View::write(launch, 0);
+    let all = [q, k, v, o];
+    let job = Job {
+        o: Heads::of(o),
+        largest: args.write(1),
+        inverse: args.write(2),
+        ..Job::new(&plan, [q, k, v], op.scale)
+    };
     if let Some(fragments) = Fragments::new(op, q, k) {
-        return fragments.forward(args, &job);
+        return fragments.forward(args, &all, &job);
     }
     let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
-    let job = Job { blocks: blocks.sizes(), ..job };
-    args.kernel(plan.spec(&FORWARD, "attention_forward", &[q, k, v, o]), blocks.grid, &job.params())
+    args.kernel(plan.spec(&FORWARD, "attention_forward", &all), blocks.grid, &job.by(&blocks))
 }
 
 pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
     let layouts = op.layouts(|i| launch.reads[i].layout);
-    let [q, k, _] = &views(op, &layouts, |i| launch.reads[i]);
+    let [q, k, _] = &views(op, &layouts, |i| View::read(launch, i));
     let plan = Plan::new(q, k, false);
     let alone = Fragments::for_gradients(op, q, k).is_some() || plan.whole().is_some();
     if alone { 0 } else { plan.pairs * plan.queries * SOFTMAX * plan.size }
@@ -246,37 +283,42 @@ pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
 pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
     let layouts = op.layouts(|i| launch.reads[i].layout);
-    let [q, k, v] = &views(op, &layouts, |i| launch.reads[i]);
+    let [q, k, v] = &views(op, &layouts, |i| View::read(launch, i));
     let layouts = op.layouts(|o| launch.writes[o].0.layout);
-    let [dq, dk, dv] = &views(op, &layouts, |o| launch.writes[o].0);
-    let [d_o, largest, inverse] = [0, 1, 2].map(|i| &launch.reads[op.operands() + i]);
+    let [dq, dk, dv] = &views(op, &layouts, |o| View::write(launch, o));
+    let [d_o, largest, inverse] = [0, 1, 2].map(|i| op.operands() + i);
+    let d_o = &View::read(launch, d_o);
     let plan = Plan::new(q, k, op.causal);
     if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
         return Ok(());
     }
     let all = [q, k, v, d_o, dq, dk, dv];
-    let (scale, counts) = (op.scale, plan.counts());
-    let operands = [Some(q), Some(k), Some(v), Some(d_o), None, Some(dq), Some(dk), Some(dv)];
-    let rows = [largest.address(), inverse.address(), args.workspace()];
-    let job = Job { operands, rows, counts, blocks: [0; 3], scale };
+    let job = Job {
+        d_o: Heads::of(d_o),
+        dq: Heads::of(dq),
+        dk: Heads::of(dk),
+        dv: Heads::of(dv),
+        largest: args.read(largest),
+        inverse: args.read(inverse),
+        softmaxes: args.workspace(),
+        ..Job::new(&plan, [q, k, v], op.scale)
+    };
     if let Some(fragments) = Fragments::for_gradients(op, q, k) {
-        return fragments.backward(args, &job);
+        return fragments.backward(args, &all, &job);
     }
     if let Some(blocks) = plan.whole() {
-        let job = Job { blocks: blocks.sizes(), ..job };
-        return args.kernel(plan.spec(&BACKWARD, "attention_backward", &all), blocks.grid, &job.params());
+        let spec = plan.spec(&BACKWARD, "attention_backward", &all);
+        return args.kernel(spec, blocks.grid, &job.by(&blocks));
     }
     if plan.queries > 0 {
         let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
-        let job = Job { blocks: blocks.sizes(), ..job };
         let spec = plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all);
-        args.kernel(spec, blocks.grid, &job.params())?;
+        args.kernel(spec, blocks.grid, &job.by(&blocks))?;
     }
     if plan.keys > 0 {
         let blocks = plan.blocks(launch.op, plan.keys, plan.queries)?;
-        let job = Job { blocks: blocks.sizes(), ..job };
         let spec = plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all);
-        args.kernel(spec, blocks.grid, &job.params())?;
+        args.kernel(spec, blocks.grid, &job.by(&blocks))?;
     }
     Ok(())
 }

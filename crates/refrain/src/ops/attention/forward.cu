@@ -1,6 +1,6 @@
 // Outputs, and what is kept of the rows of scores; the softmax gathers as keys pass by.
 
-KERNEL __launch_bounds__(256) attention_forward(const __grid_constant__ Job j) {
+KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     Rows r = locate(j, j.queries);
     i64 first_pair = r.pair - r.slot;
     int keys = (int)j.keys, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);

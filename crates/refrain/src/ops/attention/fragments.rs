@@ -2,8 +2,7 @@
 
 use super::Attention;
 use super::cuda::{JOB, Job, aligned};
-use crate::device::Operand;
-use crate::device::cuda::{CudaArgs, Grid, MMA, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, MMA, Source, Spec, View};
 use crate::error::Result;
 use crate::tensor::DType;
 use crate::types::Precision;
@@ -42,7 +41,7 @@ const EIGHT: usize = 8;
 
 impl Fragments {
     /// Nothing where sequences or heads are too long, heads of f32 too short, or for f64.
-    pub(super) fn new(op: &Attention, q: &Operand<'_>, k: &Operand<'_>) -> Option<Fragments> {
+    pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (queries, head_dim) = (shape[1], shape[3]);
         let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
@@ -68,7 +67,7 @@ impl Fragments {
     }
 
     /// Also nothing where a warp's registers do not hold the gradients of keys and values.
-    pub(super) fn for_gradients(op: &Attention, q: &Operand<'_>, k: &Operand<'_>) -> Option<Fragments> {
+    pub(super) fn for_gradients(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
         Fragments::new(op, q, k).filter(|f| f.key_eights.div_ceil(2) * (16 + 8 * f.eights) <= SUMS)
     }
 
@@ -82,11 +81,11 @@ impl Fragments {
         (source, entry): (&'static Source, &'static str),
         numbers: usize,
         args: &mut CudaArgs<'_>,
-        job: &Job<'_>,
+        operands: &[&View<'_>],
+        job: &Job,
     ) -> Result<()> {
         let bytes = 4 * numbers;
         let warps = [WARPS, WARPS / 2].into_iter().find(|w| w * bytes <= BYTES).unwrap_or(1);
-        let operands: Vec<&Operand<'_>> = job.operands.iter().copied().flatten().collect();
         let spec = Spec::new(source, entry)
             .dtype("IN", self.dtype)
             .word("FORM", self.form)
@@ -95,22 +94,22 @@ impl Fragments {
             .int("KEY_EIGHTS", self.key_eights as i64)
             .int("WARPS", warps as i64)
             .int("MEMORY_BYTES", (warps * bytes) as i64)
-            .flag("ALIGNED", aligned(&operands, 4))
+            .flag("ALIGNED", aligned(operands, 4))
             .flag("CAUSAL", self.causal);
-        let blocks = job.counts[0].div_ceil(warps);
-        args.kernel(spec, Grid::line(blocks, 32 * warps as u32).shared(warps * bytes), &job.params())
+        let blocks = (job.pairs as usize).div_ceil(warps);
+        args.kernel(spec, Grid::line(blocks, 32 * warps as u32).shared(warps * bytes), job)
     }
 
-    pub(super) fn forward(&self, args: &mut CudaArgs<'_>, job: &Job<'_>) -> Result<()> {
+    pub(super) fn forward(&self, args: &mut CudaArgs<'_>, operands: &[&View<'_>], job: &Job) -> Result<()> {
         let numbers = self.tile(self.query_blocks * 16) + 2 * self.tile(self.key_eights * 8);
-        self.launch((&FORWARD, "attention_tensor_forward"), numbers, args, job)
+        self.launch((&FORWARD, "attention_tensor_forward"), numbers, args, operands, job)
     }
 
-    pub(super) fn backward(&self, args: &mut CudaArgs<'_>, job: &Job<'_>) -> Result<()> {
+    pub(super) fn backward(&self, args: &mut CudaArgs<'_>, operands: &[&View<'_>], job: &Job) -> Result<()> {
         let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
         // Where fragments are transposed.
         let turned = if self.form == "BRAINS" { 0 } else { keys * 20 };
         let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
-        self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, job)
+        self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, operands, job)
     }
 }

@@ -8,7 +8,7 @@ constexpr int TURN_SIZE = FORM == BRAINS ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
 // Warps that a multiprocessor has registers for.
 constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
 
-KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_backward(const __grid_constant__ Job j) {
+KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE + Q_ROWS) + TURN_SIZE;

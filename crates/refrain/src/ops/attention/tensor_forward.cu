@@ -6,7 +6,7 @@ constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
 constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
-KERNEL __launch_bounds__(WARPS * 32, RESIDENT / WARPS) attention_tensor_forward(const __grid_constant__ Job j) {
+KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     static_assert((int)sizeof(float) * WARPS * (Q_SIZE + 2 * K_SIZE) == MEMORY_BYTES, "as the launch counts it");

@@ -2,18 +2,61 @@
 
 use super::BatchNorm;
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
+use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaunch, room};
 use crate::tensor::DType;
 
 static MOMENTS_OF_CHANNELS: Source =
     Source { name: "batch_norm", parts: &[REDUCTION, MOMENTS, include_str!("sums.cu"), MACHINE] };
 static GRADIENT_SUMS: Source =
     Source { name: "batch_norm", parts: &[REDUCTION, include_str!("sums.cu"), MACHINE] };
-static SOURCE: Source = Source { name: "batch_norm", parts: &[include_str!("kernel.cu")] };
+const ELEMENTS: &str = include_str!("elements.cu");
+static RUNNING: Source = Source { name: "batch_norm", parts: &[include_str!("running.cu")] };
+static FORWARD: Source = Source { name: "batch_norm", parts: &[ELEMENTS, include_str!("forward.cu")] };
+static BACKWARD: Source = Source { name: "batch_norm", parts: &[ELEMENTS, include_str!("backward.cu")] };
+
+params! {
+    /// Mean and 1/std of running statistics.
+    struct RunningArgs {
+        mean: Pointer = "const PARAMETER*",
+        var: Pointer = "const PARAMETER*",
+        means: Pointer = "COMPUTE*",
+        invs: Pointer = "COMPUTE*",
+        eps: f64,
+        channels: i64,
+    }
+
+    struct BatchNormArgs {
+        x: Pointer = "const IN*",
+        weight: Pointer = "const PARAMETER*",
+        bias: Pointer = "const PARAMETER*",
+        means: Pointer = "const COMPUTE*",
+        invs: Pointer = "const COMPUTE*",
+        y: Pointer = "IN*",
+        n: i64,
+        channels: i64,
+        inner: i64,
+    }
+
+    struct BatchNormBackwardArgs {
+        x: Pointer = "const IN*",
+        weight: Pointer = "const PARAMETER*",
+        dy: Pointer = "const IN*",
+        means: Pointer = "const COMPUTE*",
+        invs: Pointer = "const COMPUTE*",
+        /// Of each channel, the sums of dy and of dy (x - mean) / std.
+        sums: Pointer = "const COMPUTE*",
+        dx: Pointer = "IN*",
+        /// 1 by the values of a channel.
+        share: f64,
+        n: i64,
+        channels: i64,
+        inner: i64,
+    }
+}
 
 const THREADS: usize = 256;
 /// Bytes of a state, at most: three f64.
@@ -44,27 +87,23 @@ fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
     [args.read_dtype(0), args.read_dtype(1)]
 }
 
-fn constants(spec: Spec, [dtype, parameters]: [DType; 2], backward: bool) -> Spec {
-    spec.dtype("COMPUTE", arithmetic(dtype))
-        .dtype("IN", dtype)
-        .dtype("PARAMETER", parameters)
-        .flag("BACKWARD", backward)
+fn constants(spec: Spec, [dtype, parameters]: [DType; 2]) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("PARAMETER", parameters)
 }
 
 /// A reduction to one result a channel.
-fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> Reduction {
-    let mut sums = Reduction::new(args, lines(extent), inputs);
+fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> ReductionLaunch {
+    let mut sums = ReductionLaunch::new(args, lines(extent), inputs);
     sums.totals = Some(extent.n);
     sums
 }
 
-/// One of the kernels over elements, with the blocks that it wants.
+/// Adds the constants of a kernel over elements, which lie at `operands`, and says how many blocks it wants.
 fn elements(
     extent: Extent,
-    backward: bool,
     add: bool,
-    addresses: &[u64],
-    entry: &'static str,
+    operands: &[Pointer],
+    spec: Spec,
     args: &CudaArgs<'_>,
 ) -> (Spec, Grid) {
     let dtypes @ [dtype, _] = dtypes(args);
@@ -73,10 +112,12 @@ fn elements(
     let run = if inner == 1 { channels } else { inner };
     let vec = if run.is_multiple_of(widest) { widest } else { 1 };
     let n = outer * channels * inner;
-    let spec = constants(Spec::new(&SOURCE, entry), dtypes, backward)
+    let aligned = operands.iter().all(|&x| args.alignment(x).is_multiple_of(vec * dtype.size()));
+    let spec = constants(spec, dtypes)
+        .dtype("IN", dtype)
         .word("INDEX", if n >= 1 << 30 { "u64" } else { "u32" })
         .int("VEC", vec as i64)
-        .flag("ALIGNED", addresses.iter().all(|a| a.is_multiple_of((vec * dtype.size()) as u64)))
+        .flag("ALIGNED", aligned)
         .flag("INNER", inner != 1)
         .flag("ADD", add);
     let blocks = (n / vec).div_ceil(THREADS).min(args.multiprocessors() * 64);
@@ -98,21 +139,37 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         }
         sums.extra.extend([args.read(3), args.read(4)]);
         sums.scalars.extend([op.momentum, op.eps]);
-        sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtypes, false))?;
+        sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtypes).flag("BACKWARD", false))?;
     } else {
-        let (spec, _) = elements(op.extent, false, false, &[x, y], "batch_norm_running", args);
-        let params = Params::new().pointer(args.read(3)).pointer(args.read(4)).pointer(means).pointer(invs);
-        let grid = Grid::line(channels.div_ceil(THREADS), THREADS as u32);
-        args.kernel(spec, grid, &params.f64(op.eps).size(channels))?;
+        let spec = constants(Spec::new(&RUNNING, "batch_norm_running"), dtypes);
+        let told = RunningArgs {
+            mean: args.read(3),
+            var: args.read(4),
+            means,
+            invs,
+            eps: op.eps,
+            channels: channels as i64,
+        };
+        args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &told)?;
     }
     let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
-    let (spec, grid) = elements(op.extent, false, false, &[x, y], "batch_norm", args);
-    let params = Params::new().pointer(x).pointer(args.read(1)).pointer(args.read(2));
-    let params = params.pointer(means).pointer(invs).pointer(y).size(n).size(channels).size(inner);
-    args.kernel(spec, grid, &params)
+    let spec = Spec::new(&FORWARD, "batch_norm");
+    let (spec, grid) = elements(op.extent, false, &[x, y], spec, args);
+    let told = BatchNormArgs {
+        x,
+        weight: args.read(1),
+        bias: args.read(2),
+        means,
+        invs,
+        y,
+        n: n as i64,
+        channels: channels as i64,
+        inner: inner as i64,
+    };
+    args.kernel(spec, grid, &told)
 }
 
 pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -123,20 +180,29 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     let dtypes @ [dtype, _] = dtypes(args);
     let (x, weight, dy, dx) = (args.read(0), args.read(1), args.read(2), args.write(0));
     let (means, invs) = (args.read(3), args.read(4));
-    let totals = args.workspace() + states(extent, dtype) as u64;
+    let totals = Pointer::WORKSPACE.plus(states(extent, dtype));
     let mut sums = by_channel(args, extent, &[0, 2]).output(args, 1).output(args, 2);
     sums.extra.extend([means, invs, totals]);
     sums.scalars.push(channels as f64);
-    sums.run(args, &GRADIENT_SUMS, |spec| constants(spec, dtypes, true))?;
+    sums.run(args, &GRADIENT_SUMS, |spec| constants(spec, dtypes).flag("BACKWARD", true))?;
     let n = outer * channels * inner;
     if n == 0 {
         return Ok(());
     }
-    let share = 1.0 / (outer * inner) as f64;
-    let add = args.accumulate(0);
-    let (spec, grid) = elements(extent, true, add, &[x, dy, dx], "batch_norm", args);
-    let spec = spec.flag("TRAINING", training);
-    let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(means).pointer(invs);
-    let params = params.pointer(totals).pointer(dx).f64(share).size(n).size(channels).size(inner);
-    args.kernel(spec, grid, &params)
+    let spec = Spec::new(&BACKWARD, "batch_norm_backward").flag("TRAINING", training);
+    let (spec, grid) = elements(extent, args.accumulate(0), &[x, dy, dx], spec, args);
+    let told = BatchNormBackwardArgs {
+        x,
+        weight,
+        dy,
+        means,
+        invs,
+        sums: totals,
+        dx,
+        share: 1.0 / (outer * inner) as f64,
+        n: n as i64,
+        channels: channels as i64,
+        inner: inner as i64,
+    };
+    args.kernel(spec, grid, &told)
 }

@@ -3,14 +3,27 @@
 use smallvec::SmallVec;
 
 use super::Concat;
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
 use crate::error::Result;
-use crate::kernels::units::{self, UNITS};
+use crate::kernels::units;
 
-static SOURCE: Source = Source { name: "concat", parts: &[UNITS, include_str!("kernel.cu")] };
+static SOURCE: Source = Source { name: "concat", parts: &[include_str!("kernel.cu")] };
 
 /// Operands at most that one launch takes.
 const PARTS: usize = 16;
+
+params! {
+    struct ConcatArgs {
+        y: Pointer = "UNIT*",
+        rows: i64,
+        /// Of a row of y, and where the parts begin in it.
+        width: i64,
+        start: i64,
+        x: [Pointer; PARTS] = "const UNIT*",
+        /// Where each part ends within the row; parts that are not there end where the last one does.
+        ends: [i64; PARTS],
+    }
+}
 
 pub(super) fn concat(op: &Concat, args: &mut CudaArgs<'_>) -> Result<()> {
     let (to, size) = (args.write_shape(0), args.write_dtype(0).size());
@@ -19,30 +32,34 @@ pub(super) fn concat(op: &Concat, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let rows: usize = to[..op.axis].iter().product();
     let inner = to[op.axis + 1..].iter().product::<usize>() * size;
-    let parts: SmallVec<[(u64, usize); 16]> = (op.sizes.iter().enumerate())
-        .map(|(i, n)| (args.read(i), n * inner))
-        .filter(|&(_, bytes)| bytes > 0)
-        .collect();
+    let parts: SmallVec<[(usize, usize); PARTS]> =
+        (op.sizes.iter().enumerate()).map(|(i, n)| (i, n * inner)).filter(|&(_, bytes)| bytes > 0).collect();
     let unit = units::largest(
-        parts.iter().flat_map(|&(x, bytes)| [x, bytes as u64]).chain(std::iter::once(args.write(0))),
+        (parts.iter().flat_map(|&(i, bytes)| [args.input(i).alignment(), bytes]))
+            .chain(std::iter::once(args.output(0).alignment())),
     );
-    let width = parts.iter().map(|(_, bytes)| bytes / unit).sum();
-    let mut start = 0;
+    let width: usize = parts.iter().map(|(_, bytes)| bytes / unit).sum();
+    let mut start: usize = 0;
     for group in parts.chunks(PARTS) {
-        let mut words: SmallVec<[u64; 40]> = SmallVec::from_slice(&[args.write(0)]);
-        words.extend([rows, width, start].map(|n| n as u64));
-        words.extend(group.iter().map(|&(x, _)| x));
-        let parts = group.len().next_power_of_two();
-        words.resize(4 + parts, 0);
+        let mut told = ConcatArgs {
+            y: args.write(0),
+            rows: rows as i64,
+            width: width as i64,
+            start: start as i64,
+            x: [Pointer::NOTHING; PARTS],
+            ends: [0; PARTS],
+        };
         let mut end = 0;
-        for &(_, bytes) in group {
+        for (n, &(i, bytes)) in group.iter().enumerate() {
             end += bytes / unit;
-            words.push(end as u64);
+            told.x[n] = args.read(i);
+            told.ends[n] = end as i64;
         }
-        words.resize(4 + 2 * parts, end as u64);
+        told.ends[group.len()..].fill(end as i64);
         let n = rows * end;
+        let parts = group.len().next_power_of_two();
         let spec = units::constants(Spec::new(&SOURCE, "concat"), unit, n).int("PARTS", parts as i64);
-        args.kernel(spec, units::grid(args, n), &Params::new().words(&words))?;
+        args.kernel(spec, units::grid(args, n), &told)?;
         start += end;
     }
     Ok(())

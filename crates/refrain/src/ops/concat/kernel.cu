@@ -1,25 +1,17 @@
 // Rows of several tensors one after the other: up to PARTS of them, whose rows make up columns `start` to
 // `start + ends[PARTS - 1]` of y's. Constants: UNIT, INDEX, PARTS.
 
-struct Concat {
-    u64 y;
-    i64 rows, width, start;
-    u64 x[PARTS];
-    // Where each part ends within the row; parts that are not there end where the last one does.
-    i64 ends[PARTS];
-};
-
-KERNEL concat(const __grid_constant__ Concat c) {
-    UNIT* y = reinterpret_cast<UNIT*>(c.y) + c.start;
+KERNEL(concat, ConcatArgs, c) {
+    UNIT* y = c.y + c.start;
     const INDEX width = (INDEX)c.ends[PARTS - 1], n = (INDEX)c.rows * width;
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += step) {
         INDEX row = at / width, column = at - row * width, begin = 0, end = (INDEX)c.ends[0];
-        u64 x = c.x[0];
+        const UNIT* x = c.x[0];
         #pragma unroll
         for (int i = 1; i < PARTS; i++) {
             if (column >= end) begin = end, end = (INDEX)c.ends[i], x = c.x[i];
         }
-        y[(u64)row * c.width + column] = reinterpret_cast<const UNIT*>(x)[(u64)row * (end - begin) + (column - begin)];
+        y[(u64)row * c.width + column] = x[(u64)row * (end - begin) + (column - begin)];
     }
 }

@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::between;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, View, padded, params, with_rank};
 use crate::error::Result;
 use crate::kernels::elementwise::Plan;
-use crate::kernels::elementwise::cuda::{LOOP, Operand, arithmetic, input, output, run_on};
+use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run_on};
 use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "copy", parts: &[include_str!("kernel.cu"), LOOP] };
@@ -33,13 +33,13 @@ fn same_bits(dtype: DType) -> DType {
 }
 
 pub(super) fn copy(args: &mut CudaArgs<'_>) -> Result<()> {
-    copy_between(args, output(args), input(args, 0))
+    copy_between(args, args.output(0), args.input(0))
 }
 
 /// Copies `x` to `y`, which have one shape and dtype, or adds it there if the launch accumulates.
-pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: Operand<'_>, x: Operand<'_>) -> Result<()> {
+pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: View<'_>, x: View<'_>) -> Result<()> {
     let dtype = if args.accumulate(0) { y.dtype } else { same_bits(y.dtype) };
-    let (y, x) = (Operand { dtype, ..y }, Operand { dtype, ..x });
+    let (y, x) = (View { dtype, ..y }, View { dtype, ..x });
     match Transpose::of(y, x) {
         Some(transpose) => transpose.launch(args, y, x),
         None => run_on(args, &SOURCE, arithmetic(dtype), &[], y, &[x], |spec| spec.flag("TRUTH", false)),
@@ -48,13 +48,13 @@ pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: Operand<'_>, x: Operand<'
 
 pub(super) fn cast(dtype: DType, args: &mut CudaArgs<'_>) -> Result<()> {
     let compute = between(args.read_dtype(0), dtype);
-    let (y, x) = (output(args), input(args, 0));
+    let (y, x) = (args.output(0), args.input(0));
     run_on(args, &SOURCE, compute, &[], y, &[x], |spec| spec.flag("TRUTH", dtype == DType::Bool))
 }
 
 /// The side of a tile that moves 16 bytes at a time, where rows of both tensors begin and end on such a
 /// boundary and are long enough to fill half a tile.
-fn vector_side(plan: &Plan, a: usize, y: Operand<'_>, x: Operand<'_>) -> Option<usize> {
+fn vector_side(plan: &Plan, a: usize, y: View<'_>, x: View<'_>) -> Option<usize> {
     let (size, last) = (y.dtype.size(), plan.shape.len() - 1);
     let counts = [plan.shape[a], plan.shape[last]];
     let side = match size {
@@ -67,10 +67,31 @@ fn vector_side(plan: &Plan, a: usize, y: Operand<'_>, x: Operand<'_>) -> Option<
     let whole = |n: usize| (n * size).is_multiple_of(VECTOR_BYTES);
     let fits = counts.iter().all(|&n| n >= side / 2 && whole(n))
         && [(y, 0, last), (x, 1, a)].iter().all(|&(operand, o, along)| {
-            operand.address.is_multiple_of(VECTOR_BYTES as u64)
+            operand.alignment().is_multiple_of(VECTOR_BYTES)
                 && plan.strides[o].iter().enumerate().all(|(i, &s)| i == along || whole(s))
         });
     fits.then_some(side)
+}
+
+params! {
+    struct TransposeArgs<const RANK: usize> {
+        x: Pointer = "const ELEMENT*",
+        y: Pointer = "ELEMENT*",
+        /// Elements along axis a, and along axis b.
+        a: i64,
+        b: i64,
+        /// Steps along b in x, and along a in y.
+        x_b: i64,
+        y_a: i64,
+        tile_a: i64,
+        tile_b: i64,
+        tiles_a: i64,
+        tiles_b: i64,
+        /// Of all other axes.
+        shape: [i64; RANK],
+        x_strides: [i64; RANK],
+        y_strides: [i64; RANK],
+    }
 }
 
 /// A copy in which the neighbours of one side lie far apart on the other.
@@ -85,7 +106,7 @@ struct Transpose {
 }
 
 impl Transpose {
-    fn of(y: Operand<'_>, x: Operand<'_>) -> Option<Transpose> {
+    fn of(y: View<'_>, x: View<'_>) -> Option<Transpose> {
         let plan = Plan::new(&[y.layout, x.layout]);
         let last = plan.shape.len() - 1;
         if plan.numel() == 0 || plan.strides[0][last] != 1 || plan.strides[1][last] <= 1 {
@@ -112,7 +133,7 @@ impl Transpose {
         Some(Transpose { plan, a, side: SIDE, tile, vectors: false })
     }
 
-    fn launch(&self, args: &mut CudaArgs<'_>, y: Operand<'_>, x: Operand<'_>) -> Result<()> {
+    fn launch(&self, args: &mut CudaArgs<'_>, y: View<'_>, x: View<'_>) -> Result<()> {
         let Transpose { plan, a, side, tile: [tile_a, tile_b], vectors } = self;
         let last = plan.shape.len() - 1;
         let (count_a, count_b) = (plan.shape[*a], plan.shape[last]);
@@ -126,17 +147,28 @@ impl Transpose {
             .flag("NARROW", [*tile_a, *tile_b] != [*side; 2])
             .int("RANK", rank as i64);
 
-        let mut words: SmallVec<[u64; 32]> = SmallVec::from_slice(&[x.address, y.address]);
-        let strides = [plan.strides[1][last], plan.strides[0][*a]];
         let tiles = [count_a.div_ceil(*tile_a), count_b.div_ceil(*tile_b)];
-        words.extend([count_a, count_b].map(|n| n as u64));
-        words.extend([strides, [*tile_a, *tile_b], tiles].as_flattened().iter().map(|&n| n as u64));
-        for (values, fill) in [(&plan.shape, 1), (&plan.strides[1], 0), (&plan.strides[0], 0)] {
-            words.extend(others.iter().map(|&i| values[i] as u64));
-            words.extend(std::iter::repeat_n(fill, rank - others.len()));
-        }
         let batch: usize = others.iter().map(|&i| plan.shape[i]).product();
-        let blocks = tiles[0] * tiles[1] * batch;
-        args.kernel(spec, Grid::line(blocks, THREADS), &Params::new().words(&words))
+        let grid = Grid::line(tiles[0] * tiles[1] * batch, THREADS);
+        let along =
+            |values: &[usize]| -> SmallVec<[usize; 6]> { others.iter().map(|&i| values[i]).collect() };
+        with_rank!(args.op(), rank, RANK => {
+            let told = TransposeArgs::<RANK> {
+                x: x.pointer,
+                y: y.pointer,
+                a: count_a as i64,
+                b: count_b as i64,
+                x_b: plan.strides[1][last] as i64,
+                y_a: plan.strides[0][*a] as i64,
+                tile_a: *tile_a as i64,
+                tile_b: *tile_b as i64,
+                tiles_a: tiles[0] as i64,
+                tiles_b: tiles[1] as i64,
+                shape: padded(&along(&plan.shape), 1),
+                x_strides: padded(&along(&plan.strides[1]), 0),
+                y_strides: padded(&along(&plan.strides[0]), 0),
+            };
+            args.kernel(spec, grid, &told)
+        })
     }
 }

@@ -9,15 +9,6 @@
 // share pages of memory on both sides.
 #define BAND (512 / SIDE)
 
-struct Transpose {
-    u64 x, y;
-    i64 a, b;
-    i64 x_b, y_a;
-    i64 tile_a, tile_b;
-    i64 tiles_a, tiles_b;
-    i64 shape[RANK], x_strides[RANK], y_strides[RANK];
-};
-
 struct Tile {
     const ELEMENT* x;
     ELEMENT* y;
@@ -25,7 +16,7 @@ struct Tile {
 };
 
 // The tile of this block.
-DEVICE Tile tile_of(const Transpose& t, u32 tile_a, u32 tile_b) {
+DEVICE Tile tile_of(const TransposeArgs& t, u32 tile_a, u32 tile_b) {
     const u32 tiles_a = (u32)t.tiles_a, tiles_b = (u32)t.tiles_b;
     u32 rest = blockIdx.x / (tiles_a * tiles_b), n = blockIdx.x - rest * (tiles_a * tiles_b);
     const u32 band = n / (BAND * tiles_b);
@@ -42,7 +33,7 @@ DEVICE Tile tile_of(const Transpose& t, u32 tile_a, u32 tile_b) {
     }
     const u32 count_a = t.a - first_a < tile_a ? t.a - first_a : tile_a;
     const u32 count_b = t.b - first_b < tile_b ? t.b - first_b : tile_b;
-    return {reinterpret_cast<const ELEMENT*>(t.x) + x_at, reinterpret_cast<ELEMENT*>(t.y) + y_at, count_a, count_b};
+    return {t.x + x_at, t.y + y_at, count_a, count_b};
 }
 
 #if VECTORS
@@ -64,7 +55,7 @@ DEVICE void store_whole(ELEMENT* to, const vec<ELEMENT, WIDE>& v) {
 }
 
 // The bounds leave registers to all loads of a thread.
-KERNEL __launch_bounds__(THREADS, 4) transpose(const __grid_constant__ Transpose t) {
+KERNEL(transpose, TransposeArgs, t, __launch_bounds__(THREADS, 4)) {
     // Rows along a. Chunk c of row b lies at c ^ (b / WIDE % 8): eight lanes that gather neighbouring vectors along b
     // then read from different banks.
     __shared__ vec<ELEMENT, WIDE> tile[SIDE][CHUNKS];
@@ -122,7 +113,7 @@ KERNEL __launch_bounds__(THREADS, 4) transpose(const __grid_constant__ Transpose
 #define SKEW (ELEMENT_SIZE < 4 ? 4 / ELEMENT_SIZE : 1)
 #define ROOM (SIDE * (SIDE + SKEW))
 
-KERNEL transpose(const __grid_constant__ Transpose t) {
+KERNEL(transpose, TransposeArgs, t) {
     __shared__ ELEMENT tile[ROOM];
     const u32 tile_a = NARROW ? (u32)t.tile_a : SIDE, tile_b = NARROW ? (u32)t.tile_b : SIDE;
     const u32 pitch = tile_b + SKEW, all = tile_a * tile_b;

@@ -3,10 +3,13 @@
 
 typedef arithmetic<ELEMENT>::type C;
 
-KERNEL dropout(const ELEMENT* x, const i64* state, ELEMENT* y, unsigned char* mask, i64 n, i64 offset, i64 threshold,
-               double scale_) {
-    const u64 seed = (u64)state[0], first = (u64)state[1] + (u64)offset;
-    const C scale = (C)scale_;
+KERNEL(dropout, DropoutArgs, p) {
+    const ELEMENT* x = p.x;
+    ELEMENT* y = p.y;
+    unsigned char* mask = p.mask;
+    const i64 n = p.n, threshold = p.threshold;
+    const u64 seed = (u64)p.state[0], first = (u64)p.state[1] + p.offset;
+    const C scale = (C)p.scale;
     const bool aligned = (((u64)x | (u64)y) % (4 * ELEMENT_SIZE) | (MASK ? (u64)mask % 4 : 0)) == 0;
     const i64 blocks = (n + 3) / 4;
     for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {

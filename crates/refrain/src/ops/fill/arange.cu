@@ -1,7 +1,7 @@
 // y[i] = start + i * step, rounded after each of both. Constant: OUT.
 
-KERNEL arange(OUT* y, i64 n, double start, double step) {
-    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
-        y[i] = from<OUT>(__dadd_rn(start, __dmul_rn((double)i, step)));
+KERNEL(arange, ArangeArgs, p) {
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += (i64)gridDim.x * blockDim.x) {
+        p.y[i] = from<OUT>(__dadd_rn(p.start, __dmul_rn((double)i, p.step)));
     }
 }

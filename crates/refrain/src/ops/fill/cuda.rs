@@ -1,13 +1,22 @@
 //! Filling memory on CUDA.
 
 use super::Arange;
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "fill", parts: &[include_str!("kernel.cu"), LOOP] };
 static ARANGE: Source = Source { name: "arange", parts: &[include_str!("arange.cu")] };
+
+params! {
+    struct ArangeArgs {
+        y: Pointer = "OUT*",
+        n: i64,
+        start: f64,
+        step: f64,
+    }
+}
 
 pub(super) fn fill(value: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let compute = arithmetic(args.write_dtype(0));
@@ -20,6 +29,6 @@ pub(super) fn arange(op: &Arange, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let spec = Spec::new(&ARANGE, "arange").dtype("OUT", op.dtype);
-    let params = Params::new().pointer(args.write(0)).size(n).f64(op.start).f64(op.step);
-    args.kernel(spec, units::grid(args, n), &params)
+    let told = ArangeArgs { y: args.write(0), n: n as i64, start: op.start, step: op.step };
+    args.kernel(spec, units::grid(args, n), &told)
 }

@@ -1,16 +1,77 @@
 //! Picking along an axis, and adding to picked places, on CUDA.
 
-use smallvec::SmallVec;
-
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{
+    Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, padded, params, with_rank,
+};
 use crate::error::Result;
-use crate::kernels::units::{self, UNITS};
+use crate::kernels::units;
 use crate::ops::sort::Sort;
 use crate::tensor::{Dims, Shape, row_major};
 
-static GATHER: Source = Source { name: "gather", parts: &[UNITS, include_str!("kernel.cu")] };
-static ADD: Source = Source { name: "scatter_add", parts: &[include_str!("add.cu")] };
+static GATHER: Source = Source { name: "gather", parts: &[include_str!("kernel.cu")] };
+const PLACES: &str = include_str!("places.cu");
+const SUMS: &str = include_str!("sums.cu");
+static ADD: Source = Source { name: "scatter_add", parts: &[SUMS, PLACES, include_str!("add.cu")] };
+static BEGIN: Source = Source { name: "scatter_add", parts: &[SUMS, include_str!("begin.cu")] };
+static KEYS: Source = Source { name: "scatter_add", parts: &[PLACES, include_str!("keys.cu")] };
+static ADD_RUNS: Source = Source { name: "scatter_add", parts: &[SUMS, include_str!("add_runs.cu")] };
+
+params! {
+    struct GatherArgs<const RANK: usize> {
+        x: Pointer = "const UNIT*",
+        index: Pointer = "const ID*",
+        y: Pointer = "UNIT*",
+        n: i64,
+        /// Of the axis in x: its size, and how far neighbours lie apart.
+        size: i64,
+        stride: i64,
+        missing: u64,
+        faults: Reporter,
+        /// The index's shape, and the strides of x without those of the axis.
+        shape: [i64; RANK],
+        strides: [i64; RANK],
+    }
+
+    struct Places<const RANK: usize> {
+        base: Pointer = "const ELEMENT*",
+        source: Pointer = "const ELEMENT*",
+        index: Pointer = "const ID*",
+        y: Pointer = "ELEMENT*",
+        /// Gets the places that entries name.
+        keys: Pointer = "u32*",
+        /// Places; entries.
+        n: i64,
+        entries: i64,
+        /// Of the axis: the size and the stride in y, the number of entries of a column and their stride.
+        size: i64,
+        stride: i64,
+        rows: i64,
+        row_stride: i64,
+        faults: Reporter,
+        /// Axis by axis: the shape that is walked through, how far it is inside the other one, and the other one's
+        /// strides. Of y and the index for `add`, of the index and y for `keys`.
+        shape: [i64; RANK],
+        inside: [i64; RANK],
+        strides: [i64; RANK],
+    }
+
+    struct BeginArgs {
+        base: Pointer = "const ELEMENT*",
+        y: Pointer = "ELEMENT*",
+        n: i64,
+    }
+
+    struct AddRunsArgs {
+        keys: Pointer = "const u32*",
+        /// The entry that each key is of.
+        sorted: Pointer = "const u32*",
+        source: Pointer = "const ELEMENT*",
+        y: Pointer = "ELEMENT*",
+        n: i64,
+        entries: i64,
+    }
+}
 
 const THREADS: usize = 256;
 /// Entries that a place looks through at most, before the index is sorted.
@@ -59,19 +120,6 @@ impl Walk {
     fn rank(&self) -> usize {
         self.shape.len().max(1).next_power_of_two()
     }
-
-    /// Its axes in a kernel's parameters, leading ones of size 1 before them.
-    fn words(&self, words: &mut SmallVec<[u64; 32]>, with_inside: bool) {
-        let padding = self.rank() - self.shape.len();
-        let mut row = |values: &[usize], fill: u64| {
-            words.extend(std::iter::repeat_n(fill, padding).chain(values.iter().map(|&v| v as u64)));
-        };
-        row(&self.shape, 1);
-        if with_inside {
-            row(&self.inside, 1);
-        }
-        row(&self.strides, 0);
-    }
 }
 
 pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -81,13 +129,23 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let walk = Walk::new(to, from, axis);
-    let mut words: SmallVec<[u64; 32]> = SmallVec::from_slice(&[args.read(0), args.read(1), args.write(0)]);
-    words.extend([n as u64, from[axis] as u64, row_major(from)[axis] as u64, units::missing(dtype)]);
-    words.extend(args.faults(Bounds::Axis));
-    walk.words(&mut words, false);
     let spec = Spec::new(&GATHER, "gather").dtype("ID", args.read_dtype(1)).int("RANK", walk.rank() as i64);
     let spec = units::constants(spec, dtype.size(), n.max(from.numel()));
-    args.kernel(spec, units::grid(args, n), &Params::new().words(&words))
+    with_rank!(args.op(), walk.rank(), RANK => {
+        let told = GatherArgs::<RANK> {
+            x: args.read(0),
+            index: args.read(1),
+            y: args.write(0),
+            n: n as i64,
+            size: from[axis] as i64,
+            stride: row_major(from)[axis] as i64,
+            missing: units::missing(dtype),
+            faults: args.faults(Bounds::Axis),
+            shape: padded(&walk.shape, 1),
+            strides: padded(&walk.strides, 0),
+        };
+        args.kernel(spec, units::grid(args, n), &told)
+    })
 }
 
 /// The sort of `entries`, if that is better than that each of `places` looks at `rows` of them.
@@ -118,7 +176,7 @@ pub(super) fn scatter_add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
 }
 
 /// The output becomes `base` (0 without one) with `source` added to the places that operand 1 names.
-fn add(axis: usize, base: Option<u64>, source: u64, args: &mut CudaArgs<'_>) -> Result<()> {
+fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<'_>) -> Result<()> {
     let (to, index, dtype) = (args.write_shape(0), args.read_shape(1), args.write_dtype(0));
     let (n, entries) = (to.numel(), index.numel());
     if n == 0 {
@@ -127,50 +185,81 @@ fn add(axis: usize, base: Option<u64>, source: u64, args: &mut CudaArgs<'_>) -> 
     let sort = sort(args.op(), n, entries, index[axis])?;
     // Places look at entries, or entries name places.
     let walk = if sort.is_some() { Walk::new(index, to, axis) } else { Walk::new(to, index, axis) };
-    let mut words: SmallVec<[u64; 32]> = SmallVec::from_slice(&[
-        base.unwrap_or_default(),
-        source,
-        args.read(1),
-        args.write(0),
-        n as u64,
-        entries as u64,
-        to[axis] as u64,
-        row_major(to)[axis] as u64,
-        index[axis] as u64,
-        row_major(index)[axis] as u64,
-    ]);
-    words.extend(args.faults(Bounds::Axis));
-    walk.words(&mut words, true);
+    let rank = walk.rank();
     let ids = args.read_dtype(1);
-    let spec = |entry, base: Option<u64>, rank: usize| {
-        Spec::new(&ADD, entry)
-            .dtype("ID", ids)
-            .dtype("ELEMENT", dtype)
-            .word("INDEX", units::index_type(n.max(entries)))
-            .flag("BASE", base.is_some())
-            .int("RANK", rank as i64)
+    let with_index = |spec: Spec| {
+        spec.dtype("ID", ids).word("INDEX", units::index_type(n.max(entries))).int("RANK", rank as i64)
     };
-    let places = Params::new().words(&words);
+    let on_top = |spec: Spec| spec.dtype("ELEMENT", dtype).flag("BASE", base.is_some());
+    let base = base.unwrap_or(Pointer::NOTHING);
+    let places = Places {
+        base,
+        source,
+        index: args.read(1),
+        y: args.write(0),
+        keys: sort.as_ref().map_or(Pointer::NOTHING, Sort::keys),
+        n: n as i64,
+        entries: entries as i64,
+        size: to[axis] as i64,
+        stride: row_major(to)[axis] as i64,
+        rows: index[axis] as i64,
+        row_stride: row_major(index)[axis] as i64,
+        faults: args.faults(Bounds::Axis),
+        shape: [],
+        inside: [],
+        strides: [],
+    };
     let Some(sort) = sort else {
-        return args.kernel(spec("add", base, walk.rank()), units::grid(args, n), &places);
+        let spec = with_index(on_top(Spec::new(&ADD, "add")));
+        return with_rank!(args.op(), rank, RANK => {
+            args.kernel(spec, units::grid(args, n), &places.along::<RANK>(&walk))
+        });
     };
-    if base != Some(args.write(0)) {
-        let params = Params::new().pointer(base.unwrap_or_default()).pointer(args.write(0)).size(n);
-        args.kernel(spec("begin", base, 1), units::grid(args, n), &params)?;
+    if !args.same_place(base, args.write(0)) {
+        let told = BeginArgs { base, y: args.write(0), n: n as i64 };
+        args.kernel(on_top(Spec::new(&BEGIN, "begin")), units::grid(args, n), &told)?;
     }
-    let memory = args.workspace();
-    let keys = spec("keys", None, walk.rank());
-    args.kernel(keys, units::grid(args, entries), &places.pointer(sort.keys(memory)))?;
-    let sorted = sort.run(args, memory)?;
-    let params = Params::new()
-        .pointer(sorted.keys)
-        .pointer(sorted.entries)
-        .pointer(source)
-        .pointer(args.write(0))
-        .size(n)
-        .size(entries);
+    let spec = with_index(Spec::new(&KEYS, "keys").dtype("ELEMENT", dtype));
+    with_rank!(args.op(), rank, RANK => {
+        args.kernel(spec, units::grid(args, entries), &places.along::<RANK>(&walk))
+    })?;
+    let sorted = sort.run(args)?;
+    let told = AddRunsArgs {
+        keys: sorted.keys,
+        sorted: sorted.entries,
+        source,
+        y: args.write(0),
+        n: n as i64,
+        entries: entries as i64,
+    };
     let grid = Grid::line(entries.div_ceil(THREADS), THREADS as u32);
-    args.kernel(spec("add_runs", None, 1), grid, &params)
+    args.kernel(Spec::new(&ADD_RUNS, "add_runs").dtype("ELEMENT", dtype), grid, &told)
+}
+
+impl Places<0> {
+    /// With the axes of a walk.
+    fn along<const RANK: usize>(&self, walk: &Walk) -> Places<RANK> {
+        let Places {
+            base, source, index, y, keys, n, entries, size, stride, rows, row_stride, faults, ..
+        } = *self;
+        Places {
+            base,
+            source,
+            index,
+            y,
+            keys,
+            n,
+            entries,
+            size,
+            stride,
+            rows,
+            row_stride,
+            faults,
+            shape: padded(&walk.shape, 1),
+            inside: padded(&walk.inside, 1),
+            strides: padded(&walk.strides, 0),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! which a chunk is made of stretches that lie far apart.
 
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 
@@ -16,6 +16,20 @@ const LOG_CHUNK: u32 = 11;
 const LOG_LARGE_CHUNK: u32 = 12;
 /// Distances, by their number, of a pass over stretches that lie far apart, which are not too short then.
 const FAR: u32 = 6;
+
+params! {
+    struct HadamardArgs {
+        x: Pointer = "const IN*",
+        y: Pointer = "OUT*",
+        n: i64,
+        /// From a stretch to the next.
+        distance: i64,
+        log_columns: i64,
+        first_bit: i64,
+        end_bit: i64,
+        scale: f64,
+    }
+}
 
 /// Bytes for what is between the passes.
 pub(super) fn workspace(launch: &Launch<'_>) -> usize {
@@ -52,16 +66,17 @@ pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
             .int("LOG_CHUNK", i64::from(log_chunk))
             .flag("LAST", last)
             .flag("ADD", last && args.accumulate(0));
-        let params = Params::new()
-            .pointer(if first { args.read(0) } else { args.workspace() })
-            .pointer(if last { args.write(0) } else { args.workspace() })
-            .size(all)
-            .size(distance)
-            .i32(log_columns as i32)
-            .i32(first_bit as i32)
-            .i32((first_bit + steps) as i32)
-            .f64(scale);
-        args.kernel(spec, Grid::line(all.div_ceil(1 << log_chunk), THREADS), &params)?;
+        let told = HadamardArgs {
+            x: if first { args.read(0) } else { args.workspace() },
+            y: if last { args.write(0) } else { args.workspace() },
+            n: all as i64,
+            distance: distance as i64,
+            log_columns: log_columns.into(),
+            first_bit: first_bit.into(),
+            end_bit: (first_bit + steps).into(),
+            scale,
+        };
+        args.kernel(spec, Grid::line(all.div_ceil(1 << log_chunk), THREADS), &told)?;
         done += steps;
         if last {
             return Ok(());

@@ -34,7 +34,11 @@ template <int BITS> DEVICE void butterflies(C* chunk, int bit) {
     __syncthreads();
 }
 
-KERNEL hadamard(const IN* x, OUT* y, i64 n, i64 distance, int log_columns, int first_bit, int end_bit, double scale) {
+KERNEL(hadamard, HadamardArgs, p) {
+    const IN* x = p.x;
+    OUT* y = p.y;
+    const i64 n = p.n, distance = p.distance;
+    const int log_columns = (int)p.log_columns, end_bit = (int)p.end_bit;
     __shared__ C chunk[CHUNK + CHUNK / 32];
     const u32 columns = 1u << log_columns;
     // Chunks side by side until the next stretch begins, then beyond all stretches.
@@ -47,7 +51,7 @@ KERNEL hadamard(const IN* x, OUT* y, i64 n, i64 distance, int log_columns, int f
         chunk[slot(i)] = at < n ? to<C>(x[at]) : (C)0;
     }
     __syncthreads();
-    int bit = first_bit;
+    int bit = (int)p.first_bit;
     for (; bit + 3 <= end_bit; bit += 3) butterflies<3>(chunk, bit);
     if (end_bit - bit == 2) butterflies<2>(chunk, bit);
     if (end_bit - bit == 1) butterflies<1>(chunk, bit);
@@ -55,6 +59,6 @@ KERNEL hadamard(const IN* x, OUT* y, i64 n, i64 distance, int log_columns, int f
     for (u32 i = threadIdx.x; i < CHUNK; i += THREADS) {
         i64 at = start + (i64)(i >> log_columns) * distance + (i & (columns - 1));
         C v = chunk[slot(i)];
-        if (at < n) put<ADD>(y + at, LAST ? (C)(v * (C)scale) : v);
+        if (at < n) put<ADD>(y + at, LAST ? (C)(v * (C)p.scale) : v);
     }
 }

@@ -17,15 +17,6 @@ typedef u32 entry;
 typedef unsigned short entry;
 #endif
 
-// Keys of the sort: places, and behind them what is out of range.
-KERNEL keys(const ID* index, u32* keys, i64 count, i64 size, Faults faults) {
-    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (i64)gridDim.x * blockDim.x) {
-        const bool fits = (u64)index[i] < (u64)size;
-        if (!fits) faults.report(index[i], size);
-        keys[i] = fits ? (u32)index[i] : (u32)size;
-    }
-}
-
 // The number of sorted keys below a key, by the whole warp.
 DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
     u32 start = 0, left = n;
@@ -42,7 +33,7 @@ DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
 }
 
 // The entries of an index that are i, in order, into `list`; returns their number. The first block checks all.
-DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, Faults faults, entry* list) {
+DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, const Reporter& faults, entry* list) {
     __shared__ u32 found[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const u32 part = (count + THREADS - 1) / THREADS * 32, first = warp * part;
@@ -51,7 +42,7 @@ DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, Faults faults, entr
         u32 e = first + k + lane;
         i64 named = e < count ? index[e] : -1;
         mine += __popc(__ballot_sync(FULL, named == i));
-        if (blockIdx.x + blockIdx.y == 0 && e < count && (u64)named >= (u64)size) faults.report(named, size);
+        if (blockIdx.x + blockIdx.y == 0 && e < count && (u64)named >= (u64)size) report(faults, named, size);
     }
     if (lane == 0) found[warp] = mine;
     __syncthreads();
@@ -88,22 +79,24 @@ DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum)
     return sum;
 }
 
-KERNEL add(const ELEMENT* x, const ID* index, const u32* sorted_keys, const u32* sorted_entries, ELEMENT* y, i64 outer,
-           i64 size, i64 count, i64 width, Faults faults) {
+KERNEL(add, IndexAddArgs, p) {
+    const ELEMENT* x = p.x;
+    ELEMENT* y = p.y;
+    const i64 outer = p.outer, size = p.size, count = p.count, width = p.width;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const i64 i = blockIdx.x, columns = outer * width;
 #if SORTED
     __shared__ u32 bounds[2];
     if (warp < 2) {
-        u32 bound = lower_bound(sorted_keys, (u32)count, (u32)i + warp);
+        u32 bound = lower_bound(p.sorted_keys, (u32)count, (u32)i + warp);
         if (lane == 0) bounds[warp] = bound;
     }
     __syncthreads();
-    const entry* list = sorted_entries + bounds[0];
+    const entry* list = p.sorted_entries + bounds[0];
     const u32 entries = bounds[1] - bounds[0];
 #else
     __shared__ entry list[MOST];
-    const u32 entries = find(index, (u32)count, i, size, faults, list);
+    const u32 entries = find(p.index, (u32)count, i, size, p.faults, list);
 #endif
     if (entries <= LONG) {
         if (ADD && entries == 0) return;

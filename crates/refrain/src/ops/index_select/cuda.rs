@@ -2,13 +2,14 @@
 
 use super::IndexAdd;
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, params};
 use crate::error::Result;
-use crate::kernels::units::{self, UNITS};
+use crate::kernels::units;
 use crate::ops::sort::Sort;
-use crate::tensor::{DType, Shape};
+use crate::tensor::Shape;
 
-static SELECT: Source = Source { name: "index_select", parts: &[UNITS, include_str!("kernel.cu")] };
+static SELECT: Source = Source { name: "index_select", parts: &[include_str!("kernel.cu")] };
+static KEYS: Source = Source { name: "index_add", parts: &[include_str!("keys.cu")] };
 static ADD: Source = Source { name: "index_add", parts: &[include_str!("add.cu")] };
 
 const THREADS: usize = 256;
@@ -19,6 +20,47 @@ const LOOKS: usize = 1 << 26;
 /// Blocks of the second dimension at most.
 const MAX_Y: usize = 65_535;
 
+params! {
+    struct SelectArgs {
+        x: Pointer = "const UNIT*",
+        index: Pointer = "const ID*",
+        y: Pointer = "UNIT*",
+        outer: i64,
+        /// Of the axis in x.
+        size: i64,
+        /// Entries of the index.
+        count: i64,
+        /// Units of a slice.
+        width: i64,
+        missing: u64,
+        faults: Reporter,
+    }
+
+    struct KeysArgs {
+        index: Pointer = "const ID*",
+        keys: Pointer = "u32*",
+        count: i64,
+        size: i64,
+        faults: Reporter,
+    }
+
+    struct IndexAddArgs {
+        x: Pointer = "const ELEMENT*",
+        index: Pointer = "const ID*",
+        sorted_keys: Pointer = "const u32*",
+        sorted_entries: Pointer = "const u32*",
+        y: Pointer = "ELEMENT*",
+        outer: i64,
+        /// Of the axis in y.
+        size: i64,
+        /// Entries of the index.
+        count: i64,
+        /// Elements of a slice.
+        width: i64,
+        faults: Reporter,
+    }
+}
+
 pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let n = args.write_shape(0).numel();
     let (from, dtype) = (args.read_shape(0), args.write_dtype(0));
@@ -28,20 +70,21 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let count = args.read_shape(1).numel();
     let outer: usize = from[..axis].iter().product();
     let width = from[axis + 1..].iter().product::<usize>() * dtype.size();
-    let unit = units::largest([width as u64, args.read(0), args.write(0)]);
+    let unit = units::largest([width, args.input(0).alignment(), args.output(0).alignment()]);
     let all = n * dtype.size() / unit;
-    let params = Params::new()
-        .pointer(args.read(0))
-        .pointer(args.read(1))
-        .pointer(args.write(0))
-        .size(outer)
-        .size(from[axis])
-        .size(count)
-        .size(width / unit)
-        .i64(units::missing(dtype) as i64)
-        .words(&args.faults(Bounds::Axis));
+    let told = SelectArgs {
+        x: args.read(0),
+        index: args.read(1),
+        y: args.write(0),
+        outer: outer as i64,
+        size: from[axis] as i64,
+        count: count as i64,
+        width: (width / unit) as i64,
+        missing: units::missing(dtype),
+        faults: args.faults(Bounds::Axis),
+    };
     let spec = units::constants(Spec::new(&SELECT, "select").dtype("ID", args.read_dtype(1)), unit, all);
-    args.kernel(spec, units::grid(args, all), &params)
+    args.kernel(spec, units::grid(args, all), &told)
 }
 
 /// The sort of an index of `count` entries that names `size` places, if it is worth one.
@@ -66,38 +109,40 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let outer: usize = to[..axis].iter().product();
     let width: usize = to[axis + 1..].iter().product();
     let ids = args.read_dtype(1);
-    let spec = |entry, dtype, accumulate, sorted| {
-        Spec::new(&ADD, entry)
-            .dtype("ID", ids)
-            .dtype("ELEMENT", dtype)
-            .flag("ADD", accumulate)
-            .flag("SORTED", sorted)
-    };
     let sort = sort(size, count)?;
-    let add = spec("add", args.write_dtype(0), args.accumulate(0), sort.is_some());
+    let spec = Spec::new(&ADD, "add")
+        .dtype("ID", ids)
+        .dtype("ELEMENT", args.write_dtype(0))
+        .flag("ADD", args.accumulate(0))
+        .flag("SORTED", sort.is_some());
     let faults = args.faults(Bounds::Axis);
-    let (mut sorted_keys, mut entries) = (0, 0);
+    let (mut sorted_keys, mut sorted_entries) = (Pointer::NOTHING, Pointer::NOTHING);
     if let Some(sort) = sort {
-        let memory = args.workspace();
-        let params = Params::new().pointer(args.read(1)).pointer(sort.keys(memory)).size(count).size(size);
-        let params = params.words(&faults);
-        args.kernel(spec("keys", DType::F32, false, true), units::grid(args, count), &params)?;
-        let sorted = sort.run(args, memory)?;
-        (sorted_keys, entries) = (sorted.keys, sorted.entries);
+        let told = KeysArgs {
+            index: args.read(1),
+            keys: sort.keys(),
+            count: count as i64,
+            size: size as i64,
+            faults,
+        };
+        args.kernel(Spec::new(&KEYS, "keys").dtype("ID", ids), units::grid(args, count), &told)?;
+        let sorted = sort.run(args)?;
+        (sorted_keys, sorted_entries) = (sorted.keys, sorted.entries);
     }
-    let params = Params::new()
-        .pointer(args.read(0))
-        .pointer(args.read(1))
-        .pointer(sorted_keys)
-        .pointer(entries)
-        .pointer(args.write(0))
-        .size(outer)
-        .size(size)
-        .size(count)
-        .size(width)
-        .words(&faults);
+    let told = IndexAddArgs {
+        x: args.read(0),
+        index: args.read(1),
+        sorted_keys,
+        sorted_entries,
+        y: args.write(0),
+        outer: outer as i64,
+        size: size as i64,
+        count: count as i64,
+        width: width as i64,
+        faults,
+    };
     let wanted = (args.multiprocessors() * 16).div_ceil(size);
     let columns = (outer * width).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
     let grid = Grid { blocks: [size as u32, columns as u32, 1], ..Grid::line(size, THREADS as u32) };
-    args.kernel(add, grid, &params)
+    args.kernel(spec, grid, &told)
 }

@@ -1,31 +1,10 @@
-// Vectors of length 1 along columns. Constants: COMPUTE (the arithmetic), IN (dtype), BACKWARD, ADD.
+// Vectors of length 1 along columns. Constants: COMPUTE (the arithmetic), IN (dtype).
 
-#if BACKWARD
-KERNEL l2_normalize_columns(const IN* y, const IN* dy, const COMPUTE* norms, IN* dx, double eps, i64 n, i64 inner,
-                            int shift) {
-    Columns c = columns_of(n, inner, shift);
-    COMPUTE along = (COMPUTE)0;
-    if (c.live) {
-        #pragma unroll 4
-        for (i64 i = c.start; i < n; i += c.step) {
-            i64 at = c.offset + i * inner;
-            along += to<COMPUTE>(y[at]) * to<COMPUTE>(dy[at]);
-        }
-    }
-    along = merge_column(c, along, Add());
-    if (!c.live) return;
-    COMPUTE norm = norms[c.result];
-    bool below = norm < (COMPUTE)eps;
-    COMPUTE by = below ? (COMPUTE)eps : norm;
-    if (below) along = (COMPUTE)0;
-    for (i64 i = c.start; i < n; i += c.step) {
-        i64 at = c.offset + i * inner;
-        put<ADD>(dx + at, (to<COMPUTE>(dy[at]) - to<COMPUTE>(y[at]) * along) / by);
-    }
-}
-#else
-KERNEL l2_normalize_columns(const IN* x, IN* y, COMPUTE* norms, double eps, i64 n, i64 inner, int shift) {
-    Columns c = columns_of(n, inner, shift);
+KERNEL(l2_normalize_columns, L2ColumnsArgs, p) {
+    const IN* x = p.x;
+    const i64 n = p.at.n, inner = p.at.inner;
+    const double eps = p.eps;
+    Columns c = columns_of(p.at);
     COMPUTE squares = (COMPUTE)0;
     if (c.live) {
         #pragma unroll 4
@@ -36,11 +15,10 @@ KERNEL l2_normalize_columns(const IN* x, IN* y, COMPUTE* norms, double eps, i64 
     }
     COMPUTE norm = sqrt_(merge_column(c, squares, Add()));
     if (!c.live) return;
-    if (c.start == 0) norms[c.result] = norm;
+    if (c.start == 0) p.norms[c.result] = norm;
     COMPUTE by = norm < (COMPUTE)eps ? (COMPUTE)eps : norm;
     for (i64 i = c.start; i < n; i += c.step) {
         i64 at = c.offset + i * inner;
-        y[at] = from<IN>(to<COMPUTE>(x[at]) / by);
+        p.y[at] = from<IN>(to<COMPUTE>(x[at]) / by);
     }
 }
-#endif

@@ -1,56 +1,109 @@
 //! L2 normalisation on CUDA: a row in registers where it fits, else two passes of a block over each column.
 
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
 use crate::error::Result;
-use crate::kernels::columns::{self, COLUMNS};
+use crate::kernels::columns::{self, COLUMNS, ColumnsAt};
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
+use crate::tensor::DType;
 
 static IN_ROWS: Source = Source { name: "l2_normalize", parts: &[ROWS, include_str!("kernel.cu")] };
+static IN_ROWS_BACKWARD: Source =
+    Source { name: "l2_normalize", parts: &[ROWS, include_str!("backward.cu")] };
 static IN_COLUMNS: Source = Source { name: "l2_normalize", parts: &[COLUMNS, include_str!("columns.cu")] };
+static IN_COLUMNS_BACKWARD: Source =
+    Source { name: "l2_normalize", parts: &[COLUMNS, include_str!("columns_backward.cu")] };
+
+params! {
+    struct L2RowsArgs {
+        x: Pointer = "const IN*",
+        y: Pointer = "IN*",
+        norms: Pointer = "COMPUTE*",
+        eps: f64,
+        rows: i64,
+        width: i64,
+    }
+
+    struct L2RowsBackwardArgs {
+        y: Pointer = "const IN*",
+        dy: Pointer = "const IN*",
+        norms: Pointer = "const COMPUTE*",
+        dx: Pointer = "IN*",
+        eps: f64,
+        rows: i64,
+        width: i64,
+    }
+
+    struct L2ColumnsArgs {
+        x: Pointer = "const IN*",
+        y: Pointer = "IN*",
+        norms: Pointer = "COMPUTE*",
+        eps: f64,
+        at: ColumnsAt,
+    }
+
+    struct L2ColumnsBackwardArgs {
+        y: Pointer = "const IN*",
+        dy: Pointer = "const IN*",
+        norms: Pointer = "const COMPUTE*",
+        dx: Pointer = "IN*",
+        eps: f64,
+        at: ColumnsAt,
+    }
+}
+
+fn constants(spec: Spec, dtype: DType) -> Spec {
+    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype)
+}
+
+/// How rows lie in registers, if they find room there.
+fn lanes(extent: Extent, dtype: DType) -> Option<Lanes> {
+    Lanes::of(extent.n, dtype.size()).filter(|_| extent.inner == 1)
+}
 
 pub(super) fn forward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let addresses = [args.read(0), args.write(0)];
-    let params = Params::new().pointer(addresses[0]).pointer(addresses[1]).pointer(args.write(1)).f64(eps);
-    run(false, extent, &addresses, params, args)
-}
-
-pub(super) fn backward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let addresses = [args.read(0), args.read(1), args.write(0)];
-    let [y, dy, dx] = addresses;
-    let params = Params::new().pointer(y).pointer(dy).pointer(args.read(2)).pointer(dx).f64(eps);
-    run(true, extent, &addresses, params, args)
-}
-
-fn run(
-    backward: bool,
-    extent: Extent,
-    addresses: &[u64],
-    params: Params,
-    args: &mut CudaArgs<'_>,
-) -> Result<()> {
     let Extent { outer, n, inner } = extent;
     // The norm of nothing is still a result.
-    if outer * inner == 0 || (backward && n == 0) {
+    if outer * inner == 0 {
         return Ok(());
     }
     let dtype = args.read_dtype(0);
-    let constants = |spec: Spec| {
-        spec.dtype("COMPUTE", arithmetic(dtype))
-            .dtype("IN", dtype)
-            .flag("BACKWARD", backward)
-            .flag("ADD", args.accumulate(0))
-    };
-    match Lanes::of(n, dtype.size()).filter(|_| inner == 1) {
+    let (x, y, norms) = (args.read(0), args.write(0), args.write(1));
+    match lanes(extent, dtype) {
         Some(lanes) => {
-            let spec = constants(Spec::new(&IN_ROWS, "l2_normalize_rows"));
-            let spec = lanes.constants(spec, addresses.iter().map(|&a| (a, dtype)));
-            args.kernel(spec, lanes.grid(outer), &params.size(outer).i32(n as i32))
+            let told = L2RowsArgs { x, y, norms, eps, rows: outer as i64, width: n as i64 };
+            let spec = constants(Spec::new(&IN_ROWS, "l2_normalize_rows"), dtype);
+            let spec = lanes.constants(spec, [x, y].map(|x| (args.alignment(x), dtype)));
+            args.kernel(spec, lanes.grid(outer), &told)
         }
         None => {
-            let spec = constants(Spec::new(&IN_COLUMNS, "l2_normalize_columns"));
-            args.kernel(spec, columns::grid(extent), &columns::params(params, extent))
+            let told = L2ColumnsArgs { x, y, norms, eps, at: ColumnsAt::new(extent) };
+            let spec = constants(Spec::new(&IN_COLUMNS, "l2_normalize_columns"), dtype);
+            args.kernel(spec, columns::grid(extent), &told)
+        }
+    }
+}
+
+pub(super) fn backward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+    let Extent { outer, n, inner } = extent;
+    if outer * n * inner == 0 {
+        return Ok(());
+    }
+    let (dtype, add) = (args.read_dtype(0), args.accumulate(0));
+    let (y, dy, norms, dx) = (args.read(0), args.read(1), args.read(2), args.write(0));
+    match lanes(extent, dtype) {
+        Some(lanes) => {
+            let told = L2RowsBackwardArgs { y, dy, norms, dx, eps, rows: outer as i64, width: n as i64 };
+            let spec = Spec::new(&IN_ROWS_BACKWARD, "l2_normalize_rows_backward").flag("ADD", add);
+            let spec = constants(spec, dtype);
+            let spec = lanes.constants(spec, [y, dy, dx].map(|x| (args.alignment(x), dtype)));
+            args.kernel(spec, lanes.grid(outer), &told)
+        }
+        None => {
+            let told = L2ColumnsBackwardArgs { y, dy, norms, dx, eps, at: ColumnsAt::new(extent) };
+            let spec = Spec::new(&IN_COLUMNS_BACKWARD, "l2_normalize_columns_backward").flag("ADD", add);
+            args.kernel(constants(spec, dtype), columns::grid(extent), &told)
         }
     }
 }

@@ -1,10 +1,14 @@
 // The backward pass of layer and root-mean-square norm over rows in registers. With `n = (x - mean) * inv` and
-// `g = dy * weight`: `dx = inv * (g - mean(g) - n * mean(g * n))`. Constants: those of rows and of the sums, IN
+// `g = dy * weight`: `dx = inv * (g - mean(g) - n * mean(g * n))`. Constants: those of rows, IN
 // (dtype of rows), PARAMETER (of the weight), ADD, SUMS (whether each block also leaves its sums for weight and bias).
 
-KERNEL layer_norm_backward(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const IN* __restrict__ dy,
-                           const COMPUTE* __restrict__ inv, const COMPUTE* __restrict__ mean, IN* __restrict__ dx,
-                           State* __restrict__ partial, double share, i64 rows, i64 rows_a_block, int width) {
+KERNEL(layer_norm_backward, LayerNormBackwardArgs, p) {
+    const IN *__restrict__ x = p.x, *__restrict__ dy = p.dy;
+    const COMPUTE *__restrict__ inv = p.inv, *__restrict__ mean = p.mean;
+    IN* __restrict__ dx = p.dx;
+    const double share = p.share;
+    const i64 rows = p.rows, rows_a_block = p.rows_a_block;
+    const int width = (int)p.width;
     const int groups = 256 / LANES;
     const i64 start = blockIdx.x * rows_a_block;
     const i64 end = start + rows_a_block < rows ? start + rows_a_block : rows;
@@ -14,7 +18,7 @@ KERNEL layer_norm_backward(const IN* __restrict__ x, const PARAMETER* __restrict
     fetch_row(v, x + row * width, width, live, (COMPUTE)0);
     fetch_row(d, dy + row * width, width, live, (COMPUTE)0);
     COMPUTE r = live ? inv[row] : (COMPUTE)0, m = CENTRED && live ? mean[row] : (COMPUTE)0;
-    fetch_row(w, weight, width, true, (COMPUTE)0);
+    fetch_row(w, p.weight, width, true, (COMPUTE)0);
     #pragma unroll
     for (int i = 0; i < HELD; i++) dw[i] = db[i] = (COMPUTE)0;
 
@@ -69,7 +73,7 @@ KERNEL layer_norm_backward(const IN* __restrict__ x, const PARAMETER* __restrict
         State s = warps[0][column];
         #pragma unroll
         for (int warp = 1; warp < 8; warp++) s = merge(s, warps[warp][column]);
-        partial[blockIdx.x * (i64)width + column] = s;
+        reinterpret_cast<State*>(p.partial)[blockIdx.x * (i64)width + column] = s;
     }
 #endif
 }

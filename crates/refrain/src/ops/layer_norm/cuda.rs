@@ -3,22 +3,55 @@
 
 use super::{rows_of, statistics};
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{self, Lanes, ROWS};
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, Reduction, room};
+use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, ReductionLaunch, room};
 use crate::tensor::DType;
 
 static FORWARD: Source = Source { name: "layer_norm", parts: &[ROWS, include_str!("forward.cu")] };
-static BACKWARD: Source = Source {
-    name: "layer_norm_backward",
-    parts: &[REDUCTION, include_str!("sums.cu"), ROWS, include_str!("backward.cu")],
-};
+static BACKWARD: Source =
+    Source { name: "layer_norm_backward", parts: &[STATE, ROWS, include_str!("backward.cu")] };
 static SUMS: Source =
-    Source { name: "layer_norm_sums", parts: &[REDUCTION, include_str!("sums.cu"), MACHINE] };
+    Source { name: "layer_norm_sums", parts: &[REDUCTION, STATE, include_str!("sums.cu"), MACHINE] };
 static WIDE: Source = Source { name: "layer_norm_wide", parts: &[include_str!("wide.cu")] };
+static WIDE_BACKWARD: Source = Source { name: "layer_norm_wide", parts: &[include_str!("wide_backward.cu")] };
+const STATE: &str = include_str!("state.cu");
+
+params! {
+    struct LayerNormArgs {
+        x: Pointer = "const IN*",
+        weight: Pointer = "const PARAMETER*",
+        /// The weight where there is no bias.
+        bias: Pointer = "const PARAMETER*",
+        y: Pointer = "IN*",
+        inv: Pointer = "COMPUTE*",
+        mean: Pointer = "COMPUTE*",
+        /// 1 / width
+        share: f64,
+        eps: f64,
+        rows: i64,
+        width: i64,
+    }
+
+    struct LayerNormBackwardArgs {
+        x: Pointer = "const IN*",
+        weight: Pointer = "const PARAMETER*",
+        dy: Pointer = "const IN*",
+        inv: Pointer = "const COMPUTE*",
+        mean: Pointer = "const COMPUTE*",
+        dx: Pointer = "IN*",
+        /// `State`s of the text: of each block, its sums for weight and bias.
+        partial: Pointer,
+        /// 1 / width
+        share: f64,
+        rows: i64,
+        rows_a_block: i64,
+        width: i64,
+    }
+}
 
 /// Threads of a block that takes a wide row.
 const WIDE_THREADS: u32 = 256;
@@ -47,23 +80,29 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
         return Ok(());
     }
     let dtypes @ [dtype, parameters] = dtypes(args);
-    let (x, weight, y) = (args.read(0), args.read(1), args.write(0));
-    let bias = if centred { args.read(2) } else { weight };
-    let mean = if centred { args.write(2) } else { 0 };
-    let share = if width == 0 { 0.0 } else { 1.0 / width as f64 };
-    let params = Params::new().pointer(x).pointer(weight).pointer(bias);
-    let params = params.pointer(y).pointer(args.write(1)).pointer(mean).f64(share).f64(eps);
+    let bias = args.read(if centred { 2 } else { 1 });
+    let told = LayerNormArgs {
+        x: args.read(0),
+        weight: args.read(1),
+        bias,
+        y: args.write(0),
+        inv: args.write(1),
+        mean: if centred { args.write(2) } else { Pointer::NOTHING },
+        share: if width == 0 { 0.0 } else { 1.0 / width as f64 },
+        eps,
+        rows: rows as i64,
+        width: width as i64,
+    };
     match Lanes::of(width, dtype.size()) {
         Some(lanes) => {
             let spec = constants(Spec::new(&FORWARD, "layer_norm"), dtypes, centred);
-            let operands = [(x, dtype), (y, dtype), (weight, parameters), (bias, parameters)];
-            let spec = lanes.constants(spec, operands);
-            args.kernel(spec, lanes.grid(rows), &params.size(rows).i32(width as i32))
+            let operands = [(told.x, dtype), (told.y, dtype), (told.weight, parameters), (bias, parameters)];
+            let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
+            args.kernel(spec, lanes.grid(rows), &told)
         }
         None => {
             let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
-            let spec = spec.flag("BACKWARD", false).flag("ADD", false);
-            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.size(width))
+            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &told)
         }
     }
 }
@@ -109,45 +148,52 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let dtypes @ [dtype, parameters] = dtypes(args);
-    let (x, weight, dy, inv) = (args.read(0), args.read(1), args.read(2), args.read(3));
-    let (mean, dx, sums) = (if centred { args.read(4) } else { 0 }, args.write(0), args.write(1));
-    let params = Params::new().pointer(x).pointer(weight).pointer(dy).pointer(inv).pointer(mean).pointer(dx);
-    let share = 1.0 / width as f64;
     let add = args.accumulate(0);
-
     let fused = summed(width, dtype);
     let registers = fused.or_else(|| Lanes::of(width, dtype.size()));
+    let per_block = match (fused, registers) {
+        (Some(lanes), _) => rows_a_block(lanes, rows),
+        (None, lanes) => lanes.map_or(1, Lanes::rows_a_block),
+    };
+    let told = LayerNormBackwardArgs {
+        x: args.read(0),
+        weight: args.read(1),
+        dy: args.read(2),
+        inv: args.read(3),
+        mean: if centred { args.read(4) } else { Pointer::NOTHING },
+        dx: args.write(0),
+        partial: args.write(1),
+        share: 1.0 / width as f64,
+        rows: rows as i64,
+        rows_a_block: per_block as i64,
+        width: width as i64,
+    };
     match registers {
         _ if rows == 0 => {}
         Some(lanes) => {
-            let per_block = fused.map_or(lanes.rows_a_block(), |lanes| rows_a_block(lanes, rows));
             let spec = constants(Spec::new(&BACKWARD, "layer_norm_backward"), dtypes, centred);
-            let spec = spec.int("SCALARS", 1).flag("IN_PARTS", true);
             let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
-            let operands = [(x, dtype), (dy, dtype), (dx, dtype), (weight, parameters)];
-            let spec = lanes.constants(spec, operands);
-            let params = params.pointer(sums).f64(share);
-            let params = params.size(rows).size(per_block).i32(width as i32);
-            args.kernel(spec, Grid::line(rows.div_ceil(per_block), lanes::THREADS as u32), &params)?;
+            let operands = [(told.x, dtype), (told.dy, dtype), (told.dx, dtype), (told.weight, parameters)];
+            let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
+            args.kernel(spec, Grid::line(rows.div_ceil(per_block), lanes::THREADS as u32), &told)?;
         }
         None => {
-            let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
-            let spec = spec.flag("BACKWARD", true).flag("ADD", add);
-            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &params.f64(share).size(width))?;
+            let spec = constants(Spec::new(&WIDE_BACKWARD, "layer_norm_wide_backward"), dtypes, centred);
+            args.kernel(spec.flag("ADD", add), Grid::line(rows, WIDE_THREADS), &told)?;
         }
     }
     if fused.is_some() {
         return Ok(());
     }
-    let mut reduction = Reduction::new(args, by_columns(rows, width), &[0, 2]).output(args, 1);
-    reduction.extra.extend([inv, mean]);
+    let mut reduction = ReductionLaunch::new(args, by_columns(rows, width), &[0, 2]).output(args, 1);
+    reduction.extra.extend([told.inv, told.mean]);
     reduction.run(args, &SUMS, |spec| in_parts(spec, dtype, centred))
 }
 
 pub(super) fn parameters(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     let (parts, width) = (args.read_shape(0)[0], args.read_shape(0)[1]);
     let (compute, out) = (args.read_dtype(0), args.write_dtype(0));
-    let mut sums = Reduction::new(args, by_columns(parts, width), &[]).output(args, 0);
+    let mut sums = ReductionLaunch::new(args, by_columns(parts, width), &[]).output(args, 0);
     if centred {
         sums = sums.output(args, 1);
     }

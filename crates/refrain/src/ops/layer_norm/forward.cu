@@ -3,9 +3,13 @@
 
 // Registers for one row alone leave room for enough warps to keep memory busy: weight and bias come last, from the
 // cache.
-KERNEL __launch_bounds__(256, COMPUTE_SIZE > 4 || VEC == 1 ? 1 : 4)
-layer_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const PARAMETER* __restrict__ bias, IN* __restrict__ y,
-           COMPUTE* inv, COMPUTE* mean, double share, double eps, i64 rows, int width) {
+KERNEL(layer_norm, LayerNormArgs, p, __launch_bounds__(256, COMPUTE_SIZE > 4 || VEC == 1 ? 1 : 4)) {
+    const IN* __restrict__ x = p.x;
+    const PARAMETER *__restrict__ weight = p.weight, *__restrict__ bias = p.bias;
+    IN* __restrict__ y = p.y;
+    const i64 rows = p.rows;
+    const int width = (int)p.width;
+    const double share = p.share;
     i64 row = row_number();
     bool live = row < rows;
     COMPUTE v[HELD], squares[HELD];
@@ -21,13 +25,13 @@ layer_norm(const IN* __restrict__ x, const PARAMETER* __restrict__ weight, const
             squares[i] = v[i] * v[i];
         }
     }
-    COMPUTE r = (COMPUTE)1 / sqrt_((COMPUTE)share * row_sum(squares) + (COMPUTE)eps);
+    COMPUTE r = (COMPUTE)1 / sqrt_((COMPUTE)share * row_sum(squares) + (COMPUTE)p.eps);
     // A row of nothing has no scale.
     if (width == 0) r = (COMPUTE)0;
     if (!live) return;
     if (row_lane() == 0) {
-        inv[row] = r;
-        if (CENTRED) mean[row] = m;
+        p.inv[row] = r;
+        if (CENTRED) p.mean[row] = m;
     }
     #pragma unroll
     for (int e = 0; e < EACH; e++) {

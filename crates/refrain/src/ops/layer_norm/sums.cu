@@ -1,11 +1,6 @@
-// The gradients of weight and bias: sums over rows. Constants: COMPUTE (the arithmetic), CENTRED, IN_PARTS (whether results
-// are a part's states), else OUT (the results' dtype).
+// The gradients of weight and bias: sums over rows. Constants: CENTRED, IN_PARTS (whether results are a part's states), else
+// OUT (the results' dtype).
 
-struct State { COMPUTE weight, bias; };
-typedef State Local;
-DEVICE Local first() { return {(COMPUTE)0, (COMPUTE)0}; }
-DEVICE State state(const Local& l) { return l; }
-DEVICE State merge(State a, State b) { return {a.weight + b.weight, a.bias + b.bias}; }
 // Of x and dy, with 1/std and the mean of each row in `extra`.
 DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& r) {
     COMPUTE m = CENTRED ? extra<COMPUTE>(r, 1)[position] : (COMPUTE)0;

@@ -1,29 +1,10 @@
 // Layer and root-mean-square norm of rows that are too wide for registers: a block for each. Constants: COMPUTE (the
-// arithmetic), IN (dtype of rows), PARAMETER (of weight and bias), CENTRED, BACKWARD, ADD.
+// arithmetic), IN (dtype of rows), PARAMETER (of weight and bias), CENTRED.
 
-#if BACKWARD
-KERNEL layer_norm_wide(const IN* x, const PARAMETER* weight, const IN* dy, const COMPUTE* inv, const COMPUTE* mean, IN* dx,
-                       double share, i64 width) {
-    const i64 row = blockIdx.x, base = row * width;
-    const COMPUTE r = inv[row], m = CENTRED ? mean[row] : (COMPUTE)0;
-    COMPUTE along = (COMPUTE)0, level = (COMPUTE)0;
-    #pragma unroll 4
-    for (i64 i = threadIdx.x; i < width; i += 256) {
-        COMPUTE g = to<COMPUTE>(dy[base + i]) * to<COMPUTE>(weight[i]);
-        along += g * ((to<COMPUTE>(x[base + i]) - m) * r);
-        if (CENTRED) level += g;
-    }
-    along = (COMPUTE)share * block_sum<256>(along);
-    level = CENTRED ? (COMPUTE)share * block_sum<256>(level) : (COMPUTE)0;
-    for (i64 i = threadIdx.x; i < width; i += 256) {
-        COMPUTE g = to<COMPUTE>(dy[base + i]) * to<COMPUTE>(weight[i]);
-        COMPUTE n = (to<COMPUTE>(x[base + i]) - m) * r;
-        put<ADD>(dx + base + i, r * (g - level - n * along));
-    }
-}
-#else
-KERNEL layer_norm_wide(const IN* x, const PARAMETER* weight, const PARAMETER* bias, IN* y, COMPUTE* inv, COMPUTE* mean,
-                       double share, double eps, i64 width) {
+KERNEL(layer_norm_wide, LayerNormArgs, p) {
+    const IN* x = p.x;
+    const i64 width = p.width;
+    const double share = p.share;
     const i64 row = blockIdx.x, base = row * width;
     COMPUTE m = (COMPUTE)0, squares = (COMPUTE)0;
     if (CENTRED) {
@@ -36,14 +17,13 @@ KERNEL layer_norm_wide(const IN* x, const PARAMETER* weight, const PARAMETER* bi
         COMPUTE v = to<COMPUTE>(x[base + i]) - m;
         squares += v * v;
     }
-    COMPUTE r = (COMPUTE)1 / sqrt_((COMPUTE)share * block_sum<256>(squares) + (COMPUTE)eps);
+    COMPUTE r = (COMPUTE)1 / sqrt_((COMPUTE)share * block_sum<256>(squares) + (COMPUTE)p.eps);
     if (threadIdx.x == 0) {
-        inv[row] = r;
-        if (CENTRED) mean[row] = m;
+        p.inv[row] = r;
+        if (CENTRED) p.mean[row] = m;
     }
     for (i64 i = threadIdx.x; i < width; i += 256) {
-        COMPUTE v = (to<COMPUTE>(x[base + i]) - m) * r * to<COMPUTE>(weight[i]);
-        y[base + i] = from<IN>(CENTRED ? v + to<COMPUTE>(bias[i]) : v);
+        COMPUTE v = (to<COMPUTE>(x[base + i]) - m) * r * to<COMPUTE>(p.weight[i]);
+        p.y[base + i] = from<IN>(CENTRED ? v + to<COMPUTE>(p.bias[i]) : v);
     }
 }
-#endif

@@ -1,15 +1,13 @@
 //! Losses on CUDA: sums in two passes, gradients element by element.
 
-use smallvec::SmallVec;
-
 use super::Pointwise;
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, params};
 use crate::error::{Error, Result};
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, Reduction, room};
+use crate::kernels::reduction::cuda::{MACHINE, MAX_SCALARS, REDUCTION, ReductionLaunch, room};
 use crate::tensor::DType;
 
 static TERMS: Source = Source {
@@ -20,18 +18,66 @@ static TOTAL: Source = Source { name: "loss", parts: &[REDUCTION, include_str!("
 static GRADIENT: Source = Source { name: "loss_backward", parts: &[include_str!("gradient.cu"), LOOP] };
 static QUANTILE_GRADIENT: Source =
     Source { name: "quantile_loss_backward", parts: &[include_str!("quantile.cu")] };
+const ENTROPY: &str = include_str!("cross_entropy.cu");
 static ENTROPY_IN_ROWS: Source =
-    Source { name: "cross_entropy", parts: &[ROWS, include_str!("cross_entropy.cu")] };
-static ENTROPY: Source = Source { name: "cross_entropy", parts: &[include_str!("cross_entropy.cu")] };
+    Source { name: "cross_entropy", parts: &[ROWS, ENTROPY, include_str!("cross_entropy_rows.cu")] };
+static ENTROPY_WIDE: Source =
+    Source { name: "cross_entropy", parts: &[ENTROPY, include_str!("cross_entropy_wide.cu")] };
+static ENTROPY_BACKWARD: Source =
+    Source { name: "cross_entropy", parts: &[include_str!("cross_entropy_backward.cu")] };
+
+params! {
+    struct QuantileBackwardArgs<const LEVELS: usize> {
+        x: Pointer = "const PREDICTION*",
+        t: Pointer = "const TARGET*",
+        dy: Pointer = "const DY*",
+        dx: Pointer = "DX*",
+        /// 1 by the number of terms.
+        share: f64,
+        n: i64,
+        /// As many as the constant says.
+        levels: [f64; LEVELS],
+    }
+
+    struct CrossEntropyArgs {
+        x: Pointer = "const IN*",
+        ids: Pointer = "const ID*",
+        largest: Pointer = "COMPUTE*",
+        inverse: Pointer = "COMPUTE*",
+        /// Of each block, the sum of its losses.
+        partial: Pointer = "double*",
+        smoothing: f64,
+        rows: i64,
+        classes: i64,
+        faults: Reporter,
+    }
+
+    struct CrossEntropyBackwardArgs {
+        x: Pointer = "const IN*",
+        ids: Pointer = "const ID*",
+        largest: Pointer = "const COMPUTE*",
+        inverse: Pointer = "const COMPUTE*",
+        dy: Pointer = "const DY*",
+        dx: Pointer = "IN*",
+        /// 1 by the number of rows.
+        share: f64,
+        smoothing: f64,
+        n: i64,
+        classes: i64,
+        faults: Reporter,
+    }
+}
 
 const THREADS: usize = 256;
 /// Bytes of a state: an f64.
 const STATE: usize = 8;
 /// Levels that the arguments of a kernel have room for.
-const MAX_LEVELS: usize = 256;
+const MAX_LEVELS: usize = MAX_SCALARS;
+/// And those of a kernel for fewer.
+const FEW_LEVELS: usize = 32;
 
-fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> Reduction {
-    let mut total = Reduction::new(args, Extent { outer: 1, n, inner: 1 }, inputs).output(args, 0);
+fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> ReductionLaunch {
+    let mut total = ReductionLaunch::new(args, Extent { outer: 1, n, inner: 1 }, inputs).output(args, 0);
     total.scalars.push(divisor as f64);
     total
 }
@@ -118,10 +164,28 @@ pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'
         .int("BY", by as i64)
         .word("INDEX", index(terms))
         .flag("ADD", args.accumulate(0));
-    let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
-    let params = params.pointer(args.write(0)).f64(1.0 / terms as f64).size(n);
-    let levels: SmallVec<[u64; 16]> = levels.iter().map(|q| q.to_bits()).collect();
-    args.kernel(spec, grid(args, n), &params.words(&levels))
+    match levels.len() {
+        ..=FEW_LEVELS => args.kernel(spec, grid(args, n), &quantiles::<FEW_LEVELS>(levels, terms, n, args)),
+        _ => args.kernel(spec, grid(args, n), &quantiles::<MAX_LEVELS>(levels, terms, n, args)),
+    }
+}
+
+/// What the gradient's kernel is told of `LEVELS` levels at most.
+fn quantiles<const LEVELS: usize>(
+    levels: &[f64],
+    terms: usize,
+    n: usize,
+    args: &CudaArgs<'_>,
+) -> QuantileBackwardArgs<LEVELS> {
+    QuantileBackwardArgs {
+        x: args.read(0),
+        t: args.read(1),
+        dy: args.read(2),
+        dx: args.write(0),
+        share: 1.0 / terms as f64,
+        n: n as i64,
+        levels: std::array::from_fn(|i| levels.get(i).copied().unwrap_or_default()),
+    }
 }
 
 /// Rows, classes, and how the rows are shared out if registers have room for them.
@@ -141,23 +205,28 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
     let (rows, classes, lanes) = rows(args.read_shape(0), dtype);
     let blocks = rows.div_ceil(lanes.map_or(1, Lanes::rows_a_block));
     if rows > 0 {
-        let faults = args.faults(Bounds::Classes);
-        let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY };
-        let spec = Spec::new(source, "cross_entropy").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
-        let spec = spec.dtype("ID", args.read_dtype(1)).flag("GRADIENT", false);
-        let x = args.read(0);
-        let params =
-            Params::new().pointer(x).pointer(args.read(1)).pointer(args.write(1)).pointer(args.write(2));
-        let params = params.pointer(args.workspace()).f64(smoothing).size(rows);
+        let told = CrossEntropyArgs {
+            x: args.read(0),
+            ids: args.read(1),
+            largest: args.write(1),
+            inverse: args.write(2),
+            partial: args.workspace(),
+            smoothing,
+            rows: rows as i64,
+            classes: classes as i64,
+            faults: args.faults(Bounds::Classes),
+        };
+        let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY_WIDE };
+        let spec = Spec::new(source, "cross_entropy")
+            .dtype("COMPUTE", arithmetic(dtype))
+            .dtype("IN", dtype)
+            .dtype("ID", args.read_dtype(1));
         match lanes {
             Some(lanes) => {
-                let spec = lanes.constants(spec, [(x, dtype)]);
-                args.kernel(spec, lanes.grid(rows), &params.i32(classes as i32).words(&faults))?;
+                let spec = lanes.constants(spec, [(args.input(0).alignment(), dtype)]);
+                args.kernel(spec, lanes.grid(rows), &told)?;
             }
-            None => {
-                let params = params.size(classes).words(&faults);
-                args.kernel(spec, Grid::line(blocks, THREADS as u32), &params)?;
-            }
+            None => args.kernel(spec, Grid::line(blocks, THREADS as u32), &told)?,
         }
     }
     let out = args.write_dtype(0);
@@ -171,21 +240,25 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
     if n == 0 {
         return Ok(());
     }
-    let spec = Spec::new(&ENTROPY, "cross_entropy_backward")
+    let spec = Spec::new(&ENTROPY_BACKWARD, "cross_entropy_backward")
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
         .dtype("ID", args.read_dtype(1))
         .dtype("DY", args.read_dtype(4))
-        .flag("GRADIENT", true)
         .word("INDEX", index(n))
         .flag("ADD", args.accumulate(0));
-    let params = Params::new().pointer(args.read(0)).pointer(args.read(1)).pointer(args.read(2));
-    let params = params.pointer(args.read(3)).pointer(args.read(4)).pointer(args.write(0));
-    let params = params
-        .f64(1.0 / rows as f64)
-        .f64(smoothing)
-        .size(n)
-        .size(classes)
-        .words(&args.faults(Bounds::Classes));
-    args.kernel(spec, grid(args, n), &params)
+    let told = CrossEntropyBackwardArgs {
+        x: args.read(0),
+        ids: args.read(1),
+        largest: args.read(2),
+        inverse: args.read(3),
+        dy: args.read(4),
+        dx: args.write(0),
+        share: 1.0 / rows as f64,
+        smoothing,
+        n: n as i64,
+        classes: classes as i64,
+        faults: args.faults(Bounds::Classes),
+    };
+    args.kernel(spec, grid(args, n), &told)
 }

@@ -11,8 +11,7 @@ use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, output};
-use crate::device::cuda::Gpu;
-use crate::device::cuda::Product;
+use crate::device::cuda::{Gpu, Product, View};
 use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
@@ -39,9 +38,9 @@ impl Matmul {
     }
 
     fn product(&self, launch: &Launch<'_>) -> Product {
-        let (c, mode) = &launch.writes[0];
-        let product = Product::batched(self.precision, &launch.reads[0], &launch.reads[1], c);
-        Product { add: *mode == Mode::Accumulate, ..product }
+        let (a, b, c) = (View::read(launch, 0), View::read(launch, 1), View::write(launch, 0));
+        let add = launch.writes[0].1 == Mode::Accumulate;
+        Product { add, ..Product::batched(self.precision, &a, &b, &c) }
     }
 }
 

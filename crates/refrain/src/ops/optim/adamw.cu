@@ -34,32 +34,30 @@ struct AdamW {
     template <int N> DEVICE void clear(i64 at) const { put_zeros<N>(g + at); }
 };
 
-KERNEL adamw(IN* p, IN* g, IN* m, IN* v, const i64* step, const double* rate, const double* scale, const i64* ranges,
-             const double* settings, double beta1, double beta2, double eps, double decay, Faults faults, i64 n,
-             i64 segments) {
+KERNEL(adamw, AdamWArgs, p) {
     __shared__ double powers[2];
-    const i64 most = 0x7fffffffffffffff;
-    if (*step < 0 || *step == most) {
-        if (blockIdx.x == 0 && threadIdx.x == 0) faults.report(*step, most);
+    const i64 most = 0x7fffffffffffffff, step = *p.step;
+    if (step < 0 || step == most) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) report(p.faults, step, most);
         return;
     }
     // Two warps, so that the powers are computed side by side.
-    if (threadIdx.x == 0) powers[0] = pow(beta1, (double)(*step + 1));
-    if (threadIdx.x == 32) powers[1] = pow(beta2, (double)(*step + 1));
+    if (threadIdx.x == 0) powers[0] = pow(p.beta1, (double)(step + 1));
+    if (threadIdx.x == 32) powers[1] = pow(p.beta2, (double)(step + 1));
     __syncthreads();
     AdamW o;
-    o.p = p;
-    o.g = g;
-    o.m = m;
-    o.v = v;
-    o.rate = *rate;
-    o.decay = decay;
+    o.p = p.parameters;
+    o.g = p.gradients;
+    o.m = p.means;
+    o.v = p.squares;
+    o.rate = *p.rate;
+    o.decay = p.weight_decay;
     o.correction = 1.0 - powers[0];
-    o.scale = (COMPUTE)*scale;
-    o.one_minus_beta1 = (COMPUTE)(1.0 - beta1);
-    o.beta2 = (COMPUTE)beta2;
-    o.one_minus_beta2 = (COMPUTE)(1.0 - beta2);
+    o.scale = (COMPUTE)*p.scale;
+    o.one_minus_beta1 = (COMPUTE)(1.0 - p.beta1);
+    o.beta2 = (COMPUTE)p.beta2;
+    o.one_minus_beta2 = (COMPUTE)(1.0 - p.beta2);
     o.root_correction = (COMPUTE)sqrt(1.0 - powers[1]);
-    o.eps = (COMPUTE)eps;
-    sweep(o, Table{ranges, settings, segments}, n);
+    o.eps = (COMPUTE)p.eps;
+    sweep(o, p.table);
 }

@@ -2,11 +2,11 @@
 
 use super::{AdamWOptions, Schedule, SgdOptions};
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Member, Pointer, Reporter, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, Reduction, room};
+use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, ReductionLaunch, room};
 
 const SEGMENTS: &str = include_str!("segments.cu");
 static ADAMW: Source = Source { name: "adamw", parts: &[SEGMENTS, include_str!("adamw.cu")] };
@@ -20,41 +20,115 @@ const MAX_VEC: usize = 4;
 /// Bytes of a sum of squares.
 const STATE: usize = 8;
 
-/// Updates `n` elements of the launch's results, flat buffers of one dtype.
-fn update(spec: Spec, params: Params, n: usize, segments: usize, args: &mut CudaArgs<'_>) -> Result<()> {
-    if n == 0 || segments == 0 {
+params! {
+    /// Segments of flat buffers: which run of elements is updated how.
+    struct Table {
+        /// Offset and length of each segment, in rising order.
+        ranges: Pointer = "const i64*",
+        /// Decay factor, rate factor, trainable (1 or 0).
+        settings: Pointer = "const double*",
+        count: i64,
+        /// Elements of a buffer.
+        n: i64,
+    }
+
+    struct AdamWArgs {
+        parameters: Pointer = "IN*",
+        gradients: Pointer = "IN*",
+        means: Pointer = "IN*",
+        squares: Pointer = "IN*",
+        step: Pointer = "const i64*",
+        rate: Pointer = "const double*",
+        scale: Pointer = "const double*",
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+        weight_decay: f64,
+        table: Table,
+        faults: Reporter,
+    }
+
+    struct SgdArgs {
+        parameters: Pointer = "IN*",
+        gradients: Pointer = "IN*",
+        velocities: Pointer = "IN*",
+        rate: Pointer = "const double*",
+        scale: Pointer = "const double*",
+        momentum: f64,
+        weight_decay: f64,
+        table: Table,
+    }
+
+    struct LearningRateArgs {
+        step: Pointer = "const i64*",
+        rate: Pointer = "double*",
+        /// Of the schedule, in the order that the text says.
+        arguments: [f64; 5],
+    }
+}
+
+/// The segments in read operand `i` and the one after it.
+fn table(i: usize, args: &CudaArgs<'_>) -> Table {
+    Table {
+        ranges: args.read(i),
+        settings: args.read(i + 1),
+        count: args.read_shape(i)[0] as i64,
+        n: args.write_shape(0).numel() as i64,
+    }
+}
+
+/// Updates the launch's results, flat buffers of one dtype.
+fn update<P: Member + 'static>(spec: Spec, params: &P, table: Table, args: &mut CudaArgs<'_>) -> Result<()> {
+    let n = args.write_shape(0).numel();
+    if n == 0 || table.count == 0 {
         return Ok(());
     }
     let dtype = args.write_dtype(0);
     let vec = (16 / dtype.size()).min(MAX_VEC);
-    let aligned = (0..args.writes()).all(|o| args.write(o).is_multiple_of((vec * dtype.size()) as u64));
+    let aligned = (0..args.writes()).all(|o| args.output(o).alignment().is_multiple_of(vec * dtype.size()));
     let spec = spec
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
         .int("VEC", vec as i64)
         .flag("ALIGNED", aligned);
-    let grid = Grid::line(n.div_ceil(vec * THREADS), THREADS as u32);
-    args.kernel(spec, grid, &params.size(n).size(segments))
+    args.kernel(spec, Grid::line(n.div_ceil(vec * THREADS), THREADS as u32), params)
 }
 
 pub(super) fn adamw(options: &AdamWOptions, args: &mut CudaArgs<'_>) -> Result<()> {
-    let AdamWOptions { betas, eps, weight_decay } = *options;
-    let flat = (0..4).fold(Params::new(), |params, o| params.pointer(args.write(o)));
-    let params = (4..9).fold(flat, |params, i| params.pointer(args.read(i)));
-    let params =
-        params.f64(betas.0).f64(betas.1).f64(eps).f64(weight_decay).words(&args.faults(Bounds::Steps));
-    let (n, segments) = (args.write_shape(0).numel(), args.read_shape(7)[0]);
-    update(Spec::new(&ADAMW, "adamw"), params, n, segments, args)
+    let AdamWOptions { betas: (beta1, beta2), eps, weight_decay } = *options;
+    let table = table(7, args);
+    let told = AdamWArgs {
+        parameters: args.write(0),
+        gradients: args.write(1),
+        means: args.write(2),
+        squares: args.write(3),
+        step: args.read(4),
+        rate: args.read(5),
+        scale: args.read(6),
+        beta1,
+        beta2,
+        eps,
+        weight_decay,
+        table,
+        faults: args.faults(Bounds::Steps),
+    };
+    update(Spec::new(&ADAMW, "adamw"), &told, table, args)
 }
 
 /// With `flat` buffers: parameters, gradients, and with momentum a third.
 pub(super) fn sgd(options: &SgdOptions, flat: usize, args: &mut CudaArgs<'_>) -> Result<()> {
-    let momentum = if flat == 3 { args.write(2) } else { 0 };
-    let params = Params::new().pointer(args.write(0)).pointer(args.write(1)).pointer(momentum);
-    let params = (flat..flat + 4).fold(params, |params, i| params.pointer(args.read(i)));
-    let params = params.f64(options.momentum).f64(options.weight_decay);
-    let (n, segments) = (args.write_shape(0).numel(), args.read_shape(flat + 2)[0]);
-    update(Spec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), params, n, segments, args)
+    let table = table(flat + 2, args);
+    let told = SgdArgs {
+        parameters: args.write(0),
+        gradients: args.write(1),
+        velocities: if flat == 3 { args.write(2) } else { Pointer::NOTHING },
+        rate: args.read(flat),
+        scale: args.read(flat + 1),
+        momentum: options.momentum,
+        weight_decay: options.weight_decay,
+        table,
+    };
+    update(Spec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), &told, table, args)
 }
 
 fn flat_extent(n: usize) -> Extent {
@@ -69,7 +143,7 @@ pub(super) fn clip_workspace(launch: &Launch<'_>) -> usize {
 pub(super) fn clip(max_norm: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let compute = arithmetic(args.read_dtype(0));
     let extent = flat_extent(args.read_shape(0).numel());
-    let mut norm = Reduction::new(args, extent, &[0]).output(args, 0).output(args, 1);
+    let mut norm = ReductionLaunch::new(args, extent, &[0]).output(args, 0).output(args, 1);
     norm.scalars.push(max_norm);
     norm.run(args, &CLIP, |spec| spec.dtype("COMPUTE", compute))
 }
@@ -88,7 +162,7 @@ pub(super) fn learning_rate(schedule: &Schedule, args: &mut CudaArgs<'_>) -> Res
             ("WARMUP_COSINE", [lr, warmup_steps as f64, start_factor, total_steps as f64, eta_min])
         }
     };
-    let params = Params::new().pointer(args.read(0)).pointer(args.write(0));
     let spec = Spec::new(&SCHEDULE, "learning_rate").word("SCHEDULE", word);
-    args.kernel(spec, Grid::line(1, 1), &params.words(&arguments.map(f64::to_bits)))
+    let told = LearningRateArgs { step: args.read(0), rate: args.write(0), arguments };
+    args.kernel(spec, Grid::line(1, 1), &told)
 }

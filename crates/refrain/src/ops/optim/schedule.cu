@@ -8,8 +8,6 @@ enum {
     WARMUP_COSINE,  // lr, warmup_steps, start_factor, total_steps, eta_min
 };
 
-struct Arguments { double at[5]; };
-
 // Half a cosine from `start` to `end`; `part` beyond 1 stays at the end.
 DEVICE double anneal(double start, double end, double part) {
     part = part < 0.0 ? 0.0 : part > 1.0 ? 1.0 : part;
@@ -34,6 +32,7 @@ DEVICE double rate(double t, const double* a) {
     }
 }
 
-KERNEL learning_rate(const i64* step, double* y, const __grid_constant__ Arguments arguments) {
-    *y = rate(*step < 0 ? 0.0 : (double)*step, arguments.at);
+KERNEL(learning_rate, LearningRateArgs, p) {
+    const i64 step = *p.step;
+    *p.rate = rate(step < 0 ? 0.0 : (double)step, p.arguments);
 }

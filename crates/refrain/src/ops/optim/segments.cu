@@ -1,14 +1,6 @@
 // Segments of flat buffers: which run of elements is updated how. Constants: COMPUTE (the arithmetic), IN (dtype), VEC
 // (elements that a thread takes at once), ALIGNED (whether they can be loaded at once). Blocks are of 256 threads.
 
-struct Table {
-    // Offset and length of each segment, in rising order.
-    const i64* ranges;
-    // Decay factor, rate factor, trainable (1 or 0).
-    const double* settings;
-    i64 count;
-};
-
 DEVICE i64 end_of(const Table& t, i64 i) { return t.ranges[2 * i] + t.ranges[2 * i + 1]; }
 
 // The first segment that ends after element `at`.
@@ -24,12 +16,12 @@ DEVICE i64 first_after(const Table& t, i64 at) {
 // The first of the elements that this thread updates.
 DEVICE i64 first_element() { return ((i64)blockIdx.x * 256 + threadIdx.x) * VEC; }
 
-// Updates this thread's elements of buffers of `n` elements, those that lie in segments. The optimiser has
+// Updates this thread's elements, those that lie in segments. The optimiser has
 //   Coefficients of(const double* settings)        what is the same for all elements of a segment
 //   template <int N> void update(i64 at, const Coefficients& c)       N elements of a trainable segment
 //   template <int N> void clear(i64 at)            the gradients of N elements
-template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table& t, i64 n) {
-    const i64 at = first_element();
+template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table& t) {
+    const i64 at = first_element(), n = t.n;
     if (at >= n) return;
     i64 i = first_after(t, at);
     if (i == t.count) return;

@@ -30,15 +30,14 @@ struct Sgd {
     template <int N> DEVICE void clear(i64 at) const { put_zeros<N>(g + at); }
 };
 
-KERNEL sgd(IN* p, IN* g, IN* b, const double* rate, const double* scale, const i64* ranges, const double* settings,
-           double momentum, double decay, i64 n, i64 segments) {
+KERNEL(sgd, SgdArgs, p) {
     Sgd o;
-    o.p = p;
-    o.g = g;
-    o.b = b;
-    o.rate = *rate;
-    o.weight_decay = decay;
-    o.scale = (COMPUTE)*scale;
-    o.momentum = (COMPUTE)momentum;
-    sweep(o, Table{ranges, settings, segments}, n);
+    o.p = p.parameters;
+    o.g = p.gradients;
+    o.b = p.velocities;
+    o.rate = *p.rate;
+    o.weight_decay = p.weight_decay;
+    o.scale = (COMPUTE)*p.scale;
+    o.momentum = (COMPUTE)p.momentum;
+    sweep(o, p.table);
 }

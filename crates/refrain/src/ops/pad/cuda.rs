@@ -3,11 +3,25 @@
 use smallvec::SmallVec;
 
 use super::Pad;
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, padded, params, with_rank};
 use crate::error::Result;
-use crate::kernels::units::{self, UNITS};
+use crate::kernels::units;
 
-static SOURCE: Source = Source { name: "pad", parts: &[UNITS, include_str!("kernel.cu")] };
+static SOURCE: Source = Source { name: "pad", parts: &[include_str!("kernel.cu")] };
+
+params! {
+    struct PadArgs<const RANK: usize> {
+        x: Pointer = "const UNIT*",
+        y: Pointer = "UNIT*",
+        n: i64,
+        value: u64,
+        /// Axis by axis: the size of y, the margin before x, the size and the stride of x.
+        shape: [i64; RANK],
+        before: [i64; RANK],
+        size: [i64; RANK],
+        strides: [i64; RANK],
+    }
+}
 
 /// An axis, or several of which only the first has a margin.
 struct Axis {
@@ -36,29 +50,31 @@ pub(super) fn pad(op: &Pad, value: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     // The last axis in units as large as its parts allow.
     let bytes = dtype.size();
     let parts = axes.last().map_or([1, 0, 0], |last| [last.size, last.before, last.after]);
-    let addresses = [args.read(0), args.write(0)];
-    let unit = units::largest(parts.map(|n| (n * bytes) as u64).into_iter().chain(addresses));
+    let alignments = [args.input(0).alignment(), args.output(0).alignment()];
+    let unit = units::largest(parts.map(|n| n * bytes).into_iter().chain(alignments));
     if let Some(last) = axes.last_mut() {
         let units = |n: usize| n * bytes / unit;
         *last = Axis { size: units(last.size), before: units(last.before), after: units(last.after) };
     }
     let rank = axes.len().max(1).next_power_of_two();
     let all = n * bytes / unit;
-    let mut words: SmallVec<[u64; 40]> = SmallVec::from_slice(&addresses);
-    words.extend([all as u64, units::value(dtype, value)]);
     let mut strides: SmallVec<[usize; 6]> = SmallVec::from_elem(1, axes.len());
     for i in (1..axes.len()).rev() {
         strides[i - 1] = strides[i] * axes[i].size;
     }
-    let padding = rank - axes.len();
-    let mut row = |values: &mut dyn Iterator<Item = usize>, fill: u64| {
-        words.extend(std::iter::repeat_n(fill, padding));
-        words.extend(values.map(|v| v as u64));
-    };
-    row(&mut axes.iter().map(|a| a.before + a.size + a.after), 1);
-    row(&mut axes.iter().map(|a| a.before), 0);
-    row(&mut axes.iter().map(|a| a.size), 1);
-    row(&mut strides.iter().copied(), 0);
+    let row = |of: fn(&Axis) -> usize| -> SmallVec<[usize; 6]> { axes.iter().map(of).collect() };
     let spec = units::constants(Spec::new(&SOURCE, "pad"), unit, all).int("RANK", rank as i64);
-    args.kernel(spec, units::grid(args, all), &Params::new().words(&words))
+    with_rank!(args.op(), rank, RANK => {
+        let job = PadArgs::<RANK> {
+            x: args.read(0),
+            y: args.write(0),
+            n: all as i64,
+            value: units::value(dtype, value),
+            shape: padded(&row(|a| a.before + a.size + a.after), 1),
+            before: padded(&row(|a| a.before), 0),
+            size: padded(&row(|a| a.size), 1),
+            strides: padded(&strides, 0),
+        };
+        args.kernel(spec, units::grid(args, all), &job)
+    })
 }

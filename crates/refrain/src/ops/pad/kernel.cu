@@ -1,16 +1,8 @@
 // A tensor with a margin of one value. Constants: UNIT; INDEX; RANK, the number of axes.
 
-struct Pad {
-    u64 x, y;
-    i64 n;
-    u64 value;
-    // Axis by axis: the size of y, the margin before x, the size and the stride of x.
-    i64 shape[RANK], before[RANK], size[RANK], strides[RANK];
-};
-
-KERNEL pad(const __grid_constant__ Pad p) {
-    const UNIT* x = reinterpret_cast<const UNIT*>(p.x);
-    UNIT* y = reinterpret_cast<UNIT*>(p.y);
+KERNEL(pad, PadArgs, p) {
+    const UNIT* x = p.x;
+    UNIT* y = p.y;
     const INDEX step = (INDEX)gridDim.x * blockDim.x;
     for (INDEX at = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; at < (INDEX)p.n; at += step) {
         INDEX rest = at;

@@ -1,13 +1,38 @@
 //! Normalised queries and keys on CUDA: a vector in registers.
 
 use super::Sizes;
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Member, Pointer, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::tensor::DType;
 
-static SOURCE: Source = Source { name: "qk_norm", parts: &[ROWS, include_str!("kernel.cu")] };
+const VECTORS: &str = include_str!("vectors.cu");
+static FORWARD: Source = Source { name: "qk_norm", parts: &[ROWS, VECTORS, include_str!("kernel.cu")] };
+static BACKWARD: Source = Source { name: "qk_norm", parts: &[ROWS, VECTORS, include_str!("backward.cu")] };
+
+params! {
+    struct QkNormArgs {
+        x: Pointer = "const IN*",
+        temperature: Pointer = "const COMPUTE*",
+        y: Pointer = "IN*",
+        eps: f64,
+        rows: i64,
+        width: i64,
+    }
+
+    struct QkNormBackwardArgs {
+        x: Pointer = "const IN*",
+        temperature: Pointer = "const COMPUTE*",
+        dy: Pointer = "const IN*",
+        dx: Pointer = "IN*",
+        /// Gets what each query adds to the gradient of its head's temperature.
+        along: Pointer = "COMPUTE*",
+        eps: f64,
+        rows: i64,
+        width: i64,
+    }
+}
 
 /// Kernels multiply by the inverse, which of smaller numbers is infinite.
 fn invertible(eps: f64, args: &CudaArgs<'_>) -> f64 {
@@ -15,30 +40,53 @@ fn invertible(eps: f64, args: &CudaArgs<'_>) -> f64 {
     if eps > 0.0 { eps.max(least) } else { eps }
 }
 
+/// Vectors, and numbers of each.
+fn sizes(args: &CudaArgs<'_>) -> (usize, usize) {
+    let Sizes { tokens, heads, dim } = Sizes::of(args.read_shape(0));
+    (tokens * 3 * heads, dim)
+}
+
 pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let eps = invertible(eps, args);
-    let (x, y) = (args.read(0), args.write(0));
-    let params = Params::new().pointer(x).pointer(args.read(1)).pointer(y).f64(eps);
-    run(false, &[x, y], params, args)
+    let (rows, width) = sizes(args);
+    let told = QkNormArgs {
+        x: args.read(0),
+        temperature: args.read(1),
+        y: args.write(0),
+        eps: invertible(eps, args),
+        rows: rows as i64,
+        width: width as i64,
+    };
+    run(Spec::new(&FORWARD, "qk_norm"), &[told.x, told.y], &told, args)
 }
 
 pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let eps = invertible(eps, args);
-    let (x, dy, dx, along) = (args.read(0), args.read(2), args.write(0), args.write(1));
-    let params =
-        Params::new().pointer(x).pointer(args.read(1)).pointer(dy).pointer(dx).pointer(along).f64(eps);
-    run(true, &[x, dy, dx], params, args)
+    let (rows, width) = sizes(args);
+    let told = QkNormBackwardArgs {
+        x: args.read(0),
+        temperature: args.read(1),
+        dy: args.read(2),
+        dx: args.write(0),
+        along: args.write(1),
+        eps: invertible(eps, args),
+        rows: rows as i64,
+        width: width as i64,
+    };
+    let spec = Spec::new(&BACKWARD, "qk_norm_backward").flag("ADD", args.accumulate(0));
+    run(spec, &[told.x, told.dy, told.dx], &told, args)
 }
 
-/// The vectors of all heads, which lie at `addresses`.
-fn run(backward: bool, addresses: &[u64], params: Params, args: &mut CudaArgs<'_>) -> Result<()> {
-    let Sizes { tokens, heads, dim } = Sizes::of(args.read_shape(0));
-    let rows = tokens * 3 * heads;
+/// The vectors of all heads, which lie at `operands`.
+fn run<P: Member + 'static>(
+    spec: Spec,
+    operands: &[Pointer],
+    params: &P,
+    args: &mut CudaArgs<'_>,
+) -> Result<()> {
+    let (Sizes { heads, .. }, (rows, width)) = (Sizes::of(args.read_shape(0)), sizes(args));
     let dtype = args.read_dtype(0);
     // The dimension was checked: every vector fits.
-    let Some(lanes) = Lanes::of(dim, dtype.size()).filter(|_| rows * dim > 0) else { return Ok(()) };
-    let spec = Spec::new(&SOURCE, "qk_norm").dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype);
-    let spec = spec.int("HEADS", heads as i64).flag("BACKWARD", backward).flag("ADD", args.accumulate(0));
-    let spec = lanes.constants(spec, addresses.iter().map(|&a| (a, dtype)));
-    args.kernel(spec, lanes.grid(rows), &params.size(rows).i32(dim as i32))
+    let Some(lanes) = Lanes::of(width, dtype.size()).filter(|_| rows * width > 0) else { return Ok(()) };
+    let spec = spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).int("HEADS", heads as i64);
+    let spec = lanes.constants(spec, operands.iter().map(|&x| (args.alignment(x), dtype)));
+    args.kernel(spec, lanes.grid(rows), params)
 }

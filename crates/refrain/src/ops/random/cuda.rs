@@ -3,11 +3,22 @@
 use super::host::{bits, words_each};
 use super::philox::WORDS;
 use super::{Distribution, Sample};
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
 use crate::error::Result;
 use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "random", parts: &[include_str!("kernel.cu")] };
+
+params! {
+    struct SampleArgs {
+        /// Seed and counter.
+        state: Pointer = "const i64*",
+        y: Pointer = "OUT*",
+        n: i64,
+        /// Added to the counter.
+        offset: u64,
+    }
+}
 
 pub(super) fn sample(op: &Sample, args: &mut CudaArgs<'_>) -> Result<()> {
     let (n, dtype) = (args.write_shape(0).numel(), args.write_dtype(0));
@@ -18,7 +29,7 @@ pub(super) fn sample(op: &Sample, args: &mut CudaArgs<'_>) -> Result<()> {
         .dtype("OUT", dtype)
         .flag("NORMAL", op.distribution == Distribution::Normal)
         .int("BITS", i64::from(bits(dtype)));
-    let params = Params::new().pointer(args.read(0)).pointer(args.write(0)).size(n).i64(op.offset as i64);
+    let told = SampleArgs { state: args.read(0), y: args.write(0), n: n as i64, offset: op.offset };
     let blocks = (n * words_each(dtype)).div_ceil(WORDS);
-    args.kernel(spec, units::grid(args, blocks), &params)
+    args.kernel(spec, units::grid(args, blocks), &told)
 }

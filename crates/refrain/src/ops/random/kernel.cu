@@ -16,8 +16,10 @@ DEVICE void box_muller(double u, double v, double* out) {
     out[1] = radius * s;
 }
 
-KERNEL sample(const i64* state, OUT* y, i64 n, i64 offset) {
-    const u64 seed = (u64)state[0], first = (u64)state[1] + (u64)offset;
+KERNEL(sample, SampleArgs, p) {
+    OUT* y = p.y;
+    const i64 n = p.n;
+    const u64 seed = (u64)p.state[0], first = (u64)p.state[1] + p.offset;
     const bool aligned = (u64)y % (EACH * OUT_SIZE) == 0;
     const i64 blocks = (n + EACH - 1) / EACH;
     for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {

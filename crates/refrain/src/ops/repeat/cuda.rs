@@ -1,14 +1,13 @@
 //! A tensor laid out several times on CUDA: a copy of a view that repeats it.
 
 use super::Repeat;
-use crate::device::cuda::CudaArgs;
+use crate::device::cuda::{CudaArgs, View};
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::cuda::{Operand, input, output};
 use crate::ops::copy::cuda::copy_between;
 use crate::tensor::Shape;
 
 pub(super) fn repeat(op: &Repeat, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (x, y) = (input(args, 0), output(args));
+    let (x, y) = (args.input(0), args.output(0));
     if y.layout.numel() == 0 {
         return Ok(());
     }
@@ -18,9 +17,7 @@ pub(super) fn repeat(op: &Repeat, args: &mut CudaArgs<'_>) -> Result<()> {
     let split: Shape = sizes().flat_map(|(&r, &d)| [r, d]).collect();
     let from = x.layout.reshape(&once).and_then(|layout| layout.broadcast_to(&split));
     match (from, y.layout.reshape(&split)) {
-        (Some(from), Some(to)) => {
-            copy_between(args, Operand { layout: &to, ..y }, Operand { layout: &from, ..x })
-        }
+        (Some(from), Some(to)) => copy_between(args, View { layout: &to, ..y }, View { layout: &from, ..x }),
         _ => Err(Error::internal(args.op(), "a contiguous tensor cannot be seen as its repetitions")),
     }
 }

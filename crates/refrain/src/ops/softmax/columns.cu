@@ -1,26 +1,5 @@
-// Softmax of columns, and of rows that are too wide for registers. Constants: COMPUTE (the arithmetic), IN (dtype),
-// LOG, BACKWARD, ADD.
+// Softmax of columns, and of rows that are too wide for registers. Constants: COMPUTE (the arithmetic), IN (dtype), LOG.
 
-#if BACKWARD
-KERNEL softmax_columns(const IN* y, const IN* dy, IN* dx, i64 n, i64 inner, int shift) {
-    Columns c = columns_of(n, inner, shift);
-    COMPUTE total = (COMPUTE)0;
-    if (c.live) {
-        #pragma unroll 4
-        for (i64 i = c.start; i < n; i += c.step) {
-            COMPUTE d = to<COMPUTE>(dy[c.offset + i * inner]);
-            total += LOG ? d : to<COMPUTE>(y[c.offset + i * inner]) * d;
-        }
-    }
-    total = merge_column(c, total, Add());
-    if (!c.live) return;
-    for (i64 i = c.start; i < n; i += c.step) {
-        i64 at = c.offset + i * inner;
-        COMPUTE v = to<COMPUTE>(y[at]), d = to<COMPUTE>(dy[at]);
-        put<ADD>(dx + at, LOG ? d - exp_(v) * total : v * (d - total));
-    }
-}
-#else
 // The largest of some numbers, and the sum of e^(x - largest).
 struct Exponentials { COMPUTE largest, sum; };
 struct Merge {
@@ -34,8 +13,10 @@ struct Merge {
     }
 };
 
-KERNEL softmax_columns(const IN* x, IN* y, i64 n, i64 inner, int shift) {
-    Columns c = columns_of(n, inner, shift);
+KERNEL(softmax_columns, SoftmaxColumnsArgs, p) {
+    const IN* x = p.x;
+    const i64 n = p.at.n, inner = p.at.inner;
+    Columns c = columns_of(p.at);
     const COMPUTE lowest = limits<COMPUTE>::lowest();
     Exponentials s = {lowest, (COMPUTE)0};
     if (c.live) {
@@ -57,7 +38,6 @@ KERNEL softmax_columns(const IN* x, IN* y, i64 n, i64 inner, int shift) {
     for (i64 i = c.start; i < n; i += c.step) {
         i64 at = c.offset + i * inner;
         COMPUTE v = to<COMPUTE>(x[at]) - s.largest;
-        y[at] = from<IN>(LOG ? v - by : exp_(v) * by);
+        p.y[at] = from<IN>(LOG ? v - by : exp_(v) * by);
     }
 }
-#endif

@@ -1,44 +1,108 @@
 //! Softmax on CUDA: a row in registers where it fits, else two passes of a block over each column.
 
-use crate::device::cuda::{CudaArgs, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Member, Pointer, Source, Spec, params};
 use crate::error::Result;
-use crate::kernels::columns::{self, COLUMNS};
+use crate::kernels::columns::{self, COLUMNS, ColumnsAt};
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
+use crate::tensor::DType;
 
 static IN_ROWS: Source = Source { name: "softmax", parts: &[ROWS, include_str!("kernel.cu")] };
+static IN_ROWS_BACKWARD: Source = Source { name: "softmax", parts: &[ROWS, include_str!("backward.cu")] };
 static IN_COLUMNS: Source = Source { name: "softmax", parts: &[COLUMNS, include_str!("columns.cu")] };
+static IN_COLUMNS_BACKWARD: Source =
+    Source { name: "softmax", parts: &[COLUMNS, include_str!("columns_backward.cu")] };
 
-pub(super) fn run(log: bool, backward: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
+params! {
+    struct SoftmaxRowsArgs {
+        x: Pointer = "const IN*",
+        y: Pointer = "IN*",
+        rows: i64,
+        width: i64,
+    }
+
+    struct SoftmaxRowsBackwardArgs {
+        y: Pointer = "const IN*",
+        dy: Pointer = "const IN*",
+        dx: Pointer = "IN*",
+        rows: i64,
+        width: i64,
+    }
+
+    struct SoftmaxColumnsArgs {
+        x: Pointer = "const IN*",
+        y: Pointer = "IN*",
+        at: ColumnsAt,
+    }
+
+    struct SoftmaxColumnsBackwardArgs {
+        y: Pointer = "const IN*",
+        dy: Pointer = "const IN*",
+        dx: Pointer = "IN*",
+        at: ColumnsAt,
+    }
+}
+
+/// How rows lie in registers, if they find room there.
+fn lanes(extent: Extent, dtype: DType) -> Option<Lanes> {
+    Lanes::of(extent.n, dtype.size()).filter(|_| extent.inner == 1)
+}
+
+fn constants(spec: Spec, log: bool, args: &CudaArgs<'_>) -> Spec {
+    let dtype = args.read_dtype(0);
+    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).flag("LOG", log)
+}
+
+fn in_rows<P: Member + 'static>(
+    spec: Spec,
+    (lanes, rows): (Lanes, usize),
+    operands: &[Pointer],
+    params: &P,
+    args: &mut CudaArgs<'_>,
+) -> Result<()> {
+    let dtype = args.read_dtype(0);
+    let spec = lanes.constants(spec, operands.iter().map(|&x| (args.alignment(x), dtype)));
+    args.kernel(spec, lanes.grid(rows), params)
+}
+
+pub(super) fn forward(log: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     let Extent { outer, n, inner } = extent;
     if outer * n * inner == 0 {
         return Ok(());
     }
-    let dtype = args.read_dtype(0);
-    let constants = |spec: Spec| {
-        spec.dtype("COMPUTE", arithmetic(dtype))
-            .dtype("IN", dtype)
-            .flag("LOG", log)
-            .flag("BACKWARD", backward)
-            .flag("ADD", args.accumulate(0))
-    };
-    let mut addresses = [args.read(0), args.write(0), args.write(0)];
-    let mut params = Params::new().pointer(addresses[0]);
-    if backward {
-        addresses[2] = args.read(1);
-        params = params.pointer(addresses[2]);
-    }
-    params = params.pointer(addresses[1]);
-    match Lanes::of(n, dtype.size()).filter(|_| inner == 1) {
+    let (x, y) = (args.read(0), args.write(0));
+    match lanes(extent, args.read_dtype(0)) {
         Some(lanes) => {
-            let spec = constants(Spec::new(&IN_ROWS, "softmax_rows"));
-            let spec = lanes.constants(spec, addresses.map(|a| (a, dtype)));
-            args.kernel(spec, lanes.grid(outer), &params.size(outer).i32(n as i32))
+            let told = SoftmaxRowsArgs { x, y, rows: outer as i64, width: n as i64 };
+            let spec = constants(Spec::new(&IN_ROWS, "softmax_rows"), log, args);
+            in_rows(spec, (lanes, outer), &[x, y], &told, args)
         }
         None => {
-            let spec = constants(Spec::new(&IN_COLUMNS, "softmax_columns"));
-            args.kernel(spec, columns::grid(extent), &columns::params(params, extent))
+            let spec = constants(Spec::new(&IN_COLUMNS, "softmax_columns"), log, args);
+            let told = SoftmaxColumnsArgs { x, y, at: ColumnsAt::new(extent) };
+            args.kernel(spec, columns::grid(extent), &told)
+        }
+    }
+}
+
+pub(super) fn backward(log: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
+    let Extent { outer, n, inner } = extent;
+    if outer * n * inner == 0 {
+        return Ok(());
+    }
+    let (y, dy, dx) = (args.read(0), args.read(1), args.write(0));
+    let add = args.accumulate(0);
+    match lanes(extent, args.read_dtype(0)) {
+        Some(lanes) => {
+            let told = SoftmaxRowsBackwardArgs { y, dy, dx, rows: outer as i64, width: n as i64 };
+            let spec = Spec::new(&IN_ROWS_BACKWARD, "softmax_rows_backward").flag("ADD", add);
+            in_rows(constants(spec, log, args), (lanes, outer), &[y, dy, dx], &told, args)
+        }
+        None => {
+            let spec = Spec::new(&IN_COLUMNS_BACKWARD, "softmax_columns_backward").flag("ADD", add);
+            let told = SoftmaxColumnsBackwardArgs { y, dy, dx, at: ColumnsAt::new(extent) };
+            args.kernel(constants(spec, log, args), columns::grid(extent), &told)
         }
     }
 }

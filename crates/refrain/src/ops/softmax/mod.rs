@@ -43,7 +43,7 @@ impl Op for Softmax {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::run(self.log, false, self.extent, args)
+        cuda::forward(self.log, self.extent, args)
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -76,7 +76,7 @@ impl Op for SoftmaxBackward {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::run(self.0.log, true, self.0.extent, args)
+        cuda::backward(self.0.log, self.0.extent, args)
     }
 
     fn accumulates(&self, _: usize) -> bool {

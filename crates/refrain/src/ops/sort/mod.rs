@@ -1,10 +1,14 @@
 //! A stable sort on CUDA: which entries of an index name each place, in their order. With it places are
 //! summed without atomics, and always in the same order.
 
-use crate::device::cuda::{CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
 use crate::error::{Error, Result};
 
-static SOURCE: Source = Source { name: "sort", parts: &[include_str!("kernel.cu")] };
+const COMMON: &str = include_str!("common.cu");
+
+static COUNT: Source = Source { name: "sort", parts: &[COMMON, include_str!("count.cu")] };
+static SUM_UP: Source = Source { name: "sort", parts: &[COMMON, include_str!("sum_up.cu")] };
+static PLACE: Source = Source { name: "sort", parts: &[COMMON, include_str!("place.cu")] };
 
 const DIGITS: usize = 256;
 const DIGIT_BITS: u32 = 8;
@@ -18,10 +22,36 @@ pub(crate) struct Sort {
     passes: u32,
 }
 
-/// Keys in order, and which entry each came from: addresses of `u32`.
+/// Keys in order, and which entry each came from: `u32`.
 pub(crate) struct Sorted {
-    pub(crate) keys: u64,
-    pub(crate) entries: u64,
+    pub(crate) keys: Pointer,
+    pub(crate) entries: Pointer,
+}
+
+params! {
+    struct CountArgs {
+        keys: Pointer = "const u32*",
+        counts: Pointer = "u32*",
+        n: i64,
+        shift: i64,
+    }
+
+    struct SumUpArgs {
+        counts: Pointer = "u32*",
+        totals: Pointer = "u32*",
+        blocks: i64,
+    }
+
+    struct PlaceArgs {
+        keys: Pointer = "const u32*",
+        entries: Pointer = "const u32*",
+        counts: Pointer = "const u32*",
+        totals: Pointer = "const u32*",
+        to_keys: Pointer = "u32*",
+        to_entries: Pointer = "u32*",
+        n: i64,
+        shift: i64,
+    }
 }
 
 impl Sort {
@@ -57,38 +87,40 @@ impl Sort {
         4 * self.row() + (self.blocks() + 1) * DIGITS * 4
     }
 
-    /// Where the keys are written before the sort, in memory of [`Sort::workspace`] bytes at `memory`.
-    pub(crate) fn keys(&self, memory: u64) -> u64 {
-        memory
+    /// Where the keys are written before the sort.
+    pub(crate) fn keys(&self) -> Pointer {
+        Pointer::WORKSPACE
     }
 
-    pub(crate) fn run(&self, args: &mut CudaArgs<'_>, memory: u64) -> Result<Sorted> {
-        let row = self.row() as u64;
-        let (blocks, n) = (self.blocks(), self.n);
-        let counts = memory + 4 * row;
-        let totals = counts + (blocks * DIGITS * 4) as u64;
+    /// Sorts, in working memory of [`Sort::workspace`] bytes.
+    pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<Sorted> {
+        let row = self.row();
+        let (blocks, n) = (self.blocks(), self.n as i64);
+        let counts = Pointer::WORKSPACE.plus(4 * row);
+        let totals = counts.plus(blocks * DIGITS * 4);
         let at = |pass: u32| {
-            let half = memory + u64::from(pass % 2) * 2 * row;
-            Sorted { keys: half, entries: half + row }
+            let half = Pointer::WORKSPACE.plus((pass % 2) as usize * 2 * row);
+            Sorted { keys: half, entries: half.plus(row) }
         };
         for pass in 0..self.passes {
-            let shift = (pass * DIGIT_BITS) as i32;
+            let shift = i64::from(pass * DIGIT_BITS);
             let (from, to) = (at(pass), at(pass + 1));
-            let spec = |entry| Spec::new(&SOURCE, entry).flag("FIRST", pass == 0 && entry == "place");
-            let count = Params::new().pointer(from.keys).pointer(counts).size(n).i32(shift);
-            args.kernel(spec("count"), Grid::line(blocks, THREADS), &count)?;
-            let sum_up = Params::new().pointer(counts).pointer(totals).size(blocks);
-            args.kernel(spec("sum_up"), Grid::line(DIGITS, THREADS), &sum_up)?;
-            let place = Params::new()
-                .pointer(from.keys)
-                .pointer(from.entries)
-                .pointer(counts)
-                .pointer(totals)
-                .pointer(to.keys)
-                .pointer(to.entries)
-                .size(n)
-                .i32(shift);
-            args.kernel(spec("place"), Grid::line(blocks, THREADS), &place)?;
+            let count = CountArgs { keys: from.keys, counts, n, shift };
+            args.kernel(Spec::new(&COUNT, "count"), Grid::line(blocks, THREADS), &count)?;
+            let sum_up = SumUpArgs { counts, totals, blocks: blocks as i64 };
+            args.kernel(Spec::new(&SUM_UP, "sum_up"), Grid::line(DIGITS, THREADS), &sum_up)?;
+            let place = PlaceArgs {
+                keys: from.keys,
+                entries: from.entries,
+                counts,
+                totals,
+                to_keys: to.keys,
+                to_entries: to.entries,
+                n,
+                shift,
+            };
+            let spec = Spec::new(&PLACE, "place").flag("FIRST", pass == 0);
+            args.kernel(spec, Grid::line(blocks, THREADS), &place)?;
         }
         Ok(at(self.passes))
     }

@@ -58,7 +58,7 @@ template <typename R> DEVICE R float_function(R x, const double* s) {
     case FLOOR: return floor_(x);
     case CEIL: return ceil_(x);
     case ROUND: return round_(x);
-    default: return clamp_(x, (R)s[0], (R)s[SCALARS > 1]);
+    default: return clamp_(x, (R)s[0], (R)s[1]);
     }
 }
 
@@ -76,7 +76,7 @@ template <typename R> DEVICE R float_derivative(R v, R d, const double* s) {
     case GELU_TANH: return gelu_tanh_derivative(v) * d;
     case SILU: return silu_derivative(v) * d;
     case ERF: return (R)1.12837916709551257390 * exp_(-(v * v)) * d;
-    case CLAMP: return v > (R)s[0] && v < (R)s[SCALARS > 1] ? d : (R)0;
+    case CLAMP: return v > (R)s[0] && v < (R)s[1] ? d : (R)0;
     // Of the result:
     case EXP: return v * d;
     case SQRT: return d / (v + v);
@@ -97,7 +97,7 @@ DEVICE i64 int_function(i64 x, const double* s) {
     case SIGN: return sign_(x);
     case SQUARE: return (i64)((u64)x * (u64)x);
     case RELU: return relu_(x);
-    case CLAMP: return clamp_(x, cast_to<i64>::of(ceil(s[0])), cast_to<i64>::of(floor(s[SCALARS > 1])));
+    case CLAMP: return clamp_(x, cast_to<i64>::of(ceil(s[0])), cast_to<i64>::of(floor(s[1])));
     default: return x;
     }
 }

@@ -11,8 +11,10 @@
 
 typedef arithmetic<ELEMENT>::type C;
 
-KERNEL add_windows(const ELEMENT* x, const ID* starts, ELEMENT* y, i64 time, i64 channels, i64 count, i64 length,
-                   Faults faults) {
+KERNEL(add_windows, AddWindowsArgs, p) {
+    const ELEMENT* x = p.x;
+    ELEMENT* y = p.y;
+    const i64 time = p.time, channels = p.channels, count = p.count, length = p.length;
     __shared__ u32 list[MOST];
     __shared__ i64 begins[MOST];
     __shared__ u32 found[WARPS];
@@ -31,9 +33,9 @@ KERNEL add_windows(const ELEMENT* x, const ID* starts, ELEMENT* y, i64 time, i64
         #pragma unroll
         for (int k = 0; k < MOST / THREADS; k++) {
             i64 b = base + warp * (MOST / WARPS) + k * 32 + lane;
-            begin[k] = b < count ? starts[b] : -1;
+            begin[k] = b < count ? p.starts[b] : -1;
             const bool fits = begin[k] >= 0 && begin[k] <= time - length;
-            if (blockIdx.x == 0 && b < count && !fits) faults.report(begin[k], time - length + 1);
+            if (blockIdx.x == 0 && b < count && !fits) report(p.faults, begin[k], time - length + 1);
             hit[k] = fits && begin[k] < first_t + STEPS && begin[k] + length > first_t;
             hits[k] = __ballot_sync(FULL, hit[k]);
             mine += __popc(hits[k]);

@@ -1,12 +1,10 @@
 //! Windows on CUDA.
 
-use smallvec::SmallVec;
-
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Params, Source, Spec};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, params};
 use crate::error::Result;
-use crate::kernels::units::{self, UNITS};
+use crate::kernels::units;
 
-static WINDOWS: Source = Source { name: "windows", parts: &[UNITS, include_str!("kernel.cu")] };
+static WINDOWS: Source = Source { name: "windows", parts: &[include_str!("kernel.cu")] };
 static ADD: Source = Source { name: "add_windows", parts: &[include_str!("add.cu")] };
 
 const THREADS: u32 = 256;
@@ -20,6 +18,36 @@ const STEPS: usize = 256;
 const LINE: usize = 32;
 /// Time steps and channels of a block of the backward pass.
 const BACKWARD: [usize; 2] = [64, 4];
+
+params! {
+    struct WindowsArgs {
+        x: Pointer = "const UNIT*",
+        starts: Pointer = "const ID*",
+        y: Pointer = "UNIT*",
+        time: i64,
+        channels: i64,
+        length: i64,
+        /// From a time step of x to the next, and from a channel to the next.
+        step: i64,
+        side: i64,
+        /// Time steps and channels of a tile.
+        tile_l: i64,
+        tile_c: i64,
+        missing: u64,
+        faults: Reporter,
+    }
+
+    struct AddWindowsArgs {
+        x: Pointer = "const ELEMENT*",
+        starts: Pointer = "const ID*",
+        y: Pointer = "ELEMENT*",
+        time: i64,
+        channels: i64,
+        count: i64,
+        length: i64,
+        faults: Reporter,
+    }
+}
 
 pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let (series, dtype) = (args.read_layout(0), args.write_dtype(0));
@@ -35,16 +63,26 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let room = (ROOM / tile_c - skew).min(STEPS);
     // Whole lines, if not the whole length.
     let tile_l = if length <= room { length } else { room / LINE * LINE };
-    let mut words: SmallVec<[u64; 16]> = SmallVec::from_slice(&[args.read(0), args.read(1), args.write(0)]);
-    words.extend([time, channels, length, step, side, tile_l, tile_c].map(|n| n as u64));
-    words.push(units::missing(dtype));
-    words.extend(args.faults(Bounds::Starts));
+    let told = WindowsArgs {
+        x: args.read(0),
+        starts: args.read(1),
+        y: args.write(0),
+        time: time as i64,
+        channels: channels as i64,
+        length: length as i64,
+        step: step as i64,
+        side: side as i64,
+        tile_l: tile_l as i64,
+        tile_c: tile_c as i64,
+        missing: units::missing(dtype),
+        faults: args.faults(Bounds::Starts),
+    };
     let spec = units::constants(Spec::new(&WINDOWS, "windows"), size, 0)
         .dtype("ID", args.read_dtype(1))
         .int("UNIT_SIZE", size as i64)
         .flag("ALONG_TIME", step < side || channels == 1);
     let blocks = length.div_ceil(tile_l) * channels.div_ceil(tile_c) * count;
-    args.kernel(spec, Grid::line(blocks, THREADS), &Params::new().words(&words))
+    args.kernel(spec, Grid::line(blocks, THREADS), &told)
 }
 
 pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -57,15 +95,16 @@ pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .dtype("ID", args.read_dtype(1))
         .dtype("ELEMENT", args.write_dtype(0))
         .flag("ADD", args.accumulate(0));
-    let params = Params::new()
-        .pointer(args.read(0))
-        .pointer(args.read(1))
-        .pointer(args.write(0))
-        .size(time)
-        .size(channels)
-        .size(count)
-        .size(length)
-        .words(&args.faults(Bounds::Starts));
+    let told = AddWindowsArgs {
+        x: args.read(0),
+        starts: args.read(1),
+        y: args.write(0),
+        time: time as i64,
+        channels: channels as i64,
+        count: count as i64,
+        length: length as i64,
+        faults: args.faults(Bounds::Starts),
+    };
     let blocks = time.div_ceil(BACKWARD[0]) * channels.div_ceil(BACKWARD[1]);
-    args.kernel(spec, Grid::line(blocks, THREADS), &params)
+    args.kernel(spec, Grid::line(blocks, THREADS), &told)
 }

@@ -9,16 +9,7 @@
 #define HELD 8
 #define SKEW (UNIT_SIZE < 4 ? 4 / UNIT_SIZE : 1)
 
-struct Windows {
-    u64 x, starts, y;
-    i64 time, channels, length, step, side;
-    // Time steps and channels of a tile.
-    i64 tile_l, tile_c;
-    u64 missing;
-    Faults faults;
-};
-
-KERNEL windows(const __grid_constant__ Windows w) {
+KERNEL(windows, WindowsArgs, w) {
     __shared__ UNIT tile[ROOM];
     const u32 tile_l = (u32)w.tile_l, tile_c = (u32)w.tile_c, pitch = tile_l + SKEW, all = tile_l * tile_c;
     u64 rest = blockIdx.x;
@@ -28,12 +19,12 @@ KERNEL windows(const __grid_constant__ Windows w) {
     const i64 first_c = rest % tiles_c * tile_c, b = rest / tiles_c;
     const u32 count_l = w.length - first_l < tile_l ? w.length - first_l : tile_l;
     const u32 count_c = w.channels - first_c < tile_c ? w.channels - first_c : tile_c;
-    const i64 start = reinterpret_cast<const ID*>(w.starts)[b];
+    const i64 start = w.starts[b];
     const bool fits = start >= 0 && start <= w.time - w.length;
-    const UNIT* x = reinterpret_cast<const UNIT*>(w.x);
-    if (!fits && threadIdx.x == 0) w.faults.report(start, w.time - w.length + 1);
+    const UNIT* x = w.x;
+    if (!fits && threadIdx.x == 0) report(w.faults, start, w.time - w.length + 1);
     if (fits) x += (start + first_l) * w.step + first_c * w.side;
-    UNIT* y = reinterpret_cast<UNIT*>(w.y) + (b * w.channels + first_c) * w.length + first_l;
+    UNIT* y = w.y + (b * w.channels + first_c) * w.length + first_l;
 
     for (u32 first = threadIdx.x; first < all; first += HELD * THREADS) {
         UNIT held[HELD];

@@ -23,7 +23,8 @@ use crate::activation::Activation;
 use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
 use crate::device::cuda::library::{preload_from_places, probe};
-use crate::device::cuda::{Flat, Product};
+use crate::device::cuda::params::Addresses;
+use crate::device::cuda::{Flat, Pointer, Product};
 use crate::types::DType;
 use crate::types::Precision;
 use choices::{Choice, Choices};
@@ -366,9 +367,15 @@ impl Library {
         self.plan(product).map(|plan| plan.workspace)
     }
 
-    /// Runs a product on a stream of the current context, in `workspace` (address and bytes). Says whether it
-    /// did: if not, the product is not for the library.
-    pub(super) fn run(&self, stream: CUstream, product: &Product, workspace: (u64, usize)) -> Result<bool> {
+    /// Runs a product of operands at `addresses` on a stream of the current context, in `workspace` (address and
+    /// bytes). Says whether it did: if not, the product is not for the library.
+    pub(super) fn run(
+        &self,
+        stream: CUstream,
+        product: &Product,
+        addresses: &Addresses<'_>,
+        workspace: (u64, usize),
+    ) -> Result<bool> {
         let Some(plan) = self.plan(product) else {
             return Ok(false);
         };
@@ -378,7 +385,8 @@ impl Library {
                 plan.workspace, workspace.1
             ));
         }
-        let address = |x: Option<Flat>| x.map_or(0, |x| x.address);
+        let address = |pointer: Pointer| addresses.of(pointer).map_err(|e| e.to_string());
+        let address_of = |x: Option<Flat>| x.map_or(Ok(0), |x| address(x.pointer));
         let added = if product.add { Some(product.c) } else { product.residual };
         let beta = if added.is_some() { 1.0 } else { 0.0 };
         let singles = [1.0f32, beta as f32];
@@ -390,13 +398,17 @@ impl Library {
         let mut descriptor = plan.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
         if product.bias.is_some() {
             let attribute = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
-            descriptor.set(attribute, address(product.bias)).map_err(described)?;
+            descriptor.set(attribute, address_of(product.bias)?).map_err(described)?;
         }
         if product.kept.is_some() {
             let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
-            descriptor.set(attribute, address(product.kept)).map_err(described)?;
+            descriptor.set(attribute, address_of(product.kept)?).map_err(described)?;
         }
         let [a, b, c] = &plan.layouts;
+        let [a_address, b_address, c_address] =
+            [product.a.pointer, product.b.pointer, product.c.pointer].map(address);
+        let (a_address, b_address, c_address) = (a_address?, b_address?, c_address?);
+        let added_address = address(added.unwrap_or(product.c).pointer)?;
         // SAFETY: the descriptors are alive, those of the operands say what lies at the addresses, by the operation
         // that made the product from their layouts; memory lives until work queued before its release is done. The
         // library copies the descriptor before it returns.
@@ -406,13 +418,13 @@ impl Library {
                 descriptor.0,
                 alpha,
                 beta,
-                product.b.address as *const c_void,
+                b_address as *const c_void,
                 a.0,
-                product.a.address as *const c_void,
+                a_address as *const c_void,
                 b.0,
-                added.unwrap_or(product.c).address as *const c_void,
+                added_address as *const c_void,
                 c.0,
-                product.c.address as *mut c_void,
+                c_address as *mut c_void,
                 c.0,
                 &raw const plan.algorithm,
                 workspace.0 as *mut c_void,

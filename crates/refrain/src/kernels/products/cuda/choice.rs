@@ -287,13 +287,13 @@ mod tests {
 
     use super::*;
     use crate::activation::Activation;
-    use crate::device::cuda::{Flat, Matrix};
+    use crate::device::cuda::{Flat, Matrix, Pointer};
 
     /// Row-major operands without holes, A's turned where it does not run along k.
     fn product(dtype: DType, [m, n, k]: [usize; 3], a_along_k: bool) -> Product {
         let matrix = |rows: usize, cols: usize| Matrix {
             dtype,
-            address: 0,
+            pointer: Pointer::NOTHING,
             alignment: 256,
             row: cols,
             col: 1,
@@ -309,7 +309,7 @@ mod tests {
             batch: SmallVec::new(),
             a: if a_along_k { matrix(m, k) } else { matrix(k, m).t() },
             b: matrix(k, n),
-            c: Flat { dtype, address: 0, alignment: 256 },
+            c: Flat { dtype, pointer: Pointer::NOTHING, alignment: 256 },
             add: false,
             bias: None,
             activation: Activation::None,
@@ -360,7 +360,7 @@ mod tests {
         mixed.b.dtype = DType::F32;
         assert!(!groups(&mixed));
         // Sums of rows go across k.
-        let sums = Some((Flat { dtype: DType::F32, address: 0, alignment: 256 }, false));
+        let sums = Some((Flat { dtype: DType::F32, pointer: Pointer::NOTHING, alignment: 256 }, false));
         assert!(groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], false) }));
         assert!(!groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], true) }));
     }

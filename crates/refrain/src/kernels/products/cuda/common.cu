@@ -1,4 +1,4 @@
-// What the kernels of matrix products share: the job and what follows a product. C = A B, of m x n x k numbers,
+// What the kernels of matrix products share: where their `Job` is, and what follows a product. C = A B, of m x n x k numbers,
 // row-major without holes, one matrix of a batch after the other. Constants: IN (the dtype that A and B are multiplied
 // in; what is wider is rounded to it), COMPUTE (what is summed in), A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, RESIDUAL_TYPE,
 // SUMS_TYPE (dtypes in memory), ACTIVATION (one of those below), PARTIAL: a block sums a part of k only and writes it
@@ -7,20 +7,6 @@
 enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
 constexpr int BATCH_RANK = 4;
-
-struct Job {
-    // Addresses; 0 of what there is not. `sums` gets the sums of A's rows.
-    u64 a, b, c, bias, residual, kept, sums, partial;
-    i64 m, n, k;
-    // Steps, in elements.
-    i64 a_row, a_col, b_row, b_col;
-    i64 tiles_m, tiles_n, batches, splits;
-    // How much of k a split sums.
-    i64 depth;
-    i64 sizes[BATCH_RANK], a_batch[BATCH_RANK], b_batch[BATCH_RANK];
-    // Whether C and the sums are added to, and whether four elements of a row of C can be loaded and stored at once.
-    i64 add, add_sums, aligned;
-};
 
 // What a block works on.
 struct Place { i64 batch; int split, tile_m, tile_n; };

@@ -7,7 +7,7 @@ use super::shared::SharedMemory;
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
 use crate::device::cuda::{
-    CudaArgs, Flat, Gpu, Grid, MMA, Matrix, MmaKind, Params, Product, Source, Spec, WGMMA,
+    CudaArgs, Flat, Gpu, Grid, MMA, Matrix, MmaKind, Pointer, Product, Source, Spec, WGMMA, padded, params,
 };
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
@@ -26,13 +26,52 @@ static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, inclu
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
 
-/// Dimensions of a batch that a kernel steps through (`BATCH_RANK` in `common.cu`).
+/// Dimensions of a batch that a kernel steps through (also in `common.cu`).
 const BATCH_RANK: usize = 4;
 /// Multiplications up to which a kernel of ours with sums was seen to take less time than the vendor's library without and
 /// a sum after it.
 const MOST_WORK_BESIDE: usize = 1 << 32;
 /// The most rows, columns and numbers along k: places within the last tile still fit 32 bits.
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
+
+params! {
+    /// What the kernels of matrix products are told.
+    struct Job {
+        /// Nothing for what there is not.
+        a: Pointer,
+        b: Pointer,
+        c: Pointer,
+        bias: Pointer,
+        residual: Pointer,
+        kept: Pointer,
+        /// Gets the sums of A's rows.
+        sums: Pointer,
+        partial: Pointer,
+        m: i64,
+        n: i64,
+        k: i64,
+        /// Steps, in elements.
+        a_row: i64,
+        a_col: i64,
+        b_row: i64,
+        b_col: i64,
+        tiles_m: i64,
+        tiles_n: i64,
+        batches: i64,
+        splits: i64,
+        /// How much of k a split sums.
+        depth: i64,
+        sizes: [i64; BATCH_RANK],
+        a_batch: [i64; BATCH_RANK],
+        b_batch: [i64; BATCH_RANK],
+        /// Whether C is added to.
+        add: i64,
+        /// Whether the sums are added to.
+        add_sums: i64,
+        /// Whether four elements of a row of C can be loaded and stored at once.
+        aligned: i64,
+    }
+}
 
 /// The way of a product through our own kernels.
 struct GemmPlan {
@@ -180,29 +219,36 @@ impl GemmPlan {
         })
     }
 
-    /// The kernel's parameter (`Job` in `common.cu`).
-    fn job(&self, p: &Product, workspace: u64) -> Params {
-        let address = |x: Option<Flat>| x.map_or(0, |x| x.address);
-        let mut words: SmallVec<[u64; 36]> = smallvec![
-            p.a.address,
-            p.b.address,
-            p.c.address,
-            address(p.bias),
-            address(p.residual),
-            address(p.kept),
-            address(p.sums.map(|s| s.0)),
-            workspace,
-        ];
-        let numbers = [p.m, p.n, p.k, p.a.row, p.a.col, p.b.row, p.b.col];
-        words.extend(numbers.iter().map(|&x| x as u64));
-        let counts = [self.tiles[0], self.tiles[1], p.batches(), self.cut.parts, self.depth];
-        words.extend(counts.iter().map(|&x| x as u64));
-        for (values, fill) in [(&p.batch, 1), (&p.a.batch, 0), (&p.b.batch, 0)] {
-            words.extend(std::iter::repeat_n(fill, BATCH_RANK - values.len()));
-            words.extend(values.iter().map(|&x| x as u64));
+    fn job(&self, p: &Product, partial: Pointer) -> Job {
+        let pointer = |x: Option<Flat>| x.map_or(Pointer::NOTHING, |x| x.pointer);
+        Job {
+            a: p.a.pointer,
+            b: p.b.pointer,
+            c: p.c.pointer,
+            bias: pointer(p.bias),
+            residual: pointer(p.residual),
+            kept: pointer(p.kept),
+            sums: pointer(p.sums.map(|s| s.0)),
+            partial,
+            m: p.m as i64,
+            n: p.n as i64,
+            k: p.k as i64,
+            a_row: p.a.row as i64,
+            a_col: p.a.col as i64,
+            b_row: p.b.row as i64,
+            b_col: p.b.col as i64,
+            tiles_m: self.tiles[0] as i64,
+            tiles_n: self.tiles[1] as i64,
+            batches: p.batches() as i64,
+            splits: self.cut.parts as i64,
+            depth: self.depth as i64,
+            sizes: padded(&p.batch, 1),
+            a_batch: padded(&p.a.batch, 0),
+            b_batch: padded(&p.b.batch, 0),
+            add: p.add.into(),
+            add_sums: p.sums.is_some_and(|s| s.1).into(),
+            aligned: aligned(p).into(),
         }
-        words.extend([p.add, p.sums.is_some_and(|s| s.1), aligned(p)].map(u64::from));
-        Params::new().words(&words)
     }
 }
 
@@ -264,12 +310,12 @@ impl Product {
                 }
                 let mut p = inner.clone();
                 let places = [
-                    (&mut p.a.address, &mut p.a.alignment, at_a * self.a.dtype.size()),
-                    (&mut p.b.address, &mut p.b.alignment, at_b * self.b.dtype.size()),
-                    (&mut p.c.address, &mut p.c.alignment, i * matrices * self.c.dtype.size()),
+                    (&mut p.a.pointer, &mut p.a.alignment, at_a * self.a.dtype.size()),
+                    (&mut p.b.pointer, &mut p.b.alignment, at_b * self.b.dtype.size()),
+                    (&mut p.c.pointer, &mut p.c.alignment, i * matrices * self.c.dtype.size()),
                 ];
-                for (address, alignment, by) in places {
-                    *address += by as u64;
+                for (pointer, alignment, by) in places {
+                    *pointer = pointer.plus(by);
                     *alignment = (*alignment).min(1 << by.trailing_zeros().min(usize::BITS - 1));
                 }
                 p

@@ -72,7 +72,7 @@ template <int COUNT, int STEP> DEVICE void pick(COMPUTE* x, const COMPUTE* row, 
     }
 }
 
-KERNEL __launch_bounds__(BLOCK_THREADS) gemm_simt(const __grid_constant__ Job j) {
+KERNEL(gemm_simt, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     __shared__ __align__(16) COMPUTE a_tiles[2][TILE_K * A_PITCH];
     __shared__ __align__(16) COMPUTE b_tiles[2][TILE_K * B_PITCH];
     Place p = place(j);

@@ -6,7 +6,7 @@
 //                warp takes 32 rows of it, one a lane, and every eighth number of k
 //   LOAD         elements of the wide operand that are loaded at once
 
-KERNEL __launch_bounds__(256) gemm_skinny(const __grid_constant__ Job j) {
+KERNEL(gemm_skinny, Job, j, __launch_bounds__(256)) {
     Place p = place(j);
     const A_TYPE* a;
     const B_TYPE* b;

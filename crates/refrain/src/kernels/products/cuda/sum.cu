@@ -24,7 +24,7 @@ template <int W> DEVICE void add_parts(COMPUTE* sum, const COMPUTE* from, i64 st
     }
 }
 
-KERNEL __launch_bounds__(256) gemm_sum(const __grid_constant__ Job j) {
+KERNEL(gemm_sum, Job, j, __launch_bounds__(256)) {
     i64 total = j.batches * j.m * j.n, groups = total / EACH, rows = j.sums ? j.m : 0;
     int slice = SLICES > 1 ? threadIdx.x / 32 : 0, thread = SLICES > 1 ? threadIdx.x % 32 : threadIdx.x;
     i64 group = (i64)blockIdx.x * (256 / SLICES) + thread;

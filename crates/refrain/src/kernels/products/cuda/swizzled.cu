@@ -66,7 +66,7 @@ struct SumsOfRows {
 };
 static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGES * STAGE_BYTES, "the block's sums find room");
 
-KERNEL __launch_bounds__(BLOCK_THREADS) gemm_swizzled(const __grid_constant__ Job j) {
+KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
     int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);

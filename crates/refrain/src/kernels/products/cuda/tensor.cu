@@ -7,7 +7,7 @@
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 static_assert(STAGES * STAGE_BYTES == MEMORY_BYTES, "the launch counts shared memory as the text does");
 
-KERNEL __launch_bounds__(BLOCK_THREADS) gemm_tensor(const __grid_constant__ Job j) {
+KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     extern __shared__ __align__(16) unsigned char memory[];
     auto a_tile = [&](int slot) { return reinterpret_cast<A_TYPE*>(memory + slot * STAGE_BYTES); };
     auto b_tile = [&](int slot) { return reinterpret_cast<B_TYPE*>(memory + slot * STAGE_BYTES + TileA::BYTES); };

@@ -151,7 +151,7 @@ DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* con
     commit_groups();
 }
 
-KERNEL __launch_bounds__(BLOCK_THREADS) gemm_warpgroup(const __grid_constant__ Job j) {
+KERNEL(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Place p = place(j);
     int from = (int)(p.split * j.depth), left = (int)min(j.k - from, j.depth);

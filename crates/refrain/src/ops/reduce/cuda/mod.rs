@@ -1,6 +1,6 @@
 //! Reductions and their gradients on CUDA.
 
-use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, Reduction, room};
+use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaunch, room};
 
 use super::Kind;
 use crate::device::Launch;
@@ -30,14 +30,14 @@ fn constants(spec: Spec, kind: &'static str, maximum: bool, compute: DType, out:
 /// The sum over the middle of `extent`, divided by `divisor`, of the first operand to output `o`.
 pub(crate) fn sum(args: &mut CudaArgs<'_>, o: usize, extent: Extent, divisor: f64) -> Result<()> {
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(o));
-    let mut reduction = Reduction::new(args, extent, &[0]).output(args, o);
+    let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, o);
     reduction.scalars.push(divisor);
     reduction.run(args, &SOURCE, |spec| constants(spec, "SUM", false, compute, out))
 }
 
 pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
-    let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
+    let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, 0);
     let (source, word, maximum) = match kind {
         Kind::Sum => return sum(args, 0, extent, 1.0),
         Kind::Mean => return sum(args, 0, extent, extent.n as f64),
@@ -55,7 +55,7 @@ pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Re
 /// Of x, its extremes and their gradient.
 pub(super) fn tie_share(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
-    let mut reduction = Reduction::new(args, extent, &[0]).output(args, 0);
+    let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, 0);
     reduction.extra.extend([args.read(1), args.read(2)]);
     reduction.run(args, &SOURCE, |spec| constants(spec, "TIES", false, compute, out))
 }

@@ -1,0 +1,30 @@
+// Batch norm element by element. Constants: COMPUTE (the arithmetic), IN (dtype of elements), PARAMETER (of parameters),
+// INDEX (the type of offsets), VEC (elements that a thread takes at once, of one channel each or all of one), ALIGNED
+// (whether they can be loaded at once), INNER (whether values of a channel are neighbours), ADD.
+
+DEVICE void fetch(COMPUTE* x, const IN* p) {
+    if (ALIGNED) {
+        vec<IN, VEC> v = load<VEC>(p);
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(v.at[i]);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) x[i] = to<COMPUTE>(p[i]);
+    }
+}
+
+DEVICE void put_all(IN* p, const COMPUTE* y) {
+    if (ALIGNED) {
+        vec<IN, VEC> v;
+        if (ADD) v = load<VEC>(p);
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) put<ADD>(&v.at[i], y[i]);
+        store<VEC>(p, v);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < VEC; i++) put<ADD>(p + i, y[i]);
+    }
+}
+
+// The channel of the first of the elements at `at`.
+DEVICE INDEX channel_of(INDEX at, INDEX channels, INDEX inner) { return (INNER ? at / inner : at) % channels; }
