@@ -380,7 +380,11 @@ pub(crate) use with_rank;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cuda::Reporter;
+    use crate::device::cuda::{CudaArgs, Gpu, Reporter};
+    use crate::device::launch::{Kernel, Mode};
+    use crate::device::{Device, HostArgs};
+    use crate::tensor::Tensor;
+    use crate::types::{DType, Shape};
 
     params! {
         struct Inner {
@@ -432,6 +436,65 @@ static_assert(__builtin_offsetof(Inner, second) == 8 && sizeof(Inner::second) ==
         {
             assert_eq!(beyond.slot(), Slot::Beyond);
             assert_eq!(beyond.plus(1).slot(), Slot::Beyond);
+        }
+    }
+
+    struct Nothing;
+
+    impl Kernel for Nothing {
+        fn host(&self, _: &mut HostArgs<'_>) -> Result<()> {
+            Ok(())
+        }
+
+        fn cuda(&self, _: &mut CudaArgs<'_>) -> Result<()> {
+            Ok(())
+        }
+
+        fn can_fail(&self) -> bool {
+            false
+        }
+
+        fn cuda_workspace(&self, _: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
+            Ok(0)
+        }
+
+        fn flops(&self, _: &[&Shape], _: &[&Shape]) -> u64 {
+            0
+        }
+
+        fn boxed(&self) -> Box<dyn Kernel> {
+            Box::new(Nothing)
+        }
+
+        fn parameters(&self) -> String {
+            String::new()
+        }
+    }
+
+    #[test]
+    fn numbers_become_the_addresses_of_what_the_launch_has_and_errors_else() {
+        let device = Device::cpu();
+        let [x, y] = [8, 4].map(|n| Tensor::zeros([n], DType::F32, &device).unwrap());
+        let half = x.narrow(0, 4, 4).unwrap();
+        let [x_at, y_at] = [&x, &y].map(|t| t.storage().block().address as u64);
+        fn view(t: &Tensor) -> Operand<'_> {
+            Operand { storage: t.storage(), layout: t.layout(), dtype: t.dtype() }
+        }
+        let (reads, writes) = ([view(&half)], [(view(&y), Mode::Replace)]);
+        let launch = Launch { op: "none", kernel: &Nothing, reads: &reads, writes: &writes, workspace: None };
+        let words = |pointers: [Pointer; 2]| {
+            Words::of(Addresses { launch: &launch, faults: 64, looks: false }, &pointers)
+        };
+        let found = words([Pointer::read(0).plus(4), Pointer::write(0)]).unwrap();
+        assert_eq!(found[..], [x_at + 20, y_at]);
+        assert_eq!(words([Pointer::NOTHING, Pointer::FAULTS]).unwrap()[..], [0, 64]);
+        for missing in
+            [Pointer::read(1), Pointer::write(1), Pointer::read(0).plus(17), Pointer::WORKSPACE.plus(1)]
+        {
+            assert!(
+                matches!(words([missing, missing]), Err(Error::Internal { op: "none", .. })),
+                "{missing:?}"
+            );
         }
     }
 
