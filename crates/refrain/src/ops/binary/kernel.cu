@@ -1,9 +1,8 @@
-// Binary functions of two tensors, or of a tensor and a scalar, and their derivatives. FUNCTION is one of those
-// below. FORM: both operands (x[0], x[1]), SCALAR_RIGHT (x[0], s[0]), SCALAR_LEFT (s[0], x[0]), LEFT_DERIVATIVE and
-// RIGHT_DERIVATIVE (a, b and the gradient).
+// Binary functions of two tensors, or of a tensor and a scalar, and their derivatives. FUNCTION: an expression of a and b and, of a gradient, of the result's
+// gradient d; N is the arithmetic. FORM: BOTH operands (x[0], x[1], and x[2] is d), SCALAR_RIGHT (x[0], s[0]), SCALAR_LEFT
+// (s[0], x[0]).
 
-enum { ADD_, SUB, MUL, DIV, POW, MAXIMUM, MINIMUM, EQ, NE, LT, LE, GT, GE, AND, OR, XOR };
-enum { BOTH, SCALAR_RIGHT, SCALAR_LEFT, LEFT_DERIVATIVE, RIGHT_DERIVATIVE };
+enum { BOTH, SCALAR_RIGHT, SCALAR_LEFT };
 
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 DEVICE i64 minus(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
@@ -26,27 +25,6 @@ template <typename R> DEVICE R minus(R a, R b) { return a - b; }
 template <typename R> DEVICE R times(R a, R b) { return a * b; }
 template <typename R> DEVICE R over(R a, R b) { return a / b; }
 template <typename R> DEVICE R power(R a, R b) { return pow_(a, b); }
-
-template <typename N> DEVICE N function(N a, N b) {
-    switch (FUNCTION) {
-    case ADD_: return plus(a, b);
-    case SUB: return minus(a, b);
-    case MUL: return times(a, b);
-    case DIV: return over(a, b);
-    case POW: return power(a, b);
-    case MAXIMUM: return a > b || is_nan(a) ? a : b;
-    case MINIMUM: return a < b || is_nan(a) ? a : b;
-    case EQ: return (N)(a == b);
-    case NE: return (N)(a != b);
-    case LT: return (N)(a < b);
-    case LE: return (N)(a <= b);
-    case GT: return (N)(a > b);
-    case GE: return (N)(a >= b);
-    case AND: return (N)(a != (N)0 && b != (N)0);
-    case OR: return (N)(a != (N)0 || b != (N)0);
-    default: return (N)((a != (N)0) != (b != (N)0));
-    }
-}
 
 // The gradient goes to the chosen operand. If both are equal, each gets half. If one is NaN, both get all of it.
 template <typename R> DEVICE R share(bool beaten, bool equal, R d) {
@@ -101,25 +79,12 @@ template <typename R> DEVICE R by_exponent(R a, R b, R d) {
     return rounded<R>(scaled(d) * halves(a, b) * scaled(log));
 }
 
-template <typename R> DEVICE R derivative(R a, R b, R d) {
-    const bool left = FORM == LEFT_DERIVATIVE;
-    switch (FUNCTION) {
-    case MUL: return left ? b * d : a * d;
-    case DIV: return left ? d / b : by_denominator(a, b, d);
-    case POW: return left ? by_base(a, b, d) : by_exponent(a, b, d);
-    case MAXIMUM: return share(left ? a < b : b < a, a == b, d);
-    case MINIMUM: return share(left ? b < a : a < b, a == b, d);
-    case SUB: return left ? d : -d;
-    default: return d;
-    }
-}
-DEVICE i64 derivative(i64, i64, i64) { return 0; }
+template <typename N> DEVICE N function(N a, N b, N d) { return FUNCTION; }
 
 DEVICE COMPUTE apply(const COMPUTE* x, const double* s) {
     switch (FORM) {
-    case BOTH: return function(x[0], x[INPUTS > 1]);
-    case SCALAR_RIGHT: return function(x[0], cast_to<COMPUTE>::of(s[0]));
-    case SCALAR_LEFT: return function(cast_to<COMPUTE>::of(s[0]), x[0]);
-    default: return derivative(x[0], x[INPUTS > 1], x[INPUTS > 2 ? 2 : 0]);
+    case SCALAR_RIGHT: return function(x[0], cast_to<COMPUTE>::of(s[0]), x[0]);
+    case SCALAR_LEFT: return function(cast_to<COMPUTE>::of(s[0]), x[0], x[0]);
+    default: return function(x[0], x[INPUTS > 1], x[INPUTS > 2 ? 2 : 0]);
     }
 }

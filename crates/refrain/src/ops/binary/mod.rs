@@ -1,73 +1,64 @@
-//! Elementwise binary functions with broadcasting, and with a scalar.
+//! Elementwise binary functions with broadcasting, and with a scalar. `functions.rs` is the table of them.
 
-mod cuda;
-mod host;
+mod functions;
 mod scaled;
+mod slopes;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::numeric::nearest;
+use crate::device::cpu::numeric::{Number, Real, nearest};
+use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::kernels::elementwise::{self, FloatTile, NumberTile, cuda};
 use crate::ops::copy::Copy;
+use crate::ops::unary::Unary;
 use crate::tensor::{DType, Shape, Tensor};
 
-/// A binary function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binary {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Pow,
-    Maximum,
-    Minimum,
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-    And,
-    Or,
-    Xor,
+pub(crate) use functions::Binary;
+use slopes::Slopes;
+use table::{Domain, Gradient};
+
+static SOURCE: Source = Source { name: "binary", parts: &[include_str!("kernel.cu"), cuda::LOOP] };
+
+/// Runs `expression` over the operands on CUDA; `form` says which of its numbers are the operands.
+fn run(
+    expression: &'static str,
+    form: &'static str,
+    compute: DType,
+    scalars: &[f64],
+    args: &mut CudaArgs<'_>,
+) -> Result<()> {
+    cuda::run(args, &SOURCE, cuda::arithmetic(compute), scalars, |spec| {
+        spec.word("FUNCTION", expression).word("FORM", form)
+    })
 }
 
 impl Binary {
-    fn label(self) -> &'static str {
-        match self {
-            Binary::Add => "add",
-            Binary::Sub => "sub",
-            Binary::Mul => "mul",
-            Binary::Div => "div",
-            Binary::Pow => "pow",
-            Binary::Maximum => "maximum",
-            Binary::Minimum => "minimum",
-            Binary::Eq => "eq",
-            Binary::Ne => "ne",
-            Binary::Lt => "lt",
-            Binary::Le => "le",
-            Binary::Gt => "gt",
-            Binary::Ge => "ge",
-            Binary::And => "logical_and",
-            Binary::Or => "logical_or",
-            Binary::Xor => "logical_xor",
-        }
-    }
-
-    fn is_arithmetic(self) -> bool {
-        use Binary::*;
-        matches!(self, Add | Sub | Mul | Div | Pow | Maximum | Minimum)
-    }
-
     fn result(self, x: &Tensor) -> Result<DType> {
-        match self.is_arithmetic() {
-            true if x.dtype() == DType::Bool => Err(x.unsupported(self.label())),
-            true => Ok(x.dtype()),
-            false => Ok(DType::Bool),
+        match self.domain() {
+            Domain::Arithmetic if x.dtype() == DType::Bool => Err(x.unsupported(self.label())),
+            Domain::Arithmetic => Ok(x.dtype()),
+            Domain::Truth => Ok(DType::Bool),
         }
+    }
+
+    /// Whether the gradients that are wanted are computed from operand `i`.
+    fn reads(self, i: usize, needs: &[bool]) -> bool {
+        (0..2).any(|by| match self.gradients()[by] {
+            Gradient::Linear => needs[by] && i != by,
+            Gradient::Other => needs[by],
+            Gradient::None | Gradient::Same | Gradient::Negated => false,
+        })
+    }
+}
+
+impl NumberTile for Binary {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
+        self.of_both(x[0], x[1], y);
     }
 }
 
@@ -90,11 +81,11 @@ impl Op for Binary {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::forward(*self, args)
+        elementwise::number(args, args.read_dtype(0), self)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::forward(*self, args)
+        run(self.text(), "BOTH", args.read_dtype(0), &[], args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -114,39 +105,30 @@ impl Op for Binary {
     }
 
     fn saves(&self, needs: &[bool]) -> Saves {
-        match self {
-            Binary::Add | Binary::Sub => Saves::default(),
-            Binary::Mul => Saves::default().input_if(0, needs[1]).input_if(1, needs[0]),
-            Binary::Div => Saves::default().input_if(0, needs[1]).input(1),
-            _ => Saves::default().input(0).input(1),
-        }
+        Saves::default().input_if(0, self.reads(0, needs)).input_if(1, self.reads(1, needs))
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let grad = g.grad()?.clone();
-        match self {
-            Binary::Add => {
-                g.add(0, grad.clone())?;
-                g.add(1, grad)
+        // An operand that no derivative reads was not saved: pass the other one instead.
+        let (a, b) = (g.input_if_saved(0)?, g.input_if_saved(1)?);
+        let operands = a.clone().or(b.clone()).zip(b.or(a));
+        for (i, gradient) in self.gradients().into_iter().enumerate() {
+            if !g.needs(i) {
+                continue;
             }
-            Binary::Sub => {
-                g.add(0, grad.clone())?;
-                if g.needs(1) { g.add(1, grad.neg()?) } else { Ok(()) }
-            }
-            _ => {
-                // The derivative does not read an operand that was not saved: pass the other one instead.
-                let (a, b) = (g.input_if_saved(0)?, g.input_if_saved(1)?);
-                let Some((a, b)) = a.clone().or(b.clone()).zip(b.or(a)) else {
-                    return Err(Error::internal(self.label(), "no operand was saved"));
-                };
-                for i in 0..2 {
-                    if g.needs(i) {
-                        g.emit(&[i], BinaryBackward { op: *self, by: i }, &[&a, &b, &grad])?;
-                    }
+            match (gradient, &operands) {
+                (Gradient::Same, _) => g.add(i, grad.clone())?,
+                (Gradient::Negated, _) => g.add(i, grad.neg()?)?,
+                (Gradient::Linear | Gradient::Other, Some((a, b))) => {
+                    g.emit(&[i], BinaryBackward { op: *self, by: i }, &[a, b, &grad])?;
                 }
-                Ok(())
+                _ => {
+                    return Err(Error::internal(self.label(), "there is nothing to compute a gradient from"));
+                }
             }
         }
+        Ok(())
     }
 }
 
@@ -155,6 +137,12 @@ impl Op for Binary {
 struct BinaryBackward {
     op: Binary,
     by: usize,
+}
+
+impl FloatTile for BinaryBackward {
+    fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
+        self.op.slopes(self.by, Slopes { a: x[0], b: x[1], d: x[2], dx });
+    }
 }
 
 impl Op for BinaryBackward {
@@ -166,11 +154,13 @@ impl Op for BinaryBackward {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::backward(self.op, self.by, args)
+        elementwise::float(args, args.write_dtype(0), self)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::backward(self.op, self.by, args)
+        let missing = || Error::internal(self.op.label(), "its gradient is not computed");
+        let text = self.op.slope_texts()[self.by].ok_or_else(missing)?;
+        run(text, "BOTH", args.write_dtype(0), &[], args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -206,8 +196,15 @@ impl WithScalar {
         WithScalar { op, scalar: nearest(x.dtype(), scalar), reverse }
     }
 
-    fn is_identity(&self) -> bool {
-        matches!((self.op, self.reverse), (Binary::Add, _) | (Binary::Sub, false))
+    /// The gradient of the operand that is a tensor.
+    fn gradient(&self) -> Gradient {
+        self.op.gradients()[usize::from(self.reverse)]
+    }
+}
+
+impl NumberTile for WithScalar {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
+        self.op.of_scalar(x[0], N::from_f64(self.scalar), self.reverse, y);
     }
 }
 
@@ -235,11 +232,12 @@ impl Op for WithScalar {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::with_scalar(self.op, self.scalar, self.reverse, args)
+        elementwise::number(args, args.read_dtype(0), self)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::with_scalar(self.op, self.scalar, self.reverse, args)
+        let form = if self.reverse { "SCALAR_LEFT" } else { "SCALAR_RIGHT" };
+        run(self.op.text(), form, args.read_dtype(0), &[self.scalar], args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -259,97 +257,24 @@ impl Op for WithScalar {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        let linear = self.is_identity()
-            || matches!(
-                (self.op, self.reverse),
-                (Binary::Sub, true) | (Binary::Mul, _) | (Binary::Div, false)
-            );
-        Saves::default().input_if(0, !linear)
+        Saves::default().input_if(0, self.gradient() == Gradient::Other)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let grad = g.grad()?.clone();
-        match (self.op, self.reverse) {
-            _ if self.is_identity() => g.add(0, grad),
-            (Binary::Sub, true) => g.emit(&[0], super::unary::Unary::Neg, &[&grad]),
-            (Binary::Mul, _) | (Binary::Div, false) => {
-                g.emit(&[0], WithScalar { reverse: false, ..*self }, &[&grad])
-            }
-            _ => {
+        match self.gradient() {
+            Gradient::Same => g.add(0, grad),
+            Gradient::Negated => g.emit(&[0], Unary::Neg, &[&grad]),
+            Gradient::Linear => g.emit(&[0], WithScalar { reverse: false, ..*self }, &[&grad]),
+            Gradient::Other => {
                 let x = g.input(0)?;
                 let scalar = Tensor::full((), self.scalar, x.dtype(), x.device())?.broadcast_to(x.shape())?;
                 let (a, b, by) = if self.reverse { (&scalar, &x, 1) } else { (&x, &scalar, 0) };
                 g.emit(&[0], BinaryBackward { op: self.op, by }, &[a, b, &grad])
             }
+            Gradient::None => Err(Error::internal(self.op.label(), "it has no gradient")),
         }
     }
-}
-
-macro_rules! methods {
-    ($($(#[$doc:meta])* $name:ident, $into:ident, $scalar:ident, $scalar_into:ident => $op:ident;)*) => {
-        impl Tensor {$(
-            $(#[$doc])*
-            ///
-            /// Both operands must have one dtype. Their shapes broadcast as in NumPy.
-            pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
-                let (a, b) = broadcast(stringify!($name), self, other)?;
-                apply(Binary::$op, &[&a, &b])
-            }
-
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst` (which may be an operand of the result's shape).")]
-            pub fn $into(&self, other: &Tensor, dst: &Tensor) -> Result<()> {
-                let (a, b) = broadcast(stringify!($name), self, other)?;
-                apply_into(Binary::$op, &[&a, &b], dst)
-            }
-
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] with a number as the second operand. The number is first rounded to the dtype of the tensor; for an integer dtype it must be a whole number in its range.")]
-            pub fn $scalar(&self, scalar: f64) -> Result<Tensor> {
-                apply(WithScalar::new(Binary::$op, self, scalar, false), &[self])
-            }
-
-            #[doc = concat!("[`Tensor::", stringify!($scalar), "`] into the memory of `dst` (which may be this tensor).")]
-            pub fn $scalar_into(&self, scalar: f64, dst: &Tensor) -> Result<()> {
-                apply_into(WithScalar::new(Binary::$op, self, scalar, false), &[self], dst)
-            }
-        )*}
-    };
-}
-
-methods! {
-    /// `a + b`. For floats and integers.
-    add, add_into, add_scalar, add_scalar_into => Add;
-    /// `a - b`. For floats and integers.
-    sub, sub_into, sub_scalar, sub_scalar_into => Sub;
-    /// `a * b`. For floats and integers.
-    mul, mul_into, mul_scalar, mul_scalar_into => Mul;
-    /// `a / b`. Integers are divided towards zero; division by 0 gives 0. For floats and integers.
-    div, div_into, div_scalar, div_scalar_into => Div;
-    /// `a` to the power of `b`. The derivative by `b` at `a = 0` is 0. For floats and integers.
-    pow, pow_into, pow_scalar, pow_scalar_into => Pow;
-    /// The larger of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
-    /// it, as in PyTorch. For floats and integers.
-    maximum, maximum_into, maximum_scalar, maximum_scalar_into => Maximum;
-    /// The smaller of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
-    /// it, as in PyTorch. For floats and integers.
-    minimum, minimum_into, minimum_scalar, minimum_scalar_into => Minimum;
-    /// Whether `a == b`. The result is bool.
-    eq, eq_into, eq_scalar, eq_scalar_into => Eq;
-    /// Whether `a != b`. The result is bool.
-    ne, ne_into, ne_scalar, ne_scalar_into => Ne;
-    /// Whether `a < b`. The result is bool.
-    lt, lt_into, lt_scalar, lt_scalar_into => Lt;
-    /// Whether `a <= b`. The result is bool.
-    le, le_into, le_scalar, le_scalar_into => Le;
-    /// Whether `a > b`. The result is bool.
-    gt, gt_into, gt_scalar, gt_scalar_into => Gt;
-    /// Whether `a >= b`. The result is bool.
-    ge, ge_into, ge_scalar, ge_scalar_into => Ge;
-    /// Whether both are nonzero. The result is bool.
-    logical_and, logical_and_into, logical_and_scalar, logical_and_scalar_into => And;
-    /// Whether at least one is nonzero. The result is bool.
-    logical_or, logical_or_into, logical_or_scalar, logical_or_scalar_into => Or;
-    /// Whether exactly one is nonzero. The result is bool.
-    logical_xor, logical_xor_into, logical_xor_scalar, logical_xor_scalar_into => Xor;
 }
 
 macro_rules! reversed {

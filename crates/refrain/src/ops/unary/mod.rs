@@ -1,93 +1,36 @@
-//! Elementwise unary functions.
+//! Elementwise unary functions. `functions.rs` is the table of them.
 
-mod cuda;
-pub(crate) mod host;
+mod functions;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::numeric::nearest;
+use crate::device::cpu::numeric::{Real, nearest};
+use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::kernels::activations::ACTIVATIONS;
+use crate::kernels::elementwise::{self, FloatTile, cuda};
 use crate::tensor::Tensor;
 
-/// A unary function.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Unary {
-    Neg,
-    Abs,
-    Sign,
-    Exp,
-    Log,
-    Sqrt,
-    Rsqrt,
-    Reciprocal,
-    Square,
-    Sin,
-    Cos,
-    Tanh,
-    Sigmoid,
-    Relu,
-    Gelu,
-    GeluTanh,
-    Silu,
-    Erf,
-    Floor,
-    Ceil,
-    Round,
-    Clamp { min: f64, max: f64 },
+pub(crate) use functions::Unary;
+use table::From;
+
+static SOURCE: Source =
+    Source { name: "unary", parts: &[ACTIVATIONS, include_str!("kernel.cu"), cuda::LOOP] };
+
+/// Runs `expression` over the operands on CUDA, in the arithmetic of the result.
+fn run(op: Unary, expression: &'static str, args: &mut CudaArgs<'_>) -> Result<()> {
+    let compute = cuda::arithmetic(args.write_dtype(0));
+    cuda::run(args, &SOURCE, compute, &op.scalars(), |spec| spec.word("FUNCTION", expression))
 }
 
-/// What the derivative is computed from.
-enum Needed {
-    Nothing,
-    Input,
-    Output,
-}
-
-impl Unary {
-    fn label(self) -> &'static str {
-        match self {
-            Unary::Neg => "neg",
-            Unary::Abs => "abs",
-            Unary::Sign => "sign",
-            Unary::Exp => "exp",
-            Unary::Log => "log",
-            Unary::Sqrt => "sqrt",
-            Unary::Rsqrt => "rsqrt",
-            Unary::Reciprocal => "reciprocal",
-            Unary::Square => "square",
-            Unary::Sin => "sin",
-            Unary::Cos => "cos",
-            Unary::Tanh => "tanh",
-            Unary::Sigmoid => "sigmoid",
-            Unary::Relu => "relu",
-            Unary::Gelu => "gelu",
-            Unary::GeluTanh => "gelu_tanh",
-            Unary::Silu => "silu",
-            Unary::Erf => "erf",
-            Unary::Floor => "floor",
-            Unary::Ceil => "ceil",
-            Unary::Round => "round",
-            Unary::Clamp { .. } => "clamp",
-        }
-    }
-
-    /// Whether the function maps integers to integers.
-    fn takes_ints(self) -> bool {
-        use Unary::*;
-        matches!(self, Neg | Abs | Sign | Square | Relu | Floor | Ceil | Round | Clamp { .. })
-    }
-
-    fn derivative_needs(self) -> Needed {
-        use Unary::*;
-        match self {
-            Neg | Sign | Floor | Ceil | Round => Needed::Nothing,
-            Exp | Sqrt | Rsqrt | Reciprocal | Tanh | Sigmoid | Relu => Needed::Output,
-            _ => Needed::Input,
-        }
+impl FloatTile for Unary {
+    fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]) {
+        self.floats(x[0], y);
     }
 }
 
@@ -99,18 +42,23 @@ impl Op for Unary {
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        if !(x[0].dtype().is_float() || x[0].dtype().is_int() && self.takes_ints()) {
+        if !(x[0].dtype().is_float() || x[0].dtype().is_int() && self.int_text().is_some()) {
             return Err(x[0].unsupported(self.name()));
         }
         Ok(Spec::like(x[0]).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::forward(*self, args)
+        match args.read_dtype(0) {
+            dtype if dtype.is_float() => elementwise::float(args, dtype, self),
+            _ => elementwise::int(args, |x, y| self.ints(x[0], y)),
+        }
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::forward(*self, args)
+        let text = if args.read_dtype(0).is_float() { Some(self.float_text()) } else { self.int_text() };
+        let missing = || Error::internal(self.label(), "it takes no integers");
+        run(*self, text.ok_or_else(missing)?, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -130,21 +78,21 @@ impl Op for Unary {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        match self.derivative_needs() {
-            Needed::Nothing => Saves::default(),
-            Needed::Input => Saves::default().input(0),
-            Needed::Output => Saves::default().output(0),
+        match self.derivative() {
+            Some(From::Input) => Saves::default().input(0),
+            Some(From::Output) => Saves::default().output(0),
+            Some(From::Linear) | None => Saves::default(),
         }
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let grad = g.grad()?.clone();
-        let value = match self.derivative_needs() {
+        let value = match self.derivative() {
             // The derivative is 0 wherever it exists, so there is nothing to add.
-            Needed::Nothing if *self != Unary::Neg => return Ok(()),
-            Needed::Nothing => return g.emit(&[0], Unary::Neg, &[&grad]),
-            Needed::Input => g.input(0)?,
-            Needed::Output => g.output(0)?,
+            None => return Ok(()),
+            Some(From::Linear) => return g.emit(&[0], *self, &[&grad]),
+            Some(From::Input) => g.input(0)?,
+            Some(From::Output) => g.output(0)?,
         };
         g.emit(&[0], UnaryBackward(*self), &[&value, &grad])
     }
@@ -153,6 +101,12 @@ impl Op for Unary {
 /// `dy * f'`, with `f'` computed from the saved operand or result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnaryBackward(pub(crate) Unary);
+
+impl FloatTile for UnaryBackward {
+    fn tile<R: Real>(&self, x: &[&[R]], dx: &mut [R]) {
+        self.0.slopes(x[0], x[1], dx);
+    }
+}
 
 impl Op for UnaryBackward {
     const NAME: &'static str = "unary_backward";
@@ -167,11 +121,12 @@ impl Op for UnaryBackward {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::backward(self.0, args)
+        elementwise::float(args, args.write_dtype(0), self)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::backward(self.0, args)
+        let missing = || Error::internal(self.0.label(), "it has no derivative");
+        run(self.0, self.0.slope_text().ok_or_else(missing)?, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -189,67 +144,6 @@ impl Op for UnaryBackward {
     fn accumulates(&self, _: usize) -> bool {
         true
     }
-}
-
-macro_rules! methods {
-    ($($(#[$doc:meta])* $name:ident, $into:ident => $op:expr;)*) => {
-        impl Tensor {$(
-            $(#[$doc])*
-            pub fn $name(&self) -> Result<Tensor> {
-                apply($op, &[self])
-            }
-
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] into the memory of `dst` (which may be this tensor).")]
-            pub fn $into(&self, dst: &Tensor) -> Result<()> {
-                apply_into($op, &[self], dst)
-            }
-        )*}
-    };
-}
-
-methods! {
-    /// `-x`. For floats and integers.
-    neg, neg_into => Unary::Neg;
-    /// The absolute value; its derivative at 0 is 0. For floats and integers.
-    abs, abs_into => Unary::Abs;
-    /// The sign: -1, 0 or 1; 0 for NaN. For floats and integers.
-    sign, sign_into => Unary::Sign;
-    /// `e^x`. For floats.
-    exp, exp_into => Unary::Exp;
-    /// The natural logarithm. For floats.
-    log, log_into => Unary::Log;
-    /// The square root. For floats.
-    sqrt, sqrt_into => Unary::Sqrt;
-    /// `1 / sqrt(x)`. For floats.
-    rsqrt, rsqrt_into => Unary::Rsqrt;
-    /// `1 / x`. For floats.
-    reciprocal, reciprocal_into => Unary::Reciprocal;
-    /// `x * x`. For floats and integers.
-    square, square_into => Unary::Square;
-    /// The sine. For floats.
-    sin, sin_into => Unary::Sin;
-    /// The cosine. For floats.
-    cos, cos_into => Unary::Cos;
-    /// The hyperbolic tangent. For floats.
-    tanh, tanh_into => Unary::Tanh;
-    /// `1 / (1 + e^-x)`. For floats.
-    sigmoid, sigmoid_into => Unary::Sigmoid;
-    /// `max(x, 0)`. The derivative is 0 at 0 and 1 at NaN, as in PyTorch. For floats and integers.
-    relu, relu_into => Unary::Relu;
-    /// `x/2 * (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016). For floats.
-    gelu, gelu_into => Unary::Gelu;
-    /// `x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the approximation of [`Tensor::gelu`]. For floats.
-    gelu_tanh, gelu_tanh_into => Unary::GeluTanh;
-    /// `x * sigmoid(x)`. For floats.
-    silu, silu_into => Unary::Silu;
-    /// The error function. For floats.
-    erf, erf_into => Unary::Erf;
-    /// The largest whole number that is not above x. The gradient is 0. For floats and integers.
-    floor, floor_into => Unary::Floor;
-    /// The smallest whole number that is not below x. The gradient is 0. For floats and integers.
-    ceil, ceil_into => Unary::Ceil;
-    /// The nearest whole number; halves are rounded to even. The gradient is 0. For floats and integers.
-    round, round_into => Unary::Round;
 }
 
 impl Tensor {

@@ -1,0 +1,111 @@
+//! The binary functions. An entry says everything about a function: its methods and their documentation, what it makes of
+//! `a` and `b` on the CPU (in numbers of type `N`) and on CUDA (as an expression of C++), and the gradient of each operand,
+//! of which `d` is the result's:
+//!
+//! - `Same` and `Negated`: the result's gradient as it is, or negated;
+//! - `Linear`: the function is linear in the operand, so that the gradient is the function of `d` in its place, and reads
+//!   the other operand alone;
+//! - `Other`: computed from both.
+//!
+//! `Arithmetic` takes floats and integers and makes what it takes; `Truth` takes any dtype and makes bool.
+
+use super::slopes;
+use super::table::functions;
+
+functions! {
+    /// `a + b`. For floats and integers.
+    add, add_into, add_scalar, add_scalar_into => Add: Arithmetic {
+        value: (|a, b| a.plus(b), "plus(a, b)"),
+        left: Same,
+        right: Same,
+    }
+
+    /// `a - b`. For floats and integers.
+    sub, sub_into, sub_scalar, sub_scalar_into => Sub: Arithmetic {
+        value: (|a, b| a.minus(b), "minus(a, b)"),
+        left: Same,
+        right: Negated,
+    }
+
+    /// `a * b`. For floats and integers.
+    mul, mul_into, mul_scalar, mul_scalar_into => Mul: Arithmetic {
+        value: (|a, b| a.times(b), "times(a, b)"),
+        left: Linear(|t| t.each(|_, b, d| b * d), "b * d"),
+        right: Linear(|t| t.each(|a, _, d| a * d), "a * d"),
+    }
+
+    /// `a / b`. Integers are divided towards zero; division by 0 gives 0. For floats and integers.
+    div, div_into, div_scalar, div_scalar_into => Div: Arithmetic {
+        value: (|a, b| a.over(b), "over(a, b)"),
+        left: Linear(|t| t.each(|_, b, d| d / b), "d / b"),
+        right: Other(|t| t.in_range(slopes::denominator, slopes::scaled_denominator), "by_denominator(a, b, d)"),
+    }
+
+    /// `a` to the power of `b`. The derivative by `b` at `a = 0` is 0. For floats and integers.
+    pow, pow_into, pow_scalar, pow_scalar_into => Pow: Arithmetic {
+        value: (|a, b| a.power(b), "power(a, b)"),
+        left: Other(|t| t.in_range(slopes::base, slopes::scaled_base), "by_base(a, b, d)"),
+        right: Other(|t| t.in_range(slopes::exponent, slopes::scaled_exponent), "by_exponent(a, b, d)"),
+    }
+
+    /// The larger of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
+    /// it, as in PyTorch. For floats and integers.
+    maximum, maximum_into, maximum_scalar, maximum_scalar_into => Maximum: Arithmetic {
+        value: (|a, b| if a > b || a.is_nan() { a } else { b }, "a > b || is_nan(a) ? a : b"),
+        left: Other(|t| t.each(|a, b, d| slopes::share(a < b, a == b, d)), "share(a < b, a == b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::share(b < a, a == b, d)), "share(b < a, a == b, d)"),
+    }
+
+    /// The smaller of both, or NaN if one is NaN. Equal operands share the gradient; if one is NaN, both get all of
+    /// it, as in PyTorch. For floats and integers.
+    minimum, minimum_into, minimum_scalar, minimum_scalar_into => Minimum: Arithmetic {
+        value: (|a, b| if a < b || a.is_nan() { a } else { b }, "a < b || is_nan(a) ? a : b"),
+        left: Other(|t| t.each(|a, b, d| slopes::share(b < a, a == b, d)), "share(b < a, a == b, d)"),
+        right: Other(|t| t.each(|a, b, d| slopes::share(a < b, a == b, d)), "share(a < b, a == b, d)"),
+    }
+
+    /// Whether `a == b`. The result is bool.
+    eq, eq_into, eq_scalar, eq_scalar_into => Eq: Truth {
+        value: (|a, b| N::from_bool(a == b), "(N)(a == b)"),
+    }
+
+    /// Whether `a != b`. The result is bool.
+    ne, ne_into, ne_scalar, ne_scalar_into => Ne: Truth {
+        value: (|a, b| N::from_bool(a != b), "(N)(a != b)"),
+    }
+
+    /// Whether `a < b`. The result is bool.
+    lt, lt_into, lt_scalar, lt_scalar_into => Lt: Truth {
+        value: (|a, b| N::from_bool(a < b), "(N)(a < b)"),
+    }
+
+    /// Whether `a <= b`. The result is bool.
+    le, le_into, le_scalar, le_scalar_into => Le: Truth {
+        value: (|a, b| N::from_bool(a <= b), "(N)(a <= b)"),
+    }
+
+    /// Whether `a > b`. The result is bool.
+    gt, gt_into, gt_scalar, gt_scalar_into => Gt: Truth {
+        value: (|a, b| N::from_bool(a > b), "(N)(a > b)"),
+    }
+
+    /// Whether `a >= b`. The result is bool.
+    ge, ge_into, ge_scalar, ge_scalar_into => Ge: Truth {
+        value: (|a, b| N::from_bool(a >= b), "(N)(a >= b)"),
+    }
+
+    /// Whether both are nonzero. The result is bool.
+    logical_and, logical_and_into, logical_and_scalar, logical_and_scalar_into => And: Truth {
+        value: (|a, b| N::from_bool(a != N::ZERO && b != N::ZERO), "(N)(a != (N)0 && b != (N)0)"),
+    }
+
+    /// Whether at least one is nonzero. The result is bool.
+    logical_or, logical_or_into, logical_or_scalar, logical_or_scalar_into => Or: Truth {
+        value: (|a, b| N::from_bool(a != N::ZERO || b != N::ZERO), "(N)(a != (N)0 || b != (N)0)"),
+    }
+
+    /// Whether exactly one is nonzero. The result is bool.
+    logical_xor, logical_xor_into, logical_xor_scalar, logical_xor_scalar_into => Xor: Truth {
+        value: (|a, b| N::from_bool((a != N::ZERO) != (b != N::ZERO)), "(N)((a != (N)0) != (b != (N)0))"),
+    }
+}

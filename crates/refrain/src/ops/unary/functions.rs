@@ -1,0 +1,196 @@
+//! The unary functions. An entry says everything about a function: its method and that method's documentation, and for the
+//! CPU and for CUDA (as an expression of C++) what it makes
+//!
+//! - of floats: of `x`, in arithmetic of type `R`;
+//! - of integers, if it takes them: of `x`, an `i64`;
+//! - of the gradient `d` in the backward pass: `derivative(Input)` has the operand as `x`, `derivative(Output)` the result
+//!   as `y`. `derivative(Linear)` is the function itself, of the gradient. Without one, the gradient is 0 wherever it exists.
+//!
+//! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the expression. A function that has some, or
+//! a check of its own, writes its methods itself.
+
+use super::table::functions;
+use crate::kernels::activations::{gelu, gelu_derivative, silu_derivative};
+
+// In derivatives, products are ordered so that each intermediate lies between the gradient and the result. So none leaves
+// the range of its type if both are in range.
+functions! {
+    /// `-x`. For floats and integers.
+    neg, neg_into => Neg {
+        floats: (|x| -x, "-x"),
+        integers: (i64::wrapping_neg, "(i64)(0 - (u64)x)"),
+        derivative(Linear),
+    }
+
+    /// The absolute value; its derivative at 0 is 0. For floats and integers.
+    abs, abs_into => Abs {
+        floats: (|x| x.abs(), "abs_(x)"),
+        integers: (i64::wrapping_abs, "abs_(x)"),
+        derivative(Input): (
+            |x, d| {
+                if x > R::ZERO {
+                    d
+                } else if x < R::ZERO {
+                    -d
+                } else {
+                    R::ZERO * d
+                }
+            },
+            "x > (R)0 ? d : x < (R)0 ? -d : (R)0 * d"
+        ),
+    }
+
+    /// The sign: -1, 0 or 1; 0 for NaN. For floats and integers.
+    sign, sign_into => Sign {
+        floats: (
+            |x| {
+                if x > R::ZERO {
+                    R::ONE
+                } else if x < R::ZERO {
+                    -R::ONE
+                } else {
+                    R::ZERO
+                }
+            },
+            "x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0"
+        ),
+        integers: (i64::signum, "x > 0 ? 1 : x < 0 ? -1 : 0"),
+    }
+
+    /// `e^x`. For floats.
+    exp, exp_into => Exp {
+        floats: (|x| x.exp(), "exp_(x)"),
+        derivative(Output): (|y, d| y * d, "y * d"),
+    }
+
+    /// The natural logarithm. For floats.
+    log, log_into => Log {
+        floats: (|x| x.ln(), "log_(x)"),
+        derivative(Input): (|x, d| d / x, "d / x"),
+    }
+
+    /// The square root. For floats.
+    sqrt, sqrt_into => Sqrt {
+        floats: (|x| x.sqrt(), "sqrt_(x)"),
+        derivative(Output): (|y, d| d / (y + y), "d / (y + y)"),
+    }
+
+    /// `1 / sqrt(x)`. For floats.
+    rsqrt, rsqrt_into => Rsqrt {
+        floats: (|x| R::ONE / x.sqrt(), "(R)1 / sqrt_(x)"),
+        derivative(Output): (|y, d| R::c(-0.5) * y * d * y * y, "(R)-0.5 * y * d * y * y"),
+    }
+
+    /// `1 / x`. For floats.
+    reciprocal, reciprocal_into => Reciprocal {
+        floats: (|x| R::ONE / x, "(R)1 / x"),
+        derivative(Output): (|y, d| -(y * d) * y, "-(y * d) * y"),
+    }
+
+    /// `x * x`. For floats and integers.
+    square, square_into => Square {
+        floats: (|x| x * x, "x * x"),
+        integers: (|x| x.wrapping_mul(x), "(i64)((u64)x * (u64)x)"),
+        derivative(Input): (|x, d| R::c(2.0) * (x * d), "(R)2 * (x * d)"),
+    }
+
+    /// The sine. For floats.
+    sin, sin_into => Sin {
+        floats: (|x| x.sin(), "sin_(x)"),
+        derivative(Input): (|x, d| x.cos() * d, "cos_(x) * d"),
+    }
+
+    /// The cosine. For floats.
+    cos, cos_into => Cos {
+        floats: (|x| x.cos(), "cos_(x)"),
+        derivative(Input): (|x, d| -x.sin() * d, "-sin_(x) * d"),
+    }
+
+    /// The hyperbolic tangent. For floats.
+    tanh, tanh_into => Tanh {
+        floats: (|x| x.tanh(), "tanh_(x)"),
+        derivative(Output): (|y, d| (R::ONE - y * y) * d, "((R)1 - y * y) * d"),
+    }
+
+    /// `1 / (1 + e^-x)`. For floats.
+    sigmoid, sigmoid_into => Sigmoid {
+        floats: (|x| x.sigmoid(), "logistic(x)"),
+        derivative(Output): (|y, d| y * (R::ONE - y) * d, "y * ((R)1 - y) * d"),
+    }
+
+    /// `max(x, 0)`. The derivative is 0 at 0 and 1 at NaN, as in PyTorch. For floats and integers.
+    relu, relu_into => Relu {
+        floats: (|x| x.relu(), "relu_(x)"),
+        integers: (|x| x.max(0), "relu_(x)"),
+        derivative(Output): (|y, d| if y <= R::ZERO { R::ZERO } else { d }, "y <= (R)0 ? (R)0 : d"),
+    }
+
+    /// `x/2 * (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016). For floats.
+    gelu, gelu_into => Gelu {
+        floats: (gelu, "gelu_(x)"),
+        derivative(Input): (|x, d| gelu_derivative(x) * d, "gelu_derivative(x) * d"),
+    }
+
+    /// `x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the approximation of [`Tensor::gelu`]. For floats.
+    gelu_tanh, gelu_tanh_into => GeluTanh {
+        floats: (|x| x.gelu_tanh(), "x * logistic(gelu_logit(x))"),
+        derivative(Input): (|x, d| x.gelu_tanh_grad() * d, "gelu_tanh_derivative(x) * d"),
+    }
+
+    /// `x * sigmoid(x)`. For floats.
+    silu, silu_into => Silu {
+        floats: (|x| x * x.sigmoid(), "x * logistic(x)"),
+        derivative(Input): (|x, d| silu_derivative(x) * d, "silu_derivative(x) * d"),
+    }
+
+    /// The error function. For floats.
+    erf, erf_into => Erf {
+        floats: (|x| x.erf(), "erf_(x)"),
+        derivative(Input): (
+            // 2 / sqrt(pi)
+            |x, d| R::c(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp() * d,
+            "(R)1.12837916709551257390 * exp_(-(x * x)) * d"
+        ),
+    }
+
+    /// The largest whole number that is not above x. The gradient is 0. For floats and integers.
+    floor, floor_into => Floor {
+        floats: (|x| x.floor(), "floor_(x)"),
+        integers: (|x| x, "x"),
+    }
+
+    /// The smallest whole number that is not below x. The gradient is 0. For floats and integers.
+    ceil, ceil_into => Ceil {
+        floats: (|x| x.ceil(), "ceil_(x)"),
+        integers: (|x| x, "x"),
+    }
+
+    /// The nearest whole number; halves are rounded to even. The gradient is 0. For floats and integers.
+    round, round_into => Round {
+        floats: (|x| x.round_ties_even(), "round_(x)"),
+        integers: (|x| x, "x"),
+    }
+
+    clamp => Clamp(min, max) {
+        floats: (
+            |x| {
+                if x < R::c(min) {
+                    R::c(min)
+                } else if x > R::c(max) {
+                    R::c(max)
+                } else {
+                    x
+                }
+            },
+            "clamp_(x, (R)s[0], (R)s[1])"
+        ),
+        integers: (
+            |x| x.max(min.ceil() as i64).min(max.floor() as i64),
+            "clamp_(x, cast_to<i64>::of(ceil(s[0])), cast_to<i64>::of(floor(s[1])))"
+        ),
+        derivative(Input): (
+            |x, d| if x > R::c(min) && x < R::c(max) { d } else { R::ZERO },
+            "x > (R)s[0] && x < (R)s[1] ? d : (R)0"
+        ),
+    }
+}

@@ -1,0 +1,143 @@
+//! What the table of functions becomes: an enumeration, its loops on the CPU, its expressions for CUDA, and methods.
+
+use smallvec::SmallVec;
+
+use crate::device::cpu::numeric::Number;
+use crate::device::cpu::simd::simd;
+
+/// What a derivative is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    Input,
+    Output,
+    /// The gradient alone: the function is its own derivative's.
+    Linear,
+}
+
+/// A function's parameters.
+pub(super) type Scalars = SmallVec<[f64; 2]>;
+
+#[inline(always)]
+pub(super) fn map<N: Number>(x: &[N], y: &mut [N], f: impl Fn(N) -> N) {
+    simd(
+        #[inline(always)]
+        || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+    );
+}
+
+#[inline(always)]
+pub(super) fn map2<N: Number>(v: &[N], dy: &[N], dx: &mut [N], f: impl Fn(N, N) -> N) {
+    simd(
+        #[inline(always)]
+        || dx.iter_mut().zip(v).zip(dy).for_each(|((dx, &v), &dy)| *dx = f(v, dy)),
+    );
+}
+
+/// Makes [`Unary`](super::Unary) of the table in `functions.rs`.
+macro_rules! functions {
+    ($(
+        $(#[$doc:meta])*
+        $method:ident $(, $into:ident)? => $name:ident $(($($scalar:ident),+))? {
+            floats: ($float:expr, $float_text:literal),
+            $(integers: ($int:expr, $int_text:literal),)?
+            $(derivative($from:ident) $(: ($slope:expr, $slope_text:literal))?,)?
+        }
+    )*) => {
+        /// A unary function.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub(crate) enum Unary {
+            $($name $({ $($scalar: f64),+ })?,)*
+        }
+
+        impl Unary {
+            pub(super) fn label(self) -> &'static str {
+                match self {
+                    $(Unary::$name { .. } => stringify!($method),)*
+                }
+            }
+
+            /// The parameters, as its expressions for CUDA know them.
+            pub(super) fn scalars(self) -> $crate::ops::unary::table::Scalars {
+                match self {
+                    $(Unary::$name $({ $($scalar),+ })? => smallvec::smallvec![$($($scalar),+)?],)*
+                }
+            }
+
+            /// What the derivative is computed from; nothing where it is 0.
+            pub(super) fn derivative(self) -> Option<$crate::ops::unary::table::From> {
+                match self {
+                    $(Unary::$name { .. } => functions!(@from $($from)?),)*
+                }
+            }
+
+            /// The function of floats, for CUDA.
+            pub(super) fn float_text(self) -> &'static str {
+                match self {
+                    $(Unary::$name { .. } => $float_text,)*
+                }
+            }
+
+            /// The function of integers, for CUDA, if it takes them.
+            pub(super) fn int_text(self) -> Option<&'static str> {
+                match self {
+                    $(Unary::$name { .. } => functions!(@text $($int_text)?),)*
+                }
+            }
+
+            /// The gradient by the derivative, for CUDA.
+            pub(super) fn slope_text(self) -> Option<&'static str> {
+                match self {
+                    $(Unary::$name { .. } => functions!(@text $($($slope_text)?)?),)*
+                }
+            }
+
+            /// The function of floats.
+            pub(super) fn floats<R: $crate::device::cpu::numeric::Real>(self, x: &[R], y: &mut [R]) {
+                match self {
+                    $(Unary::$name $({ $($scalar),+ })? => $crate::ops::unary::table::map(x, y, $float),)*
+                }
+            }
+
+            /// The function of integers, if it takes them.
+            #[allow(unused_variables)]
+            pub(super) fn ints(self, x: &[i64], y: &mut [i64]) {
+                match self {
+                    $(Unary::$name $({ $($scalar),+ })? => {
+                        $($crate::ops::unary::table::map(x, y, $int))?
+                    })*
+                }
+            }
+
+            /// The gradient by the derivative, from the operand or the result.
+            #[allow(unused_variables)]
+            pub(super) fn slopes<R: $crate::device::cpu::numeric::Real>(self, v: &[R], dy: &[R], dx: &mut [R]) {
+                match self {
+                    $(Unary::$name $({ $($scalar),+ })? => {
+                        $($($crate::ops::unary::table::map2(v, dy, dx, $slope))?)?
+                    })*
+                }
+            }
+        }
+
+        $(functions!(@methods [$(#[$doc])*] $method $(, $into)? => $name);)*
+    };
+    (@from) => { None };
+    (@from $from:ident) => { Some($crate::ops::unary::table::From::$from) };
+    (@text) => { None };
+    (@text $text:literal) => { Some($text) };
+    (@methods [] $method:ident => $name:ident) => {};
+    (@methods [$($doc:tt)*] $method:ident, $into:ident => $name:ident) => {
+        impl $crate::tensor::Tensor {
+            $($doc)*
+            pub fn $method(&self) -> $crate::error::Result<$crate::tensor::Tensor> {
+                $crate::operation::apply(Unary::$name, &[self])
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($method), "`] into the memory of `dst` (which may be this tensor).")]
+            pub fn $into(&self, dst: &$crate::tensor::Tensor) -> $crate::error::Result<()> {
+                $crate::operation::apply_into(Unary::$name, &[self], dst)
+            }
+        }
+    };
+}
+pub(super) use functions;
