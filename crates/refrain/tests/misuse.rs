@@ -258,7 +258,7 @@ const METHODS: &[Method] = methods! {
         packed.qk_norm_into(&t, g.y, if g.flag { &dst } else { &b })
     };
     "mse_loss": |g, a, b, c| a.mse_loss(&b);
-    "mae_loss": |g, a, b, c| a.mae_loss_into(&b, &c);
+    "l1_loss": |g, a, b, c| a.l1_loss_into(&b, &c);
     "huber_loss": |g, a, b, c| a.huber_loss(&b, g.x);
     "quantile_loss": |g, a, b, c| a.quantile_loss(&b, &[0.1, 0.5, 0.9][..g.n.min(3)]);
     "quantile_loss": |g, a, b, c| a.unsqueeze(-1).unwrap().quantile_loss(&b, &[g.x]);

@@ -209,7 +209,7 @@ fn batch_norm() {
 fn losses() {
     for n in [1, 7, 1_030, 5_000, 90_003] {
         check("mse_loss", &[&[n], &[n]], |t| t[0].mse_loss(&t[1]));
-        check("mae_loss", &[&[n], &[n]], |t| t[0].mae_loss(&t[1]));
+        check("l1_loss", &[&[n], &[n]], |t| t[0].l1_loss(&t[1]));
         check("huber_loss", &[&[n], &[n]], |t| t[0].huber_loss(&t[1], 0.7));
         check("quantile_loss", &[&[n, 3], &[n]], |t| t[0].quantile_loss(&t[1], &[0.1, 0.5, 0.9]));
     }

@@ -57,7 +57,7 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     cross_entropy     logits [N, C], ids [N]; label_smoothing
     shapes            named and parametrised as the methods; several outputs for split and chunk
 
-Kinks as PyTorch takes them: abs, sign, relu and mae_loss give 0 at 0; floor, ceil, round and sign give 0
+Kinks as PyTorch takes them: abs, sign, relu and l1_loss give 0 at 0; floor, ceil, round and sign give 0
 everywhere; clamp gives 0 at its bounds; minimum and maximum give half to each of two equal
 operands; max and min over axes share evenly among equal extremes; l2_normalize below eps is x / eps.
 """
@@ -424,13 +424,13 @@ def attention(f):
 def loss(f):
     # Even against odd multiples of 1/64: the difference is never zero.
     a, b = (lambda *s: distinct(*s)), (lambda *s: distinct(*s, odd=True))
-    for op, attrs in {"mse_loss": {}, "mae_loss": {}, "huber_loss": {"delta": 0.75}}.items():
+    for op, attrs in {"mse_loss": {}, "l1_loss": {}, "huber_loss": {"delta": 0.75}}.items():
         for name, shape in {"3d": (3, 5, 7), "2d": (4, 1), "one": (1,), "scalar": ()}.items():
             f.add(op, name, [a(*shape), b(*shape)], attrs, diff=[True, False])
         f.add(op, "both", [a(4, 5), b(4, 5)], attrs, diff=[True, True])
         f.add(op, "permuted", [a(3, 4), b(4, 3)], attrs, [{"permute": [1, 0]}, None], diff=[True, False])
     f.add("huber_loss", "delta_1", [normal(5, 6), normal(5, 6)], {"delta": 1.0}, diff=[True, False])
-    f.add("mae_loss", "equal", [few(4, 5), few(4, 5)], diff=[True, False], tag="kink")
+    f.add("l1_loss", "equal", [few(4, 5), few(4, 5)], diff=[True, False], tag="kink")
     for name, (shape, q) in {"three": ((4, 5), [0.125, 0.5, 0.875]), "one": ((6,), [0.75]), "2d": ((3,), [0.1, 0.9])}.items():
         f.add("quantile_loss", name, [a(*shape, len(q)), b(*shape)], {"q": q}, diff=[True, False])
     for smoothing in (0.0, 0.1):

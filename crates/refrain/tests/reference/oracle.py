@@ -207,7 +207,7 @@ OPS = {
     "sdpa": sdpa,
     "hadamard": hadamard,
     "mse_loss": F.mse_loss,
-    "mae_loss": F.l1_loss,
+    "l1_loss": F.l1_loss,
     "huber_loss": lambda p, t, delta: F.huber_loss(p, t, delta=delta),
     "quantile_loss": quantile_loss,
     "cross_entropy": lambda p, t, label_smoothing: F.cross_entropy(p, t, label_smoothing=label_smoothing),

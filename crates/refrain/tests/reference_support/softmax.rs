@@ -57,7 +57,7 @@ pub fn entries() -> Vec<Entry> {
     ];
     all.extend(losses! {
         mse_loss, mse_loss_into;
-        mae_loss, mae_loss_into;
+        l1_loss, l1_loss_into;
         huber_loss, huber_loss_into, "delta";
     });
     all
@@ -113,7 +113,7 @@ fn loss_bounds(c: &Case) -> Bounds {
     let delta = if c.has("delta") { c.f("delta") } else { 0.0 };
     let (value, slope): (Nd, Nd) = match c.op.as_str() {
         "mse_loss" => (e.map(|e| e * e), e.scale(2.0)),
-        "mae_loss" => (e.clone(), e.map(|_| 1.0)),
+        "l1_loss" => (e.clone(), e.map(|_| 1.0)),
         _ => (
             e.map(|e| if e <= delta { 0.5 * e * e } else { delta * (e + 0.5 * delta) }),
             e.map(|e| e.min(delta)),

@@ -47,7 +47,7 @@ impl Op for Pointwise {
     fn name(&self) -> &'static str {
         match self {
             Pointwise::Mse => "mse_loss",
-            Pointwise::Mae => "mae_loss",
+            Pointwise::Mae => "l1_loss",
             Pointwise::Huber { .. } => "huber_loss",
         }
     }
@@ -154,7 +154,7 @@ impl Op for PointwiseBackward {
     fn name(&self) -> &'static str {
         match self.loss {
             Pointwise::Mse => "mse_loss_backward",
-            Pointwise::Mae => "mae_loss_backward",
+            Pointwise::Mae => "l1_loss_backward",
             Pointwise::Huber { .. } => "huber_loss_backward",
         }
     }
@@ -211,7 +211,7 @@ methods! {
     /// The mean squared error, `mean((prediction - target)^2)`, of this prediction.
     mse_loss, mse_loss_into() => Pointwise::Mse;
     /// The mean absolute error, `mean(|prediction - target|)`, of this prediction; the derivative at 0 is 0.
-    mae_loss, mae_loss_into() => Pointwise::Mae;
+    l1_loss, l1_loss_into() => Pointwise::Mae;
     /// The mean of `e^2 / 2` where `|e| < delta` and `delta (|e| - delta / 2)` elsewhere, with
     /// `e = prediction - target` (Huber, 1964). `delta` is positive.
     huber_loss, huber_loss_into(delta: f64) => Pointwise::Huber { delta };

@@ -5,7 +5,7 @@ type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
 const LOSSES: [(Loss, fn(f64) -> f64); 3] = [
     (|x, t| x.mse_loss(t), |e| e * e),
-    (|x, t| x.mae_loss(t), f64::abs),
+    (|x, t| x.l1_loss(t), f64::abs),
     (|x, t| x.huber_loss(t, 0.75), |e| if e.abs() < 0.75 { e * e / 2.0 } else { 0.75 * (e.abs() - 0.375) }),
 ];
 
@@ -57,7 +57,7 @@ fn at_a_kink_the_derivative_is_the_middle() {
     let x = Tensor::from_slice(&[1.0f64, 2.0], [2], &device()).unwrap();
     x.set_requires_grad(true).unwrap();
     let t = x.detach();
-    x.mae_loss(&t).unwrap().backward().unwrap();
+    x.l1_loss(&t).unwrap().backward().unwrap();
     assert_eq!(values(&x.grad().unwrap()), [0.0, 0.0]);
     x.reshape([2, 1]).unwrap().quantile_loss(&t, &[0.9]).unwrap().backward().unwrap();
     assert_close(&values(&x.grad().unwrap()), &[-0.2, -0.2], 1e-15);
@@ -137,7 +137,7 @@ fn what_does_not_fit_is_named() {
     let text = x.mse_loss(&t).unwrap_err().to_string();
     assert!(text.starts_with("mse_loss") && text.contains("[3, 2]") && text.contains("[3]"), "{text}");
     let f32s = x.to_dtype(DType::F32).unwrap();
-    assert!(matches!(x.mae_loss(&f32s), Err(Error::DTypeMismatch { op: "mae_loss", .. })));
+    assert!(matches!(x.l1_loss(&f32s), Err(Error::DTypeMismatch { op: "l1_loss", .. })));
     assert!(matches!(x.huber_loss(&x, 0.0), Err(Error::InvalidArgument { op: "huber_loss", .. })));
     assert!(matches!(x.quantile_loss(&t, &[0.5]), Err(Error::ShapeMismatch { op: "quantile_loss", .. })));
     assert!(matches!(x.quantile_loss(&t, &[]), Err(Error::ShapeMismatch { .. })));

@@ -16,7 +16,7 @@ impl ErrorLoss for Mae {
     }
 
     fn mean(&self, forecast: &Tensor, truth: &Tensor) -> Result<Tensor> {
-        Ok(forecast.mae_loss(truth)?)
+        Ok(forecast.l1_loss(truth)?)
     }
 
     fn of_errors(&self, errors: &Tensor) -> Result<Tensor> {
