@@ -4,9 +4,16 @@
 //! A run begins with the inputs of `fuzz/corpus/TARGET`, which once failed, and then makes new ones until its time is
 //! up. An input that fails is made smaller, printed and written to `fuzz/failures/`; moved to the corpus it is tried
 //! in every run. `--input FILE` tries one file alone.
+//!
+//! To fail is to panic, to say that something is wrong, to take too long, or to ask for too much memory. The input at
+//! work is always in `fuzz/failures/TARGET-current.*`, so that one that ends the process is there afterwards.
 
+mod loaders;
+mod memory;
 mod programs;
+mod random;
 mod target;
+mod watchdog;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,23 +47,28 @@ struct Arguments {
 enum Which {
     /// Random programs: recorded against eager, and simulated GPUs against the CPU, bit for bit
     Programs,
+    /// Data, checkpoints, run folders and settings that may be broken, through everything that reads them
+    Loaders,
 }
 
 impl Which {
-    fn target(self) -> Box<dyn Target> {
-        match self {
+    fn target(self) -> Result<Box<dyn Target>, String> {
+        Ok(match self {
             Which::Programs => Box::new(programs::Programs),
-        }
+            Which::Loaders => Box::new(loaders::Loaders::new()?),
+        })
     }
 }
 
 fn main() -> ExitCode {
     let Arguments { target, seed, seconds, input, verbose } = Arguments::parse();
-    let run = target::Run { target: &*target.target(), verbose };
-    let done = match input {
-        Some(file) => run.file(&file),
-        None => run.all(seed, Duration::from_secs(seconds)),
-    };
+    let done = target.target().and_then(|target| {
+        let run = target::Run::new(&*target, verbose)?;
+        match input {
+            Some(file) => run.file(&file),
+            None => run.all(seed, Duration::from_secs(seconds)),
+        }
+    });
     match done {
         Ok(told) => {
             println!("{told}");

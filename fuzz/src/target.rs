@@ -6,12 +6,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use crate::memory;
+use crate::watchdog::Watchdog;
+
 /// Something to try.
 pub struct Input {
     /// What it is, as the extension of its file: `csv`, `program`.
     pub kind: String,
     /// The input itself.
     pub bytes: Vec<u8>,
+}
+
+/// What an input may take.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// From its begin to its end; a process that takes ten times as long is ended.
+    pub time: Duration,
+    /// Memory beside what was in use before.
+    pub bytes: usize,
 }
 
 /// A part of refrain under random inputs.
@@ -24,6 +36,11 @@ pub trait Target {
 
     /// Tries an input; what is wrong with its outcome. A panic counts as a failure, too.
     fn check(&self, input: &Input) -> Result<(), String>;
+
+    /// What an input may take.
+    fn limits(&self, _input: &Input) -> Limits {
+        Limits { time: Duration::from_secs(60), bytes: usize::MAX }
+    }
 
     /// Inputs that are a little smaller, the smallest first: of a failing input, the first that fails as well takes
     /// its place.
@@ -46,18 +63,24 @@ pub fn mix(state: u64) -> u64 {
 
 /// A target at work.
 pub struct Run<'a> {
-    /// What is tried.
-    pub target: &'a dyn Target,
-    /// Whether to name each input before it is tried.
-    pub verbose: bool,
+    target: &'a dyn Target,
+    verbose: bool,
+    watchdog: Watchdog,
 }
 
 /// The folder of this crate.
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).into()
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// A run of a target; `verbose` names each input before it is tried.
+    pub fn new(target: &'a dyn Target, verbose: bool) -> Result<Run<'a>, String> {
+        let failures = folder().join("failures");
+        fs::create_dir_all(&failures).map_err(|e| format!("{}: {e}", failures.display()))?;
+        Ok(Run { target, verbose, watchdog: Watchdog::new(target.name()) })
+    }
+
     /// Tries the corpus, then new inputs for some time; what was done.
     pub fn all(&self, seed: u64, time: Duration) -> Result<String, String> {
         let name = self.target.name();
@@ -103,7 +126,20 @@ impl Run<'_> {
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
             format!("panicked: {text}")
         };
-        panic::catch_unwind(AssertUnwindSafe(|| self.target.check(input))).unwrap_or_else(|p| Err(told(p)))
+        let Limits { time, bytes } = self.target.limits(input);
+        self.watchdog.begin(input, time)?;
+        let (begin, before) = (Instant::now(), memory::watch());
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| self.target.check(input)));
+        let (took, asked) = (begin.elapsed(), memory::most().saturating_sub(before));
+        self.watchdog.end();
+        outcome.unwrap_or_else(|p| Err(told(p)))?;
+        if took > time {
+            return Err(format!("took {took:.1?}, and should take at most {time:.1?}"));
+        }
+        if asked > bytes {
+            return Err(format!("asked for {asked} bytes of memory, and should for at most {bytes}"));
+        }
+        Ok(())
     }
 
     /// Makes a failing input smaller and writes it down; what to print.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 pub struct Console {
     json: bool,
     goes_on: bool,
+    silent: bool,
 }
 
 /// Why standard output could not be written by a command that went on.
@@ -20,12 +21,17 @@ static LOST: OnceLock<io::Error> = OnceLock::new();
 impl Console {
     /// For a command whose product is what it prints: it ends when nobody reads that any more.
     pub fn new(json: bool) -> Console {
-        Console { json, goes_on: false }
+        Console { json, goes_on: false, silent: false }
     }
 
     /// For a command whose product is files: it goes on when standard output can't be written any more.
     pub fn of_files(json: bool) -> Console {
-        Console { json, goes_on: true }
+        Console { json, goes_on: true, silent: false }
+    }
+
+    /// Says nothing.
+    pub fn silent() -> Console {
+        Console { json: false, goes_on: false, silent: true }
     }
 
     /// What a command that went on could not write to standard output.
@@ -35,6 +41,9 @@ impl Console {
 
     /// A line for the user.
     pub fn line(self, text: impl Display) -> Result<()> {
+        if self.silent {
+            return Ok(());
+        }
         if self.json {
             note(text);
             return Ok(());

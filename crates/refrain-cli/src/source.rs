@@ -102,7 +102,7 @@ pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Resul
     if report.is_complete() {
         return console.line("gaps        none");
     }
-    console.line(format!("gaps        {report}; filled by linear interpolation, as inputs only"))
+    console.line(format!("gaps        {report}; filled with the last value before, as inputs only"))
 }
 
 /// Says what panel was read.

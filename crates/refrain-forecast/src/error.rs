@@ -327,7 +327,7 @@ pub enum Error {
     },
     /// Values are missing and filling them was forbidden.
     #[error(
-        "{file}: {missing}; fill them before, or allow filling by linear interpolation (without --strict)"
+        "{file}: {missing}; fill them before, or allow carrying the last value forward (without --strict)"
     )]
     MissingRefused {
         /// The file.

@@ -1,7 +1,7 @@
 //! Windows cut on the device from a standardised series that lies there once.
 
-use crate::Result;
 use crate::data::series::{Grid, Part};
+use crate::{Error, Result};
 use refrain::{DType, Device, Tensor};
 
 /// A series on a device, from which windows of a context and the horizon after it are cut; beside it, what was observed.
@@ -13,15 +13,28 @@ pub struct Windows {
     horizon: usize,
 }
 
+/// Standardised values in f32, of which each is finite.
+pub(crate) fn narrow(grid: &Grid) -> Result<Vec<f32>> {
+    let narrow: Vec<f32> = grid.values().iter().map(|&value| value as f32).collect();
+    match narrow.iter().position(|value| !value.is_finite()) {
+        None => Ok(narrow),
+        Some(at) => {
+            let (row, channel) = (at / grid.channels(), at % grid.channels());
+            let what = format!("the standardised value in row {row} of channel {channel} (both from 0)");
+            Err(Error::NotFinite { what, value: grid.values()[at] })
+        }
+    }
+}
+
 impl Windows {
     /// Brings standardised values to the device, in f32.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the device has no memory for them.
+    /// [`Error::NotFinite`] for a value that is too large for f32 once it is standardised;
+    /// [`Error::Engine`] if the device has no memory for them.
     pub fn new(grid: &Grid, context: usize, horizon: usize, device: &Device) -> Result<Self> {
         let shape = [grid.rows(), grid.channels()];
-        let narrow: Vec<f32> = grid.values().iter().map(|&value| value as f32).collect();
-        let series = Tensor::from_slice(&narrow, shape, device)?;
+        let series = Tensor::from_slice(&narrow(grid)?, shape, device)?;
         let weights = |filled: &[bool]| {
             let weights: Vec<f32> = filled.iter().map(|&filled| f32::from(u8::from(!filled))).collect();
             Tensor::from_slice(&weights, shape, device)
@@ -44,7 +57,7 @@ impl Windows {
     /// `[B]`).
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if a window does not lie inside the series.
+    /// [`Error::Engine`] if a window does not lie inside the series.
     pub fn cut(&self, starts: &Tensor) -> Result<(Tensor, Tensor)> {
         let windows = self.series.windows(starts, self.context + self.horizon)?;
         Ok((windows.narrow(-1, 0, self.context)?, windows.narrow(-1, self.context, self.horizon)?))
@@ -54,7 +67,7 @@ impl Windows {
     /// 0 where it was filled.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if a window does not lie inside the series.
+    /// [`Error::Engine`] if a window does not lie inside the series.
     pub fn weights(&self, starts: &Tensor) -> Result<Tensor> {
         match &self.observed {
             Some(observed) => {
@@ -72,7 +85,7 @@ impl Windows {
     /// The first rows of the windows of a part, in batches of so many, on the device.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the device has no memory for them.
+    /// [`Error::Engine`] if the device has no memory for them.
     pub fn batches(&self, part: &Part, batch: usize) -> Result<Vec<Tensor>> {
         let starts: Vec<i64> = part.starts().map(|start| start as i64).collect();
         let all = Tensor::from_slice(&starts, [starts.len()], self.device())?;

@@ -1,8 +1,8 @@
 //! `refrain train`.
 
-mod classification;
+pub mod classification;
 mod epochs;
-mod forecasting;
+pub mod forecasting;
 
 use std::path::Path;
 

@@ -107,41 +107,32 @@ pub(crate) fn onto_grid(table: Table, given: Option<Step>) -> Result<Rows> {
     Ok(Rows { file, names, time: TimeAxis::new(times[0], step, utc), values, gap_rows: missing as usize })
 }
 
-/// Replaces NaN by linear interpolation along each channel, at the ends by the nearest value, and marks it as filled.
-pub(super) fn interpolate(rows: Rows, strict: bool) -> Result<(Series, ReadReport)> {
+/// Gives each missing value the last one that was observed before it in its channel, never a later one, and marks it as
+/// filled. Before the first there is none to carry forward: the first stands there, and no window reaches there
+/// ([`Grid::gaps_to_avoid`]).
+pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadReport)> {
     let Rows { file, names, time, mut values, gap_rows } = rows;
     let (rows, channels) = (values.len() / names.len(), names.len());
     let missing: Vec<bool> = values.iter().map(|value| value.is_nan()).collect();
     let mut report = ReadReport { rows_read: rows - gap_rows, gap_rows, missing: Vec::new() };
     for (channel, name) in names.iter().enumerate() {
-        let at = |row: usize| row * channels + channel;
-        let (mut filled, mut longest_run) = (0, 0);
-        let mut known: Option<usize> = None; // the last row that has a value
-        for row in 0..=rows {
-            if row < rows && missing[at(row)] {
-                continue;
+        let cells = (channel..values.len()).step_by(channels);
+        let Some(first) = cells.clone().find(|&cell| !missing[cell]) else {
+            return Err(Error::AllMissing { file, channel: name.clone() });
+        };
+        let (mut last, mut count, mut run, mut longest_run) = (values[first], 0, 0, 0);
+        for cell in cells {
+            if missing[cell] {
+                values[cell] = last;
+                (count, run) = (count + 1, run + 1);
+                longest_run = longest_run.max(run);
+            } else {
+                (last, run) = (values[cell], 0);
             }
-            let hole = known.map_or(0, |row| row + 1)..row;
-            for inside in hole.clone() {
-                values[at(inside)] = match known {
-                    None if row == rows => {
-                        return Err(Error::AllMissing { file, channel: name.clone() });
-                    }
-                    None => values[at(row)],
-                    Some(before) if row == rows => values[at(before)],
-                    Some(before) => {
-                        let part = (inside - before) as f64 / (row - before) as f64;
-                        values[at(before)] * (1.0 - part) + values[at(row)] * part
-                    }
-                };
-            }
-            filled += hole.len();
-            longest_run = longest_run.max(hole.len());
-            known = Some(row);
         }
         // Gap rows are missing in every channel.
-        if filled > gap_rows {
-            report.missing.push(Missing { channel: name.clone(), count: filled - gap_rows, longest_run });
+        if count > gap_rows {
+            report.missing.push(Missing { channel: name.clone(), count: count - gap_rows, longest_run });
         }
     }
     if strict && !report.is_complete() {

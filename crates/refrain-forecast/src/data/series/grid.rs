@@ -114,8 +114,9 @@ impl Grid {
         hash.update(marks.collect::<Vec<u8>>());
     }
 
-    /// The gaps of more than so many rows.
-    pub fn gaps_longer_than(&self, rows: usize) -> Vec<Gap> {
+    /// The gaps that no window may reach into: those of more than `max_gap` rows, and those before the first value of a
+    /// channel, where there is none to carry forward.
+    pub fn gaps_to_avoid(&self, max_gap: usize) -> Vec<Gap> {
         let mut gaps = Vec::new();
         if self.is_complete() {
             return gaps;
@@ -124,7 +125,7 @@ impl Grid {
             let mut begun = 0;
             for row in 0..=self.rows() {
                 if row == self.rows() || self.is_observed(row, channel) {
-                    if row - begun > rows {
+                    if row - begun > max_gap || (begun == 0 && row > 0) {
                         gaps.push(Gap { channel, rows: begun..row });
                     }
                     begun = row + 1;
@@ -140,14 +141,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_found_also_at_the_ends() {
+    fn long_gaps_are_avoided_and_those_before_the_first_value() {
         let filled =
             [true, true, false, true, false, true, true, true].map(|filled| [filled, false]).concat();
         let grid = Grid::with_filled(vec![1.0; 16], 2, filled);
-        let gaps = |rows| grid.gaps_longer_than(rows).into_iter().map(|gap| gap.rows).collect::<Vec<_>>();
+        let gaps = |rows| grid.gaps_to_avoid(rows).into_iter().map(|gap| gap.rows).collect::<Vec<_>>();
         assert_eq!(gaps(0), [0..2, 3..4, 5..8]);
         assert_eq!(gaps(1), [0..2, 5..8]);
-        assert_eq!(gaps(3), []);
+        assert_eq!(gaps(3), [0..2]);
         assert_eq!([grid.observed(0..8, 0), grid.observed(2..5, 0), grid.observed(0..8, 1)], [2, 2, 8]);
         assert!(Grid::with_filled(vec![1.0], 1, vec![false]).is_complete());
     }

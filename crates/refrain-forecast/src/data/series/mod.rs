@@ -66,9 +66,10 @@ impl Series {
     ///   four times or more;
     /// - a fixed step of any length: the most common difference of neighbours.
     ///
-    /// Rows missing from the calendar, and cells that are empty, `NA`, `N/A`, `NaN` or `null`, are filled by linear
-    /// interpolation over the rows, at the ends with the nearest value, and counted in the report. The series knows
-    /// which they are ([`Grid::is_observed`]).
+    /// Rows missing from the calendar, and cells that are empty, `NA`, `N/A`, `NaN` or `null`, take the last value that
+    /// was observed before in their channel, never a later one: what a forecast is made from holds nothing of what it
+    /// forecasts. They are counted in the report, and the series knows which they are ([`Grid::is_observed`]). Before the
+    /// first value of a channel there is nothing to take: no window reaches there ([`Grid::gaps_to_avoid`]).
     ///
     /// # Errors
     /// Everything that is wrong with the file, see [`Error`]; [`Error::MissingRefused`] under
@@ -79,7 +80,7 @@ impl Series {
 
     fn of_rows(rows: Rows<'_>, file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
         let table = table::parse(rows, file)?;
-        fill::interpolate(fill::onto_grid(table, options.step)?, options.strict)
+        fill::carry_forward(fill::onto_grid(table, options.step)?, options.strict)
     }
 
     /// The name of the file that it came from, for messages.
@@ -108,12 +109,13 @@ impl Series {
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Refuses rows that a gap of more than `max_gap` rows lies in or reaches into, as what a forecast is made from.
+    /// Refuses rows that a gap of more than `max_gap` rows, or one before the first value of a channel, lies in or reaches
+    /// into, as what a forecast is made from.
     ///
     /// # Errors
     /// [`Error::GapInContext`].
     pub fn check_gaps(&self, rows: std::ops::Range<usize>, max_gap: usize) -> Result<()> {
-        let gaps = self.grid.gaps_longer_than(max_gap);
+        let gaps = self.grid.gaps_to_avoid(max_gap);
         let across = |gap: &&Gap| gap.rows.start < rows.end && rows.start < gap.rows.end;
         match gaps.iter().find(across) {
             None => Ok(()),

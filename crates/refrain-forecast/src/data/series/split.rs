@@ -107,7 +107,7 @@ pub struct Part {
 /// How many windows are left out, of those that there would be at stride 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Those that would cross a gap that is longer than gaps may be.
+    /// Those that would cross a gap that is longer than gaps may be, or begin before the first value of a channel.
     pub across_gaps: usize,
     /// Those without any observed value in their horizon, beside.
     pub unobserved: usize,
@@ -167,7 +167,8 @@ pub struct Split {
 
 impl Split {
     /// Splits a series for windows of `context` rows and the `horizon` rows after them. Windows that would cross a gap of
-    /// more than `max_gap` rows in any channel are left out, and so are those without any observed value to forecast.
+    /// more than `max_gap` rows in any channel, or begin before its first value, are left out, and so are those without
+    /// any observed value to forecast.
     ///
     /// # Errors
     /// [`Error::TooShort`] if a part does not hold one window; [`Error::NothingObserved`] if a channel has no observed
@@ -246,7 +247,7 @@ impl Cutter<'_> {
     fn without_gaps(&self, name: &'static str, whole: Part) -> Result<Part> {
         let Cutter { series, context, horizon, max_gap } = *self;
         let grid = series.grid();
-        let gaps = grid.gaps_longer_than(max_gap);
+        let gaps = grid.gaps_to_avoid(max_gap);
         let mut blocked = vec![false; series.rows()];
         gaps.iter().for_each(|gap| blocked[gap.rows.clone()].fill(true));
         let some_observed = |row: usize| (0..grid.channels()).any(|channel| grid.is_observed(row, channel));

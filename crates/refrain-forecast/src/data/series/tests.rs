@@ -48,7 +48,7 @@ fn a_long_file_with_interleaved_ids_of_different_extent() {
     let text = "y,unique_id,ds\n1,a,2020-01-01\n7,b,2020-01-02\n2,a,2020-01-02\nNA,a,2020-01-03\n9,b,2020-01-04\n4,a,2020-01-04\n";
     let (series, report) = read(text).unwrap();
     assert_eq!(series.names(), ["a", "b"]);
-    assert_eq!(series.values(), [1.0, 7.0, 2.0, 7.0, 3.0, 8.0, 4.0, 9.0]);
+    assert_eq!(series.values(), [1.0, 7.0, 2.0, 7.0, 2.0, 7.0, 4.0, 9.0]);
     let missing =
         |channel: &str, count, longest_run| Missing { channel: channel.to_owned(), count, longest_run };
     assert_eq!(
@@ -73,10 +73,9 @@ fn gaps_and_missing_values_are_filled_and_counted() {
     let text = "time,a,b\n2020-01-01 00:00,NA,1\n2020-01-01 01:00,2,nan\n2020-01-01 02:00,,NULL\n\
                 2020-01-01 03:00,4,4\n2020-01-01 06:00,10,N/A\n";
     let (series, report) = read(text).unwrap();
-    let column =
-        |channel| series.channel(channel).map(|value| (value * 1e9).round() / 1e9).collect::<Vec<_>>();
-    assert_eq!(column(0), [2.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0]);
-    assert_eq!(column(1), [1.0, 2.0, 3.0, 4.0, 4.0, 4.0, 4.0]);
+    let column = |channel| series.channel(channel).collect::<Vec<_>>();
+    assert_eq!(column(0), [2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 10.0]);
+    assert_eq!(column(1), [1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0]);
     assert_eq!((report.rows_read, report.gap_rows, report.missing_values()), (5, 2, 5));
     assert_eq!(report.missing[1], Missing { channel: "b".to_owned(), count: 3, longest_run: 3 });
     assert_eq!(report.to_string(), "2 rows and 5 values missing (a: 2, b: 3)");
@@ -219,7 +218,9 @@ fn weekends_that_no_row_tells_of_are_not_invented() {
     let rows = (0..20).filter(|row| *row != 7).map(|row| format!("{},{row}\n", axis.format(row)));
     let (series, report) = read(&format!("time,a\n{}", rows.collect::<String>())).unwrap();
     assert_eq!((series.rows(), report.rows_read, report.gap_rows), (20, 19, 1));
-    assert!(series.channel(0).zip(0..).all(|(value, row)| (value - f64::from(row)).abs() < 1e-12));
+    assert!(
+        series.channel(0).zip(0..).all(|(value, row)| value == if row == 7 { 6.0 } else { f64::from(row) })
+    );
 }
 
 #[test]
@@ -305,9 +306,22 @@ fn a_series_knows_what_was_filled() {
     assert!(ramp(8).grid().is_complete());
     // What was filled is known again as such.
     let (same_values, _) =
-        read("time,a,b\n2020-01-01,2,1\n2020-01-02,2,2\n2020-01-03,3,3\n2020-01-04,4,4\n").unwrap();
+        read("time,a,b\n2020-01-01,2,1\n2020-01-02,2,1\n2020-01-03,2,1\n2020-01-04,4,4\n").unwrap();
     assert_eq!(same_values.values(), series.values());
     assert_ne!(same_values.fingerprint(), series.fingerprint());
+}
+
+#[test]
+fn a_value_that_no_f32_holds_once_it_is_standardised_is_refused() {
+    let text = hourly(
+        "time,a",
+        (0..100).map(|row| format!("{}", if row < 99 { f64::from(row) * 1e-20 } else { 1e30 })),
+    );
+    let (series, _) = read(&text).unwrap();
+    let grid = series.grid().standardised(&Scaler::fit(&series, 0..70).unwrap());
+    let error =
+        crate::data::windows::Windows::new(&grid, 4, 2, &refrain::Device::cpu()).unwrap_err().to_string();
+    assert!(error.contains("in row 99 of channel 0") && error.contains("far out of range"), "{error}");
 }
 
 #[test]
@@ -353,6 +367,46 @@ fn windows_across_long_gaps_and_windows_without_truth_are_left_out() {
     let split = Split::new(&series, &SplitRule::default(), 10, 2, 4).unwrap();
     assert_eq!(split.train.left_out, left_out(0, 3));
     assert_eq!(split.train.runs(), [0..40, 43..59]);
+}
+
+#[test]
+fn what_a_forecast_is_made_from_holds_nothing_of_later() {
+    // Gaps of one and three rows, one of five before the first value, and rows that the file has not.
+    let missing =
+        |row: usize, channel: usize| row % 11 == 4 || (row % 17) / 3 == channel + 2 || row < 4 * channel;
+    let values = |from: usize, added: f64| {
+        let cell = |row: usize, channel| match missing(row, channel) {
+            true => "NA".to_owned(),
+            false => {
+                (((row + 3) * (row + channel) % 23) as f64 + if row < from { 0.0 } else { added }).to_string()
+            }
+        };
+        let rows = (0..100).map(|row| format!("{},{}", cell(row, 0), cell(row, 1)));
+        let text = hourly("time,a,b", rows);
+        let kept = text.lines().enumerate().filter(|(line, _)| !(line % 13 == 9 && *line < 99));
+        read(&kept.map(|(_, line)| format!("{line}\n")).collect::<String>()).unwrap().0
+    };
+    let series = values(100, 0.0);
+    let split = Split::new(&series, &SplitRule::default(), 8, 2, 5).unwrap();
+    for part in [&split.train, &split.validation, &split.test] {
+        for start in part.starts() {
+            let origin = start + split.context;
+            let inputs = start * 2..origin * 2;
+            for added in [1000.0, -7.5] {
+                let others = values(origin, added);
+                assert_ne!(others.values(), series.values());
+                assert_eq!(
+                    others.values()[inputs.clone()],
+                    series.values()[inputs.clone()],
+                    "origin {origin}"
+                );
+            }
+        }
+    }
+    // A part of each was filled, and nothing is made from rows before the first value of `b`.
+    assert_eq!(split.train.starts().next(), Some(5));
+    assert!(series.check_gaps(4..12, 5).is_err() && series.check_gaps(5..13, 5).is_ok());
+    assert!(split.train.starts().any(|start| !series.grid().is_observed(start + split.context - 1, 0)));
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub use settings::PanelSettings;
 
 use crate::data::panel::{Class, Fold, Panel};
 use crate::data::series::Scaler;
+use crate::data::windows;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::training::{Demand, Estimate, Task, TrainingConfig};
 use crate::{Error, Result};
@@ -89,7 +90,9 @@ impl Classification {
     ///
     /// # Errors
     /// [`Error::Model`] for settings that make no model of this panel, [`Error::ConstantChannel`] for a feature that
-    /// does not vary within the training part, [`Error::NothingObserved`] for one that is only carried forward there, [`Error::Engine`] if the device has no memory for it.
+    /// does not vary within the training part, [`Error::NothingObserved`] for one that is only carried forward
+    /// there, [`Error::NotFinite`] for a value that is too large for f32 once it is standardised, [`Error::Engine`] if the
+    /// device has no memory for it.
     ///
     /// # Panics
     /// If the fold is not of this panel.
@@ -110,8 +113,7 @@ impl Classification {
             return Err(Error::Model { problem, fix: "take both from the panel" });
         }
         let scaler = Scaler::measure(panel.grid(), &panel.columns(), fold.train.clone(), panel.file())?;
-        let narrow: Vec<f32> =
-            scaler.transform(panel.values()).into_iter().map(|value| value as f32).collect();
+        let narrow = windows::narrow(&panel.grid().standardised(&scaler))?;
         let labels: Vec<Option<Class>> = (0..rows).flat_map(|row| panel.labels(row)).copied().collect();
         let counts = counts(&labels[fold.train.start * sources..fold.train.end * sources]);
         let class_weights = match weights {

@@ -1,0 +1,157 @@
+//! What a user's files go through before anything is trained or forecast, without a word on standard output: for the
+//! random inputs of `refrain-fuzz`.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use refrain::Device;
+use refrain_forecast::data::panel::Panel;
+use refrain_forecast::data::series::Series;
+use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::training::{SavedRun, Trainer};
+use refrain_nn::checkpoint::Checkpoint;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::commands::train::{classification, forecasting};
+use crate::console::Console;
+use crate::error::{Error, Result};
+use crate::output;
+use crate::run;
+use crate::run_config::{Classes, Forecasts, RunConfig, TaskConfig};
+use crate::score;
+use crate::settings::{Complete, Settings, Task};
+
+/// A model whose training takes more is not made.
+const SMALL: f64 = 8e6;
+
+/// What `train --config FILE` does on a series, and on a panel if the settings are of such a model, before its first step.
+/// A large model is told from its estimate, and not made.
+///
+/// # Errors
+/// What the command says.
+///
+/// # Panics
+/// If a run folder would keep other settings than these.
+pub fn settings(file: &Path, series: &Series, panel: &[u8]) -> Result<(), String> {
+    configure(file, series, panel).map_err(|error| error.to_string())
+}
+
+fn configure(file: &Path, series: &Series, panel: &[u8]) -> Result<()> {
+    let settings = Settings::resolve(Settings::default(), Some(file), None)?;
+    let device = Device::cpu();
+    match settings.task() {
+        Task::Forecasting => {
+            trainer(&settings, series, &device)?;
+        }
+        Task::Classification => {
+            let (panel, _) = Panel::from_csv(panel, "the panel", &settings.panel_options()?)?;
+            let config = RunConfig::<Classes>::new(&settings, &panel)?;
+            classification::cut(Console::silent(), &config, &panel, &device)?;
+            kept(&config);
+        }
+    }
+    Ok(())
+}
+
+/// The run of these settings and its trainer, if it is small.
+fn trainer(
+    settings: &Complete,
+    series: &Series,
+    device: &Device,
+) -> Result<(RunConfig<Forecasts>, Option<Trainer>)> {
+    let (config, split) = RunConfig::<Forecasts>::new(settings, series)?;
+    kept(&config);
+    let estimate = forecasting::estimate(Console::silent(), &config, series, &split, device)?;
+    if estimate.bytes(device) > SMALL {
+        return Ok((config, None));
+    }
+    let trainer = forecasting::trainer(&config, series, &split, device)?;
+    Ok((config, Some(trainer)))
+}
+
+/// What a folder keeps of a run is read as what made it.
+fn kept<T: TaskConfig>(config: &RunConfig<T>)
+where
+    RunConfig<T>: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let text = serde_json::to_string(config).unwrap_or_else(|error| panic!("{error}: {config:?}"));
+    let kept = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+    let again = RunConfig::<T>::from_kept(kept, Path::new("the folder"));
+    assert_eq!(again.unwrap_or_else(|error| panic!("{error}: {text}")), *config, "what {text} is read as");
+}
+
+/// Trains a small model for an epoch and two steps, and leaves its folder as of a run that was killed then.
+///
+/// # Errors
+/// What `train --config FILE` says.
+pub fn killed_run(file: &Path, series: &Series, folder: &Path) -> Result<(), String> {
+    let begin = || -> Result<()> {
+        let settings = Settings::resolve(Settings::default(), Some(file), None)?;
+        let (config, trainer) = trainer(&settings, series, &Device::cpu())?;
+        let Some(mut trainer) = trainer else {
+            return Err(Error::usage("the model is not small", "choose a smaller one"));
+        };
+        let config = serde_json::to_value(&config).map_err(Error::Json)?;
+        trainer.epoch(Duration::ZERO, |_| ControlFlow::Continue(()))?;
+        trainer.save(folder, &config)?;
+        trainer.epoch(Duration::ZERO, |trainer| match trainer.steps_in_epoch() {
+            2.. => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        })?;
+        Ok(trainer.save(folder, &config)?)
+    };
+    begin().map_err(|error| error.to_string())
+}
+
+/// All numbers that `forecast --model FOLDER` and `evaluate --model FOLDER` tell of a series.
+///
+/// # Errors
+/// What the commands say.
+pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
+    let results = || -> Result<Vec<f64>> {
+        let device = Device::cpu();
+        let (config, model) = run::of_checkpoint(&Checkpoint::open(folder)?, folder, &device)?;
+        config.check_channels(series)?;
+        let split = config.split(series)?;
+        let rows = series.rows();
+        let context = rows.saturating_sub(config.task.model.window().context)..rows;
+        series.check_gaps(context, config.max_gap(series))?;
+        let forecast = evaluation::forecast(&*model, &config.task.data.scaler, series, rows, &device)?;
+        let windows = forecasting::windows(&config, series, &device)?;
+        let score = score::measure(Console::silent(), &config, series, &split, &*model, &windows)?;
+        let errors = [
+            score.test_mse,
+            score.test_mae,
+            score.test_mse_original,
+            score.test_mae_original,
+            score.linear_mse,
+        ];
+        Ok([forecast, errors.to_vec()].concat())
+    };
+    results().map_err(|error| error.to_string())
+}
+
+/// The first line of a forecast of these channels.
+///
+/// # Errors
+/// What the command says.
+pub fn header(names: &[String]) -> Result<Vec<u8>, String> {
+    output::header(names.iter().map(String::as_str)).map_err(|error| error.to_string())
+}
+
+/// What `train --resume FOLDER` goes on from.
+///
+/// # Errors
+/// What the command says.
+pub fn resume(folder: &Path, series: &Series) -> Result<Trainer, String> {
+    let resume = || -> Result<Trainer> {
+        let saved = SavedRun::open(folder)?;
+        let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder)?;
+        saved.check_size(config.task.model.size()?)?;
+        forecasting::check_series(&config, series)?;
+        Ok(forecasting::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.1)
+    };
+    resume().map_err(|error| error.to_string())
+}
