@@ -264,7 +264,7 @@ impl Driver for Cuda {
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block> {
         let _entered = self.outside_capture(op, "which allocates memory")?;
         let address = match &self.shared.guard {
-            Some(guard) => guard.alloc(bytes),
+            Some(guard) => guard.alloc(op, bytes),
             None => self.shared.pool.alloc(bytes.max(1), self.stream),
         }
         .map_err(|e| memory::allocation_error(self.context(), op, bytes, e))?;

@@ -32,6 +32,8 @@ pub(super) struct Guard {
 
 struct Buffer {
     bytes: usize,
+    /// The operation that last wrote to it as declared. At first, the one that allocated it.
+    writer: &'static str,
     /// The sum of its contents after the last declared write. `None` after a graph of the caller may write to it.
     sum: Option<u64>,
 }
@@ -41,7 +43,7 @@ impl Guard {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn alloc(&self, bytes: usize) -> std::result::Result<u64, DriverError> {
+    pub(super) fn alloc(&self, op: &'static str, bytes: usize) -> std::result::Result<u64, DriverError> {
         let whole = bytes.next_multiple_of(16) + 2 * CANARY;
         // SAFETY: a context is current.
         let base = unsafe { result::malloc_sync(whole) }?;
@@ -49,7 +51,7 @@ impl Guard {
         unsafe { result::memset_d8_sync(base, PATTERN, whole) }?;
         let address = base + CANARY as u64;
         let sum = contents(address, bytes).map(|b| hash(&b))?;
-        self.buffers().insert(address, Buffer { bytes, sum: Some(sum) });
+        self.buffers().insert(address, Buffer { bytes, writer: op, sum: Some(sum) });
         Ok(address)
     }
 
@@ -72,7 +74,8 @@ impl Guard {
         // Held all the time; otherwise a launch of another thread would be blamed for this write.
         let mut buffers = self.buffers();
         run()?;
-        if let Some(Buffer { bytes, sum: Some(sum) }) = buffers.get_mut(&address) {
+        if let Some(Buffer { bytes, writer, sum: Some(sum) }) = buffers.get_mut(&address) {
+            *writer = op;
             *sum = hash(&contents(address, *bytes).map_err(|e| context.error(op, e))?);
         }
         Ok(())
@@ -130,11 +133,15 @@ impl Guard {
             if named(address).is_none() {
                 if after != before {
                     return broken(format!(
-                        "the kernel wrote to a buffer of {} bytes at {address:#x}, which is not declared as written",
-                        buffer.bytes
+                        "the kernel wrote to a buffer of {} bytes at {address:#x}, which is not declared as written \
+                         ({} wrote to it last)",
+                        buffer.bytes, buffer.writer
                     ));
                 }
-            } else if let Some((_, before)) = beside.iter().find(|(a, _)| *a == address) {
+                continue;
+            }
+            buffer.writer = launch.op;
+            if let Some((_, before)) = beside.iter().find(|(a, _)| *a == address) {
                 let after =
                     outside(launch, address, buffer.bytes).map_err(|e| context.error(launch.op, e))?;
                 if after != *before {
