@@ -219,7 +219,7 @@ fn table() -> String {
 
 /// Public functions that are not operations: they describe a tensor or a generator, copy between host and device, or
 /// create a handle.
-const NO_OPERATIONS: [&str; 24] = [
+const NO_OPERATIONS: [&str; 23] = [
     "detach",
     "device",
     "dims",
@@ -235,8 +235,6 @@ const NO_OPERATIONS: [&str; 24] = [
     "set_state",
     "shape",
     "shares_storage",
-    // The example of CONTRIBUTING.
-    "softplus",
     "size",
     "state",
     "storage_id",
