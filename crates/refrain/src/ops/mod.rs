@@ -29,8 +29,6 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod softmax;
-#[cfg(test)]
-mod softplus;
 pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
