@@ -224,7 +224,8 @@ fn sound_split(series: &Series, split: &Split, max_gap: usize) -> Result<(), Str
 
 /// Nothing that a spreadsheet would run.
 fn header(names: &[String]) -> Result<(), String> {
-    let line = refrain_cli::readers::header(names)?;
+    let names = [&["time".to_owned()][..], names].concat();
+    let line = refrain_cli::readers::header(&names)?;
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_slice());
     let cells = reader.records().next().ok_or("no header")?.map_err(|e| e.to_string())?;
     match cells.iter().find(|cell| cell.starts_with(['=', '+', '-', '@', '\t', '\r'])) {
