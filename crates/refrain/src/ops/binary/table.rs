@@ -151,18 +151,18 @@ macro_rules! functions {
                 $crate::operation::apply(Binary::$name, &[&a, &b])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($method), "`](crate::Tensor::", stringify!($method), ") into the memory of `dst` (which may be an operand of the result's shape).")]
+            #[doc = concat!("[`Tensor::", stringify!($method), "`](crate::tensor::Tensor::", stringify!($method), ") into the memory of `dst` (which may be an operand of the result's shape).")]
             pub fn $into(&self, other: &$crate::tensor::Tensor, dst: &$crate::tensor::Tensor) -> $crate::error::Result<()> {
                 let (a, b) = $crate::ops::binary::broadcast(stringify!($method), self, other)?;
                 $crate::operation::apply_into(Binary::$name, &[&a, &b], dst)
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($method), "`](crate::Tensor::", stringify!($method), ") with a number as the second operand. The number is first rounded to the dtype of the tensor; for an integer dtype it must be a whole number in its range.")]
+            #[doc = concat!("[`Tensor::", stringify!($method), "`](crate::tensor::Tensor::", stringify!($method), ") with a number as the second operand. The number is first rounded to the dtype of the tensor; for an integer dtype it must be a whole number in its range.")]
             pub fn $scalar(&self, scalar: f64) -> $crate::error::Result<$crate::tensor::Tensor> {
                 $crate::operation::apply($crate::ops::binary::WithScalar::new(Binary::$name, self, scalar, false), &[self])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($scalar), "`](crate::Tensor::", stringify!($scalar), ") into the memory of `dst` (which may be this tensor).")]
+            #[doc = concat!("[`Tensor::", stringify!($scalar), "`](crate::tensor::Tensor::", stringify!($scalar), ") into the memory of `dst` (which may be this tensor).")]
             pub fn $scalar_into(&self, scalar: f64, dst: &$crate::tensor::Tensor) -> $crate::error::Result<()> {
                 let op = $crate::ops::binary::WithScalar::new(Binary::$name, self, scalar, false);
                 $crate::operation::apply_into(op, &[self], dst)

@@ -131,7 +131,7 @@ functions! {
         derivative(Input): (|x, d| gelu_derivative(x) * d, "gelu_derivative(x) * d"),
     }
 
-    /// `x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the approximation of [`Tensor::gelu`](crate::Tensor::gelu). For floats.
+    /// `x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the approximation of [`Tensor::gelu`](crate::tensor::Tensor::gelu). For floats.
     gelu_tanh, gelu_tanh_into => GeluTanh {
         floats: (|x| x.gelu_tanh(), "x * logistic(gelu_logit(x))"),
         derivative(Input): (|x, d| x.gelu_tanh_grad() * d, "gelu_tanh_derivative(x) * d"),

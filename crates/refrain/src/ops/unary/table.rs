@@ -133,7 +133,7 @@ macro_rules! functions {
                 $crate::operation::apply(Unary::$name, &[self])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($method), "`](crate::Tensor::", stringify!($method), ") into the memory of `dst` (which may be this tensor).")]
+            #[doc = concat!("[`Tensor::", stringify!($method), "`](crate::tensor::Tensor::", stringify!($method), ") into the memory of `dst` (which may be this tensor).")]
             pub fn $into(&self, dst: &$crate::tensor::Tensor) -> $crate::error::Result<()> {
                 $crate::operation::apply_into(Unary::$name, &[self], dst)
             }
