@@ -13,7 +13,7 @@ const FEW: usize = 24;
 
 /// Says what was filled of each channel in each part, and warns where it was much. Of several folds it is the most in
 /// any.
-pub fn tell(console: Console, filled: &[Filled]) -> Result<()> {
+pub fn report(console: Console, filled: &[Filled]) -> Result<()> {
     if filled.is_empty() {
         return Ok(());
     }
@@ -73,7 +73,7 @@ impl Windows {
     }
 
     /// Says how many windows are left out, if any are.
-    pub fn tell(&self, console: Console, max_gap: usize) -> Result<()> {
+    pub fn report(&self, console: Console, max_gap: usize) -> Result<()> {
         let parts = [("training", self.training), ("validation", self.validation), ("test", self.test)];
         if parts.iter().all(|(_, part)| part.total() == 0) {
             return Ok(());

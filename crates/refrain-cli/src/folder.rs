@@ -46,7 +46,7 @@ impl RunFolder {
     pub fn open(path: &Path) -> Result<RunFolder> {
         match run::is_begun(path) {
             true => RunFolder::hold(path),
-            false => Err(run::unbegun(path)),
+            false => Err(run::no_run(path)),
         }
     }
 

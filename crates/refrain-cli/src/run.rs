@@ -72,7 +72,7 @@ pub fn load(folder: &Path, device: &Device) -> Result<(RunConfig<Forecasts>, Box
                 "go on with it by `refrain train --resume`",
             ),
             false if is_begun(folder) => no_forecaster(folder),
-            false => unbegun(folder),
+            false => no_run(folder),
         });
     }
     if folder.parent().is_some_and(is_panel_run) {
@@ -149,7 +149,7 @@ fn no_forecaster(folder: &Path) -> Error {
 }
 
 /// Why nothing can go on in a folder in which no run was begun.
-pub fn unbegun(folder: &Path) -> Error {
+pub fn no_run(folder: &Path) -> Error {
     if folder.join(LOCK).exists() {
         let problem = "the run in this folder ended before it was saved for the first time";
         return Error::run(folder, problem, "start it again by `refrain train --out` and its settings");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use refrain_forecast::baselines::SeasonalNaive;
 use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
-use refrain_forecast::data::series::{MaxGap, Scaler, Series, Split, SplitRule, Step};
+use refrain_forecast::data::series::{MaxGap, Scaler, Series, Split, SplitRule, TimeStep};
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::tasks::classification::ClassWeights;
 use refrain_forecast::tasks::forecasting::loss::Loss;
@@ -68,7 +68,7 @@ pub struct SeriesData {
     pub strict: bool,
     /// The calendar; runs from before it was kept have none.
     #[serde(default)]
-    pub step: Option<Step>,
+    pub step: Option<TimeStep>,
     pub split: SplitRule,
     /// Rows of a season, for the seasonal naive forecast.
     pub season: usize,

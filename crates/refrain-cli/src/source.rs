@@ -4,14 +4,14 @@ use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
 use refrain_forecast::data::panel::{Class, Panel, PanelOptions, PanelReport};
-use refrain_forecast::data::series::{ReadOptions, ReadReport, Series, Step};
+use refrain_forecast::data::series::{ReadOptions, ReadReport, Series, TimeStep};
 use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit, read_text};
 
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
 
 /// Reads a series by its name on the command line, on its calendar if that is known.
-pub fn read(source: &str, strict: bool, step: Option<Step>) -> Result<(Series, ReadReport)> {
+pub fn read(source: &str, strict: bool, step: Option<TimeStep>) -> Result<(Series, ReadReport)> {
     let options = ReadOptions { strict, step };
     if source == NYC_WEATHER {
         return Ok(Series::from_csv(nyc_weather(), NYC_WEATHER, &options)?);

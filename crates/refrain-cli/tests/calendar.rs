@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Place, tiny};
-use refrain_forecast::data::series::{Step, TimeAxis, Weekdays};
+use refrain_forecast::data::series::{TimeAxis, TimeStep, Weekdays};
 
 /// Rows of two channels on a calendar, without the given ones.
 fn csv(axis: &TimeAxis, rows: usize, left_out: impl Fn(usize) -> bool) -> String {
@@ -15,7 +15,7 @@ fn csv(axis: &TimeAxis, rows: usize, left_out: impl Fn(usize) -> bool) -> String
     csv
 }
 
-fn axis(step: Step) -> TimeAxis {
+fn axis(step: TimeStep) -> TimeAxis {
     TimeAxis::new(jiff::civil::date(1790, 12, 31).at(0, 0, 0, 0), step, false)
 }
 
@@ -23,22 +23,30 @@ fn axis(step: Step) -> TimeAxis {
 fn forecasts_lie_on_the_calendar_of_their_series() {
     let every_day_but_sunday = Weekdays::new([true, true, true, true, true, true, false]).unwrap();
     for (step, said, next) in [
-        (Step::seconds(86_400), "every 1 day", ["1791-06-29 00:00:00", "1791-06-30 00:00:00"]),
-        (Step::BUSINESS_DAYS, "every 1 business day", ["1791-09-09 00:00:00", "1791-09-12 00:00:00"]),
+        (TimeStep::seconds(86_400), "every 1 day", ["1791-06-29 00:00:00", "1791-06-30 00:00:00"]),
+        (TimeStep::BUSINESS_DAYS, "every 1 business day", ["1791-09-09 00:00:00", "1791-09-12 00:00:00"]),
         (
-            Step::Weekdays(every_day_but_sunday),
+            TimeStep::Weekdays(every_day_but_sunday),
             "every Mon, Tue, Wed, Thu, Fri, Sat",
             ["1791-07-29 00:00:00", "1791-07-30 00:00:00"],
         ),
-        (Step::MonthEnds(1), "every 1 month (at month ends)", ["1805-12-31 00:00:00", "1806-01-31 00:00:00"]),
         (
-            Step::MonthEnds(3),
+            TimeStep::MonthEnds(1),
+            "every 1 month (at month ends)",
+            ["1805-12-31 00:00:00", "1806-01-31 00:00:00"],
+        ),
+        (
+            TimeStep::MonthEnds(3),
             "every 3 months (at month ends)",
             ["1835-12-31 00:00:00", "1836-03-31 00:00:00"],
         ),
-        (Step::MonthEnds(12), "every 1 year (at month ends)", ["1970-12-31 00:00:00", "1971-12-31 00:00:00"]),
         (
-            Step::Nanoseconds(40_000_000),
+            TimeStep::MonthEnds(12),
+            "every 1 year (at month ends)",
+            ["1970-12-31 00:00:00", "1971-12-31 00:00:00"],
+        ),
+        (
+            TimeStep::Nanoseconds(40_000_000),
             "every 40 milliseconds",
             ["1790-12-31 00:00:07.2", "1790-12-31 00:00:07.24"],
         ),
@@ -62,7 +70,7 @@ fn forecasts_lie_on_the_calendar_of_their_series() {
 #[test]
 fn a_model_of_business_days_is_used_on_business_days() {
     let place = Place::new();
-    let business = axis(Step::BUSINESS_DAYS);
+    let business = axis(TimeStep::BUSINESS_DAYS);
     place.write("a.csv", csv(&business, 300, |row| row % 50 == 49));
     let said = place.refrain(&tiny(&["--data", "a.csv", "--out", "run", "--json"])).succeeded();
     // Six holidays, the last of which would be a row after the end; no weekend.
@@ -71,7 +79,7 @@ fn a_model_of_business_days_is_used_on_business_days() {
         "{}",
         said.err
     );
-    place.write("daily.csv", csv(&axis(Step::seconds(86_400)), 300, |_| false));
+    place.write("daily.csv", csv(&axis(TimeStep::seconds(86_400)), 300, |_| false));
     for command in [&["evaluate"][..], &["forecast", "--out", "next.csv"]] {
         let arguments = [command, &["--model", "run", "--data", "daily.csv"]].concat();
         place.refrain(&arguments).failed(&[

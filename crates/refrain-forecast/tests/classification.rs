@@ -265,7 +265,7 @@ fn an_interrupted_run_goes_on_bit_for_bit() {
         });
         current.save(folder.path(), &json!(null)).unwrap();
         if end.unwrap() == EpochEnd::Stopped {
-            current = start().go_on(&SavedRun::open(folder.path()).unwrap()).unwrap();
+            current = start().resume_from(&SavedRun::open(folder.path()).unwrap()).unwrap();
         }
     }
     assert_eq!(outcome(current), whole);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bench::{WalkBench, WalkOptions};
 use common::device;
 use refrain::{Precision, Tensor, with_precision};
-use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule, Step, TimeAxis};
+use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule, TimeAxis, TimeStep};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::ModelConfig;
 use refrain_forecast::models::patchtst::{
@@ -277,7 +277,7 @@ const MISSING: [usize; 5] = [100, 102, 103, 144, 147];
 
 /// The waves with values missing, as a file has them.
 fn gappy() -> (Series, Split) {
-    let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+    let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
     let mut text = "time,a,b\n".to_owned();
     for (row, pair) in values().chunks_exact(2).enumerate() {
         let b = if MISSING.contains(&row) { String::new() } else { pair[1].to_string() };
@@ -374,7 +374,8 @@ fn the_loss_is_the_mean_over_what_was_observed() {
 fn a_training_part_without_gaps_is_trained_on_as_ever() {
     let (_, split) = gappy();
     let (series, whole) = {
-        let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+        let axis =
+            TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
         let row = |(row, pair): (usize, &[f64])| {
             let b = if row == 144 { String::new() } else { pair[1].to_string() };
             format!("{},{},{b}\n", axis.format(row), pair[0])

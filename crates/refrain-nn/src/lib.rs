@@ -8,7 +8,7 @@
 //!
 //! | you want to | use |
 //! | --- | --- |
-//! | declare and hold parameters | [`ParameterBuilder`], [`Declared`], [`Parameters`], [`Init`] |
+//! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
 //! | build a model | [`Linear`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`Dropout`] |
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; schedules are [`refrain::optim::Schedule`] |
@@ -61,4 +61,4 @@ pub use layers::{
     NormKind, RmsNorm, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 pub use optim::{AdamW, Optimizer, Sgd, StepState};
-pub use parameters::{Declared, Group, ModelSize, ParameterBuilder, Parameters};
+pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};

@@ -22,14 +22,14 @@ pub(crate) const RESERVED: &str = "optimizer.";
 ///
 /// A clone is a handle to the same tensor.
 #[derive(Clone)]
-pub struct Declared(Arc<Slot>);
+pub struct Parameter(Arc<Slot>);
 
 struct Slot {
     name: String,
     tensor: OnceLock<Tensor>,
 }
 
-impl Declared {
+impl Parameter {
     /// The full dotted name.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -50,7 +50,7 @@ impl Declared {
 }
 
 struct Declaration {
-    slot: Declared,
+    slot: Parameter,
     shape: Shape,
     init: Init,
 }
@@ -123,7 +123,7 @@ impl ParameterBuilder {
     ///
     /// # Errors
     /// If the name is empty, taken or reserved (`optimizer.`), or [`ParameterBuilder::build`] was called.
-    pub fn parameter(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Declared> {
+    pub fn parameter(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Parameter> {
         self.declare(name, shape.into(), init, |d| &mut d.parameters)
     }
 
@@ -132,7 +132,7 @@ impl ParameterBuilder {
     ///
     /// # Errors
     /// As for [`ParameterBuilder::parameter`].
-    pub fn buffer(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Declared> {
+    pub fn buffer(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Parameter> {
         self.declare(name, shape.into(), init, |d| &mut d.buffers)
     }
 
@@ -142,7 +142,7 @@ impl ParameterBuilder {
         shape: Shape,
         init: Init,
         list: impl Fn(&mut Declarations) -> &mut Vec<Declaration>,
-    ) -> Result<Declared> {
+    ) -> Result<Parameter> {
         let name = format!("{}{name}", self.prefix);
         let mut declarations = self.declarations.borrow_mut();
         if declarations.built {
@@ -156,7 +156,7 @@ impl ParameterBuilder {
             let message = "declared twice; give each layer a scope of its own (`builder.scope(..)`)";
             return Err(Error::parameter(name, message));
         }
-        let slot = Declared(Arc::new(Slot { name, tensor: OnceLock::new() }));
+        let slot = Parameter(Arc::new(Slot { name, tensor: OnceLock::new() }));
         list(&mut declarations).push(Declaration { slot: slot.clone(), shape, init });
         Ok(slot)
     }

@@ -5,7 +5,7 @@ use refrain_forecast::Error;
 use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{Gap, TimeAxis};
 use refrain_forecast::data::series::{
-    MaxGap, Part, ReadOptions, Scaler, Series, Split, SplitRule, Step, Weekdays,
+    MaxGap, Part, ReadOptions, Scaler, Series, Split, SplitRule, TimeStep, Weekdays,
 };
 use refrain_forecast::data::windows::Windows;
 
@@ -49,10 +49,12 @@ pub fn random(random: &mut Random) -> Vec<u8> {
     let whole = match random.below(9) {
         0 => series(rows),
         1 => table("ds,x,y", rows, date),
-        2 => table("date,+1,=b", rows, |row| TimeAxis::new(start(), Step::BUSINESS_DAYS, true).format(row)),
-        3 => table("Time,a,b", rows, |row| TimeAxis::new(start(), Step::MonthEnds(1), false).format(row)),
+        2 => {
+            table("date,+1,=b", rows, |row| TimeAxis::new(start(), TimeStep::BUSINESS_DAYS, true).format(row))
+        }
+        3 => table("Time,a,b", rows, |row| TimeAxis::new(start(), TimeStep::MonthEnds(1), false).format(row)),
         4 => table("timestamp,a,b", rows, |row| {
-            TimeAxis::new(start(), Step::Nanoseconds(1_000_000), true).format(row)
+            TimeAxis::new(start(), TimeStep::Nanoseconds(1_000_000), true).format(row)
         }),
         5 => long(rows),
         6 => panel(rows * 3, "time,source,volume,price"),
@@ -74,13 +76,14 @@ fn long(rows: usize) -> String {
 /// Rows of cells, some of which make no sense, on a calendar that most keep to.
 fn by_grammar(random: &mut Random) -> String {
     let steps = [
-        Step::seconds(3600),
-        Step::seconds(86400),
-        Step::Nanoseconds(1),
-        Step::Months(3),
-        Step::MonthEnds(12),
-        Step::BUSINESS_DAYS,
-        Weekdays::new([true, false, true, false, false, true, false]).map_or(Step::Months(1), Step::Weekdays),
+        TimeStep::seconds(3600),
+        TimeStep::seconds(86400),
+        TimeStep::Nanoseconds(1),
+        TimeStep::Months(3),
+        TimeStep::MonthEnds(12),
+        TimeStep::BUSINESS_DAYS,
+        Weekdays::new([true, false, true, false, false, true, false])
+            .map_or(TimeStep::Months(1), TimeStep::Weekdays),
     ];
     let step = steps[random.below(steps.len())];
     let axis = TimeAxis::new(start(), step, random.once_in(2));
@@ -111,7 +114,9 @@ fn by_grammar(random: &mut Random) -> String {
 /// Reads a table in every way.
 pub fn check(bytes: &[u8]) -> Result<(), String> {
     let refused = |error: Error| message(&error.to_string());
-    for step in [None, Some(Step::seconds(3600)), Some(Step::Months(1)), Some(Step::BUSINESS_DAYS)] {
+    for step in
+        [None, Some(TimeStep::seconds(3600)), Some(TimeStep::Months(1)), Some(TimeStep::BUSINESS_DAYS)]
+    {
         for strict in [false, true] {
             match Series::from_csv(bytes, "a.csv", &ReadOptions { strict, step }) {
                 Ok((series, report)) => {

@@ -30,8 +30,8 @@ pub fn run(args: Evaluate) -> Result<()> {
     source::describe(console, &series, &report)?;
     config.check_channels(&series)?;
     let split = config.split(&series)?;
-    filled::Windows::of(&split).tell(console, config.max_gap(&series))?;
-    filled::tell(console, &split.filled(&series))?;
+    filled::Windows::of(&split).report(console, config.max_gap(&series))?;
+    filled::report(console, &split.filled(&series))?;
     let grid = series.grid().standardised(&config.task.data.scaler);
     let windows = Windows::new(&grid, split.context, split.horizon, &device)?;
     let score = score::measure(console, &config, &series, &split, &*model, &windows)?;

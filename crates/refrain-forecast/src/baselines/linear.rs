@@ -254,7 +254,7 @@ fn product(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::series::{ReadOptions, Series, SplitRule, Step, TimeAxis};
+    use crate::data::series::{ReadOptions, Series, SplitRule, TimeAxis, TimeStep};
 
     /// Two channels of noise, a season and a trend, nearly standardised.
     fn values(rows: usize) -> Vec<f64> {
@@ -338,7 +338,8 @@ mod tests {
     /// longer than 4 rows are not crossed.
     #[test]
     fn filled_values_do_not_change_the_fit() {
-        let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+        let axis =
+            TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
         let mut text = "time,a,b\n".to_owned();
         for (row, pair) in values(400).chunks_exact(2).enumerate() {
             let missing = (row * row) % 7 == 2 || (100..112).contains(&row);

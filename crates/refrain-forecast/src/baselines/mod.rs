@@ -66,7 +66,7 @@ fn columns(grid: &Grid, part: &Part) -> Vec<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::series::{ReadOptions, Series, SplitRule, Step, TimeAxis};
+    use crate::data::series::{ReadOptions, Series, SplitRule, TimeAxis, TimeStep};
 
     /// Its errors are those that a simple loop over all windows computes.
     #[test]
@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_was_filled_is_not_scored() {
-        let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+        let axis =
+            TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
         let missing = |row: usize| row % 9 == 4;
         let value = |row: usize| (row * 7919 % 101) as f64 / 10.0;
         let row = |row: usize| {

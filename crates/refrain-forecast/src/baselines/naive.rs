@@ -24,7 +24,7 @@ pub struct SeasonalNaive {
 }
 
 impl SeasonalNaive {
-    /// A season of this many steps, at most the length of the context. [`crate::data::series::Step::season`] gives
+    /// A season of this many steps, at most the length of the context. [`crate::data::series::TimeStep::season`] gives
     /// the usual season.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use refrain::Tensor;
-use refrain_nn::{Declared, Init, Linear, ParameterBuilder};
+use refrain_nn::{Init, Linear, Parameter, ParameterBuilder};
 
 pub(super) struct ChannelLinear {
     map: Map,
@@ -15,8 +15,8 @@ enum Map {
     Shared(Linear),
     /// `weight` `[C, inputs, outputs]` and `bias` `[C, 1, outputs]`.
     Individual {
-        weight: Declared,
-        bias: Declared,
+        weight: Parameter,
+        bias: Parameter,
     },
 }
 

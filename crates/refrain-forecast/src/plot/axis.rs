@@ -42,7 +42,7 @@ fn significant(largest: f64, step: f64) -> usize {
 
 /// The distance of two ticks in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum TimeStep {
+enum TickStep {
     Seconds(i64),
     Months(i32),
 }
@@ -50,8 +50,8 @@ enum TimeStep {
 const DAY: i64 = 86_400;
 const MONTH: i64 = 30 * DAY;
 
-const TIME_STEPS: [TimeStep; 34] = {
-    use TimeStep::{Months, Seconds};
+const TICK_STEPS: [TickStep; 34] = {
+    use TickStep::{Months, Seconds};
     [
         Seconds(1),
         Seconds(2),
@@ -94,14 +94,14 @@ const TIME_STEPS: [TimeStep; 34] = {
 /// 2013` or `2013`.
 pub fn time_ticks(first: DateTime, last: DateTime, count: usize) -> Vec<(DateTime, String)> {
     let range = last.duration_since(first).as_secs();
-    let fits = |step: &&TimeStep| {
+    let fits = |step: &&TickStep| {
         let seconds = match **step {
-            TimeStep::Seconds(seconds) => seconds,
-            TimeStep::Months(months) => i64::from(months) * MONTH,
+            TickStep::Seconds(seconds) => seconds,
+            TickStep::Months(months) => i64::from(months) * MONTH,
         };
         range / seconds <= count as i64
     };
-    let step = TIME_STEPS.iter().find(fits).copied().unwrap_or(TimeStep::Months(12_000));
+    let step = TICK_STEPS.iter().find(fits).copied().unwrap_or(TickStep::Months(12_000));
     let mut ticks = Vec::new();
     let mut tick = Some(at_or_before(first, step));
     while let Some(time) = tick.filter(|&time| time <= last) {
@@ -109,22 +109,22 @@ pub fn time_ticks(first: DateTime, last: DateTime, count: usize) -> Vec<(DateTim
             ticks.push((time, label(time, step)));
         }
         tick = match step {
-            TimeStep::Seconds(seconds) => time.checked_add(SignedDuration::from_secs(seconds)).ok(),
-            TimeStep::Months(months) => time.checked_add(Span::new().months(months)).ok(),
+            TickStep::Seconds(seconds) => time.checked_add(SignedDuration::from_secs(seconds)).ok(),
+            TickStep::Months(months) => time.checked_add(Span::new().months(months)).ok(),
         };
     }
     ticks
 }
 
-fn at_or_before(time: DateTime, step: TimeStep) -> DateTime {
+fn at_or_before(time: DateTime, step: TickStep) -> DateTime {
     match step {
-        TimeStep::Seconds(seconds) => {
+        TickStep::Seconds(seconds) => {
             // A Monday, so that steps of weeks start on Mondays.
             let origin = jiff::civil::date(1970, 1, 5).at(0, 0, 0, 0);
             let since = time.duration_since(origin).as_secs();
             origin.saturating_add(SignedDuration::from_secs(since.div_euclid(seconds) * seconds))
         }
-        TimeStep::Months(step) => {
+        TickStep::Months(step) => {
             let months = (i32::from(time.year()) * 12 + i32::from(time.month()) - 1).div_euclid(step) * step;
             let (year, month) = (months.div_euclid(12), months.rem_euclid(12) + 1);
             let date = i16::try_from(year).ok().and_then(|year| Date::new(year, month as i8, 1).ok());
@@ -133,13 +133,13 @@ fn at_or_before(time: DateTime, step: TimeStep) -> DateTime {
     }
 }
 
-fn label(time: DateTime, step: TimeStep) -> String {
+fn label(time: DateTime, step: TickStep) -> String {
     let format = match step {
-        TimeStep::Months(months) if months % 12 == 0 => "%Y",
-        TimeStep::Months(_) => "%b %Y",
-        TimeStep::Seconds(_) if time.time() == Time::midnight() => "%-d %b",
-        TimeStep::Seconds(seconds) if seconds < 60 => "%H:%M:%S",
-        TimeStep::Seconds(_) => "%H:%M",
+        TickStep::Months(months) if months % 12 == 0 => "%Y",
+        TickStep::Months(_) => "%b %Y",
+        TickStep::Seconds(_) if time.time() == Time::midnight() => "%-d %b",
+        TickStep::Seconds(seconds) if seconds < 60 => "%H:%M:%S",
+        TickStep::Seconds(_) => "%H:%M",
     };
     time.strftime(format).to_string()
 }

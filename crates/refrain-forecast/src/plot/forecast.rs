@@ -8,7 +8,7 @@ use crate::data::series::TimeAxis;
 
 /// The plot of one channel, in original units.
 #[derive(Debug, Clone, Copy)]
-pub struct Panel<'a> {
+pub struct Subplot<'a> {
     /// The channel.
     pub name: &'a str,
     /// Its unit, if known.
@@ -30,13 +30,13 @@ const SEASONAL_NAIVE: Stroke = Stroke { colour: palette::BLUE, width: 1.3, dashe
 
 /// Draws the panels below one another as an SVG document. `origin` is the row of `time` where the forecast begins. Of
 /// a long context only the last part is drawn: twice the length of the forecast, and at least 48 rows.
-pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel]) -> String {
+pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subplot]) -> String {
     const WIDTH: f64 = 960.0;
     const TOP: f64 = 84.0;
     const PANEL: f64 = 150.0;
     const BETWEEN: f64 = 34.0;
     let height = TOP + panels.len() as f64 * (PANEL + BETWEEN) + 24.0;
-    let longest = |of: fn(&Panel) -> usize| panels.iter().map(of).max().unwrap_or(0);
+    let longest = |of: fn(&Subplot) -> usize| panels.iter().map(of).max().unwrap_or(0);
     let horizon =
         longest(|panel| panel.forecast.len().max(panel.truth.len()).max(panel.seasonal_naive.len()));
     let context = longest(|panel| panel.context.len()).min((2 * horizon).max(48)).min(origin);
@@ -51,8 +51,8 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Panel
         time_ticks(first, last, 10).into_iter().map(|(at, label)| (seconds(at), label)).collect();
 
     // The values to draw, each with its first row.
-    let shown = |panel: &Panel<'_>| panel.context.len().saturating_sub(context);
-    let of_panel = |panel: &Panel<'_>| {
+    let shown = |panel: &Subplot<'_>| panel.context.len().saturating_sub(context);
+    let of_panel = |panel: &Subplot<'_>| {
         let past = &panel.context[shown(panel)..];
         let all = past.iter().chain(panel.truth).chain(panel.forecast).chain(panel.seasonal_naive);
         let y = range(all.copied());
@@ -120,15 +120,15 @@ fn shorten(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::series::Step;
+    use crate::data::series::TimeStep;
 
     fn axis() -> TimeAxis {
-        TimeAxis::new(jiff::civil::date(2013, 12, 1).at(0, 0, 0, 0), Step::seconds(3600), true)
+        TimeAxis::new(jiff::civil::date(2013, 12, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), true)
     }
 
-    fn panel<'a>(context: &'a [f64], future: &'a [f64], truth: bool) -> Panel<'a> {
+    fn panel<'a>(context: &'a [f64], future: &'a [f64], truth: bool) -> Subplot<'a> {
         let truth = if truth { future } else { &[] };
-        Panel { name: "a & b", unit: Some("°F"), context, truth, forecast: future, seasonal_naive: future }
+        Subplot { name: "a & b", unit: Some("°F"), context, truth, forecast: future, seasonal_naive: future }
     }
 
     fn curves(svg: &str, stroke: Stroke) -> usize {
@@ -156,12 +156,12 @@ mod tests {
     #[test]
     fn the_vertical_axis_covers_every_curve() {
         let (flat, high) = ([0.0; 50], [1000.0; 24]);
-        let base = Panel { seasonal_naive: &flat, forecast: &flat, ..panel(&flat, &flat, true) };
+        let base = Subplot { seasonal_naive: &flat, forecast: &flat, ..panel(&flat, &flat, true) };
         for panel in [
-            Panel { context: &high, ..base },
-            Panel { truth: &high, ..base },
-            Panel { forecast: &high, ..base },
-            Panel { seasonal_naive: &high, ..base },
+            Subplot { context: &high, ..base },
+            Subplot { truth: &high, ..base },
+            Subplot { forecast: &high, ..base },
+            Subplot { seasonal_naive: &high, ..base },
         ] {
             assert!(forecast_svg("t", &axis(), 50, &[panel]).contains(">1000</text>"), "{panel:?}");
         }

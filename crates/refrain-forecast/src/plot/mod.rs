@@ -6,7 +6,7 @@ mod frame;
 mod loss;
 mod svg;
 
-pub use forecast::{Panel, forecast_svg};
+pub use forecast::{Subplot, forecast_svg};
 pub use loss::{EpochLoss, loss_svg};
 
 /// The colours of Okabe and Ito, which colour-blind people can tell apart.

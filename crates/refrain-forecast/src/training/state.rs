@@ -71,7 +71,7 @@ const DROPOUT: &str = "dropout";
 const MOST_SECONDS: f64 = 1e11;
 
 impl<T: Task> Trainer<T> {
-    /// Saves the run into its folder: the best weights if they have changed, and all that [`Trainer::go_on`] needs.
+    /// Saves the run into its folder: the best weights if they have changed, and all that [`Trainer::resume_from`] needs.
     /// `run` is kept with both, for the caller. Each file has its old or its new content whatever happens; if the
     /// first is new and the second old, going on from the second brings about the first again.
     ///
@@ -110,7 +110,7 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     /// [`Error::Nn`] if the state is broken, or of another model; [`Error::Training`] if it is of other data, or can't have
     /// come about.
-    pub fn go_on(mut self, saved: &SavedRun) -> Result<Self> {
+    pub fn resume_from(mut self, saved: &SavedRun) -> Result<Self> {
         let Saved { state, loss_sum, .. } = saved.latest.config::<Saved<Value, T::Validation>>()?;
         let loss_sum = f64::from_bits(loss_sum);
         self.check_state(&state, loss_sum, saved.latest.steps())?;

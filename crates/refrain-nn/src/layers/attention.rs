@@ -5,7 +5,7 @@ use refrain::{DType, Tensor};
 use super::{Dropout, Linear, Mode};
 use crate::error::{Error, Result};
 use crate::init::Init;
-use crate::parameters::{Declared, ParameterBuilder};
+use crate::parameters::{Parameter, ParameterBuilder};
 
 const LAYER: &str = "MultiHeadAttention";
 
@@ -66,7 +66,7 @@ impl AttentionOptions {
 pub struct MultiHeadAttention {
     qkv: Linear,
     o: Linear,
-    temperature: Option<Declared>,
+    temperature: Option<Parameter>,
     options: AttentionOptions,
     dropout: Dropout,
 }

@@ -4,12 +4,12 @@ use refrain::{Activation, Tensor};
 
 use crate::error::Result;
 use crate::init::Init;
-use crate::parameters::{Declared, ParameterBuilder};
+use crate::parameters::{Parameter, ParameterBuilder};
 
 /// `y = x w^T + b`, with parameters `weight` `[out, in]` and `bias` `[out]`.
 pub struct Linear {
-    weight: Declared,
-    bias: Option<Declared>,
+    weight: Parameter,
+    bias: Option<Parameter>,
 }
 
 impl Linear {
@@ -57,17 +57,17 @@ impl Linear {
         activation: Activation,
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Declared::tensor).transpose()?;
+        let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
         Ok(x.linear(self.weight.tensor()?, bias, activation, residual)?)
     }
 
     /// The weight, `[out, in]`.
-    pub fn weight(&self) -> &Declared {
+    pub fn weight(&self) -> &Parameter {
         &self.weight
     }
 
     /// The bias, `[out]`.
-    pub fn bias(&self) -> Option<&Declared> {
+    pub fn bias(&self) -> Option<&Parameter> {
         self.bias.as_ref()
     }
 }

@@ -5,13 +5,13 @@ use refrain::Tensor;
 use super::Mode;
 use crate::error::Result;
 use crate::init::Init;
-use crate::parameters::{Declared, ParameterBuilder};
+use crate::parameters::{Parameter, ParameterBuilder};
 
 /// Layer normalisation over the last dimension (Ba et al., 2016). The parameters `weight` and `bias` have the size of
 /// that dimension and start at 1 and 0.
 pub struct LayerNorm {
-    weight: Declared,
-    bias: Declared,
+    weight: Parameter,
+    bias: Parameter,
     eps: f64,
 }
 
@@ -40,10 +40,10 @@ impl LayerNorm {
 /// Batch normalisation of the channels along one axis (Ioffe and Szegedy, ICML 2015). The parameters `weight` and
 /// `bias` start at 1 and 0, the buffers `running_mean` and `running_var` at 0 and 1.
 pub struct BatchNorm {
-    weight: Declared,
-    bias: Declared,
-    running_mean: Declared,
-    running_var: Declared,
+    weight: Parameter,
+    bias: Parameter,
+    running_mean: Parameter,
+    running_var: Parameter,
     axis: isize,
     eps: f64,
     momentum: f64,
@@ -96,7 +96,7 @@ impl BatchNorm {
 /// Root-mean-square normalisation over the last dimension (Zhang and Sennrich, NeurIPS 2019). The parameter `weight`
 /// has the size of that dimension and starts at 1.
 pub struct RmsNorm {
-    weight: Declared,
+    weight: Parameter,
     eps: f64,
 }
 

@@ -16,4 +16,4 @@ pub(crate) use crate::tensor::{Differentiable, Gradients, Saves};
 pub(crate) use backward::pass_from;
 pub(crate) use lineage::{check_current, check_operands};
 pub(crate) use outside::{Outside, RecordedTape, check_input};
-pub(crate) use tape::{Recording, check_destination, check_in_place, check_untaped, wrote_into};
+pub(crate) use tape::{TapeEntry, check_destination, check_in_place, check_untaped, wrote_into};

@@ -29,20 +29,20 @@ fn is_recorded(inputs: &[&Tensor]) -> bool {
 
 /// An operation about to run that belongs on the tape, with its operands as they are before it runs:
 /// it may write over one of them, or over a value that it saves, which the watch then sees.
-pub(crate) struct Recording {
+pub(crate) struct TapeEntry {
     inputs: SmallVec<[Input; INPUTS]>,
     saves: Saves,
     saved: SmallVec<[Option<Saved>; INPUTS]>,
 }
 
-impl Recording {
+impl TapeEntry {
     /// Before the operation runs on `operands`, which stand for `inputs`: gradients are the inputs', of their dtypes, what
     /// is saved are operands. `None` if none of the inputs needs a gradient.
     pub(crate) fn begin(
         function: &impl Differentiable,
         inputs: &[&Tensor],
         operands: &[&Tensor],
-    ) -> Option<Recording> {
+    ) -> Option<TapeEntry> {
         if !is_recorded(inputs) {
             return None;
         }
@@ -55,12 +55,12 @@ impl Recording {
         let saved =
             operands.iter().enumerate().map(|(i, t)| Saves::has(saves.inputs, i).then(|| Saved::new(t)));
         let saved = saved.collect();
-        Some(Recording { inputs, saves, saved })
+        Some(TapeEntry { inputs, saves, saved })
     }
 
     /// After it ran: puts it on the tape. Outputs that are not floating-point are constants.
     pub(crate) fn finish(self, function: impl Differentiable + 'static, outputs: &[Tensor]) {
-        let Recording { inputs, saves, saved } = self;
+        let TapeEntry { inputs, saves, saved } = self;
         if !outputs.iter().any(|t| t.dtype().is_float()) {
             return;
         }
@@ -91,7 +91,7 @@ impl Recording {
 /// that is updated in place remains one.
 pub(crate) fn wrote_into(
     function: impl Differentiable + 'static,
-    recording: Option<Recording>,
+    recording: Option<TapeEntry>,
     dst: &Tensor,
     outputs: &[Tensor],
 ) {
@@ -173,7 +173,7 @@ impl Tensor {
     /// The same memory under another layout, with the view in the tape.
     pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
         let out = self.same_memory(layout);
-        if let Some(recording) = Recording::begin(&view, &[self], &[self]) {
+        if let Some(recording) = TapeEntry::begin(&view, &[self], &[self]) {
             recording.finish(view, std::slice::from_ref(&out));
         }
         out

@@ -23,7 +23,7 @@ pub(in crate::device) enum OnFault {
     /// Nothing: the launch is an error, and nothing was written.
     Stop,
     /// What a GPU's kernel does: goes on with NaN, 0 or nothing in that place. The error is told afterwards.
-    GoOn,
+    Continue,
 }
 
 /// The operands of a launch as slices of host memory.
@@ -65,7 +65,7 @@ impl<'a> HostArgs<'a> {
         }
         match self.on_fault {
             OnFault::Stop => Err(error),
-            OnFault::GoOn => {
+            OnFault::Continue => {
                 self.fault.borrow_mut().get_or_insert(error);
                 Ok(())
             }
@@ -73,7 +73,7 @@ impl<'a> HostArgs<'a> {
     }
 
     /// What the kernel told of while it went on.
-    pub(in crate::device) fn told(self) -> Result<()> {
+    pub(in crate::device) fn reported(self) -> Result<()> {
         self.fault.into_inner().map_or(Ok(()), Err)
     }
 

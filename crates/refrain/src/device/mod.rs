@@ -50,9 +50,9 @@ use workspace::Workspace;
 /// # Ok::<(), refrain::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Device(Arc<Shared>);
+pub struct Device(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     kind: DeviceKind,
     driver: Arc<dyn Driver>,
     counters: Arc<Counters>,
@@ -155,7 +155,7 @@ impl Device {
     }
 
     fn from_driver(kind: DeviceKind, driver: Arc<dyn Driver>) -> Device {
-        Device(Arc::new(Shared { kind, driver, counters: Arc::default(), workspace: Workspace::default() }))
+        Device(Arc::new(Inner { kind, driver, counters: Arc::default(), workspace: Workspace::default() }))
     }
 
     /// What kind of device this is.
@@ -232,7 +232,7 @@ impl Device {
     /// The same driver in a handle whose storages may lie in the device's own workspace, without keeping it
     /// alive through itself.
     fn without_workspace(&self) -> Device {
-        Device(Arc::new(Shared {
+        Device(Arc::new(Inner {
             kind: self.0.kind,
             driver: self.0.driver.clone(),
             counters: self.0.counters.clone(),

@@ -98,7 +98,7 @@ impl Device {
 
     /// A device on the same hardware that nobody else uses, so that an error of earlier work is the caller's own.
     #[cfg(test)]
-    pub(crate) fn apart(&self) -> Device {
+    pub(crate) fn separate(&self) -> Device {
         let name = self.name();
         match (name.strip_prefix("cuda:").map(|ordinal| ordinal.parse()), name.parse()) {
             (Some(Ok(ordinal)), _) => {

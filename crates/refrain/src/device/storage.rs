@@ -6,7 +6,7 @@ use std::sync::{OnceLock, PoisonError};
 use smallvec::SmallVec;
 
 use super::lineage::Lineage;
-use super::recording::{self, Birth};
+use super::recording::{self, StorageBirth};
 use super::{Device, driver::Block};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
@@ -22,7 +22,7 @@ pub(crate) struct Storage {
     id: u64,
     device: Device,
     bytes: usize,
-    memory: Memory,
+    memory: StorageMemory,
     /// Held while a kernel or the host reads (shared) or writes (exclusive) the block.
     pub(super) lock: RwLock<()>,
     /// Made for the first watch; most storages have none.
@@ -36,7 +36,7 @@ recycle!(Storage);
 
 /// Where the bytes of a storage are.
 #[derive(Debug)]
-enum Memory {
+enum StorageMemory {
     Own(Block),
     /// In the block of a recorded program, which this keeps alive.
     Part {
@@ -49,7 +49,7 @@ enum Memory {
         owner: u64,
     },
     /// Nowhere: it was made while a step was recorded. The resulting program has memory for it.
-    Recorded(Birth),
+    Recorded(StorageBirth),
 }
 
 /// Byte ranges whose values must not change.
@@ -73,8 +73,8 @@ impl Storage {
     /// New memory. If this thread records a step, a storage without memory.
     pub(crate) fn new(op: &'static str, device: &Device, bytes: usize) -> Result<Recycled<Storage>> {
         let memory = match recording::birth(op, device, bytes)? {
-            Some(birth) => Memory::Recorded(birth),
-            None => Memory::Own(device.alloc(op, bytes)?),
+            Some(birth) => StorageMemory::Recorded(birth),
+            None => StorageMemory::Own(device.alloc(op, bytes)?),
         };
         Ok(Storage::with(Storage::next(), device, bytes, memory))
     }
@@ -91,23 +91,28 @@ impl Storage {
             return Err(Error::internal(op, "a part reaches beyond its storage"));
         }
         let block = Block { address: whole.block().address + offset, bytes };
-        Ok(Storage::with(Storage::next(), &whole.device, bytes, Memory::Part { block, whole: whole.clone() }))
+        Ok(Storage::with(
+            Storage::next(),
+            &whole.device,
+            bytes,
+            StorageMemory::Part { block, whole: whole.clone() },
+        ))
     }
 
     /// The same memory with the same id, without keeping it alive. In stream order, the memory stays valid for the
     /// work that was queued so far.
     pub(super) fn alias(&self, device: &Device) -> Recycled<Storage> {
         let Block { address, bytes } = *self.block();
-        let memory = Memory::Alias { block: Block { address, bytes }, owner: self.owner() };
+        let memory = StorageMemory::Alias { block: Block { address, bytes }, owner: self.owner() };
         Storage::with(self.id, device, self.bytes, memory)
     }
 
     /// The id of the storage that the block was allocated for.
     pub(super) fn owner(&self) -> u64 {
         match &self.memory {
-            Memory::Part { whole, .. } => whole.id,
-            Memory::Alias { owner, .. } => *owner,
-            Memory::Own(_) | Memory::Recorded(_) => self.id,
+            StorageMemory::Part { whole, .. } => whole.id,
+            StorageMemory::Alias { owner, .. } => *owner,
+            StorageMemory::Own(_) | StorageMemory::Recorded(_) => self.id,
         }
     }
 
@@ -120,7 +125,7 @@ impl Storage {
         NEXT.load(Ordering::Relaxed)
     }
 
-    fn with(id: u64, device: &Device, bytes: usize, memory: Memory) -> Recycled<Storage> {
+    fn with(id: u64, device: &Device, bytes: usize, memory: StorageMemory) -> Recycled<Storage> {
         Recycled::new(Storage {
             id,
             device: device.clone(),
@@ -152,15 +157,17 @@ impl Storage {
     /// The memory. A recorded storage has no address; the door never passes it to a driver.
     pub(super) fn block(&self) -> &Block {
         match &self.memory {
-            Memory::Own(block) | Memory::Part { block, .. } | Memory::Alias { block, .. } => block,
-            Memory::Recorded(_) => &Block { address: 0, bytes: 0 },
+            StorageMemory::Own(block)
+            | StorageMemory::Part { block, .. }
+            | StorageMemory::Alias { block, .. } => block,
+            StorageMemory::Recorded(_) => &Block { address: 0, bytes: 0 },
         }
     }
 
     /// The birth record of a storage without memory.
-    pub(crate) fn birth(&self) -> Option<&Birth> {
+    pub(crate) fn birth(&self) -> Option<&StorageBirth> {
         match &self.memory {
-            Memory::Recorded(birth) => Some(birth),
+            StorageMemory::Recorded(birth) => Some(birth),
             _ => None,
         }
     }
@@ -187,7 +194,7 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Memory::Own(block) = &mut self.memory {
+        if let StorageMemory::Own(block) = &mut self.memory {
             let block = std::mem::replace(block, Block { address: 0, bytes: 0 });
             self.device.free(block, self.bytes);
         }

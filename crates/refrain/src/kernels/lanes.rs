@@ -1,6 +1,6 @@
 //! Rows in registers on CUDA: how a row of a modest width is shared out among the lanes of a warp.
 
-use crate::device::cuda::{Grid, Spec};
+use crate::device::cuda::{Grid, KernelSpec};
 use crate::tensor::DType;
 
 /// The functions over such rows, which come before those of an operation.
@@ -45,7 +45,11 @@ impl Lanes {
     }
 
     /// The constants, for operands of these alignments and dtypes.
-    pub(crate) fn constants(self, spec: Spec, operands: impl IntoIterator<Item = (usize, DType)>) -> Spec {
+    pub(crate) fn constants(
+        self,
+        spec: KernelSpec,
+        operands: impl IntoIterator<Item = (usize, DType)>,
+    ) -> KernelSpec {
         let whole = |(alignment, dtype): (usize, DType)| alignment.is_multiple_of(self.vec * dtype.size());
         let aligned = operands.into_iter().all(whole);
         spec.int("LANES", self.lanes as i64)

@@ -2,7 +2,7 @@
 //! bytes, whatever the dtype.
 
 use crate::device::cpu::numeric::{Stored, with_stored};
-use crate::device::cuda::{CudaArgs, Grid, Spec};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec};
 use crate::tensor::DType;
 
 /// Threads of a block.
@@ -15,7 +15,7 @@ pub(crate) fn largest(bytes: impl IntoIterator<Item = usize>) -> usize {
 }
 
 /// Adds the constants of a kernel that moves units of `bytes` and counts to `reach`.
-pub(crate) fn constants(spec: Spec, bytes: usize, reach: usize) -> Spec {
+pub(crate) fn constants(spec: KernelSpec, bytes: usize, reach: usize) -> KernelSpec {
     let unit = match bytes {
         1 => "unit1",
         2 => "unit2",

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::execute::{Dest, execute};
 use super::{OnTape, Op};
-use crate::autograd::{self, Recording};
+use crate::autograd::{self, TapeEntry};
 use crate::device::{Mode, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -29,7 +29,7 @@ pub(crate) fn apply_all_on<O: Op>(
 ) -> Result<SmallVec<[Tensor; RESULTS]>> {
     autograd::check_operands(op.name(), inputs)?;
     let function = OnTape(op);
-    let recording = Recording::begin(&function, inputs, operands);
+    let recording = TapeEntry::begin(&function, inputs, operands);
     let outputs = execute(&function.0, operands, &[])?;
     if let Some(recording) = recording {
         recording.finish(function, &outputs);
@@ -52,7 +52,7 @@ pub(crate) fn apply_into_on<O: Op>(
 ) -> Result<()> {
     autograd::check_destination(op.name(), inputs, dst)?;
     let function = OnTape(op);
-    let recording = Recording::begin(&function, inputs, operands);
+    let recording = TapeEntry::begin(&function, inputs, operands);
     let mut outputs = execute(&function.0, operands, &[Dest::Into(dst.clone(), Mode::Replace)])?;
     outputs[0] = dst.clone();
     autograd::wrote_into(function, recording, dst, &outputs);

@@ -10,7 +10,7 @@ pub(crate) fn device() -> Device {
 /// The same device, and if it is the CPU also simulated GPUs. No other test uses these handles, because an error of a
 /// kernel is reported only once.
 pub(crate) fn own_devices() -> impl Iterator<Item = Device> {
-    let device = device().apart();
+    let device = device().separate();
     let profiles =
         if device.kind() == DeviceKind::Cpu { &[Profile::Discrete, Profile::Unified][..] } else { &[] };
     std::iter::once(device).chain(profiles.iter().map(|&profile| Simulator::new(profile).device()))

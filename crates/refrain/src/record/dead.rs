@@ -2,7 +2,7 @@
 
 use super::recorded::Recorded;
 use crate::device::Mode;
-use crate::device::program::Place;
+use crate::device::program::StorageRef;
 
 /// The launches that matter, in order: those that write something that existed before the step, an output, or
 /// something that a later launch that matters reads. Launches that can fail always matter, because their error is
@@ -10,15 +10,15 @@ use crate::device::program::Place;
 pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
     let mut needed = vec![false; recorded.temporaries.len()];
     for output in &recorded.outputs {
-        if let Place::Temporary(t) = output.place {
+        if let StorageRef::Temporary(t) = output.place {
             needed[t] = true;
         }
     }
     let mut live = Vec::new();
     for (i, launch) in recorded.launches.iter().enumerate().rev() {
         let is_read = launch.writes.iter().any(|(w, _)| match w.place {
-            Place::External(_) => w.bytes() > 0,
-            Place::Temporary(t) => needed[t],
+            StorageRef::External(_) => w.bytes() > 0,
+            StorageRef::Temporary(t) => needed[t],
         });
         let matters = is_read || launch.kernel.can_fail();
         if !matters {
@@ -26,7 +26,7 @@ pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
         }
         live.push(i);
         for (write, mode) in &launch.writes {
-            if let Place::Temporary(t) = write.place {
+            if let StorageRef::Temporary(t) = write.place {
                 // If this launch replaces all of it without reading it, the earlier write is not needed.
                 let replaced = *mode == Mode::Replace
                     && write.layout.is_contiguous()
@@ -36,7 +36,7 @@ pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
             }
         }
         for read in &launch.reads {
-            if let Place::Temporary(t) = read.place {
+            if let StorageRef::Temporary(t) = read.place {
                 needed[t] = true;
             }
         }

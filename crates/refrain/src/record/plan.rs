@@ -37,7 +37,7 @@ impl Life {
 
 /// The offsets of the temporaries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct MemoryPlan {
     pub(super) offsets: Vec<usize>,
     /// The size of the block.
     pub(super) bytes: usize,
@@ -47,12 +47,12 @@ pub(super) struct Plan {
 
 /// Places temporaries so that no two that are alive at the same time share a byte. `None` if they do not fit into any
 /// address space.
-pub(super) fn plan(lives: &[Life]) -> Option<Plan> {
+pub(super) fn plan(lives: &[Life]) -> Option<MemoryPlan> {
     plan_of(lives, FEW)
 }
 
 /// Like [`plan`], with another number of temporaries that are compared with one another.
-pub(super) fn plan_of(lives: &[Life], few: usize) -> Option<Plan> {
+pub(super) fn plan_of(lives: &[Life], few: usize) -> Option<MemoryPlan> {
     if lives.len() <= few {
         return compared(lives);
     }
@@ -65,7 +65,7 @@ pub(super) fn plan_of(lives: &[Life], few: usize) -> Option<Plan> {
 type Placing = (Vec<usize>, usize);
 
 /// The first of the smallest placings. After one that reaches the bound, the others are not computed.
-fn smallest(lives: &[Life], placings: impl Iterator<Item = Option<Placing>>) -> Option<Plan> {
+fn smallest(lives: &[Life], placings: impl Iterator<Item = Option<Placing>>) -> Option<MemoryPlan> {
     let bound = bound(lives)?;
     let mut best: Option<Placing> = None;
     for placing in placings.flatten() {
@@ -76,7 +76,7 @@ fn smallest(lives: &[Life], placings: impl Iterator<Item = Option<Placing>>) -> 
             break;
         }
     }
-    best.map(|(offsets, bytes)| Plan { offsets, bytes, bound })
+    best.map(|(offsets, bytes)| MemoryPlan { offsets, bytes, bound })
 }
 
 /// The maximum number of bytes that are alive at one time. `None` if it overflows.
@@ -96,7 +96,7 @@ fn bound(lives: &[Life]) -> Option<usize> {
 }
 
 /// Compares all temporaries with one another, in several orders.
-fn compared(lives: &[Life]) -> Option<Plan> {
+fn compared(lives: &[Life]) -> Option<MemoryPlan> {
     let size = |l: &Life| l.room();
     let length = |l: &Life| l.last - l.first + 1;
     let orders: [&dyn Fn(&Life) -> (usize, usize); 5] = [

@@ -1,10 +1,10 @@
 //! A recorded step, planned: what runs, in which memory, and what waits for what.
 
 use super::edges::{Touch, edges};
-use super::plan::{Life, Plan, plan};
+use super::plan::{Life, MemoryPlan, plan};
 use super::recorded::Recorded;
 use super::{dead, verify};
-use crate::device::program::{Access, Place, RecordedLaunch};
+use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 
 /// A step as it was recorded, ready to be replayed: its launches, the memory of its temporaries, and which launch
@@ -18,7 +18,7 @@ pub struct Program {
     pub(super) order: Vec<usize>,
     /// The temporaries that they touch: numbers among the recorded ones, and when they are alive.
     pub(super) lives: Vec<(usize, Life)>,
-    pub(super) plan: Plan,
+    pub(super) plan: MemoryPlan,
     /// For each place in `order`, the places of the launches that must have ended before.
     pub(super) waits: Vec<Vec<usize>>,
     /// The place of each recorded temporary in `lives`.
@@ -58,14 +58,14 @@ impl Program {
         };
         for (at, &i) in order.iter().enumerate() {
             for (access, _) in recorded.launches[i].accesses() {
-                if let Place::Temporary(t) = access.place {
+                if let StorageRef::Temporary(t) = access.place {
                     touch(t, at);
                 }
             }
         }
         // Outputs stay to the end.
         for output in &recorded.outputs {
-            if let Place::Temporary(t) = output.place {
+            if let StorageRef::Temporary(t) = output.place {
                 touch(t, order.len());
             }
         }
@@ -87,8 +87,8 @@ impl Program {
 
     fn touch<'a>(&self, access: &'a Access, writes: bool) -> Touch<'a> {
         let (memory, start) = match access.place {
-            Place::Temporary(t) => (0, self.offset(t).unwrap_or(0)),
-            Place::External(e) => (e + 1, 0),
+            StorageRef::Temporary(t) => (0, self.offset(t).unwrap_or(0)),
+            StorageRef::External(e) => (e + 1, 0),
         };
         let range = access.byte_range();
         Touch { memory, range: range.start + start..range.end + start, writes, access: Some(access) }

@@ -2,7 +2,7 @@
 
 use crate::autograd::Outside;
 use crate::device::Storage;
-use crate::device::program::{Access, Place, RecordedLaunch};
+use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 use crate::ops::random::Generator;
 use crate::recycled::Recycled;
@@ -91,9 +91,11 @@ impl Recorded {
             return Some(format!("is another part of its memory: {:?} and now {:?}", was.layout, is.layout));
         }
         match (was.place, is.place) {
-            (Place::Temporary(a), Place::Temporary(b)) if a == b => None,
-            (Place::Temporary(_), Place::Temporary(_)) => Some("is another intermediate result".to_string()),
-            (Place::External(a), Place::External(b)) => {
+            (StorageRef::Temporary(a), StorageRef::Temporary(b)) if a == b => None,
+            (StorageRef::Temporary(_), StorageRef::Temporary(_)) => {
+                Some("is another intermediate result".to_string())
+            }
+            (StorageRef::External(a), StorageRef::External(b)) => {
                 let (a, b) = (self.externals[a].id(), other.externals[b].id());
                 (a != b).then(|| {
                     format!(

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::recorded::{Recorded, Temporary};
 use super::step::BoxError;
 use crate::autograd::RecordedTape;
-use crate::device::program::{Access, Place, RecordedLaunch};
+use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::recording::{self, Births, Recording, not_recordable};
 use crate::device::{Device, Launch, Operand, Storage};
 use crate::error::{Error, Result};
@@ -37,21 +37,21 @@ impl Recorder {
         self.births.number(storage).filter(|&n| n < self.inputs.len())
     }
 
-    fn place(&mut self, op: &'static str, storage: &Recycled<Storage>) -> Result<Place> {
+    fn place(&mut self, op: &'static str, storage: &Recycled<Storage>) -> Result<StorageRef> {
         if let Some(i) = self.input(storage) {
             let own = self.inputs[i].clone();
             return Ok(self.external(&own));
         }
         match (self.births.number(storage), storage.birth()) {
-            (Some(number), _) => Ok(Place::Temporary(number)),
+            (Some(number), _) => Ok(StorageRef::Temporary(number)),
             (None, Some(birth)) => Err(birth.used_by(op)),
             (None, None) => Ok(self.external(storage)),
         }
     }
 
-    fn external(&mut self, storage: &Recycled<Storage>) -> Place {
+    fn external(&mut self, storage: &Recycled<Storage>) -> StorageRef {
         let externals = &mut self.externals;
-        Place::External(*self.known.entry(storage.id()).or_insert_with(|| {
+        StorageRef::External(*self.known.entry(storage.id()).or_insert_with(|| {
             externals.push(storage.clone());
             externals.len() - 1
         }))
@@ -82,7 +82,7 @@ impl recording::Recorder for Recorder {
         }
         let recorded = RecordedLaunch::of(launch, |operand| self.access(op, operand))?;
         for (write, _) in &recorded.writes {
-            if let Place::Temporary(number) = write.place {
+            if let StorageRef::Temporary(number) = write.place {
                 self.births.is_written(number, write.dtype, &write.layout);
             }
         }
@@ -91,7 +91,7 @@ impl recording::Recorder for Recorder {
     }
 
     fn overwritten_by(&self, storage: &Storage, range: &Range<usize>) -> Option<&'static str> {
-        let place = Place::External(*self.known.get(&storage.id())?);
+        let place = StorageRef::External(*self.known.get(&storage.id())?);
         let meets = |written: &Access| {
             let bytes = written.byte_range();
             written.place == place && bytes.start < range.end && range.start < bytes.end

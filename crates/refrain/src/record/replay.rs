@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::program::Program;
-use crate::device::program::{Bound, Executable, Place};
+use crate::device::program::{Bound, Executable, StorageRef};
 use crate::device::{Device, Storage};
 use crate::error::Result;
 use crate::recycled::Recycled;
@@ -38,7 +38,7 @@ impl Placed {
         let mut written = Vec::new();
         for launch in program.launches() {
             for (access, writes) in launch.accesses() {
-                let Place::External(e) = access.place else { continue };
+                let StorageRef::External(e) = access.place else { continue };
                 let storage = &program.recorded.externals[e];
                 externals.push((storage.clone(), writes));
                 if writes {

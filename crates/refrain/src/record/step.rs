@@ -110,7 +110,7 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct Step<'f> {
     device: Device,
     closure: Box<dyn Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError> + 'f>,
-    entries: Vec<Entry>,
+    entries: Vec<ProgramEntry>,
     options: StepOptions,
     /// Counts calls, to tell which entry was used last.
     clock: u64,
@@ -125,14 +125,14 @@ pub struct Step<'f> {
 
 /// What of the calling thread a recording depends on.
 #[derive(Clone, Copy, PartialEq)]
-struct Settings {
+struct ThreadSettings {
     grad_enabled: bool,
     precision: Precision,
 }
 
-impl Settings {
-    fn now() -> Settings {
-        Settings { grad_enabled: is_grad_enabled(), precision: precision() }
+impl ThreadSettings {
+    fn now() -> ThreadSettings {
+        ThreadSettings { grad_enabled: is_grad_enabled(), precision: precision() }
     }
 
     fn with<R>(self, f: impl FnOnce() -> R) -> R {
@@ -141,20 +141,20 @@ impl Settings {
 }
 
 /// How a program is run.
-enum Run {
+enum RunMode {
     Replay(Box<Ready>),
     /// By the closure, since the driver refused this way.
     Eager(Error),
 }
 
 /// A program with what it is for.
-struct Entry {
+struct ProgramEntry {
     /// What the program reads its inputs from.
     inputs: Vec<Tensor>,
-    settings: Settings,
+    settings: ThreadSettings,
     /// In an order of their own, so that two steps never wait for each other.
     generators: Vec<Generator>,
-    run: Run,
+    run: RunMode,
     outputs: Vec<Tensor>,
     last_used: u64,
     /// How often it was run, and at which call the closure is to be recorded again.
@@ -259,8 +259,8 @@ impl<'f> Step<'f> {
         self.prepare(inputs)?;
         let entry = &self.entries[self.current];
         let ready = match &entry.run {
-            Run::Replay(ready) => ready,
-            Run::Eager(refusal) => return Err(refusal.clone()),
+            RunMode::Replay(ready) => ready,
+            RunMode::Eager(refusal) => return Err(refusal.clone()),
         };
         let times = settled(&entry.generators, || ready.time(&self.device, runs))?;
         Ok(StepProfile::new(ready.program(), &times))
@@ -274,7 +274,7 @@ impl<'f> Step<'f> {
             return Err(Error::DeviceMismatch { op: OP, lhs, rhs });
         }
         inputs.iter().enumerate().try_for_each(|(i, input)| check_input(OP, i, input))?;
-        let settings = Settings::now();
+        let settings = ThreadSettings::now();
         match self.entries.iter().position(|e| e.fits(inputs, settings)) {
             Some(at) => {
                 self.current = at;
@@ -285,7 +285,7 @@ impl<'f> Step<'f> {
         self.clock += 1;
         let entry = &mut self.entries[self.current];
         entry.last_used = self.clock;
-        if let Run::Replay(ready) = &entry.run {
+        if let RunMode::Replay(ready) = &entry.run {
             check_apart(ready, inputs)?;
             entry.inputs.iter().zip(inputs).try_for_each(|(own, input)| copy_values(input, own))?;
         }
@@ -296,12 +296,12 @@ impl<'f> Step<'f> {
         let entry = &mut self.entries[self.current];
         entry.calls += 1;
         match &entry.run {
-            Run::Replay(ready) => {
+            RunMode::Replay(ready) => {
                 settled(&entry.generators, || ready.replay(&self.device))?;
                 self.replays += 1;
                 Ok(())
             }
-            Run::Eager(_) => {
+            RunMode::Eager(_) => {
                 let handles: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
                 let returned = entry.settings.with(|| (self.closure)(&handles));
                 let returned = returned.map_err(recorder::of_closure)?;
@@ -340,16 +340,16 @@ impl<'f> Step<'f> {
     /// The program of the last call; none if that ran operation by operation ([`Fallback::Eager`](crate::Fallback)).
     pub fn program(&self) -> Option<&Program> {
         match &self.entries.get(self.current)?.run {
-            Run::Replay(ready) => Some(ready.program()),
-            Run::Eager(_) => None,
+            RunMode::Replay(ready) => Some(ready.program()),
+            RunMode::Eager(_) => None,
         }
     }
 
     /// Why the last call ran operation by operation instead of being a replay, if it did.
     pub fn refusal(&self) -> Option<&Error> {
         match &self.entries.get(self.current)?.run {
-            Run::Replay(_) => None,
-            Run::Eager(refusal) => Some(refusal),
+            RunMode::Replay(_) => None,
+            RunMode::Eager(refusal) => Some(refusal),
         }
     }
 
@@ -398,7 +398,7 @@ impl<'f> Step<'f> {
     }
 
     /// Records the closure twice and makes a program ready.
-    fn add(&mut self, inputs: &[Tensor], settings: Settings) -> Result<usize> {
+    fn add(&mut self, inputs: &[Tensor], settings: ThreadSettings) -> Result<usize> {
         let inputs: Vec<Tensor> = inputs
             .iter()
             .map(|t| Tensor::empty(OP, t.shape(), t.dtype(), &self.device))
@@ -413,13 +413,13 @@ impl<'f> Step<'f> {
         let (run, outputs) = match Ready::new(Program::new(recorded)?, &self.device) {
             Ok(ready) => {
                 let outputs = ready.outputs();
-                (Run::Replay(Box::new(ready)), outputs)
+                (RunMode::Replay(Box::new(ready)), outputs)
             }
             Err(refusal @ Error::Device { .. }) if self.options.fallback == Fallback::Eager => {
                 eprintln!(
                     "refrain: warning: a step runs operation by operation instead of as a graph: {refusal}"
                 );
-                (Run::Eager(refusal), Vec::new())
+                (RunMode::Eager(refusal), Vec::new())
             }
             Err(e) => return Err(e),
         };
@@ -429,7 +429,7 @@ impl<'f> Step<'f> {
             self.entries.swap_remove(oldest);
             self.evictions += 1;
         }
-        self.entries.push(Entry {
+        self.entries.push(ProgramEntry {
             inputs,
             settings,
             generators,
@@ -444,7 +444,7 @@ impl<'f> Step<'f> {
         Ok(self.entries.len() - 1)
     }
 
-    fn record(&mut self, inputs: &[Tensor], settings: Settings) -> Result<Recorded> {
+    fn record(&mut self, inputs: &[Tensor], settings: ThreadSettings) -> Result<Recorded> {
         self.recordings += 1;
         recorder::record(&self.device, inputs, |handles| settings.with(|| (self.closure)(handles)))
     }
@@ -468,16 +468,16 @@ impl<'f> Step<'f> {
 
     fn check_entry(&mut self, at: usize) -> Result<()> {
         let begin = Instant::now();
-        let Entry { inputs, settings, run, .. } = &self.entries[at];
-        if matches!(run, Run::Eager(_)) {
+        let ProgramEntry { inputs, settings, run, .. } = &self.entries[at];
+        if matches!(run, RunMode::Eager(_)) {
             // The closure itself runs.
             return Ok(());
         }
         let (inputs, settings) = (inputs.clone(), *settings);
         let now = self.record(&inputs, settings);
         let checked = now.and_then(|now| match &self.entries[at].run {
-            Run::Replay(ready) => ready.program().recorded.check_same(&now),
-            Run::Eager(_) => Ok(()),
+            RunMode::Replay(ready) => ready.program().recorded.check_same(&now),
+            RunMode::Eager(_) => Ok(()),
         });
         self.checking += begin.elapsed();
         if checked.is_err() {
@@ -488,8 +488,8 @@ impl<'f> Step<'f> {
     }
 }
 
-impl Entry {
-    fn fits(&self, inputs: &[Tensor], settings: Settings) -> bool {
+impl ProgramEntry {
+    fn fits(&self, inputs: &[Tensor], settings: ThreadSettings) -> bool {
         let same = |(a, b): (&Tensor, &Tensor)| a.shape() == b.shape() && a.dtype() == b.dtype();
         self.settings == settings
             && self.inputs.len() == inputs.len()

@@ -11,7 +11,7 @@ use super::recorded::Recorded;
 use super::recorder::record;
 use super::verify;
 use crate::device::Device;
-use crate::device::program::{Access, Place, Ranges};
+use crate::device::program::{Access, Ranges, StorageRef};
 use crate::tensor::{DType, Layout, Tensor};
 
 /// Launches that read and write ranges of three memories.
@@ -61,7 +61,7 @@ fn any_windows() -> impl Strategy<Value = Vec<Vec<(Access, bool)>>> {
                 layout = layout.narrow(axis, start, len.min(8 - start));
             }
         }
-        (Access { place: Place::External(place), layout: layout.into(), dtype: DType::F32 }, writes)
+        (Access { place: StorageRef::External(place), layout: layout.into(), dtype: DType::F32 }, writes)
     });
     prop::collection::vec(prop::collection::vec(touch, 0..3), 1..60)
 }
@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn windows_that_conflict_are_ordered(launches in any_windows()) {
         let touch = |(access, writes): &(Access, bool)| Touch {
-            memory: if access.place == Place::External(0) { 0 } else { 1 },
+            memory: if access.place == StorageRef::External(0) { 0 } else { 1 },
             range: access.byte_range(),
             writes: *writes,
             access: None,

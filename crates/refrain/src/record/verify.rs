@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::plan::{ALIGNMENT, Life};
 use super::program::Program;
 use super::recorded::Recorded;
-use crate::device::program::{Access, Place, Ranges};
+use crate::device::program::{Access, Ranges, StorageRef};
 use crate::error::{Error, Result};
 
 /// Every operand lies in its storage, and a temporary is written before it is read.
@@ -20,15 +20,15 @@ pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
         let broken = |what: String| Err(Error::internal(launch.op, format!("launch {i} {what}")));
         for (access, _) in launch.accesses() {
             let bytes = match access.place {
-                Place::External(e) => recorded.externals.get(e).map(|s| s.bytes()),
-                Place::Temporary(t) => recorded.temporaries.get(t).map(|t| t.bytes),
+                StorageRef::External(e) => recorded.externals.get(e).map(|s| s.bytes()),
+                StorageRef::Temporary(t) => recorded.temporaries.get(t).map(|t| t.bytes),
             };
             if bytes.is_none_or(|bytes| access.byte_range().end > bytes) {
                 return broken("reaches beyond its storage".to_string());
             }
         }
         for (n, read) in launch.reads.iter().enumerate() {
-            if let Place::Temporary(t) = read.place
+            if let StorageRef::Temporary(t) = read.place
                 && read.bytes() > 0
                 && !is_written(&written, t, read)
             {
@@ -36,7 +36,7 @@ pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
             }
         }
         for (write, _) in &launch.writes {
-            if let Place::Temporary(t) = write.place
+            if let StorageRef::Temporary(t) = write.place
                 && write.bytes() > 0
             {
                 if write.layout.is_contiguous() {
@@ -47,7 +47,7 @@ pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
         }
     }
     for (n, output) in recorded.outputs.iter().enumerate() {
-        if let Place::Temporary(t) = output.place
+        if let StorageRef::Temporary(t) = output.place
             && output.bytes() > 0
             && !is_written(&written, t, output)
         {

@@ -4,13 +4,13 @@ use std::fmt::{self, Write};
 
 use super::program::Program;
 use crate::device::Mode;
-use crate::device::program::{Access, Place, RecordedLaunch};
+use crate::device::program::{Access, RecordedLaunch, StorageRef};
 
 /// Describes an operand: `f32 [2, 3] @256` is in the block, `f32 [2, 3] #7` is in storage 7.
 fn operand(program: &Program, access: &Access) -> String {
     let place = match access.place {
-        Place::External(e) => format!("#{}", program.recorded.externals[e].id()),
-        Place::Temporary(t) => format!("@{}", program.offset(t).unwrap_or(0)),
+        StorageRef::External(e) => format!("#{}", program.recorded.externals[e].id()),
+        StorageRef::Temporary(t) => format!("@{}", program.offset(t).unwrap_or(0)),
     };
     format!("{} {} {place}", access.dtype, access.layout.shape())
 }

@@ -45,7 +45,7 @@ recycle!(Inner);
 /// Where a handle comes from. It tells which tensors a recorded step writes into.
 enum Origin {
     /// Made outside recordings.
-    Apart,
+    Outside,
     /// Made by `detach` in the recording with this number; it has its own lineage.
     Detached(u64),
     /// Made in the recording with this number, as a view of a tensor that existed before.
@@ -54,12 +54,12 @@ enum Origin {
 
 impl Origin {
     fn detached() -> Origin {
-        recording::current().map_or(Origin::Apart, Origin::Detached)
+        recording::current().map_or(Origin::Outside, Origin::Detached)
     }
 
     fn view_of(t: &Tensor) -> Origin {
         match recording::current() {
-            None => Origin::Apart,
+            None => Origin::Outside,
             Some(step) => match t.before_recording(step) {
                 Some(before) => Origin::ViewOf(step, before.clone()),
                 None => Origin::Detached(step),

@@ -133,7 +133,7 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     }
     let folds = cut(console, &config, &panel, &device)?;
     let run = Run { console, args, device, config, panel, folds };
-    let first = run.trainer(1)?.go_on(&saved)?;
+    let first = run.trainer(1)?.resume_from(&saved)?;
     console.line(format!("resumed     {}", folder.path().display()))?;
     run.finish(&folder, first)
 }
@@ -176,7 +176,7 @@ impl Run<'_> {
             let trainer = match first.take() {
                 Some(trainer) => trainer,
                 None if run::is_saved(inside.path()) => {
-                    self.trainer(fold)?.go_on(&run::open_saved(inside.path())?)?
+                    self.trainer(fold)?.resume_from(&run::open_saved(inside.path())?)?
                 }
                 None => self.trainer(fold)?,
             };
@@ -314,7 +314,7 @@ impl Run<'_> {
         ))?;
         line(format!("folder      {}", folder.path().display()))?;
         let filled: Vec<Filled> = self.folds.iter().flat_map(|fold| fold.filled(&self.panel)).collect();
-        filled::tell(self.console, &filled)?;
+        filled::report(self.console, &filled)?;
         line(String::new())
     }
 

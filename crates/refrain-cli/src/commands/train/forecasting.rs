@@ -4,7 +4,7 @@ use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Series, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::{Forecaster, WindowShape};
-use refrain_forecast::plot::{Panel, forecast_svg};
+use refrain_forecast::plot::{Subplot, forecast_svg};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
@@ -119,7 +119,7 @@ pub fn resumed(
 ) -> Result<(Split, Trainer)> {
     let split = config.split(series)?;
     estimate(console, config, series, &split, device)?;
-    let trainer = trainer(config, series, &split, device)?.go_on(saved)?;
+    let trainer = trainer(config, series, &split, device)?.resume_from(saved)?;
     Ok((split, trainer))
 }
 
@@ -204,7 +204,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         part("validation", &split.validation),
         part("test", &split.test)
     ))?;
-    filled::Windows::of(split).tell(console, run.config.max_gap(&run.series))?;
+    filled::Windows::of(split).report(console, run.config.max_gap(&run.series))?;
     console.line(format!(
         "model       {}: context {} -> horizon {}, {}: {} parameters",
         model.title(),
@@ -229,7 +229,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         device.name(),
     ))?;
     console.line(format!("folder      {}", run.folder.path().display()))?;
-    filled::tell(console, &split.filled(&run.series))?;
+    filled::report(console, &split.filled(&run.series))?;
     console.line("")
 }
 
@@ -287,9 +287,9 @@ fn forecast_plot(
             (channel, truth, forecast, seasonal)
         })
         .collect();
-    let panels: Vec<Panel> = columns
+    let panels: Vec<Subplot> = columns
         .iter()
-        .map(|(channel, truth, forecast, seasonal)| Panel {
+        .map(|(channel, truth, forecast, seasonal)| Subplot {
             name: &series.names()[*channel],
             unit: source::unit(&config.task.data.source, &series.names()[*channel]),
             context: &truth[..context],

@@ -8,7 +8,7 @@ use std::fmt;
 /// The calendar of a series: the step from one row to the next. [`super::Series::from_csv`] infers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum TimeStep {
     /// A fixed time, positive.
     Nanoseconds(i64),
     /// One row on each of some days of the week, for example Monday to Friday.
@@ -25,13 +25,13 @@ const HOUR: i64 = 3600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 const WEEK: i64 = 7 * DAY;
 
-impl Step {
+impl TimeStep {
     /// Monday to Friday.
-    pub const BUSINESS_DAYS: Step = Step::Weekdays(Weekdays::BUSINESS);
+    pub const BUSINESS_DAYS: TimeStep = TimeStep::Weekdays(Weekdays::BUSINESS);
 
     /// A fixed step of this many seconds.
-    pub const fn seconds(seconds: i64) -> Step {
-        Step::Nanoseconds(seconds * SECOND)
+    pub const fn seconds(seconds: i64) -> TimeStep {
+        TimeStep::Nanoseconds(seconds * SECOND)
     }
 
     /// The usual season in steps, at most `longest`: a week of days, a year of weeks or months. For anything shorter
@@ -39,16 +39,16 @@ impl Step {
     /// short enough.
     pub fn season(self, longest: usize) -> usize {
         let cycles: &[i64] = match self {
-            Step::Weekdays(days) => return fits(days.count() as i64, longest),
-            Step::Months(months @ 1..12) | Step::MonthEnds(months @ 1..12) if 12 % months == 0 => {
+            TimeStep::Weekdays(days) => return fits(days.count() as i64, longest),
+            TimeStep::Months(months @ 1..12) | TimeStep::MonthEnds(months @ 1..12) if 12 % months == 0 => {
                 return fits(12 / i64::from(months), longest);
             }
-            Step::Months(_) | Step::MonthEnds(_) | Step::Nanoseconds(..=0) => return 1,
-            Step::Nanoseconds(WEEK) => return fits(52, longest),
-            Step::Nanoseconds(DAY) => &[WEEK],
-            Step::Nanoseconds(_) => &[DAY, HOUR, 60 * SECOND, SECOND],
+            TimeStep::Months(_) | TimeStep::MonthEnds(_) | TimeStep::Nanoseconds(..=0) => return 1,
+            TimeStep::Nanoseconds(WEEK) => return fits(52, longest),
+            TimeStep::Nanoseconds(DAY) => &[WEEK],
+            TimeStep::Nanoseconds(_) => &[DAY, HOUR, 60 * SECOND, SECOND],
         };
-        let Step::Nanoseconds(step) = self else {
+        let TimeStep::Nanoseconds(step) = self else {
             return 1;
         };
         cycles
@@ -63,7 +63,7 @@ impl Step {
     /// anything shorter.
     pub(crate) fn cycle(self) -> usize {
         match self {
-            Step::Nanoseconds(step @ 1..DAY) => usize::try_from(DAY / step).unwrap_or(usize::MAX),
+            TimeStep::Nanoseconds(step @ 1..DAY) => usize::try_from(DAY / step).unwrap_or(usize::MAX),
             _ => self.season(usize::MAX),
         }
     }
@@ -71,7 +71,7 @@ impl Step {
     /// The number of steps in this many days, if it is whole.
     pub(super) fn in_days(self, days: i64) -> Option<usize> {
         match self {
-            Step::Nanoseconds(step) if step > 0 && (days * DAY) % step == 0 => {
+            TimeStep::Nanoseconds(step) if step > 0 && (days * DAY) % step == 0 => {
                 usize::try_from(days * DAY / step).ok()
             }
             _ => None,
@@ -85,18 +85,18 @@ impl Step {
             (step > 0 && distance >= 0 && distance % step == 0).then(|| distance / step)
         };
         let row = match self {
-            Step::Nanoseconds(step) => whole(time.duration_since(start).as_nanos(), i128::from(step))?,
+            TimeStep::Nanoseconds(step) => whole(time.duration_since(start).as_nanos(), i128::from(step))?,
             _ if time.time() != start.time() => return None,
-            Step::Weekdays(days) if days.has(start.weekday()) && days.has(time.weekday()) => {
+            TimeStep::Weekdays(days) if days.has(start.weekday()) && days.has(time.weekday()) => {
                 let distance = whole(time.duration_since(start).as_nanos(), i128::from(DAY))?;
                 let rest = (distance % 7) as usize;
                 let count = (0..rest).filter(|&ahead| days.has_after(start.weekday(), ahead)).count();
                 distance / 7 * days.count() as i128 + count as i128
             }
-            Step::Months(step) if time.day() == start.day().min(time.date().days_in_month()) => {
+            TimeStep::Months(step) if time.day() == start.day().min(time.date().days_in_month()) => {
                 whole(i128::from(month(time) - month(start)), i128::from(step))?
             }
-            Step::MonthEnds(step) if is_month_end(start) && is_month_end(time) => {
+            TimeStep::MonthEnds(step) if is_month_end(start) && is_month_end(time) => {
                 whole(i128::from(month(time) - month(start)), i128::from(step))?
             }
             _ => return None,
@@ -109,7 +109,7 @@ fn fits(season: i64, longest: usize) -> usize {
     usize::try_from(season).ok().filter(|&season| season <= longest).unwrap_or(1)
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for TimeStep {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         const UNITS: [(i64, &str); 6] = [
             (DAY, "day"),
@@ -120,19 +120,19 @@ impl fmt::Display for Step {
             (SECOND / 1_000_000, "microsecond"),
         ];
         let (count, unit) = match *self {
-            Step::Weekdays(Weekdays::BUSINESS) => (1, "business day"),
-            Step::Weekdays(days) => return write!(f, "{days}"),
-            Step::Months(months) | Step::MonthEnds(months) if months % 12 == 0 => {
+            TimeStep::Weekdays(Weekdays::BUSINESS) => (1, "business day"),
+            TimeStep::Weekdays(days) => return write!(f, "{days}"),
+            TimeStep::Months(months) | TimeStep::MonthEnds(months) if months % 12 == 0 => {
                 (i64::from(months / 12), "year")
             }
-            Step::Months(months) | Step::MonthEnds(months) => (i64::from(months), "month"),
-            Step::Nanoseconds(step) => UNITS
+            TimeStep::Months(months) | TimeStep::MonthEnds(months) => (i64::from(months), "month"),
+            TimeStep::Nanoseconds(step) => UNITS
                 .into_iter()
                 .find(|(unit, _)| step % unit == 0)
                 .map_or((step, "nanosecond"), |(unit, name)| (step / unit, name)),
         };
         write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })?;
-        if matches!(self, Step::MonthEnds(_)) { write!(f, " (at month ends)") } else { Ok(()) }
+        if matches!(self, TimeStep::MonthEnds(_)) { write!(f, " (at month ends)") } else { Ok(()) }
     }
 }
 
@@ -196,19 +196,19 @@ fn from_monday(day: Weekday) -> usize {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeAxis {
     start: DateTime,
-    step: Step,
+    step: TimeStep,
     utc: bool,
 }
 
 impl TimeAxis {
     /// The rows from `start` on. `utc` says whether the time is known to be UTC; otherwise it is local time. On days
     /// of the week, the first row is on the first such day from `start` on.
-    pub fn new(start: DateTime, step: Step, utc: bool) -> TimeAxis {
+    pub fn new(start: DateTime, step: TimeStep, utc: bool) -> TimeAxis {
         TimeAxis { start, step, utc }
     }
 
     /// The calendar.
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> TimeStep {
         self.step
     }
 
@@ -220,13 +220,13 @@ impl TimeAxis {
     /// The time of a row. Rows past the last one extend the calendar (at most to the end of the year 9999).
     pub fn at(&self, row: usize) -> DateTime {
         match self.step {
-            Step::Nanoseconds(step) => {
+            TimeStep::Nanoseconds(step) => {
                 let total = i128::from(step) * row as i128;
                 let seconds = i64::try_from(total / i128::from(SECOND)).unwrap_or(i64::MAX);
                 let rest = i32::try_from(total % i128::from(SECOND)).unwrap_or(0);
                 self.start.saturating_add(SignedDuration::new(seconds, rest))
             }
-            Step::Weekdays(days) => {
+            TimeStep::Weekdays(days) => {
                 let open = (0..7).filter(|&ahead| days.has_after(self.start.weekday(), ahead));
                 let within = open.clone().nth(row % days.count()).unwrap_or(0);
                 let distance = (row / days.count()).saturating_mul(7).saturating_add(within);
@@ -236,14 +236,14 @@ impl TimeAxis {
                     None => DateTime::MAX,
                 }
             }
-            Step::Months(step) | Step::MonthEnds(step) => {
+            TimeStep::Months(step) | TimeStep::MonthEnds(step) => {
                 let months = i64::from(step).saturating_mul(i64::try_from(row).unwrap_or(i64::MAX));
                 let Ok(span) = Span::new().try_months(months) else {
                     return DateTime::MAX;
                 };
                 let time = self.start.saturating_add(span);
                 // 30 June is followed by 31 July.
-                if matches!(self.step, Step::MonthEnds(_)) { time.last_of_month() } else { time }
+                if matches!(self.step, TimeStep::MonthEnds(_)) { time.last_of_month() } else { time }
             }
         }
     }
@@ -265,24 +265,24 @@ fn month(time: DateTime) -> i64 {
 
 /// The row of each time on a calendar that begins with the first time. The error is the index of the first time that
 /// is not on it.
-pub(super) fn rows_on(step: Step, times: &[DateTime]) -> Result<Vec<u64>, usize> {
+pub(super) fn rows_on(step: TimeStep, times: &[DateTime]) -> Result<Vec<u64>, usize> {
     let row = |(index, &time): (usize, &DateTime)| step.row(times[0], time).ok_or(index);
     times.iter().enumerate().map(row).collect()
 }
 
 /// Infers the calendar of two or more ascending times, and the row of each. The error is the index of the first time
 /// that is not on it, and the calendar of most neighbours.
-pub(crate) fn infer(times: &[DateTime]) -> Result<(Step, Vec<u64>), (usize, Step)> {
-    let on = |step: Step| rows_on(step, times).map(|rows| (step, rows));
+pub(crate) fn infer(times: &[DateTime]) -> Result<(TimeStep, Vec<u64>), (usize, TimeStep)> {
+    let on = |step: TimeStep| rows_on(step, times).map(|rows| (step, rows));
     if let Some(Ok(grid)) = months(times).map(on) {
         return Ok(grid);
     }
     let differences = times.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_nanos());
-    let step = Step::Nanoseconds(i64::try_from(most_common(differences)).unwrap_or(i64::MAX));
+    let step = TimeStep::Nanoseconds(i64::try_from(most_common(differences)).unwrap_or(i64::MAX));
     let fixed = on(step).map_err(|index| (index, step));
     // Use days of the week if they leave fewer rows to fill, and not more than there are.
-    let rows = |grid: &(Step, Vec<u64>)| grid.1.last().copied().unwrap_or(0);
-    match weekdays(times).map(|days| on(Step::Weekdays(days))) {
+    let rows = |grid: &(TimeStep, Vec<u64>)| grid.1.last().copied().unwrap_or(0);
+    match weekdays(times).map(|days| on(TimeStep::Weekdays(days))) {
         Some(Ok(grid))
             if rows(&grid) < 2 * times.len() as u64
                 && fixed.as_ref().map_or(true, |f| rows(&grid) < rows(f)) =>
@@ -294,7 +294,7 @@ pub(crate) fn infer(times: &[DateTime]) -> Result<(Step, Vec<u64>), (usize, Step
 }
 
 /// The most common step in months, if the times are at least four weeks apart; at month ends if all of them are.
-fn months(times: &[DateTime]) -> Option<Step> {
+fn months(times: &[DateTime]) -> Option<TimeStep> {
     let apart = |pair: &[DateTime]| pair[1].duration_since(pair[0]) >= SignedDuration::from_hours(28 * 24);
     if !times.windows(2).all(apart) {
         return None;
@@ -302,9 +302,9 @@ fn months(times: &[DateTime]) -> Option<Step> {
     let step = most_common(times.windows(2).map(|pair| i128::from(month(pair[1]) - month(pair[0]))));
     let step = i32::try_from(step).ok()?;
     Some(if times.iter().all(|&time| is_month_end(time)) {
-        Step::MonthEnds(step)
+        TimeStep::MonthEnds(step)
     } else {
-        Step::Months(step)
+        TimeStep::Months(step)
     })
 }
 

@@ -1,7 +1,7 @@
 //! From the rows of a file to a regular grid without holes.
 
 use super::table::Table;
-use super::{Grid, Series, Step, TimeAxis, calendar, time};
+use super::{Grid, Series, TimeAxis, TimeStep, calendar, time};
 use crate::{Error, Result};
 use serde::Serialize;
 use std::fmt;
@@ -65,7 +65,7 @@ pub(crate) struct Rows {
 }
 
 /// Puts the rows onto their calendar, or the one that is given.
-pub(crate) fn onto_grid(table: Table, given: Option<Step>) -> Result<Rows> {
+pub(crate) fn onto_grid(table: Table, given: Option<TimeStep>) -> Result<Rows> {
     let Table { file, names, utc, times, lines, values } = table;
     if times.len() < 2 {
         return Err(Error::TooFewRows { file, rows: times.len() });

@@ -1,6 +1,6 @@
 //! The longest gap that is filled.
 
-use super::Step;
+use super::TimeStep;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -19,7 +19,7 @@ pub enum MaxGap {
 impl MaxGap {
     /// The limit in rows, given the season of the seasonal naive forecast. A season of 1 means that no whole season
     /// fits in the context. Then the limit is about a season of the calendar, and at most the context.
-    pub fn rows(self, season: usize, step: Step, context: usize) -> usize {
+    pub fn rows(self, season: usize, step: TimeStep, context: usize) -> usize {
         match self {
             MaxGap::Rows(rows) => rows,
             MaxGap::Season if season > 1 => season,
@@ -87,13 +87,13 @@ mod tests {
 
     #[test]
     fn the_default_is_one_season_and_never_more_than_the_context_where_there_is_none() {
-        let hours = Step::seconds(3600);
+        let hours = TimeStep::seconds(3600);
         assert_eq!(MaxGap::Season.rows(24, hours, 336), 24);
         assert_eq!(MaxGap::Season.rows(1, hours, 12), 12);
-        assert_eq!(MaxGap::Season.rows(1, Step::seconds(7 * 60), 336), 205, "about a day");
-        assert_eq!(MaxGap::Season.rows(1, Step::Nanoseconds(1), 336), 336);
-        assert_eq!(MaxGap::Season.rows(1, Step::BUSINESS_DAYS, 336), 5);
-        assert_eq!(MaxGap::Season.rows(1, Step::Months(12), 336), 1);
+        assert_eq!(MaxGap::Season.rows(1, TimeStep::seconds(7 * 60), 336), 205, "about a day");
+        assert_eq!(MaxGap::Season.rows(1, TimeStep::Nanoseconds(1), 336), 336);
+        assert_eq!(MaxGap::Season.rows(1, TimeStep::BUSINESS_DAYS, 336), 5);
+        assert_eq!(MaxGap::Season.rows(1, TimeStep::Months(12), 336), 1);
         assert_eq!(MaxGap::Rows(0).rows(24, hours, 336), 0);
     }
 

@@ -10,7 +10,7 @@ mod split;
 pub(crate) mod table;
 pub(crate) mod time;
 
-pub use self::calendar::{Step, TimeAxis, Weekdays};
+pub use self::calendar::{TimeAxis, TimeStep, Weekdays};
 pub use self::coverage::Filled;
 pub(crate) use self::coverage::filled;
 pub use self::fill::{Missing, ReadReport};
@@ -30,7 +30,7 @@ pub struct ReadOptions {
     /// Refuse a series with gaps or missing values, instead of filling them.
     pub strict: bool,
     /// The calendar, where it is known, such as that of the series that a model was trained on; else it is found out.
-    pub step: Option<Step>,
+    pub step: Option<TimeStep>,
 }
 
 /// A series: named channels on a calendar. No value is missing, and the grid knows which were filled.

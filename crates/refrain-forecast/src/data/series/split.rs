@@ -1,6 +1,6 @@
 //! The chronological split into training, validation and test part, and their windows.
 
-use super::{Filled, Gap, Series, Step, coverage};
+use super::{Filled, Gap, Series, TimeStep, coverage};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -341,7 +341,7 @@ fn fractions(rows: usize, train: f64, validation: f64, test: f64) -> Lengths {
     Ok([train, rows.saturating_sub(train + test), test])
 }
 
-fn ett(rows: usize, step: Step) -> Lengths {
+fn ett(rows: usize, step: TimeStep) -> Lengths {
     const USE_FRACTIONS: &str = "split it by fractions";
     let Some(month) = step.in_days(30) else {
         return Err((

@@ -17,7 +17,7 @@ fn refusal(bytes: impl AsRef<[u8]>) -> (Error, String) {
 
 /// Hourly rows from midnight of 2020-01-01 on, the given cells after the time.
 fn hourly(header: &str, rows: impl IntoIterator<Item = String>) -> String {
-    let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), Step::seconds(3600), false);
+    let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
     let rows = rows.into_iter().enumerate().map(|(row, cells)| format!("{},{cells}\n", axis.format(row)));
     format!("{header}\n{}", rows.collect::<String>())
 }
@@ -36,7 +36,7 @@ fn a_wide_file() {
         read("\u{feff}a, date ,b\r\n1,2020-01-01 00:00,10\r\n2,2020-01-01 01:00,1e1\r\n\r\n").unwrap();
     assert_eq!(series.names(), ["a", "b"]);
     assert_eq!(series.values(), [1.0, 10.0, 2.0, 10.0]);
-    assert_eq!((series.rows(), series.channels(), series.time().step()), (2, 2, Step::seconds(3600)));
+    assert_eq!((series.rows(), series.channels(), series.time().step()), (2, 2, TimeStep::seconds(3600)));
     assert_eq!(series.time().format(2), "2020-01-01 02:00:00");
     assert_eq!(series.channel(1).collect::<Vec<_>>(), [10.0, 10.0]);
     assert!(report.is_complete());
@@ -65,7 +65,7 @@ fn offsets_are_converted_to_utc() {
     let (series, _) = read(text).unwrap();
     assert!(series.time().is_utc());
     assert_eq!(series.time().format(0), "2013-11-03T05:00:00Z");
-    assert_eq!(series.time().step(), Step::seconds(3600));
+    assert_eq!(series.time().step(), TimeStep::seconds(3600));
 }
 
 #[test]
@@ -201,9 +201,9 @@ fn a_calendar_that_is_given_is_not_found_out() {
         )
     };
     assert_eq!(read(text).unwrap().0.time().format(5), "2019-07-06 00:00:00");
-    let (series, _) = given(text, Step::BUSINESS_DAYS).unwrap();
+    let (series, _) = given(text, TimeStep::BUSINESS_DAYS).unwrap();
     assert_eq!((series.rows(), series.time().format(5).as_str()), (3, "2019-07-08 00:00:00"));
-    let (error, message) = match given("time,a\n2019-07-05,1\n2019-07-06,2\n", Step::BUSINESS_DAYS) {
+    let (error, message) = match given("time,a\n2019-07-05,1\n2019-07-06,2\n", TimeStep::BUSINESS_DAYS) {
         Err(error) => (format!("{error:?}"), error.to_string()),
         Ok(_) => panic!("a Saturday"),
     };
@@ -213,7 +213,7 @@ fn a_calendar_that_is_given_is_not_found_out() {
 
 #[test]
 fn weekends_that_no_row_tells_of_are_not_invented() {
-    let axis = TimeAxis::new(jiff::civil::date(2019, 7, 1).at(0, 0, 0, 0), Step::BUSINESS_DAYS, false);
+    let axis = TimeAxis::new(jiff::civil::date(2019, 7, 1).at(0, 0, 0, 0), TimeStep::BUSINESS_DAYS, false);
     // A holiday is a row that is missing, a weekend is none.
     let rows = (0..20).filter(|row| *row != 7).map(|row| format!("{},{row}\n", axis.format(row)));
     let (series, report) = read(&format!("time,a\n{}", rows.collect::<String>())).unwrap();

@@ -46,7 +46,7 @@ pub(crate) fn format(time: DateTime, utc: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::series::{Step, TimeAxis};
+    use crate::data::series::{TimeAxis, TimeStep};
     use jiff::civil::date;
 
     fn time(text: &str) -> DateTime {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_is_formatted_parses_back() {
         for utc in [true, false] {
-            let text = TimeAxis::new(time("2013-12-31 23:30:00"), Step::seconds(1800), utc).format(1);
+            let text = TimeAxis::new(time("2013-12-31 23:30:00"), TimeStep::seconds(1800), utc).format(1);
             assert_eq!(text, if utc { "2014-01-01T00:00:00Z" } else { "2014-01-01 00:00:00" });
             assert_eq!(parse(&text), Some(Stamp { time: date(2014, 1, 1).at(0, 0, 0, 0), zoned: utc }));
         }

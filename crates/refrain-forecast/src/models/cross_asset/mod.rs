@@ -11,7 +11,7 @@ use crate::models::weights;
 use crate::{Error, Result};
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{
-    Checkpoint, Declared, Init, LayerNorm, Linear, ModelSize, ParameterBuilder, Parameters,
+    Checkpoint, Init, LayerNorm, Linear, ModelSize, Parameter, ParameterBuilder, Parameters,
     TransformerEncoderLayer,
 };
 
@@ -37,8 +37,8 @@ pub struct CrossAsset {
     config: CrossAssetConfig,
     parameters: Parameters,
     /// `embed.weight` `[S, F, D]` and `embed.bias` `[S, D]`: a projection a source.
-    weight: Declared,
-    bias: Declared,
+    weight: Parameter,
+    bias: Parameter,
     layers: Vec<TransformerEncoderLayer>,
     norm: LayerNorm,
     head: Linear,
@@ -54,8 +54,8 @@ fn summable(logits: Tensor) -> Result<Tensor> {
 
 /// What a model is made of, without memory yet.
 struct Layers {
-    weight: Declared,
-    bias: Declared,
+    weight: Parameter,
+    bias: Parameter,
     layers: Vec<TransformerEncoderLayer>,
     norm: LayerNorm,
     head: Linear,

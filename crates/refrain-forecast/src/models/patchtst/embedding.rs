@@ -3,13 +3,13 @@
 use super::{Mode, PatchTstConfig, Positions};
 use crate::{Error, Result};
 use refrain::{DType, Device, Tensor};
-use refrain_nn::{Declared, Dropout, Init, Linear, ParameterBuilder};
+use refrain_nn::{Dropout, Init, Linear, Parameter, ParameterBuilder};
 use std::cell::OnceCell;
 
 /// Cuts contexts into patches, maps each to `d_model` features and adds its position.
 pub(super) struct Embedding {
     embed: Linear,
-    place: Place,
+    place: PositionVectors,
     dropout: Dropout,
     patch: usize,
     stride: usize,
@@ -17,8 +17,8 @@ pub(super) struct Embedding {
 }
 
 /// A position vector for each patch, `[N, D]`.
-enum Place {
-    Learned(Declared),
+enum PositionVectors {
+    Learned(Parameter),
     /// Set by [`Embedding::build`].
     Fixed(OnceCell<Tensor>),
 }
@@ -30,9 +30,9 @@ impl Embedding {
         let place = match config.positions {
             Positions::Learned => {
                 let spread = Init::Uniform { low: -0.02, high: 0.02 };
-                Place::Learned(builder.parameter("pos", [patches, width], spread)?)
+                PositionVectors::Learned(builder.parameter("pos", [patches, width], spread)?)
             }
-            Positions::Sinusoidal => Place::Fixed(OnceCell::new()),
+            Positions::Sinusoidal => PositionVectors::Fixed(OnceCell::new()),
         };
         Ok(Embedding {
             embed,
@@ -46,7 +46,7 @@ impl Embedding {
 
     /// Makes the tensors that the builder does not make.
     pub(super) fn build(&self, config: &PatchTstConfig, dtype: DType, device: &Device) -> Result<()> {
-        if let Place::Fixed(place) = &self.place {
+        if let PositionVectors::Fixed(place) = &self.place {
             let (patches, width) = (config.patches(), config.d_model);
             let waves = Tensor::from_slice(&sinusoids(patches, width), [patches, width], device)?;
             let _ = place.set(waves.to_dtype(dtype)?);
@@ -59,8 +59,8 @@ impl Embedding {
         let padded = if self.end_padding { self.pad(rows)? } else { rows.clone() };
         let patches = padded.unfold(1, self.patch, self.stride)?; // [R, N, P]
         let place = match &self.place {
-            Place::Learned(place) => place.tensor()?,
-            Place::Fixed(place) => place.get().ok_or(Error::Model {
+            PositionVectors::Learned(place) => place.tensor()?,
+            PositionVectors::Fixed(place) => place.get().ok_or(Error::Model {
                 problem: "its positions have no memory yet".to_owned(),
                 fix: "build the embedding first",
             })?,

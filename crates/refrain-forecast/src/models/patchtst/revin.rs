@@ -3,7 +3,7 @@
 use super::PatchTstConfig;
 use crate::Result;
 use refrain::{Tensor, no_grad};
-use refrain_nn::{Declared, Init, ParameterBuilder};
+use refrain_nn::{Init, Parameter, ParameterBuilder};
 
 /// What is added to the variance, as in the reference implementation.
 const EPS: f64 = 1e-5;
@@ -12,8 +12,8 @@ const EPS: f64 = 1e-5;
 /// Shift", ICLR 2022). Each window of each channel is normalised by its own mean and standard deviation. Then each
 /// channel has an affine map with `weight` and `bias` `[C]`, which start at 1 and 0.
 pub(super) struct RevIn {
-    weight: Declared,
-    bias: Declared,
+    weight: Parameter,
+    bias: Parameter,
 }
 
 /// The mean and deviation of a window, both `[B, C, 1]`.

@@ -25,8 +25,8 @@ pub struct Confusion {
 
 impl Confusion {
     /// Adds a moment with its true and its predicted class.
-    pub fn add(&mut self, truth: Class, told: Class) {
-        self.counts[truth.index()][told.index()] += 1;
+    pub fn add(&mut self, truth: Class, predicted: Class) {
+        self.counts[truth.index()][predicted.index()] += 1;
     }
 
     /// Adds the moments of another matrix.
@@ -61,10 +61,10 @@ impl Confusion {
     }
 
     /// The matrix of always predicting one class for all of these moments.
-    pub fn of_always(&self, told: Class) -> Confusion {
+    pub fn of_always(&self, predicted: Class) -> Confusion {
         let mut always = Confusion::default();
         for (truth, counts) in self.counts.iter().enumerate() {
-            always.counts[truth][told.index()] = counts.iter().sum();
+            always.counts[truth][predicted.index()] = counts.iter().sum();
         }
         always
     }

@@ -176,12 +176,13 @@ impl Classification {
             for (label, logits) in labels.zip(logits.chunks_exact(CLASSES)) {
                 let Some(truth) = *label else { continue };
                 let of = |class: Class| f64::from(logits[class.index()]);
-                let told = Class::ALL.into_iter().max_by(|&a, &b| of(a).total_cmp(&of(b))).unwrap_or(truth);
-                confusion.add(truth, told);
+                let predicted =
+                    Class::ALL.into_iter().max_by(|&a, &b| of(a).total_cmp(&of(b))).unwrap_or(truth);
+                confusion.add(truth, predicted);
                 let normaliser =
-                    Class::ALL.map(|class| (of(class) - of(told)).exp()).iter().sum::<f64>().ln();
+                    Class::ALL.map(|class| (of(class) - of(predicted)).exp()).iter().sum::<f64>().ln();
                 let counts = self.class_weights[truth.index()];
-                loss += counts * (normaliser + of(told) - of(truth));
+                loss += counts * (normaliser + of(predicted) - of(truth));
                 weight += counts;
             }
         }

@@ -172,7 +172,7 @@ impl Trainer {
     /// training and series are those that it began with, and its loss is the mean squared error.
     ///
     /// # Errors
-    /// Those of [`Trainer::go_on`] and of [`Trainer::new`].
+    /// Those of [`Trainer::resume_from`] and of [`Trainer::new`].
     pub fn resume(
         saved: &SavedRun,
         model: impl Into<ModelConfig>,
@@ -182,7 +182,7 @@ impl Trainer {
     ) -> Result<Trainer> {
         let model = model.into();
         saved.check_size(model.size()?)?;
-        Trainer::new(model, config, windows, split)?.go_on(saved)
+        Trainer::new(model, config, windows, split)?.resume_from(saved)
     }
 
     /// The model as it is now.

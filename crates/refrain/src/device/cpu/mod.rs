@@ -89,7 +89,7 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
         // SAFETY: the caller's promise.
         let mut args = unsafe { HostArgs::new(launch, on_fault) };
         launch.kernel.host(&mut args)?;
-        args.told()
+        args.reported()
     })
 }
 

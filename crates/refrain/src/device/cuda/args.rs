@@ -1,7 +1,7 @@
 //! The operands of a launch as kernels on CUDA are given them: by number.
 
 use super::faults::{Bounds, Reporter};
-use super::kernel::{Grid, Spec};
+use super::kernel::{Grid, KernelSpec};
 use super::params::{Declared, Member, Pointer, Put};
 use super::product::{MmaKind, Product};
 use crate::device::launch::{Launch, Mode};
@@ -20,7 +20,7 @@ pub(crate) trait Gpu {
 /// What happens to the kernels that an operation asks for.
 pub(crate) trait Sink {
     /// Launches a kernel, which is told `params`.
-    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &dyn Put) -> Result<()>;
+    fn kernel(&mut self, op: &'static str, spec: KernelSpec, grid: Grid, params: &dyn Put) -> Result<()>;
 
     /// Runs a matrix product by the vendor's library; `false` if it is not for that.
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool>;
@@ -186,7 +186,12 @@ impl<'a> CudaArgs<'a> {
     }
 
     /// Launches a kernel, which is told `params`. Kernels of one launch run one after the other.
-    pub(crate) fn kernel<P: Member + 'static>(&mut self, spec: Spec, grid: Grid, params: &P) -> Result<()> {
+    pub(crate) fn kernel<P: Member + 'static>(
+        &mut self,
+        spec: KernelSpec,
+        grid: Grid,
+        params: &P,
+    ) -> Result<()> {
         self.sink.kernel(self.launch.op, spec.told(Declared::of::<P>()), grid, params)
     }
 

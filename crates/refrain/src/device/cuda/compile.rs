@@ -31,21 +31,26 @@ pub(super) const OPTIONS: &[&str] = &["--std=c++17"];
 /// # Errors
 /// The messages of the compiler, or what is missing.
 pub fn compile_kernel(text: &str, architecture: &str) -> Result<String, String> {
-    let program = Program::compile("kernel", text, architecture, &["--ptxas-options=-v"])?;
+    let program = NvrtcProgram::compile("kernel", text, architecture, &["--ptxas-options=-v"])?;
     program.cubin()?;
     Ok(program.log())
 }
 
 /// Compiles a source for an architecture such as `sm_90a`.
 pub(super) fn cubin(name: &str, text: &str, architecture: &str) -> Result<Vec<u8>, Failure> {
-    Program::compile(name, text, architecture, &[])?.cubin()
+    NvrtcProgram::compile(name, text, architecture, &[])?.cubin()
 }
 
 /// A program of the compiler. Dropping it destroys it.
-struct Program(sys::nvrtcProgram);
+struct NvrtcProgram(sys::nvrtcProgram);
 
-impl Program {
-    fn compile(name: &str, text: &str, architecture: &str, options: &[&str]) -> Result<Program, Failure> {
+impl NvrtcProgram {
+    fn compile(
+        name: &str,
+        text: &str,
+        architecture: &str,
+        options: &[&str],
+    ) -> Result<NvrtcProgram, Failure> {
         library::nvrtc()?;
         let c_string = |s: &str| CString::new(s).map_err(|_| "a kernel's text holds a zero byte".to_string());
         let (text, name) = (c_string(text)?, c_string(name)?);
@@ -55,7 +60,7 @@ impl Program {
             .collect::<Result<_, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
 
-        let mut program = Program(std::ptr::null_mut());
+        let mut program = NvrtcProgram(std::ptr::null_mut());
         // SAFETY: strings end with zero and live across the call; no headers are passed.
         let made = unsafe {
             sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), 0, null(), null())
@@ -96,7 +101,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: made by nvrtcCreateProgram, destroyed once.

@@ -247,11 +247,11 @@ fn is_sticky(e: CUresult) -> bool {
 }
 
 /// A value of the process, made once for each key.
-pub(super) struct Table<K, V>(Mutex<Vec<(K, V)>>);
+pub(super) struct ProcessTable<K, V>(Mutex<Vec<(K, V)>>);
 
-impl<K: PartialEq, V: Clone> Table<K, V> {
-    pub(super) const fn new() -> Table<K, V> {
-        Table(Mutex::new(Vec::new()))
+impl<K: PartialEq, V: Clone> ProcessTable<K, V> {
+    pub(super) const fn new() -> ProcessTable<K, V> {
+        ProcessTable(Mutex::new(Vec::new()))
     }
 
     pub(super) fn get<E>(

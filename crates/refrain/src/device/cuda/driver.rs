@@ -10,12 +10,12 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus};
 
 use super::args::{CudaArgs, Gpu, Sink};
-use super::context::{self, Context, Relaxed, Table};
+use super::context::{self, Context, ProcessTable, Relaxed};
 use super::cublaslt;
 use super::faults::{Faults, Slot};
 use super::graph::Graph;
 use super::guard::Guard;
-use super::kernel::{Grid, Spec};
+use super::kernel::{Grid, KernelSpec};
 use super::kernels::Kernels;
 use super::memory::{self, Pool, Staging, checked};
 use super::params::{Addresses, Pointer, Put, Words};
@@ -27,7 +27,7 @@ use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::{Error, Result};
 
 /// What the devices of one context share.
-pub(super) struct Shared {
+pub(super) struct Resources {
     context: Context,
     pool: Pool,
     kernels: Kernels,
@@ -41,7 +41,7 @@ pub(super) struct Shared {
 
 /// A stream of a GPU as a device of the engine.
 pub(in crate::device) struct Cuda {
-    shared: Arc<Shared>,
+    shared: Arc<Resources>,
     stream: sys::CUstream,
     /// Memory to free when the capture ends that was under way when its owner was dropped.
     deferred: Mutex<Vec<u64>>,
@@ -61,13 +61,13 @@ pub(super) fn flag(name: &str) -> bool {
 }
 
 /// The contexts in use, by handle: streams of one context share kernels and memory.
-static CONTEXTS: Table<usize, Arc<Shared>> = Table::new();
+static CONTEXTS: ProcessTable<usize, Arc<Resources>> = ProcessTable::new();
 
 fn unavailable(device: String) -> impl Fn(String) -> Error {
     move |message| Error::Unavailable { device: device.clone(), message }
 }
 
-impl Shared {
+impl Resources {
     pub(super) fn context(&self) -> &Context {
         &self.context
     }
@@ -78,18 +78,18 @@ impl Shared {
     }
 
     /// Loads a kernel, so that a later launch finds it.
-    pub(super) fn ready(&self, op: &'static str, spec: Spec, shared: u32) -> Result<()> {
+    pub(super) fn ready(&self, op: &'static str, spec: KernelSpec, shared: u32) -> Result<()> {
         self.kernels.ready(&self.context, op, spec, shared).map(drop)
     }
 
-    fn of(context: Context) -> std::result::Result<Arc<Shared>, String> {
+    fn of(context: Context) -> std::result::Result<Arc<Resources>, String> {
         library::nvrtc()?;
         compile::version()?;
         CONTEXTS.get(context.handle as usize, || {
             // SAFETY: the handle is valid for as long as the process runs.
             unsafe { result::ctx::set_current(context.handle) }.map_err(context::describe)?;
             let pool = Pool::new(&context).map_err(context::describe)?;
-            Ok(Arc::new(Shared {
+            Ok(Arc::new(Resources {
                 context,
                 pool,
                 kernels: Kernels::default(),
@@ -106,7 +106,7 @@ impl Cuda {
     /// A stream of its own on a GPU.
     pub(in crate::device) fn open(ordinal: usize) -> Result<Cuda> {
         let unavailable = unavailable(format!("cuda:{ordinal}"));
-        let shared = Context::primary(ordinal).and_then(Shared::of).map_err(&unavailable)?;
+        let shared = Context::primary(ordinal).and_then(Resources::of).map_err(&unavailable)?;
         let _entered = shared.context.enter("open")?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(|e| unavailable(context::describe(e)))?;
@@ -122,13 +122,13 @@ impl Cuda {
         // SAFETY: the caller's promise.
         let context = unsafe { Context::of_stream(stream) };
         let unavailable = unavailable("the lent stream".to_string());
-        let shared = context.and_then(Shared::of).map_err(&unavailable)?;
+        let shared = context.and_then(Resources::of).map_err(&unavailable)?;
         let _entered = shared.context.enter("open")?;
         Cuda::new(shared, stream).map_err(unavailable)
     }
 
     /// The context is current.
-    fn new(shared: Arc<Shared>, stream: sys::CUstream) -> std::result::Result<Cuda, String> {
+    fn new(shared: Arc<Resources>, stream: sys::CUstream) -> std::result::Result<Cuda, String> {
         let faults = shared.faults.slot().map_err(context::describe)?;
         Ok(Cuda { shared, stream, deferred: Mutex::default(), faults, sync: flag("REFRAIN_SYNC") })
     }
@@ -137,7 +137,7 @@ impl Cuda {
         &self.shared.context
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<Resources> {
         &self.shared
     }
 
@@ -215,7 +215,7 @@ impl Live<'_> {
 }
 
 impl Sink for Live<'_> {
-    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, params: &dyn Put) -> Result<()> {
+    fn kernel(&mut self, op: &'static str, spec: KernelSpec, grid: Grid, params: &dyn Put) -> Result<()> {
         let shared = &self.cuda.shared;
         let words = Words::of(self.addresses(), params)?;
         shared.kernels.launch(&shared.context, self.stream, op, spec, grid, &words)

@@ -14,8 +14,8 @@ use cudarc::driver::sys::{
 
 use super::args::{CudaArgs, Gpu, Sink};
 use super::context::Context;
-use super::driver::{Cuda, Shared};
-use super::kernel::{Grid, Spec};
+use super::driver::{Cuda, Resources};
+use super::kernel::{Grid, KernelSpec};
 use super::memory::checked;
 use super::overlap::overlap;
 use super::params::Put;
@@ -30,7 +30,7 @@ const OP: &str = "step";
 
 /// An instantiated graph. The program that it was made of owns all memory that it touches.
 pub(super) struct Graph {
-    shared: Arc<Shared>,
+    shared: Arc<Resources>,
     /// The stream of the device, on which the graph is in order with eager work.
     stream: sys::CUstream,
     handle: sys::CUgraphExec,
@@ -60,7 +60,7 @@ impl Graph {
         work: impl FnOnce(sys::CUstream) -> Result<()>,
     ) -> Result<Graph> {
         let context = cuda.context();
-        let stream = Private::new(context)?;
+        let stream = PrivateStream::new(context)?;
         let graph = Captured(capture(context, stream.0, work)?);
         if overlaps {
             overlap(context, graph.0, &cuda.shared().kernel_handles())?;
@@ -117,7 +117,7 @@ struct Warm<'a> {
 }
 
 impl Sink for Warm<'_> {
-    fn kernel(&mut self, op: &'static str, spec: Spec, grid: Grid, _: &dyn Put) -> Result<()> {
+    fn kernel(&mut self, op: &'static str, spec: KernelSpec, grid: Grid, _: &dyn Put) -> Result<()> {
         self.cuda.shared().ready(op, spec, grid.shared)
     }
 
@@ -136,15 +136,16 @@ impl Sink for Warm<'_> {
 }
 
 /// A stream for a capture.
-struct Private(sys::CUstream);
+struct PrivateStream(sys::CUstream);
 
-impl Private {
-    fn new(context: &Context) -> Result<Private> {
-        checked(context, OP, result::stream::create(result::stream::StreamKind::NonBlocking)).map(Private)
+impl PrivateStream {
+    fn new(context: &Context) -> Result<PrivateStream> {
+        checked(context, OP, result::stream::create(result::stream::StreamKind::NonBlocking))
+            .map(PrivateStream)
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateStream {
     fn drop(&mut self) {
         // SAFETY: made by `new`; a capture on it has ended.
         let _ = unsafe { result::stream::destroy(self.0) };
@@ -215,7 +216,7 @@ impl Capture for Capturing<'_> {
         let (mut nodes, mut count) = (std::ptr::null(), 0);
         let none = std::ptr::null_mut();
         // SAFETY: the stream captures; the outputs are a status, a pointer to nodes and their number.
-        let told = unsafe {
+        let status = unsafe {
             sys::cuStreamGetCaptureInfo_v3(
                 self.stream,
                 &mut status,
@@ -226,7 +227,7 @@ impl Capture for Capturing<'_> {
                 &mut count,
             )
         };
-        checked(self.cuda.context(), OP, told.result())?;
+        checked(self.cuda.context(), OP, status.result())?;
         if nodes.is_null() || count == 0 {
             return Ok(Vec::new());
         }

@@ -38,7 +38,7 @@ pub(crate) type Constants = SmallVec<[(&'static str, Constant); 12]>;
 
 /// A kernel, specialised. Never by the size of a batch: that is a parameter.
 #[derive(Clone, Debug)]
-pub(crate) struct Spec {
+pub(crate) struct KernelSpec {
     pub(crate) source: &'static Source,
     /// The name that the text gives the kernel by `KERNEL`.
     pub(crate) entry: &'static str,
@@ -47,17 +47,17 @@ pub(crate) struct Spec {
     params: Option<Declared>,
 }
 
-impl PartialEq for Spec {
-    fn eq(&self, other: &Spec) -> bool {
+impl PartialEq for KernelSpec {
+    fn eq(&self, other: &KernelSpec) -> bool {
         std::ptr::eq(self.source, other.source)
             && self.entry == other.entry
             && self.constants == other.constants
             && self.params == other.params
     }
 }
-impl Eq for Spec {}
+impl Eq for KernelSpec {}
 
-impl std::hash::Hash for Spec {
+impl std::hash::Hash for KernelSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         std::ptr::hash(self.source, state);
         self.entry.hash(state);
@@ -66,34 +66,34 @@ impl std::hash::Hash for Spec {
     }
 }
 
-impl Spec {
-    pub(crate) fn new(source: &'static Source, entry: &'static str) -> Spec {
-        Spec { source, entry, constants: Constants::new(), params: None }
+impl KernelSpec {
+    pub(crate) fn new(source: &'static Source, entry: &'static str) -> KernelSpec {
+        KernelSpec { source, entry, constants: Constants::new(), params: None }
     }
 
     /// Adds an element type. The text sees the type's name, and `NAME_SIZE`, its bytes.
-    pub(crate) fn dtype(mut self, name: &'static str, dtype: DType) -> Spec {
+    pub(crate) fn dtype(mut self, name: &'static str, dtype: DType) -> KernelSpec {
         self.constants.push((name, Constant::Type(dtype)));
         self
     }
 
-    pub(crate) fn int(mut self, name: &'static str, value: i64) -> Spec {
+    pub(crate) fn int(mut self, name: &'static str, value: i64) -> KernelSpec {
         self.constants.push((name, Constant::Int(value)));
         self
     }
 
-    pub(crate) fn word(mut self, name: &'static str, value: &'static str) -> Spec {
+    pub(crate) fn word(mut self, name: &'static str, value: &'static str) -> KernelSpec {
         self.constants.push((name, Constant::Word(value)));
         self
     }
 
-    pub(crate) fn flag(self, name: &'static str, value: bool) -> Spec {
+    pub(crate) fn flag(self, name: &'static str, value: bool) -> KernelSpec {
         self.int(name, i64::from(value))
     }
 
     /// A kernel that is told a struct of this type.
-    pub(super) fn told(self, params: Declared) -> Spec {
-        Spec { params: Some(params), ..self }
+    pub(super) fn told(self, params: Declared) -> KernelSpec {
+        KernelSpec { params: Some(params), ..self }
     }
 
     /// The whole text that the compiler gets.

@@ -12,7 +12,7 @@ use cudarc::driver::sys::{self, CUfunction_attribute};
 use super::cache::Cache;
 use super::compile;
 use super::context::Context;
-use super::kernel::{Grid, Spec};
+use super::kernel::{Grid, KernelSpec};
 use crate::error::{Error, Result};
 
 /// What entries of the cache are called.
@@ -24,7 +24,7 @@ const SHARED_FOR_ALL: u32 = 48 << 10;
 /// that asks; others wait for it.
 #[derive(Default)]
 pub(super) struct Kernels {
-    loaded: RwLock<HashMap<Spec, Arc<OnceLock<Result<Function>>>>>,
+    loaded: RwLock<HashMap<KernelSpec, Arc<OnceLock<Result<Function>>>>>,
 }
 
 /// A loaded kernel. Modules stay loaded for as long as the process runs.
@@ -52,7 +52,7 @@ impl Kernels {
         context: &Context,
         stream: sys::CUstream,
         op: &'static str,
-        spec: Spec,
+        spec: KernelSpec,
         grid: Grid,
         words: &[u64],
     ) -> Result<()> {
@@ -79,7 +79,7 @@ impl Kernels {
         &self,
         context: &Context,
         op: &'static str,
-        spec: Spec,
+        spec: KernelSpec,
         shared: u32,
     ) -> Result<sys::CUfunction> {
         let slot = self.slot(spec.clone());
@@ -94,7 +94,7 @@ impl Kernels {
         Ok(function.handle)
     }
 
-    fn slot(&self, spec: Spec) -> Arc<OnceLock<Result<Function>>> {
+    fn slot(&self, spec: KernelSpec) -> Arc<OnceLock<Result<Function>>> {
         if let Some(slot) = self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(&spec) {
             return slot.clone();
         }
@@ -103,7 +103,7 @@ impl Kernels {
 }
 
 /// Machine code for a kernel, from the cache or the compiler.
-fn machine_code(context: &Context, spec: &Spec) -> std::result::Result<Vec<u8>, String> {
+fn machine_code(context: &Context, spec: &KernelSpec) -> std::result::Result<Vec<u8>, String> {
     let text = spec.text();
     let architecture = context.architecture();
     let (major, minor) = compile::version()?;
@@ -121,7 +121,7 @@ fn machine_code(context: &Context, spec: &Spec) -> std::result::Result<Vec<u8>, 
     Ok(code)
 }
 
-fn load(context: &Context, op: &'static str, spec: &Spec) -> Result<Function> {
+fn load(context: &Context, op: &'static str, spec: &KernelSpec) -> Result<Function> {
     let failed = |message: String| Error::Device { op, device: context.name().to_string(), message };
     let code = machine_code(context, spec)
         .map_err(|e| failed(format!("kernel {} was not compiled: {e}", spec.label())))?;

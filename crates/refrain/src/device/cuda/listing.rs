@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::args::{CudaArgs, Sink};
-use super::kernel::{Grid, Spec};
+use super::kernel::{Grid, KernelSpec};
 use super::params::{Addresses, Put, Words};
 use super::product::{MmaKind, Product};
 use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
@@ -105,8 +105,8 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn write(&self, op: &'static str, spec: &Spec) -> Result<()> {
-        static SEEN: Mutex<Option<HashSet<Spec>>> = Mutex::new(None);
+    fn write(&self, op: &'static str, spec: &KernelSpec) -> Result<()> {
+        static SEEN: Mutex<Option<HashSet<KernelSpec>>> = Mutex::new(None);
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.get_or_insert_default().insert(spec.clone()) {
             return Ok(());
@@ -121,7 +121,7 @@ impl Listing<'_> {
 }
 
 impl Sink for Listing<'_> {
-    fn kernel(&mut self, op: &'static str, spec: Spec, _: Grid, params: &dyn Put) -> Result<()> {
+    fn kernel(&mut self, op: &'static str, spec: KernelSpec, _: Grid, params: &dyn Put) -> Result<()> {
         // As a GPU would be told: an operand that is not there is an error here too.
         Words::of(Addresses { launch: self.launch, faults: 0, looks: true }, params)?;
         self.write(op, &spec)

@@ -32,22 +32,22 @@ DEVICE void load_matrices_transposed(u32* r, const void* row) {
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(A0), "r"(A1), "r"(A2), "r"(A3), "r"(B0), "r"(B1)
 
 // d += a b, 16 x 8 x 16.
-DEVICE void multiply_halves(float* d, const u32* a, const u32* b) {
+DEVICE void multiply_f16(float* d, const u32* a, const u32* b) {
     asm volatile(MMA("m16n8k16", "f16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
 }
-DEVICE void multiply_brains(float* d, const u32* a, const u32* b) {
+DEVICE void multiply_bf16(float* d, const u32* a, const u32* b) {
     asm volatile(MMA("m16n8k16", "bf16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
 }
 DEVICE void multiply_tf32(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm volatile(MMA("m16n8k8", "tf32") MMA_OPERANDS(a0, a1, a2, a3, b0, b1));
 }
 DEVICE u32 round_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
-DEVICE u32 pack_brains(float low, float high) {
+DEVICE u32 pack_bf16(float low, float high) {
     u32 y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;
 }
-DEVICE u32 pack_halves(float low, float high) {
+DEVICE u32 pack_f16(float low, float high) {
     u32 y;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;

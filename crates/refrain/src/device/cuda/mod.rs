@@ -27,9 +27,9 @@ pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::{Bounds, Reporter};
-pub(crate) use kernel::{Grid, MMA, Source, Spec, WGMMA};
+pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA};
 pub(crate) use params::{Declarations, Member, Pointer, Put, Words, padded, params, with_rank};
-pub(crate) use product::{Flat, Matrix, MmaKind, Product};
+pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 
 /// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ const WHOLE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_
 const FIRST: i32 = 9;
 
 /// Changes the edges between our own `kernels`, so that a kernel starts when the kernels that it depends on have
-/// started. It then waits for them itself, as all our kernels do (`take_turn` in `prelude.cu`). The graph must not be
+/// started. It then waits for them itself, as all our kernels do (`wait_for_dependencies` in `prelude.cu`). The graph must not be
 /// instantiated yet.
 pub(super) fn overlap(context: &Context, graph: CUgraph, kernels: &HashSet<sys::CUfunction>) -> Result<()> {
     if context.info.compute_capability.0 < FIRST {
@@ -57,17 +57,17 @@ pub(super) fn overlap(context: &Context, graph: CUgraph, kernels: &HashSet<sys::
 fn edges(context: &Context, graph: CUgraph) -> Result<Vec<(CUgraphNode, CUgraphNode, CUgraphEdgeData)>> {
     let mut count = 0;
     // SAFETY: the graph is valid; this asks for the number of edges alone.
-    let told = unsafe { sys::cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count) };
+    let status = unsafe { sys::cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count) };
     // Without edges, the driver returns an error here or below. A program without launches has none.
-    if told.result().is_err() || count == 0 {
+    if status.result().is_err() || count == 0 {
         return Ok(Vec::new());
     }
     let (mut from, mut to, mut data) = (vec![null_mut(); count], vec![null_mut(); count], vec![WHOLE; count]);
     // SAFETY: each list has room for as many.
-    let told = unsafe {
+    let status = unsafe {
         sys::cuGraphGetEdges_v2(graph, from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr(), &mut count)
     };
-    checked(context, OP, told.result())?;
+    checked(context, OP, status.result())?;
     Ok(from.into_iter().zip(to).zip(data).map(|((from, to), data)| (from, to, data)).collect())
 }
 
@@ -81,8 +81,8 @@ fn function_of(context: &Context, node: CUgraphNode) -> Result<Option<sys::CUfun
     }
     let mut params = MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
     // SAFETY: the node is a kernel, and there is room for what the driver tells of it.
-    let told = unsafe { sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()) };
-    checked(context, OP, told.result())?;
+    let status = unsafe { sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()) };
+    checked(context, OP, status.result())?;
     // SAFETY: plain data, zero where the driver wrote nothing.
     Ok(Some(unsafe { params.assume_init() }.func))
 }

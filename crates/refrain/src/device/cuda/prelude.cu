@@ -17,7 +17,7 @@ typedef unsigned int u32;
 
 // Waits for the launches that this one depends on, which in a recorded step may not have ended when it begins (CUDA C++
 // Programming Guide, "Programmatic Dependent Launch"). What comes after sees all that they wrote.
-DEVICE void take_turn() {
+DEVICE void wait_for_dependencies() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -29,7 +29,7 @@ DEVICE void take_turn() {
 #define KERNEL(NAME, STRUCT, P, ...) \
     DEVICE void NAME##_body(const STRUCT& P); \
     extern "C" __global__ void __VA_ARGS__ NAME(const __grid_constant__ STRUCT P) { \
-        take_turn(); \
+        wait_for_dependencies(); \
         NAME##_body(P); \
     } \
     DEVICE void NAME##_body(const STRUCT& P)

@@ -25,7 +25,7 @@ impl MmaKind {
 
 /// An operand: a matrix, or as many as the batch has.
 #[derive(Clone, Debug)]
-pub(crate) struct Matrix {
+pub(crate) struct MatrixOperand {
     /// Of the elements as they lie in memory.
     pub(crate) dtype: DType,
     /// The first element.
@@ -42,23 +42,23 @@ pub(crate) struct Matrix {
     pub(crate) batch: SmallVec<[usize; 4]>,
 }
 
-impl Matrix {
+impl MatrixOperand {
     /// The last two dimensions of an operand.
-    pub(crate) fn of(operand: &View<'_>) -> Matrix {
+    pub(crate) fn of(operand: &View<'_>) -> MatrixOperand {
         let (shape, strides) = (operand.layout.shape(), operand.layout.strides());
         let r = shape.rank();
-        Matrix::place(operand, [shape[r - 2], shape[r - 1]], [strides[r - 2], strides[r - 1]])
+        MatrixOperand::place(operand, [shape[r - 2], shape[r - 1]], [strides[r - 2], strides[r - 1]])
             .batched(&strides[..r - 2])
     }
 
     /// A contiguous operand as a matrix of that many rows and columns.
-    pub(crate) fn row_major(operand: &View<'_>, rows: usize, cols: usize) -> Matrix {
-        Matrix::place(operand, [rows, cols], [cols, 1])
+    pub(crate) fn row_major(operand: &View<'_>, rows: usize, cols: usize) -> MatrixOperand {
+        MatrixOperand::place(operand, [rows, cols], [cols, 1])
     }
 
-    fn place(operand: &View<'_>, sizes: [usize; 2], strides: [usize; 2]) -> Matrix {
+    fn place(operand: &View<'_>, sizes: [usize; 2], strides: [usize; 2]) -> MatrixOperand {
         let step = |i: usize| if sizes[i] > 1 { strides[i] } else { 0 };
-        Matrix {
+        MatrixOperand {
             dtype: operand.dtype,
             pointer: operand.pointer,
             alignment: operand.alignment(),
@@ -69,28 +69,28 @@ impl Matrix {
         }
     }
 
-    fn batched(mut self, strides: &[usize]) -> Matrix {
+    fn batched(mut self, strides: &[usize]) -> MatrixOperand {
         self.batch = strides.into();
         self
     }
 
     /// The transpose.
-    pub(crate) fn t(self) -> Matrix {
-        Matrix { row: self.col, col: self.row, dense: [self.dense[1], self.dense[0]], ..self }
+    pub(crate) fn t(self) -> MatrixOperand {
+        MatrixOperand { row: self.col, col: self.row, dense: [self.dense[1], self.dense[0]], ..self }
     }
 }
 
 /// Elements that follow each other without holes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flat {
+pub(crate) struct FlatOperand {
     pub(crate) dtype: DType,
     pub(crate) pointer: Pointer,
     pub(crate) alignment: usize,
 }
 
-impl Flat {
-    pub(crate) fn of(operand: &View<'_>) -> Flat {
-        Flat { dtype: operand.dtype, pointer: operand.pointer, alignment: operand.alignment() }
+impl FlatOperand {
+    pub(crate) fn of(operand: &View<'_>) -> FlatOperand {
+        FlatOperand { dtype: operand.dtype, pointer: operand.pointer, alignment: operand.alignment() }
     }
 }
 
@@ -109,21 +109,21 @@ pub(crate) struct Product {
     /// The sizes of the batch.
     pub(crate) batch: SmallVec<[usize; 4]>,
     /// m x k
-    pub(crate) a: Matrix,
+    pub(crate) a: MatrixOperand,
     /// k x n
-    pub(crate) b: Matrix,
-    pub(crate) c: Flat,
+    pub(crate) b: MatrixOperand,
+    pub(crate) c: FlatOperand,
     /// Whether the result is added to C.
     pub(crate) add: bool,
     /// n numbers, added to each row.
-    pub(crate) bias: Option<Flat>,
+    pub(crate) bias: Option<FlatOperand>,
     pub(crate) activation: Activation,
     /// Added last.
-    pub(crate) residual: Option<Flat>,
+    pub(crate) residual: Option<FlatOperand>,
     /// Gets what the activation is applied to, in C's dtype.
-    pub(crate) kept: Option<Flat>,
+    pub(crate) kept: Option<FlatOperand>,
     /// m numbers, which get the sums of A's rows (or to which they are added). Not with a batch.
-    pub(crate) sums: Option<(Flat, bool)>,
+    pub(crate) sums: Option<(FlatOperand, bool)>,
 }
 
 impl Product {
@@ -131,7 +131,7 @@ impl Product {
     pub(crate) fn batched(precision: Precision, a: &View<'_>, b: &View<'_>, c: &View<'_>) -> Product {
         let (shape, r) = (a.layout.shape(), a.layout.rank());
         let [m, k, n] = [shape[r - 2], shape[r - 1], b.layout.shape()[r - 1]];
-        let mut product = Product::new(precision, [m, n, k], Matrix::of(a), Matrix::of(b), c);
+        let mut product = Product::new(precision, [m, n, k], MatrixOperand::of(a), MatrixOperand::of(b), c);
         product.batch = shape[..r - 2].into();
         product.merge();
         product
@@ -141,8 +141,8 @@ impl Product {
     pub(crate) fn new(
         precision: Precision,
         [m, n, k]: [usize; 3],
-        a: Matrix,
-        b: Matrix,
+        a: MatrixOperand,
+        b: MatrixOperand,
         c: &View<'_>,
     ) -> Product {
         Product {
@@ -154,7 +154,7 @@ impl Product {
             batch: SmallVec::new(),
             a,
             b,
-            c: Flat::of(c),
+            c: FlatOperand::of(c),
             add: false,
             bias: None,
             activation: Activation::None,

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use super::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use super::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::device::{Device, HostArgs};
 use crate::error::{Error, Result};
 use crate::ops::{self, Op, Specs, apply};
@@ -45,7 +45,7 @@ impl Op for Planted {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         let told = PlantedArgs { x: args.read(0), y: args.write(0), n: args.write_shape(0).numel() as i64 };
-        args.kernel(Spec::new(&SOURCE, self.0), Grid::line(1, 1), &told)
+        args.kernel(KernelSpec::new(&SOURCE, self.0), Grid::line(1, 1), &told)
     }
 }
 

@@ -36,8 +36,8 @@ impl Event {
     fn until(&self, later: &Event, context: &Context) -> Result<Duration> {
         let mut ms = 0.0;
         // SAFETY: both are valid and take times.
-        let told = unsafe { sys::cuEventElapsedTime_v2(&mut ms, self.0, later.0) };
-        checked(context, OP, told.result()).map(|()| Duration::from_secs_f64(f64::from(ms).max(0.0) * 1e-3))
+        let status = unsafe { sys::cuEventElapsedTime_v2(&mut ms, self.0, later.0) };
+        checked(context, OP, status.result()).map(|()| Duration::from_secs_f64(f64::from(ms).max(0.0) * 1e-3))
     }
 }
 

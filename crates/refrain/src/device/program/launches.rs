@@ -37,7 +37,7 @@ fn listed<'a, R>(
 
 /// A storage of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum StorageRef {
     /// A storage that existed before, by its index in `Recorded::externals`.
     External(usize),
     /// A storage that the recording made, by its index in `Recorded::temporaries`.
@@ -47,7 +47,7 @@ pub(crate) enum Place {
 /// An operand of a recorded launch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Access {
-    pub(crate) place: Place,
+    pub(crate) place: StorageRef,
     /// Shared by all operands with this layout, because there are far more launches than layouts.
     pub(crate) layout: Arc<Layout>,
     pub(crate) dtype: DType,
@@ -101,7 +101,7 @@ impl RecordedLaunch {
     /// Calls `f` with the launch, over the storages that `storage` finds.
     pub(crate) fn with<'a, R>(
         &'a self,
-        storage: impl Fn(Place) -> &'a Recycled<Storage>,
+        storage: impl Fn(StorageRef) -> &'a Recycled<Storage>,
         f: impl FnOnce(&Launch<'_>) -> R,
     ) -> R {
         let operand =

@@ -7,7 +7,7 @@ mod ranges;
 
 use std::ops::Range;
 
-pub(crate) use launches::{Access, Place, RecordedLaunch};
+pub(crate) use launches::{Access, RecordedLaunch, StorageRef};
 pub(crate) use order::{Order, comes_before};
 pub(crate) use past::{Past, Touching};
 pub(crate) use ranges::Ranges;
@@ -28,11 +28,11 @@ pub(crate) struct Bound<'a> {
     pub(crate) order: &'a [usize],
     /// For each place in `order`, the places of the launches that must have ended before.
     pub(crate) waits: &'a [Vec<usize>],
-    /// Storages by the numbers of [`Place::External`].
+    /// Storages by the numbers of [`StorageRef::External`].
     pub(crate) externals: &'a [Recycled<Storage>],
     /// Storages of temporaries: parts of one block.
     pub(crate) temporaries: &'a [Recycled<Storage>],
-    /// The place in `temporaries` of each number of [`Place::Temporary`].
+    /// The place in `temporaries` of each number of [`StorageRef::Temporary`].
     pub(crate) lives: &'a [Option<u32>],
     /// The external storages that launches touch, each once, in the order of their ids, with whether any launch
     /// writes to it.
@@ -59,8 +59,8 @@ impl<'a> Bound<'a> {
     pub(super) fn touches(&self) -> impl Iterator<Item = Touched> {
         let run = self.order.iter().map(|&n| &self.launches[n]);
         run.flat_map(RecordedLaunch::accesses).filter_map(|(access, writes)| match access.place {
-            Place::External(e) => Some(Touched::new(&self.externals[e], access.byte_range(), writes)),
-            Place::Temporary(_) => None,
+            StorageRef::External(e) => Some(Touched::new(&self.externals[e], access.byte_range(), writes)),
+            StorageRef::Temporary(_) => None,
         })
     }
 
@@ -74,10 +74,10 @@ impl<'a> Bound<'a> {
         &self.waits[at]
     }
 
-    pub(crate) fn storage(&self, place: Place) -> &'a Recycled<Storage> {
+    pub(crate) fn storage(&self, place: StorageRef) -> &'a Recycled<Storage> {
         match place {
-            Place::External(e) => &self.externals[e],
-            Place::Temporary(t) => match self.lives[t] {
+            StorageRef::External(e) => &self.externals[e],
+            StorageRef::Temporary(t) => match self.lives[t] {
                 Some(l) => &self.temporaries[l as usize],
                 None => unreachable!("a temporary that a live launch touches has a place"),
             },

@@ -35,10 +35,10 @@ impl Births {
         self.born.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(self: &Arc<Births>, op: &'static str, bytes: usize) -> Birth {
+    pub(super) fn add(self: &Arc<Births>, op: &'static str, bytes: usize) -> StorageBirth {
         let mut born = self.born();
         born.push(Born { op, bytes, tensor: None, is_alive: true });
-        Birth { births: self.clone(), number: born.len() - 1 }
+        StorageBirth { births: self.clone(), number: born.len() - 1 }
     }
 
     pub(super) fn end(&self) {
@@ -78,18 +78,18 @@ impl Births {
 }
 
 /// What a storage without memory knows about where it comes from. Tells the recording when it is dropped.
-pub(crate) struct Birth {
+pub(crate) struct StorageBirth {
     births: Arc<Births>,
     number: usize,
 }
 
-impl fmt::Debug for Birth {
+impl fmt::Debug for StorageBirth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Birth({})", self.number)
     }
 }
 
-impl Birth {
+impl StorageBirth {
     /// Whether the recording is over, so that the storage will never hold anything.
     pub(crate) fn is_over(&self) -> bool {
         self.births.has_ended.load(Ordering::Acquire)
@@ -109,7 +109,7 @@ impl Birth {
     }
 }
 
-impl Drop for Birth {
+impl Drop for StorageBirth {
     fn drop(&mut self) {
         self.births.born()[self.number].is_alive = false;
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) use births::{Birth, Births};
+pub(crate) use births::{Births, StorageBirth};
 pub use threads::unrelated_to_recordings;
 pub(crate) use threads::{Recording, Touched, enter};
 
@@ -117,7 +117,7 @@ pub(crate) fn check_device(op: &'static str, device: &Device) -> Result<()> {
 ///
 /// # Errors
 /// `Error::NotRecordable` if another device's step is being recorded.
-pub(super) fn birth(op: &'static str, device: &Device, bytes: usize) -> Result<Option<Birth>> {
+pub(super) fn birth(op: &'static str, device: &Device, bytes: usize) -> Result<Option<StorageBirth>> {
     // Also a use: the storage is older than a recording that begins before the thread launches anything.
     threads::note_use();
     if current().is_none() {

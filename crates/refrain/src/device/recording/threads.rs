@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 use super::not_recordable;
 use crate::device::Device;
 use crate::device::launch::Launch;
-use crate::device::program::{Access, Place};
+use crate::device::program::{Access, StorageRef};
 use crate::device::storage::Storage;
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
@@ -201,7 +201,7 @@ impl Recording {
             others.entry(other.storage).or_default().push((other, by));
         }
         for (op_of_step, access, writes) in ours {
-            let Place::External(e) = access.place else { continue };
+            let StorageRef::External(e) = access.place else { continue };
             let touched = Touched::new(&externals[e], access.byte_range(), writes);
             let near = others.get(&touched.storage).into_iter().flatten();
             let Some((other, (op, thread))) = near.into_iter().find(|(other, _)| other.conflicts(&touched))

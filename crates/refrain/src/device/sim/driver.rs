@@ -41,7 +41,7 @@ impl Sim {
 
     /// Captures a program on a private stream.
     fn graph(&self, program: &Bound<'_>) -> Result<Arc<Graph>> {
-        let stream = Private::begin(&self.machine)?;
+        let stream = PrivateStream::begin(&self.machine)?;
         capture::program(&stream, program)?;
         stream.end()
     }
@@ -141,16 +141,16 @@ impl Driver for Sim {
 }
 
 /// A private stream that captures until this is dropped.
-pub(super) struct Private<'a> {
+pub(super) struct PrivateStream<'a> {
     machine: &'a Machine,
     stream: Stream,
 }
 
-impl Private<'_> {
-    pub(super) fn begin(machine: &Machine) -> Result<Private<'_>> {
+impl PrivateStream<'_> {
+    pub(super) fn begin(machine: &Machine) -> Result<PrivateStream<'_>> {
         let stream = machine.new_stream();
         machine.begin_capture(OP, stream)?;
-        Ok(Private { machine, stream })
+        Ok(PrivateStream { machine, stream })
     }
 
     pub(super) fn end(self) -> Result<Arc<Graph>> {
@@ -158,7 +158,7 @@ impl Private<'_> {
     }
 }
 
-impl Capture for Private<'_> {
+impl Capture for PrivateStream<'_> {
     type Node = usize;
 
     fn depend(&self, nodes: &mut [usize]) -> Result<()> {
@@ -174,7 +174,7 @@ impl Capture for Private<'_> {
     }
 }
 
-impl Drop for Private<'_> {
+impl Drop for PrivateStream<'_> {
     fn drop(&mut self) {
         self.machine.abandon_capture(self.stream);
     }

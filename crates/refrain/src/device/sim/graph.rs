@@ -5,19 +5,19 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::machine::Rng;
-use super::work::{Touch, Work};
+use super::work::{MemoryAccess, Work};
 use crate::device::program::{Order, Past, comes_before};
 use crate::error::{Error, Result};
 
 /// A launch in a graph, with the nodes that must finish before it begins.
-pub(super) struct Node {
+pub(super) struct GraphNode {
     pub(super) work: Work,
     pub(super) waits: Vec<usize>,
 }
 
 /// A graph. Nodes wait only for earlier nodes.
 pub(super) struct Graph {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<GraphNode>,
 }
 
 impl Graph {
@@ -25,9 +25,9 @@ impl Graph {
     /// names the closest such pair; the edge between them is the missing one.
     pub(super) fn check(&self, device: &str) -> Result<()> {
         let mut order = Order::default();
-        let mut past: Past<&Touch> = Past::default();
+        let mut past: Past<&MemoryAccess> = Past::default();
         // The earlier launch, the later one, and where they meet. The closest pair is the greatest.
-        let mut closest: Option<(usize, Reverse<usize>, Reverse<usize>, [&Touch; 2])> = None;
+        let mut closest: Option<(usize, Reverse<usize>, Reverse<usize>, [&MemoryAccess; 2])> = None;
         for (later, node) in self.nodes.iter().enumerate() {
             order.add(&mut node.waits.clone());
             for touch in &node.work.touches {
@@ -49,7 +49,7 @@ impl Graph {
         })
     }
 
-    fn race(&self, launches: [usize; 2], touches: [&Touch; 2], byte: usize, device: &str) -> Error {
+    fn race(&self, launches: [usize; 2], touches: [&MemoryAccess; 2], byte: usize, device: &str) -> Error {
         let does = touches.map(|touch| if touch.writes { "writes" } else { "reads" });
         let [a, b] = launches;
         let (earlier, op) = (self.nodes[a].work.op(), self.nodes[b].work.op());

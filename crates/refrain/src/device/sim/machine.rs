@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use super::graph::{Graph, Node};
-use super::memory::Memory;
-use super::work::{Touch, Work};
+use super::graph::{Graph, GraphNode};
+use super::memory::MemoryMap;
+use super::work::{MemoryAccess, Work};
 use super::{Profile, Simulator};
 use crate::device::args::{copy_in, copy_out, set};
 use crate::device::cpu::free_bytes as host_free_bytes;
@@ -59,10 +59,10 @@ enum Command {
 }
 
 /// A capture under way.
-struct Capture {
+struct ActiveCapture {
     stream: Stream,
     thread: ThreadId,
-    nodes: Vec<Node>,
+    nodes: Vec<GraphNode>,
     /// What the next work waits for.
     next: Vec<usize>,
     /// What has invalidated it.
@@ -78,11 +78,11 @@ pub(super) struct Machine {
 struct State {
     rng: Rng,
     pool: Pool,
-    memory: Memory,
+    memory: MemoryMap,
     queue: VecDeque<Command>,
     /// Ranges that work writes which the host has not waited for, with the operation.
     unseen: HashMap<(usize, usize), &'static str>,
-    captures: Vec<Capture>,
+    captures: Vec<ActiveCapture>,
     streams: u64,
     /// What kernels found wrong, until the host waits.
     reported: Option<Error>,
@@ -99,7 +99,7 @@ impl Machine {
         let state = State {
             rng: Rng::new(simulator.seed),
             pool: Pool::default(),
-            memory: Memory::default(),
+            memory: MemoryMap::default(),
             queue: VecDeque::new(),
             unseen: HashMap::new(),
             captures: Vec::new(),
@@ -331,7 +331,7 @@ impl Machine {
     pub(super) fn capture_status(&self, stream: Stream) -> CaptureStatus {
         match self.state().capture(stream) {
             None => CaptureStatus::None,
-            Some(Capture { broken: Some(_), .. }) => CaptureStatus::Invalidated,
+            Some(ActiveCapture { broken: Some(_), .. }) => CaptureStatus::Invalidated,
             Some(_) => CaptureStatus::Active,
         }
     }
@@ -342,7 +342,13 @@ impl Machine {
             return Err(self.refused(op, "the stream is capturing already; end that capture first"));
         }
         let thread = thread::current().id();
-        state.captures.push(Capture { stream, thread, nodes: Vec::new(), next: Vec::new(), broken: None });
+        state.captures.push(ActiveCapture {
+            stream,
+            thread,
+            nodes: Vec::new(),
+            next: Vec::new(),
+            broken: None,
+        });
         Ok(())
     }
 
@@ -351,11 +357,11 @@ impl Machine {
         op: &'static str,
         state: &'a mut State,
         stream: Stream,
-    ) -> Result<&'a mut Capture> {
+    ) -> Result<&'a mut ActiveCapture> {
         let none = self.refused(op, "the stream does not capture");
         match state.capture(stream) {
             None => Err(none),
-            Some(Capture { broken: Some(what), .. }) => {
+            Some(ActiveCapture { broken: Some(what), .. }) => {
                 Err(self.refused(op, format!("the capture was invalidated: {what}")))
             }
             Some(capture) => Ok(capture),
@@ -391,7 +397,7 @@ impl Machine {
             return Err(self.refused(op, format!("the capture was invalidated: {what}")));
         }
         let waits = std::mem::replace(&mut capture.next, vec![capture.nodes.len()]);
-        capture.nodes.push(Node { work, waits });
+        capture.nodes.push(GraphNode { work, waits });
         Ok(())
     }
 
@@ -401,7 +407,7 @@ impl Machine {
         let Some(at) = state.captures.iter().position(|c| c.stream == stream) else {
             return Err(self.refused(op, "the stream does not capture"));
         };
-        let Capture { nodes, next, broken, .. } = state.captures.swap_remove(at);
+        let ActiveCapture { nodes, next, broken, .. } = state.captures.swap_remove(at);
         drop(state);
         if let Some(what) = broken {
             return Err(self.refused(op, format!("the capture was invalidated: {what}")));
@@ -425,7 +431,7 @@ impl Machine {
 }
 
 impl State {
-    fn capture(&mut self, stream: Stream) -> Option<&mut Capture> {
+    fn capture(&mut self, stream: Stream) -> Option<&mut ActiveCapture> {
         self.captures.iter_mut().find(|c| c.stream == stream)
     }
 
@@ -435,7 +441,7 @@ impl State {
         self.unseen.iter().find(|(written, _)| met(written)).map(|(_, op)| *op)
     }
 
-    fn touch(&mut self, op: &'static str, touches: &[Touch]) -> std::result::Result<(), String> {
+    fn touch(&mut self, op: &'static str, touches: &[MemoryAccess]) -> std::result::Result<(), String> {
         for touch in touches {
             self.memory.touch(op, touch)?;
             if touch.writes {

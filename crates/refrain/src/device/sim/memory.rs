@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::work::Touch;
+use super::work::MemoryAccess;
 
 /// An allocated piece of memory.
 struct Allocation {
@@ -17,13 +17,13 @@ struct Allocation {
 
 /// All allocated memory, and for each address what was freed there last.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct MemoryMap {
     live: BTreeMap<usize, Allocation>,
     freed: BTreeMap<usize, (usize, &'static str)>,
     bytes: usize,
 }
 
-impl Memory {
+impl MemoryMap {
     pub(super) fn add(&mut self, range: Range<usize>, by: &'static str) {
         self.bytes += range.len();
         self.freed.remove(&range.start);
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// Looks at an access of `op` and takes note of it; what is wrong with it otherwise.
-    pub(super) fn touch(&mut self, op: &'static str, touch: &Touch) -> Result<(), String> {
+    pub(super) fn touch(&mut self, op: &'static str, touch: &MemoryAccess) -> Result<(), String> {
         let (start, found) = self.find(&touch.range).map_err(|what| format!("it touches {what}"))?;
         let (owner, first) = *found.owner.get_or_insert((touch.owner, op));
         if owner != touch.owner {

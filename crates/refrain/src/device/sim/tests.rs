@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
 
-use super::driver::{Private, Replay, Sim};
+use super::driver::{PrivateStream, Replay, Sim};
 use super::machine::Machine;
 use super::{Profile, Simulator};
 use crate::device::capture::{self, Capture};
@@ -124,7 +124,7 @@ impl Driver for Planted {
 
     fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         let stream = Faulty {
-            stream: Private::begin(&self.sim.machine)?,
+            stream: PrivateStream::begin(&self.sim.machine)?,
             planted: self,
             waits: RefCell::default(),
             first: Cell::new(true),
@@ -136,7 +136,7 @@ impl Driver for Planted {
 
 /// A capture with a fault.
 struct Faulty<'a> {
-    stream: Private<'a>,
+    stream: PrivateStream<'a>,
     planted: &'a Planted,
     waits: RefCell<Vec<usize>>,
     first: Cell<bool>,

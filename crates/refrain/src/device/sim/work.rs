@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use crate::device::args::OnFault;
-use crate::device::program::{Access, Place, RecordedLaunch, Touching};
+use crate::device::program::{Access, RecordedLaunch, StorageRef, Touching};
 use crate::device::{Device, Launch, Mode, Storage, cpu};
 use crate::error::Result;
 use crate::recycled::Recycled;
 
 /// Bytes of device memory that a launch touches.
-pub(super) struct Touch {
+pub(super) struct MemoryAccess {
     /// The address range from the first byte to the last.
     pub(super) range: Range<usize>,
     pub(super) reads: bool,
@@ -22,12 +22,12 @@ pub(super) struct Touch {
     access: Access,
 }
 
-impl Touch {
-    fn new(storage: &Storage, access: &Access, reads: bool, writes: bool) -> Touch {
+impl MemoryAccess {
+    fn new(storage: &Storage, access: &Access, reads: bool, writes: bool) -> MemoryAccess {
         let base = storage.block().address;
         let bytes = access.byte_range();
         let range = base + bytes.start..base + bytes.end;
-        Touch { range, reads, writes, owner: storage.owner(), base, access: access.clone() }
+        MemoryAccess { range, reads, writes, owner: storage.owner(), base, access: access.clone() }
     }
 
     /// Whether every byte of the range is touched.
@@ -36,7 +36,7 @@ impl Touch {
     }
 
     /// The first byte that both touch.
-    pub(super) fn meets(&self, other: &Touch) -> Option<usize> {
+    pub(super) fn meets(&self, other: &MemoryAccess) -> Option<usize> {
         let common = self.range.start.max(other.range.start)..self.range.end.min(other.range.end);
         if common.is_empty() {
             return None;
@@ -75,7 +75,7 @@ impl Touch {
     }
 }
 
-impl Touching for &Touch {
+impl Touching for &MemoryAccess {
     fn bytes(&self) -> (usize, Range<usize>) {
         (0, self.range.clone())
     }
@@ -85,7 +85,7 @@ impl Touching for &Touch {
     }
 
     fn is_dense(&self) -> bool {
-        Touch::is_dense(self)
+        MemoryAccess::is_dense(self)
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -94,7 +94,7 @@ impl Touching for &Touch {
                 && self.access.dtype == other.access.dtype
                 && self.access.layout == other.access.layout
         };
-        Touch::is_dense(self) && Touch::is_dense(other) || same()
+        MemoryAccess::is_dense(self) && MemoryAccess::is_dense(other) || same()
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Work {
     launch: RecordedLaunch,
     storages: Vec<Recycled<Storage>>,
     /// What it reads, then what it writes. Empty ranges are left out.
-    pub(super) touches: Vec<Touch>,
+    pub(super) touches: Vec<MemoryAccess>,
 }
 
 impl Work {
@@ -111,7 +111,7 @@ impl Work {
         let mut storages: Vec<Recycled<Storage>> = Vec::new();
         let recorded = RecordedLaunch::of(launch, |operand| {
             let known = storages.iter().position(|s| s.id() == operand.storage.id());
-            let place = Place::External(known.unwrap_or_else(|| {
+            let place = StorageRef::External(known.unwrap_or_else(|| {
                 // Kernels run on the CPU, for which this is normal host memory.
                 storages.push(operand.storage.alias(&Device::cpu()));
                 storages.len() - 1
@@ -119,8 +119,8 @@ impl Work {
             Ok(Access { place, layout: operand.layout.clone().into(), dtype: operand.dtype })
         })?;
         let touch = |access: &Access, reads, writes| {
-            let Place::External(s) = access.place else { return None };
-            Some(Touch::new(&storages[s], access, reads, writes)).filter(|t| !t.range.is_empty())
+            let StorageRef::External(s) = access.place else { return None };
+            Some(MemoryAccess::new(&storages[s], access, reads, writes)).filter(|t| !t.range.is_empty())
         };
         let reads = recorded.reads.iter().map(|a| touch(a, true, false));
         let writes = recorded.writes.iter().map(|(a, mode)| touch(a, *mode == Mode::Accumulate, true));
@@ -139,9 +139,9 @@ impl Work {
     /// The storages' memory is there, and nobody else touches it meanwhile.
     pub(super) unsafe fn run(&self) -> Result<()> {
         let storage = |place| match place {
-            Place::External(s) | Place::Temporary(s) => &self.storages[s],
+            StorageRef::External(s) | StorageRef::Temporary(s) => &self.storages[s],
         };
         // SAFETY: the door verified the launch; the rest is the caller's promise.
-        self.launch.with(storage, |launch| unsafe { cpu::run(launch, OnFault::GoOn) })
+        self.launch.with(storage, |launch| unsafe { cpu::run(launch, OnFault::Continue) })
     }
 }

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
-use super::{MAX_INPUTS, Plan};
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, View, padded, params, with_rank};
+use super::{LoopPlan, MAX_INPUTS};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, padded, params, with_rank};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
@@ -49,7 +49,7 @@ pub(crate) fn run(
     source: &'static Source,
     compute: DType,
     scalars: &[f64],
-    constants: impl FnOnce(Spec) -> Spec,
+    constants: impl FnOnce(KernelSpec) -> KernelSpec,
 ) -> Result<()> {
     let x: SmallVec<[View<'_>; MAX_INPUTS]> = (0..args.reads()).map(|i| args.input(i)).collect();
     run_on(args, source, compute, scalars, args.output(0), &x, constants)
@@ -63,7 +63,7 @@ pub(crate) fn run_on(
     scalars: &[f64],
     y: View<'_>,
     x: &[View<'_>],
-    constants: impl FnOnce(Spec) -> Spec,
+    constants: impl FnOnce(KernelSpec) -> KernelSpec,
 ) -> Result<()> {
     let inputs = x.len();
     let operands: SmallVec<[View<'_>; 6]> = std::iter::once(y).chain(x.iter().copied()).collect();
@@ -71,7 +71,7 @@ pub(crate) fn run_on(
     if inputs > MAX_INPUTS || scalars.len() > MAX_SCALARS {
         return Err(Error::internal(args.op(), "an elementwise kernel with too many operands"));
     }
-    let plan = Plan::new(&layouts);
+    let plan = LoopPlan::new(&layouts);
     let n = plan.numel();
     if n == 0 {
         return Ok(());
@@ -100,7 +100,7 @@ pub(crate) fn run_on(
     // Room for the steps beyond the end that a loop over the grid takes.
     let wide = reach.chain([n]).max().unwrap_or(n) >= 1 << 30;
 
-    let mut spec = Spec::new(source, "elementwise")
+    let mut spec = KernelSpec::new(source, "elementwise")
         .dtype("COMPUTE", compute)
         .dtype("OUT", y.dtype)
         .int("INPUTS", inputs as i64)

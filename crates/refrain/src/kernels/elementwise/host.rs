@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use super::{MAX_INPUTS, Plan};
+use super::{LoopPlan, MAX_INPUTS};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ pub(crate) fn int(args: &HostArgs<'_>, tile: impl Fn(&[&[i64]], &mut [i64]) + Sy
 }
 
 /// An operand to read: its memory in its own dtype.
-struct Source<'a> {
+struct InputSource<'a> {
     data: Data<'a>,
     operand: usize,
 }
@@ -92,7 +92,7 @@ impl<'a> Data<'a> {
 
 /// Converts elements `start..start + buf.len()` to the arithmetic type and makes them contiguous.
 fn gather<'b, T: Stored, N: Number>(
-    plan: &Plan,
+    plan: &LoopPlan,
     operand: usize,
     data: &'b [T],
     start: usize,
@@ -136,12 +136,12 @@ fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Res
     if layouts.len() > MAX_INPUTS + 1 {
         return Err(Error::internal(args.op(), "an elementwise kernel with too many operands"));
     }
-    let plan = Plan::new(&layouts);
+    let plan = LoopPlan::new(&layouts);
     if plan.numel() == 0 {
         return Ok(());
     }
-    let sources: SmallVec<[Source<'_>; MAX_INPUTS]> = (0..args.reads())
-        .map(|i| Ok(Source { data: Data::of(args, i)?, operand: i + 1 }))
+    let sources: SmallVec<[InputSource<'_>; MAX_INPUTS]> = (0..args.reads())
+        .map(|i| Ok(InputSource { data: Data::of(args, i)?, operand: i + 1 }))
         .collect::<Result<_>>()?;
     let accumulate = args.accumulate(0);
     let out: &mut [T] = args.write(0)?;

@@ -19,13 +19,13 @@ type Each = SmallVec<[Numbers; MAX_INPUTS + 1]>;
 
 /// All operands over one shape. The dimensions are ordered by the strides of the output, largest first, and merged if
 /// all operands allow it.
-pub(crate) struct Plan {
+pub(crate) struct LoopPlan {
     pub(crate) shape: Numbers,
     pub(crate) strides: Each,
 }
 
-impl Plan {
-    pub(crate) fn new(layouts: &[&Layout]) -> Plan {
+impl LoopPlan {
+    pub(crate) fn new(layouts: &[&Layout]) -> LoopPlan {
         let rank = layouts[0].rank();
         let mut order = Numbers::collect(rank, (0..rank).filter(|&i| layouts[0].shape()[i] != 1));
         order.sort_unstable_by_key(|&i| (std::cmp::Reverse(layouts[0].strides()[i]), i));
@@ -50,7 +50,7 @@ impl Plan {
             shape.push(1);
             strides.iter_mut().for_each(|s| s.push(1));
         }
-        Plan { shape, strides }
+        LoopPlan { shape, strides }
     }
 
     pub(crate) fn numel(&self) -> usize {

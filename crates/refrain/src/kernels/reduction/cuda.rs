@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
@@ -97,7 +97,7 @@ struct Merge {
 }
 
 /// How a reduction is spread over threads.
-struct Plan {
+struct ReductionPlan {
     vec: usize,
     shift: u32,
     pieces: usize,
@@ -111,7 +111,7 @@ fn neighbours(extent: usize, size: usize) -> usize {
     [widest, widest.min(LESSER_VEC)].into_iter().find(|&v| extent.is_multiple_of(v)).unwrap_or(1)
 }
 
-fn plan(extent: Extent, size: usize) -> Plan {
+fn plan(extent: Extent, size: usize) -> ReductionPlan {
     let Extent { outer, n, inner } = extent;
     if inner == 1 {
         // A single row may end within a vector.
@@ -124,7 +124,7 @@ fn plan(extent: Extent, size: usize) -> Plan {
         let piece = n.div_ceil(count).next_multiple_of(1024);
         let pieces = if block { n.div_ceil(piece).max(1) } else { 1 };
         let blocks = (outer * pieces).div_ceil(THREADS / lanes);
-        return Plan { vec, shift: lanes.trailing_zeros(), pieces, piece, blocks };
+        return ReductionPlan { vec, shift: lanes.trailing_zeros(), pieces, piece, blocks };
     }
     let vec = neighbours(inner, size);
     let columns = (inner / vec).max(1).next_power_of_two().min(32);
@@ -134,7 +134,7 @@ fn plan(extent: Extent, size: usize) -> Plan {
     let count = wanted.max(n.div_ceil(rows * MAX_COLUMN_ROWS)).max(1);
     let piece = n.div_ceil(count).max(1);
     let pieces = n.div_ceil(piece).max(1);
-    Plan { vec, shift: columns.trailing_zeros(), pieces, piece, blocks: outer * pieces * across }
+    ReductionPlan { vec, shift: columns.trailing_zeros(), pieces, piece, blocks: outer * pieces * across }
 }
 
 /// Bytes of working memory that a reduction of operands of `size` bytes each to states of `state` bytes
@@ -168,7 +168,7 @@ impl ReductionLaunch {
         &self,
         args: &mut CudaArgs<'_>,
         source: &'static Source,
-        constants: impl Fn(Spec) -> Spec,
+        constants: impl Fn(KernelSpec) -> KernelSpec,
     ) -> Result<()> {
         let Extent { outer, inner, .. } = self.extent;
         let results = outer * inner;
@@ -202,7 +202,7 @@ impl ReductionLaunch {
         &self,
         args: &mut CudaArgs<'_>,
         source: &'static Source,
-        constants: impl Fn(Spec) -> Spec,
+        constants: impl Fn(KernelSpec) -> KernelSpec,
         count: usize,
         totals: usize,
     ) -> Result<()> {
@@ -212,7 +212,7 @@ impl ReductionLaunch {
         let rows = (count / PARTIAL_ROWS).max(1).next_power_of_two();
         let columns = (PARTIAL_THREADS / rows).clamp(4, 32).min(totals.next_power_of_two());
         let blocks = totals.div_ceil(columns);
-        let plan = Plan { vec: 1, shift: columns.trailing_zeros(), pieces: 1, piece: 0, blocks };
+        let plan = ReductionPlan { vec: 1, shift: columns.trailing_zeros(), pieces: 1, piece: 0, blocks };
         let mut spec = constants(self.spec(source, "reduce_partials", "REDUCE_PARTIALS"));
         if let Some((_, dtype)) = self.inputs.first() {
             spec = spec.dtype("IN0", *dtype);
@@ -221,17 +221,17 @@ impl ReductionLaunch {
         self.launch(args, spec, Grid::line(blocks, PARTIAL_THREADS as u32), &plan, merge)
     }
 
-    fn spec(&self, source: &'static Source, entry: &'static str, guard: &'static str) -> Spec {
-        Spec::new(source, entry).flag(guard, true)
+    fn spec(&self, source: &'static Source, entry: &'static str, guard: &'static str) -> KernelSpec {
+        KernelSpec::new(source, entry).flag(guard, true)
     }
 
     /// Launches a pass, with room for as many numbers as there are.
     fn launch(
         &self,
         args: &mut CudaArgs<'_>,
-        spec: Spec,
+        spec: KernelSpec,
         grid: Grid,
-        plan: &Plan,
+        plan: &ReductionPlan,
         merge: Merge,
     ) -> Result<()> {
         match self.scalars.len() {
@@ -244,7 +244,7 @@ impl ReductionLaunch {
     fn told<const SCALARS: usize>(
         &self,
         args: &CudaArgs<'_>,
-        plan: &Plan,
+        plan: &ReductionPlan,
         merge: Merge,
     ) -> Result<Reduction<SCALARS>> {
         fn all<T: Copy, const N: usize>(args: &CudaArgs<'_>, values: &[T], fill: T) -> Result<[T; N]> {

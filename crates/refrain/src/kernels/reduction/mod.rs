@@ -46,7 +46,7 @@ impl<S: Pod + Default + Send + Sync> State for S {}
 
 /// The position of a part of a reduction.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct PartPosition {
     /// The position of the first element along the reduced axis.
     pub(crate) start: usize,
     /// The position of the (first) result among the results.
@@ -56,10 +56,10 @@ pub(crate) struct Place {
 /// How elements of type `T`, of `K` operands of one shape, are reduced to states of type `S`.
 pub(crate) trait Reducer<T, S, const K: usize>: Sync {
     /// Reduces a row.
-    fn row(&self, x: [&[T]; K], at: Place) -> S;
+    fn row(&self, x: [&[T]; K], at: PartPosition) -> S;
 
     /// Reduces `states.len()` columns (at most [`SEGMENT`]) of `rows` rows; the rows start `stride` elements apart.
-    fn columns(&self, x: [&[T]; K], stride: usize, rows: usize, at: Place, states: &mut [S]);
+    fn columns(&self, x: [&[T]; K], stride: usize, rows: usize, at: PartPosition, states: &mut [S]);
 
     /// Merges two parts. The first one comes before the second one.
     fn merge(&self, a: S, b: S) -> S;
@@ -113,7 +113,7 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
             let (piece, column) = ((i * task + at) / inner, (i * task + at) % inner);
             let (slab, start) = (piece / count, piece % count * rows);
             let rows = rows.min(n - start);
-            let place = Place { start, result: slab * inner + column };
+            let place = PartPosition { start, result: slab * inner + column };
             let first = (slab * n + start) * inner + column;
             if inner == 1 {
                 store(&mut y[at], f.row(x.map(|x| &x[first..first + rows]), place));

@@ -2,20 +2,20 @@
 // wanted, which takes less time than to keep them in shared memory.
 
 KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
-    i64 first_pair = (i64)blockIdx.x * j.together;
+    i64 first_pair = (i64)blockIdx.x * j.pairs_per_block;
     int queries = (int)j.queries, keys = (int)j.keys, slots = slots_of(j, first_pair);
     int group = threadIdx.x / LANES, groups = blockDim.x / LANES, lane = threadIdx.x % LANES;
     int q_size = slot_size(queries), k_size = slot_size(keys);
     COMPUTE* q = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* d_o = q + j.together * q_size;
-    COMPUTE* k = d_o + j.together * q_size;
-    COMPUTE* v = k + j.together * k_size;
-    Softmax* softmaxes = reinterpret_cast<Softmax*>(v + j.together * k_size);
+    COMPUTE* d_o = q + j.pairs_per_block * q_size;
+    COMPUTE* k = d_o + j.pairs_per_block * q_size;
+    COMPUTE* v = k + j.pairs_per_block * k_size;
+    Softmax* softmaxes = reinterpret_cast<Softmax*>(v + j.pairs_per_block * k_size);
     COMPUTE scale = (COMPUTE)j.scale;
-    bring(q, q_size, j.q, j, first_pair, slots, 0, queries, scale);
-    bring(d_o, q_size, j.d_o, j, first_pair, slots, 0, queries);
-    bring(k, k_size, j.k, j, first_pair, slots, 0, keys);
-    bring(v, k_size, j.v, j, first_pair, slots, 0, keys);
+    load_tile(q, q_size, j.q, j, first_pair, slots, 0, queries, scale);
+    load_tile(d_o, q_size, j.d_o, j, first_pair, slots, 0, queries);
+    load_tile(k, k_size, j.k, j, first_pair, slots, 0, keys);
+    load_tile(v, k_size, j.v, j, first_pair, slots, 0, keys);
     __syncthreads();
 
     // Queries.
@@ -30,8 +30,8 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             int line = min(row + w, queries - 1);
-            look(x[w], q + slot * q_size + line * PADDED, lane);
-            look(y[w], d_o + slot * q_size + line * PADDED, lane);
+            load_row(x[w], q + slot * q_size + line * PADDED, lane);
+            load_row(y[w], d_o + slot * q_size + line * PADDED, lane);
             clear(dx[w]);
             softmax[w].begin();
         }
@@ -41,8 +41,8 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
             #pragma unroll 2
             for (int i = 0; i < keys; i++) {
                 COMPUTE key[EACH], value[EACH];
-                look(key, k_rows + i * PADDED, lane);
-                look(value, v_rows + i * PADDED, lane);
+                load_row(key, k_rows + i * PADDED, lane);
+                load_row(value, v_rows + i * PADDED, lane);
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(x[w], key)), d = row_sum(dot(y[w], value));
@@ -61,7 +61,7 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             if (there && row + w < queries) {
-                give(row_of(j.dq, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
+                store_tile(row_of(j.dq, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
                 if (lane == 0) softmaxes[slot * queries + row + w] = softmax[w];
             }
         }
@@ -79,16 +79,16 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             int line = min(row + w, keys - 1);
-            look(x[w], k + slot * k_size + line * PADDED, lane);
-            look(y[w], v + slot * k_size + line * PADDED, lane);
+            load_row(x[w], k + slot * k_size + line * PADDED, lane);
+            load_row(y[w], v + slot * k_size + line * PADDED, lane);
             clear(dx[w]);
             clear(dy[w]);
         }
         #pragma unroll 2
         for (int i = 0; i < queries; i++) {
             COMPUTE query[EACH], d_out[EACH];
-            look(query, q_rows + i * PADDED, lane);
-            look(d_out, d_o_rows + i * PADDED, lane);
+            load_row(query, q_rows + i * PADDED, lane);
+            load_row(d_out, d_o_rows + i * PADDED, lane);
             Softmax softmax = softmaxes[slot * queries + i];
             #pragma unroll
             for (int w = 0; w < ROWS; w++) {
@@ -101,8 +101,8 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
         #pragma unroll
         for (int w = 0; w < ROWS; w++) {
             if (there && row + w < keys) {
-                give(row_of(j.dk, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
-                give(row_of(j.dv, j, first_pair + slot, row + w), dy[w], lane, (COMPUTE)1);
+                store_tile(row_of(j.dk, j, first_pair + slot, row + w), dx[w], lane, (COMPUTE)1);
+                store_tile(row_of(j.dv, j, first_pair + slot, row + w), dy[w], lane, (COMPUTE)1);
             }
         }
     }

@@ -6,7 +6,7 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     i64 first_pair = r.pair - r.slot;
     int keys = (int)j.keys, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
     COMPUTE* k_tiles = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* v_tiles = k_tiles + j.together * size;
+    COMPUTE* v_tiles = k_tiles + j.pairs_per_block * size;
     const COMPUTE* k_rows = k_tiles + r.slot * size;
     const COMPUTE* v_rows = v_tiles + r.slot * size;
     COMPUTE scale = (COMPUTE)j.scale;
@@ -20,7 +20,7 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
         softmax[w].begin();
     }
 
-    int end = CAUSAL && j.together == 1 ? min(keys, r.end) : keys;
+    int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
     // Once for the softmax, once for the gradients, which depend on it.
     for (int pass = 0; pass < 2; pass++) {
         for (int first = 0; first < end; first += tile) {
@@ -28,15 +28,15 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
             // One tile with all keys stays.
             if (pass == 0 || end > tile) {
                 if (pass > 0 || first > 0) __syncthreads();
-                bring(k_tiles, size, j.k, j, first_pair, slots, first, count);
-                bring(v_tiles, size, j.v, j, first_pair, slots, first, count);
+                load_tile(k_tiles, size, j.k, j, first_pair, slots, first, count);
+                load_tile(v_tiles, size, j.v, j, first_pair, slots, first, count);
                 __syncthreads();
             }
             #pragma unroll 2
             for (int i = 0; i < count; i++) {
                 COMPUTE key[EACH], value[EACH];
-                look(key, k_rows + i * PADDED, r.lane);
-                look(value, v_rows + i * PADDED, r.lane);
+                load_row(key, k_rows + i * PADDED, r.lane);
+                load_row(value, v_rows + i * PADDED, r.lane);
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(q[w], key)), d = row_sum(dot(d_o[w], value));
@@ -56,7 +56,7 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
-            give(row_of(j.dq, j, r.pair, r.row + w), dq[w], r.lane, (COMPUTE)1);
+            store_tile(row_of(j.dq, j, r.pair, r.row + w), dq[w], r.lane, (COMPUTE)1);
             if (r.lane == 0) reinterpret_cast<Softmax*>(j.softmaxes)[r.pair * j.queries + r.row + w] = softmax[w];
         }
     }
@@ -68,7 +68,7 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
     i64 first_pair = r.pair - r.slot;
     int queries = (int)j.queries, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
     COMPUTE* q_tiles = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* d_o_tiles = q_tiles + j.together * size;
+    COMPUTE* d_o_tiles = q_tiles + j.pairs_per_block * size;
     const COMPUTE* q_rows = q_tiles + r.slot * size;
     const COMPUTE* d_o_rows = d_o_tiles + r.slot * size;
     const Softmax* softmaxes = reinterpret_cast<const Softmax*>(j.softmaxes) + r.pair * j.queries;
@@ -82,18 +82,18 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
     }
 
     // Earlier queries see none of the block's keys.
-    int begin_at = CAUSAL && j.together == 1 ? r.first / tile * tile : 0;
+    int begin_at = CAUSAL && j.pairs_per_block == 1 ? r.first / tile * tile : 0;
     for (int first = begin_at; first < queries; first += tile) {
         int count = min(tile, queries - first);
         if (first > begin_at) __syncthreads();
-        bring(q_tiles, size, j.q, j, first_pair, slots, first, count, (COMPUTE)j.scale);
-        bring(d_o_tiles, size, j.d_o, j, first_pair, slots, first, count);
+        load_tile(q_tiles, size, j.q, j, first_pair, slots, first, count, (COMPUTE)j.scale);
+        load_tile(d_o_tiles, size, j.d_o, j, first_pair, slots, first, count);
         __syncthreads();
         #pragma unroll 2
         for (int i = 0; i < count; i++) {
             COMPUTE query[EACH], d_out[EACH];
-            look(query, q_rows + i * PADDED, r.lane);
-            look(d_out, d_o_rows + i * PADDED, r.lane);
+            load_row(query, q_rows + i * PADDED, r.lane);
+            load_row(d_out, d_o_rows + i * PADDED, r.lane);
             Softmax softmax = softmaxes[first + i];
             #pragma unroll
             for (int w = 0; w < ROWS; w++) {
@@ -107,8 +107,8 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
-            give(row_of(j.dk, j, r.pair, r.row + w), dk[w], r.lane, (COMPUTE)1);
-            give(row_of(j.dv, j, r.pair, r.row + w), dv[w], r.lane, (COMPUTE)1);
+            store_tile(row_of(j.dk, j, r.pair, r.row + w), dk[w], r.lane, (COMPUTE)1);
+            store_tile(row_of(j.dv, j, r.pair, r.row + w), dv[w], r.lane, (COMPUTE)1);
         }
     }
 }

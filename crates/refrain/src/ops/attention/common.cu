@@ -36,7 +36,7 @@ DEVICE int slot_size(int rows) { return (rows + CHUNK - 1) / CHUNK * CHUNK * PAD
 
 // Copies rows `first` to `first + count` of `slots` pairs, from `first_pair` on, times a factor to shared memory, and
 // fills up to whole chunks with zeros. Neighbouring threads copy neighbouring heads.
-DEVICE void bring(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 first_pair, int slots, int first, int count,
+DEVICE void load_tile(COMPUTE* tiles, int size, const Heads& x, const Job& j, i64 first_pair, int slots, int first, int count,
                   COMPUTE factor = (COMPUTE)1) {
     constexpr int RUNS = PADDED / VEC;
     int heads = (int)j.heads, padded = (count + CHUNK - 1) / CHUNK * CHUNK, total = padded * slots * RUNS;
@@ -79,7 +79,7 @@ DEVICE void take(COMPUTE* x, const IN* row, int lane, COMPUTE factor) {
 }
 
 // Loads the lane's part of a row from shared memory.
-DEVICE void look(COMPUTE* x, const COMPUTE* row, int lane) {
+DEVICE void load_row(COMPUTE* x, const COMPUTE* row, int lane) {
     #pragma unroll
     for (int r = 0; r < EACH / VEC; r++) {
         vec<COMPUTE, VEC> v = load<VEC>(row + place(r, lane));
@@ -88,7 +88,7 @@ DEVICE void look(COMPUTE* x, const COMPUTE* row, int lane) {
     }
 }
 
-DEVICE void give(IN* row, const COMPUTE* x, int lane, COMPUTE factor) {
+DEVICE void store_tile(IN* row, const COMPUTE* x, int lane, COMPUTE factor) {
     #pragma unroll
     for (int r = 0; r < EACH / VEC; r++) {
         int d = place(r, lane);
@@ -169,18 +169,18 @@ struct Rows {
 };
 
 // How many pairs the block has.
-DEVICE int slots_of(const Job& j, i64 first_pair) { return (int)min(j.together, j.pairs - first_pair); }
+DEVICE int slots_of(const Job& j, i64 first_pair) { return (int)min(j.pairs_per_block, j.pairs - first_pair); }
 
 DEVICE Rows locate(const Job& j, i64 count) {
     Rows r;
     int group = threadIdx.x / LANES, groups = blockDim.x / LANES, units = ((int)count + ROWS - 1) / ROWS;
     u32 parts = (u32)j.parts;
-    i64 first_pair = (i64)(blockIdx.x / parts) * j.together;
+    i64 first_pair = (i64)(blockIdx.x / parts) * j.pairs_per_block;
     r.lane = threadIdx.x % LANES;
     r.first = (int)(blockIdx.x % parts) * groups * ROWS;
     r.end = min((int)count, r.first + groups * ROWS);
-    r.slot = j.together > 1 ? group / units : 0;
-    r.row = r.first + (group - r.slot * units * (j.together > 1)) * ROWS;
+    r.slot = j.pairs_per_block > 1 ? group / units : 0;
+    r.row = r.first + (group - r.slot * units * (j.pairs_per_block > 1)) * ROWS;
     bool there = r.slot < slots_of(j, first_pair) && r.row < count;
     if (!there) r.slot = r.row = 0;
     r.there = there ? min(ROWS, (int)count - r.row) : 0;

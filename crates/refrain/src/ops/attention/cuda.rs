@@ -6,7 +6,7 @@ use super::Attention;
 use super::fragments::Fragments;
 
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, View, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
@@ -36,7 +36,7 @@ const WHOLE_BYTES: usize = 24 << 10;
 const MOST_BYTES: usize = 99 << 10;
 
 /// Sizes, and how a row is spread over lanes.
-struct Plan {
+struct AttentionPlan {
     dtype: DType,
     causal: bool,
     /// Pairs of a sequence and a head.
@@ -56,20 +56,20 @@ struct Plan {
 
 /// How the rows of one side are spread over blocks, and the other side's rows pass by.
 struct Blocks {
-    together: usize,
+    pairs_per_block: usize,
     parts: usize,
     tile: usize,
     grid: Grid,
 }
 
-impl Plan {
-    fn new(q: &View<'_>, k: &View<'_>, causal: bool) -> Plan {
+impl AttentionPlan {
+    fn new(q: &View<'_>, k: &View<'_>, causal: bool) -> AttentionPlan {
         let (shape, dtype) = (q.layout.shape(), q.dtype);
         let size = if dtype == DType::F64 { 8 } else { 4 };
         let (keys, head_dim, vec) = (k.layout.shape()[1], shape[3], 16 / size);
         // As many numbers as registers hold well.
         let lanes = head_dim.div_ceil(64 / size).next_power_of_two().clamp(1, 32);
-        Plan {
+        AttentionPlan {
             dtype,
             causal,
             pairs: shape[0] * shape[2],
@@ -98,7 +98,7 @@ impl Plan {
         let (groups, units) = (THREADS / self.lanes, rows.div_ceil(self.rows));
         let slot = |tile: usize| 2 * self.size * self.slot(tile);
         let whole = others.next_multiple_of(CHUNK).max(CHUNK);
-        let together = match groups / units {
+        let pairs_per_block = match groups / units {
             0 => 1,
             most => {
                 let fitting = (TILE_BYTES / slot(whole)).min(self.pairs / ENOUGH_BLOCKS);
@@ -106,10 +106,10 @@ impl Plan {
             }
         };
         let mut tile = whole;
-        while tile > CHUNK && together * slot(tile) > TILE_BYTES {
+        while tile > CHUNK && pairs_per_block * slot(tile) > TILE_BYTES {
             tile = (tile / 2).next_multiple_of(CHUNK);
         }
-        let bytes = together * slot(tile);
+        let bytes = pairs_per_block * slot(tile);
         if bytes > MOST_BYTES {
             return Err(Error::invalid(
                 op,
@@ -117,11 +117,11 @@ impl Plan {
             ));
         }
         let (parts, threads) = match units <= groups {
-            true => (1, (together * units * self.lanes).next_multiple_of(32)),
+            true => (1, (pairs_per_block * units * self.lanes).next_multiple_of(32)),
             false => (units.div_ceil(groups), THREADS),
         };
-        let grid = Grid::line(self.pairs.div_ceil(together) * parts, threads as u32).shared(bytes);
-        Ok(Blocks { together, parts, tile, grid })
+        let grid = Grid::line(self.pairs.div_ceil(pairs_per_block) * parts, threads as u32).shared(bytes);
+        Ok(Blocks { pairs_per_block, parts, tile, grid })
     }
 
     /// Blocks that hold pairs whole, where sequences are short enough.
@@ -132,17 +132,18 @@ impl Plan {
             return None;
         }
         let most = self.queries.max(self.keys).max(1).div_ceil(self.rows);
-        let together = (WHOLE_BYTES / bytes.max(1))
+        let pairs_per_block = (WHOLE_BYTES / bytes.max(1))
             .min(THREADS / self.lanes / most)
             .min(self.pairs / ENOUGH_BLOCKS)
             .max(1);
-        let threads = (together * most * self.lanes).next_multiple_of(32).min(2 * THREADS);
-        let grid = Grid::line(self.pairs.div_ceil(together), threads as u32).shared(together * bytes);
-        Some(Blocks { together, parts: 1, tile: 0, grid })
+        let threads = (pairs_per_block * most * self.lanes).next_multiple_of(32).min(2 * THREADS);
+        let grid =
+            Grid::line(self.pairs.div_ceil(pairs_per_block), threads as u32).shared(pairs_per_block * bytes);
+        Some(Blocks { pairs_per_block, parts: 1, tile: 0, grid })
     }
 
-    fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&View<'_>]) -> Spec {
-        Spec::new(source, entry)
+    fn spec(&self, source: &'static Source, entry: &'static str, operands: &[&View<'_>]) -> KernelSpec {
+        KernelSpec::new(source, entry)
             .dtype("IN", self.dtype)
             .dtype("COMPUTE", if self.size == 8 { DType::F64 } else { DType::F32 })
             .int("HEAD_DIM", self.head_dim as i64)
@@ -187,7 +188,7 @@ params! {
         keys: i64,
         /// Pairs of a sequence and a head that a block takes, blocks that share a pair, and of the other side the rows
         /// that pass by at a time.
-        together: i64,
+        pairs_per_block: i64,
         parts: i64,
         tile: i64,
         scale: f64,
@@ -205,7 +206,7 @@ impl Heads {
 
 impl Job {
     /// Of these queries, keys and values, for all else to be added.
-    fn new(plan: &Plan, [q, k, v]: [&View<'_>; 3], scale: f64) -> Job {
+    fn new(plan: &AttentionPlan, [q, k, v]: [&View<'_>; 3], scale: f64) -> Job {
         Job {
             q: Heads::of(q),
             k: Heads::of(k),
@@ -222,7 +223,7 @@ impl Job {
             heads: plan.heads as i64,
             queries: plan.queries as i64,
             keys: plan.keys as i64,
-            together: 0,
+            pairs_per_block: 0,
             parts: 0,
             tile: 0,
             scale,
@@ -231,8 +232,9 @@ impl Job {
 
     /// By these blocks.
     fn by(self, blocks: &Blocks) -> Job {
-        let [together, parts, tile] = [blocks.together, blocks.parts, blocks.tile].map(|n| n as i64);
-        Job { together, parts, tile, ..self }
+        let [pairs_per_block, parts, tile] =
+            [blocks.pairs_per_block, blocks.parts, blocks.tile].map(|n| n as i64);
+        Job { pairs_per_block, parts, tile, ..self }
     }
 }
 
@@ -258,7 +260,7 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let launch = args.launch();
     let layouts = op.layouts(|i| launch.reads[i].layout);
     let [q, k, v] = &views(op, &layouts, |i| View::read(launch, i));
-    let plan = Plan::new(q, k, op.causal);
+    let plan = AttentionPlan::new(q, k, op.causal);
     if plan.pairs * plan.queries * plan.head_dim == 0 {
         return Ok(());
     }
@@ -280,7 +282,7 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
 pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
     let layouts = op.layouts(|i| launch.reads[i].layout);
     let [q, k, _] = &views(op, &layouts, |i| View::read(launch, i));
-    let plan = Plan::new(q, k, false);
+    let plan = AttentionPlan::new(q, k, false);
     let alone = Fragments::for_gradients(op, q, k).is_some() || plan.whole().is_some();
     if alone { 0 } else { plan.pairs * plan.queries * SOFTMAX * plan.size }
 }
@@ -293,7 +295,7 @@ pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     let [dq, dk, dv] = &views(op, &layouts, |o| View::write(launch, o));
     let [d_o, largest, inverse] = [0, 1, 2].map(|i| op.operands() + i);
     let d_o = &View::read(launch, d_o);
-    let plan = Plan::new(q, k, op.causal);
+    let plan = AttentionPlan::new(q, k, op.causal);
     if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
         return Ok(());
     }

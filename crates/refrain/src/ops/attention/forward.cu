@@ -5,7 +5,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     i64 first_pair = r.pair - r.slot;
     int keys = (int)j.keys, tile = (int)j.tile, size = slot_size(tile), slots = slots_of(j, first_pair);
     COMPUTE* k_tiles = reinterpret_cast<COMPUTE*>(memory);
-    COMPUTE* v_tiles = k_tiles + j.together * size;
+    COMPUTE* v_tiles = k_tiles + j.pairs_per_block * size;
     const COMPUTE* k_rows = k_tiles + r.slot * size;
     const COMPUTE* v_rows = v_tiles + r.slot * size;
     COMPUTE q[ROWS][EACH], o[ROWS][EACH], largest[ROWS], total[ROWS];
@@ -18,18 +18,18 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     }
 
     // Later keys are seen by none of the block's queries.
-    int end = CAUSAL && j.together == 1 ? min(keys, r.end) : keys;
+    int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
     for (int first = 0; first < end; first += tile) {
         int count = min(tile, end - first);
         if (first > 0) __syncthreads();
-        bring(k_tiles, size, j.k, j, first_pair, slots, first, count);
-        bring(v_tiles, size, j.v, j, first_pair, slots, first, count);
+        load_tile(k_tiles, size, j.k, j, first_pair, slots, first, count);
+        load_tile(v_tiles, size, j.v, j, first_pair, slots, first, count);
         __syncthreads();
         for (int i = 0; i < count; i += CHUNK) {
             COMPUTE s[ROWS][CHUNK], x[EACH];
             #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
-                look(x, k_rows + (i + c) * PADDED, r.lane);
+                load_row(x, k_rows + (i + c) * PADDED, r.lane);
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) s[w][c] = dot(q[w], x);
             }
@@ -57,7 +57,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
             }
             #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
-                look(x, v_rows + (i + c) * PADDED, r.lane);
+                load_row(x, v_rows + (i + c) * PADDED, r.lane);
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) add_times(o[w], s[w][c], x);
             }
@@ -67,7 +67,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
             COMPUTE inverse = (COMPUTE)1 / total[w];
-            give(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, inverse);
+            store_tile(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, inverse);
             if (r.lane == 0) {
                 i64 at = r.pair * j.queries + r.row + w;
                 reinterpret_cast<COMPUTE*>(j.largest)[at] = largest[w];

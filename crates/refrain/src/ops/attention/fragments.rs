@@ -2,7 +2,7 @@
 
 use super::Attention;
 use super::cuda::{JOB, Job, aligned};
-use crate::device::cuda::{CudaArgs, Grid, MMA, Source, Spec, View};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Source, View};
 use crate::error::Result;
 use crate::tensor::DType;
 use crate::types::Precision;
@@ -46,13 +46,13 @@ impl Fragments {
         let (queries, head_dim) = (shape[1], shape[3]);
         let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
         let form = match (q.dtype, op.precision) {
-            (DType::BF16, _) => "BRAINS",
+            (DType::BF16, _) => "BF16",
             // TF32 holds f16 exactly, and results in between that f16 would be too narrow for.
             (DType::F16, _) | (DType::F32, Precision::Tf32) => "TF32",
             // Half of a fragment would be zeros, which the three products of f32 don't pay for; and sums that tensor
             // cores cut off are less exact than rounded ones.
             (DType::F32, _) if head_dim < EIGHT => return None,
-            (DType::F32, _) => "SPLIT",
+            (DType::F32, _) => "SPLIT_TF32",
             _ => return None,
         };
         (short && shape[0] * shape[2] <= i32::MAX as usize).then_some(Fragments {
@@ -86,7 +86,7 @@ impl Fragments {
     ) -> Result<()> {
         let bytes = 4 * numbers;
         let warps = [WARPS, WARPS / 2].into_iter().find(|w| w * bytes <= BYTES).unwrap_or(1);
-        let spec = Spec::new(source, entry)
+        let spec = KernelSpec::new(source, entry)
             .dtype("IN", self.dtype)
             .word("FORM", self.form)
             .int("HEAD_DIM", self.head_dim as i64)
@@ -108,7 +108,7 @@ impl Fragments {
     pub(super) fn backward(&self, args: &mut CudaArgs<'_>, operands: &[&View<'_>], job: &Job) -> Result<()> {
         let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
         // Where fragments are transposed.
-        let turned = if self.form == "BRAINS" { 0 } else { keys * 20 };
+        let turned = if self.form == "BF16" { 0 } else { keys * 20 };
         let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
         self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, operands, job)
     }

@@ -9,15 +9,15 @@
 // operands use them.
 
 // The number formats: f32 as the sum of two TF32 numbers; rounded to TF32; rounded to bf16.
-#define SPLIT 0
+#define SPLIT_TF32 0
 #define TF32 1
-#define BRAINS 2
+#define BF16 2
 
 // TF32 numbers per number, and how many of their products count.
-constexpr int PARTS = FORM == SPLIT ? 2 : 1;
-constexpr int TERMS = FORM == SPLIT ? 3 : 1;
+constexpr int PARTS = FORM == SPLIT_TF32 ? 2 : 1;
+constexpr int TERMS = FORM == SPLIT_TF32 ? 3 : 1;
 // Fragments per multiplication instruction.
-constexpr int UNIT = FORM == BRAINS ? 2 : 1;
+constexpr int UNIT = FORM == BF16 ? 2 : 1;
 
 constexpr int EIGHTS = (HEAD_DIM + 7) / 8;
 // Multiplication steps for the fragments of a head.
@@ -59,7 +59,7 @@ struct Mover {
     }
 
     // Copies rows 0 to `count` of the heads to shared memory, and fills the rest with zeros.
-    template <int ROWS> DEVICE void bring(float* tiles, const Heads& x, int count) const {
+    template <int ROWS> DEVICE void load_tile(float* tiles, const Heads& x, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 8 ? EACH : 8;
         constexpr bool DIRECT = ALIGNED && sizeof(IN) == 4;
         if (run >= 2 * EIGHTS) return;
@@ -99,7 +99,7 @@ struct Mover {
     }
 
     // Copies back to global memory.
-    template <int ROWS> DEVICE void give(const Heads& x, const float* tiles, int count) const {
+    template <int ROWS> DEVICE void store_tile(const Heads& x, const float* tiles, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP;
         if (!there || run * 4 >= HEAD_DIM) return;
         i64 stride = x.token * STEP;
@@ -126,7 +126,7 @@ struct Mover {
 };
 
 // Waits until all copies to shared memory are visible to all threads.
-DEVICE void arrive() {
+DEVICE void wait_for_copies() {
     commit();
     wait_for_copies<0>();
     __syncthreads();
@@ -147,12 +147,12 @@ template <bool READ, typename X> DEVICE Left left(X x) {
     Left a;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (FORM == BRAINS) {
+        if (FORM == BF16) {
             int u = i / 2 * (UNIT - 1), e = i % 2 * 2;
-            a.at[0][i] = pack_brains(x(u, e), x(u, e + 1));
+            a.at[0][i] = pack_bf16(x(u, e), x(u, e + 1));
         } else {
             float y = x(0, i % 2 * 2 + i / 2);
-            if (FORM == SPLIT) split_tf32(y, a.at[0][i], a.at[PARTS - 1][i]);
+            if (FORM == SPLIT_TF32) split_tf32(y, a.at[0][i], a.at[PARTS - 1][i]);
             else a.at[0][i] = rounded<READ>(y);
         }
     }
@@ -164,8 +164,8 @@ template <typename Y> DEVICE Right right(Y y) {
     Right b;
     #pragma unroll
     for (int i = 0; i < 2; i++) {
-        if (FORM == BRAINS) b.at[0][i] = pack_brains(y(i * (UNIT - 1), 0), y(i * (UNIT - 1), 1));
-        else if (FORM == SPLIT) split_tf32(y(0, i), b.at[0][i], b.at[PARTS - 1][i]);
+        if (FORM == BF16) b.at[0][i] = pack_bf16(y(i * (UNIT - 1), 0), y(i * (UNIT - 1), 1));
+        else if (FORM == SPLIT_TF32) split_tf32(y(0, i), b.at[0][i], b.at[PARTS - 1][i]);
         else b.at[0][i] = rounded<true>(y(0, i));
     }
     return b;
@@ -175,7 +175,7 @@ template <typename Y> DEVICE Right right(Y y) {
 DEVICE void multiply(float* d, const Left& a, const Right& b, int term) {
     const u32* x = a.at[TERMS > 1 && term == 0 ? PARTS - 1 : 0];
     const u32* y = b.at[TERMS > 1 && term == 1 ? PARTS - 1 : 0];
-    if (FORM == BRAINS) multiply_brains(d, x, y);
+    if (FORM == BF16) multiply_bf16(d, x, y);
     else multiply_tf32(d, x[0], x[1], x[2], x[3], y[0], y[1]);
 }
 
@@ -192,7 +192,7 @@ struct Chains {
     }
     DEVICE void add(const Left& a, const Right& b, int term) {
         float* d = at[term % CHAINS];
-        if (FORM != SPLIT || term % CHAINS < CHAINS - 1) {
+        if (FORM != SPLIT_TF32 || term % CHAINS < CHAINS - 1) {
             multiply(d, a, b, term);
             return;
         }

@@ -4,7 +4,7 @@
 constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 // Numbers from a key's row to the next where fragments are transposed.
 constexpr int TURN_PITCH = 20;
-constexpr int TURN_SIZE = FORM == BRAINS ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
+constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
 // Warps that a multiprocessor has registers for.
 constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
 
@@ -25,10 +25,10 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     i64 pair = first_pair + warp;
     Mover mover(j, first_pair);
-    mover.bring<K_ROWS>(k_tiles, j.k, keys);
-    mover.bring<Q_ROWS>(q_tiles, j.q, queries);
-    mover.bring<K_ROWS>(v_tiles, j.v, keys);
-    mover.bring<Q_ROWS>(d_o_tiles, j.d_o, queries);
+    mover.load_tile<K_ROWS>(k_tiles, j.k, keys);
+    mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
+    mover.load_tile<K_ROWS>(v_tiles, j.v, keys);
+    mover.load_tile<Q_ROWS>(d_o_tiles, j.d_o, queries);
     float* tops = all_tops + warp * Q_ROWS;
     float* inverses = all_inverses + warp * Q_ROWS;
     for (int i = lane; i < Q_ROWS; i += 32) {
@@ -36,7 +36,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         tops[i] = there ? reinterpret_cast<const float*>(j.largest)[pair * queries + i] : 0.0f;
         inverses[i] = there ? reinterpret_cast<const float*>(j.inverse)[pair * queries + i] : 0.0f;
     }
-    arrive();
+    wait_for_copies();
 
     float* q = q_tiles + warp * Q_SIZE;
     const float* d_o = d_o_tiles + warp * Q_SIZE;
@@ -124,7 +124,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         }
 
         // Gradients of values and keys.
-        Left turned[FORM == BRAINS ? KEY_BLOCKS : 1];
+        Left turned[FORM == BF16 ? KEY_BLOCKS : 1];
         #pragma unroll
         for (int begin = 0; begin < 2; begin += UNIT) {
             Left x[KEY_BLOCKS], y[KEY_BLOCKS];
@@ -133,7 +133,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
             for (int m = 0; m < KEY_BLOCKS; m++) {
                 x[m] = left<false>([&](int u, int e) { return p[m][begin + u][e]; });
                 y[m] = left<false>([&](int u, int e) { return ds[m][begin + u][e]; });
-                if (FORM == BRAINS) turned[FORM == BRAINS ? m : 0] = y[m];
+                if (FORM == BF16) turned[FORM == BF16 ? m : 0] = y[m];
             }
             #pragma unroll
             for (int d = 0; d < EIGHTS; d++) {
@@ -153,7 +153,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         }
 
         // Gradients of queries.
-        if (FORM != BRAINS) {
+        if (FORM != BF16) {
             #pragma unroll
             for (int i = 0; i < 4 * KEY_BLOCKS; i++) {
                 int m = i / 4, n = i / 2 % 2, h = i % 2;
@@ -168,10 +168,10 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         for (int begin = 0; begin < KEY_EIGHTS; begin += UNIT) {
             Left x;
             Right y[EIGHTS];
-            if (FORM == BRAINS) {
+            if (FORM == BF16) {
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    x.at[0][i] = transpose_matrix(turned[FORM == BRAINS ? begin / 2 : 0].at[0][i % 2 * 2 + i / 2]);
+                    x.at[0][i] = transpose_matrix(turned[FORM == BF16 ? begin / 2 : 0].at[0][i % 2 * 2 + i / 2]);
                 }
             } else {
                 x = left<false>([&](int, int e) {
@@ -201,7 +201,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         put_rows(v, m * 16 + g, t, [&](int d, int e) { return dv[m][d][e]; });
     }
     __syncthreads();
-    mover.give<Q_ROWS>(j.dq, q_tiles, queries);
-    mover.give<K_ROWS>(j.dk, k_tiles, keys);
-    mover.give<K_ROWS>(j.dv, v_tiles, keys);
+    mover.store_tile<Q_ROWS>(j.dq, q_tiles, queries);
+    mover.store_tile<K_ROWS>(j.dk, k_tiles, keys);
+    mover.store_tile<K_ROWS>(j.dv, v_tiles, keys);
 }

@@ -16,10 +16,10 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
     i64 first_pair = (i64)blockIdx.x * WARPS;
     int queries = (int)j.queries, keys = (int)j.keys;
     Mover mover(j, first_pair);
-    mover.bring<Q_ROWS>(q_tiles, j.q, queries);
-    mover.bring<K_ROWS>(k_tiles, j.k, keys);
-    mover.bring<K_ROWS>(v_tiles, j.v, keys);
-    arrive();
+    mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
+    mover.load_tile<K_ROWS>(k_tiles, j.k, keys);
+    mover.load_tile<K_ROWS>(v_tiles, j.v, keys);
+    wait_for_copies();
 
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     float* q = q_tiles + warp * Q_SIZE;
@@ -143,5 +143,5 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
         }
     }
     __syncthreads();
-    mover.give<Q_ROWS>(j.o, q_tiles, queries);
+    mover.store_tile<Q_ROWS>(j.o, q_tiles, queries);
 }

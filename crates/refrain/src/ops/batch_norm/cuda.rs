@@ -2,7 +2,7 @@
 
 use super::BatchNorm;
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::reduction::Extent;
@@ -87,7 +87,7 @@ fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
     [args.read_dtype(0), args.read_dtype(1)]
 }
 
-fn constants(spec: Spec, [dtype, parameters]: [DType; 2]) -> Spec {
+fn constants(spec: KernelSpec, [dtype, parameters]: [DType; 2]) -> KernelSpec {
     spec.dtype("COMPUTE", arithmetic(dtype)).dtype("PARAMETER", parameters)
 }
 
@@ -103,9 +103,9 @@ fn elements(
     extent: Extent,
     add: bool,
     operands: &[Pointer],
-    spec: Spec,
+    spec: KernelSpec,
     args: &CudaArgs<'_>,
-) -> (Spec, Grid) {
+) -> (KernelSpec, Grid) {
     let dtypes @ [dtype, _] = dtypes(args);
     let Extent { outer, n: channels, inner } = extent;
     let widest = 16 / dtype.size();
@@ -141,7 +141,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         sums.scalars.extend([op.momentum, op.eps]);
         sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtypes).flag("BACKWARD", false))?;
     } else {
-        let spec = constants(Spec::new(&RUNNING, "batch_norm_running"), dtypes);
+        let spec = constants(KernelSpec::new(&RUNNING, "batch_norm_running"), dtypes);
         let told = RunningArgs {
             mean: args.read(3),
             var: args.read(4),
@@ -156,7 +156,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let spec = Spec::new(&FORWARD, "batch_norm");
+    let spec = KernelSpec::new(&FORWARD, "batch_norm");
     let (spec, grid) = elements(op.extent, false, &[x, y], spec, args);
     let told = BatchNormArgs {
         x,
@@ -189,7 +189,7 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     if n == 0 {
         return Ok(());
     }
-    let spec = Spec::new(&BACKWARD, "batch_norm_backward").flag("TRAINING", training);
+    let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("TRAINING", training);
     let (spec, grid) = elements(extent, args.accumulate(0), &[x, dy, dx], spec, args);
     let told = BatchNormBackwardArgs {
         x,

@@ -14,7 +14,7 @@ use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{Place, Reducer, State, reduce};
+use crate::kernels::reduction::{PartPosition, Reducer, State, reduce};
 use crate::kernels::rows::{self, each_task, load, map, rows_a_task};
 use crate::ops::reduce::host::{InMoments, Moments};
 
@@ -51,13 +51,20 @@ fn merge_columns<S: State>(parts: &[S], stride: usize, states: &mut [S], merge: 
 }
 
 impl<R: Real> Reducer<Moments, Moments, 1> for InMoments<R> {
-    fn row(&self, [x]: [&[Moments]; 1], _: Place) -> Moments {
+    fn row(&self, [x]: [&[Moments]; 1], _: PartPosition) -> Moments {
         let mut state = [Moments::default()];
         merge_columns(x, 1, &mut state, Moments::merge);
         state[0]
     }
 
-    fn columns(&self, [x]: [&[Moments]; 1], stride: usize, _: usize, _: Place, states: &mut [Moments]) {
+    fn columns(
+        &self,
+        [x]: [&[Moments]; 1],
+        stride: usize,
+        _: usize,
+        _: PartPosition,
+        states: &mut [Moments],
+    ) {
         merge_columns(x, stride, states, Moments::merge);
     }
 
@@ -156,7 +163,7 @@ struct GradientSums<'a, R> {
 }
 
 impl<T: Stored, R: Real> Reducer<T, [R; 2], 2> for GradientSums<'_, R> {
-    fn row(&self, x: [&[T]; 2], at: Place) -> [R; 2] {
+    fn row(&self, x: [&[T]; 2], at: PartPosition) -> [R; 2] {
         // A row belongs to one channel (a line or all of it).
         let mean = self.means[at.result % self.means.len()];
         simd(
@@ -165,7 +172,14 @@ impl<T: Stored, R: Real> Reducer<T, [R; 2], 2> for GradientSums<'_, R> {
         )
     }
 
-    fn columns(&self, [x, dy]: [&[T]; 2], stride: usize, rows: usize, at: Place, states: &mut [[R; 2]]) {
+    fn columns(
+        &self,
+        [x, dy]: [&[T]; 2],
+        stride: usize,
+        rows: usize,
+        at: PartPosition,
+        states: &mut [[R; 2]],
+    ) {
         let width = states.len();
         let means = &self.means[at.result..][..width];
         simd(
@@ -190,13 +204,13 @@ impl<T: Stored, R: Real> Reducer<T, [R; 2], 2> for GradientSums<'_, R> {
 }
 
 impl<R: Real> Reducer<[R; 2], [R; 2], 1> for GradientSums<'_, R> {
-    fn row(&self, [x]: [&[[R; 2]]; 1], _: Place) -> [R; 2] {
+    fn row(&self, [x]: [&[[R; 2]]; 1], _: PartPosition) -> [R; 2] {
         let mut state = [[R::ZERO; 2]];
         merge_columns(x, 1, &mut state, |a, b| [a[0] + b[0], a[1] + b[1]]);
         state[0]
     }
 
-    fn columns(&self, [x]: [&[[R; 2]]; 1], stride: usize, _: usize, _: Place, states: &mut [[R; 2]]) {
+    fn columns(&self, [x]: [&[[R; 2]]; 1], stride: usize, _: usize, _: PartPosition, states: &mut [[R; 2]]) {
         merge_columns(x, stride, states, |a, b| [a[0] + b[0], a[1] + b[1]]);
     }
 

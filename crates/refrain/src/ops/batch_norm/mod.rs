@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::layer_norm::{check_eps, check_parameters, statistics};
 use super::{Dest, OnTape, Op, Spec, Specs, execute, spans_apart};
-use crate::autograd::{self, Gradients, Recording, Saves};
+use crate::autograd::{self, Gradients, Saves, TapeEntry};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
@@ -147,7 +147,7 @@ fn run(x: &Tensor, parameters: Parameters<'_>, op: BatchNorm, dst: Option<&Tenso
     }
     autograd::check_operands(BatchNorm::NAME, &inputs)?;
     let function = OnTape(op);
-    let recording = Recording::begin(&function, &inputs, &inputs);
+    let recording = TapeEntry::begin(&function, &inputs, &inputs);
     let mut outputs = execute(&function.0, &inputs, &dests)?;
     outputs.truncate(3);
     match (dst, recording) {

@@ -45,7 +45,7 @@ DEVICE Scaled scaled(double x) {
 }
 template <typename R> DEVICE R rounded(Scaled s) { return (R)ldexp(s.mantissa, s.exponent); }
 // |a|^b, computed as the square of |a|^(b/2).
-DEVICE Scaled halves(double a, double b) {
+DEVICE Scaled half_power(double a, double b) {
     Scaled root = scaled(pow(fabs(a), b / 2.0));
     return root * root;
 }
@@ -69,14 +69,14 @@ template <typename R> DEVICE R by_base(R a, R b, R d) {
     R slope = d * b, power = pow_(a, b - (R)1);
     bool exact = a == (R)0 || is_nan(power);
     if ((is_normal(slope) || d == (R)0) && (is_normal(power) || exact)) return slope * power;
-    return rounded<R>(scaled(d) * scaled(b) * halves(a, b - (R)1) * scaled(copysign(1.0, (double)power)));
+    return rounded<R>(scaled(d) * scaled(b) * half_power(a, b - (R)1) * scaled(copysign(1.0, (double)power)));
 }
 // d a^b ln(a), and 0 if a is 0. The logarithm of a negative number is NaN.
 template <typename R> DEVICE R by_exponent(R a, R b, R d) {
     if (a == (R)0) return (R)0 * d;
     R power = pow_(a, b), log = log_(a), part = d * power;
     if (is_nan(log) || (is_normal(power) && (is_normal(part) || d == (R)0))) return part * log;
-    return rounded<R>(scaled(d) * halves(a, b) * scaled(log));
+    return rounded<R>(scaled(d) * half_power(a, b) * scaled(log));
 }
 
 template <typename N> DEVICE N function(N a, N b, N d) { return FUNCTION; }

@@ -79,7 +79,7 @@ pub(super) fn base<R: Real>(a: R, b: R, d: R) -> (R, bool) {
 
 /// [`base`], likewise.
 pub(super) fn scaled_base<R: Real>(a: R, b: R, d: R) -> Scaled {
-    let (power, sign) = (halves(a, b - R::ONE), a.power(b - R::ONE).to_f64());
+    let (power, sign) = (half_power(a, b - R::ONE), a.power(b - R::ONE).to_f64());
     Scaled::of(d) * Scaled::of(b) * power * Scaled::of(1f64.copysign(sign))
 }
 
@@ -96,11 +96,11 @@ pub(super) fn exponent<R: Real>(a: R, b: R, d: R) -> (R, bool) {
 
 /// [`exponent`], likewise.
 pub(super) fn scaled_exponent<R: Real>(a: R, b: R, d: R) -> Scaled {
-    Scaled::of(d) * halves(a, b) * Scaled::of(a.ln())
+    Scaled::of(d) * half_power(a, b) * Scaled::of(a.ln())
 }
 
 /// `|a|^b`, computed as the square of `|a|^(b/2)`.
-fn halves<R: Real>(a: R, b: R) -> Scaled {
+fn half_power<R: Real>(a: R, b: R) -> Scaled {
     let root = Scaled::of(a.abs().to_f64().powf(b.to_f64() / 2.0));
     root * root
 }

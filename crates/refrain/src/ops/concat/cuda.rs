@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Concat;
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
 
@@ -58,7 +58,7 @@ pub(super) fn concat(op: &Concat, args: &mut CudaArgs<'_>) -> Result<()> {
         told.ends[group.len()..].fill(end as i64);
         let n = rows * end;
         let parts = group.len().next_power_of_two();
-        let spec = units::constants(Spec::new(&SOURCE, "concat"), unit, n).int("PARTS", parts as i64);
+        let spec = units::constants(KernelSpec::new(&SOURCE, "concat"), unit, n).int("PARTS", parts as i64);
         args.kernel(spec, units::grid(args, n), &told)?;
         start += end;
     }

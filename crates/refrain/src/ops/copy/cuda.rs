@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::between;
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, View, padded, params, with_rank};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, padded, params, with_rank};
 use crate::error::Result;
-use crate::kernels::elementwise::Plan;
+use crate::kernels::elementwise::LoopPlan;
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run_on};
 use crate::tensor::DType;
 
@@ -54,7 +54,7 @@ pub(super) fn cast(dtype: DType, args: &mut CudaArgs<'_>) -> Result<()> {
 
 /// The side of a tile that moves 16 bytes at a time, where rows of both tensors begin and end on such a
 /// boundary and are long enough to fill half a tile.
-fn vector_side(plan: &Plan, a: usize, y: View<'_>, x: View<'_>) -> Option<usize> {
+fn vector_side(plan: &LoopPlan, a: usize, y: View<'_>, x: View<'_>) -> Option<usize> {
     let (size, last) = (y.dtype.size(), plan.shape.len() - 1);
     let counts = [plan.shape[a], plan.shape[last]];
     let side = match size {
@@ -96,7 +96,7 @@ params! {
 
 /// A copy in which the neighbours of one side lie far apart on the other.
 struct Transpose {
-    plan: Plan,
+    plan: LoopPlan,
     /// The axis along which elements of the operand are neighbours. Those of the result are along the last.
     a: usize,
     side: usize,
@@ -107,7 +107,7 @@ struct Transpose {
 
 impl Transpose {
     fn of(y: View<'_>, x: View<'_>) -> Option<Transpose> {
-        let plan = Plan::new(&[y.layout, x.layout]);
+        let plan = LoopPlan::new(&[y.layout, x.layout]);
         let last = plan.shape.len() - 1;
         if plan.numel() == 0 || plan.strides[0][last] != 1 || plan.strides[1][last] <= 1 {
             return None;
@@ -139,7 +139,7 @@ impl Transpose {
         let (count_a, count_b) = (plan.shape[*a], plan.shape[last]);
         let others: SmallVec<[usize; 6]> = (0..last).filter(|i| i != a).collect();
         let rank = others.len().max(1).next_power_of_two();
-        let spec = Spec::new(&TRANSPOSE, "transpose")
+        let spec = KernelSpec::new(&TRANSPOSE, "transpose")
             .dtype("ELEMENT", y.dtype)
             .flag("ADD", args.accumulate(0))
             .int("SIDE", *side as i64)

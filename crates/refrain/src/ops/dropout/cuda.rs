@@ -1,7 +1,7 @@
 //! Dropout on CUDA.
 
 use super::{Dropout, scale, threshold};
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::kernels::units;
@@ -31,7 +31,7 @@ pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let spec =
-        Spec::new(&SOURCE, "dropout").dtype("ELEMENT", args.write_dtype(0)).flag("MASK", op.keeps_mask);
+        KernelSpec::new(&SOURCE, "dropout").dtype("ELEMENT", args.write_dtype(0)).flag("MASK", op.keeps_mask);
     let told = DropoutArgs {
         x: args.read(0),
         state: args.read(1),

@@ -1,7 +1,7 @@
 //! Filling memory on CUDA.
 
 use super::Arange;
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::kernels::units;
@@ -28,7 +28,7 @@ pub(super) fn arange(op: &Arange, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let spec = Spec::new(&ARANGE, "arange").dtype("OUT", op.dtype);
+    let spec = KernelSpec::new(&ARANGE, "arange").dtype("OUT", op.dtype);
     let told = ArangeArgs { y: args.write(0), n: n as i64, start: op.start, step: op.step };
     args.kernel(spec, units::grid(args, n), &told)
 }

@@ -1,7 +1,7 @@
 //! The adjoint of `unfold` on CUDA.
 
 use super::Fold;
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
 
@@ -26,7 +26,7 @@ pub(super) fn fold(op: &Fold, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let reach = n.max(windows.numel()).max(op.size).max(op.step);
-    let spec = Spec::new(&SOURCE, "fold")
+    let spec = KernelSpec::new(&SOURCE, "fold")
         .dtype("ELEMENT", args.write_dtype(0))
         .word("INDEX", units::index_type(reach));
     let told = FoldArgs {

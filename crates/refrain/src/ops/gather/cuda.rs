@@ -2,7 +2,7 @@
 
 use crate::device::Launch;
 use crate::device::cuda::{
-    Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, padded, params, with_rank,
+    Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, padded, params, with_rank,
 };
 use crate::error::Result;
 use crate::kernels::units;
@@ -129,7 +129,8 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let walk = Walk::new(to, from, axis);
-    let spec = Spec::new(&GATHER, "gather").dtype("ID", args.read_dtype(1)).int("RANK", walk.rank() as i64);
+    let spec =
+        KernelSpec::new(&GATHER, "gather").dtype("ID", args.read_dtype(1)).int("RANK", walk.rank() as i64);
     let spec = units::constants(spec, dtype.size(), n.max(from.numel()));
     with_rank!(args.op(), walk.rank(), RANK => {
         let told = GatherArgs::<RANK> {
@@ -187,10 +188,10 @@ fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<
     let walk = if sort.is_some() { Walk::new(index, to, axis) } else { Walk::new(to, index, axis) };
     let rank = walk.rank();
     let ids = args.read_dtype(1);
-    let with_index = |spec: Spec| {
+    let with_index = |spec: KernelSpec| {
         spec.dtype("ID", ids).word("INDEX", units::index_type(n.max(entries))).int("RANK", rank as i64)
     };
-    let on_top = |spec: Spec| spec.dtype("ELEMENT", dtype).flag("BASE", base.is_some());
+    let on_top = |spec: KernelSpec| spec.dtype("ELEMENT", dtype).flag("BASE", base.is_some());
     let base = base.unwrap_or(Pointer::NOTHING);
     let places = Places {
         base,
@@ -210,16 +211,16 @@ fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<
         strides: [],
     };
     let Some(sort) = sort else {
-        let spec = with_index(on_top(Spec::new(&ADD, "add")));
+        let spec = with_index(on_top(KernelSpec::new(&ADD, "add")));
         return with_rank!(args.op(), rank, RANK => {
             args.kernel(spec, units::grid(args, n), &places.along::<RANK>(&walk))
         });
     };
     if !args.same_place(base, args.write(0)) {
         let told = BeginArgs { base, y: args.write(0), n: n as i64 };
-        args.kernel(on_top(Spec::new(&BEGIN, "begin")), units::grid(args, n), &told)?;
+        args.kernel(on_top(KernelSpec::new(&BEGIN, "begin")), units::grid(args, n), &told)?;
     }
-    let spec = with_index(Spec::new(&KEYS, "keys").dtype("ELEMENT", dtype));
+    let spec = with_index(KernelSpec::new(&KEYS, "keys").dtype("ELEMENT", dtype));
     with_rank!(args.op(), rank, RANK => {
         args.kernel(spec, units::grid(args, entries), &places.along::<RANK>(&walk))
     })?;
@@ -233,7 +234,7 @@ fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<
         entries: entries as i64,
     };
     let grid = Grid::line(entries.div_ceil(THREADS), THREADS as u32);
-    args.kernel(Spec::new(&ADD_RUNS, "add_runs").dtype("ELEMENT", dtype), grid, &told)
+    args.kernel(KernelSpec::new(&ADD_RUNS, "add_runs").dtype("ELEMENT", dtype), grid, &told)
 }
 
 impl Places<0> {

@@ -39,7 +39,7 @@ pub(super) fn gather<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
 pub(super) fn gather_backward<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
-    let plan = Plan::new(axis, args.write_layout(0), args.read_shape(1));
+    let plan = GatherPlan::new(axis, args.write_layout(0), args.read_shape(1));
     with_float!(args, args.write_dtype(0), T, R => {
         let y = args.write::<T>(0)?;
         if !args.accumulate(0) {
@@ -53,7 +53,7 @@ pub(super) fn gather_backward<I: Position>(axis: usize, index: &[I], args: &Host
 pub(super) fn scatter_add<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
     let to = args.write_shape(0);
     check(args, index, axis, to)?;
-    let plan = Plan::new(axis, args.write_layout(0), args.read_shape(1));
+    let plan = GatherPlan::new(axis, args.write_layout(0), args.read_shape(1));
     match args.write_dtype(0) {
         DType::F64 => add_to_copy::<f64, f64, I>(args, &plan, index),
         DType::F32 => add_to_copy::<f32, f32, I>(args, &plan, index),
@@ -65,7 +65,7 @@ pub(super) fn scatter_add<I: Position>(axis: usize, index: &[I], args: &HostArgs
 
 fn add_to_copy<T: Stored, N: Number, I: Position>(
     args: &HostArgs<'_>,
-    plan: &Plan<'_>,
+    plan: &GatherPlan<'_>,
     index: &[I],
 ) -> Result<()> {
     let y = args.write::<T>(0)?;
@@ -78,7 +78,7 @@ fn add_to_copy<T: Stored, N: Number, I: Position>(
 
 /// Where the elements of an index of one shape belong in a tensor of another shape. Both are divided into blocks at
 /// the axis. Blocks of the tensor do not overlap, so they can be processed in parallel.
-struct Plan<'a> {
+struct GatherPlan<'a> {
     /// Sizes before the axis, of the tensor and of the index.
     outer: [&'a [usize]; 2],
     /// Elements per block of the tensor.
@@ -93,13 +93,13 @@ struct Plan<'a> {
     inner: Scratch<usize>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> GatherPlan<'a> {
     /// The plan for a contiguous tensor.
-    fn new(axis: usize, to: &'a Layout, index: &'a Shape) -> Plan<'a> {
+    fn new(axis: usize, to: &'a Layout, index: &'a Shape) -> GatherPlan<'a> {
         let (to, strides) = (to.shape(), to.strides());
         let after = &index[axis + 1..];
         let place = |i: usize| unravel(i, after).iter().zip(&strides[axis + 1..]).map(|(i, s)| i * s).sum();
-        Plan {
+        GatherPlan {
             outer: [&to[..axis], &index[..axis]],
             block: to[axis..].iter().product(),
             size: to[axis],

@@ -4,7 +4,7 @@
 //! which a chunk is made of stretches that lie far apart.
 
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 
@@ -58,7 +58,7 @@ pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
         let log_columns = if first { log_chunk } else { log_chunk - steps };
         let distance = if first { 1 << log_chunk } else { 1usize << done };
         let first_bit = if first { 0 } else { log_columns };
-        let spec = Spec::new(&SOURCE, "hadamard")
+        let spec = KernelSpec::new(&SOURCE, "hadamard")
             .dtype("IN", if first { dtype } else { compute })
             .dtype("OUT", if last { dtype } else { compute })
             .dtype("COMPUTE", compute)

@@ -2,7 +2,7 @@
 
 use super::IndexAdd;
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, params};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
 use crate::ops::sort::Sort;
@@ -83,7 +83,8 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         missing: units::missing(dtype),
         faults: args.faults(Bounds::Axis),
     };
-    let spec = units::constants(Spec::new(&SELECT, "select").dtype("ID", args.read_dtype(1)), unit, all);
+    let spec =
+        units::constants(KernelSpec::new(&SELECT, "select").dtype("ID", args.read_dtype(1)), unit, all);
     args.kernel(spec, units::grid(args, all), &told)
 }
 
@@ -110,7 +111,7 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let width: usize = to[axis + 1..].iter().product();
     let ids = args.read_dtype(1);
     let sort = sort(size, count)?;
-    let spec = Spec::new(&ADD, "add")
+    let spec = KernelSpec::new(&ADD, "add")
         .dtype("ID", ids)
         .dtype("ELEMENT", args.write_dtype(0))
         .flag("ADD", args.accumulate(0))
@@ -125,7 +126,7 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
             size: size as i64,
             faults,
         };
-        args.kernel(Spec::new(&KEYS, "keys").dtype("ID", ids), units::grid(args, count), &told)?;
+        args.kernel(KernelSpec::new(&KEYS, "keys").dtype("ID", ids), units::grid(args, count), &told)?;
         let sorted = sort.run(args)?;
         (sorted_keys, sorted_entries) = (sorted.keys, sorted.entries);
     }

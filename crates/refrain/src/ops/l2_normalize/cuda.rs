@@ -1,6 +1,6 @@
 //! L2 normalisation on CUDA: a row in registers where it fits, else two passes of a block over each column.
 
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::columns::{self, COLUMNS, ColumnsAt};
 use crate::kernels::elementwise::cuda::arithmetic;
@@ -53,7 +53,7 @@ params! {
     }
 }
 
-fn constants(spec: Spec, dtype: DType) -> Spec {
+fn constants(spec: KernelSpec, dtype: DType) -> KernelSpec {
     spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype)
 }
 
@@ -73,13 +73,13 @@ pub(super) fn forward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Resu
     match lanes(extent, dtype) {
         Some(lanes) => {
             let told = L2RowsArgs { x, y, norms, eps, rows: outer as i64, width: n as i64 };
-            let spec = constants(Spec::new(&IN_ROWS, "l2_normalize_rows"), dtype);
+            let spec = constants(KernelSpec::new(&IN_ROWS, "l2_normalize_rows"), dtype);
             let spec = lanes.constants(spec, [x, y].map(|x| (args.alignment(x), dtype)));
             args.kernel(spec, lanes.grid(outer), &told)
         }
         None => {
             let told = L2ColumnsArgs { x, y, norms, eps, at: ColumnsAt::new(extent) };
-            let spec = constants(Spec::new(&IN_COLUMNS, "l2_normalize_columns"), dtype);
+            let spec = constants(KernelSpec::new(&IN_COLUMNS, "l2_normalize_columns"), dtype);
             args.kernel(spec, columns::grid(extent), &told)
         }
     }
@@ -95,14 +95,15 @@ pub(super) fn backward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Res
     match lanes(extent, dtype) {
         Some(lanes) => {
             let told = L2RowsBackwardArgs { y, dy, norms, dx, eps, rows: outer as i64, width: n as i64 };
-            let spec = Spec::new(&IN_ROWS_BACKWARD, "l2_normalize_rows_backward").flag("ADD", add);
+            let spec = KernelSpec::new(&IN_ROWS_BACKWARD, "l2_normalize_rows_backward").flag("ADD", add);
             let spec = constants(spec, dtype);
             let spec = lanes.constants(spec, [y, dy, dx].map(|x| (args.alignment(x), dtype)));
             args.kernel(spec, lanes.grid(outer), &told)
         }
         None => {
             let told = L2ColumnsBackwardArgs { y, dy, norms, dx, eps, at: ColumnsAt::new(extent) };
-            let spec = Spec::new(&IN_COLUMNS_BACKWARD, "l2_normalize_columns_backward").flag("ADD", add);
+            let spec =
+                KernelSpec::new(&IN_COLUMNS_BACKWARD, "l2_normalize_columns_backward").flag("ADD", add);
             args.kernel(constants(spec, dtype), columns::grid(extent), &told)
         }
     }

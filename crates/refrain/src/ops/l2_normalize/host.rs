@@ -9,21 +9,21 @@ use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{Place, Reducer, reduce};
+use crate::kernels::reduction::{PartPosition, Reducer, reduce};
 use crate::kernels::rows::{self, each_task, load, map, rows_a_task, sum};
 
 /// The sum of the products of two operands.
 struct Products;
 
 impl<T: Stored, R: Real> Reducer<T, R, 2> for Products {
-    fn row(&self, x: [&[T]; 2], _: Place) -> R {
+    fn row(&self, x: [&[T]; 2], _: PartPosition) -> R {
         simd(
             #[inline(always)]
             || rows::sum(x, |[a, b]| a.to::<R>() * b.to::<R>()),
         )
     }
 
-    fn columns(&self, [a, b]: [&[T]; 2], stride: usize, rows: usize, _: Place, sums: &mut [R]) {
+    fn columns(&self, [a, b]: [&[T]; 2], stride: usize, rows: usize, _: PartPosition, sums: &mut [R]) {
         let width = sums.len();
         simd(
             #[inline(always)]

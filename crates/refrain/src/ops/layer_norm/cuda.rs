@@ -3,7 +3,7 @@
 
 use super::{rows_of, statistics};
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{self, Lanes, ROWS};
@@ -67,7 +67,7 @@ fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
     [args.read_dtype(0), args.read_dtype(1)]
 }
 
-fn constants(spec: Spec, [dtype, parameters]: [DType; 2], centred: bool) -> Spec {
+fn constants(spec: KernelSpec, [dtype, parameters]: [DType; 2], centred: bool) -> KernelSpec {
     spec.dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
         .dtype("PARAMETER", parameters)
@@ -95,13 +95,13 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
     };
     match Lanes::of(width, dtype.size()) {
         Some(lanes) => {
-            let spec = constants(Spec::new(&FORWARD, "layer_norm"), dtypes, centred);
+            let spec = constants(KernelSpec::new(&FORWARD, "layer_norm"), dtypes, centred);
             let operands = [(told.x, dtype), (told.y, dtype), (told.weight, parameters), (bias, parameters)];
             let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
             args.kernel(spec, lanes.grid(rows), &told)
         }
         None => {
-            let spec = constants(Spec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
+            let spec = constants(KernelSpec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
             args.kernel(spec, Grid::line(rows, WIDE_THREADS), &told)
         }
     }
@@ -138,7 +138,7 @@ pub(super) fn workspace(launch: &Launch<'_>) -> usize {
 }
 
 /// Of a part's sums, for weight and bias side by side.
-fn in_parts(spec: Spec, dtype: DType, centred: bool) -> Spec {
+fn in_parts(spec: KernelSpec, dtype: DType, centred: bool) -> KernelSpec {
     spec.dtype("COMPUTE", statistics(dtype)).flag("CENTRED", centred).flag("IN_PARTS", true)
 }
 
@@ -171,14 +171,15 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     match registers {
         _ if rows == 0 => {}
         Some(lanes) => {
-            let spec = constants(Spec::new(&BACKWARD, "layer_norm_backward"), dtypes, centred);
+            let spec = constants(KernelSpec::new(&BACKWARD, "layer_norm_backward"), dtypes, centred);
             let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
             let operands = [(told.x, dtype), (told.dy, dtype), (told.dx, dtype), (told.weight, parameters)];
             let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
             args.kernel(spec, Grid::line(rows.div_ceil(per_block), lanes::THREADS as u32), &told)?;
         }
         None => {
-            let spec = constants(Spec::new(&WIDE_BACKWARD, "layer_norm_wide_backward"), dtypes, centred);
+            let spec =
+                constants(KernelSpec::new(&WIDE_BACKWARD, "layer_norm_wide_backward"), dtypes, centred);
             args.kernel(spec.flag("ADD", add), Grid::line(rows, WIDE_THREADS), &told)?;
         }
     }
@@ -198,7 +199,7 @@ pub(super) fn parameters(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         sums = sums.output(args, 1);
     }
     sums.partial = args.read(0);
-    let constants = |spec: Spec| spec.dtype("COMPUTE", compute).dtype("OUT", out);
-    let constants = |spec: Spec| constants(spec).flag("CENTRED", centred).flag("IN_PARTS", false);
+    let constants = |spec: KernelSpec| spec.dtype("COMPUTE", compute).dtype("OUT", out);
+    let constants = |spec: KernelSpec| constants(spec).flag("CENTRED", centred).flag("IN_PARTS", false);
     sums.merge(args, &SUMS, constants, parts, width)
 }

@@ -1,7 +1,7 @@
 //! Linear layers on CUDA, as matrix products.
 
 use super::{BiasGradient, Linear, WeightGradient, rows};
-use crate::device::cuda::{CudaArgs, Flat, Gpu, Matrix, MmaKind, Product, View};
+use crate::device::cuda::{CudaArgs, FlatOperand, Gpu, MatrixOperand, MmaKind, Product, View};
 use crate::device::{Launch, Mode};
 use crate::error::Result;
 use crate::kernels::products;
@@ -15,13 +15,13 @@ fn adds(launch: &Launch<'_>, o: usize) -> bool {
 pub(super) fn forward(op: &Linear, launch: &Launch<'_>) -> Product {
     let (x, w) = (&View::read(launch, 0), &View::read(launch, 1));
     let (m, k, n) = (rows(x.layout.shape()), w.layout.shape()[1], w.layout.shape()[0]);
-    let (x, w) = (Matrix::row_major(x, m, k), Matrix::row_major(w, n, k).t());
-    let mut optional = (2..launch.reads.len()).map(|i| Flat::of(&View::read(launch, i)));
+    let (x, w) = (MatrixOperand::row_major(x, m, k), MatrixOperand::row_major(w, n, k).t());
+    let mut optional = (2..launch.reads.len()).map(|i| FlatOperand::of(&View::read(launch, i)));
     Product {
         bias: op.bias.then(|| optional.next()).flatten(),
         residual: op.residual.then(|| optional.next()).flatten(),
         activation: op.activation,
-        kept: op.keep.then(|| Flat::of(&View::write(launch, 1))),
+        kept: op.keep.then(|| FlatOperand::of(&View::write(launch, 1))),
         ..Product::new(op.precision, [m, n, k], x, w, &View::write(launch, 0))
     }
 }
@@ -29,7 +29,7 @@ pub(super) fn forward(op: &Linear, launch: &Launch<'_>) -> Product {
 pub(super) fn input_gradient(precision: Precision, launch: &Launch<'_>) -> Product {
     let (dy, w) = (&View::read(launch, 0), &View::read(launch, 1));
     let (m, k, n) = (rows(dy.layout.shape()), w.layout.shape()[0], w.layout.shape()[1]);
-    let (dy, w) = (Matrix::row_major(dy, m, k), Matrix::row_major(w, k, n));
+    let (dy, w) = (MatrixOperand::row_major(dy, m, k), MatrixOperand::row_major(w, k, n));
     Product { add: adds(launch, 0), ..Product::new(precision, [m, n, k], dy, w, &View::write(launch, 0)) }
 }
 
@@ -37,10 +37,10 @@ fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Product {
     let (dy, x) = (&View::read(launch, 0), &View::read(launch, 1));
     let dw = &View::write(launch, 0);
     let (m, n, k) = (dw.layout.shape()[0], dw.layout.shape()[1], rows(x.layout.shape()));
-    let (dy, x) = (Matrix::row_major(dy, k, m).t(), Matrix::row_major(x, k, n));
+    let (dy, x) = (MatrixOperand::row_major(dy, k, m).t(), MatrixOperand::row_major(x, k, n));
     Product {
         add: adds(launch, 0),
-        sums: op.bias.map(|_| (Flat::of(&View::write(launch, 1)), adds(launch, 1))),
+        sums: op.bias.map(|_| (FlatOperand::of(&View::write(launch, 1)), adds(launch, 1))),
         ..Product::new(op.precision, [m, n, k], dy, x, dw)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Pointwise;
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, params};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::{Error, Result};
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::kernels::lanes::{Lanes, ROWS};
@@ -82,7 +82,7 @@ fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> Red
     total
 }
 
-fn constants(spec: Spec, out: DType) -> Spec {
+fn constants(spec: KernelSpec, out: DType) -> KernelSpec {
     spec.dtype("COMPUTE", arithmetic(out)).dtype("OUT", out)
 }
 
@@ -104,7 +104,7 @@ fn index(n: usize) -> &'static str {
 fn word(loss: Pointwise) -> (&'static str, f64) {
     match loss {
         Pointwise::Mse => ("MSE", 0.0),
-        Pointwise::Mae => ("MAE", 0.0),
+        Pointwise::L1 => ("L1", 0.0),
         Pointwise::Huber { delta } => ("HUBER", delta),
     }
 }
@@ -154,7 +154,7 @@ pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'
         return Ok(());
     }
     let dtype = args.read_dtype(0);
-    let spec = Spec::new(&QUANTILE_GRADIENT, "quantile_backward")
+    let spec = KernelSpec::new(&QUANTILE_GRADIENT, "quantile_backward")
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("PREDICTION", dtype)
         .dtype("TARGET", args.read_dtype(1))
@@ -217,7 +217,7 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
             faults: args.faults(Bounds::Classes),
         };
         let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY_WIDE };
-        let spec = Spec::new(source, "cross_entropy")
+        let spec = KernelSpec::new(source, "cross_entropy")
             .dtype("COMPUTE", arithmetic(dtype))
             .dtype("IN", dtype)
             .dtype("ID", args.read_dtype(1));
@@ -240,7 +240,7 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
     if n == 0 {
         return Ok(());
     }
-    let spec = Spec::new(&ENTROPY_BACKWARD, "cross_entropy_backward")
+    let spec = KernelSpec::new(&ENTROPY_BACKWARD, "cross_entropy_backward")
         .dtype("COMPUTE", arithmetic(dtype))
         .dtype("IN", dtype)
         .dtype("ID", args.read_dtype(1))

@@ -1,7 +1,7 @@
 // Gradients of pointwise losses. Operands: prediction, target and dy. LOSS is one of those below; s[0] is the scale,
 // s[1] is delta.
 
-enum { MSE, MAE, HUBER };
+enum { MSE, L1, HUBER };
 
 DEVICE COMPUTE apply(const COMPUTE* x, const double* s) {
     COMPUTE scale = (COMPUTE)s[0], delta = (COMPUTE)s[1], e = x[0] - x[1];

@@ -2,7 +2,7 @@
 // COMPUTE (the arithmetic), LEVELS (number of quantiles).
 
 #define MSE 1
-#define MAE 2
+#define L1 2
 // s[1] is delta.
 #define HUBER 3
 // s[1..] are the levels, extra[0] is the target of dtype TARGET.
@@ -17,7 +17,7 @@ DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& 
     COMPUTE e = x[0] - x[1], a = abs_(e);
 #if LOSS == MSE
     l.sum += e * e;
-#elif LOSS == MAE
+#elif LOSS == L1
     l.sum += a;
 #else
     COMPUTE delta = (COMPUTE)r.s[1];

@@ -36,7 +36,7 @@ enum Pointwise {
     /// `e^2`
     Mse,
     /// `|e|`
-    Mae,
+    L1,
     /// `e^2 / 2` up to delta, then the tangent.
     Huber { delta: f64 },
 }
@@ -47,7 +47,7 @@ impl Op for Pointwise {
     fn name(&self) -> &'static str {
         match self {
             Pointwise::Mse => "mse_loss",
-            Pointwise::Mae => "l1_loss",
+            Pointwise::L1 => "l1_loss",
             Pointwise::Huber { .. } => "huber_loss",
         }
     }
@@ -71,7 +71,7 @@ impl Op for Pointwise {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => match *self {
             Pointwise::Mse => host::mean_error::<T, U, R>(args, |e| e * e),
-            Pointwise::Mae => host::mean_error::<T, U, R>(args, |e| e.abs()),
+            Pointwise::L1 => host::mean_error::<T, U, R>(args, |e| e.abs()),
             Pointwise::Huber { delta } => {
                 let (delta, half) = (R::c(delta), R::c(0.5));
                 host::mean_error::<T, U, R>(args, |e| {
@@ -124,7 +124,7 @@ impl FloatTile for PointwiseBackward {
             #[inline(always)]
             || match self.loss {
                 Pointwise::Mse => map(dx, x, false, |[x, t, d]| (x - t) * ((scale + scale) * d)),
-                Pointwise::Mae => map(dx, x, false, |[x, t, d]| {
+                Pointwise::L1 => map(dx, x, false, |[x, t, d]| {
                     let d = scale * d;
                     if x > t {
                         d
@@ -154,7 +154,7 @@ impl Op for PointwiseBackward {
     fn name(&self) -> &'static str {
         match self.loss {
             Pointwise::Mse => "mse_loss_backward",
-            Pointwise::Mae => "l1_loss_backward",
+            Pointwise::L1 => "l1_loss_backward",
             Pointwise::Huber { .. } => "huber_loss_backward",
         }
     }
@@ -211,7 +211,7 @@ methods! {
     /// The mean squared error, `mean((prediction - target)^2)`, of this prediction.
     mse_loss, mse_loss_into() => Pointwise::Mse;
     /// The mean absolute error, `mean(|prediction - target|)`, of this prediction; the derivative at 0 is 0.
-    l1_loss, l1_loss_into() => Pointwise::Mae;
+    l1_loss, l1_loss_into() => Pointwise::L1;
     /// The mean of `e^2 / 2` where `|e| < delta` and `delta (|e| - delta / 2)` elsewhere, with
     /// `e = prediction - target` (Huber, 1964). `delta` is positive.
     huber_loss, huber_loss_into(delta: f64) => Pointwise::Huber { delta };

@@ -1,6 +1,6 @@
 //! Class ids as vectors on CUDA.
 
-use crate::device::cuda::{Bounds, CudaArgs, Pointer, Reporter, Source, Spec, params};
+use crate::device::cuda::{Bounds, CudaArgs, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
 
@@ -22,7 +22,7 @@ pub(super) fn one_hot(classes: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let wide = units::largest([args.output(0).alignment()]).max(dtype.size()) / dtype.size();
-    let spec = Spec::new(&SOURCE, "one_hot")
+    let spec = KernelSpec::new(&SOURCE, "one_hot")
         .dtype("ID", args.read_dtype(0))
         .dtype("OUT", dtype)
         .word("INDEX", units::index_type(n))

@@ -1,6 +1,6 @@
 //! AdamW: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
 
-use super::sweep::{Settings, Table, check_table, sweep};
+use super::sweep::{SegmentSettings, SegmentView, check_table, sweep};
 use super::{SegmentTable, check_control, check_flat, check_option, cuda};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
@@ -147,12 +147,12 @@ impl AdamW {
         }
         let learning_rate = args.read::<f64>(5)?[0];
         let scale = args.read::<f64>(6)?[0];
-        let table = Table::read(args, 7)?;
+        let table = SegmentView::read(args, 7)?;
         let buffers = [args.write::<T>(0)?, args.write(1)?, args.write(2)?, args.write(3)?];
         let AdamWOptions { betas: (beta1, beta2), eps, weight_decay } = self.options;
         let t = (step + 1) as f64;
         let (correction1, correction2) = (1.0 - beta1.powf(t), 1.0 - beta2.powf(t));
-        sweep(buffers, &table, &|[p, g, m, v], settings: Settings| {
+        sweep(buffers, &table, &|[p, g, m, v], settings: SegmentSettings| {
             if !settings.trainable {
                 return g.fill(T::from_number(R::ZERO));
             }

@@ -2,7 +2,7 @@
 
 use super::{AdamWOptions, Schedule, SgdOptions};
 use crate::device::Launch;
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Member, Pointer, Reporter, Source, Spec, params};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Member, Pointer, Reporter, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::reduction::Extent;
@@ -78,7 +78,12 @@ fn table(i: usize, args: &CudaArgs<'_>) -> Table {
 }
 
 /// Updates the launch's results, flat buffers of one dtype.
-fn update<P: Member + 'static>(spec: Spec, params: &P, table: Table, args: &mut CudaArgs<'_>) -> Result<()> {
+fn update<P: Member + 'static>(
+    spec: KernelSpec,
+    params: &P,
+    table: Table,
+    args: &mut CudaArgs<'_>,
+) -> Result<()> {
     let n = args.write_shape(0).numel();
     if n == 0 || table.count == 0 {
         return Ok(());
@@ -112,7 +117,7 @@ pub(super) fn adamw(options: &AdamWOptions, args: &mut CudaArgs<'_>) -> Result<(
         table,
         faults: args.faults(Bounds::Steps),
     };
-    update(Spec::new(&ADAMW, "adamw"), &told, table, args)
+    update(KernelSpec::new(&ADAMW, "adamw"), &told, table, args)
 }
 
 /// With `flat` buffers: parameters, gradients, and with momentum a third.
@@ -128,7 +133,7 @@ pub(super) fn sgd(options: &SgdOptions, flat: usize, args: &mut CudaArgs<'_>) ->
         weight_decay: options.weight_decay,
         table,
     };
-    update(Spec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), &told, table, args)
+    update(KernelSpec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), &told, table, args)
 }
 
 fn flat_extent(n: usize) -> Extent {
@@ -162,7 +167,7 @@ pub(super) fn learning_rate(schedule: &Schedule, args: &mut CudaArgs<'_>) -> Res
             ("WARMUP_COSINE", [lr, warmup_steps as f64, start_factor, total_steps as f64, eta_min])
         }
     };
-    let spec = Spec::new(&SCHEDULE, "learning_rate").word("SCHEDULE", word);
+    let spec = KernelSpec::new(&SCHEDULE, "learning_rate").word("SCHEDULE", word);
     let told = LearningRateArgs { step: args.read(0), rate: args.write(0), arguments };
     args.kernel(spec, Grid::line(1, 1), &told)
 }

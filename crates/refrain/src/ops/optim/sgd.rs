@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::sweep::{Settings, Table, check_table, sweep};
+use super::sweep::{SegmentSettings, SegmentView, check_table, sweep};
 use super::{SegmentTable, check_control, check_flat, check_option, cuda};
 use crate::autograd::check_in_place;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
@@ -122,9 +122,9 @@ impl Sgd {
     fn run<T: Stored, R: Real>(&self, args: &HostArgs<'_>) -> Result<()> {
         let learning_rate = args.read::<f64>(self.flat)?[0];
         let scale = args.read::<f64>(self.flat + 1)?[0];
-        let table = Table::read(args, self.flat + 2)?;
+        let table = SegmentView::read(args, self.flat + 2)?;
         let SgdOptions { momentum, weight_decay } = self.options;
-        let coefficients = |settings: Settings| Coefficients::<R> {
+        let coefficients = |settings: SegmentSettings| Coefficients::<R> {
             scale: R::c(scale),
             momentum: R::c(momentum),
             decay: R::c(weight_decay * settings.decay_factor),

@@ -12,14 +12,14 @@ const TASK: usize = 1 << 14;
 
 /// How to update the elements of a segment.
 #[derive(Clone, Copy)]
-pub(super) struct Settings {
+pub(super) struct SegmentSettings {
     pub(super) decay_factor: f64,
     pub(super) rate_factor: f64,
     pub(super) trainable: bool,
 }
 
 /// The segment table, as kernels read it.
-pub(super) struct Table<'a> {
+pub(super) struct SegmentView<'a> {
     pub(super) ranges: &'a [i64],
     pub(super) settings: &'a [f64],
 }
@@ -39,10 +39,10 @@ pub(super) fn check_table(op: &'static str, table: &SegmentTable, buffer: &Tenso
     Ok(())
 }
 
-impl<'a> Table<'a> {
+impl<'a> SegmentView<'a> {
     /// Reads the table from operands `ranges` and `ranges + 1`.
-    pub(super) fn read(args: &HostArgs<'a>, ranges: usize) -> Result<Table<'a>> {
-        Ok(Table { ranges: args.read(ranges)?, settings: args.read(ranges + 1)? })
+    pub(super) fn read(args: &HostArgs<'a>, ranges: usize) -> Result<SegmentView<'a>> {
+        Ok(SegmentView { ranges: args.read(ranges)?, settings: args.read(ranges + 1)? })
     }
 
     fn len(&self) -> usize {
@@ -67,17 +67,17 @@ impl<'a> Table<'a> {
         low
     }
 
-    fn settings(&self, i: usize) -> Settings {
+    fn settings(&self, i: usize) -> SegmentSettings {
         let s = &self.settings[3 * i..];
-        Settings { decay_factor: s[0], rate_factor: s[1], trainable: s[2] != 0.0 }
+        SegmentSettings { decay_factor: s[0], rate_factor: s[1], trainable: s[2] != 0.0 }
     }
 }
 
 /// Calls `update` with the same range of every buffer, for ranges that are in one segment each.
 pub(super) fn sweep<T: Send, const N: usize>(
     buffers: [&mut [T]; N],
-    table: &Table<'_>,
-    update: &(impl Fn([&mut [T]; N], Settings) + Sync),
+    table: &SegmentView<'_>,
+    update: &(impl Fn([&mut [T]; N], SegmentSettings) + Sync),
 ) {
     match parallel::allowed() {
         true => halves(buffers, 0, table, update),
@@ -89,8 +89,8 @@ pub(super) fn sweep<T: Send, const N: usize>(
 pub(super) fn halves<T: Send, const N: usize>(
     buffers: [&mut [T]; N],
     first: usize,
-    table: &Table<'_>,
-    update: &(impl Fn([&mut [T]; N], Settings) + Sync),
+    table: &SegmentView<'_>,
+    update: &(impl Fn([&mut [T]; N], SegmentSettings) + Sync),
 ) {
     let n = buffers[0].len();
     if n <= TASK {
@@ -105,8 +105,8 @@ pub(super) fn halves<T: Send, const N: usize>(
 pub(super) fn piece<T, const N: usize>(
     buffers: [&mut [T]; N],
     first: usize,
-    table: &Table<'_>,
-    update: &impl Fn([&mut [T]; N], Settings),
+    table: &SegmentView<'_>,
+    update: &impl Fn([&mut [T]; N], SegmentSettings),
 ) {
     let end_of_piece = first + buffers[0].len();
     let (mut rest, mut at) = (buffers, first);

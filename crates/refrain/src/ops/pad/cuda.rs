@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Pad;
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, padded, params, with_rank};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, padded, params, with_rank};
 use crate::error::Result;
 use crate::kernels::units;
 
@@ -63,7 +63,7 @@ pub(super) fn pad(op: &Pad, value: f64, args: &mut CudaArgs<'_>) -> Result<()> {
         strides[i - 1] = strides[i] * axes[i].size;
     }
     let row = |of: fn(&Axis) -> usize| -> SmallVec<[usize; 6]> { axes.iter().map(of).collect() };
-    let spec = units::constants(Spec::new(&SOURCE, "pad"), unit, all).int("RANK", rank as i64);
+    let spec = units::constants(KernelSpec::new(&SOURCE, "pad"), unit, all).int("RANK", rank as i64);
     with_rank!(args.op(), rank, RANK => {
         let job = PadArgs::<RANK> {
             x: args.read(0),

@@ -1,7 +1,7 @@
 //! Normalised queries and keys on CUDA: a vector in registers.
 
 use super::Sizes;
-use crate::device::cuda::{CudaArgs, Member, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Member, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
@@ -56,7 +56,7 @@ pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
         rows: rows as i64,
         width: width as i64,
     };
-    run(Spec::new(&FORWARD, "qk_norm"), &[told.x, told.y], &told, args)
+    run(KernelSpec::new(&FORWARD, "qk_norm"), &[told.x, told.y], &told, args)
 }
 
 pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -71,13 +71,13 @@ pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
         rows: rows as i64,
         width: width as i64,
     };
-    let spec = Spec::new(&BACKWARD, "qk_norm_backward").flag("ADD", args.accumulate(0));
+    let spec = KernelSpec::new(&BACKWARD, "qk_norm_backward").flag("ADD", args.accumulate(0));
     run(spec, &[told.x, told.dy, told.dx], &told, args)
 }
 
 /// The vectors of all heads, which lie at `operands`.
 fn run<P: Member + 'static>(
-    spec: Spec,
+    spec: KernelSpec,
     operands: &[Pointer],
     params: &P,
     args: &mut CudaArgs<'_>,

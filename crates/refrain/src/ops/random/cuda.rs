@@ -3,7 +3,7 @@
 use super::host::{bits, words_each};
 use super::philox::WORDS;
 use super::{Distribution, Sample};
-use crate::device::cuda::{CudaArgs, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
 
@@ -25,7 +25,7 @@ pub(super) fn sample(op: &Sample, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let spec = Spec::new(&SOURCE, "sample")
+    let spec = KernelSpec::new(&SOURCE, "sample")
         .dtype("OUT", dtype)
         .flag("NORMAL", op.distribution == Distribution::Normal)
         .int("BITS", i64::from(bits(dtype)));

@@ -8,7 +8,7 @@ use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{Place, Reducer, SEGMENT, reduce};
+use crate::kernels::reduction::{PartPosition, Reducer, SEGMENT, reduce};
 use crate::kernels::rows;
 use crate::tensor::DType;
 
@@ -47,14 +47,14 @@ fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, 
 struct Sum;
 
 impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
-    fn row(&self, [x]: [&[T]; 1], _: Place) -> N {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N {
         simd(
             #[inline(always)]
             || rows::sum([x], |[v]| v.to()),
         )
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, sums: &mut [N]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, sums: &mut [N]) {
         let width = sums.len();
         simd(
             #[inline(always)]
@@ -87,7 +87,7 @@ pub(crate) struct Moments {
 pub(crate) struct InMoments<R>(pub(crate) std::marker::PhantomData<R>);
 
 impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
-    fn row(&self, [x]: [&[T]; 1], _: Place) -> Moments {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> Moments {
         simd(
             #[inline(always)]
             || {
@@ -99,7 +99,7 @@ impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
         )
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, states: &mut [Moments]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [Moments]) {
         let width = states.len();
         let (mut means, mut squares) = ([R::ZERO; SEGMENT], [R::ZERO; SEGMENT]);
         let (means, squares) = (&mut means[..width], &mut squares[..width]);
@@ -179,14 +179,14 @@ fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
 struct Extreme<const MAX: bool>;
 
 impl<T: Stored, N: Number, const MAX: bool> Reducer<T, N, 1> for Extreme<MAX> {
-    fn row(&self, [x]: [&[T]; 1], _: Place) -> N {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N {
         simd(
             #[inline(always)]
             || rows::fold(x, x[0].to(), |a, b| if beats::<N, MAX>(a, b) { b } else { a }),
         )
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, states: &mut [N]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [N]) {
         let width = states.len();
         simd(
             #[inline(always)]
@@ -219,7 +219,7 @@ struct Found<N> {
 struct FirstExtreme<const MAX: bool>;
 
 impl<T: Stored, N: Number, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExtreme<MAX> {
-    fn row(&self, [x]: [&[T]; 1], at: Place) -> Found<N> {
+    fn row(&self, [x]: [&[T]; 1], at: PartPosition) -> Found<N> {
         let value: N = Reducer::<T, N, 1>::row(&Extreme::<MAX>, [x], at);
         let position = x.iter().position(|v| {
             let v: N = v.to();
@@ -228,7 +228,7 @@ impl<T: Stored, N: Number, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExt
         Found { value, position: (at.start + position.unwrap_or(0)) as i64 }
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: Place, states: &mut [Found<N>]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: PartPosition, states: &mut [Found<N>]) {
         let width = states.len();
         for (s, v) in states.iter_mut().zip(x) {
             *s = Found { value: v.to(), position: at.start as i64 };
@@ -318,7 +318,7 @@ pub(super) fn is_tie<N: Number>(v: N, extreme: N) -> bool {
 }
 
 impl<T: Stored, R: Real> Reducer<T, R, 1> for Ties<'_, T> {
-    fn row(&self, [x]: [&[T]; 1], at: Place) -> R {
+    fn row(&self, [x]: [&[T]; 1], at: PartPosition) -> R {
         let extreme: R = self.extremes[at.result].to();
         simd(
             #[inline(always)]
@@ -326,7 +326,7 @@ impl<T: Stored, R: Real> Reducer<T, R, 1> for Ties<'_, T> {
         )
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: Place, states: &mut [R]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: PartPosition, states: &mut [R]) {
         let width = states.len();
         let extremes = &self.extremes[at.result..][..width];
         simd(

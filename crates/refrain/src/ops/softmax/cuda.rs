@@ -1,6 +1,6 @@
 //! Softmax on CUDA: a row in registers where it fits, else two passes of a block over each column.
 
-use crate::device::cuda::{CudaArgs, Member, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Member, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::columns::{self, COLUMNS, ColumnsAt};
 use crate::kernels::elementwise::cuda::arithmetic;
@@ -49,13 +49,13 @@ fn lanes(extent: Extent, dtype: DType) -> Option<Lanes> {
     Lanes::of(extent.n, dtype.size()).filter(|_| extent.inner == 1)
 }
 
-fn constants(spec: Spec, log: bool, args: &CudaArgs<'_>) -> Spec {
+fn constants(spec: KernelSpec, log: bool, args: &CudaArgs<'_>) -> KernelSpec {
     let dtype = args.read_dtype(0);
     spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).flag("LOG", log)
 }
 
 fn in_rows<P: Member + 'static>(
-    spec: Spec,
+    spec: KernelSpec,
     (lanes, rows): (Lanes, usize),
     operands: &[Pointer],
     params: &P,
@@ -75,11 +75,11 @@ pub(super) fn forward(log: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Res
     match lanes(extent, args.read_dtype(0)) {
         Some(lanes) => {
             let told = SoftmaxRowsArgs { x, y, rows: outer as i64, width: n as i64 };
-            let spec = constants(Spec::new(&IN_ROWS, "softmax_rows"), log, args);
+            let spec = constants(KernelSpec::new(&IN_ROWS, "softmax_rows"), log, args);
             in_rows(spec, (lanes, outer), &[x, y], &told, args)
         }
         None => {
-            let spec = constants(Spec::new(&IN_COLUMNS, "softmax_columns"), log, args);
+            let spec = constants(KernelSpec::new(&IN_COLUMNS, "softmax_columns"), log, args);
             let told = SoftmaxColumnsArgs { x, y, at: ColumnsAt::new(extent) };
             args.kernel(spec, columns::grid(extent), &told)
         }
@@ -96,11 +96,11 @@ pub(super) fn backward(log: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Re
     match lanes(extent, args.read_dtype(0)) {
         Some(lanes) => {
             let told = SoftmaxRowsBackwardArgs { y, dy, dx, rows: outer as i64, width: n as i64 };
-            let spec = Spec::new(&IN_ROWS_BACKWARD, "softmax_rows_backward").flag("ADD", add);
+            let spec = KernelSpec::new(&IN_ROWS_BACKWARD, "softmax_rows_backward").flag("ADD", add);
             in_rows(constants(spec, log, args), (lanes, outer), &[y, dy, dx], &told, args)
         }
         None => {
-            let spec = Spec::new(&IN_COLUMNS_BACKWARD, "softmax_columns_backward").flag("ADD", add);
+            let spec = KernelSpec::new(&IN_COLUMNS_BACKWARD, "softmax_columns_backward").flag("ADD", add);
             let told = SoftmaxColumnsBackwardArgs { y, dy, dx, at: ColumnsAt::new(extent) };
             args.kernel(constants(spec, log, args), columns::grid(extent), &told)
         }

@@ -9,7 +9,7 @@ use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{Place, Reducer, reduce};
+use crate::kernels::reduction::{PartPosition, Reducer, reduce};
 use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 
 pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
@@ -72,13 +72,20 @@ type Exponentials<R> = [R; 2];
 struct SumExponentials;
 
 impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
-    fn row(&self, [x]: [&[T]; 1], at: Place) -> Exponentials<R> {
+    fn row(&self, [x]: [&[T]; 1], at: PartPosition) -> Exponentials<R> {
         let mut state = [Exponentials::<R>::default()];
         self.columns([x], 1, x.len(), at, &mut state);
         state[0]
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: Place, states: &mut [Exponentials<R>]) {
+    fn columns(
+        &self,
+        [x]: [&[T]; 1],
+        stride: usize,
+        rows: usize,
+        _: PartPosition,
+        states: &mut [Exponentials<R>],
+    ) {
         let width = states.len();
         simd(
             #[inline(always)]
@@ -185,13 +192,13 @@ struct SumGradients {
 }
 
 impl<T: Stored, R: Real> Reducer<T, R, 2> for SumGradients {
-    fn row(&self, x: [&[T]; 2], at: Place) -> R {
+    fn row(&self, x: [&[T]; 2], at: PartPosition) -> R {
         let mut state = [R::ZERO];
         self.columns(x, 1, x[0].len(), at, &mut state);
         state[0]
     }
 
-    fn columns(&self, [y, dy]: [&[T]; 2], stride: usize, rows: usize, _: Place, states: &mut [R]) {
+    fn columns(&self, [y, dy]: [&[T]; 2], stride: usize, rows: usize, _: PartPosition, states: &mut [R]) {
         let width = states.len();
         simd(
             #[inline(always)]

@@ -1,7 +1,7 @@
 //! A stable sort on CUDA: which entries of an index name each place, in their order. With it places are
 //! summed without atomics, and always in the same order.
 
-use crate::device::cuda::{CudaArgs, Grid, Pointer, Source, Spec, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::{Error, Result};
 
 const COMMON: &str = include_str!("common.cu");
@@ -106,9 +106,9 @@ impl Sort {
             let shift = i64::from(pass * DIGIT_BITS);
             let (from, to) = (at(pass), at(pass + 1));
             let count = CountArgs { keys: from.keys, counts, n, shift };
-            args.kernel(Spec::new(&COUNT, "count"), Grid::line(blocks, THREADS), &count)?;
+            args.kernel(KernelSpec::new(&COUNT, "count"), Grid::line(blocks, THREADS), &count)?;
             let sum_up = SumUpArgs { counts, totals, blocks: blocks as i64 };
-            args.kernel(Spec::new(&SUM_UP, "sum_up"), Grid::line(DIGITS, THREADS), &sum_up)?;
+            args.kernel(KernelSpec::new(&SUM_UP, "sum_up"), Grid::line(DIGITS, THREADS), &sum_up)?;
             let place = PlaceArgs {
                 keys: from.keys,
                 entries: from.entries,
@@ -119,7 +119,7 @@ impl Sort {
                 n,
                 shift,
             };
-            let spec = Spec::new(&PLACE, "place").flag("FIRST", pass == 0);
+            let spec = KernelSpec::new(&PLACE, "place").flag("FIRST", pass == 0);
             args.kernel(spec, Grid::line(blocks, THREADS), &place)?;
         }
         Ok(at(self.passes))

@@ -1,6 +1,6 @@
 //! Windows on CUDA.
 
-use crate::device::cuda::{Bounds, CudaArgs, Grid, Pointer, Reporter, Source, Spec, params};
+use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
 
@@ -77,7 +77,7 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         missing: units::missing(dtype),
         faults: args.faults(Bounds::Starts),
     };
-    let spec = units::constants(Spec::new(&WINDOWS, "windows"), size, 0)
+    let spec = units::constants(KernelSpec::new(&WINDOWS, "windows"), size, 0)
         .dtype("ID", args.read_dtype(1))
         .int("UNIT_SIZE", size as i64)
         .flag("ALONG_TIME", step < side || channels == 1);
@@ -91,7 +91,7 @@ pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let x = args.read_shape(0);
     let (count, channels, length) = (x[0], x[1], x[2]);
-    let spec = Spec::new(&ADD, "add_windows")
+    let spec = KernelSpec::new(&ADD, "add_windows")
         .dtype("ID", args.read_dtype(1))
         .dtype("ELEMENT", args.write_dtype(0))
         .flag("ADD", args.accumulate(0));

@@ -4,7 +4,7 @@
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
 
-use crate::device::cuda::Matrix;
+use crate::device::cuda::MatrixOperand;
 use crate::types::DType;
 
 /// An operand as the library sees it: column-major. For the library, our row-major matrix is the transpose.
@@ -18,7 +18,12 @@ pub(super) struct Side {
 
 impl Side {
     /// A column-major matrix: its rows and columns, whether each of the two dimensions is dense, and its strides.
-    pub(super) fn of(x: &Matrix, sizes: [usize; 2], dense: [bool; 2], steps: [usize; 2]) -> Option<Side> {
+    pub(super) fn of(
+        x: &MatrixOperand,
+        sizes: [usize; 2],
+        dense: [bool; 2],
+        steps: [usize; 2],
+    ) -> Option<Side> {
         let transposed = !dense[0];
         let (along, across) = if transposed { (1, 0) } else { (0, 1) };
         if !dense[along] {
@@ -53,26 +58,26 @@ impl Descriptor {
     }
 }
 
-pub(super) struct Layout(pub(super) sys::cublasLtMatrixLayout_t);
+pub(super) struct LayoutDescriptor(pub(super) sys::cublasLtMatrixLayout_t);
 
-impl Drop for Layout {
+impl Drop for LayoutDescriptor {
     fn drop(&mut self) {
         // SAFETY: owned, destroyed once.
         let _ = unsafe { result::destroy_matrix_layout(self.0) };
     }
 }
 
-impl Layout {
+impl LayoutDescriptor {
     /// `sizes` are the rows and columns that the product sees.
     pub(super) fn new(
         dtype: DType,
         sizes: [usize; 2],
         side: &Side,
         batches: usize,
-    ) -> std::result::Result<Layout, CublasError> {
+    ) -> std::result::Result<LayoutDescriptor, CublasError> {
         use sys::cublasLtMatrixLayoutAttribute_t::*;
         let [rows, cols] = if side.transposed { [sizes[1], sizes[0]] } else { sizes };
-        let layout = Layout(result::create_matrix_layout(
+        let layout = LayoutDescriptor(result::create_matrix_layout(
             data_type(dtype),
             rows as u64,
             cols as u64,

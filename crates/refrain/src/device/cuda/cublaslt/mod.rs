@@ -24,11 +24,11 @@ use crate::device::cuda::cache::Cache;
 use crate::device::cuda::context::CudaDevice;
 use crate::device::cuda::library::{preload_from_places, probe};
 use crate::device::cuda::params::Addresses;
-use crate::device::cuda::{Flat, Pointer, Product};
+use crate::device::cuda::{FlatOperand, Pointer, Product};
 use crate::types::DType;
 use crate::types::Precision;
 use choices::{Choice, Choices};
-use descriptors::{Descriptor, Layout, Preference, Side, data_type};
+use descriptors::{Descriptor, LayoutDescriptor, Preference, Side, data_type};
 
 mod choices;
 mod descriptors;
@@ -100,7 +100,7 @@ pub(super) struct Library {
     handle: sys::cublasLtHandle_t,
     choices: Choices<'static>,
     /// Products that were asked for, with how they are run; `None` for those that the library has no algorithm for.
-    plans: Mutex<HashMap<Key, Option<Arc<Plan>>>>,
+    plans: Mutex<HashMap<Key, Option<Arc<LibraryPlan>>>>,
 }
 
 // SAFETY: the library's handle may be used from any thread, by several at once; the rest is behind a lock.
@@ -220,26 +220,26 @@ pub(crate) fn suits(p: &Product) -> bool {
 }
 
 /// Descriptors and the algorithm of a product.
-struct Plan {
+struct LibraryPlan {
     /// Addresses of bias and kept values are set for each call, under the lock.
     descriptor: Mutex<Descriptor>,
     /// Of the library's A (our B), B (our A), C and D (our C).
-    layouts: [Layout; 3],
+    layouts: [LayoutDescriptor; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
 }
 
 // SAFETY: descriptors are data that the library reads; what changes is behind a lock.
-unsafe impl Send for Plan {}
+unsafe impl Send for LibraryPlan {}
 // SAFETY: as above.
-unsafe impl Sync for Plan {}
+unsafe impl Sync for LibraryPlan {}
 
-impl Plan {
+impl LibraryPlan {
     fn new(
         handle: sys::cublasLtHandle_t,
         choices: &Choices<'_>,
         key: &Key,
-    ) -> std::result::Result<Plan, CublasError> {
+    ) -> std::result::Result<LibraryPlan, CublasError> {
         use sys::cublasComputeType_t::*;
         use sys::cublasLtEpilogue_t::*;
         use sys::cublasLtMatmulPreferenceAttributes_t::*;
@@ -278,9 +278,9 @@ impl Plan {
         }
         let c = Side { transposed: false, leading: n, batch: m * n, alignment: key.results[1] };
         let layouts = [
-            Layout::new(key.dtype, [n, k], &key.b, key.batches)?,
-            Layout::new(key.dtype, [k, m], &key.a, key.batches)?,
-            Layout::new(key.result, [n, m], &c, key.batches)?,
+            LayoutDescriptor::new(key.dtype, [n, k], &key.b, key.batches)?,
+            LayoutDescriptor::new(key.dtype, [k, m], &key.a, key.batches)?,
+            LayoutDescriptor::new(key.result, [n, m], &c, key.batches)?,
         ];
         let mut preference = Preference(result::create_matmul_pref()?);
         preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MOST_WORKSPACE)?;
@@ -302,7 +302,7 @@ impl Plan {
         // What the library is asked, beside the preferences that never differ.
         let product = format!("{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}");
         let choice = choices.choose(&product, |kept| accepts(handle, &descriptor, &layouts, kept), ask)?;
-        Ok(Plan {
+        Ok(LibraryPlan {
             descriptor: Mutex::new(descriptor),
             layouts,
             algorithm: sys::cublasLtMatmulAlgo_t { data: choice.algorithm },
@@ -315,7 +315,7 @@ impl Plan {
 fn accepts(
     handle: sys::cublasLtHandle_t,
     descriptor: &Descriptor,
-    [a, b, c]: &[Layout; 3],
+    [a, b, c]: &[LayoutDescriptor; 3],
     choice: &Choice,
 ) -> bool {
     let algorithm = sys::cublasLtMatmulAlgo_t { data: choice.algorithm };
@@ -354,11 +354,11 @@ impl Library {
     }
 
     /// How a product is run; `None` if it is not for the library.
-    fn plan(&self, product: &Product) -> Option<Arc<Plan>> {
+    fn plan(&self, product: &Product) -> Option<Arc<LibraryPlan>> {
         let key = Key::of(product)?;
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         // What the library refuses it refuses always.
-        let plan = || Plan::new(self.handle, &self.choices, &key).ok().map(Arc::new);
+        let plan = || LibraryPlan::new(self.handle, &self.choices, &key).ok().map(Arc::new);
         plans.entry(key).or_insert_with(plan).clone()
     }
 
@@ -386,7 +386,7 @@ impl Library {
             ));
         }
         let address = |pointer: Pointer| addresses.of(pointer).map_err(|e| e.to_string());
-        let address_of = |x: Option<Flat>| x.map_or(Ok(0), |x| address(x.pointer));
+        let address_of = |x: Option<FlatOperand>| x.map_or(Ok(0), |x| address(x.pointer));
         let added = if product.add { Some(product.c) } else { product.residual };
         let beta = if added.is_some() { 1.0 } else { 0.0 };
         let singles = [1.0f32, beta as f32];

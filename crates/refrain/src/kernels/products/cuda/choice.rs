@@ -75,13 +75,13 @@ pub(super) struct GroupTile {
 impl GroupTile {
     /// How a product of f32 may be cut up.
     const OF_F32: [GroupTile; 3] = [
-        GroupTile { warps: 8, fragments: 16, form: "SPLIT", at_once: 132, pace: 17 },
-        GroupTile { warps: 8, fragments: 8, form: "SPLIT", at_once: 132, pace: 10 },
-        GroupTile { warps: 4, fragments: 8, form: "SPLIT", at_once: 396, pace: 14 },
+        GroupTile { warps: 8, fragments: 16, form: "SPLIT_TF32", at_once: 132, pace: 17 },
+        GroupTile { warps: 8, fragments: 8, form: "SPLIT_TF32", at_once: 132, pace: 10 },
+        GroupTile { warps: 4, fragments: 8, form: "SPLIT_TF32", at_once: 396, pace: 14 },
     ];
 
     /// How one of f16 or bf16 may be.
-    fn of_halves(form: &'static str) -> [GroupTile; 3] {
+    fn of_f16(form: &'static str) -> [GroupTile; 3] {
         [
             GroupTile { warps: 8, fragments: 16, form, at_once: 96, pace: 14 },
             GroupTile { warps: 8, fragments: 8, form, at_once: 96, pace: 10 },
@@ -100,7 +100,7 @@ impl GroupTile {
 
     /// Whether numbers are multiplied as they lie in memory.
     pub(super) fn as_they_are(self) -> bool {
-        self.form != "SPLIT"
+        self.form != "SPLIT_TF32"
     }
 
     /// Numbers of a tile along k.
@@ -120,14 +120,14 @@ impl GroupTile {
     /// `None` if a product is not for groups of warps.
     fn of(p: &Product, form: &'static str) -> Option<GroupTile> {
         let (tiles, suits) = match form {
-            "SPLIT" => {
+            "SPLIT_TF32" => {
                 let near = |step: usize| step * size_of::<f32>() <= u32::MAX as usize;
                 (GroupTile::OF_F32, near(p.a.col) && near(p.b.row))
             }
-            "HALVES" | "BRAINS" => {
+            "F16" | "BF16" => {
                 let as_it_is = [&p.a, &p.b].iter().all(|x| x.dtype == p.dtype);
                 let across = p.sums.is_none() || !p.a.dense[1];
-                (GroupTile::of_halves(form), as_it_is && across && p.together() == [8, 8])
+                (GroupTile::of_f16(form), as_it_is && across && p.vector_width() == [8, 8])
             }
             _ => return None,
         };
@@ -135,7 +135,7 @@ impl GroupTile {
             return None;
         }
         // Rows of f32 that don't run along k are read number by number: small tiles read too many.
-        let small = form != "SPLIT" || p.a.dense[1] || p.m <= tiles[2].size()[0];
+        let small = form != "SPLIT_TF32" || p.a.dense[1] || p.m <= tiles[2].size()[0];
         tiles.into_iter().take(if small { 3 } else { 2 }).min_by_key(|tile| tile.time(p))
     }
 
@@ -215,10 +215,10 @@ fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
 impl GemmKernel {
     pub(super) fn of(p: &Product, mma: MmaKind) -> GemmKernel {
         let form = match (p.dtype, p.precision) {
-            (DType::F16, _) => Some("HALVES"),
-            (DType::BF16, _) => Some("BRAINS"),
+            (DType::F16, _) => Some("F16"),
+            (DType::BF16, _) => Some("BF16"),
             (DType::F32, Precision::Tf32) => Some("TF32"),
-            (DType::F32, _) => Some("SPLIT"),
+            (DType::F32, _) => Some("SPLIT_TF32"),
             _ => None,
         };
         let form = form.filter(|_| [&p.a, &p.b].iter().all(|x| x.dense[0] || x.dense[1]));
@@ -287,11 +287,11 @@ mod tests {
 
     use super::*;
     use crate::activation::Activation;
-    use crate::device::cuda::{Flat, Matrix, Pointer};
+    use crate::device::cuda::{FlatOperand, MatrixOperand, Pointer};
 
     /// Row-major operands without holes, A's turned where it does not run along k.
     fn product(dtype: DType, [m, n, k]: [usize; 3], a_along_k: bool) -> Product {
-        let matrix = |rows: usize, cols: usize| Matrix {
+        let matrix = |rows: usize, cols: usize| MatrixOperand {
             dtype,
             pointer: Pointer::NOTHING,
             alignment: 256,
@@ -309,7 +309,7 @@ mod tests {
             batch: SmallVec::new(),
             a: if a_along_k { matrix(m, k) } else { matrix(k, m).t() },
             b: matrix(k, n),
-            c: Flat { dtype, pointer: Pointer::NOTHING, alignment: 256 },
+            c: FlatOperand { dtype, pointer: Pointer::NOTHING, alignment: 256 },
             add: false,
             bias: None,
             activation: Activation::None,
@@ -360,7 +360,8 @@ mod tests {
         mixed.b.dtype = DType::F32;
         assert!(!groups(&mixed));
         // Sums of rows go across k.
-        let sums = Some((Flat { dtype: DType::F32, pointer: Pointer::NOTHING, alignment: 256 }, false));
+        let sums =
+            Some((FlatOperand { dtype: DType::F32, pointer: Pointer::NOTHING, alignment: 256 }, false));
         assert!(groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], false) }));
         assert!(!groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], true) }));
     }

@@ -7,7 +7,8 @@ use super::shared::SharedMemory;
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
 use crate::device::cuda::{
-    CudaArgs, Flat, Gpu, Grid, MMA, Matrix, MmaKind, Pointer, Product, Source, Spec, WGMMA, padded, params,
+    CudaArgs, FlatOperand, Gpu, Grid, KernelSpec, MMA, MatrixOperand, MmaKind, Pointer, Product, Source,
+    WGMMA, padded, params,
 };
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
@@ -89,7 +90,7 @@ fn compute(dtype: DType) -> DType {
 }
 
 /// How many elements of 16 bytes or fewer can be moved at once along a dense dimension of an operand.
-fn together(x: &Matrix, other_step: usize) -> usize {
+fn vector_width(x: &MatrixOperand, other_step: usize) -> usize {
     let whole = 16 / x.dtype.size();
     let even = x.batch.iter().chain([&other_step]).all(|step| step.is_multiple_of(whole));
     if even && x.alignment.is_multiple_of(16) { whole } else { 1 }
@@ -130,14 +131,18 @@ impl GemmPlan {
         self.cut.parts * (p.batches() * p.m * p.n + sums) * compute(p.dtype).size()
     }
 
-    fn spec(&self, p: &Product) -> Spec {
+    fn spec(&self, p: &Product) -> KernelSpec {
         let partial = self.cut.parts > 1;
         let common = |source: &'static Source, entry: &'static str| {
-            constants(Spec::new(source, entry), p, if partial { Activation::None } else { p.activation })
-                .flag("PARTIAL", partial)
+            constants(
+                KernelSpec::new(source, entry),
+                p,
+                if partial { Activation::None } else { p.activation },
+            )
+            .flag("PARTIAL", partial)
         };
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
-        let [a_copy, b_copy] = p.together();
+        let [a_copy, b_copy] = p.vector_width();
         match self.way {
             GemmKernel::Tensor { tile, form } => {
                 let shared = SharedMemory::of(p, tile.size());
@@ -176,8 +181,8 @@ impl GemmPlan {
             }
             GemmKernel::Simt { tile } => {
                 // `other` is the step along the dimension that does not follow itself in memory.
-                let load = |x: &Matrix, other, outer: usize| {
-                    let most = if x.dense[0] || x.dense[1] { together(x, other) } else { 1 };
+                let load = |x: &MatrixOperand, other, outer: usize| {
+                    let most = if x.dense[0] || x.dense[1] { vector_width(x, other) } else { 1 };
                     most.min(16 / compute(p.dtype).size()).min(outer * tile.depth / tile.threads())
                 };
                 let a_load = load(&p.a, if a_along_k { p.a.row } else { p.a.col }, tile.size[0]);
@@ -196,7 +201,7 @@ impl GemmPlan {
             }
             GemmKernel::Skinny { narrow, wide_is_a, along_k } => {
                 let (x, step) = if wide_is_a { (&p.a, p.a.row) } else { (&p.b, p.b.col) };
-                let load = if along_k { together(x, step) } else { 1 };
+                let load = if along_k { vector_width(x, step) } else { 1 };
                 common(&SKINNY, "gemm_skinny")
                     .int("NARROW", narrow as i64)
                     .flag("WIDE_IS_A", wide_is_a)
@@ -207,11 +212,11 @@ impl GemmPlan {
     }
 
     /// The kernel that gathers the parts, and how many blocks of it.
-    fn gather(&self, p: &Product) -> Option<(Spec, usize)> {
+    fn gather(&self, p: &Product) -> Option<(KernelSpec, usize)> {
         // Warps that share a number's parts.
         let slices = if self.cut.parts < 16 { 1 } else { 8 };
         (self.cut.parts > 1).then(|| {
-            let spec = constants(Spec::new(&SUM, "gemm_sum"), p, p.activation);
+            let spec = constants(KernelSpec::new(&SUM, "gemm_sum"), p, p.activation);
             let each = if aligned(p) { 4 } else { 1 };
             let spec = spec.flag("PARTIAL", false).int("SLICES", slices as i64).int("EACH", each as i64);
             let groups = p.batches() * p.m * p.n / each + if p.sums.is_some() { p.m } else { 0 };
@@ -220,7 +225,7 @@ impl GemmPlan {
     }
 
     fn job(&self, p: &Product, partial: Pointer) -> Job {
-        let pointer = |x: Option<Flat>| x.map_or(Pointer::NOTHING, |x| x.pointer);
+        let pointer = |x: Option<FlatOperand>| x.map_or(Pointer::NOTHING, |x| x.pointer);
         Job {
             a: p.a.pointer,
             b: p.b.pointer,
@@ -255,11 +260,11 @@ impl GemmPlan {
 /// Whether four elements of a row of C, and of what has its shape, can be loaded and stored at once.
 fn aligned(p: &Product) -> bool {
     let parts = [Some(p.c), p.bias, p.residual, p.kept];
-    let whole = |x: &Flat| x.alignment.is_multiple_of(4 * x.dtype.size());
+    let whole = |x: &FlatOperand| x.alignment.is_multiple_of(4 * x.dtype.size());
     p.n.is_multiple_of(4) && parts.iter().flatten().all(whole)
 }
 
-fn constants(spec: Spec, p: &Product, activation: Activation) -> Spec {
+fn constants(spec: KernelSpec, p: &Product, activation: Activation) -> KernelSpec {
     let activation = match activation {
         Activation::None => "NONE",
         Activation::Relu => "RELU",
@@ -267,7 +272,7 @@ fn constants(spec: Spec, p: &Product, activation: Activation) -> Spec {
         Activation::GeluTanh => "GELU_TANH",
         Activation::Silu => "SILU",
     };
-    let beside = |x: Option<Flat>| x.map_or(p.c.dtype, |x| x.dtype);
+    let beside = |x: Option<FlatOperand>| x.map_or(p.c.dtype, |x| x.dtype);
     spec.dtype("IN", p.dtype)
         .dtype("COMPUTE", compute(p.dtype))
         .dtype("A_TYPE", p.a.dtype)
@@ -281,11 +286,11 @@ fn constants(spec: Spec, p: &Product, activation: Activation) -> Spec {
 
 impl Product {
     /// How many elements of A and of B can be moved at once.
-    pub(super) fn together(&self) -> [usize; 2] {
+    pub(super) fn vector_width(&self) -> [usize; 2] {
         let (a, b) = (&self.a, &self.b);
         [
-            together(a, if a.dense[1] { a.row } else { a.col }),
-            together(b, if b.dense[0] { b.col } else { b.row }),
+            vector_width(a, if a.dense[1] { a.row } else { a.col }),
+            vector_width(b, if b.dense[0] { b.col } else { b.row }),
         ]
     }
 

@@ -1,6 +1,6 @@
 //! How tiles of operands are placed in shared memory, as in `tiles.cu`.
 
-use crate::device::cuda::{Matrix, Product};
+use crate::device::cuda::{MatrixOperand, Product};
 use crate::tensor::DType;
 
 /// The shared memory that a block can have on every GPU of compute capability 8.0 or later.
@@ -32,7 +32,7 @@ impl SharedMemory {
         let wide = p.dtype == DType::F32;
         let depth = if p.k <= SHALLOW { SHALLOW } else { DEPTH };
         let (a_along_k, b_along_k) = (p.a.dense[1], p.b.dense[0]);
-        let tile = |x: &Matrix, along_k: bool, outer: usize| {
+        let tile = |x: &MatrixOperand, along_k: bool, outer: usize| {
             let rounded = !wide && x.dtype.size() == 4;
             let numbers = match (along_k, wide) {
                 (true, true) => outer * depth / 16 * if a_along_k && b_along_k { 16 } else { 20 },

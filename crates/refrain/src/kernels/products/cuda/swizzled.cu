@@ -5,7 +5,7 @@
 //   STAGES       tiles of both operands that find room
 //   MEMORY_BYTES the shared memory that the launch gives
 
-static_assert((FORM == HALVES || FORM == BRAINS) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
+static_assert((FORM == F16 || FORM == BF16) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
 static_assert(A_COPY == 8 && B_COPY == 8 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "warps that are groups");
 static_assert(!SUMS || !A_ALONG_K, "rows are summed across");
@@ -109,7 +109,7 @@ KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
         for (int i = 0; i < TILE_K / 16; i++) {
             u64 a_at = a_first + ((slot * STAGE_BYTES + i * TilesA::ON) >> 4);
             u64 b_at = b_first + ((slot * STAGE_BYTES + i * TilesB::ON) >> 4);
-            multiply_group<FRAGS_N, FORM == HALVES, !A_ALONG_K, !B_ALONG_K>(acc[0], a_at, b_at);
+            multiply_group<FRAGS_N, FORM == F16, !A_ALONG_K, !B_ALONG_K>(acc[0], a_at, b_at);
         }
         commit_groups();
         fetch_next();

@@ -8,12 +8,12 @@
 //   WARPS_M, WARPS_N, FRAGS_M, FRAGS_N   warps of a block; 16 x 8 fragments of a warp's part of C (FRAGS_N even)
 
 // f16 and bf16, to which f32 is rounded; f32 rounded to TF32; f32 split into the sum of two TF32 numbers.
-#define HALVES 0
-#define BRAINS 1
+#define F16 0
+#define BF16 1
 #define TF32 2
-#define SPLIT 3
+#define SPLIT_TF32 3
 
-#define WIDE (FORM == TF32 || FORM == SPLIT)
+#define WIDE (FORM == TF32 || FORM == SPLIT_TF32)
 
 constexpr int BLOCK_THREADS = WARPS_M * WARPS_N * 32;
 constexpr int TILE_M = WARPS_M * FRAGS_M * 16, TILE_N = WARPS_N * FRAGS_N * 8;
@@ -39,7 +39,7 @@ template <typename T, bool ALONG_K, int OUTER> struct Tile {
 // fragment of a pair. This is not done if B's fragments are transposed by the load, which needs eight adjacent
 // elements.
 constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) == 4;
-constexpr int TOGETHER = PAIRED ? 4 : 2;
+constexpr int LANE_COLUMNS = PAIRED ? 4 : 2;
 
 // The column, within a warp's part of C, of line `line` of fragment `l`.
 DEVICE int column(int l, int line) {
@@ -89,7 +89,7 @@ template <typename To, int COPY> struct Pieces {
 #if WIDE
 
 // A lane's four numbers of a row: TF32 numbers, or the high and low TF32 parts.
-constexpr int PARTS = FORM == SPLIT ? 2 : 1;
+constexpr int PARTS = FORM == SPLIT_TF32 ? 2 : 1;
 struct Quad { u32 at[PARTS][4]; };
 
 // A lane's four numbers along k of a row of a 16-deep fragment. Any four will do if they are the same for A and B:
@@ -107,7 +107,7 @@ template <typename TILE> DEVICE Quad quad(const IN* tile, int outer, int k, int 
     Quad q;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (FORM == SPLIT) split_tf32(x[i], q.at[0][i], q.at[PARTS - 1][i]);
+        if (FORM == SPLIT_TF32) split_tf32(x[i], q.at[0][i], q.at[PARTS - 1][i]);
         else q.at[0][i] = round_tf32(x[i]);
     }
     return q;
@@ -195,7 +195,7 @@ template <bool OF_B, bool ALONG_K, typename TILE> DEVICE void fragment(u32* r, c
             x.at[0] = tile[TILE::place_of(at, depth)];
             x.at[1] = tile[TILE::place_of(at, depth + 1)];
         }
-        r[i] = FORM == HALVES ? pack_halves(x.at[0], x.at[1]) : pack_brains(x.at[0], x.at[1]);
+        r[i] = FORM == F16 ? pack_f16(x.at[0], x.at[1]) : pack_bf16(x.at[0], x.at[1]);
     }
 }
 
@@ -211,8 +211,8 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYP
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
             for (int l = 0; l < FRAGS_N; l++) {
-                if (FORM == HALVES) multiply_halves(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
-                else multiply_brains(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
+                if (FORM == F16) multiply_f16(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
+                else multiply_bf16(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
             }
         }
     }
@@ -246,41 +246,41 @@ DEVICE int warp_row() { return (threadIdx.x >> 5) / WARPS_N * (FRAGS_M * 16); }
 DEVICE int warp_col() { return (threadIdx.x >> 5) % WARPS_N * (FRAGS_N * 8); }
 
 // Reads the bias of a lane's columns; `col` is the first.
-constexpr int GROUPS = FRAGS_N * 2 / TOGETHER, GROUP_STEP = TOGETHER * 4;
-DEVICE void lane_biases(const Job& j, int col, float (*bias)[TOGETHER]) { biases<GROUPS, TOGETHER, GROUP_STEP>(j, col, bias); }
+constexpr int GROUPS = FRAGS_N * 2 / LANE_COLUMNS, GROUP_STEP = LANE_COLUMNS * 4;
+DEVICE void lane_biases(const Job& j, int col, float (*bias)[LANE_COLUMNS]) { biases<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, col, bias); }
 
 // Writes a warp's part of C; its first row is `row` and the lane's first column is `col`. The added values of four
 // rows are loaded before any of these rows is written.
 DEVICE void finish_tile(
-    const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[TOGETHER]
+    const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[LANE_COLUMNS]
 ) {
     constexpr int ROWS = 2 * FRAGS_M, AT_ONCE = ROWS < 4 ? ROWS : 4;
     row += (threadIdx.x & 31) >> 2;
     #pragma unroll
     for (int begin = 0; begin < ROWS; begin += AT_ONCE) {
-        float added[AT_ONCE][GROUPS][TOGETHER];
+        float added[AT_ONCE][GROUPS][LANE_COLUMNS];
         #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             int r = row + (begin + i) * 8;
-            if (r < j.m) read_added<GROUPS, TOGETHER, GROUP_STEP>(j, place_of(j, p, r, col), col, added[i]);
+            if (r < j.m) read_added<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, place_of(j, p, r, col), col, added[i]);
         }
         #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             int r = row + (begin + i) * 8, of = begin + i;
-            float v[GROUPS][TOGETHER];
+            float v[GROUPS][LANE_COLUMNS];
             #pragma unroll
             for (int l = 0; l < 2 * FRAGS_N; l++) {
-                v[l / TOGETHER][l % TOGETHER] = acc[of / 2][l / 2][of % 2 * 2 + l % 2];
+                v[l / LANE_COLUMNS][l % LANE_COLUMNS] = acc[of / 2][l / 2][of % 2 * 2 + l % 2];
             }
-            if (r < j.m) finish<GROUPS, TOGETHER, GROUP_STEP>(j, p, r, col, v, bias, added[i]);
+            if (r < j.m) finish<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, p, r, col, v, bias, added[i]);
         }
     }
 }
 
 // Writes a block's tile.
 DEVICE void finish_block(const Job& j, const Place& p, float (*acc)[FRAGS_N][4]) {
-    int col = p.tile_n * TILE_N + warp_col() + (threadIdx.x & 3) * TOGETHER;
-    float bias[GROUPS][TOGETHER];
+    int col = p.tile_n * TILE_N + warp_col() + (threadIdx.x & 3) * LANE_COLUMNS;
+    float bias[GROUPS][LANE_COLUMNS];
     lane_biases(j, col, bias);
     finish_tile(j, p, p.tile_m * TILE_M + warp_row(), col, acc, bias);
 }

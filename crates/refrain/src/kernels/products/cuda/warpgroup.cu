@@ -5,7 +5,7 @@
 //   SUMS         also sums A's rows
 //   MEMORY_BYTES the shared memory that the launch gives
 
-static_assert(FORM == SPLIT && TILE_K == 32, "what is multiplied");
+static_assert(FORM == SPLIT_TF32 && TILE_K == 32, "what is multiplied");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "the form of a tile");
 
 // One part of a tile of B, of 128 bytes for a column, and both of two tiles.

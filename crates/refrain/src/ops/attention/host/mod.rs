@@ -93,7 +93,7 @@ fn backward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Resul
     }
     let (dq, dk, dv) = (args.write::<T>(0)?, args.write::<T>(1)?, args.write::<T>(2)?);
     narrow(dq, false, |dq| {
-        narrow(dk, false, |dk| narrow(dv, false, |dv| run(Gradients::Apart([dq, dk, dv]))));
+        narrow(dk, false, |dk| narrow(dv, false, |dv| run(Gradients::Separate([dq, dk, dv]))));
     });
     Ok(())
 }

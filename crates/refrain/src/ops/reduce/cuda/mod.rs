@@ -4,7 +4,7 @@ use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaun
 
 use super::Kind;
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Source, Spec};
+use crate::device::cuda::{CudaArgs, KernelSpec, Source};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
 use crate::kernels::reduction::Extent;
@@ -23,7 +23,7 @@ pub(crate) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
     room(extent, launch.reads[0].dtype.size(), STATE)
 }
 
-fn constants(spec: Spec, kind: &'static str, maximum: bool, compute: DType, out: DType) -> Spec {
+fn constants(spec: KernelSpec, kind: &'static str, maximum: bool, compute: DType, out: DType) -> KernelSpec {
     spec.word("KIND", kind).flag("MAXIMUM", maximum).dtype("COMPUTE", compute).dtype("OUT", out)
 }
 

@@ -99,7 +99,7 @@ impl<'a, T> Heads<'a, T> {
 #[derive(Debug)]
 pub(crate) enum Gradients<'a, T> {
     /// In three separate slices.
-    Apart([&'a mut [T]; 3]),
+    Separate([&'a mut [T]; 3]),
     /// In one slice; the offsets of their layouts distinguish them.
     Packed(&'a mut [T]),
 }
@@ -109,7 +109,7 @@ impl<T> Gradients<'_, T> {
     #[inline(always)]
     fn of(&mut self, i: usize) -> &mut [T] {
         match self {
-            Gradients::Apart(data) => data[i],
+            Gradients::Separate(data) => data[i],
             Gradients::Packed(data) => data,
         }
     }
@@ -165,7 +165,7 @@ pub(crate) fn backward<T: Real>(
         return;
     }
     if queries == 0 {
-        if let Gradients::Apart([_, dk, dv]) = gradients {
+        if let Gradients::Separate([_, dk, dv]) = gradients {
             dk.fill(T::ZERO);
             dv.fill(T::ZERO);
         }
@@ -179,7 +179,7 @@ pub(crate) fn backward<T: Real>(
         });
     };
     match gradients {
-        Gradients::Apart(data) => {
+        Gradients::Separate(data) => {
             let [dq, dk, dv] = data;
             let chunks = |data, i: usize| {
                 let data: &mut [T] = data;
@@ -187,7 +187,7 @@ pub(crate) fn backward<T: Real>(
             };
             let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));
             dq.zip(dk).zip(dv).take(batch).enumerate().for_each(|(batch, ((dq, dk), dv))| {
-                sequence(batch, Gradients::Apart([dq, dk, dv]));
+                sequence(batch, Gradients::Separate([dq, dk, dv]));
             });
         }
         Gradients::Packed(data) => {

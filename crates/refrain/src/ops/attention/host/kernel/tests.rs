@@ -69,7 +69,7 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
     let d_layouts = [queries, keys, keys].map(|tokens| layout_of(tokens, 1));
     let mut gradients = d_layouts.map(|layout| vec![T::NEG_INFINITY; len(&layout)]);
     let [dq, dk, dv] = &mut gradients;
-    let to = Gradients::Apart([dq, dk, dv]);
+    let to = Gradients::Separate([dq, dk, dv]);
     let kept = kept.each_ref().map(|rows| &rows[..]);
     backward(&sizes, qkv, Heads { data: &d_o, layout: o_layout }, kept, to, d_layouts);
 
@@ -152,7 +152,7 @@ fn without_queries_the_gradients_of_keys_and_values_are_zero() {
     let none = Heads { data: &[], layout };
     let kv = Heads { data: &[1.0; 12], layout: keys };
     let (mut dk, mut dv) = ([f32::NAN; 12], [f32::NAN; 12]);
-    let gradients = Gradients::Apart([&mut [], &mut dk, &mut dv]);
+    let gradients = Gradients::Separate([&mut [], &mut dk, &mut dv]);
     backward(&sizes, [none, kv, kv], none, [&[], &[]], gradients, [layout, keys, keys]);
     assert_eq!((dk, dv), ([0.0; 12], [0.0; 12]));
 }
