@@ -1,5 +1,5 @@
-//! `cargo xtask bundle`: the release command, every test program and what they read, in one folder that runs on
-//! a bare Linux machine with NVIDIA's driver and NVRTC. For those whose build machine is not the GPU machine.
+//! `cargo xtask bundle` puts the release command, all test programs and their data into one folder. The folder runs
+//! on a bare Linux machine with NVIDIA's driver and NVRTC, so the build machine need not have a GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::root;
 
-/// What tests read, beside what is compiled into them.
+/// Files that the tests read at run time.
 const DATA: &[&str] = &[
     "crates/refrain/src",
     "crates/refrain/tests/reference",
@@ -26,12 +26,12 @@ struct Test {
     file: PathBuf,
 }
 
-/// Makes the bundle and an archive of it.
+/// Makes the bundle and its archive.
 pub fn make(out: &Path) -> anyhow::Result<()> {
     let out = if out.is_absolute() { out.to_owned() } else { root().join(out) };
     if out.exists() {
         if !out.join("run-tests").exists() && fs::read_dir(&out)?.next().is_some() {
-            bail!("{} is there and is not a bundle; name another folder with --out", out.display());
+            bail!("{} exists and is not a bundle; choose another folder with --out", out.display());
         }
         fs::remove_dir_all(&out)?;
     }
@@ -63,7 +63,7 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The script that runs all tests of a bundle; arguments go to every test program.
+/// The script that runs all tests of a bundle; its arguments are passed to every test program.
 const RUN_TESTS: &str = r#"#!/bin/sh
 # Runs every test program of the bundle, on the processor and on the GPU. REFRAIN_REQUIRE_CUDA=1 makes a missing
 # GPU a failure. Arguments are passed on: ./run-tests --test-threads 4. RUN_WITH is what each program is run with:
@@ -99,7 +99,7 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs cargo; says which programs it made.
+/// Runs cargo and returns the programs it built.
 fn executables(arguments: &[&str]) -> anyhow::Result<Vec<Test>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(root()).args(arguments).args(["--message-format", "json-render-diagnostics"]);
@@ -116,7 +116,7 @@ fn executables(arguments: &[&str]) -> anyhow::Result<Vec<Test>> {
         let name = message["target"]["name"].as_str().context("a target's name")?;
         let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
         let name = match kind {
-            // The unit tests of a library and of a program have the names of both.
+            // A library and a program may have the same name, so their unit tests get distinct ones.
             "lib" | "proc-macro" => format!("{name}-unit"),
             "bin" if arguments[0] == "test" && message["profile"]["test"] == true => {
                 format!("{name}-bin-unit")

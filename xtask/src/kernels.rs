@@ -8,17 +8,17 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 
-/// What became of one text for one architecture.
+/// The result of compiling one source for one architecture.
 struct Outcome {
     name: String,
     architecture: String,
-    /// The compiler's messages, if it refused.
+    /// The compiler's messages, if it failed.
     failure: Option<String>,
-    /// Bytes that registers are spilled to memory in.
+    /// Bytes of registers spilled to memory.
     spilled: usize,
 }
 
-/// One of several processes: its number, from 0, and how many there are.
+/// One of several processes: its number, from 0, and the number of processes.
 #[derive(Clone, Copy)]
 pub struct Share(usize, usize);
 
@@ -31,10 +31,11 @@ impl FromStr for Share {
     }
 }
 
-/// A text and the architecture to compile it for.
+/// A source and the architecture to compile it for.
 pub type Job = (PathBuf, String);
 
-/// Every text for `all`, and for `sample` one text of each kernel.
+/// Jobs for every source and each architecture of `all`, and for one source per kernel and each architecture of
+/// `sample`.
 pub fn jobs(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<Vec<Job>> {
     let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
@@ -43,7 +44,7 @@ pub fn jobs(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<
     if files.is_empty() {
         bail!("no kernels in {}: run the tests with REFRAIN_KERNELS={0} first", folder.display());
     }
-    // The last part of a name is the hash of the text; what is before it names source and entry.
+    // The last part of a file name is the hash of the source; the part before it names the file and the entry point.
     let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
     for file in &files {
         let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -56,7 +57,7 @@ pub fn jobs(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<
     Ok([pairs(files, all), pairs(first.into_values().collect(), sample)].concat())
 }
 
-/// Runs this command as one process for each processor: within one, the compiler takes one text at a time.
+/// Runs this command as one process per processor, since within one process NVRTC compiles one source at a time.
 pub fn share_out(jobs: usize) -> anyhow::Result<()> {
     let processes = std::thread::available_parallelism().map_or(1, usize::from).min(jobs);
     println!("{jobs} compilations by {processes} processes");
@@ -64,7 +65,7 @@ pub fn share_out(jobs: usize) -> anyhow::Result<()> {
         .map(|i| {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(std::env::args_os().skip(1)).arg("--share").arg(format!("{i}/{processes}"));
-            command.spawn().context("starting a process of its own")
+            command.spawn().context("cannot start a child process")
         })
         .collect::<anyhow::Result<_>>()?;
     let mut failed = 0;
@@ -77,7 +78,8 @@ pub fn share_out(jobs: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Compiles a share of the jobs; a failure, or more than `spill` bytes of spilled registers, is an error.
+/// Compiles a share of the jobs. A failed compilation, or one that spills more than `spill` bytes of registers, is an
+/// error.
 pub fn compile(jobs: &[Job], Share(i, n): Share, spill: usize) -> anyhow::Result<()> {
     let share = jobs.iter().skip(i).step_by(n.max(1));
     let outcomes = share.map(|(file, arch)| one(file, arch)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -108,7 +110,7 @@ fn one(file: &Path, architecture: &str) -> anyhow::Result<Outcome> {
     })
 }
 
-/// The largest spill that the assembler's messages tell of: "8 bytes spill stores".
+/// The largest spill in the assembler's messages, such as "8 bytes spill stores".
 fn spilled(log: &str) -> usize {
     let before = |marker: &str| {
         log.match_indices(marker).filter_map(|(i, _)| log[..i].split_whitespace().last()?.parse().ok()).max()

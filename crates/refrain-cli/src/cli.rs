@@ -7,35 +7,35 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::settings::{Settings, preset_names};
 
-/// Trains forecasters of time series and classifiers of panels, and measures the engine that does it.
+/// Train time-series forecasters and panel classifiers, make forecasts, and measure speed.
 #[derive(Debug, Parser)]
 #[command(name = "refrain", version, max_term_width = 110)]
 pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
-    /// Threads of the CPU [default: RAYON_NUM_THREADS, or one a core]
+    /// Number of CPU threads [default: RAYON_NUM_THREADS, or one per core]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a forecaster and compare it with simple forecasts, or a classifier of the sources of a panel
+    /// Train a forecaster of a series, or a classifier of the sources of a panel
     #[command(
-        after_help = "Without arguments it trains PatchTST on the bundled weather of New York City; with --model \
-        cross-asset, on the same weather as a panel: the airports are the sources, and whether it will be warmer or \
-        colder by more than 2 °F in six hours is what is told."
+        after_help = "Without arguments, this trains PatchTST on the bundled weather of New York City. With --model cross-asset, \
+        it trains on the same weather as a panel: the airports are the sources, and the model predicts whether it \
+        will be warmer or colder by more than 2 °F in six hours."
     )]
     Train(Box<Train>),
-    /// Measure a trained forecaster on the test part of a series
+    /// Measure the errors of a trained forecaster on the test part of a series
     Evaluate(Evaluate),
-    /// Forecast what follows the last row of a series
+    /// Forecast the rows that follow the last row of a series
     Forecast(Forecast),
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
-    /// Tell what this machine can compute on
+    /// List the devices of this machine
     Devices(Devices),
 }
 
@@ -43,58 +43,58 @@ pub enum Command {
 pub struct Train {
     #[command(flatten)]
     pub settings: Settings,
-    /// Settings by name, under those of --config and flags
+    /// A named set of settings; --config and flags override it
     #[arg(long, value_name = "NAME", value_parser = preset_names())]
     pub preset: Option<String>,
-    /// Settings from a TOML file, under those of flags
+    /// A TOML file with settings; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The run's folder [default: runs/SERIES-NUMBER]
+    /// The run folder [default: runs/SERIES-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Run operation by operation, instead of recording the step once and replaying it
+    /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
-    /// Save not only after each epoch but also every so often: 90s, 5min, 2h, 500steps; or epoch
+    /// How often to save the run, besides after each epoch: 90s, 5min, 2h, 500steps; or epoch (only then)
     #[arg(long, value_name = "TIME|STEPS", default_value = "5min", value_parser = checkpoint_every)]
     pub checkpoint_every: CheckpointEvery,
-    /// Go on with an interrupted run, with its settings
+    /// Resume the interrupted run in this folder, with its settings
     #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "out"])]
     pub resume: Option<PathBuf>,
-    /// Go on with the run in --out if one was begun there, else begin it: for jobs that are restarted as they are
+    /// Resume the run in --out if there is one, or else start it; for jobs that may be restarted
     #[arg(long, requires = "out", conflicts_with = "resume")]
     pub resume_if_possible: bool,
     #[command(flatten)]
     pub device: DeviceArg,
-    /// End with one line of JSON on standard output; everything else goes to standard error
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Evaluate {
-    /// The run's folder
+    /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series [default: that of the training]; - is standard input
+    /// The series [default: the one of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
     #[command(flatten)]
     pub device: DeviceArg,
-    /// One line of JSON on standard output; everything else goes to standard error
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Forecast {
-    /// The run's folder
+    /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series whose future to forecast [default: that of the training]; - is standard input
+    /// The series to forecast [default: the one of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
-    /// The CSV file to write, in original units; - is standard output
+    /// The CSV file to write, in the units of the series; - is standard output
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     #[command(flatten)]
@@ -103,14 +103,14 @@ pub struct Forecast {
 
 #[derive(Debug, Subcommand)]
 pub enum Bench {
-    /// Train a small PatchTST on random walks, whose mean it is to tell
+    /// Train a small PatchTST to predict the mean of random walks
     Patchtst(BenchPatchtst),
-    /// Train cross-asset attention on random features, of which labels follow from those of neighbours
+    /// Train cross-asset attention on random features; the labels depend on the neighbours' features
     CrossAsset(BenchCrossAsset),
     /// Time one training step on rotating random batches
     #[command(
-        after_help = "The first step is timed by itself: on a GPU its kernels are compiled in it, unless they are in \
-        the cache. REFRAIN_CACHE= (empty) uses none."
+        after_help = "The first step is timed separately: on a GPU it also compiles the kernels that are not in the cache. \
+        REFRAIN_CACHE= (empty) switches the cache off."
     )]
     Step(BenchStep),
 }
@@ -126,13 +126,13 @@ pub struct BenchPatchtst {
     /// Number of epochs
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub epochs: usize,
-    /// Samples a step
+    /// Samples per step
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     pub batch_size: usize,
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     pub lr: f64,
-    /// Run operation by operation, instead of recording the step once and replaying it
+    /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
     /// Seed of the data, the weights and the order of the samples
@@ -140,32 +140,32 @@ pub struct BenchPatchtst {
     pub seed: u64,
     #[command(flatten)]
     pub device: DeviceArg,
-    /// End with one line of JSON on standard output; everything else goes to standard error
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct BenchCrossAsset {
-    /// Number of samples, each of 12 sources of 32 features
+    /// Number of samples; each has 12 sources with 32 features
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = at_least_one)]
     pub samples: usize,
     /// Number of epochs
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     pub epochs: usize,
-    /// Samples a step
+    /// Samples per step
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
     pub batch_size: usize,
-    /// Micro-batches that a step is cut into, their gradients added up
+    /// Micro-batches per step; their gradients are added up
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     pub accumulate: usize,
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     pub lr: f64,
-    /// How matrix products are computed
+    /// Precision of matrix products
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub precision: Precision,
-    /// Run operation by operation, instead of recording the step once and replaying it
+    /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
     /// Seed of the data, the weights and the order of the samples
@@ -173,55 +173,55 @@ pub struct BenchCrossAsset {
     pub seed: u64,
     #[command(flatten)]
     pub device: DeviceArg,
-    /// End with one line of JSON on standard output; everything else goes to standard error
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct BenchStep {
-    /// The sizes of model and batch
+    /// The model and batch to measure
     #[arg(long, value_name = "NAME")]
     pub config: StepConfig,
-    /// How matrix products are computed, and what activations are
+    /// Precision of matrix products and activations
     #[arg(long, value_name = "NAME", default_value = "f32")]
     pub precision: Precision,
-    /// Run operation by operation, instead of recording the step once and replaying it
+    /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
-    /// Tell at the end what each operation of the step takes
+    /// Also print the time of each operation of the step
     #[arg(long, conflicts_with = "eager")]
     pub profile: bool,
-    /// Steps a repeat
+    /// Steps per repeat
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub steps: usize,
-    /// Repeats, of which median, minimum and maximum are told
+    /// Number of repeats; the median, minimum and maximum are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub repeats: usize,
-    /// Steps before the first repeat
+    /// Steps before the first repeat, not timed
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub warmup: usize,
-    /// Seed of weights and batches
+    /// Seed of the weights and the batches
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
     #[command(flatten)]
     pub device: DeviceArg,
-    /// End with one line of JSON on standard output; everything else goes to standard error
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Devices {
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Where to compute.
+/// The device to compute on.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DeviceArg {
-    /// Where to compute: auto (the fastest that is here), cpu, cuda, cuda:N; sim or sim:unified (a simulated GPU)
+    /// The device: auto (a GPU if there is one, or else the CPU), cpu, cuda, cuda:N, sim or sim:unified (a simulated GPU)
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = device)]
     pub device: DeviceChoice,
 }
@@ -246,8 +246,7 @@ fn device(text: &str) -> Result<DeviceChoice, String> {
         }
         _ => {
             text.strip_prefix("cuda:").and_then(|n| n.parse().ok()).map(DeviceChoice::Cuda).ok_or_else(|| {
-                "use auto, cpu, cuda, cuda:N, sim or sim:unified (`refrain devices` lists what is here)"
-                    .to_owned()
+                "use auto, cpu, cuda, cuda:N, sim or sim:unified (`refrain devices` lists them)".to_owned()
             })
         }
     }
@@ -282,7 +281,7 @@ pub enum Precision {
     /// 32-bit floating point
     #[default]
     F32,
-    /// 32-bit floating point; on a GPU factors are rounded to TF32
+    /// 32-bit floating point; on a GPU the factors of matrix products are rounded to TF32
     Tf32,
     /// Mixed precision: activations are bf16, parameters and losses f32
     Bf16,
@@ -306,12 +305,12 @@ impl Precision {
     }
 }
 
-/// When a run is saved between the ends of its epochs.
+/// When a run is saved, besides after each epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointEvery {
-    /// When so much time has passed since it was last saved.
+    /// When this much time has passed since the last save.
     Time(Duration),
-    /// After so many steps.
+    /// After this many steps.
     Steps(u64),
     /// Never.
     Epoch,
@@ -331,7 +330,10 @@ fn checkpoint_every(text: &str) -> Result<CheckpointEvery, String> {
         (1.., "min" | "minutes") => Ok(seconds(60)),
         (1.., "h" | "hours") => Ok(seconds(3600)),
         (1.., "steps") => Ok(CheckpointEvery::Steps(number)),
-        _ => Err("write a number from 1 and its unit, as in 90s, 5min, 2h or 500steps, or epoch".to_owned()),
+        _ => {
+            Err("write a whole number and its unit, such as 90s, 5min, 2h or 500steps, or write epoch"
+                .to_owned())
+        }
     }
 }
 
@@ -339,12 +341,12 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("choose 1 or more".to_owned()),
         Ok(value) => Ok(value),
-        Err(error) => Err(format!("{error}; choose a whole number from 1")),
+        Err(error) => Err(format!("{error}; choose a whole number of 1 or more")),
     }
 }
 
 impl Cli {
-    /// The command line of this process; a wrong one ends the process with a message and status 2.
+    /// Parses the command line of this process. On a wrong one, the process ends with a message and status 2.
     pub fn from_process() -> Cli {
         let matches = command().get_matches();
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -353,7 +355,7 @@ impl Cli {
 
 /// The command line.
 fn command() -> clap::Command {
-    // The last of a flag given twice counts, so that a command line can be gone over by adding to it.
+    // If a flag is given twice, the last one counts: so you can change a command line by adding to it.
     let train = |train: clap::Command| train.args_override_self(true);
     Cli::command().args_override_self(true).mut_subcommand("train", train)
 }
@@ -364,7 +366,7 @@ mod tests {
     use crate::settings::known;
 
     #[test]
-    fn checkpoints_come_by_time_or_steps() {
+    fn checkpoint_every_accepts_times_and_steps() {
         let minutes = |n: u64| CheckpointEvery::Time(Duration::from_secs(60 * n));
         for (text, expected) in [
             ("5min", minutes(5)),
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_sound_and_tells_every_default() {
+    fn the_command_line_is_valid_and_its_help_shows_every_default() {
         command().debug_assert();
         let mut train = command().find_subcommand("train").unwrap().clone();
         let help = train.render_long_help().to_string();

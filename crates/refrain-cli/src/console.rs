@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Where lines go: to standard output, or to standard error where that is kept for JSON.
+/// Where lines go: to standard output, or to standard error if standard output is reserved for JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     json: bool,
@@ -15,16 +15,16 @@ pub struct Console {
     silent: bool,
 }
 
-/// Why standard output could not be written by a command that went on.
+/// The first error of writing to standard output in a command that continued.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
 impl Console {
-    /// For a command whose product is what it prints: it ends when nobody reads that any more.
+    /// For a command whose result is what it prints: it ends when nobody reads its output any more.
     pub fn new(json: bool) -> Console {
         Console { json, goes_on: false, silent: false }
     }
 
-    /// For a command whose product is files: it goes on when standard output can't be written any more.
+    /// For a command whose result is files: it continues when standard output can't be written.
     pub fn of_files(json: bool) -> Console {
         Console { json, goes_on: true, silent: false }
     }
@@ -34,12 +34,12 @@ impl Console {
         Console { json: false, goes_on: false, silent: true }
     }
 
-    /// What a command that went on could not write to standard output.
+    /// The error of a command that continued although standard output could not be written.
     pub fn lost() -> Option<&'static io::Error> {
         LOST.get()
     }
 
-    /// A line for the user.
+    /// Prints a line for the user.
     pub fn line(self, text: impl Display) -> Result<()> {
         if self.silent {
             return Ok(());
@@ -51,7 +51,7 @@ impl Console {
         self.written(writeln!(io::stdout(), "{text}"))
     }
 
-    /// Bytes of the command's product, on standard output.
+    /// Writes the bytes of the command's result to standard output.
     pub fn product(self, bytes: &[u8]) -> Result<()> {
         let mut out = io::stdout();
         self.written(out.write_all(bytes).and_then(|()| out.flush()))
@@ -67,12 +67,12 @@ impl Console {
         }
     }
 
-    /// What the user should know and might overlook among lines.
+    /// Prints a warning, which the user might overlook among other lines.
     pub fn warn(self, text: impl Display) -> Result<()> {
         self.line(format!("warning     {text}"))
     }
 
-    /// The result for programs, if they asked for it.
+    /// Prints the result as JSON, if the user asked for it.
     pub fn result(self, result: &impl serde::Serialize) -> Result<()> {
         if !self.json {
             return Ok(());
@@ -82,12 +82,12 @@ impl Console {
     }
 }
 
-/// A line on standard error. Nothing is lost when nobody reads it.
+/// Prints a line on standard error. Errors are ignored.
 pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Rows of cells under a header: the first column to the left, the others to the right.
+/// Rows of cells under a header. The first column is aligned left, the others right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(String::as_str);
@@ -130,12 +130,12 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// A number of seconds as [`duration`] has it, whatever it is.
+/// Formats a number of seconds like [`duration`]. Any number is valid.
 pub fn seconds(seconds: f64) -> String {
     duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
-/// Four significant digits or so, for errors in any unit.
+/// About four significant digits, for errors in any unit.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() || size == 0.0 => format!("{value}"),

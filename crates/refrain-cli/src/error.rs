@@ -1,4 +1,4 @@
-//! What the command says when it cannot go on.
+//! The errors that end the command.
 
 use std::path::{Path, PathBuf};
 
@@ -7,54 +7,54 @@ use crate::interrupt::Signal;
 /// The result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the command stops: what is wrong, where, and what to do.
+/// Why the command stops. Each message says what is wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Series, model or training.
+    /// An error of the series, the model or the training.
     #[error(transparent)]
     Forecast(#[from] refrain_forecast::Error),
-    /// Checkpoints and files.
+    /// An error of a checkpoint or a file.
     #[error(transparent)]
     Nn(#[from] refrain_nn::Error),
-    /// The engine.
+    /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] refrain::Error),
     /// A file cannot be read.
     #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     /// A file or folder cannot be written.
-    #[error("cannot write {}: {source}; choose a folder that you may write to, on a disk with space left", path.display())]
+    #[error("cannot write {}: {source}; choose a folder that you may write to, on a disk with free space", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    /// The settings file is not what it should be.
+    /// The settings file is wrong.
     #[error("{}: {error}\n`refrain train --help` lists the settings; a key is a flag without its dashes, such as `batch-size = 64`", path.display())]
     TomlSyntax { path: PathBuf, error: String },
-    /// A folder holds no run, or a broken one.
+    /// A folder has no run, or a damaged one.
     #[error("{}: {problem}; {fix}", path.display())]
     Run { path: PathBuf, problem: String, fix: &'static str },
-    /// Another process has a run's folder.
-    #[error("{} is in use by {holder}; wait for its end, or choose another --out", path.display())]
+    /// Another process uses the run folder.
+    #[error("{} is in use by {holder}; wait until that process ends, or choose another --out", path.display())]
     Taken { path: PathBuf, holder: String },
-    /// Arguments that do not go together.
+    /// Wrong arguments, or arguments that contradict one another.
     #[error("{problem}; {fix}")]
     Usage { problem: String, fix: String },
-    /// Ctrl-C, or another signal that asks the process to end.
+    /// Ctrl-C, or another signal that tells the process to end.
     #[error(
-        "interrupted by {signal} after {epoch} epochs and {step} steps of the next; all is saved, go on with\n  refrain train --resume {}",
+        "interrupted by {signal} after {epoch} epochs and {step} steps of the next; the run is saved, resume it with\n  refrain train --resume {}",
         shell_word(dir)
     )]
     Interrupted { signal: Signal, epoch: usize, step: u64, dir: PathBuf },
-    /// A result cannot be put into JSON.
+    /// A result cannot be written as JSON.
     #[error("cannot write the result as JSON: {0}")]
     Json(serde_json::Error),
-    /// A forecast cannot be put into CSV.
+    /// A forecast cannot be written as CSV.
     #[error("cannot write the forecast as CSV: {0}")]
     Csv(csv::Error),
-    /// Standard output is gone.
+    /// Standard output cannot be written.
     #[error("{}", no_stdout(.0))]
     Stdout(std::io::Error),
 }
 
-/// Refuses a figure that is not finite.
+/// Returns an error if a value is not finite.
 pub fn finite(what: impl Into<String>, value: f64) -> Result<()> {
     match value.is_finite() {
         true => Ok(()),
@@ -64,7 +64,9 @@ pub fn finite(what: impl Into<String>, value: f64) -> Result<()> {
 
 /// Says why standard output could not be written.
 pub fn no_stdout(error: &std::io::Error) -> String {
-    format!("standard output cannot be written: {error}; direct it to where there is space, or to a terminal")
+    format!(
+        "standard output cannot be written: {error}; redirect it to a disk with free space, or to a terminal"
+    )
 }
 
 impl Error {
@@ -80,12 +82,12 @@ impl Error {
         Error::Usage { problem: problem.into(), fix: fix.into() }
     }
 
-    /// The data of a run that is to go on are others than those that it began with.
+    /// The data of a resumed run differs from the data that it began with.
     pub fn changed_since(source: &str) -> Error {
         Error::run(
             Path::new(source),
-            "the data has changed since the run began (or an earlier version read it otherwise), so it cannot be resumed",
-            "restore the file, or begin a new run",
+            "the data has changed since the run began (or an earlier version read it differently), so the run cannot be resumed",
+            "restore the file, or start a new run",
         )
     }
 
@@ -93,7 +95,7 @@ impl Error {
         Error::Run { path: path.to_owned(), problem: problem.into(), fix }
     }
 
-    /// The exit status: 128 and its number after a signal as shells have it, 2 for wrong arguments, else 1.
+    /// The exit status: 128 plus the number of the signal, as in shells; 2 for wrong arguments; otherwise 1.
     pub fn status(&self) -> u8 {
         match self {
             Error::Interrupted { signal, .. } => signal.status(),
@@ -103,7 +105,7 @@ impl Error {
     }
 }
 
-/// A path as one would type it.
+/// A path, quoted for a shell if needed.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+=,@:".contains(c);

@@ -1,4 +1,4 @@
-//! What was filled, told to the user.
+//! Reports what was filled.
 
 use std::collections::HashSet;
 
@@ -8,11 +8,11 @@ use serde::Serialize;
 use crate::console::{Console, count, table};
 use crate::error::Result;
 
-/// Rows of a table, or names in a warning, of which the rest is only counted.
+/// The maximum number of rows in a table or names in a warning. The rest is only counted.
 const FEW: usize = 24;
 
-/// Says what was filled of each channel in each part, and warns where it was much. Of several folds it is the most in
-/// any.
+/// Reports how much of each channel was filled in each part, and warns if it is much. For several folds, it reports
+/// the maximum over the folds.
 pub fn report(console: Console, filled: &[Filled]) -> Result<()> {
     if filled.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ pub fn report(console: Console, filled: &[Filled]) -> Result<()> {
     }
     let mut much: Vec<&Filled> = filled.iter().filter(|of| of.is_much()).collect();
     much.sort_by(|a, b| b.share.total_cmp(&a.share));
-    // Of each channel the part where it is the most.
+    // For each channel, the part with the most filled values.
     let mut seen = HashSet::new();
     much.retain(|of| seen.insert(of.channel.as_str()));
     let name = |of: &&Filled| format!("`{}` ({} of the {} part)", of.channel, percent(of.share), of.part);
@@ -48,7 +48,7 @@ pub fn report(console: Console, filled: &[Filled]) -> Result<()> {
     named.truncate(FEW);
     let more = if more > 0 { format!(" and {} more", count(more)) } else { String::new() };
     console.warn(format!(
-        "more than {} filled: {}{more}; errors are over what was observed",
+        "more than {} filled: {}{more}; errors are computed over observed values only",
         percent(Filled::MUCH),
         named.join(", "),
     ))
@@ -58,7 +58,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// How many windows of each part are left out, for `--json`.
+/// How many windows of each part were left out, for `--json`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Windows {
     pub training: LeftOut,
@@ -72,7 +72,7 @@ impl Windows {
         Windows { training: train.left_out, validation: validation.left_out, test: test.left_out }
     }
 
-    /// Says how many windows are left out, if any are.
+    /// Reports how many windows were left out, if any.
     pub fn report(&self, console: Console, max_gap: usize) -> Result<()> {
         let parts = [("training", self.training), ("validation", self.validation), ("test", self.test)];
         if parts.iter().all(|(_, part)| part.total() == 0) {
@@ -80,13 +80,13 @@ impl Windows {
         }
         let part = |(name, part): (&str, LeftOut)| {
             format!(
-                "{} {name} windows across gaps, {} with nothing observed to forecast",
+                "{} {name} windows across gaps, {} without an observed value to forecast",
                 count(part.across_gaps),
                 count(part.unobserved)
             )
         };
         console.line(format!(
-            "left out    {}; gaps of more than {} rows are not filled across (--max-gap)",
+            "left out    {}; gaps of more than {} rows are not filled (--max-gap)",
             parts.map(part).join("; "),
             count(max_gap)
         ))

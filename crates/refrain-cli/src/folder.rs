@@ -1,4 +1,4 @@
-//! The folder of a run: of one process at a time, and free of what a dead one left.
+//! The run folder: one process at a time uses it, and leftovers of dead processes are removed.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -12,27 +12,27 @@ use crate::console::note;
 use crate::error::{Error, Result};
 use crate::run;
 
-/// The file by which a process holds a folder, and in which it says who it is. The lock is the system's and ends with the
-/// process, however that ends; the file stays.
+/// The file with which a process locks a folder, and which says who holds it. The lock is the operating system's and
+/// ends with the process, however it ends; the file stays.
 pub const LOCK: &str = "run.lock";
 
-/// A folder that belongs to one run, held by this process.
+/// The folder of one run, locked by this process.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Given back when the last handle is dropped.
+    /// Released when the last handle is dropped.
     _lock: Arc<File>,
 }
 
 impl RunFolder {
-    /// Makes the folder of a new run. A folder that holds anything is refused, unless it is what a run left that ended
-    /// before it was saved for the first time.
+    /// Creates the folder of a new run. A folder with content is refused, unless the content is that of a run that
+    /// ended before its first save.
     pub fn create(wanted: Option<&Path>, stem: &str) -> Result<RunFolder> {
         let Some(path) = wanted else {
             return RunFolder::hold(&next_free(Path::new("runs"), stem)?);
         };
         std::fs::create_dir_all(path).map_err(|source| Error::write(path, source))?;
-        // What is no run's is left as it is.
+        // Content that does not belong to a run is left alone.
         if !path.join(LOCK).exists() {
             check_free(path)?;
         }
@@ -42,7 +42,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Holds the folder of a run that is there.
+    /// Locks the folder of an existing run.
     pub fn open(path: &Path) -> Result<RunFolder> {
         match run::is_begun(path) {
             true => RunFolder::hold(path),
@@ -50,7 +50,7 @@ impl RunFolder {
         }
     }
 
-    /// Locks the folder, and removes what an earlier process could not write to its end.
+    /// Locks the folder, and removes files that an earlier process did not finish.
     fn hold(path: &Path) -> Result<RunFolder> {
         let lock = Arc::new(lock(path)?);
         for folder in std::iter::once(path.to_owned()).chain(inner_folders(path)) {
@@ -59,7 +59,7 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
 
-    /// A folder inside this one, made if need be.
+    /// A folder inside this one, which is created if needed.
     pub fn inside(&self, name: &str) -> Result<RunFolder> {
         let path = self.path.join(name);
         std::fs::create_dir_all(&path).map_err(|source| Error::write(&path, source))?;
@@ -75,7 +75,7 @@ impl RunFolder {
     }
 }
 
-/// Takes a folder for the life of this process.
+/// Locks a folder for the life of this process.
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let refuse = |source| Error::write(&path, source);
@@ -84,7 +84,7 @@ fn lock(folder: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            // Its holder may be about to write who it is.
+            // The holder may be about to write who it is.
             std::thread::sleep(Duration::from_millis(50));
             let holder = std::fs::read_to_string(&path).unwrap_or_default();
             let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
@@ -92,7 +92,7 @@ fn lock(folder: &Path) -> Result<File> {
         }
         Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
             note(format!(
-                "warning: {}: this file system has no locks; see to it that no other process trains there",
+                "warning: {}: this file system has no locks; make sure that no other process trains in this folder",
                 folder.display()
             ));
         }
@@ -103,7 +103,7 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The name of this machine, as far as it is told.
+/// The name of this machine, if known.
 fn host() -> String {
     let linux = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = linux.or_else(|| std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok());
@@ -111,7 +111,7 @@ fn host() -> String {
     named.unwrap_or_else(|| "this machine".to_owned())
 }
 
-/// The folders inside that of a run, and inside these, that a run makes.
+/// The folders that a run makes inside its folder, and those inside them.
 fn inner_folders(path: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let inner = entries.filter(|entry| {
@@ -121,7 +121,7 @@ fn inner_folders(path: &Path) -> Vec<PathBuf> {
     inner.flat_map(|entry| std::iter::once(entry.path()).chain(inner_folders(&entry.path()))).collect()
 }
 
-/// Refuses a folder that holds more than what a run leaves that ended before it was saved.
+/// Refuses a folder with more content than that of a run that ended before its first save.
 fn check_free(path: &Path) -> Result<()> {
     let inner = inner_folders(path);
     for folder in std::iter::once(path).chain(inner.iter().map(PathBuf::as_path)) {
@@ -135,8 +135,8 @@ fn check_free(path: &Path) -> Result<()> {
             if !left && !inner.contains(&entry.path()) {
                 return Err(Error::run(
                     path,
-                    "the folder is not empty, and nothing is overwritten",
-                    "choose another --out, or go on with the run in it by --resume",
+                    "the folder is not empty, and refrain does not overwrite anything",
+                    "choose another --out, or resume the run in it with --resume",
                 ));
             }
         }
@@ -144,12 +144,12 @@ fn check_free(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes inner folders that hold nothing, the innermost first.
+/// Removes empty inner folders, the innermost first.
 fn remove_empty(path: &Path) {
     inner_folders(path).iter().rev().for_each(|folder| drop(std::fs::remove_dir(folder)));
 }
 
-/// `runs/<stem>-<number>` with the first free number; making the folder is what takes it.
+/// `runs/<stem>-<number>` with the first free number. Creating the folder reserves it.
 fn next_free(runs: &Path, stem: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(runs).map_err(|source| Error::write(runs, source))?;
     for number in 1_u64.. {
@@ -187,7 +187,7 @@ mod tests {
         let error = RunFolder::create(Some(&path), "a").unwrap_err().to_string();
         assert!(error.contains(&format!("process {} on ", std::process::id())), "{error}");
         drop(inside);
-        // What it left is empty, and another run's for the taking.
+        // What the run left is empty, so another run may use the folder.
         RunFolder::create(Some(&path), "a").unwrap();
         assert!(!path.join("fold-1").exists());
     }

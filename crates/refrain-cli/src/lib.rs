@@ -1,4 +1,4 @@
-//! The command `refrain`: trains PatchTST forecasters on time series, and measures the engine that does it.
+//! The command `refrain`: trains forecasters and classifiers, makes forecasts, and measures speed.
 //!
 //! It is a library for its binary, which calls [`main`], and for the random inputs of `refrain-fuzz`, which go through
 //! [`readers`].
@@ -31,12 +31,12 @@ use error::{Error, Result};
 pub fn main() -> ExitCode {
     let cli = Cli::from_process();
     let done = set_threads(cli.threads).and_then(|()| commands::run(cli.command));
-    // Whoever reads has read enough, as in `refrain devices | head -1`.
+    // The reader has read enough, as in `refrain devices | head -1`.
     let enough = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
     match done {
         Ok(()) => match Console::lost() {
             Some(error) if !enough(error) => {
-                note(format!("error: all is done, but {}", error::no_stdout(error)));
+                note(format!("error: the work is done, but {}", error::no_stdout(error)));
                 ExitCode::FAILURE
             }
             _ => ExitCode::SUCCESS,
@@ -50,10 +50,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// More threads than any machine has cores only take memory.
+/// More threads than any machine has cores would only use memory.
 const MOST_THREADS: u16 = 1024;
 
-/// The kernels take as many threads as rayon's global pool has.
+/// Kernels use as many threads as rayon's global pool has.
 fn set_threads(threads: Option<u16>) -> Result<()> {
     let Some(threads) = threads else {
         return Ok(());
@@ -61,11 +61,11 @@ fn set_threads(threads: Option<u16>) -> Result<()> {
     if threads > MOST_THREADS {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         return Err(Error::usage(
-            format!("--threads {threads} is more than {MOST_THREADS}, the most that are of use"),
+            format!("--threads {threads} is more than the maximum of {MOST_THREADS}"),
             format!("--threads {cores} uses every core of this machine"),
         ));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
     pool.build_global()
-        .map_err(|error| Error::usage(format!("cannot start {threads} threads: {error}"), "ask for fewer"))
+        .map_err(|error| Error::usage(format!("cannot start {threads} threads: {error}"), "use fewer"))
 }

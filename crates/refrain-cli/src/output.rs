@@ -1,5 +1,5 @@
-//! What a command writes at a place that the user chose: never over a file of a run, never over what it reads, and
-//! nothing that a spreadsheet would run.
+//! The output file of a command. It is never a file of a run or an input of the command, and it contains nothing that
+//! a spreadsheet would execute.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +20,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// The place, unless it is one of the inputs (each a name as on the command line) or belongs to a run.
+    /// The file to write. It must not be one of the inputs (names as on the command line) or belong to a run.
     pub fn new(path: &Path, inputs: &[&str]) -> Result<Output> {
         let refuse = |what: &str| {
             let problem = format!("--out {} is {what}", path.display());
-            Err(Error::usage(problem, "choose another file, nothing of a run and no input is overwritten"))
+            Err(Error::usage(problem, "choose another file; files of a run and inputs are never overwritten"))
         };
         let output = Output { path: path.to_owned() };
         if output.is_stdout() {
@@ -41,12 +41,12 @@ impl Output {
         Ok(output)
     }
 
-    /// Whether standard output is the place, so that it is kept free of anything else.
+    /// Whether this is standard output, which then must contain nothing else.
     pub fn is_stdout(&self) -> bool {
         self.path.as_os_str() == STDOUT
     }
 
-    /// Writes all or nothing.
+    /// Writes everything or nothing.
     pub fn write(&self, console: Console, content: &[u8]) -> Result<()> {
         match self.is_stdout() {
             true => console.product(content),
@@ -54,7 +54,7 @@ impl Output {
         }
     }
 
-    /// Its name for people.
+    /// Its name for messages.
     pub fn name(&self) -> String {
         match self.is_stdout() {
             true => "standard output".to_owned(),
@@ -63,7 +63,7 @@ impl Output {
     }
 }
 
-/// Where a path leads, links followed as far as there is anything.
+/// The path with links resolved, as far as it exists.
 fn real(path: &Path) -> PathBuf {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -73,8 +73,8 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
 }
 
-/// A line of CSV of names. Spreadsheets run a cell that begins with one of `=+-@`: if there is such a name, it gets an
-/// apostrophe, by which they take it as text, and all cells are quoted.
+/// A line of CSV with names. Spreadsheets execute a cell that begins with one of `=+-@`. Such a name gets an
+/// apostrophe, so that they treat it as text, and then all cells are quoted.
 pub fn header<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<u8>> {
     const RUNS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
     let names: Vec<&str> = names.collect();

@@ -1,4 +1,4 @@
-//! What replaying a recorded step costs, in a line and as fields.
+//! Reports what the replays of a recorded step cost: as a line and as JSON fields.
 
 use refrain_forecast::training::Replays;
 use serde::Serialize;
@@ -6,20 +6,20 @@ use serde::Serialize;
 use crate::console::{Console, count};
 use crate::error::Result;
 
-/// What `--json` prints of it; null with --eager, and where every step came right after a recording.
+/// What `--json` prints about replays. Null with --eager, and if every step came directly after a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ReplayFigures {
     pub launches_per_step: Option<f64>,
-    /// With accumulation each micro-batch is one, and the update; 0 with --eager.
+    /// With accumulation, each micro-batch is one, and so is the update. 0 with --eager.
     pub replays: u64,
-    /// Storages made on the device.
+    /// Storages that were made on the device.
     pub allocations_per_step: Option<f64>,
-    /// How long recording the step took, that of all folds together.
+    /// How long recording the step took, summed over all folds.
     pub recording_seconds: Option<f64>,
 }
 
 impl ReplayFigures {
-    /// Of no replays with --eager.
+    /// Without replays with --eager.
     pub fn of(replays: Option<Replays>) -> ReplayFigures {
         let of = replays.unwrap_or_default();
         ReplayFigures {
@@ -30,7 +30,7 @@ impl ReplayFigures {
         }
     }
 
-    /// The line for people, if there were replays.
+    /// Prints the line, if there were replays.
     pub fn show(&self, console: Console) -> Result<()> {
         match self.line() {
             Some(line) => console.line(line),
@@ -40,8 +40,8 @@ impl ReplayFigures {
 
     fn line(&self) -> Option<String> {
         let recording = self.recording_seconds?;
-        let launches = self.launches_per_step.map(|launches| format!("{launches:.0} launches a step, "));
-        let storages = self.allocations_per_step.map(|storages| format!(", {storages} storages a step"));
+        let launches = self.launches_per_step.map(|launches| format!("{launches:.0} launches per step, "));
+        let storages = self.allocations_per_step.map(|storages| format!(", {storages} storages per step"));
         Some(format!(
             "{}replayed; recording took {:.1} ms; {} replay{}{}",
             launches.unwrap_or_default(),
@@ -63,7 +63,8 @@ mod tests {
         let recording = Duration::from_micros(2340);
         let replays = Replays { count: 1200, recording, steps: 8, launches: 400, allocations: 2 };
         let line = |replays| ReplayFigures::of(replays).line();
-        let all = "50 launches a step, replayed; recording took 2.3 ms; 1,200 replays, 0.25 storages a step";
+        let all =
+            "50 launches per step, replayed; recording took 2.3 ms; 1,200 replays, 0.25 storages per step";
         assert_eq!(line(Some(replays)).as_deref(), Some(all));
         let one = Replays { count: 1, steps: 0, ..replays };
         assert_eq!(line(Some(one)).as_deref(), Some("replayed; recording took 2.3 ms; 1 replay"));

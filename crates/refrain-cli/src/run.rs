@@ -1,4 +1,4 @@
-//! A run's folder and what stands in it.
+//! The folder of a run and its content.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::folder::LOCK;
 use crate::run_config::{Forecasts, RunConfig};
 
-/// Refuses settings that differ from those of the run in a folder; the version of the program may.
+/// Refuses settings that differ from those of the run in a folder. The version of the program may differ.
 pub fn check_same(run: &impl Serialize, wanted: &impl Serialize, folder: &Path) -> Result<()> {
     const FEW: usize = 3;
     let [run, wanted] = [serde_json::to_value(run), serde_json::to_value(wanted)];
@@ -27,8 +27,8 @@ pub fn check_same(run: &impl Serialize, wanted: &impl Serialize, folder: &Path) 
     }
     let more = if all.len() > FEW { format!(" and {} more", all.len() - FEW) } else { String::new() };
     all.truncate(FEW);
-    let problem = format!("the run in it was begun with other settings: {}{more}", all.join(", "));
-    Err(Error::run(folder, problem, "give the same, or choose another --out"))
+    let problem = format!("the run in it was started with other settings: {}{more}", all.join(", "));
+    Err(Error::run(folder, problem, "use the same settings, or choose another --out"))
 }
 
 /// Where two settings differ, as in `model.layers 3 (now 2)`.
@@ -42,18 +42,18 @@ fn differences(name: &str, run: &Value, now: &Value, all: &mut Vec<String>) {
                 differences(&inner, &of(a), &of(b), all);
             }
         }
-        // A run from before a setting was kept says nothing of it.
+        // A run of an older version does not have this setting.
         (Value::Null, _) => {}
         _ if run == now => {}
-        (Value::Array(_), _) | (_, Value::Array(_)) => all.push(format!("{name} (not the same now)")),
+        (Value::Array(_), _) | (_, Value::Array(_)) => all.push(format!("{name} (different now)")),
         _ => all.push(format!("{name} {run} (now {now})")),
     }
 }
 
-/// The folder, inside that of the run, of the last state; the best weights lie beside it.
+/// The folder of the last state, inside the run folder. The best weights are next to it.
 const LATEST: &str = "checkpoint";
 const MODEL: &str = refrain_nn::checkpoint::TENSORS;
-/// The folder, inside that of a cross-asset run, of a fold; folds count from 1.
+/// The folder of a fold, inside the folder of a cross-asset run. Folds are counted from 1.
 pub fn fold_folder(fold: usize) -> String {
     format!("fold-{fold}")
 }
@@ -62,14 +62,14 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const LOSS: &str = "loss.svg";
 pub const FORECAST: &str = "forecast.svg";
 
-/// The best model of a run, and what made it.
+/// Loads the best model of a run and its configuration.
 pub fn load(folder: &Path, device: &Device) -> Result<(RunConfig<Forecasts>, Box<dyn Forecaster>)> {
     if !folder.join(MODEL).is_file() {
         return Err(match is_saved(folder) {
             true => Error::run(
                 folder,
-                format!("there is no {MODEL} in it, as no epoch of this run is finished yet"),
-                "go on with it by `refrain train --resume`",
+                format!("there is no {MODEL} in it, because no epoch of this run is finished yet"),
+                "resume the run with `refrain train --resume`",
             ),
             false if is_begun(folder) => no_forecaster(folder),
             false => no_run(folder),
@@ -94,7 +94,7 @@ pub fn of_checkpoint(
     Ok((config, model))
 }
 
-/// Opens what a run saved to go on from.
+/// Opens the saved state of a run.
 pub fn open_saved(folder: &Path) -> Result<SavedRun> {
     let saved = SavedRun::open(folder)?;
     warn(saved.unverified());
@@ -110,32 +110,32 @@ fn warn(unverified: Option<String>) {
 /// The files that a run writes into its folders.
 pub const FILES: [&str; 7] = [MODEL, refrain_nn::checkpoint::CONFIG, FOLDS, METRICS, LOSS, FORECAST, LOCK];
 
-/// Whether a folder of this name, in lower case, is one inside that of a run.
+/// Whether a folder with this name (in lower case) belongs inside a run folder.
 pub fn is_inner_folder(name: &str) -> bool {
     name == LATEST || name.strip_prefix("fold-").is_some_and(|fold| fold.parse::<usize>().is_ok())
 }
 
-/// Whether a run writes files or folders of this name, in lower case, into its folders.
+/// Whether a run writes files or folders with this name (in lower case) into its folders.
 pub fn is_name_of_run(name: &str) -> bool {
     FILES.contains(&name) || is_inner_folder(name)
 }
 
-/// Whether a folder is that of a run, or one inside it.
+/// Whether a folder is a run folder, or one inside it.
 pub fn is_of_run(folder: &Path) -> bool {
     [MODEL, LATEST, LOCK].iter().any(|name| folder.join(name).exists()) || is_panel_run(folder)
 }
 
-/// Whether a folder holds a state to go on from.
+/// Whether a folder has a saved state.
 pub fn is_saved(folder: &Path) -> bool {
     folder.join(LATEST).join(MODEL).is_file()
 }
 
-/// Whether a run was begun in a folder, of whatever model.
+/// Whether a run was started in a folder, for any model.
 pub fn is_begun(folder: &Path) -> bool {
     is_saved(folder) || is_saved(&folder.join(fold_folder(1)))
 }
 
-/// Whether a folder is that of a cross-asset run.
+/// Whether a folder belongs to a cross-asset run.
 pub fn is_panel_run(folder: &Path) -> bool {
     folder.join(fold_folder(1)).is_dir()
 }
@@ -143,16 +143,16 @@ pub fn is_panel_run(folder: &Path) -> bool {
 fn no_forecaster(folder: &Path) -> Error {
     Error::run(
         folder,
-        "it is the run of a cross-asset model, which makes no forecasts",
+        "it is the run of a cross-asset model, which does not forecast",
         "pass the folder of a forecaster's run; what the folds came to is in folds.json",
     )
 }
 
-/// Why nothing can go on in a folder in which no run was begun.
+/// The error for a folder in which no run was started.
 pub fn no_run(folder: &Path) -> Error {
     if folder.join(LOCK).exists() {
         let problem = "the run in this folder ended before it was saved for the first time";
-        return Error::run(folder, problem, "start it again by `refrain train --out` and its settings");
+        return Error::run(folder, problem, "start it again with `refrain train --out` and its settings");
     }
     Error::run(
         folder,

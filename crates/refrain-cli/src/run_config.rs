@@ -60,13 +60,13 @@ pub struct Classes {
     pub model: ClassifierConfig,
 }
 
-/// The series of a run and how it is cut.
+/// The series of a run, and how it is split.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeriesData {
     /// The name of a bundled series, an absolute path, or `-` for standard input.
     pub source: String,
     pub strict: bool,
-    /// The calendar; runs from before it was kept have none.
+    /// The calendar. Runs of older versions do not have it.
     #[serde(default)]
     pub step: Option<TimeStep>,
     pub split: SplitRule,
@@ -75,14 +75,14 @@ pub struct SeriesData {
     /// Names of the channels, in the model's order.
     pub channels: Vec<String>,
     pub scaler: Scaler,
-    /// The longest gap that is filled across.
+    /// The longest gap that is filled.
     #[serde(default)]
     pub max_gap: MaxGap,
-    /// SHA-256 of names and values after filling, and of what was filled, to know the series again.
+    /// SHA-256 of names, values (after filling) and what was filled, to recognise the series.
     pub sha256: String,
 }
 
-/// The panel of a run and how it is cut.
+/// The panel of a run, and how it is split.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PanelData {
     /// The name of a bundled panel, an absolute path, or `-` for standard input.
@@ -90,10 +90,10 @@ pub struct PanelData {
     pub options: PanelOptions,
     pub folds: FoldRule,
     pub class_weights: ClassWeights,
-    /// Names, in the model's order.
+    /// The names of the sources, in the model's order.
     pub sources: Vec<String>,
     pub features: Vec<String>,
-    /// SHA-256 of names, values and labels, to know the panel again.
+    /// SHA-256 of names, values and labels, to recognise the panel.
     pub sha256: String,
 }
 
@@ -173,7 +173,7 @@ impl RunConfig<Forecasts> {
         let longest = max_gap.rows(season, series.time().step(), context);
         let split = Split::new(series, &of_series.split, context, horizon, longest)?;
         let scaler = Scaler::fit(series, split.train.rows.clone())?;
-        // A season that does not fit is told before the training, not after.
+        // Report a season that does not fit before training, not after it.
         SeasonalNaive::new(season, context)?;
         let data = SeriesData {
             source: source::lasting(&settings.data()?),
@@ -189,19 +189,19 @@ impl RunConfig<Forecasts> {
         Ok((RunConfig::of(Forecasts { data, model, loss: settings.loss()? }, settings)?, split))
     }
 
-    /// How the run cuts a series.
+    /// How the run splits a series.
     pub fn split(&self, series: &Series) -> Result<Split> {
         let WindowShape { context, horizon, .. } = self.task.model.window();
         Ok(Split::new(series, &self.task.data.split, context, horizon, self.max_gap(series))?)
     }
 
-    /// The longest gap of a series that the run fills across, in rows.
+    /// The longest gap that the run fills in a series, in rows.
     pub fn max_gap(&self, series: &Series) -> usize {
         let Forecasts { data, model, .. } = &self.task;
         data.max_gap.rows(data.season, series.time().step(), model.window().context)
     }
 
-    /// The part of a series that the model can be used on has the channels that it was trained on.
+    /// Checks that a series has the channels that the model was trained on.
     pub fn check_channels(&self, series: &Series) -> Result<()> {
         let channels = &self.task.data.channels;
         if series.names() == channels {
@@ -209,7 +209,7 @@ impl RunConfig<Forecasts> {
         }
         Err(Error::usage(
             format!(
-                "{} has the channels {}, the model was trained on {}",
+                "{} has the channels {}, but the model was trained on {}",
                 series.file(),
                 listing(series.names()),
                 listing(channels)
@@ -272,7 +272,7 @@ impl TaskConfig for Classes {
     }
 }
 
-/// Names for a message, the first few of many.
+/// Lists names for a message: the first few of many.
 fn listing(names: &[String]) -> String {
     const FEW: usize = 8;
     let more = if names.len() > FEW { format!(", ... ({} in all)", names.len()) } else { String::new() };

@@ -1,4 +1,4 @@
-//! The test errors of a model beside those of simple forecasts.
+//! The test errors of a model, compared with those of baselines.
 
 use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
 use refrain_forecast::data::series::{Filled, Series, Split};
@@ -13,7 +13,7 @@ use crate::error::{Result, finite};
 use crate::filled;
 use crate::run_config::{Forecasts, RunConfig};
 
-/// The errors on the test part, and those of simple forecasts there.
+/// The errors on the test part, of the model and of the baselines.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Score {
     pub test_mse: f64,
@@ -27,10 +27,10 @@ pub struct Score {
     pub linear_mse: f64,
     pub linear_mae: f64,
     pub test_windows: usize,
-    /// The longest gap that is filled across, in rows.
+    /// The longest gap that is filled, in rows.
     pub max_gap: usize,
     pub left_out: filled::Windows,
-    /// What was filled of each channel in each part, where anything was.
+    /// How much of each channel was filled in each part. Parts without any are left out.
     pub filled: Vec<Filled>,
 }
 
@@ -70,7 +70,7 @@ pub fn measure(
         "\ntest errors over {} windows of {} channels{}, standardised and in original units",
         count(split.test.windows()),
         channels,
-        if split.test.has_filled() { ", of what was observed" } else { "" }
+        if split.test.has_filled() { ", over observed values" } else { "" }
     ))?;
     let rows: Vec<_> = sums.iter().map(row).collect();
     console.line(table(&["forecast", "MSE", "MAE", "MSE (orig.)", "MAE (orig.)"], &rows))?;

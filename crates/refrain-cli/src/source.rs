@@ -1,4 +1,4 @@
-//! The series or panel of a run: the bundled one, a file or standard input.
+//! The series or panel of a run: the bundled one, a file, or standard input.
 
 use std::io::{IsTerminal, stdin};
 use std::path::Path;
@@ -10,7 +10,7 @@ use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit, read_te
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
 
-/// Reads a series by its name on the command line, on its calendar if that is known.
+/// Reads a series by its name on the command line. `step` is its calendar, if known.
 pub fn read(source: &str, strict: bool, step: Option<TimeStep>) -> Result<(Series, ReadReport)> {
     let options = ReadOptions { strict, step };
     if source == NYC_WEATHER {
@@ -35,15 +35,15 @@ pub fn read_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelR
     Ok(Panel::read(Path::new(source), options)?)
 }
 
-/// Standard input in messages.
+/// The name of standard input in messages.
 const STDIN_FILE: &str = "standard input";
 
-/// Whether a name on the command line is that of standard input.
+/// Whether a name on the command line means standard input.
 pub fn is_stdin(source: &str) -> bool {
     source == "-"
 }
 
-/// A name that stays right when the working folder changes: that of a file becomes an absolute path.
+/// A name that stays valid when the working folder changes: the name of a file becomes an absolute path.
 pub fn lasting(source: &str) -> String {
     if source == NYC_WEATHER || is_stdin(source) {
         return source.to_owned();
@@ -54,14 +54,14 @@ pub fn lasting(source: &str) -> String {
 fn read_stdin() -> Result<Vec<u8>> {
     if stdin().is_terminal() {
         return Err(Error::usage(
-            "the data is standard input, and that is a terminal",
-            "direct a file there, as in `refrain ... --data - < series.csv`, or name it by --data",
+            "the data is standard input, but that is a terminal",
+            "redirect a file, as in `refrain ... --data - < series.csv`, or pass its name with --data",
         ));
     }
     Ok(read_text(stdin().lock(), STDIN_FILE)?)
 }
 
-/// Refuses what looks like the name of bundled data and is none.
+/// Refuses a name that looks like bundled data but is not.
 fn check_name(source: &str) -> Result<()> {
     let path = Path::new(source);
     if !path.exists() && path.extension().is_none() && !source.contains(['/', '\\']) {
@@ -82,12 +82,12 @@ pub fn stem(source: &str) -> String {
     stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| "run".to_owned())
 }
 
-/// The unit of a channel, where it is known.
+/// The unit of a channel, if known.
 pub fn unit(source: &str, channel: &str) -> Option<&'static str> {
     (source == NYC_WEATHER).then(|| nyc_weather_unit(channel)).flatten()
 }
 
-/// Says what was read.
+/// Prints what was read.
 pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Result<()> {
     let time = series.time();
     console.line(format!(
@@ -105,7 +105,7 @@ pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Resul
     console.line(format!("gaps        {report}; filled with the last value before, as inputs only"))
 }
 
-/// Says what panel was read.
+/// Prints what panel was read.
 pub fn describe_panel(console: Console, panel: &Panel, report: &PanelReport) -> Result<()> {
     console.line(format!(
         "panel       {}: {} moments of {} sources, {} features each, from {} to {}",
@@ -121,8 +121,8 @@ pub fn describe_panel(console: Console, panel: &Panel, report: &PanelReport) -> 
     labels.for_each(|class| counts[class.index()] += 1);
     let counts = Class::ALL.map(|class| format!("{} {}", count(counts[class.index()]), class.name()));
     let origin = match panel.looks_ahead() {
-        0 => "of the file's own column".to_owned(),
-        rows => format!("made from prices {rows} rows on"),
+        0 => "from the column of the file".to_owned(),
+        rows => format!("made from prices {rows} rows ahead"),
     };
     console.line(format!("labels      {origin}: {}", counts.join(", ")))?;
     console.line(format!("missing     {report}"))

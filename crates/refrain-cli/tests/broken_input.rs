@@ -1,11 +1,11 @@
-//! Whatever is wrong with the input, the message says what, where and what to do, the status is not zero, and nothing
-//! is written.
+//! For every wrong input, the message says what is wrong, where, and what to do; the exit status is not zero, and
+//! nothing is written.
 
 mod common;
 
 use common::{Place, series, tiny};
 
-/// `train` on this file fails with these words and leaves the folder as it was.
+/// `train` with this file fails with these words and leaves the folder unchanged.
 #[track_caller]
 fn refused(csv: impl AsRef<[u8]>, words: &[&str]) {
     refused_with(csv, &[], words);
@@ -58,7 +58,7 @@ fn columns_that_are_no_channels() {
     let constant: String = series(300).lines().map(|line| format!("{line},1\n")).collect();
     refused(constant.replacen(",1\n", ",c\n", 1), &["`c`", "constant", "remove the channel"]);
     let text: String = series(300).lines().map(|line| format!("{line},x\n")).collect();
-    refused(text.replacen(",x\n", ",c\n", 1), &["`c`", "no number in the whole column"]);
+    refused(text.replacen(",x\n", ",c\n", 1), &["`c`", "the whole column has none"]);
     let missing: String = series(300).lines().map(|line| format!("{line},NA\n")).collect();
     refused(missing.replacen(",NA\n", ",c\n", 1), &["`c`", "missing", "remove the channel"]);
 }
@@ -88,7 +88,7 @@ fn settings_that_make_no_model() {
 #[cfg(target_os = "linux")]
 #[test]
 fn models_and_batches_that_no_memory_holds() {
-    let words = ["parameters, about", "of activations a step", "choose"];
+    let words = ["parameters, about", "of activations per step", "choose"];
     for more in [
         &["--layers", "16777216"][..],
         &["--layers", "65536"],
@@ -139,7 +139,7 @@ fn folders_that_cannot_be_written() {
     std::fs::create_dir(place.path("full")).unwrap();
     place.write("full/notes.txt", "mine");
     let before = place.snapshot();
-    // Below a file there is no folder, not even for root.
+    // A file cannot contain a folder, not even for root.
     place
         .refrain(&tiny(&["--data", "a.csv", "--out", "a.csv/run"]))
         .failed(&["a.csv/run", "choose a folder"]);

@@ -1,4 +1,4 @@
-//! Cross-asset attention through the real binary: folds, what is left of a run, bad panels, Ctrl-C.
+//! Cross-asset attention through the real binary: folds, the files of a run, bad panels, Ctrl-C.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn tiny<'a>(more: &[&'a str]) -> Vec<&'a str> {
     TINY.iter().chain(more).copied().collect()
 }
 
-/// Hours of two sources whose close follows a wave, and what it was an hour before.
+/// Hours of two sources whose close follows a wave and its value an hour before.
 fn panel(rows: usize) -> String {
     let close = |row: usize, source: usize| 50.0 + 5.0 * ((row + 9 * source) as f64 * 0.4).sin();
     let mut csv = "time,source,before,noise,close\n".to_owned();
@@ -59,15 +59,15 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
     let said = place.refrain(&tiny(&run)).succeeded();
     for words in [
         "300 moments of 2 sources, 2 features each",
-        "made from prices 2 rows on: ",
+        "made from prices 2 rows ahead: ",
         "4 labels missing",
         "2 tested on 30 moments each, an embargo of 3",
         "a change of more than 0.0500 in 2 rows",
         "fold 1/2  epoch   2/2",
         "1 from 2020-01-11 00:00:00",
         "majority",
-        "fold 2: came true",
-        "told flat",
+        "fold 2: true class",
+        "predicted flat",
     ] {
         assert!(said.out.contains(words), "no {words:?} in {}", said.out);
     }
@@ -89,7 +89,8 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
     let totals = [0, 1].map(|fold| cells(fold).map(|cell| cell.as_u64().unwrap()).sum::<u64>());
     assert_eq!(totals, [60, 56]);
 
-    // A run in parts comes to much the same, in other numbers of bits; evaluate and forecast know that it is no forecaster.
+    // A run with gradient accumulation gives nearly the same results, but not the same bits. evaluate and forecast
+    // report that it is not a forecaster.
     let json = place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--accumulate", "4", "--json"]].concat()));
     let json = json.succeeded().json();
     let loss = |value: &Value| value["loss"].as_f64().unwrap();
@@ -106,7 +107,7 @@ fn labels_of_the_file_come_before_those_made_from_prices_and_the_run_says_so() {
     });
     place.write("panel.csv", labelled);
     let said = place.refrain(&tiny(&[LABELS, &["--epochs", "1"]].concat())).succeeded();
-    for words in ["2 sources, 3 features each", "of the file's own column: 200 up, 200 down, 200 flat"] {
+    for words in ["2 sources, 3 features each", "from the column of the file: 200 up, 200 down, 200 flat"] {
         assert!(said.out.contains(words), "no {words:?} in {}", said.out);
     }
 }
@@ -145,11 +146,11 @@ fn panels_and_settings_that_do_not_fit_are_refused_and_nothing_is_written() {
     let before = place.snapshot();
     for (more, words) in [
         (&["--data", "none.csv"][..], &["none.csv", "check the path"][..]),
-        (&["--data", "no-source.csv"], &["line 1", "which source", "name it `source`"]),
+        (&["--data", "no-source.csv"], &["line 1", "names the source", "name it `source`"]),
         (&[], &["neither a column `label` nor a price column `temp`"]),
-        (&["--price", "close"], &["--price alone", "--label-horizon"]),
+        (&["--price", "close"], &["--price needs", "--label-horizon"]),
         (&["--patch", "8"], &["patch is a setting of patchtst"]),
-        (&["--accumulate", "3"], &["a batch of 16 cannot be cut into 3"]),
+        (&["--accumulate", "3"], &["a batch of 16 cannot be split into 3"]),
         (&["--heads", "3"], &["3 heads do not divide d_model 8"]),
     ] {
         let more = if more.contains(&"--accumulate") || more.contains(&"--heads") {
@@ -160,13 +161,13 @@ fn panels_and_settings_that_do_not_fit_are_refused_and_nothing_is_written() {
         place.refrain(&tiny(&more)).failed(words);
     }
     let embargo = [LABELS, &["--label-horizon", "9"]].concat();
-    place.refrain(&tiny(&embargo)).failed(&["an embargo of 3 rows, and labels look 9 rows ahead"]);
+    place.refrain(&tiny(&embargo)).failed(&["the embargo is 3 rows, but labels look 9 rows ahead"]);
     place.refrain(&tiny(&[LABELS, &["--folds", "99"]].concat())).failed(&["too few for 99 folds"]);
     place.refrain(&["train", "--folds", "2"]).failed(&["folds is a setting of cross-asset"]);
     assert_eq!(place.snapshot(), before);
 }
 
-/// Ctrl-C finishes the step, saves, and the resumed run ends with the weights of one that was never stopped.
+/// Ctrl-C finishes the step and saves; the resumed run ends with the weights of an uninterrupted one.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_resumes_to_the_same_weights() {
@@ -181,7 +182,7 @@ fn an_interrupted_run_resumes_to_the_same_weights() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // The second fold is begun when the first is done.
+    // The second fold starts when the first is done.
     while !place.path("cut/fold-2").is_dir() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -199,14 +200,12 @@ fn an_interrupted_run_resumes_to_the_same_weights() {
             .collect::<Vec<_>>()
     };
     assert_eq!(results(&resumed), results(&whole));
-    // As a job that is started again as it is.
+    // Like a job that is restarted unchanged.
     let job = [&more[..], &["--out", "cut", "--resume-if-possible"]].concat();
     assert_eq!(results(&place.refrain(&tiny(&job)).succeeded().json()), results(&whole));
     let other = [&job[..], &["--folds", "1"]].concat();
     place.refrain(&tiny(&other)).failed(&["cut", "other settings", "data.folds.folds 2 (now 1)"]);
-    place
-        .refrain(&["train", "--resume", "cut", "--epochs", "3"])
-        .failed(&["--resume goes on with the settings"]);
+    place.refrain(&["train", "--resume", "cut", "--epochs", "3"]).failed(&["--resume uses the settings"]);
     place.write("panel.csv", panel(401));
     place.refrain(&["train", "--resume", "cut"]).failed(&["panel.csv", "has changed"]);
 }
@@ -231,5 +230,5 @@ fn the_benchmark_tells_its_figures() {
     let parts = place.refrain(&[&arguments[..], &["--accumulate", "4"]].concat()).succeeded().json();
     let close = |a: &Value, b: &Value| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3;
     assert!(close(&parts["losses"][2], &json["losses"][2]), "{parts} and {json}");
-    place.refrain(&[&arguments[..], &["--accumulate", "3"]].concat()).failed(&["cannot be cut into 3"]);
+    place.refrain(&[&arguments[..], &["--accumulate", "3"]].concat()).failed(&["cannot be split into 3"]);
 }

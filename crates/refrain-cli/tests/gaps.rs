@@ -1,4 +1,5 @@
-//! What was filled is an input only, through the real binary: it is told, warned of, left out and refused.
+//! Filled values are inputs only, through the real binary: they are reported, warned about, excluded from targets,
+//! and refused where they matter.
 
 mod common;
 
@@ -37,7 +38,7 @@ fn a_part_in_which_nothing_was_observed_is_refused_and_nothing_is_written() {
         }
     }
     assert_eq!(place.snapshot(), before);
-    // Nor is a model measured there.
+    // No model is measured there either.
     place.write("good.csv", series(300));
     place.refrain(&tiny(&["--data", "good.csv", "--out", "run", "--epochs", "1"])).succeeded();
     place.refrain(&["evaluate", "--model", "run", "--data", "a.csv"]).failed(&["observed in the test part"]);
@@ -56,7 +57,7 @@ fn train_and_evaluate_tell_what_was_filled_and_warn_of_much() {
             "share filled  training  validation   test\n",
             "a                1.0 %      10.0 %  5.0 %\n",
             "warning     more than 5.0 % filled: `a` (10.0 % of the validation part)",
-            "of 2 channels, of what was observed",
+            "of 2 channels, over observed values",
             "as inputs only",
         ] {
             assert!(said.contains(words), "no {words:?} in {said}");
@@ -68,7 +69,7 @@ fn train_and_evaluate_tell_what_was_filled_and_warn_of_much() {
     assert_eq!(json["filled"], json!([of("training", 2, 210), of("validation", 3, 30), of("test", 3, 60)]));
     assert_eq!((json["max_gap"].as_u64(), json["test_windows"].as_u64()), (Some(24), Some(55)));
 
-    // The plot begins at row 267: where row 269 was not observed, the black line of what came true is broken.
+    // The plot begins at row 267; row 269 was not observed, so the black line of the true values is broken there.
     let plot = std::fs::read_to_string(place.path("run/forecast.svg")).unwrap();
     let truths = |plot: &str| plot.matches("stroke=\"#000000\" stroke-width=\"1.3\"").count();
     place.write("good.csv", series(300));
@@ -82,7 +83,7 @@ fn what_was_filled_is_not_scored() {
     let place = Place::new();
     place.write("a.csv", with_gaps(300, |row| [295, 297, 298].contains(&row)));
     let json = place.refrain(&tiny(&["--data", "a.csv", "--json", "--epochs", "1"])).succeeded().json();
-    // Of the last value, by hand; the rows that are missing are in no context.
+    // Naive forecasts of the last value, computed by hand; the missing rows are in no context.
     let csv = series(300);
     let cells: Vec<f64> =
         csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
@@ -112,7 +113,7 @@ fn what_was_filled_is_not_scored() {
 #[test]
 fn windows_across_long_gaps_are_left_out_and_counted() {
     let place = Place::new();
-    // 30 hours, more than the day that is the default; and 10 that are not.
+    // 30 hours: more than the default limit of a day; and 10 hours, which are not.
     place.write("a.csv", with_gaps(600, |row| (100..130).contains(&row) || (500..510).contains(&row)));
     let train = |more: &[&str]| {
         let said = place.refrain(&tiny(&[&["--data", "a.csv", "--json", "--epochs", "1"], more].concat()));
@@ -124,8 +125,11 @@ fn windows_across_long_gaps_are_left_out_and_counted() {
     // Windows of 30 rows that hold any of 30 rows.
     assert_eq!(json["left_out"]["training"], left_out(59, 0));
     assert_eq!(json["left_out"]["test"], left_out(0, 0));
-    assert!(said.contains("left out    59 training windows across gaps, 0 with nothing observed"), "{said}");
-    assert!(said.contains("gaps of more than 24 rows are not filled across (--max-gap)"), "{said}");
+    assert!(
+        said.contains("left out    59 training windows across gaps, 0 without an observed value"),
+        "{said}"
+    );
+    assert!(said.contains("gaps of more than 24 rows are not filled (--max-gap)"), "{said}");
     assert!(said.contains("split       training 332 windows"), "{said}");
     let (json, said) = train(&["--max-gap", "30"]);
     assert_eq!(json["left_out"]["training"], left_out(0, 0));
@@ -138,14 +142,14 @@ fn windows_across_long_gaps_are_left_out_and_counted() {
     );
     assert_eq!(json["max_gap"], 9);
 
-    // The limit is the run's, for all that is done with it.
+    // The limit is stored with the run and applies to all of its commands.
     let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
     assert_eq!(evaluated["left_out"]["training"], left_out(59, 0));
     place.write("end.csv", with_gaps(300, |row| row >= 274));
     let forecast = &["forecast", "--model", "run", "--data", "end.csv", "--out", "next.csv"];
     place.refrain(forecast).failed(&[
         "end.csv",
-        "the 24 rows before the forecast hold a gap longer than 24 rows",
+        "the 24 rows before the forecast have a gap longer than 24 rows",
         "26 rows of `a`",
     ]);
     assert!(!place.path("next.csv").exists());
@@ -169,7 +173,7 @@ fn an_interrupted_run_with_gaps_resumes() {
     place.write("a.csv", with_gaps(300, |row| row % 7 == 3));
     place.refrain(&tiny(&["--data", "a.csv", "--out", "run"])).succeeded();
     place.refrain(&["train", "--resume", "run"]).succeeded();
-    // The same values, now said to be observed, are another series.
+    // The same values, now all marked as observed, are another series.
     let filled = std::fs::read_to_string(place.path("a.csv")).unwrap();
     let value = |line: &str| line.split(',').nth(1).and_then(|cell| cell.parse::<f64>().ok());
     let lines: Vec<&str> = filled.lines().collect();
@@ -222,8 +226,8 @@ fn panels_tell_warn_leave_out_and_refuse_likewise() {
     let filled = |json: &Value| json["folds"][0]["filled"].clone();
     let of = |part: &str, filled: usize, rows: usize| json!({"part": part, "channel": "f of A", "filled": filled, "rows": rows, "share": filled as f64 / rows as f64});
     assert_eq!(filled(&said.json()), json!([of("training", 30, 240), of("test", 3, 30)]));
-    // A day of hours is carried forward, then no more.
-    assert!(said.err.contains("6 moments left out, where a value is older than allowed"), "{}", said.err);
+    // A day of hours is carried forward, and no more.
+    assert!(said.err.contains("6 moments left out, because a value is older than allowed"), "{}", said.err);
     assert_eq!(said.json()["folds"][0]["train_samples"], 240 - 6);
     assert!(
         said.err.contains("warning     more than 5.0 % filled: `f of A` (12.5 % of the training part)"),

@@ -10,7 +10,7 @@ use common::{Place, Said, said, without_checksum};
 use serde_json::json;
 
 fn stored(name: &str) -> PathBuf {
-    // Asked for when the test runs, since programs are also carried to other machines.
+    // Found when the test runs, since programs are also copied to other machines.
     let folder = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&folder).join("tests/old_runs").join(name)
 }
@@ -91,9 +91,9 @@ fn an_old_job_that_is_started_again_with_its_settings_goes_on() {
     let done = fed(&place, &again, "series.csv").succeeded();
     assert!(done.err.contains("resumed "), "{}", done.err);
     let other = [&again[..], &["--heads", "1"]].concat();
-    fed(&place, &other, "series.csv").failed(&["begun with other settings", "model.heads 2 (now 1)"]);
+    fed(&place, &other, "series.csv").failed(&["started with other settings", "model.heads 2 (now 1)"]);
     let other = [&again[..], &["--loss", "mae"]].concat();
-    fed(&place, &other, "series.csv").failed(&["begun with other settings", "loss.name"]);
+    fed(&place, &other, "series.csv").failed(&["started with other settings", "loss.name"]);
 }
 
 #[test]

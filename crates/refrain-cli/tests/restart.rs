@@ -1,4 +1,4 @@
-//! Runs that are killed, started again and started twice, through the real binary.
+//! Runs that are killed, restarted and started twice, through the real binary.
 #![cfg(unix)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Place, SMALL_STEPS, said, series, tiny};
 
-/// A place with a series and settings of many small steps.
+/// A folder with a series and settings of many small steps.
 fn place() -> Place {
     let place = Place::new();
     place.write("a.csv", series(300));
@@ -48,16 +48,16 @@ fn a_folder_is_of_one_process_at_a_time_and_a_second_one_names_it() {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended already");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // It holds the folder until it is killed, however fast the device is.
+    // It locks the folder until it is killed, however fast the device is.
     let stopped = Command::new("kill").args(["-STOP", &child.id().to_string()]).status().unwrap();
     assert!(stopped.success());
     let holder = format!("run is in use by process {} on ", child.id());
     let resume = ["train", "--resume", "run"];
     let restart = small(&["--out", "run", "--resume-if-possible"]);
     for arguments in [&small(&["--out", "run"])[..], &resume, &restart] {
-        place.refrain(arguments).failed(&[&holder, "wait for its end"]);
+        place.refrain(arguments).failed(&[&holder, "wait until that process ends"]);
     }
-    // The system takes the lock back from a process that is killed.
+    // The system releases the lock of a killed process.
     child.kill().unwrap();
     child.wait().unwrap();
     place.refrain(&resume).succeeded();
@@ -105,7 +105,7 @@ fn a_run_that_died_before_it_was_saved_can_begin_again_and_leaves_nothing() {
     dead("again");
     place.refrain(&tiny(&["--data", "a.csv", "--out", "again", "--resume-if-possible"])).succeeded();
 
-    // What somebody else put there is nobody's leftover.
+    // Files that somebody else put there are not leftovers.
     dead("mine");
     place.write("mine/checkpoint/notes.txt", "mine");
     place.write("mine/.refrain-notes.txt-x1y2z3.tmp", "being written");
@@ -114,7 +114,7 @@ fn a_run_that_died_before_it_was_saved_can_begin_again_and_leaves_nothing() {
     assert!(place.path("mine/.refrain-notes.txt-x1y2z3.tmp").is_file());
 }
 
-/// The command line of a pod, killed and started again as it is.
+/// The command line of a pod that is killed and restarted unchanged.
 #[test]
 fn a_job_that_is_killed_again_and_again_ends_with_the_weights_of_one_that_was_not() {
     let place = place();
@@ -127,7 +127,7 @@ fn a_job_that_is_killed_again_and_again_ends_with_the_weights_of_one_that_was_no
         child.wait().unwrap();
     }
     for _ in 0..2 {
-        // The second time there is nothing left to do.
+        // The second time nothing is left to do.
         let done = place.refrain(&job).succeeded().json();
         for key in ["weights_sha256", "test_mse", "steps", "best_epoch"] {
             assert_eq!(done[key], whole[key], "{key}");
@@ -145,7 +145,7 @@ fn a_job_that_is_killed_again_and_again_ends_with_the_weights_of_one_that_was_no
         "training.lr 0.001 (now 0.5)",
     ]);
     let cross = ["train", "--model", "cross-asset", "--out", "job", "--resume-if-possible"];
-    place.refrain(&cross).failed(&["job", "of another model"]);
+    place.refrain(&cross).failed(&["job", "for another model"]);
     place.refrain(&small(&["--resume-if-possible"])).failed(&["--out"]);
     place.write("a.csv", series(301));
     place.refrain(&job).failed(&["a.csv", "has changed"]);

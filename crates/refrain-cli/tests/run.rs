@@ -45,13 +45,13 @@ fn a_run_leaves_what_it_promises() {
     let plot = std::fs::read_to_string(place.path("run/forecast.svg")).unwrap();
     assert!(plot.starts_with("<svg") && plot.contains("2020-01"), "{}", &plot[..300]);
 
-    // The table, for people.
+    // The readable table.
     let again = place.refrain(&tiny(&["--data", "a.csv"])).succeeded();
     for word in [
         "300 rows of 2 channels",
         "gaps        none",
         "parameters, about",
-        "of activations a step; ",
+        "of activations per step; ",
         "parameters",
         "seasonal naive",
         "last value",
@@ -136,7 +136,7 @@ fn models_that_cannot_be_used() {
     place.refrain(&["train", "--resume", "run", "--out", "x"]).failed(&["--resume", "--out"]);
     assert_eq!(place.snapshot(), before);
 
-    // Cut off, of another kind, of another model.
+    // Truncated, of another kind, of another model.
     let model = std::fs::read(place.path("run/model.safetensors")).unwrap();
     place.write("run/model.safetensors", &model[..model.len() / 2]);
     evaluate("run").failed(&["model.safetensors", "cut off"]);
@@ -155,7 +155,7 @@ fn models_that_cannot_be_used() {
     place.refrain(&["train", "--resume", "run"]).failed(&["a.csv", "has changed"]);
 }
 
-/// The first occurrence of some bytes replaced by others of the same number.
+/// Replaces the first occurrence of some bytes by as many other bytes.
 fn text_replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let at = bytes.windows(from.len()).position(|window| window == from).unwrap();

@@ -1,4 +1,4 @@
-//! Standard input and output, files that are no files, and signals, through the real binary.
+//! Standard input and output, files that are not regular, and signals, through the real binary.
 #![cfg(unix)]
 
 mod common;
@@ -22,7 +22,7 @@ fn piped(place: &Place, arguments: &[&str]) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits a little for a process that goes on.
+/// Waits a little for a running process.
 #[track_caller]
 fn still_runs(child: &mut Child) {
     assert_eq!(child.try_wait().unwrap(), None, "it has ended already");
@@ -32,7 +32,7 @@ fn still_runs(child: &mut Child) {
 /// Runs with this on standard input.
 fn fed(place: &Place, arguments: &[&str], input: &[u8]) -> common::Said {
     let mut child = piped(place, arguments);
-    // A command that refuses what it reads closes its end.
+    // A command that rejects its input closes its end of the pipe.
     let _ = child.stdin.take().unwrap().write_all(input);
     said(child.wait_with_output().unwrap())
 }
@@ -69,9 +69,9 @@ fn output_that_cannot_be_written_is_told_at_the_end_and_not_with_status_0() {
     place.write("a.csv", series(300));
     let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
     let output = place.command(&tiny(&["--data", "a.csv", "--out", "run"])).stdout(full()).output().unwrap();
-    said(output).failed(&["all is done", "standard output cannot be written"]);
+    said(output).failed(&["the work is done", "standard output cannot be written"]);
     assert!(place.path("run/forecast.svg").is_file());
-    // Nor does a message that nobody can read panic.
+    // A message that cannot be written does not panic either.
     let output = place.command(&["train", "--data", "none.csv"]).stderr(full()).output().unwrap();
     assert_eq!(said(output).status, 1);
 }
@@ -130,7 +130,7 @@ fn a_forecast_overwrites_no_file_of_a_run_and_not_its_data() {
         forecast(&format!("run/{file}"), &[]).failed(&[file, "a file of a run", "choose another file"]);
     }
     forecast("link", &[]).failed(&["a file of a run"]);
-    // The series that is read, and that of the training.
+    // The series that is read, and the series of the training.
     forecast("b.csv", &["--data", "b.csv"]).failed(&["b.csv", "the series itself"]);
     forecast("a.csv", &["--data", "b.csv"]).failed(&["a.csv", "the series itself"]);
     assert_eq!(place.snapshot(), before);
@@ -146,7 +146,7 @@ fn names_that_a_spreadsheet_would_run_are_written_as_text() {
     assert_eq!(said.out.lines().next(), Some("\"time\",\"'=cmd|' /C calc'!A0\",\"b\""));
 }
 
-/// A signal finishes the step, saves, and the resumed run ends with the weights of one that was never stopped.
+/// A signal finishes the step and saves; the resumed run ends with the weights of an uninterrupted one.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_request_to_end_saves_and_ends_with_the_status_of_its_signal() {
@@ -156,7 +156,7 @@ fn a_request_to_end_saves_and_ends_with_the_status_of_its_signal() {
     let small = ["train", "--config", "small.toml", "--data", "a.csv", "--json", "--out"];
     let whole = place.refrain(&[&small[..], &["whole"]].concat()).succeeded().json();
     for (signal, status, name) in [("INT", 130, "Ctrl-C"), ("TERM", 143, "SIGTERM"), ("HUP", 129, "SIGHUP")] {
-        // As if the tests were not run by nohup.
+        // As if the tests did not run under nohup.
         let mut command = std::process::Command::new("env");
         command.args(["--default-signal=INT,TERM,HUP"]).arg(place.command(&[]).get_program());
         command.current_dir(place.path("")).args(small).arg(signal);
@@ -177,7 +177,7 @@ fn a_request_to_end_saves_and_ends_with_the_status_of_its_signal() {
     }
 }
 
-/// Killed without warning, a run goes on from its last checkpoint in the middle of an epoch.
+/// A killed run resumes from its last checkpoint in the middle of an epoch.
 #[test]
 fn checkpoints_within_an_epoch_are_what_a_killed_run_goes_on_from() {
     let place = Place::new();

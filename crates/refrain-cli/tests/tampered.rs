@@ -1,12 +1,12 @@
-//! Runs whose files were changed: what does not fit together is refused, in no time and without a panic, and nothing that
-//! is not finite is told as a result.
+//! Runs whose files were changed: inconsistent files are refused quickly and without a panic, and a result that is
+//! not finite is never reported.
 
 mod common;
 
 use common::{Place, Tensors, series, tiny, without_checksum};
 use serde_json::{Value, json};
 
-/// A folder with a series, a finished run in `run`, and one to be changed in `changed`.
+/// A folder with a series, a finished run in `run`, and a copy to be changed in `changed`.
 fn trained() -> Place {
     let place = Place::new();
     place.write("a.csv", series(300));
@@ -17,7 +17,7 @@ fn trained() -> Place {
 const BEST: &str = "model.safetensors";
 const LATEST: &str = "checkpoint/model.safetensors";
 
-/// `changed` is `run` with one file written anew.
+/// Makes `changed` a copy of `run` with one file rewritten.
 fn change(place: &Place, file: &str, change: impl FnOnce(&mut Value, &mut Tensors)) {
     let _ = std::fs::remove_dir_all(place.path("changed"));
     std::fs::create_dir_all(place.path("changed/checkpoint")).unwrap();
@@ -77,9 +77,9 @@ fn a_configuration_that_contradicts_itself_or_the_tensors_is_refused() {
         (|c| c["data"]["scaler"]["std"][0] = json!(1e-320), &["`a`", "deviation of"]),
         (|c| c["data"]["scaler"]["std"][0] = json!(-1.0), &["`a`", "a deviation of -1"]),
         (|c| c["data"]["scaler"]["mean"][0] = json!(1e308), &["`a`", "a mean of 1"]),
-        (|c| c["model"]["layers"] = json!(1 << 24), &["numbers in", "it holds"]),
-        (|c| c["model"]["layers"] = json!(65536), &["numbers in", "it holds"]),
-        (|c| c["model"]["d_model"] = json!(1 << 24), &["numbers in", "it holds"]),
+        (|c| c["model"]["layers"] = json!(1 << 24), &["numbers in", "but the file has"]),
+        (|c| c["model"]["layers"] = json!(65536), &["numbers in", "but the file has"]),
+        (|c| c["model"]["d_model"] = json!(1 << 24), &["numbers in", "but the file has"]),
         (
             |c| {
                 for size in ["context", "horizon", "d_model", "ffn", "layers"] {
@@ -87,7 +87,7 @@ fn a_configuration_that_contradicts_itself_or_the_tensors_is_refused() {
                 }
                 (c["model"]["individual_head"], c["model"]["positions"]) = (json!(true), json!("sinusoidal"));
             },
-            &["numbers in", "it holds"],
+            &["numbers in", "but the file has"],
         ),
     ];
     for (spoil, words) in cases {
@@ -106,10 +106,13 @@ fn a_state_that_no_run_comes_to_is_refused() {
         (|s| s["history"][1]["seconds"] = json!(1e308), &["epoch 2", "seconds: 1e308"]),
         (|s| s["history"][0]["epoch"] = json!(7), &["epoch 1", "epoch: 7"]),
         (|s| s["seconds"] = json!(-1e308), &["a time of -1"]),
-        (|s| s["epoch_steps"] = json!(3), &["its epochs come to 15"]),
-        (|s| s["epoch_steps"] = json!(u64::MAX), &["is of step 18446744073709551615 of an epoch of 6"]),
-        (|s| s["history"] = json!([]), &["its epochs come to 0"]),
-        (|s| s["history"][1]["best"] = json!("yes"), &["another kind"]),
+        (|s| s["epoch_steps"] = json!(3), &["its epochs sum to 15"]),
+        (
+            |s| s["epoch_steps"] = json!(u64::MAX),
+            &["is at step 18446744073709551615 of an epoch, which has only 6 steps"],
+        ),
+        (|s| s["history"] = json!([]), &["its epochs sum to 0"]),
+        (|s| s["history"][1]["best"] = json!("yes"), &["another format"]),
     ];
     for (spoil, words) in cases {
         change(&place, LATEST, |state, _| spoil(&mut state["config"]["state"]));
@@ -118,7 +121,7 @@ fn a_state_that_no_run_comes_to_is_refused() {
     change(&place, LATEST, |state, _| state["config"]["loss_sum"] = json!(f64::NAN.to_bits()));
     place.refrain(&["train", "--resume", "changed"]).failed(&["a loss of NaN"]);
     change(&place, LATEST, |state, _| state["steps"] = json!(-12));
-    place.refrain(&["train", "--resume", "changed"]).failed(&["is of step -12"]);
+    place.refrain(&["train", "--resume", "changed"]).failed(&["is at step -12"]);
 }
 
 /// Sets an element of a tensor of f32.

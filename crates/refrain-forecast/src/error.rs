@@ -1,11 +1,11 @@
-//! Every error of this crate: what is wrong, where, and what to do.
+//! The errors of this crate. Each says what is wrong, where, and what to do.
 
 use std::path::PathBuf;
 
-/// The result of this crate's functions.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong between a file and a forecast. Lines count from 1, the header included.
+/// What can go wrong between a file and a forecast. Lines are counted from 1, including the header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +19,7 @@ pub enum Error {
     },
     /// The file is larger than this machine has memory for.
     #[error(
-        "{file} is larger than {} MiB, and as numbers it would take more memory than there is; cut it into parts, or use a \
+        "{file} is larger than {} MiB; its numbers would need more memory than this machine has; split the file, or use a \
          machine with more memory",
         .limit >> 20
     )]
@@ -49,7 +49,7 @@ pub enum Error {
     /// A row has more or fewer fields than the header.
     #[error(
         "{file}, line {line}: {found} fields where the header has {expected}; \
-         complete or remove the row (is the file cut off, or a quote left open?)"
+         complete or remove the row (is the file truncated, or a quote not closed?)"
     )]
     Ragged {
         /// The file.
@@ -89,8 +89,8 @@ pub enum Error {
     },
     /// Some time stamps name a zone and others do not.
     #[error(
-        "{file}, line {line}: time stamp {text:?} {}, unlike those before it; \
-         write all of them with a zone or offset, or none",
+        "{file}, line {line}: time stamp {text:?} {}, unlike the time stamps before it; \
+         give all time stamps a zone or offset, or none of them",
         if *.zoned { "names a zone or offset" } else { "names no zone or offset" }
     )]
     MixedZones {
@@ -105,7 +105,7 @@ pub enum Error {
     },
     /// Two rows have the same time stamp.
     #[error(
-        "{file}, line {line}: time stamp {time}{} appears already in line {first}; \
+        "{file}, line {line}: time stamp {time}{} is already in line {first}; \
          remove or average the duplicate rows",
         of_series(series)
     )]
@@ -141,7 +141,7 @@ pub enum Error {
     },
     /// A time stamp does not lie on the calendar of the series.
     #[error(
-        "{file}, line {line}: time stamp {time} is off the calendar that {}, every {step} from the first row on; \
+        "{file}, line {line}: time stamp {time} does not lie on the calendar that {} (every {step} from the first row); \
          resample the series to {}",
         if *.given { "the model was trained on" } else { "most rows follow" },
         if *.given { "that calendar" } else { "a regular step" }
@@ -158,9 +158,9 @@ pub enum Error {
         /// Whether the calendar was given, not found out.
         given: bool,
     },
-    /// More rows are missing from the calendar than are there.
+    /// More rows of the calendar are missing than present.
     #[error(
-        "{file}, line {line}: {missing} of {expected} rows are missing at a step of {step}, most of them before \
+        "{file}, line {line}: {missing} of {expected} rows are missing at a step of {step}; the longest gap ends at \
          this line; check its time stamp, cut the series there, or resample it"
     )]
     Sparse {
@@ -175,8 +175,8 @@ pub enum Error {
         /// The step.
         step: String,
     },
-    /// Too few rows to tell the step.
-    #[error("{file} has {rows} time stamp; the step of a series can be told from two or more")]
+    /// Too few rows to infer the step.
+    #[error("{file} has {rows} time stamp; a series needs at least two, to infer its step")]
     TooFewRows {
         /// The file.
         file: String,
@@ -185,8 +185,8 @@ pub enum Error {
     },
     /// Most series or sources have no row at most time stamps.
     #[error(
-        "{file}: {rows} rows of {series} series or sources at {times} different time stamps, of which a table would be nearly \
-         empty; give them common time stamps, or a file each (is the column of names the right one?)"
+        "{file}: {series} series or sources have {rows} rows at {times} different time stamps, so a table of them would be \
+         nearly empty; give them common time stamps, or one file each (is the column of names the right one?)"
     )]
     Scattered {
         /// The file.
@@ -198,9 +198,9 @@ pub enum Error {
         /// Number of different time stamps.
         times: usize,
     },
-    /// A row of the long format, or of a panel, says not which series or source it belongs to.
+    /// A row of the long format, or of a panel, does not name its series or source.
     #[error(
-        "{file}, line {line}, column `{column}`: empty; name the series or source that the row belongs to"
+        "{file}, line {line}, column `{column}`: empty; write the name of the series or source of this row"
     )]
     MissingId {
         /// The file.
@@ -213,7 +213,7 @@ pub enum Error {
     /// A cell of the label column is no label.
     #[error(
         "{file}, line {line}, column `{column}`: {text:?} is not a label; write up, down or flat (or 1, -1, 0), or leave \
-         the cell empty (or NA) where there is none"
+         the cell empty (or NA) if there is no label"
     )]
     Label {
         /// The file.
@@ -225,8 +225,8 @@ pub enum Error {
         /// The cell.
         text: String,
     },
-    /// No labelled panel can be made of a file, or it cannot be cut into the folds that were asked for.
-    #[error("no panel of {file}: {problem}; {fix}")]
+    /// A file gives no labelled panel, or the panel cannot be split into the requested folds.
+    #[error("cannot make a panel of {file}: {problem}; {fix}")]
     Panel {
         /// The file.
         file: String,
@@ -237,7 +237,7 @@ pub enum Error {
     },
     /// No cell of a column is a number.
     #[error(
-        "{file}, line {line}, column `{column}`: {text:?}, and no number in the whole column; \
+        "{file}, line {line}, column `{column}`: {text:?} is not a number, and the whole column has none; \
          remove the column or encode it as numbers"
     )]
     TextColumn {
@@ -253,7 +253,7 @@ pub enum Error {
     /// A cell is neither a finite number nor missing.
     #[error(
         "{file}, line {line}, column `{column}`: {text:?} is not a finite 32-bit number{}; write it with a decimal \
-         point and no thousands separator, or leave the cell empty (or NA) where the value is missing",
+         point and no thousands separator, or leave the cell empty (or NA) if the value is missing",
         more_cells(*.more)
     )]
     Number {
@@ -278,21 +278,21 @@ pub enum Error {
     },
     /// A channel has no observed value where values are needed.
     #[error(
-        "{file}: no value of channel `{channel}` is observed {place}; filled values are neither trained on nor scored: \
+        "{file}: no value of channel `{channel}` is observed {place}, and filled values are not used for training or scores; \
          cut the series, remove the channel, or choose another split"
     )]
     NothingObserved {
         /// The file.
         file: String,
-        /// The channel; of a panel a feature of a source.
+        /// The channel. In a panel, a feature of a source.
         channel: String,
         /// The rows.
         place: String,
     },
-    /// Every window of a part crosses a long gap, or has nothing observed to forecast.
+    /// Each window of a part either crosses a long gap or has no observed value to forecast.
     #[error(
         "{file}: none of the {windows} windows of the {part} part can be used: {across_gaps} cross a gap longer than \
-         {max_gap} rows{}, the rest have nothing observed to forecast; allow longer gaps (--max-gap), use a shorter \
+         {max_gap} rows{}, and the others have no observed value to forecast; allow longer gaps (--max-gap), use a shorter \
          context or horizon, or cut the series",
         longest.as_ref().map(|gap| format!(" (the longest are {gap})")).unwrap_or_default()
     )]
@@ -305,27 +305,27 @@ pub enum Error {
         windows: usize,
         /// Number of those that cross a long gap.
         across_gaps: usize,
-        /// The longest gap that is filled across.
+        /// The longest gap that is filled.
         max_gap: usize,
         /// The longest gap, if any is too long.
         longest: Option<String>,
     },
-    /// A forecast would be made from rows with a long gap.
+    /// The rows before the forecast have a long gap.
     #[error(
-        "{file}: the {context} rows before the forecast hold a gap longer than {max_gap} rows: {gap}; fill it, cut the \
-         series before it, or train with a larger --max-gap"
+        "{file}: the {context} rows before the forecast have a gap longer than {max_gap} rows: {gap}; fill the gap, cut \
+         the series before it, or train with a larger --max-gap"
     )]
     GapInContext {
         /// The file.
         file: String,
         /// Number of rows that the forecast is made from.
         context: usize,
-        /// The longest gap that is filled across.
+        /// The longest gap that is filled.
         max_gap: usize,
         /// The gap.
         gap: String,
     },
-    /// Values are missing and filling them was forbidden.
+    /// Values are missing and filling them is not allowed.
     #[error(
         "{file}: {missing}; fill them before, or allow carrying the last value forward (without --strict)"
     )]
@@ -335,10 +335,10 @@ pub enum Error {
         /// How many rows and values are missing, by channel.
         missing: String,
     },
-    /// A channel does not vary where the mean and standard deviation are measured.
+    /// A channel is constant in the rows that its mean and standard deviation are measured on.
     #[error(
-        "{file}: channel `{channel}` is {value} in all of rows {first} to {last}, which the scaler is fitted on; \
-         a constant cannot be standardised, remove the channel"
+        "{file}: channel `{channel}` is constant ({value}) in rows {first} to {last}, on which the scaler is fitted; \
+         a constant cannot be standardised, so remove the channel"
     )]
     ConstantChannel {
         /// The file.
@@ -352,11 +352,11 @@ pub enum Error {
         /// Last row of the range.
         last: usize,
     },
-    /// A part of the split does not hold one window.
+    /// A part of the split is too short for one window.
     #[error(
-        "{file}: the {part} part has {rows} rows{}, a window of context {context} and horizon {horizon} needs \
+        "{file}: the {part} part has {rows} rows{}, but a window of context {context} and horizon {horizon} needs \
          {needed}; use a longer series, a shorter context or horizon, or a larger {part} part",
-        if *.look_back { " with those it looks back on" } else { "" }
+        if *.look_back { " (with the rows before it that it looks back on)" } else { "" }
     )]
     TooShort {
         /// The file.
@@ -374,7 +374,7 @@ pub enum Error {
         /// Rows of one window.
         needed: usize,
     },
-    /// The rule of the split cannot be used, alone or on this series.
+    /// The rule of the split is wrong in itself or does not suit this series.
     #[error("cannot split {file}: {problem}; {fix}")]
     Split {
         /// The file.
@@ -394,7 +394,7 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
-    /// A model of these settings cannot be.
+    /// The settings of the model are not possible.
     #[error("no such model: {problem}; {fix}")]
     Model {
         /// What is wrong.
@@ -410,7 +410,7 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
-    /// A model cannot be trained so, or its training failed.
+    /// The model cannot be trained with these settings, or its training failed.
     #[error("cannot train: {problem}; {fix}")]
     Training {
         /// What is wrong.
@@ -418,20 +418,20 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
-    /// A result is no number that anything can be told by.
+    /// A result is not a finite number.
     #[error(
-        "{what} is {value}, which is not finite in 32 bits; look for values far out of range in the series, or train again with a \
-         lower learning rate"
+        "{what} is {value}, which is not finite as a 32-bit number; look for values far out of range in the series, or train again \
+         with a lower learning rate"
     )]
     NotFinite {
         /// The result.
         what: String,
-        /// What it came to.
+        /// Its value.
         value: f64,
     },
     /// Too few rows to forecast from.
     #[error(
-        "{file}: {rows} rows before the forecast, the model looks back on {context}; use a longer series"
+        "{file}: there are {rows} rows before the forecast, but the model needs {context}; use a longer series"
     )]
     ShortContext {
         /// The file.

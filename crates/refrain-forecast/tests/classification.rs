@@ -1,4 +1,4 @@
-//! Cross-asset training on folds of a panel, and gradients that gather over micro-batches.
+//! Cross-asset training on folds of a panel, and gradient accumulation over micro-batches.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn noise(i: usize) -> f64 {
     ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5
 }
 
-/// The label of each source tells the sign of a feature of the source after it: what only attention can find out. Some
+/// The label of each source is the sign of a feature of the next source, so only attention can predict it. Some
 /// labels are missing.
 fn panel(rows: usize, from_row: usize, shift: f64) -> Panel {
     let mut text = "time,source,f,g,label\n".to_owned();
@@ -110,14 +110,14 @@ fn a_source_learns_from_what_another_shows() {
     println!("{before:?}, {errors:?}, {majority}");
     assert!(errors.loss < 0.5 * before.0.loss, "{before:?}, {errors:?}");
     assert!(errors.accuracy > majority + 0.3 && errors.balanced_accuracy > 0.7, "{errors:?}, {majority}");
-    // Every label of the test part and no missing one.
+    // Every label of the test part, and no missing one.
     let labels = (500..600).flat_map(|row| panel.labels(row).to_vec());
     assert_eq!(confusion.total(), labels.flatten().count() as u64);
 }
 
 #[test]
 fn nothing_is_learned_from_what_comes_after_the_training_part() {
-    // Validation alone sees the rows that are shifted.
+    // Only validation reads the shifted rows.
     let run = |panel: &Panel| {
         let mut trainer = Trainer::of(task(panel, model(), &device()), training(1)).unwrap();
         finish(&mut trainer);
@@ -162,7 +162,7 @@ fn the_loss_is_the_mean_over_labels_by_their_weights() {
     assert!((f64::from(loss) - sum / weights).abs() < 1e-5, "{loss} for {}", sum / weights);
     let weight: f32 = task.weight(&samples).unwrap().to_scalar().unwrap();
     assert!((f64::from(weight) - weights).abs() < 1e-4, "{weight} for {weights}");
-    // All classes count alike in the training part.
+    // All classes are equally frequent in the training part.
     let labels: Vec<Class> = (0..115).flat_map(|row| panel.labels(row).to_vec()).flatten().collect();
     let sums = Class::ALL.map(|class| {
         labels.iter().filter(|&&label| label == class).count() as f64 * task.class_weights()[class.index()]
@@ -186,7 +186,7 @@ fn gradients_that_gather_over_micro_batches_are_those_of_the_batch() {
         for (a, b) in losses.iter().zip(&gathered) {
             assert!((a - b).abs() < 1e-5, "{accumulate}: {losses:?} and {gathered:?}");
         }
-        // AdamW divides a gradient by its size, so where there is next to none its rounding counts.
+        // AdamW divides a gradient by its size, so for tiny gradients rounding matters.
         let squares: f32 = values.iter().zip(&weights).map(|(a, b)| (a - b) * (a - b)).sum();
         let rms = (squares / values.len() as f32).sqrt();
         assert!(rms < 1e-5, "{accumulate}: weights differ by {rms} in the root mean square");
@@ -276,6 +276,6 @@ fn a_model_of_other_sizes_than_the_panel_is_refused() {
     let wrong = CrossAssetConfig { features: 5, ..model() };
     let error = Classification::new(wrong, &panel(ROWS, 0, 0.0), &fold(), ClassWeights::None, &device(), 0);
     let message = error.err().unwrap().to_string();
-    assert!(message.contains("3 sources of 5 features for a panel of 3 of 2"), "{message}");
+    assert!(message.contains("3 sources of 5 features, but the panel has 3 of 2"), "{message}");
     assert_eq!(task(&panel(ROWS, 0, 0.0), model(), &device()).parameters().values().dtype(), DType::F32);
 }

@@ -72,7 +72,7 @@ fn both(
 
 #[test]
 fn losses_and_their_gradients_are_pytorchs_with_and_without_filled_values() {
-    // Asked for when the test runs, since programs are also carried to other machines.
+    // Found when the test runs, since programs are also copied to other machines.
     let folder = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let bytes = std::fs::read(Path::new(&folder).join("tests/reference/losses.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();

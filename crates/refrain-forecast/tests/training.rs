@@ -1,4 +1,4 @@
-//! Training from end to end: it learns, it can be repeated, and it can be interrupted anywhere.
+//! Training from end to end: it learns, it can be repeated, and it can be interrupted at any step.
 
 #[allow(dead_code, unused_imports)] // Each program uses a part of it.
 #[path = "../../refrain-cli/src/bench/mod.rs"]
@@ -27,7 +27,7 @@ const ROWS: usize = 150;
 /// Longer than an epoch.
 const LONG: Duration = Duration::from_secs(100);
 
-/// Two waves of different lengths with some noise, about standardised.
+/// Two waves of different periods with some noise, roughly standardised.
 fn values() -> Vec<f64> {
     let noise = |i: usize| ((i * 7919 + i * i * 31) % 1009) as f64 / 1009.0 - 0.5;
     let value = |row: usize, channel: usize| {
@@ -43,7 +43,7 @@ fn split() -> Split {
     Split { context, horizon, train: part(0..90), validation: part(70..120), test: part(100..150) }
 }
 
-/// Every random thing that there is: dropout in all places, batch norm with running statistics.
+/// All sources of randomness: dropout in all places, batch norm with running statistics.
 fn model() -> PatchTstConfig {
     PatchTstConfig {
         channels: CHANNELS,
@@ -99,7 +99,7 @@ fn finish(trainer: &mut Trainer) {
     }
 }
 
-/// All that a run comes to, but for times.
+/// All results of a run, except for times.
 fn outcome(mut trainer: Trainer) -> (Vec<[u64; 3]>, String, String) {
     finish(&mut trainer);
     let bits = |report: &refrain_forecast::training::EpochReport| {
@@ -118,7 +118,7 @@ fn the_same_settings_give_the_same_bits_and_another_seed_gives_others() {
     assert_ne!(first, outcome(Trainer::new(model(), config, windows(), &split()).unwrap()));
 }
 
-/// Runs to the end, stopping after every so many steps, each time saved and resumed from disk.
+/// Runs to the end, stopping every so many steps; each time it is saved and resumed from disk.
 fn interrupted(every: u64, folder: &Path) -> Trainer {
     let mut current = trainer();
     while !current.is_done() {
@@ -196,12 +196,15 @@ fn a_checkpoint_of_another_shape_is_refused() {
             .err()
             .unwrap()
             .to_string();
-    assert!(error.contains("checkpoint") && error.contains("its configuration is of a model of"), "{error}");
+    assert!(
+        error.contains("checkpoint") && error.contains("its configuration describes a model of"),
+        "{error}"
+    );
 }
 
 #[test]
 fn training_stops_when_patience_is_at_its_end() {
-    // At this rate nothing is learned after the first steps.
+    // At this rate the model learns nothing after the first steps.
     let config =
         TrainingConfig { epochs: 50, lr: 1e-12, patience: 2, schedule: LrSchedule::Constant, ..training() };
     let still = PatchTstConfig { norm: NormKind::Layer, ..model() };
@@ -271,11 +274,11 @@ fn replayed_training_is_bit_for_bit_eager_training() {
     assert_eq!(losses(bench()), losses(bench().eager()));
 }
 
-/// Which values of the second series of [`gappy`] were not observed: some of the last rows of the training part, which
-/// are forecast there and in no context of it, and some of the test part.
+/// Marks the values of the second series of [`gappy`] that were not observed: some of the last rows of the training
+/// part, which are targets there and in no context, and some of the test part.
 const MISSING: [usize; 5] = [100, 102, 103, 144, 147];
 
-/// The waves with values missing, as a file has them.
+/// The waves with missing values, as in a file.
 fn gappy() -> (Series, Split) {
     let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
     let mut text = "time,a,b\n".to_owned();
@@ -289,7 +292,7 @@ fn gappy() -> (Series, Split) {
     (series, split)
 }
 
-/// The same with other values where they were filled.
+/// The same series with other filled values.
 fn filled_with(series: &Series, value: f64) -> Grid {
     let grid = series.grid();
     let filled = grid.filled().unwrap();
@@ -405,7 +408,8 @@ fn a_training_part_without_gaps_is_trained_on_as_ever() {
 
 #[test]
 fn gradients_that_gather_over_micro_batches_are_those_of_the_batch() {
-    // No dropout, whose masks depend on how a step is cut, and no batch norm, which looks at a whole micro-batch.
+    // Without dropout, whose masks depend on the micro-batches, and without batch norm, which uses the statistics of
+    // a whole micro-batch.
     let plain = PatchTstConfig {
         norm: NormKind::Layer,
         dropout: 0.0,

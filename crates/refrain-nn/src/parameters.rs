@@ -1,4 +1,4 @@
-//! Parameters: declared by layers under dotted names, then laid into one flat buffer.
+//! Parameters: layers declare them under dotted names, then all are placed in one flat buffer.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -12,13 +12,13 @@ use refrain::{DType, Device, Generator, Shape, Tensor, no_grad};
 use crate::error::{Error, Result};
 use crate::init::Init;
 
-/// Parameters begin at multiples of this many bytes.
+/// Each parameter starts at a multiple of this many bytes.
 const ALIGNMENT: usize = 256;
 
-/// Names that begin with this belong to the optimiser's state in a checkpoint.
+/// The prefix of the names that a checkpoint uses for the state of the optimiser.
 pub(crate) const RESERVED: &str = "optimizer.";
 
-/// A parameter or buffer that a layer declared; it has a tensor once the builder has built.
+/// A parameter or buffer that a layer declared. It gets its tensor when the builder builds.
 ///
 /// A clone is a handle to the same tensor.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ impl Parameter {
         &self.0.name
     }
 
-    /// The tensor: a view of the flat buffer, or for a buffer its own memory.
+    /// The tensor. For a parameter it is a view of the flat buffer; a buffer has its own memory.
     ///
     /// # Errors
     /// Before [`ParameterBuilder::build`].
@@ -55,19 +55,20 @@ struct Declaration {
     init: Init,
 }
 
-/// How large a model is, known before it has memory. Numbers are of any size: settings may be absurd.
+/// How large a model is. This is known before the model has memory. The numbers may be very large, because the
+/// settings may be absurd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelSize {
-    /// Tensors, parameters and buffers together.
+    /// Number of tensors: parameters and buffers.
     pub tensors: u64,
-    /// Numbers in all parameters.
+    /// Number of elements of all parameters.
     pub parameters: u128,
-    /// Numbers in all buffers (running statistics and the like).
+    /// Number of elements of all buffers (running statistics and the like).
     pub buffers: u128,
 }
 
 impl ModelSize {
-    /// The size of so many layers, from that of the model with one of them and with two.
+    /// The size of a model with this many layers, computed from its sizes with one layer and with two.
     pub fn with_layers(layers: usize, one: ModelSize, two: ModelSize) -> ModelSize {
         let more = layers.saturating_sub(1) as u64;
         let wide = |one: u128, two: u128| one.saturating_add((two - one).saturating_mul(more.into()));
@@ -87,9 +88,9 @@ struct Declarations {
     built: bool,
 }
 
-/// Collects what layers declare; a scope of it puts a prefix before their names.
+/// Collects the parameters that layers declare. A scope of the builder puts a prefix before their names.
 ///
-/// A clone and a scope collect into the same place.
+/// A clone and a scope collect into the same list.
 #[derive(Clone)]
 pub struct ParameterBuilder {
     device: Device,
@@ -104,7 +105,7 @@ impl ParameterBuilder {
         ParameterBuilder { device: device.clone(), dtype, prefix: String::new(), declarations: Rc::default() }
     }
 
-    /// The same builder, with `name` and a dot before all names: `builder.scope("layers").scope(0)`.
+    /// The same builder with `name` and a dot before all names, as in `builder.scope("layers").scope(0)`.
     pub fn scope(&self, name: impl Display) -> ParameterBuilder {
         ParameterBuilder { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
@@ -114,20 +115,20 @@ impl ParameterBuilder {
         self.dtype
     }
 
-    /// The size of what was declared so far.
+    /// The size of everything declared so far.
     pub fn size(&self) -> ModelSize {
         sizes(&self.declarations.borrow())
     }
 
-    /// Declares a parameter that training changes.
+    /// Declares a trainable parameter.
     ///
     /// # Errors
-    /// If the name is empty, taken or reserved (`optimizer.`), or [`ParameterBuilder::build`] was called.
+    /// If the name is empty, used already or reserved (`optimizer.`), or if [`ParameterBuilder::build`] was called.
     pub fn parameter(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Parameter> {
         self.declare(name, shape.into(), init, |d| &mut d.parameters)
     }
 
-    /// Declares a tensor that belongs to the model and its checkpoints but has no gradient, such as running
+    /// Declares a tensor that belongs to the model and its checkpoints but has no gradient, for example running
     /// statistics.
     ///
     /// # Errors
@@ -146,14 +147,17 @@ impl ParameterBuilder {
         let name = format!("{}{name}", self.prefix);
         let mut declarations = self.declarations.borrow_mut();
         if declarations.built {
-            return Err(Error::parameter(name, "the builder has built already; declare it before `build`"));
+            return Err(Error::parameter(
+                name,
+                "`build` was called already; declare all parameters before it",
+            ));
         }
         if name.is_empty() || name.ends_with('.') || name.starts_with(RESERVED) {
-            let message = "names are not empty, do not end with a dot and do not begin with `optimizer.`, which checkpoints use; choose another";
+            let message = "a name must not be empty, end with a dot, or begin with `optimizer.`, which checkpoints use; choose another";
             return Err(Error::parameter(name, message));
         }
         if !declarations.names.insert(name.clone()) {
-            let message = "declared twice; give each layer a scope of its own (`builder.scope(..)`)";
+            let message = "declared twice; give each layer its own scope (`builder.scope(..)`)";
             return Err(Error::parameter(name, message));
         }
         let slot = Parameter(Arc::new(Slot { name, tensor: OnceLock::new() }));
@@ -161,19 +165,18 @@ impl ParameterBuilder {
         Ok(slot)
     }
 
-    /// Makes the memory: all parameters in one flat buffer, each from a multiple of 256 bytes on, their
-    /// gradients in a second one of the same layout, zeros between. Initial values are drawn from
+    /// Allocates the memory. All parameters are in one flat buffer, each at a multiple of 256 bytes. Their gradients
+    /// are in a second buffer of the same layout. The bytes between are zeros. Initial values are drawn from
     /// `generator` in the order of declaration.
     ///
     /// # Errors
-    /// If this builder has built already, the dtype is not floating-point, or the device's memory does not
-    /// suffice.
+    /// If `build` was called before, the dtype is not floating-point, or the device has not enough memory.
     pub fn build(&self, generator: &Generator) -> Result<Parameters> {
         let mut declarations = self.declarations.borrow_mut();
         if declarations.built {
             return Err(Error::invalid(
                 "build",
-                "the builder has built already; make a new builder and model",
+                "`build` was called already; make a new builder and a new model",
             ));
         }
         if !self.dtype.is_float() {
@@ -184,7 +187,7 @@ impl ParameterBuilder {
         let padded = parameters.saturating_add(buffers).saturating_mul(self.dtype.size() as u128);
         if padded.saturating_add(u128::from(tensors) * ALIGNMENT as u128) > isize::MAX as u128 {
             let message =
-                format!("{parameters} parameters are more than memory can hold; make the model smaller");
+                format!("{parameters} parameters do not fit into any memory; make the model smaller");
             return Err(Error::invalid("build", message));
         }
         let alignment = ALIGNMENT / self.dtype.size();
@@ -215,7 +218,7 @@ impl ParameterBuilder {
             buffers.push((declaration.slot.name().to_string(), tensor));
         }
         let segments = SegmentTable::new(&segments, &self.device)?;
-        // All that can fail has been done: now the layers get their tensors.
+        // Everything that can fail is done. Now the layers get their tensors.
         let tensors = entries.iter().map(|e| &e.tensor).chain(buffers.iter().map(|(_, t)| t));
         for (declaration, tensor) in declarations.parameters.iter().chain(&declarations.buffers).zip(tensors)
         {
@@ -239,14 +242,14 @@ fn sizes(declarations: &Declarations) -> ModelSize {
     }
 }
 
-/// How an optimiser treats some of the parameters.
+/// How an optimiser treats a group of parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// The optimiser's weight decay is multiplied by this: 0 for parameters that shall not decay.
+    /// Factor of the weight decay: 0 switches decay off.
     pub decay_factor: f64,
-    /// The learning rate is multiplied by this.
+    /// Factor of the learning rate.
     pub rate_factor: f64,
-    /// Whether the parameter is trained at all. One that is not gets no gradient and stays as it is.
+    /// Whether the parameters are trained. A parameter that is not trained gets no gradient and does not change.
     pub trainable: bool,
 }
 
@@ -264,7 +267,7 @@ pub(crate) struct Entry {
     pub(crate) segment: Segment,
 }
 
-/// The parameters of a model in one flat buffer, their gradients in a second, and its other tensors.
+/// The parameters of a model in one flat buffer, their gradients in a second one, and the buffers of the model.
 pub struct Parameters {
     values: Tensor,
     gradients: Tensor,
@@ -274,7 +277,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// All parameters in one buffer, with zeros between.
+    /// All parameters in one buffer, with zeros between them.
     pub fn values(&self) -> &Tensor {
         &self.values
     }
@@ -284,12 +287,12 @@ impl Parameters {
         &self.gradients
     }
 
-    /// Which run of the flat buffers is updated how.
+    /// The offset, length and group of each parameter in the flat buffers.
     pub fn segments(&self) -> &SegmentTable {
         &self.segments
     }
 
-    /// How many numbers the parameters hold, without the zeros between.
+    /// Number of elements of all parameters, without the zeros between them.
     pub fn count(&self) -> usize {
         self.entries.iter().map(|e| e.segment.length).sum()
     }
@@ -320,10 +323,10 @@ impl Parameters {
         })
     }
 
-    /// Puts the parameters that `select` picks by name and tensor into a group; returns how many.
+    /// Puts the parameters that `select` picks by name and tensor into a group. Returns how many it picked.
     ///
-    /// Parameters that are not to be trained no longer ask for a gradient, and the one gathered so far is
-    /// zeroed; those that are again, do.
+    /// A parameter that is no longer trained does not require a gradient any more, and its accumulated gradient is
+    /// set to zero. A parameter that is trained again requires a gradient again.
     ///
     /// ```
     /// # use refrain::{DType, Device, Generator};
@@ -361,7 +364,7 @@ impl Parameters {
         Ok(picked.into_iter().filter(|&p| p).count())
     }
 
-    /// Sets all gradients to zero, in one launch. An optimiser's step has done so already.
+    /// Sets all gradients to zero, in one launch. The step of an optimiser does this already.
     pub fn zero_gradients(&self) -> Result<()> {
         Ok(self.gradients.fill(0.0)?)
     }

@@ -1,4 +1,4 @@
-//! Checkpoints: a resumed run is the run, and nothing broken is ever half taken.
+//! Checkpoints: a resumed run continues exactly, and a broken checkpoint is never loaded in part.
 
 mod common;
 
@@ -18,7 +18,7 @@ use safetensors::tensor::TensorView;
 use serde_json::json;
 use tempfile::tempdir;
 
-/// A small model with everything that a run draws on: dropout, a schedule, clipping, groups, a buffer.
+/// A small model with all state of a run: dropout, a schedule, clipping, groups, a buffer.
 struct Run {
     parameters: Parameters,
     hidden: Linear,
@@ -64,7 +64,7 @@ impl Run {
         Run { parameters, hidden, head, optimizer, generator }
     }
 
-    /// A step whose batch and mask are drawn from the run's generator; the loss, f64.
+    /// A step whose batch and mask come from the run's generator; returns the loss in f64.
     fn step(&self) -> refrain_nn::Result<Tensor> {
         let x = self.generator.normal([32, 5], self.parameters.values().dtype())?;
         let y = x.sum_keepdim(1)?.tanh()?;
@@ -237,7 +237,7 @@ fn a_model_saved_without_optimiser_does_not_resume() {
         Snapshot { parameters: &run.parameters, optimizer: None, generators: &[], config: json!(null) };
     checkpoint::save(folder.path().join("a/b"), &snapshot).unwrap();
     let message = run.resume(&folder.path().join("a/b")).unwrap_err().to_string();
-    assert!(message.contains("holds no optimiser"), "{message}");
+    assert!(message.contains("has no optimiser state"), "{message}");
     Checkpoint::open(folder.path().join("a/b")).unwrap().load(&run.parameters).unwrap();
 }
 
@@ -257,11 +257,11 @@ fn broken_files_are_refused() {
         assert!(matches!(&e, Error::Checkpoint { .. }) && e.to_string().contains("cut off"), "{length}: {e}");
     }
     fs::write(&path, b"unique_id,ds,y\nnot tensors at all\n").unwrap();
-    assert!(open().to_string().contains("another kind"));
+    assert!(open().to_string().contains("not a safetensors file"));
     let foreign: Vec<(&str, safetensors::tensor::TensorView<'_>)> = Vec::new();
     fs::write(&path, safetensors::serialize(foreign, None).unwrap()).unwrap();
-    assert!(open().to_string().contains("written by refrain"));
-    // The version is a digit in the metadata, so the file stays a whole one.
+    assert!(open().to_string().contains("no configuration of refrain"));
+    // The version is a digit in the metadata, so the file stays valid.
     let begin = br#"{\"version\":2"#;
     let at = whole.windows(begin.len()).position(|bytes| bytes == begin).unwrap() + begin.len() - 1;
     for (version, expected) in [(b'3', "version 3"), (b'0', "version 0"), (b'1', "checksum differs")] {
@@ -274,7 +274,7 @@ fn broken_files_are_refused() {
     run.resume(folder.path()).unwrap();
 }
 
-/// The checkpoint of a run that was trained a little, and its file.
+/// The checkpoint of a briefly trained run, and its file.
 fn saved(folder: &Path) -> (Run, Vec<u8>) {
     let run = Run::new(1, SHAPE);
     run.train(2);
@@ -282,7 +282,7 @@ fn saved(folder: &Path) -> (Run, Vec<u8>) {
     (run, fs::read(folder.join(TENSORS)).unwrap())
 }
 
-/// A file as it was written before there were checksums, after a change of state and tensors.
+/// A file in the format without checksums, after a change of state and tensors.
 fn before_checksums(
     file: &[u8],
     change: impl Fn(&mut serde_json::Value, &mut BTreeMap<String, Vec<u8>>),
@@ -323,7 +323,7 @@ fn a_changed_byte_is_refused_or_changes_nothing() {
             }
         }
     }
-    // Spaces that fill up the header, and numbers written with one digit more, say.
+    // For example spaces that fill the header, and numbers written with one more digit.
     assert!(taken * 20 < refused, "{taken} of {}", taken + refused);
 }
 
@@ -351,9 +351,9 @@ fn a_checkpoint_of_before_and_weights_from_elsewhere_are_taken_and_say_that_they
     let model = other.parameters.values().numel() + 1;
     assert!(other.bits()[..model] == run.bits()[..model]);
     let message = checkpoint.config::<serde_json::Value>().unwrap_err().to_string();
-    assert!(message.contains("written by refrain"), "{message}");
+    assert!(message.contains("no configuration of refrain"), "{message}");
     let resumed = checkpoint.resume(&other.parameters, other.optimizer.as_ref(), &[]);
-    assert!(resumed.unwrap_err().to_string().contains("written by refrain"));
+    assert!(resumed.unwrap_err().to_string().contains("no configuration of refrain"));
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn what_contradicts_the_tensors_is_refused() {
     let (run, whole) = saved(folder.path());
     let changed = before_checksums(&whole, |state, _| state["steps"] = json!(3));
     fs::write(folder.path().join(TENSORS), changed).unwrap();
-    assert!(run.resume(folder.path()).unwrap_err().to_string().contains("claims 3 steps"));
+    assert!(run.resume(folder.path()).unwrap_err().to_string().contains("says 3 steps"));
 
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let size = |layers: usize| {
@@ -404,9 +404,9 @@ fn what_contradicts_the_tensors_is_refused() {
         ModelSize::with_layers(layers, of(1), of(2))
     };
     checkpoint.check_size(size(1)).unwrap();
-    // Nothing of that size is made.
+    // Nothing of that size is allocated.
     let message = checkpoint.check_size(size(1 << 40)).unwrap_err().to_string();
-    assert!(message.contains("105553116266514 numbers") && message.contains("holds 114 in 5"), "{message}");
+    assert!(message.contains("105553116266514 numbers") && message.contains("has 114 in 5"), "{message}");
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_model_larger_than_any_memory_is_an_error() {
     builder.parameter("weight", [side, side, side, side], Init::Constant(0.0)).unwrap();
     assert_eq!(builder.size().parameters, 1 << 96);
     let message = builder.build(&Generator::new(&device(), 1).unwrap()).err().unwrap().to_string();
-    assert!(message.contains("more than memory can hold"), "{message}");
+    assert!(message.contains("do not fit into any memory"), "{message}");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn a_failed_write_leaves_the_old_checkpoint_and_no_litter() {
     write_atomic(&path, b"two").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"two");
 
-    // A folder stands where the file is to go: the rename fails after everything was written.
+    // A folder has the file's name, so the rename fails after everything was written.
     let blocked = folder.path().join("blocked");
     fs::create_dir_all(blocked.join("inside")).unwrap();
     let e = write_atomic(&blocked, b"content").unwrap_err();

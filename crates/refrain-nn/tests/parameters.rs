@@ -1,4 +1,4 @@
-//! The flat store: names, memory, groups.
+//! The flat parameter buffers: names, memory, groups.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn groups_steer_decay_rate_and_training() {
         let of = |name: &str| parameters.get(name).unwrap().sum(()).unwrap();
         of("slow").add(&of("frozen")).unwrap().add(&of("plain")).unwrap()
     };
-    // A gradient gathered before freezing counts for nothing.
+    // A gradient accumulated before freezing has no effect.
     loss(&parameters).backward().unwrap();
     assert_eq!(parameters.set_group(|name, _| name == "frozen", frozen).unwrap(), 1);
     let gathered = parameters.get("frozen").unwrap();
@@ -113,8 +113,8 @@ fn a_step_allocates_nothing_and_reads_nothing_back() {
         AdamW::new(&parameters, AdamWOptions::default(), schedule).unwrap().clip_grad_norm(1.0).unwrap();
     let before = values(parameters.values());
     parameters.gradients().fill(1.0).unwrap();
-    // Tests of this file run side by side on the same device: others only add to what is counted, so
-    // the smallest difference of many tries is this one's.
+    // Tests of this file run in parallel on the same device. Other tests only increase the counts, so the smallest
+    // difference of many tries belongs to this test.
     let cost = |stats: refrain::Stats| [stats.allocations, stats.uploads, stats.downloads];
     let least = (0..200)
         .map(|_| {
@@ -141,7 +141,7 @@ fn wrong_declarations_are_named() {
     assert!(reserved.err().unwrap().to_string().contains("optimizer"));
     let parameters = build(&builder);
     assert!(early.tensor().is_ok());
-    assert!(declare("late").err().unwrap().to_string().contains("before `build`"));
+    assert!(declare("late").err().unwrap().to_string().contains("declare all parameters before it"));
     assert!(builder.build(&Generator::new(&device(), 1).unwrap()).is_err());
     let integers = ParameterBuilder::new(&device(), DType::I64);
     assert!(integers.build(&Generator::new(&device(), 1).unwrap()).is_err());

@@ -1,18 +1,18 @@
-//! Every error of the engine: what went wrong, where, and what to do about it.
+//! The errors of the engine. Each says what went wrong, where, and what to do.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::types::DType;
 
-/// The result of everything in this crate that can fail.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. The message of each variant names the operation and the fix.
+/// What went wrong. The message of each variant names the operation and says what to do.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// Two shapes do not fit each other.
+    /// Two shapes do not match.
     ShapeMismatch {
         /// The operation that refused them.
         op: &'static str,
@@ -20,19 +20,19 @@ pub enum Error {
         lhs: Vec<usize>,
         /// The shape of the other operand, or the one that was expected.
         rhs: Vec<usize>,
-        /// What would fit.
+        /// Which shapes would match.
         hint: String,
     },
-    /// Two dtypes do not fit each other. Nothing is converted behind the caller's back.
+    /// Two dtypes do not match. Nothing is converted without your asking.
     DTypeMismatch {
         /// The operation that refused them.
         op: &'static str,
-        /// The dtype at hand.
+        /// The dtype of the first operand.
         lhs: DType,
         /// The dtype of the other operand, or the one that was expected.
         rhs: DType,
     },
-    /// Two tensors lie on different devices.
+    /// Two tensors are on different devices.
     DeviceMismatch {
         /// The operation that refused them.
         op: &'static str,
@@ -41,8 +41,8 @@ pub enum Error {
         /// The device of the other operand.
         rhs: String,
     },
-    /// An argument has a value that the operation can't take. Of an index that a GPU finds out of range, the error comes
-    /// with a later call on the device, and some memory is damaged: see
+    /// An argument has a value that the operation can't take. If a GPU finds an index out of range, a later call on the
+    /// device returns the error, and some memory is damaged: see
     /// [`Device::synchronize`](crate::Device::synchronize).
     InvalidArgument {
         /// The operation that refused it.
@@ -50,7 +50,7 @@ pub enum Error {
         /// What is wrong and what to pass instead.
         message: String,
     },
-    /// The operation has no meaning for this dtype, or this device does not have it.
+    /// The operation is not defined for this dtype, or this device does not have it.
     Unsupported {
         /// The operation.
         op: &'static str,
@@ -59,11 +59,11 @@ pub enum Error {
         /// The device of its operands.
         device: String,
     },
-    /// A destination shares memory with an operand in a way that has no well-defined result.
+    /// A destination overlaps an operand, so that the result would be undefined.
     Aliased {
         /// The operation.
         op: &'static str,
-        /// Which operand (counted from 0) the destination overlaps, and how to go about it.
+        /// Which operand (counted from 0) the destination overlaps, and what to do instead.
         message: String,
     },
     /// A value that the backward pass needs was overwritten after the forward pass saved it.
@@ -72,17 +72,17 @@ pub enum Error {
         op: &'static str,
         /// The saved tensor: which operand or result, its shape and dtype.
         tensor: String,
-        /// The operation that wrote over it.
+        /// The operation that overwrote it.
         by: &'static str,
     },
-    /// The backward pass can't be run, or an operation can't be recorded for it.
+    /// The backward pass can't run, or an operation can't be put on the tape.
     Autograd {
         /// The operation.
         op: &'static str,
         /// What is wrong and what to do.
         message: String,
     },
-    /// The device has no memory left for a tensor.
+    /// The device has not enough free memory for a tensor.
     OutOfMemory {
         /// The device.
         device: String,
@@ -90,19 +90,19 @@ pub enum Error {
         requested: usize,
         /// Bytes in use by tensors.
         live: usize,
-        /// Bytes kept for reuse, given back to the system before the last try.
+        /// Bytes that were kept for reuse. They were freed before the last try.
         pooled: usize,
-        /// Bytes that the system has free, where it tells.
+        /// Free bytes of the system, if it reports them.
         free: Option<usize>,
     },
-    /// The device, or a library that it needs, is not there.
+    /// The device, or a library that it needs, is missing.
     Unavailable {
         /// The device.
         device: String,
-        /// What is missing, where it was looked for, and what to install.
+        /// What is missing, where refrain looked for it, and what to install.
         message: String,
     },
-    /// The device refused something; it can be used further.
+    /// The device refused something. It stays usable.
     Device {
         /// The operation.
         op: &'static str,
@@ -111,26 +111,26 @@ pub enum Error {
         /// What the device's driver said.
         message: String,
     },
-    /// The device failed for good: everything on it is lost until the process ends.
+    /// The device failed permanently: this process can't use it any more, and everything on it is lost.
     DeviceLost {
-        /// The operation that met the loss.
+        /// The operation that noticed the loss.
         op: &'static str,
         /// The device.
         device: String,
-        /// What the driver said at the first failure, and at which operation that was.
+        /// What the driver said at the first failure, and at which operation it happened.
         cause: String,
     },
-    /// The operation can't be done while a graph is being captured on the device's stream. The capture
-    /// goes on undisturbed: CUDA was not called.
+    /// The operation is not possible while a graph is being captured on the stream of the device. CUDA was not called,
+    /// so the capture continues.
     CaptureIncompatible {
         /// What was asked for: the operation and what it needs.
         operation: String,
         /// The device.
         device: String,
     },
-    /// The operation can't be part of a recorded step: nothing of the step has run, and the device is as before. Also of
-    /// work on another thread while a step is recorded
-    /// ([`unrelated_to_recordings`](crate::unrelated_to_recordings)).
+    /// The operation can't be part of a recorded step. Nothing of the step has run, and the device is unchanged. Work on
+    /// another thread while a step is recorded may also return this error, see
+    /// [`unrelated_to_recordings`](crate::unrelated_to_recordings).
     NotRecordable {
         /// The operation.
         op: &'static str,
@@ -139,8 +139,8 @@ pub enum Error {
         /// Why, and what to do instead.
         message: String,
     },
-    /// A tensor that was born while a step was recorded is used outside the recording, where it has no memory; or a
-    /// history on the tape that was made there outlives it.
+    /// A tensor that was made while a step was recorded is used after the recording, where it has no memory. Or a tape
+    /// history that was made in the recording outlives it.
     Escaped {
         /// The operation that made it.
         op: &'static str,
@@ -149,14 +149,14 @@ pub enum Error {
         /// Where it was found, and what to do instead.
         message: String,
     },
-    /// The closure of a step, recorded again, did something else than before: something that it takes from the host
-    /// has changed since, which replays would not have seen.
+    /// The closure of a step was recorded again and did something else than before. Something that it takes from the
+    /// host has changed, and replays did not see the change.
     RecordingChanged {
         /// The number of the first launch that differs, from 0.
         launch: usize,
         /// Its operation.
         op: &'static str,
-        /// What moved, and how to put it on the device.
+        /// What changed, and how to put it on the device.
         message: String,
     },
     /// The closure of a step returned an error of its own.
@@ -164,17 +164,17 @@ pub enum Error {
         /// The error.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// A simulated device ([`Device::sim`](crate::Device::sim)) found work that is wrong or that hangs on a real one:
-    /// accesses to the same bytes that nothing orders, memory that was given back or never written.
+    /// A simulated device ([`Device::sim`](crate::Device::sim)) found work that would be wrong or hang on a real device:
+    /// two accesses to the same bytes that nothing orders, or a read of memory that was freed or never written.
     Hazard {
-        /// The operation that met it.
+        /// The operation that was running.
         op: &'static str,
         /// The device.
         device: String,
         /// What was found, the other operation, and what is missing.
         message: String,
     },
-    /// A rule of the engine was broken by the engine itself: a defect worth a report.
+    /// The engine broke one of its own rules. This is a defect; please report it.
     Internal {
         /// The operation.
         op: &'static str,
@@ -201,31 +201,31 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::ShapeMismatch { op, lhs, rhs, hint } => {
-                write!(f, "{op}: shapes {lhs:?} and {rhs:?} do not fit: {hint}")
+                write!(f, "{op}: shapes {lhs:?} and {rhs:?} do not match: {hint}")
             }
             Error::DTypeMismatch { op, lhs, rhs } => write!(
                 f,
-                "{op}: dtypes {lhs} and {rhs} do not fit: nothing is converted silently; use to_dtype(DType::{rhs:?}) on the {lhs} tensor first"
+                "{op}: dtypes {lhs} and {rhs} do not match, and nothing is converted silently: use to_dtype(DType::{rhs:?}) on the {lhs} tensor first"
             ),
             Error::DeviceMismatch { op, lhs, rhs } => write!(
                 f,
-                "{op}: operands lie on different devices, {lhs} and {rhs}: move one with to_device first"
+                "{op}: operands are on different devices, {lhs} and {rhs}: move one with to_device first"
             ),
             Error::InvalidArgument { op, message } => write!(f, "{op}: {message}"),
             Error::Unsupported { op, dtype, device } => write!(
                 f,
-                "{op}: not supported for {dtype} on {device}: convert with to_dtype to a dtype that the operation is defined for"
+                "{op}: not supported for {dtype} on {device}: convert with to_dtype to a dtype that the operation supports"
             ),
             Error::Aliased { op, message } => write!(f, "{op}: {message}"),
             Error::SavedValueOverwritten { op, tensor, by } => write!(
                 f,
-                "{op}: the backward pass needs {tensor}, but {by} has written over it since: write into another tensor, or call backward first"
+                "{op}: the backward pass needs {tensor}, but {by} has overwritten it: write into another tensor, or call backward first"
             ),
             Error::Autograd { op, message } => write!(f, "{op}: {message}"),
             Error::OutOfMemory { device, requested, live, pooled, free } => {
                 write!(
                     f,
-                    "out of memory on {device}: asked for {requested} bytes with {live} in use by tensors ({pooled} bytes kept for reuse were given back first"
+                    "out of memory on {device}: {requested} bytes were requested while tensors use {live} bytes ({pooled} bytes that were kept for reuse have been freed"
                 )?;
                 if let Some(free) = free {
                     write!(f, "; {free} bytes are free")?;
@@ -236,11 +236,11 @@ impl fmt::Display for Error {
             Error::Device { op, device, message } => write!(f, "{op}: {device}: {message}"),
             Error::DeviceLost { op, device, cause } => write!(
                 f,
-                "{op}: {device} is lost: {cause}: start the process anew (REFRAIN_SYNC=1 finds the operation that fails first)"
+                "{op}: {device} is lost: {cause}: restart the process (with REFRAIN_SYNC=1 to find the operation that fails first)"
             ),
             Error::CaptureIncompatible { operation, device } => write!(
                 f,
-                "{operation} is not possible while a graph is being captured on the stream of {device}: do it before the capture begins, and write results into tensors that are there already"
+                "{operation} is not possible while a graph is being captured on the stream of {device}: do it before the capture begins, and write results into tensors that exist already"
             ),
             Error::NotRecordable { op, device, message } => {
                 write!(f, "{op} can't be part of a recorded step on {device}: {message}")
@@ -248,7 +248,7 @@ impl fmt::Display for Error {
             Error::Escaped { op, tensor, message } => {
                 write!(
                     f,
-                    "{op}: a tensor ({tensor}) that was made, or got its history on the tape, while a step was recorded has escaped: {message}"
+                    "{op}: a tensor ({tensor}) has escaped from a recorded step, which made it or its tape history: {message}"
                 )
             }
             Error::RecordingChanged { launch, op, message } => {
@@ -257,7 +257,7 @@ impl fmt::Display for Error {
             Error::Closure { source } => write!(f, "the closure of a step failed: {source}"),
             Error::Hazard { op, device, message } => write!(f, "{op} on {device}: {message}"),
             Error::Internal { op, message } => {
-                write!(f, "{op}: internal rule broken: {message}: please report this")
+                write!(f, "{op}: internal error: {message}: please report this")
             }
         }
     }

@@ -175,7 +175,10 @@ fn a_step_whose_temporaries_no_address_space_holds_is_refused() {
         };
         let refused = message(temporaries(5));
         assert!(refused.starts_with("step: its "), "{refused}");
-        assert!(refused.contains("(the largest has 4611686018427387904 bytes, of add)"), "{refused}");
+        assert!(
+            refused.contains("(the largest has 4611686018427387904 bytes and is made by add)"),
+            "{refused}"
+        );
         assert!(matches!(temporaries(1), Err(Error::OutOfMemory { .. })), "{:?}", temporaries(1));
     }
 }

@@ -1,5 +1,4 @@
-//! No panic on what a caller passes, however odd: every public method gives `Ok` or an `Error` that
-//! names the operation.
+//! No panic on any argument: every public method returns `Ok` or an `Error` that names the operation.
 
 mod common;
 
@@ -12,8 +11,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use refrain::{Activation, DType, Device, Error, Generator, Shape, Tensor, no_grad};
 
-/// Sizes of dimensions: small ones, and now and then one that no memory can hold. Nothing in between,
-/// which the machine would try to allocate.
+/// Sizes of dimensions: small ones, and sometimes one too large for any memory. Nothing in between, which the machine
+/// would try to allocate.
 fn size() -> impl Strategy<Value = usize> {
     prop_oneof![
         6 => 1usize..5,
@@ -123,7 +122,7 @@ prop_compose! {
         flag in any::<bool>(),
         record in any::<bool>(),
     ) -> Arguments {
-        // Mostly operands that have something in common, so that more than the first check is reached.
+        // Mostly operands that have something in common, so that later checks are reached too.
         let (mut b, mut c) = (b, c);
         if same > 0 {
             (b.dtype, c.dtype) = (a.dtype, a.dtype);
@@ -139,7 +138,7 @@ prop_compose! {
     }
 }
 
-/// What a method said: `None` if it was `Ok`.
+/// The message of a method: `None` if it returned `Ok`.
 type Outcome = Option<Error>;
 
 fn of<T>(r: refrain::Result<T>) -> Outcome {
@@ -159,7 +158,7 @@ macro_rules! methods {
     };
 }
 
-/// Integer operands for indices, whatever the recipe says.
+/// Integer operands for indices, whatever the recipe is.
 fn ids(t: &Tensor) -> Tensor {
     t.detach().to_dtype(DType::I64).unwrap()
 }
@@ -311,7 +310,7 @@ const METHODS: &[Method] = methods! {
     "": |g, a, b, c| a.linear(&b, Some(&c), Activation::Silu, None).and_then(|y| y.mean(())).and_then(|y| y.backward());
 };
 
-/// What is wrong with the way a method took its arguments; counts what went well.
+/// The fault in the way that a method handled its arguments; counts the successful calls.
 fn complaint(
     name: &str,
     method: fn(&Arguments, &Device) -> Outcome,
@@ -323,7 +322,7 @@ fn complaint(
         true => method(g, device),
         false => no_grad(|| method(g, device)),
     }));
-    // What a GPU alone can see is told as the host waits.
+    // Errors that only a GPU can see are reported when the host waits.
     let waited = result.map(|outcome| {
         let late = device.synchronize().err();
         outcome.or(late)
@@ -339,7 +338,7 @@ fn complaint(
     let text = error.to_string();
     let names_the_operation = match &error {
         Error::Internal { .. } => return Some(format!("{name}: an internal error: {}", start(&text))),
-        // Which device, and how much: there is no operation at fault.
+        // It names the device and the size: no operation is at fault.
         Error::OutOfMemory { .. } => true,
         _ => text.starts_with(&format!("{name}:")) || name.is_empty() && text.contains(": "),
     };
@@ -354,12 +353,12 @@ fn start(text: &str) -> String {
     text.split(|c: char| c == '[' || c.is_ascii_digit()).next().unwrap_or_default().to_string()
 }
 
-/// All complaints are gathered, each with the first arguments that it was about.
+/// Collects all complaints, each with the first arguments that caused it.
 #[test]
 fn any_arguments_give_a_result_or_an_error_that_names_the_operation() {
     const CASES: usize = 400;
     let _turn = turn();
-    // The panics that are looked for would print a page each.
+    // The panics that the test looks for would each print a page.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let mut runner = TestRunner::deterministic();
@@ -376,7 +375,7 @@ fn any_arguments_give_a_result_or_an_error_that_names_the_operation() {
         }
     }
     std::panic::set_hook(hook);
-    // Else the checks beyond the first were never reached.
+    // Otherwise the later checks were never reached.
     let never: Vec<_> = METHODS
         .iter()
         .zip(fine)
@@ -457,7 +456,7 @@ fn errors_say_what_where_and_what_to_do() {
     }
     assert_eq!(
         text(y.sum(()).unwrap().squeeze(0).unwrap_err()),
-        "squeeze: axis 0 of a scalar, which has no axes"
+        "squeeze: there is no axis 0, because a scalar has no axes"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Mixed precision: which dtypes operations give and take, and that f32 stays as exact as it is where it stays.
+//! Mixed precision: the dtypes that operations accept and return, and that f32 operations keep the precision of f32.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn leaf(shape: &[usize], seed: usize, dtype: DType, device: &Device) -> Tensor {
     t
 }
 
-/// The values that a product in `dtype` takes of a tensor, in f64.
+/// The values that a product in `dtype` uses of a tensor, in f64.
 fn factors(t: &Tensor, dtype: DType) -> Tensor {
     let rounded = t.detach().to_dtype(dtype).unwrap().to_dtype(F64).unwrap();
     rounded.set_requires_grad(true).unwrap();
@@ -30,7 +30,7 @@ fn detached(t: &Tensor) -> Vec<f64> {
     values(&t.detach())
 }
 
-/// Each within `relative` of the largest of `expected`, or of one of the numbers themselves.
+/// Each is within `relative` of the largest of `expected`, or of one of the numbers themselves.
 #[track_caller]
 fn assert_near(what: &str, actual: &Tensor, expected: &Tensor, relative: f64) {
     let (actual, expected) = (detached(actual), detached(expected));
@@ -41,7 +41,7 @@ fn assert_near(what: &str, actual: &Tensor, expected: &Tensor, relative: f64) {
     }
 }
 
-/// Where f32 was summed in f32 from operands that are exact: nothing was rounded to 8 bits.
+/// For f32 sums of exact operands: nothing was rounded to 8 bits.
 const EXACT: f64 = 1e-5;
 
 fn close(dtype: DType) -> f64 {
@@ -52,7 +52,8 @@ fn close(dtype: DType) -> f64 {
     }
 }
 
-/// A result is the sum of exact products, rounded once: all but those few are equal whose sum lies between two numbers.
+/// The result is the sum of exact products, rounded once. All elements are equal, except the few whose sum is halfway
+/// between two numbers.
 #[track_caller]
 fn assert_rounded_once(what: &str, actual: &Tensor, expected: &Tensor) {
     assert_near(what, actual, expected, close(actual.dtype()));
@@ -94,7 +95,7 @@ fn linear_rounds_factors_once_and_keeps_the_gradients_of_f32_in_f32() {
                 let out = with_precision(precision, || x.linear(w, Some(b), Activation::None, Some(r)));
                 let out = out.unwrap();
                 assert_eq!(out.dtype(), y, "{what}");
-                // As autocast has it, a bias is rounded with the weight.
+                // As in autocast, a bias is rounded with the weight.
                 let added = if precision == Precision::Bf16 && y == BF16 { BF16 } else { F64 };
                 let exact = [factors(x, y), factors(w, y), factors(b, added), factors(r, F64)];
                 let [ex, ew, eb, er] = &exact;
@@ -112,7 +113,7 @@ fn linear_rounds_factors_once_and_keeps_the_gradients_of_f32_in_f32() {
                     assert_eq!(grad.dtype(), leaf.dtype(), "{name} of {what}");
                     assert_near(&format!("{name} of {what}"), &grad, &expected, close(leaf.dtype()));
                 }
-                // A second pass adds to what is there.
+                // A second pass adds to the existing values.
                 let out = with_precision(precision, || x.linear(w, Some(b), Activation::None, None)).unwrap();
                 out.backward_with(&dy).unwrap();
                 let twice = ew.grad().unwrap().mul_scalar(2.0).unwrap();
@@ -139,14 +140,14 @@ fn an_activation_is_applied_before_the_one_rounding() {
             for (leaf, exact) in [&x, &w, &b, &r].iter().zip(&exact) {
                 let grad = leaf.grad().unwrap();
                 assert_eq!(grad.dtype(), leaf.dtype());
-                // What is multiplied is the rounded gradient of what the activation was applied to.
+                // The factor is the rounded gradient of the activation's input.
                 assert_near(&format!("{activation:?}"), &grad, &exact.grad().unwrap(), 2.0 * close(BF16));
             }
         }
     }
 }
 
-/// Two weights and a bias that lie in one storage, as a model's parameters do.
+/// Two weights and a bias in one storage, like the parameters of a model.
 fn parameters(device: &Device) -> (Tensor, [Tensor; 3]) {
     let flat = tensor(&numbers(8 * 16 + 4 * 16 + 8, 9), [200], F32, device);
     let part = |from: usize, shape: &[usize]| {
@@ -192,7 +193,7 @@ fn parameters_of_one_storage_are_rounded_by_one_launch_for_as_long_as_they_stay_
 
 #[test]
 fn what_was_rounded_ends_with_the_setting() {
-    // Devices of the test's own: what others allocate on the processor meanwhile would be counted too.
+    // Devices of this test alone; otherwise allocations of other tests on the CPU would be counted too.
     for device in simulators() {
         let (flat, [w, ..]) = parameters(&device);
         let x = tensor(&numbers(6 * 16, 1), [6, 16], BF16, &device);
@@ -304,7 +305,7 @@ fn norms_of_halves_keep_parameters_and_statistics_in_f32() {
                 }
             }
         }
-        // Running statistics move as those of the same elements in f64 do, at channels in the middle too.
+        // Running statistics change as those of the same elements in f64 do, also for channels in the middle.
         let x = leaf(&[6, 5, 70], 1, BF16, &device);
         let run = |x: &Tensor, dtype: DType| {
             let of = |v: f64| Tensor::full([5], v, dtype, &device).unwrap();

@@ -1,4 +1,4 @@
-//! What a recorded step refuses, finds and survives.
+//! The errors, detections and limits of a recorded step.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
     }
 }
 
-/// The device computes and the same step can't be called by mistake.
+/// The device still computes, and the same step cannot be called by mistake.
 fn assert_usable(device: &Device) {
     let x = vector(&[1.0, 2.0], device);
     assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
@@ -139,7 +139,7 @@ fn a_learning_rate_on_the_host_is_found() {
         step.call(from_ref(&x)).unwrap();
         step.check().unwrap();
         rate.set(0.25);
-        // By the second call, before it runs; also if the caller goes on.
+        // By the second call, before it runs; also if the caller continues.
         for _ in 0..3 {
             let error = failure(&mut step, from_ref(&x));
             assert!(matches!(error, Error::RecordingChanged { .. }), "{error}");
@@ -202,7 +202,7 @@ fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
         *mask.borrow_mut() = vector(&[0.0, 1.0], &device);
         for (step, what) in [
             (branch, "the step had 1 launches and has now 2"),
-            (other, "made anew"),
+            (other, "a new tensor"),
             (returns, "the step returned 2 tensors and now 1"),
             (shape, "another part of its memory"),
         ] {
@@ -249,7 +249,7 @@ fn a_program_is_checked_at_its_second_and_tenth_call_and_then_less_and_less() {
             calls.set(calls.get() + 1);
             Ok(vec![x[0].matmul(&x[0])?.softmax(1)?])
         });
-        // Each program by itself.
+        // Each program separately.
         for size in [2, 3] {
             let x = Tensor::ones([size, size], DType::F32, &device).unwrap();
             let before = calls.get();
@@ -327,7 +327,7 @@ fn a_tensor_that_outlives_the_recording_is_named() {
         });
         let error = failure(&mut step, from_ref(&x));
         assert!(matches!(&error, Error::Escaped { op: "exp", tensor, .. } if tensor == "f32 [2]"), "{error}");
-        // What escaped has no memory: every use of it says so.
+        // An escaped tensor has no memory: every use of it is an error that says so.
         let escaped = cache.borrow().clone().unwrap();
         for error in [
             escaped.to_vec::<f32>().unwrap_err(),
@@ -342,7 +342,7 @@ fn a_tensor_that_outlives_the_recording_is_named() {
         let error = failure(&mut Step::new(&device, |_| Ok(vec![escaped.clone()])), &[]);
         assert!(matches!(error, Error::Escaped { op: "exp", .. }), "{error}");
         assert_usable(&device);
-        // As an output it is welcome.
+        // As an output it is allowed.
         cache.take();
         let mut step = Step::new(&device, |x| Ok(vec![x[0].exp()?]));
         step.call(&[x]).unwrap();
@@ -428,7 +428,7 @@ fn overwritten_saved_values_are_found_in_a_recording_and_after_a_replay() {
         let error = failure(&mut step, from_ref(&x));
         assert!(matches!(error, Error::SavedValueOverwritten { op: "exp", by: "fill", .. }), "{error}");
 
-        // The eager tape sees what a replay writes, and not what is only recorded.
+        // The eager tape sees the writes of a replay, but not operations that are only recorded.
         let v = vector(&[1.0, 2.0], &device);
         let loss = w.mul(&v).unwrap().sum(()).unwrap();
         let mut step = Step::new(&device, |x| {

@@ -1,6 +1,6 @@
 //! Operations along an axis at sizes that kernels treat differently (rows of a few elements, of a warp, of a block;
-//! few rows and many; sums in one pass and in two), forward and backward, on every device: against f64 on the
-//! CPU, and twice for the same bits.
+//! few rows and many; sums in one pass and in two), forward and backward, on every device. Results are compared with
+//! f64 on the CPU, and two runs must give the same bits.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn run(f: Function, operands: &[Tensor]) -> Vec<Vec<f64>> {
     std::iter::once(values(&y.detach())).chain(gradients).collect()
 }
 
-/// Each number is right to `tolerance` of the largest.
+/// Each number is correct within `tolerance` of the largest.
 fn compare(got: &[f64], expected: &[f64], tolerance: f64) -> std::result::Result<(), String> {
     let scale = expected.iter().fold(1e-3f64, |m, v| m.max(v.abs()));
     let close = |a: f64, b: f64| (a - b).abs() <= tolerance * scale;
@@ -123,8 +123,8 @@ fn copies_to_another_order_of_axes() {
     }
 }
 
-/// Of so many elements that tiles are larger; with sides that end within a tile, once also within the 16 bytes that
-/// are moved at a time.
+/// Sizes that use larger tiles; with sides that end within a tile, once also within the 16 bytes that are moved at a
+/// time.
 #[test]
 fn large_copies_to_another_order_of_axes() {
     for device in kernels() {
@@ -146,7 +146,7 @@ fn large_copies_to_another_order_of_axes() {
             let copy = || x.transpose(0, 1).unwrap().copy().unwrap();
             let (once, twice) = (copy(), copy());
             assert!(values(&once.detach()) == turned(&numbers, rows, width), "transpose {told}");
-            // Both add what they get, through a transpose, to the gradient.
+            // Both add their gradient, through a transpose, to the gradient.
             let dy = tensor(&numbers, [width, rows], dtype, &device);
             once.add(&twice).unwrap().backward_with(&dy).unwrap();
             let expected: Vec<f64> = turned(&numbers, width, rows).iter().map(|v| 2.0 * v).collect();
@@ -199,7 +199,7 @@ fn batch_norm() {
         check("batch_norm", &[shape, channels, channels], |t| {
             let (mean, var) = (t[1].detach().zeros_like()?, t[1].detach().ones_like()?);
             let y = t[0].batch_norm(&t[1], &t[2], &mean, &var, 1, true, 0.1, 1e-3)?;
-            // The running statistics take part, so that they are compared as well.
+            // The output includes the running statistics, so that they are compared as well.
             y.add(&t[0].batch_norm(&t[1], &t[2], &mean, &var, 1, false, 0.1, 1e-3)?)
         });
     }

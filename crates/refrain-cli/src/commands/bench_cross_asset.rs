@@ -23,15 +23,15 @@ struct Outcome {
     seconds_per_epoch: f64,
     us_per_step: f64,
     steps: u64,
-    /// How often a step asked the system for memory, over the last epoch.
+    /// How often a step of the last epoch asked the system for memory.
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
     launches_per_step: f64,
-    /// With accumulation each micro-batch is one, and the update.
+    /// With accumulation, each micro-batch is one, and so is the update.
     replays: u64,
-    /// Storages that a step made on the device; none with --eager, or if every step came right after a recording.
+    /// Storages that a step made on the device. Null with --eager, or if every step came directly after a recording.
     allocations_per_step: Option<f64>,
-    /// How long recording the step took; none with --eager.
+    /// How long recording the step took. Null with --eager.
     recording_seconds: Option<f64>,
     precision: &'static str,
     accumulate: usize,
@@ -118,14 +118,14 @@ fn measure(args: &BenchCrossAsset) -> Result<()> {
         parameters: bench.parameter_count(),
     };
     console.line(format!(
-        "total {}, {} an epoch, {:.0} us a step; the loss {} from {first:.6} to {last:.6}",
+        "total {}, {} per epoch, {:.0} us per step; the loss {} from {first:.6} to {last:.6}",
         duration(time),
         duration(time.div_f64(args.epochs as f64)),
         outcome.us_per_step,
         if outcome.loss_fell { "fell" } else { "did not fall" },
     ))?;
     console.line(format!(
-        "{:.0} launches and {} allocations from the system a step, at most {} bytes in use",
+        "{:.0} launches and {} allocations from the system per step, at most {} bytes in use",
         outcome.launches_per_step,
         outcome.device_allocations_per_step,
         count(outcome.peak_device_bytes),

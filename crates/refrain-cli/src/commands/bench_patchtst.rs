@@ -21,14 +21,15 @@ struct Outcome {
     seconds_per_epoch: f64,
     us_per_step: f64,
     steps: u64,
-    /// How often a step asked the system for memory, over all epochs but the first (over the only one, if it is).
+    /// How often a step asked the system for memory, over all epochs except the first (over the first, if it is the
+    /// only one).
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
     launches_per_step: f64,
     replays: u64,
-    /// Storages that a step made on the device; none with --eager, or if every step came right after a recording.
+    /// Storages that a step made on the device. Null with --eager, or if every step came directly after a recording.
     allocations_per_step: Option<f64>,
-    /// How long recording the step took; none with --eager.
+    /// How long recording the step took. Null with --eager.
     recording_seconds: Option<f64>,
     device: String,
     threads: usize,
@@ -96,7 +97,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
     let seconds = time.as_secs_f64();
     let us_per_step = seconds * 1e6 / steps as f64;
     console.line(format!(
-        "total {}, {} an epoch, {us_per_step:.0} us a step; the loss {} from {:.6} to {:.6}",
+        "total {}, {} per epoch, {us_per_step:.0} us per step; the loss {} from {:.6} to {:.6}",
         duration(time),
         duration(time.div_f64(args.epochs as f64)),
         if loss_fell { "fell" } else { "did not fall" },
@@ -105,7 +106,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
     ))?;
     replayed.show(console)?;
     console.line(format!(
-        "{allocations} allocations from the system a step, at most {} bytes in use",
+        "{allocations} allocations from the system per step, at most {} bytes in use",
         count(stats.peak_bytes)
     ))?;
     console.result(&Outcome {

@@ -10,7 +10,7 @@ use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
 use crate::error::{Result, finite};
 
-/// What `--json` prints; times are microseconds a step.
+/// What `--json` prints. Times are microseconds per step.
 #[derive(Serialize)]
 struct Outcome {
     config: &'static str,
@@ -24,10 +24,10 @@ struct Outcome {
     max_us: f64,
     last_loss: f32,
     recorded: bool,
-    /// Milliseconds until the first step was done; kernels are compiled in it, or read from the cache, and the step
-    /// is recorded, planned and made a graph.
+    /// Milliseconds until the first step was done. It includes compiling kernels or reading them from the cache, and
+    /// recording, planning and capturing the step.
     first_step_ms: f64,
-    /// Of them, what recording took; none with --eager.
+    /// How much of this time recording took. Null with --eager.
     recording_ms: Option<f64>,
     launches_per_step: f64,
     allocations_per_step: f64,
@@ -74,7 +74,7 @@ pub fn run(args: BenchStep) -> Result<()> {
     let parameters = bench.parameter_count();
     let mut recorded = (!args.eager).then(|| bench.recorded());
     let mut number = 0;
-    // One step; the loss is read where it is wanted, which waits for the work.
+    // Runs one step. If `read`, it reads the loss, which waits for the work.
     let mut step = |read: bool| -> Result<f32> {
         let batch = bench.batch(number);
         number += 1;
@@ -115,20 +115,22 @@ pub fn run(args: BenchStep) -> Result<()> {
     times.sort_by(f64::total_cmp);
     let (min_us, max_us, median_us) = (times[0], times[times.len() - 1], median(&times));
     console.line(format!(
-        "median {median_us:.0} us a step, minimum {min_us:.0}, maximum {max_us:.0} over {} repeats of {} steps; {launches_per_step:.0} launches and {allocations_per_step:.0} storages a step; last loss {last_loss:.6}",
+        "median {median_us:.0} us per step, minimum {min_us:.0}, maximum {max_us:.0} over {} repeats of {} steps; {launches_per_step:.0} launches and {allocations_per_step:.0} storages per step; last loss {last_loss:.6}",
         args.repeats, args.steps
     ))?;
     let recording = recorded.as_ref().and_then(|step| step.recording_time());
     let recording_ms = recording.map(|time| time.as_secs_f64() * 1e3);
-    let of_recording = recording_ms.map_or(String::new(), |ms| format!(", {ms:.2} ms of it to record it"));
+    let of_recording =
+        recording_ms.map_or(String::new(), |ms| format!(", of which recording took {ms:.2} ms"));
     console.line(format!("the first step took {first_step_ms:.1} ms{of_recording}"))?;
     let profile = match &mut recorded {
         Some(recorded) if args.profile => {
             let runs = args.steps * args.repeats;
             let profile =
                 with_precision(args.precision.setting(), || recorded.profile(bench.batch(0), runs))?;
-            console
-                .line(format!("\nThe launches of a step, one after the other, medians of {runs} runs:"))?;
+            console.line(format!(
+                "\nThe launches of a step, run one after the other (medians of {runs} runs):"
+            ))?;
             console.line(profile.to_string())?;
             let lines = profile.lines().iter();
             Some(lines.map(Line::of).collect())
@@ -169,7 +171,7 @@ impl Line {
     }
 }
 
-/// Of one or more ascending values.
+/// The median of one or more ascending values.
 fn median(values: &[f64]) -> f64 {
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }

@@ -14,13 +14,13 @@ struct Outcome {
     best: String,
 }
 
-/// A device that is here or could be.
+/// A device of this machine, or one that could be used after a fix.
 #[derive(Clone, Serialize)]
 struct Found {
     name: String,
     usable: bool,
     about: String,
-    /// What to do so that it can be used.
+    /// What to do to make it usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub fn run(args: Devices) -> Result<()> {
         }
     }
     let best = Device::best().name();
-    console.line(format!("\n--device auto takes {best}"))?;
+    console.line(format!("\n--device auto uses {best}"))?;
     console.result(&Outcome { devices, best })
 }
 
@@ -62,19 +62,20 @@ fn cpu() -> Found {
     let threads = rayon::current_num_threads();
     let cores = std::thread::available_parallelism().map_or(threads, usize::from);
     let instructions = simd().join(", ");
-    let fix = (threads < cores).then(|| format!("{cores} cores are there: --threads {cores} uses all"));
+    let fix = (threads < cores)
+        .then(|| format!("the machine has {cores} cores: --threads {cores} uses all of them"));
     let about = format!("{} threads, {}, {instructions}", threads, std::env::consts::ARCH);
     Found { name: "cpu".to_owned(), usable: true, about, fix, gpu: None }
 }
 
-/// The simulated GPU, which `auto` never takes.
+/// The simulated GPU, which `auto` never chooses.
 fn simulated() -> Found {
     let about =
-        "a simulated GPU on the processor, for trying whether steps record and replay; also sim:unified";
+        "a simulated GPU on the CPU, to check whether steps can be recorded and replayed; also sim:unified";
     Found { name: "sim".to_owned(), usable: true, about: about.to_owned(), fix: None, gpu: None }
 }
 
-/// The vector instructions of this machine.
+/// The SIMD instructions of this machine.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 fn simd() -> Vec<&'static str> {
     let found = [
@@ -98,7 +99,7 @@ fn simd() -> Vec<&'static str> {
     vec!["no vector instructions known"]
 }
 
-/// GPUs of NVIDIA, with the software that the engine needs for them.
+/// NVIDIA GPUs, with the software that the engine needs for them.
 fn nvidia(report: &CudaReport) -> Vec<Found> {
     let missing = [report.driver.as_ref().err(), report.nvrtc.as_ref().err()];
     let missing: Vec<&String> = missing.into_iter().flatten().collect();
@@ -137,7 +138,7 @@ fn gpu(device: &CudaDevice, report: &CudaReport) -> Found {
         gpu.name,
         gpu.compute_capability,
         gpu.memory_bytes as f64 / (1u64 << 30) as f64,
-        if gpu.integrated { "shared with the processor" } else { "of its own" },
+        if gpu.integrated { "shared with the CPU" } else { "of its own" },
         gpu.driver,
         gpu.nvrtc,
         gpu.cublaslt.as_ref().map_or("no cuBLASLt".to_owned(), |v| format!("cuBLASLt {v}")),

@@ -11,7 +11,7 @@ pub mod train;
 use crate::cli::{Bench, Command};
 use crate::error::Result;
 
-/// Does what the user asked for.
+/// Runs a command.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Train(args) => train::run(*args),

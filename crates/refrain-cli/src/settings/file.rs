@@ -19,7 +19,7 @@ pub fn read(path: &Path) -> Result<Values> {
     let file = File::open(path).map_err(|source| Error::read(path, source))?;
     file.take(LONGEST + 1).read_to_string(&mut text).map_err(|source| Error::read(path, source))?;
     if text.len() as u64 > LONGEST {
-        let error = format!("it is larger than {LONGEST} bytes");
+        let error = format!("the file is larger than {LONGEST} bytes");
         return Err(Error::TomlSyntax { path: path.to_owned(), error });
     }
     parse(&text, path)

@@ -25,12 +25,12 @@ use crate::cli::Precision;
 use crate::error::{Error, Result};
 use list::{MODEL, Model, models};
 
-/// What the user set.
+/// The settings that the user gave.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings(Values);
 
 impl Settings {
-    /// These, and `base` where nothing is set.
+    /// These settings; what is not set is taken from `base`.
     fn or(mut self, base: Values) -> Settings {
         for (name, value) in base {
             self.0.entry(name).or_insert(value);
@@ -42,7 +42,7 @@ impl Settings {
         self.0.contains_key(name)
     }
 
-    /// Every setting from flags, file, preset and defaults.
+    /// All settings, from flags, file, preset and defaults.
     pub fn resolve(flags: Settings, file: Option<&Path>, preset: Option<&str>) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
         let set = flags.or(file);
@@ -62,8 +62,8 @@ impl Settings {
         set.check_model(model)?;
         if set.has("price") && !(set.has("label-horizon") && set.has("label-threshold")) {
             return Err(Error::usage(
-                "--price alone does not say what is up, down and flat: --label-horizon and --label-threshold go with it",
-                "say by --label-horizon how many rows on, and by --label-threshold from which change",
+                "--price needs --label-horizon and --label-threshold, which define up, down and flat",
+                "set --label-horizon (how many rows ahead) and --label-threshold (the largest change that is flat)",
             ));
         }
         Ok(Complete { model, values: set.or(model.listing.about.training.clone()).0 })
@@ -120,7 +120,7 @@ impl Complete {
         self.get("data")
     }
 
-    /// The longest gap that is filled across.
+    /// The longest gap that is filled.
     pub fn max_gap(&self) -> Result<MaxGap> {
         self.get("max-gap")
     }
@@ -150,7 +150,7 @@ impl Complete {
         self.of(&PanelSettings::settings())
     }
 
-    /// How a panel is read.
+    /// How to read a panel.
     pub fn panel_options(&self) -> Result<PanelOptions> {
         Ok(self.panel()?.options(self.max_gap()?))
     }
@@ -160,7 +160,7 @@ impl Complete {
         Ok(ClassifierConfig::from_settings(self.model.listing.name, sources, features, &self.values)?)
     }
 
-    /// How it is trained.
+    /// How to train.
     pub fn training(&self) -> Result<TrainingConfig> {
         self.of(&TrainingConfig::settings())
     }
@@ -189,7 +189,7 @@ mod tests {
     const WINDOW: WindowShape = WindowShape { channels: 2, context: 336, horizon: 96 };
 
     #[test]
-    fn flags_win_over_the_file_over_the_preset_over_the_default() {
+    fn flags_override_the_file_which_overrides_the_preset() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(
             &file,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_told_with_line_and_key() {
+    fn an_error_in_the_file_names_line_and_key() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (text, expected) in [
             ("epoch = 3", "unknown setting `epoch`"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_without_its_series_says_where_it_is() {
+    fn a_preset_without_its_series_says_where_to_get_it() {
         let error = Settings::resolve(Settings::default(), None, Some("etth1")).unwrap_err();
         assert!(error.to_string().contains("--data"), "{error}");
     }
@@ -263,7 +263,7 @@ mod tests {
             (&[("folds", json!(2))], "folds is a setting of cross-asset"),
             (&[("patch", json!(8)), ("model", json!("nlinear"))], "the model is nlinear"),
             (&[("loss", json!("mae")), cross()], "loss is a setting of patchtst and nlinear"),
-            (&[("price", json!("close")), cross()], "--price alone"),
+            (&[("price", json!("close")), cross()], "--price needs"),
             (&[("model", json!("arima"))], "no model \"arima\""),
         ] {
             let message = resolve(pairs).unwrap_err().to_string();

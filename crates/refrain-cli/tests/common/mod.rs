@@ -1,4 +1,4 @@
-//! The real binary in a folder of its own.
+//! Runs the real binary in its own folder.
 
 #![allow(dead_code)] // Each test file uses its part.
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What the binary said.
+/// The output of the binary.
 pub struct Said {
     pub status: i32,
     pub out: String,
@@ -27,7 +27,7 @@ impl Said {
         self
     }
 
-    /// It failed, with a message of every part.
+    /// It failed, with a message that has every part.
     #[track_caller]
     pub fn failed(self, parts: &[&str]) -> Said {
         assert!(self.status == 1 || self.status == 2, "status {}: {}\n{}", self.status, self.out, self.err);
@@ -39,7 +39,7 @@ impl Said {
     }
 }
 
-/// The fields tell of so many replays that made no storage on the device, and so does the line for people.
+/// The fields report so many replays without allocations on the device, and so does the readable line.
 #[track_caller]
 pub fn tells_of_replays(said: &Said, replays: u64) {
     let json = said.json();
@@ -49,11 +49,11 @@ pub fn tells_of_replays(said: &Said, replays: u64) {
     assert!(launches > Some(10.0) && recording > Some(0.0), "{json}");
     let line = said.err.lines().find(|line| line.contains("replayed; recording took"));
     let line = line.unwrap_or_else(|| panic!("no line of replays in {}", said.err));
-    assert!(line.starts_with(&format!("{:.0} launches a step, ", launches.unwrap())), "{line}");
-    assert!(line.ends_with(&format!(" ms; {replays} replays, 0 storages a step")), "{line}");
+    assert!(line.starts_with(&format!("{:.0} launches per step, ", launches.unwrap())), "{line}");
+    assert!(line.ends_with(&format!(" ms; {replays} replays, 0 storages per step")), "{line}");
 }
 
-/// Nothing was recorded, and no line says so.
+/// Nothing was recorded, and no line claims it.
 #[track_caller]
 pub fn tells_of_no_replays(said: &Said) {
     let json = said.json();
@@ -103,7 +103,7 @@ impl Place {
 /// The tensors of a file by name: dtype, shape, bytes.
 pub type Tensors = BTreeMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
 
-/// Writes a checkpoint's file anew as it was before there were checksums, with other state or tensors.
+/// Rewrites a checkpoint's file in the format without checksums, with another state or other tensors.
 pub fn without_checksum(file: &Path, change: impl FnOnce(&mut serde_json::Value, &mut Tensors)) {
     let bytes = std::fs::read(file).unwrap();
     let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
@@ -184,7 +184,7 @@ pub fn tiny<'a>(more: &[&'a str]) -> Vec<&'a str> {
     ["train"].into_iter().chain(TINY.iter().copied()).chain(more.iter().copied()).collect()
 }
 
-/// Settings of many small steps, so that a signal meets one.
+/// Settings with many small steps, so that a signal arrives during one.
 pub const SMALL_STEPS: &str = "
 context = 24
 horizon = 6

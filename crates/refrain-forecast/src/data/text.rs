@@ -1,4 +1,4 @@
-//! The text of a table, from a file or from whatever else bytes come from, as much as can be held as numbers.
+//! Reads the text of a table from a file or another stream, as far as its numbers fit into memory.
 
 use crate::{Error, Result};
 use refrain::Device;
@@ -6,17 +6,17 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// How much is read at a time.
+/// How many bytes are read at a time.
 const CHUNK: usize = 1 << 20;
-/// The first line of a table ends within so many bytes.
+/// The maximum length of the first line of a table.
 const LONGEST_HEADER: usize = 16 << 20;
-/// What a byte of text comes to at most, as values of eight bytes beside one another: as they are read, on their grid,
-/// standardised.
+/// The maximum number of bytes that one byte of text needs in memory, as 8-byte values that exist at the same time:
+/// as read, on the grid, standardised.
 const BYTES_A_BYTE: usize = 16;
-/// Where nobody tells how much memory there is.
+/// The limit if the free memory is unknown.
 const LIMIT: usize = 4 << 30;
 
-/// Reads a file that [`super::series::Series::from_csv`] is to understand.
+/// Reads a file for [`super::series::Series::from_csv`].
 ///
 /// # Errors
 /// Those of [`read_text`], and [`Error::Read`].
@@ -30,14 +30,14 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
     read_text(file, path)
 }
 
-/// Reads all of a stream, such as standard input, for [`super::series::Series::from_csv`] or
-/// [`super::panel::Panel::from_csv`]; `name` is for messages.
+/// Reads a whole stream, such as standard input, for [`super::series::Series::from_csv`] or
+/// [`super::panel::Panel::from_csv`]. `name` is for messages.
 ///
-/// What is endless or no text ends with an error, not with memory: the first line ends within 16 MiB, and the whole is
-/// not larger than the numbers can be that this machine has memory for.
+/// An endless stream, or one that is not text, is an error before it fills the memory. The first line must end within
+/// 16 MiB, and the numbers of the whole text must fit into the memory of this machine.
 ///
 /// # Errors
-/// [`Error::NotUtf8`] for what holds a zero byte, [`Error::Header`] for a first line without end, [`Error::TooLarge`],
+/// [`Error::NotUtf8`] if there is a zero byte, [`Error::Header`] if the first line is too long, [`Error::TooLarge`],
 /// [`Error::Read`].
 pub fn read_text(mut from: impl Read, name: impl AsRef<Path>) -> Result<Vec<u8>> {
     read_at_most(&mut from, name.as_ref(), limit())
@@ -65,7 +65,11 @@ fn read_at_most(from: &mut dyn Read, path: &Path, limit: usize) -> Result<Vec<u8
         let long = begin <= LONGEST_HEADER && text.len() > LONGEST_HEADER;
         if long && !text[..LONGEST_HEADER].iter().any(|byte| [b'\n', b'\r'].contains(byte)) {
             let problem = format!("no line ends within the first {} MiB", LONGEST_HEADER >> 20);
-            return Err(Error::Header { file: file(), problem, fix: "write a CSV file, with a line a row" });
+            return Err(Error::Header {
+                file: file(),
+                problem,
+                fix: "write a CSV file with one line per row",
+            });
         }
         if text.len() > limit {
             return Err(Error::TooLarge { file: file(), limit });

@@ -1,10 +1,10 @@
-//! Windows cut on the device from a standardised series that lies there once.
+//! Cuts windows on the device out of a standardised series, which is copied there once.
 
 use crate::data::series::{Grid, Part};
 use crate::{Error, Result};
 use refrain::{DType, Device, Tensor};
 
-/// A series on a device, from which windows of a context and the horizon after it are cut; beside it, what was observed.
+/// A series on a device, and which values were observed. It cuts out windows: a context and the horizon after it.
 #[derive(Debug, Clone)]
 pub struct Windows {
     series: Tensor,           // [rows, channels] f32
@@ -48,7 +48,7 @@ impl Windows {
         self.series.dims()[1]
     }
 
-    /// Where the series lies.
+    /// The device of the series.
     pub fn device(&self) -> &Device {
         self.series.device()
     }
@@ -71,7 +71,7 @@ impl Windows {
     pub fn weights(&self, starts: &Tensor) -> Result<Tensor> {
         match &self.observed {
             Some(observed) => {
-                // Row r of this view is that at which the horizon of the window from row r on begins.
+                // Row r of this view is the row where the horizon of the window from row r begins.
                 let horizons = observed.narrow(0, self.context, observed.dims()[0] - self.context)?;
                 Ok(horizons.windows(starts, self.horizon)?)
             }

@@ -7,7 +7,7 @@ pub(super) fn refuse<T>(problem: String, fix: &'static str) -> Result<T> {
 }
 
 pub(super) fn check_sizes(sizes: &[(&str, usize)]) -> Result<()> {
-    // Products of two sizes stay far from overflow; memory is the nearer limit.
+    // So the product of two sizes is far from overflow; memory is the lower limit.
     match sizes.iter().find(|(_, size)| *size == 0 || *size > 1 << 24) {
         Some((name, size)) => refuse(format!("{name} is {size}"), "choose a size from 1 to 16777216"),
         None => Ok(()),

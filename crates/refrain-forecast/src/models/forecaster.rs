@@ -53,16 +53,16 @@ pub trait ForecasterConfig {
     /// The shape of its windows.
     fn window(&self) -> WindowShape;
 
-    /// Whether such a model exists.
+    /// Checks the settings.
     ///
     /// # Errors
     /// [`Error::Model`], which says what to change.
     fn validate(&self) -> Result<()>;
 
-    /// The size of the model, told without making it.
+    /// The size of the model, computed without allocating it.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model.
+    /// [`Error::Model`] for invalid settings.
     fn size(&self) -> Result<ModelSize>;
 
     /// Layers that are alike, for the size of a recorded step.
@@ -88,7 +88,7 @@ pub trait ForecasterConfig {
 pub struct WindowShape {
     /// Number of channels.
     pub channels: usize,
-    /// Rows that a forecast is made from.
+    /// Rows that the model sees before a forecast.
     pub context: usize,
     /// Rows of a forecast.
     pub horizon: usize,
@@ -104,7 +104,7 @@ impl WindowShape {
             [batch, channels, context] if (channels, context) == (self.channels, self.context) => Ok(batch),
             _ => Err(Error::Model {
                 problem: format!(
-                    "contexts of shape {} for a model of {} channels and a context of {}",
+                    "the contexts have shape {}, but the model has {} channels and a context of {}",
                     contexts.shape(),
                     self.channels,
                     self.context

@@ -42,7 +42,7 @@ impl ClassifierConfig {
         of_name(&classifiers(), name, &fixed, values)
     }
 
-    /// Whether such a model exists.
+    /// Checks the settings.
     ///
     /// # Errors
     /// [`Error::Model`], which says what to change.

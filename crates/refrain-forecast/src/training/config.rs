@@ -1,4 +1,4 @@
-//! How a model is trained.
+//! The settings of training.
 
 use crate::settings::settings;
 use crate::{Error, Result};
@@ -32,20 +32,20 @@ settings! {
     }
 }
 
-/// How the learning rate changes from step to step.
+/// The learning rate schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LrSchedule {
-    /// It stays.
+    /// The highest rate at every step.
     Constant,
     /// A half cosine from the highest rate to zero over all epochs.
     Cosine,
-    /// One cycle (Smith and Topin, 2018): up for three tenths of all steps, then down to next to nothing.
+    /// One cycle (Smith and Topin, 2018): up for 30 % of all steps, then down to almost zero.
     OneCycle,
 }
 
 impl TrainingConfig {
-    /// Whether one can train so.
+    /// Checks the settings.
     ///
     /// # Errors
     /// [`Error::Training`], which says what to change.
@@ -63,7 +63,8 @@ impl TrainingConfig {
         }
         if !self.batch_size.is_multiple_of(self.accumulate) {
             let (batch, parts) = (self.batch_size, self.accumulate);
-            let problem = format!("a batch of {batch} cannot be cut into {parts} micro-batches of one size");
+            let problem =
+                format!("a batch of {batch} cannot be split into {parts} micro-batches of equal size");
             return refuse(problem, "choose a number that divides the batch size");
         }
         if !(self.lr > 0.0 && self.lr.is_finite()) {
@@ -80,13 +81,13 @@ impl TrainingConfig {
         Ok(())
     }
 
-    /// Samples of a micro-batch.
+    /// Samples per micro-batch.
     pub(super) fn micro_batch(&self) -> usize {
         self.batch_size / self.accumulate.max(1)
     }
 }
 
-/// For runs that were saved before there was accumulation.
+/// The value for runs that were saved before accumulation existed.
 fn one() -> usize {
     1
 }
@@ -112,7 +113,7 @@ mod tests {
         type Spoil = fn(&mut TrainingConfig);
         let cases: [(Spoil, &str); 6] = [
             (|c| c.epochs = 0, "epochs is 0"),
-            (|c| c.accumulate = 2, "a batch of 1 cannot be cut into 2"),
+            (|c| c.accumulate = 2, "a batch of 1 cannot be split into 2"),
             (|c| c.batch_size = 0, "batch size is 0"),
             (|c| c.lr = f64::NAN, "learning rate is NaN"),
             (|c| c.lr = -1.0, "learning rate is -1"),

@@ -1,4 +1,4 @@
-//! How much memory a training takes, told before any of it is taken.
+//! Estimates the memory of a training run before any of it is allocated.
 
 use super::TrainingConfig;
 use crate::{Error, Result};
@@ -7,44 +7,46 @@ use refrain_nn::ModelSize;
 use refrain_nn::checkpoint::MOST_TENSORS;
 use std::fmt;
 
-/// What a training takes, to be printed and compared with what is there before a model is made.
+/// The estimated resources of a training run, to print them and to compare them with the free memory before a model
+/// is made.
 ///
-/// Parameters and what belongs to each are counted; activations follow from formulas that fit what training steps were
-/// seen to take, within a quarter.
+/// Parameters and what belongs to each are counted exactly. Activations follow from formulas that fit measured
+/// training steps within a quarter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     size: ModelSize,
-    /// Bytes that a step (with accumulation, a pass over a micro-batch) works in.
+    /// Bytes of activations and scratch in a step (with accumulation, in a pass over a micro-batch).
     activations: f64,
     /// Bytes on the device.
     device: f64,
-    /// Bytes of the host, beside the device's where that is the host.
+    /// Bytes on the host, besides those of the device if that is the host.
     host: f64,
 }
 
-/// What makes the difference between two models.
+/// What differs between models.
 pub(crate) struct Demand {
     pub(crate) size: ModelSize,
     pub(crate) layers: usize,
-    /// Numbers that a step keeps for its backward pass and works with.
+    /// Values that a step keeps for its backward pass and as scratch.
     pub(crate) activations: f64,
-    /// Numbers of f32 of the data on the device.
+    /// f32 values of the data on the device.
     pub(crate) data: f64,
-    /// Bytes of the host for what is done beside the training.
+    /// Bytes on the host for work besides the training.
     pub(crate) beside: f64,
 }
 
-/// Bytes on the device for each parameter: f32 values, gradients, two moments, and the copy of the best.
+/// Bytes on the device for each parameter: f32 value, gradient, two moments, and the copy of the best value.
 const A_PARAMETER: f64 = 20.0;
-/// Bytes of the host for each, while a checkpoint is written: values and moments as they are read, and in the file.
+/// Bytes on the host for each parameter while a checkpoint is written: value and moments as read, and again in the
+/// file.
 const SAVED: f64 = 24.0;
-/// Tensors begin at multiples of 256 bytes; half of that is lost on average, in each of four buffers.
+/// Tensors start at multiples of 256 bytes. On average half of that is lost, in each of four buffers.
 const LOST_A_TENSOR: f64 = 512.0;
-/// Bytes of the host for a layer of the recorded step: some sixty launches.
+/// Bytes on the host for a layer of the recorded step: about sixty launches.
 const RECORDED_A_LAYER: f64 = 40_000.0;
 /// In mixed precision most activations are bf16.
 const OF_BF16: f64 = 0.56;
-/// How far an estimate may be above the truth.
+/// How much too high an estimate may be.
 const ERROR: f64 = 0.25;
 
 impl Estimate {
@@ -61,12 +63,12 @@ impl Estimate {
         }
     }
 
-    /// Bytes that tensors take on the device.
+    /// The bytes of tensors on the device.
     pub fn device_bytes(&self) -> f64 {
         self.device
     }
 
-    /// Bytes that training takes on a device; on the processor with all that the host takes.
+    /// The bytes of training on a device. On the CPU this includes those of the host.
     pub fn bytes(&self, device: &Device) -> f64 {
         match device.kind() {
             DeviceKind::Cuda => self.device,
@@ -74,8 +76,8 @@ impl Estimate {
         }
     }
 
-    /// Refuses what cannot fit, whatever the estimate's error; otherwise what is to be said of it, with the memory that is
-    /// free.
+    /// Refuses what cannot fit, even if the estimate is too high. Otherwise returns a description with the free
+    /// memory.
     ///
     /// # Errors
     /// [`Error::Model`], with the estimate.
@@ -98,7 +100,7 @@ impl Estimate {
                 said += " (it may not fit)";
             }
         }
-        // Each parameter is a tensor of a checkpoint, and so are its two moments.
+        // In a checkpoint, each parameter is a tensor, and so are its two moments.
         if self.size.tensors.saturating_mul(3) > MOST_TENSORS {
             let problem =
                 format!("{said}, in {} tensors, more than a checkpoint can hold", self.size.tensors);
@@ -108,12 +110,12 @@ impl Estimate {
     }
 }
 
-/// `1,234 parameters, about 61.2 MiB of activations a step`.
+/// `1,234 parameters, about 61.2 MiB of activations per step`.
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} parameters, about {} of activations a step",
+            "{} parameters, about {} of activations per step",
             grouped(self.size.parameters),
             size(self.activations)
         )
@@ -121,7 +123,7 @@ impl fmt::Display for Estimate {
 }
 
 impl TrainingConfig {
-    /// Samples that a pass has at once, of so many in all.
+    /// How many samples a pass processes at a time, of so many in all.
     pub(crate) fn at_once(&self, samples: usize) -> usize {
         self.micro_batch().min(samples)
     }
@@ -161,7 +163,7 @@ mod tests {
     fn what_fits_is_said_and_what_cannot_is_refused_with_the_estimate() {
         let device = Device::cpu();
         let said = estimate(16e6, 10).check(&device).unwrap();
-        assert!(said.contains("1,234,567 parameters, about 61.0 MiB of activations a step; "), "{said}");
+        assert!(said.contains("1,234,567 parameters, about 61.0 MiB of activations per step; "), "{said}");
         assert!(said.contains(" on cpu, where "), "{said}");
         for (large, expected) in [
             (estimate(1e15, 10), "about 3.6 PiB of activations"),

@@ -1,4 +1,4 @@
-//! Training: epochs over shuffled samples, validation, early stopping, the best weights, and going on after a stop.
+//! Training: epochs over shuffled samples, validation, early stopping, the best weights, and resuming.
 
 mod config;
 mod estimate;
@@ -27,17 +27,17 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// What sets the sequence of random numbers for the order of the samples apart from that for the weights.
+/// Separates the random numbers of the sample order from those of the weights.
 const ORDER: u64 = 0x6f72_6465_7200_0001;
 
-/// A model in training.
+/// Trains a model.
 ///
-/// What a run does follows from its settings and its data alone: the same weights, bit for bit, on the same
-/// device, also after being saved and resumed in the middle of an epoch.
+/// A run depends only on its settings and its data: on the same device it gives the same weights, bit for bit, even
+/// if it was saved and resumed in the middle of an epoch.
 ///
-/// The step is recorded at its first call and replayed from then on (see [`refrain::Step`]), unless
-/// [`Trainer::eager`] turns that off; the results are the same bits. With [`TrainingConfig::accumulate`] above 1 what is
-/// recorded is the pass over a micro-batch, which adds to the gradients, and the update after the last of them.
+/// The step is recorded at its first call and then replayed (see [`refrain::Step`]), unless [`Trainer::eager`] turns
+/// that off; the results are the same, bit for bit. If [`TrainingConfig::accumulate`] is above 1, two things are
+/// recorded: the pass over a micro-batch, which adds to the gradients, and the update after the last pass.
 pub struct Trainer<T: Task = Forecasting> {
     learner: Rc<Learner<T>>,
     recorded: Option<Recorded>,
@@ -46,15 +46,15 @@ pub struct Trainer<T: Task = Forecasting> {
     /// The numbers of the training samples.
     samples: Vec<i64>,
     state: State<T::Validation>,
-    /// Copies of the weights of the best epoch, and whether they are those that the model has.
+    /// Copies of the weights of the best epoch.
     best: Option<Vec<Tensor>>,
     best_is_current: bool,
 }
 
-/// How often a training tells the caller of [`Trainer::epoch`] of its steps.
+/// How often training calls the callback of [`Trainer::epoch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// About so often; zero: after each step.
+    /// The approximate interval. Zero means after each step.
     pub interval: Duration,
     /// Also whenever the number of steps of the whole run is a multiple of this.
     pub stop_every: Option<u64>,
@@ -71,7 +71,7 @@ impl From<Duration> for Pace {
 pub enum EpochEnd<V = ForecastErrors> {
     /// The epoch is finished and validated.
     Finished(EpochReport<V>),
-    /// The caller stopped it between steps; the next call goes on from there.
+    /// The callback stopped it between steps. The next call continues there.
     Stopped,
 }
 
@@ -79,7 +79,7 @@ impl<T: Task> Trainer<T> {
     /// A task before its first step.
     ///
     /// # Errors
-    /// [`Error::Training`] for settings that cannot be; [`Error::Engine`] if the device has no memory for it.
+    /// [`Error::Training`] for invalid settings; [`Error::Engine`] if the device has not enough memory.
     pub fn of(task: T, config: TrainingConfig) -> Result<Trainer<T>> {
         config.validate()?;
         let samples = task.samples();
@@ -97,26 +97,26 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Runs the steps operation by operation, instead of replaying a recorded one.
+    /// Runs the steps eagerly instead of replaying a recorded step.
     pub fn eager(mut self) -> Trainer<T> {
         self.recorded = None;
         self
     }
 
-    /// The recorded step (with accumulation, that of a micro-batch), for what it can tell; `None` if there is none.
+    /// The recorded step (with accumulation, that of a micro-batch). `None` if there is none.
     pub fn recorded(&self) -> Option<&Step<'static>> {
         self.recorded.as_ref().map(Recorded::pass)
     }
 
-    /// What the replays of this trainer's steps asked of the device, without the validation and the order of an epoch;
-    /// `None` if the steps run operation by operation.
+    /// What the replays of this trainer's steps used on the device, without validation and the order of an epoch.
+    /// `None` if the steps run eagerly.
     pub fn replays(&self) -> Option<Replays> {
         self.recorded.as_ref().map(|recorded| self.replays.of(recorded.steps()))
     }
 
-    /// Trains to the end of the epoch, then validates. `on_steps` is called as often as `pace` says (an interval will do)
-    /// and may stop the epoch there, for instance to [save](Trainer::save) the run; the next call goes on. Between two
-    /// calls of `on_steps` the steps follow one another on the device without the host.
+    /// Trains to the end of the epoch, then validates. `on_steps` is called as often as `pace` says (about once per
+    /// interval) and may stop the epoch, for example to [save](Trainer::save) the run; the next call continues.
+    /// Between two calls of `on_steps`, the steps run on the device without the host.
     ///
     /// # Errors
     /// [`Error::Training`] if the loss is no longer finite; [`Error::Engine`] if the device fails.
@@ -146,7 +146,7 @@ impl<T: Task> Trainer<T> {
             if let (Some(start), Some(recorded)) = (start, &self.recorded) {
                 start.count(&mut self.replays, count, device, recorded.steps());
             }
-            // Twice as many at most, since the first time says little: it includes the recording.
+            // At most twice as many, because the first time includes the recording and so says little.
             let fitting = count as f64 * interval.as_secs_f64() / asked.elapsed().as_secs_f64().max(1e-9);
             steps = (fitting as u64).clamp(1, count.saturating_mul(2));
             self.state.epoch_steps += count;
@@ -184,20 +184,19 @@ impl<T: Task> Trainer<T> {
         Ok(EpochEnd::Finished(report))
     }
 
-    /// Finds out whether the recorded step still holds: what is saved after it has come about rightly.
+    /// Checks that the recorded step is still valid, so that what is saved afterwards is right.
     fn check(&mut self) -> Result<()> {
         self.recorded.as_mut().map_or(Ok(()), Recorded::check)
     }
 
-    /// The training samples in the order of this epoch, which follows from seed and epoch.
+    /// The training samples in the order of this epoch, which depends on seed and epoch.
     fn order(&self) -> Result<Vec<i64>> {
         let epoch = self.state.history.len() as u64;
         let order = shuffled(self.samples.len(), self.config.seed, epoch, self.learner.task.device())?;
         Ok(order.into_iter().map(|place| self.samples[place as usize]).collect())
     }
 
-    /// The mean over the steps of this epoch so far of their losses, each as often as it has samples. It waits for the
-    /// device.
+    /// The mean loss over the samples of this epoch so far. It waits for the device.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device fails.
@@ -205,16 +204,16 @@ impl<T: Task> Trainer<T> {
         Ok(self.learner.loss_sum.to_scalar::<f64>()? / self.samples_in_epoch() as f64)
     }
 
-    /// Refuses a loss that is not finite.
+    /// Returns an error if a loss is not finite.
     fn check_loss(&self, when: &str, loss: f64) -> Result<()> {
         if loss.is_finite() {
             return Ok(());
         }
         let problem = format!("{when} the loss is {loss}");
-        Err(Error::Training { problem, fix: "lower the learning rate, or clip the gradients' norm" })
+        Err(Error::Training { problem, fix: "lower the learning rate, or clip the gradient norm" })
     }
 
-    /// Whether all epochs are done, or patience is at its end.
+    /// Whether all epochs are done, or early stopping has ended the run.
     pub fn is_done(&self) -> bool {
         let done = self.state.history.len();
         let best = self.state.best().map_or(0, |best| best.epoch);
@@ -226,42 +225,42 @@ impl<T: Task> Trainer<T> {
         &self.config
     }
 
-    /// What the epochs so far came to.
+    /// The reports of the epochs so far.
     pub fn history(&self) -> &[EpochReport<T::Validation>] {
         &self.state.history
     }
 
-    /// Training samples of one epoch.
+    /// The number of training samples per epoch.
     pub fn samples_per_epoch(&self) -> usize {
         self.samples.len()
     }
 
-    /// Training samples seen of this epoch.
+    /// The number of training samples seen in this epoch.
     pub fn samples_in_epoch(&self) -> usize {
         (self.state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples.len())
     }
 
-    /// Steps of one epoch.
+    /// Steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.learner.steps()
     }
 
-    /// Steps done of this epoch.
+    /// Steps done in this epoch.
     pub fn steps_in_epoch(&self) -> u64 {
         self.state.epoch_steps
     }
 
-    /// Steps done in all.
+    /// Steps done in total.
     pub fn steps(&self) -> u64 {
         self.state.history.len() as u64 * self.steps_per_epoch() + self.state.epoch_steps
     }
 
-    /// What is trained, as it is now.
+    /// The task, with the current weights.
     pub fn task(&self) -> &T {
         &self.learner.task
     }
 
-    /// What was trained, with the weights of the best epoch (of the last step, before the first epoch is finished).
+    /// The task, with the weights of the best epoch (or of the last step, before the first epoch is finished).
     ///
     /// # Errors
     /// [`Error::Engine`] if the device fails.
@@ -269,7 +268,7 @@ impl<T: Task> Trainer<T> {
         if let Some(best) = &self.best {
             weights::restore(self.learner.task.parameters(), best)?;
         }
-        // The closures that are recorded hold the other handles.
+        // The recorded closures hold the other handles.
         self.recorded = None;
         let learner = Rc::into_inner(self.learner).ok_or(Error::Training {
             problem: "the model is still in use".to_owned(),
@@ -279,9 +278,9 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// The numbers below `count` in an order that follows from seed and epoch.
+/// The numbers below `count`, in an order that depends on seed and epoch.
 fn shuffled(count: usize, seed: u64, epoch: u64, device: &Device) -> Result<Vec<i64>> {
-    // A number of 53 random bits takes half a block of the generator, so epochs do not share any.
+    // A number of 53 random bits takes half a block of the generator, so epochs do not share blocks.
     let generator = Generator::from_state(device, seed ^ ORDER, epoch.wrapping_mul(count as u64))?;
     let keys = generator.uniform(count, DType::F64)?.to_vec::<f64>()?;
     let mut order: Vec<i64> = (0..count as i64).collect();

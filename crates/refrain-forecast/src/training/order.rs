@@ -1,16 +1,16 @@
-//! The order in which an epoch takes its samples, on the device.
+//! The order of the samples of an epoch, kept on the device.
 
 use crate::{Error, Result};
 use refrain::{DType, Device, Tensor};
 
-/// Numbers of samples in the order of an epoch, and a cursor that each step advances: both lie on the device, so that a
-/// step can be replayed without the host saying what comes next.
+/// The sample numbers in the order of an epoch, and a cursor that each step advances. Both are on the device, so that
+/// a step can be replayed without input from the host.
 pub(crate) struct Order {
     numbers: Tensor, // i64 [count]
     cursor: Tensor,  // i64 [1]
     count: usize,
     batch: usize,
-    /// 0, 1, .. of a whole batch, and of the smaller last one.
+    /// 0, 1, .. for a full batch, and for the smaller last batch.
     places: [Tensor; 2],
 }
 
@@ -19,7 +19,7 @@ impl Order {
     pub(crate) fn new(count: usize, batch: usize, device: &Device) -> Result<Order> {
         if batch == 0 {
             let problem = "the batch size is 0".to_owned();
-            return Err(Error::Training { problem, fix: "use at least one sample a step" });
+            return Err(Error::Training { problem, fix: "use at least one sample per step" });
         }
         let places = |n: usize| Tensor::arange(0.0, n as f64, 1.0, DType::I64, device);
         Ok(Order {
@@ -31,23 +31,23 @@ impl Order {
         })
     }
 
-    /// Steps of an epoch.
+    /// The number of steps of an epoch.
     pub(crate) fn steps(&self) -> usize {
         self.count.div_ceil(self.batch)
     }
 
-    /// Whole batches of an epoch.
+    /// The number of full batches of an epoch.
     pub(crate) fn whole(&self) -> usize {
         self.count / self.batch
     }
 
-    /// Begins an epoch at a step.
+    /// Starts an epoch at a step.
     pub(crate) fn begin(&self, numbers: &[i64], step: usize) -> Result<()> {
         self.numbers.write_from(numbers)?;
         Ok(self.cursor.fill((step * self.batch) as f64)?)
     }
 
-    /// What [`Order::next`] is asked with at a step: as many places as its batch has.
+    /// The argument of [`Order::next`] at a step: it has as many places as the batch has samples.
     pub(crate) fn places(&self, step: usize) -> &Tensor {
         &self.places[usize::from(step >= self.whole())]
     }
@@ -80,7 +80,7 @@ mod tests {
             }
             assert_eq!(taken, expected);
         }
-        // An epoch of less than a batch.
+        // An epoch shorter than a batch.
         let small = Order::new(2, 5, &device).unwrap();
         small.begin(&[1, 0], 0).unwrap();
         assert!(Order::new(2, 0, &device).is_err());

@@ -1,7 +1,7 @@
-//! Saving a run and going on with it.
+//! Saving a run and resuming it.
 //!
-//! A run's folder is a checkpoint of the best weights (`model.safetensors`, `config.json`), and has in
-//! `checkpoint/` one of everything that going on needs.
+//! The folder of a run is a checkpoint of the best weights (`model.safetensors`, `config.json`). Its subfolder
+//! `checkpoint/` is a checkpoint of the full state needed to resume.
 
 use super::{ForecastErrors, Task, Trainer};
 use crate::models::weights;
@@ -13,34 +13,34 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The folder, inside that of the run, of the last state.
+/// The folder of the last state, inside the run's folder.
 const LATEST: &str = "checkpoint";
 
-/// What an epoch came to.
+/// The results of an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpochReport<V = ForecastErrors> {
     /// Number of the epoch, from 1.
     pub epoch: usize,
     /// Mean loss over the training samples, each as it was when its step came.
     pub train_loss: f64,
-    /// What the validation found.
+    /// The result of the validation.
     #[serde(flatten)]
     pub validation: V,
     /// The learning rate of the last step.
     pub learning_rate: f64,
-    /// Time of training and validation.
+    /// Seconds of training and validation.
     pub seconds: f64,
     /// Whether the validation error is the lowest so far.
     pub best: bool,
 }
 
-/// Where a run stands, beside weights, optimiser and dropout.
+/// The progress of a run, without weights, optimiser state and dropout state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct State<V> {
     pub(super) history: Vec<EpochReport<V>>,
-    /// Steps done of the epoch under way.
+    /// The steps done in the current epoch.
     pub(super) epoch_steps: u64,
-    /// Seconds spent on it.
+    /// The seconds spent on it.
     pub(super) seconds: f64,
 }
 
@@ -56,18 +56,18 @@ impl<V> State<V> {
     }
 }
 
-/// The configuration in `checkpoint/`: what the caller gave, and where the run stands.
+/// The configuration in `checkpoint/`: the caller's value and the progress of the run.
 #[derive(Deserialize)]
 struct Saved<R, V> {
     run: R,
     state: State<V>,
-    /// Bits of the sum of losses, as the sum may be any float.
+    /// The bits of the sum of losses, since JSON cannot hold every float.
     loss_sum: u64,
 }
 
 const DROPOUT: &str = "dropout";
 
-/// No run takes so long.
+/// An upper limit for the seconds of a run; more is an error.
 const MOST_SECONDS: f64 = 1e11;
 
 impl<T: Task> Trainer<T> {
@@ -104,12 +104,12 @@ impl<T: Task> Trainer<T> {
         Ok(checkpoint::save(folder.join(LATEST), &snapshot)?)
     }
 
-    /// This run, not yet begun, at the state that [`Trainer::save`] left, to go on bit for bit as if it had not stopped.
-    /// Task and settings are those that the run began with.
+    /// Restores the state saved by [`Trainer::save`] into this trainer, which must not have trained yet. The run then
+    /// continues bit for bit as if it had not stopped. Use the same task and settings as in the original run.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the state is broken, or of another model; [`Error::Training`] if it is of other data, or can't have
-    /// come about.
+    /// [`Error::Nn`] if the state is broken, or is of another model; [`Error::Training`] if it is of other data, or
+    /// is impossible.
     pub fn resume_from(mut self, saved: &SavedRun) -> Result<Self> {
         let Saved { state, loss_sum, .. } = saved.latest.config::<Saved<Value, T::Validation>>()?;
         let loss_sum = f64::from_bits(loss_sum);
@@ -128,7 +128,7 @@ impl<T: Task> Trainer<T> {
         Ok(self)
     }
 
-    /// Refuses what no run of these settings and data comes to.
+    /// Returns an error for a state that no run with these settings and data can reach.
     fn check_state(&self, state: &State<T::Validation>, loss_sum: f64, steps: i64) -> Result<()> {
         let refuse = |problem: String| {
             let fix =
@@ -138,21 +138,21 @@ impl<T: Task> Trainer<T> {
         let (epochs, epoch_steps, of_epoch) =
             (state.history.len(), state.epoch_steps, self.steps_per_epoch());
         if epoch_steps > of_epoch {
-            return refuse(format!("is of step {epoch_steps} of an epoch of {of_epoch}"));
+            return refuse(format!("is at step {epoch_steps} of an epoch, which has only {of_epoch} steps"));
         }
         if epochs > self.config.epochs {
-            return refuse(format!("is of epoch {epochs} of {}", self.config.epochs));
+            return refuse(format!("is at epoch {epochs} of {}", self.config.epochs));
         }
         let expected = (epochs as u64).saturating_mul(of_epoch).saturating_add(epoch_steps);
         if u64::try_from(steps).ok() != Some(expected) {
-            return refuse(format!("is of step {steps}, and its epochs come to {expected}"));
+            return refuse(format!("is at step {steps}, but its epochs sum to {expected} steps"));
         }
         let time = |seconds: f64| (0.0..MOST_SECONDS).contains(&seconds);
         for (index, report) in state.history.iter().enumerate() {
             let EpochReport { epoch, train_loss, validation, learning_rate, seconds, best: _ } = report;
             let numbers = [*train_loss, T::error(validation), *learning_rate];
             if *epoch != index + 1 || !numbers.iter().all(|number| number.is_finite()) || !time(*seconds) {
-                return refuse(format!("has a report of epoch {} that cannot be: {report:?}", index + 1));
+                return refuse(format!("has an impossible report of epoch {}: {report:?}", index + 1));
             }
         }
         if !loss_sum.is_finite() || !time(state.seconds) {
@@ -162,18 +162,18 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// A run that was saved, opened to go on with.
+/// A saved run, opened so that it can be resumed.
 pub struct SavedRun {
     latest: Checkpoint,
-    /// The best weights, once an epoch is finished.
+    /// The best weights, if an epoch is finished.
     best: Option<Checkpoint>,
 }
 
 impl SavedRun {
-    /// Opens what [`Trainer::save`] left in a folder.
+    /// Opens the run that [`Trainer::save`] saved in a folder.
     ///
     /// # Errors
-    /// [`Error::Nn`] if there is no such run, or it is broken.
+    /// [`Error::Nn`] if there is no such run, or if it is broken.
     pub fn open(folder: &Path) -> Result<SavedRun> {
         let latest = Checkpoint::open(folder.join(LATEST))?;
         let state = latest.config::<Saved<IgnoredAny, Value>>()?.state;
@@ -181,23 +181,23 @@ impl SavedRun {
         Ok(SavedRun { latest, best })
     }
 
-    /// What the caller of [`Trainer::save`] gave as `run`.
+    /// The value that was passed to [`Trainer::save`] as `run`.
     ///
     /// # Errors
-    /// [`Error::Nn`] if it is of another kind.
+    /// [`Error::Nn`] if the value has another type.
     pub fn run<R: DeserializeOwned>(&self) -> Result<R> {
         Ok(self.latest.config::<Saved<R, Value>>()?.run)
     }
 
-    /// Refuses a model of another size; see [`Checkpoint::check_size`].
+    /// Returns an error for a model of another size; see [`Checkpoint::check_size`].
     ///
     /// # Errors
-    /// [`Error::Nn`] if it is.
+    /// [`Error::Nn`] if the size differs.
     pub fn check_size(&self, model: ModelSize) -> Result<()> {
         Ok(self.latest.check_size(model)?)
     }
 
-    /// Why it is not known whether the run is as it was saved, if it is not; see [`Checkpoint::unverified`].
+    /// The reason why the run could not be verified, if any; see [`Checkpoint::unverified`].
     pub fn unverified(&self) -> Option<String> {
         self.latest.unverified().or_else(|| self.best.as_ref()?.unverified())
     }

@@ -1,4 +1,4 @@
-//! Reading a checkpoint back: all of it is checked before any of it is used.
+//! Reads a checkpoint. Everything is checked before any tensor is changed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::error::{Error, Result};
 use crate::optim::Optimizer;
 use crate::parameters::{ModelSize, Parameters, RESERVED};
 
-/// How many faults of one kind an error lists.
+/// How many problems of one kind an error message lists.
 const LISTED: usize = 4;
 
-/// A checkpoint that was read and found whole.
+/// A checkpoint that was read and verified.
 pub struct Checkpoint {
     path: PathBuf,
     file: Vec<u8>,
-    /// What a file from elsewhere has not.
+    /// `None` if the file was not written by refrain.
     state: Option<State>,
     unverified: Option<&'static str>,
 }
 
-/// A tensor that is to be written once everything has been checked.
+/// A tensor that will be written after all checks.
 struct Pending {
     tensor: Tensor,
     bytes: Vec<u8>,
@@ -37,18 +37,19 @@ impl Checkpoint {
     /// Reads the checkpoint in `folder` and verifies its checksum.
     ///
     /// # Errors
-    /// If there is none, it cannot be read, is cut off, is not as it was written, or was not written by this library.
+    /// If there is none, or it cannot be read, is truncated, was changed since it was written, or was not written by
+    /// refrain.
     pub fn open(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let checkpoint = Checkpoint::open_file(folder.as_ref().join(TENSORS))?;
         checkpoint.state()?;
         Ok(checkpoint)
     }
 
-    /// Reads the weights in a safetensors file, which may come from elsewhere: [`Checkpoint::load`] takes them by their
-    /// names. What was not written by this library has no checksum ([`Checkpoint::unverified`]) and no configuration.
+    /// Reads the weights of any safetensors file; [`Checkpoint::load`] finds them by name. A file that refrain did
+    /// not write has no checksum ([`Checkpoint::unverified`]) and no configuration.
     ///
     /// # Errors
-    /// If it cannot be read, is cut off, or is not as this library wrote it.
+    /// If it cannot be read or is truncated, or if refrain wrote it and it was changed since.
     pub fn open_file(path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref().to_owned();
         let refuse = |message: String| Error::checkpoint(&path, message);
@@ -61,7 +62,7 @@ impl Checkpoint {
         let file = std::fs::read(&path).map_err(Error::io("read", &path))?;
         let broken = |e| {
             refuse(format!(
-                "not a whole safetensors file ({e}): it is cut off or of another kind; use an earlier checkpoint or copy it again"
+                "not a whole safetensors file ({e}): it is cut off or not a safetensors file; use an earlier checkpoint or copy it again"
             ))
         };
         let (_, metadata) = SafeTensors::read_metadata(&file).map_err(broken)?;
@@ -74,13 +75,13 @@ impl Checkpoint {
                     serde_json::from_str(state).map_err(|e| refuse(not_understood(e)))?;
                 if !(1..=VERSION).contains(&version) {
                     return Err(refuse(format!(
-                        "written in version {version} of the format, this library reads versions 1 to {VERSION}; use the library that wrote it"
+                        "it has version {version} of the format, but this library reads versions 1 to {VERSION}; use the version of refrain that wrote it"
                     )));
                 }
                 let checksum = text(CHECKSUM);
                 let tensors = SafeTensors::deserialize(&file).map_err(broken)?;
                 if (version > 1 || checksum.is_some()) && checksum != Some(&sum(state, &tensors)) {
-                    let message = "it is not as it was written, its checksum differs; use an earlier checkpoint or copy it again";
+                    let message = "its checksum differs, so it was changed since it was written; use an earlier checkpoint or copy it again";
                     return Err(refuse(message.to_owned()));
                 }
                 let before = "it was written before checkpoints had checksums";
@@ -91,17 +92,17 @@ impl Checkpoint {
         Ok(Checkpoint { path, file, state, unverified })
     }
 
-    /// Why it is not known whether the content is as it was written, if it is not, for the user to be warned.
+    /// If the content could not be verified: the reason, as a warning for the user.
     pub fn unverified(&self) -> Option<String> {
         let why = self.unverified?;
-        Some(format!("{}: {why}: whether it has changed since cannot be told", self.path.display()))
+        Some(format!("{}: {why}, and changes since then cannot be detected", self.path.display()))
     }
 
-    /// Refuses a model that has not as many numbers, in as many tensors, as the checkpoint: to be asked before memory for
-    /// the model is taken, whose settings may come from a file that was changed.
+    /// Checks that a model has as many tensors and numbers as the checkpoint. Call this before you allocate the
+    /// model, because its settings may come from a file that somebody changed.
     ///
     /// # Errors
-    /// If it has not, with both numbers.
+    /// If it has not. The message has both numbers.
     pub fn check_size(&self, model: ModelSize) -> Result<()> {
         let file = self.tensors()?;
         let names = file.names().into_iter().filter(|name| !name.starts_with(RESERVED));
@@ -114,7 +115,7 @@ impl Checkpoint {
             return Ok(());
         }
         Err(self.error(format!(
-            "its configuration is of a model of {} numbers in {} tensors, and it holds {numbers} in {tensors}; the file was changed since it was written",
+            "its configuration describes a model of {} numbers in {} tensors, but the file has {numbers} in {tensors}; it was changed since it was written",
             model.parameters + model.buffers,
             model.tensors
         )))
@@ -122,7 +123,9 @@ impl Checkpoint {
 
     fn state(&self) -> Result<&State> {
         self.state.as_ref().ok_or_else(|| {
-            self.error("a safetensors file without the configuration that this library keeps in it; use a checkpoint that was written by refrain")
+            self.error(
+                "this safetensors file has no configuration of refrain; use a checkpoint that refrain wrote",
+            )
         })
     }
 
@@ -135,31 +138,31 @@ impl Checkpoint {
             Error::checkpoint(
                 &self.path,
                 format!(
-                    "its configuration is of another kind ({e}); use the command or program that wrote it"
+                    "its configuration has another format ({e}); use the command or program that wrote it"
                 ),
             )
         })
     }
 
-    /// How many optimiser steps were done, as far as is known.
+    /// How many optimiser steps were done; 0 if unknown.
     pub fn steps(&self) -> i64 {
         self.state.as_ref().map_or(0, |state| state.steps)
     }
 
-    /// Puts the checkpoint's values into a model's parameters and buffers.
+    /// Copies the values of the checkpoint into the parameters and buffers of a model.
     ///
     /// # Errors
-    /// If names, shapes or dtypes differ, or a number is not finite; nothing is changed then.
+    /// If names, shapes or dtypes differ, or a number is not finite. Then nothing is changed.
     pub fn load(&self, parameters: &Parameters) -> Result<()> {
         write(self.model(parameters)?)
     }
 
-    /// Puts everything back, so that training goes on bit for bit as if it had not stopped: the model, the
-    /// optimiser's state, and all generators under the names that they were saved with.
+    /// Restores everything that training needs to continue bit for bit as if it had not stopped: the model, the state
+    /// of the optimiser, and all generators, under the names that they were saved with.
     ///
     /// # Errors
     /// If names, shapes or dtypes differ, a number is not finite, the optimiser is of another kind or has other
-    /// hyper-parameters, schedule or groups, or the generators have other names; nothing is changed then.
+    /// hyper-parameters, schedule or groups, or the generators have other names. Then nothing is changed.
     pub fn resume(
         &self,
         parameters: &Parameters,
@@ -169,12 +172,12 @@ impl Checkpoint {
         let mut pending = self.model(parameters)?;
         let state = self.state()?;
         let Some(saved) = &state.optimizer else {
-            return Err(self.error("it holds no optimiser, so training cannot go on from it; load the model alone and start a new run"));
+            return Err(self.error("it has no optimiser state, so training cannot continue from it; load the model alone and start a new run"));
         };
         let current = optimizer.describe();
         if *saved != current {
             return Err(self.error(format!(
-                "it was written by the optimiser {saved}, the one to go on is {current}; make the same one, or load the model alone and start a new run"
+                "it was written with the optimiser {saved}, but the current one is {current}; use the same one, or load the model alone and start a new run"
             )));
         }
         let file = self.tensors()?;
@@ -189,7 +192,7 @@ impl Checkpoint {
         let step = optimizer.step_state().step();
         let stored = self.stored(&file, &step_name(), step.dtype(), step.shape())?;
         if stored != state.steps.to_le_bytes() {
-            return Err(self.error(format!("it claims {} steps, its optimiser has done others; the file was changed since it was written", state.steps)));
+            return Err(self.error(format!("its configuration says {} steps, but its optimiser has another number; the file was changed since it was written", state.steps)));
         }
         pending.push(Pending { tensor: step.clone(), bytes: stored.to_vec() });
 
@@ -197,7 +200,7 @@ impl Checkpoint {
         let kept: BTreeSet<&str> = state.generators.keys().map(String::as_str).collect();
         if given != kept {
             return Err(self.error(format!(
-                "it holds the generators {kept:?}, the ones to go on are {given:?}; give the same names"
+                "it has the generators {kept:?}, but {given:?} were given; use the same names"
             )));
         }
         write(pending)?;
@@ -218,7 +221,7 @@ impl Checkpoint {
             .map_err(|e| self.error(format!("not a whole safetensors file ({e})")))
     }
 
-    /// The model's tensors, checked: all of its names and no others.
+    /// The tensors of the model, checked: all of its names and no others.
     fn model(&self, parameters: &Parameters) -> Result<Vec<Pending>> {
         let file = self.tensors()?;
         let wanted: BTreeSet<&str> = parameters.iter().chain(parameters.buffers()).map(|(n, _)| n).collect();
@@ -226,8 +229,8 @@ impl Checkpoint {
             file.names().into_iter().filter(|name| !name.starts_with(RESERVED)).collect();
         let mut faults = Vec::new();
         for (what, names) in [
-            ("the model has, the checkpoint lacks", wanted.difference(&found).collect::<Vec<_>>()),
-            ("the checkpoint has, the model lacks", found.difference(&wanted).collect()),
+            ("the checkpoint lacks", wanted.difference(&found).collect::<Vec<_>>()),
+            ("the model lacks", found.difference(&wanted).collect()),
         ] {
             if !names.is_empty() {
                 let more = names.len().saturating_sub(LISTED);
@@ -238,7 +241,7 @@ impl Checkpoint {
         }
         if !faults.is_empty() {
             return Err(self.error(format!(
-                "it belongs to another model: {}; build the model with the configuration that the checkpoint holds",
+                "it belongs to another model: {}; build the model with the configuration of the checkpoint",
                 faults.join("; ")
             )));
         }
@@ -250,7 +253,7 @@ impl Checkpoint {
         Ok(pending)
     }
 
-    /// A flat buffer put together of the tensors that `name` gives for each parameter.
+    /// A flat buffer, assembled from the tensors that `name` names for each parameter.
     fn flat(
         &self,
         file: &SafeTensors<'_>,
@@ -267,7 +270,7 @@ impl Checkpoint {
         Ok(Pending { tensor: flat.clone(), bytes })
     }
 
-    /// The bytes of a tensor of the file that has this dtype and shape.
+    /// The bytes of a tensor of the file, if it has this dtype and shape.
     fn stored<'a>(
         &self,
         file: &SafeTensors<'a>,
@@ -280,21 +283,21 @@ impl Checkpoint {
         })?;
         if view.shape() != shape.dims() || view.dtype() != bytes::to_format(dtype) {
             return Err(self.error(format!(
-                "tensor `{name}` is {:?} {:?} in the checkpoint and {dtype} {shape} in the model; build the model with the configuration that the checkpoint holds",
+                "tensor `{name}` is {:?} {:?} in the checkpoint and {dtype} {shape} in the model; build the model with the configuration of the checkpoint",
                 view.dtype(),
                 view.shape()
             )));
         }
         if let Some((element, value)) = bytes::not_finite(view.dtype(), view.data()) {
             return Err(self.error(format!(
-                "element {element} of tensor `{name}` is {value}; the training went wrong or the file was changed since, use an earlier checkpoint"
+                "element {element} of tensor `{name}` is {value}; training diverged or the file was changed; use an earlier checkpoint"
             )));
         }
         Ok(view.data())
     }
 }
 
-/// All that is read of a state before its version is known.
+/// The part of a state that is read before its version is known.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
@@ -302,11 +305,11 @@ struct Version {
 
 fn not_understood(e: serde_json::Error) -> String {
     format!(
-        "its configuration cannot be understood ({e}); it was written by another version of refrain, or changed since"
+        "its configuration cannot be read ({e}); another version of refrain wrote it, or it was changed since"
     )
 }
 
-/// The checksum that a file should have.
+/// The checksum that the file should have.
 fn sum(state: &str, tensors: &SafeTensors<'_>) -> String {
     let tensors = tensors.tensors();
     digest(state, tensors.iter().map(|(name, view)| (name.as_str(), view)).collect())

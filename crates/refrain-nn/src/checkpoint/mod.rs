@@ -1,11 +1,16 @@
-//! Checkpoints: everything that a run needs to go on, in a folder of two files.
+//! Checkpoints: everything that a run needs to continue, in a folder with two files.
 //!
-//! `model.safetensors` holds the parameters and buffers under their names, the optimiser's state under
-//! `optimizer.` (`optimizer.step`, `optimizer.groups`, `optimizer.exp_avg.<parameter>`, ...) and, as text
-//! under the metadata key `refrain`, the JSON of configuration and state. `config.json` holds the same JSON
-//! for people and other programs; loading does not read it. So one file is the whole truth, and since it
-//! takes its place by being renamed, a crash at any moment leaves the checkpoint before or the one after.
-//! Under the metadata key `refrain.sha256` stands a checksum over all of them, which loading verifies.
+//! `model.safetensors` has everything:
+//!
+//! - the parameters and buffers, under their names;
+//! - the state of the optimiser, under `optimizer.` (`optimizer.step`, `optimizer.groups`,
+//!   `optimizer.exp_avg.<parameter>`, ...);
+//! - the configuration and state as JSON, under the metadata key `refrain`;
+//! - a checksum over all of these, under the metadata key `refrain.sha256`, which loading verifies.
+//!
+//! `config.json` has the same JSON for people and other programs; loading does not read it. `model.safetensors` is
+//! written to a temporary file and then renamed, so after a crash at any moment you have either the checkpoint before
+//! or the one after.
 //!
 //! ```json
 //! {
@@ -43,29 +48,29 @@ pub const TENSORS: &str = "model.safetensors";
 /// The file with the JSON for people and other programs.
 pub const CONFIG: &str = "config.json";
 
-/// About so many tensors a checkpoint can hold: the header of a safetensors file has at most 100 MB.
+/// About how many tensors a checkpoint can have: the header of a safetensors file may have at most 100 MB.
 pub const MOST_TENSORS: u64 = 750_000;
 
 /// The metadata key of the JSON in the file with the tensors.
 const METADATA: &str = "refrain";
 /// The metadata key of the checksum.
 const CHECKSUM: &str = "refrain.sha256";
-/// The version of the format that this code writes. Version 1, which it reads as well, had no checksum.
+/// The version of the format that this code writes. It also reads version 1, which had no checksum.
 const VERSION: u32 = 2;
 
-/// What a checkpoint keeps.
+/// What to save.
 pub struct Snapshot<'a> {
     /// The model.
     pub parameters: &'a Parameters,
-    /// The optimiser, if training is to go on.
+    /// The optimiser, if training will continue.
     pub optimizer: Option<&'a dyn Optimizer>,
-    /// Generators that training draws from, each under a name.
+    /// The generators that training draws from, each under a name.
     pub generators: &'a [(&'a str, &'a Generator)],
-    /// What the caller needs to build the model again and to go on: configuration, epoch, best loss, ...
+    /// What the caller needs to rebuild the model and continue: configuration, epoch, best loss, ...
     pub config: Value,
 }
 
-/// The JSON.
+/// The JSON under the metadata key `refrain`.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     version: u32,
@@ -88,7 +93,7 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
-/// The name of the run of flat buffer `buffer` that belongs to a parameter.
+/// The name under which the part of flat buffer `buffer` that belongs to a parameter is saved.
 fn moment(buffer: &str, parameter: &str) -> String {
     format!("{RESERVED}{buffer}.{parameter}")
 }
@@ -101,7 +106,7 @@ fn groups_name() -> String {
     format!("{RESERVED}groups")
 }
 
-/// Decay factor, rate factor and whether it is trained, of each parameter: f64 `[S, 3]`.
+/// For each parameter the decay factor, the rate factor and whether it is trained: f64 `[S, 3]`.
 fn groups(parameters: &Parameters) -> Result<Stored> {
     let segments = parameters.segments().segments()?;
     let settings: Vec<f64> =
@@ -110,8 +115,8 @@ fn groups(parameters: &Parameters) -> Result<Stored> {
     Ok(Stored { dtype: DType::F64, shape: [segments.len(), 3].into(), bytes })
 }
 
-/// Writes a checkpoint into `folder`, which is made if need be; what was there stays whole until the new
-/// one takes its place.
+/// Writes a checkpoint into `folder`, and creates the folder if needed. An older checkpoint stays complete until the
+/// new one replaces it.
 ///
 /// # Errors
 /// If a number is not finite, the folder or its files cannot be written, or the device cannot be read.
@@ -129,7 +134,7 @@ pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     for (name, t) in &tensors {
         if let Some((element, value)) = bytes::not_finite(bytes::to_format(t.dtype), &t.bytes) {
             let message = format!(
-                "element {element} of `{name}` is {value}, so nothing was written; lower the learning rate, or clip the gradients' norm"
+                "element {element} of `{name}` is {value}, so nothing was written; lower the learning rate, or clip the gradient norm"
             );
             return Err(Error::checkpoint(&path, message));
         }
@@ -139,8 +144,9 @@ pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     let state_text = text(false)?;
     let checksum = digest(&state_text, views.iter().map(|(name, view)| (name.as_str(), view)).collect());
     let metadata = HashMap::from([(METADATA.to_string(), state_text), (CHECKSUM.to_string(), checksum)]);
-    let file = safetensors::serialize(views, Some(metadata))
-        .map_err(|e| Error::checkpoint(&path, format!("cannot be put into the safetensors format: {e}")))?;
+    let file = safetensors::serialize(views, Some(metadata)).map_err(|e| {
+        Error::checkpoint(&path, format!("it cannot be written in the safetensors format: {e}"))
+    })?;
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     write_atomic(&path, &file)?;
     write_atomic(&folder.join(CONFIG), (text(true)? + "\n").as_bytes())

@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 use crate::tensor::{History, Tensor, check_devices};
 
 impl Tensor {
-    /// Asks for a gradient of this tensor (or no longer): `backward` will add to [`Tensor::grad`].
+    /// Turns the gradient of this tensor on or off. If it is on, `backward` adds to [`Tensor::grad`].
     ///
     /// # Errors
-    /// If the tensor is not floating-point, or is the result of a recorded operation.
+    /// If the tensor is not floating-point, or is the result of an operation on the tape.
     pub fn set_requires_grad(&self, on: bool) -> Result<()> {
         const OP: &str = "set_requires_grad";
         self.require_float(OP)?;
@@ -33,22 +33,22 @@ impl Tensor {
         !matches!(&*self.history(), History::Constant)
     }
 
-    /// The gradient gathered so far in a leaf: a handle without history, as [`Tensor::detach`] gives. Its storage stays the
-    /// same from one backward pass to the next; new gradients are added in place.
+    /// The accumulated gradient of a leaf, as a handle without history (as from [`Tensor::detach`]). Its storage does
+    /// not change between backward passes; new gradients are added in place.
     pub fn grad(&self) -> Option<Tensor> {
         match &*self.history() {
-            // Not the leaf's own handle: what is hung on that would hang on the leaf, and so on to any depth.
+            // Not the leaf's own handle: if a history were attached to that, it would be attached to the leaf, to any
+            // depth.
             History::Leaf(leaf) => leaf.grad().as_ref().map(Tensor::detach),
             _ => None,
         }
     }
 
-    /// Lets the gradient of a leaf gather in memory of the caller's choice, such as a view of a flat
-    /// buffer. What stands there stays and is added to. The layout is free: the gradient is the same numbers as in memory of
-    /// the leaf's own.
+    /// Sets the memory in which the gradient of a leaf accumulates, for example a view of a flat buffer. Its current
+    /// values stay and are added to. The layout may be any; the gradient has the same numbers as in its own memory.
     ///
     /// # Errors
-    /// If the tensor is no leaf, or shape, dtype or device differ, or the buffer repeats memory.
+    /// If the tensor is not a leaf, or shape, dtype or device differ, or the buffer repeats memory.
     pub fn set_grad(&self, buffer: &Tensor) -> Result<()> {
         const OP: &str = "set_grad";
         if buffer.shape() != self.shape() {
@@ -56,7 +56,7 @@ impl Tensor {
                 OP,
                 self.shape(),
                 buffer.shape(),
-                "a gradient has the shape of its tensor",
+                "a gradient must have the shape of its tensor",
             ));
         }
         buffer.require_dtype(OP, self.dtype())?;

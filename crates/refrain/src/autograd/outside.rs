@@ -1,8 +1,8 @@
 //! The tape while a step is recorded.
 //!
-//! Nothing runs in a recording, so tensors from outside keep their histories: what the closure does to them is undone
-//! when it ends, and done again by each replay, with the checks that the eager code would make. What was made in the
-//! recording ends with it: a node of the tape that is still reachable then is an escape, and a backward pass through it
+//! A recording runs nothing, so tensors from outside keep their histories. What the closure changes in them is undone
+//! when the recording ends. Each replay does it again, with the checks of eager code. What was made in the recording
+//! ends with it: if a node of the tape is still reachable then, that is an escape, and a backward pass through it is
 //! an error.
 
 use std::cell::RefCell;
@@ -21,43 +21,43 @@ use crate::sync::thread_local;
 use crate::tensor::{BornNode, DType, History, Node, NodeBirth, RecordedNodes, Shape, Tensor};
 
 thread_local! {
-    /// Of the step that this thread records.
+    /// The tape of the step that this thread records.
     static RECORDED: RefCell<Option<RecordedTape>> = const { RefCell::new(None) };
 }
 
-/// What a recording does to the tape. Dropping it gives tensors from outside their histories back.
+/// What a recording does to the tape. Dropping it restores the histories of tensors from outside.
 pub(crate) struct RecordedTape {
-    /// The name of the step's device.
+    /// The name of the device of the step.
     device: String,
     nodes: Arc<RecordedNodes>,
     writes: Vec<Write>,
-    /// The place in `writes` of each tensor, by its handle.
+    /// For each tensor (by its handle), its index in `writes`.
     known: HashMap<usize, usize>,
     /// Nodes from outside that backward passes went through, by number.
     passed: BTreeMap<u64, Recycled<Node>>,
-    /// The first pass that can't be recorded: it counts even if the closure makes light of the error.
+    /// The first backward pass that can't be recorded. It counts even if the closure ignores the error.
     refused: Option<Error>,
 }
 
-/// What a recording wrote, while gradients were enabled, into a tensor from outside.
+/// A write of the recording, with gradients enabled, into a tensor from outside.
 struct Write {
     tensor: Tensor,
-    /// The operation that wrote first.
+    /// The operation of the first write.
     op: &'static str,
-    /// Whether that was an operation on the tape that had the tensor itself as its destination: it ends the history that
-    /// the tensor has, which others refuse.
+    /// Whether that was an operation on the tape with the tensor itself as its destination. It ends the tensor's
+    /// history; other writes are refused for a tensor with a history.
     replaces: bool,
-    /// History and change of the tensor when an operation on the tape first had it as its destination.
+    /// History and change number of the tensor before an operation on the tape first had it as its destination.
     before: Option<(History, u64)>,
-    /// How many changes its lineage saw, by whom the last, and who had made the one before.
+    /// The number of changes of its lineage, the operation of the last one, and that of the one before.
     changes: u64,
     by: &'static str,
     by_before: Option<&'static str>,
-    /// Whether the recording gave it a history.
+    /// Whether the recording gave the tensor a history.
     gains_history: bool,
 }
 
-/// A destination before an operation on the tape writes into it.
+/// The state of a destination before an operation on the tape writes into it.
 pub(super) struct Before {
     history: History,
     change: u64,
@@ -76,7 +76,7 @@ impl Before {
     }
 }
 
-/// What tensors from outside mean for a replay, and a replay for them.
+/// What the recording means for tensors from outside: what each replay must check and do.
 #[derive(Default)]
 pub(crate) struct Outside {
     writes: Vec<Replayed>,
@@ -90,10 +90,10 @@ struct Replayed {
     replaces: bool,
     /// Whether an operation on the tape has the tensor itself as its destination.
     ends_history: bool,
-    /// Whether it has a history in between, so that its lineage changes even where it had none before.
+    /// Whether the tensor has a history in between. Then its lineage changes even if it had no history before.
     gains_history: bool,
     by: &'static str,
-    /// Whether the tensor's history is then that of its values.
+    /// Whether the tensor's history describes its values afterwards.
     is_current: bool,
 }
 
@@ -102,7 +102,7 @@ fn with<R>(f: impl FnOnce(&mut RecordedTape) -> R) -> Option<R> {
     RECORDED.with_borrow_mut(|tape| tape.as_mut().map(f))
 }
 
-/// Before an operation outside the tape writes into `dst`.
+/// Called before an operation outside the tape writes into `dst`.
 pub(super) fn writes_in_place(op: &'static str, dst: &Tensor) {
     if let Some(tensor) = recording::current().and_then(|step| dst.before_recording(step)) {
         with(|tape| {
@@ -111,7 +111,7 @@ pub(super) fn writes_in_place(op: &'static str, dst: &Tensor) {
     }
 }
 
-/// After an operation on the tape has written into `dst`; whether that changed its lineage.
+/// Called after an operation on the tape has written into `dst`. `changed` says whether that changed its lineage.
 pub(super) fn wrote(op: &'static str, dst: &Tensor, before: Before, changed: bool) {
     let Some(tensor) = recording::current().and_then(|step| dst.before_recording(step)) else { return };
     let gains_history = dst.requires_grad();
@@ -128,7 +128,7 @@ pub(super) fn wrote(op: &'static str, dst: &Tensor, before: Before, changed: boo
     });
 }
 
-/// The birth of a node with these outputs; `None` if this thread does not record a step.
+/// The birth record of a node with these outputs. `None` if this thread does not record a step.
 pub(super) fn birth(seq: u64, op: &'static str, outputs: &[Tensor]) -> Option<NodeBirth> {
     let output = outputs.first()?;
     with(|tape| {
@@ -139,11 +139,11 @@ pub(super) fn birth(seq: u64, op: &'static str, outputs: &[Tensor]) -> Option<No
     })
 }
 
-/// Whether a backward pass may go through a node.
+/// Checks that a backward pass may go through a node.
 ///
 /// # Errors
-/// [`Error::Escaped`] for a node of a recording that is over; while a step is recorded, [`Error::NotRecordable`] for one
-/// from outside whose saved values the pass would release.
+/// [`Error::Escaped`] for a node of a recording that has ended. While a step is recorded, [`Error::NotRecordable`]
+/// for a node from outside whose saved values the pass would release.
 pub(super) fn passes(node: &Recycled<Node>, gradient: &Tensor, retain: bool) -> Result<()> {
     if let Some(birth) = &node.birth {
         return match with(|tape| Arc::ptr_eq(&tape.nodes, &birth.nodes)) {
@@ -151,7 +151,7 @@ pub(super) fn passes(node: &Recycled<Node>, gradient: &Tensor, retain: bool) -> 
             _ => Err(Error::Escaped {
                 op: node.function.name(),
                 tensor: format!("{} {}", gradient.dtype(), gradient.shape()),
-                message: "the backward pass can't go through it here, since no replay computes what was saved for that; run the forward pass again".to_string(),
+                message: "the backward pass can't go through it here, because no replay computes the values that were saved for it; run the forward pass again".to_string(),
             }),
         };
     }
@@ -160,7 +160,7 @@ pub(super) fn passes(node: &Recycled<Node>, gradient: &Tensor, retain: bool) -> 
             let error = Error::NotRecordable {
                 op: node.function.name(),
                 device: tape.device.clone(),
-                message: "it ran before the step, and the backward pass would release the values that it saved, so that the next call could not do the same; run the forward pass in the closure, or use backward_retain".to_string(),
+                message: "it ran before the step, and the backward pass would release its saved values, which the next call needs; run the forward pass in the closure, or use backward_retain".to_string(),
             };
             return Err(tape.refused.get_or_insert(error).clone());
         }
@@ -170,17 +170,17 @@ pub(super) fn passes(node: &Recycled<Node>, gradient: &Tensor, retain: bool) -> 
     passed.unwrap_or(Ok(()))
 }
 
-/// The error of a tensor from outside whose history was made in a recording, by `op`.
+/// The error for a tensor from outside whose history was made in a recording, by `op`.
 fn held(op: &'static str, dtype: DType, shape: &Shape) -> Error {
     Error::Escaped {
         op,
         tensor: format!("{dtype} {shape}"),
-        message: "its memory is from outside the step, and its history on the tape, which no replay makes, is still there after the closure has returned; run the operation inside no_grad, write into detach() of the tensor and go on with that in the closure, or make a new tensor there".to_string(),
+        message: "its memory is from outside the step, but it still has its history on the tape after the closure has returned, and no replay would make that history; run the operation inside no_grad, write into detach() of the tensor and continue with that, or make a new tensor in the closure".to_string(),
     }
 }
 
 impl RecordedTape {
-    /// Begins the part of a recording on this thread that is about the tape.
+    /// Starts the tape's part of a recording on this thread.
     pub(crate) fn begin(device: String) {
         RECORDED.set(Some(RecordedTape {
             device,
@@ -219,11 +219,11 @@ impl RecordedTape {
         &mut self.writes[at]
     }
 
-    /// Gives tensors from outside their histories back, now that all is dropped that the closure made and returned; says
-    /// what replays have to do.
+    /// Restores the histories of tensors from outside. Call it after everything that the closure made and returned
+    /// has been dropped. Returns what replays have to do.
     ///
     /// # Errors
-    /// [`Error::Escaped`] if one of them has a history that was made in the recording.
+    /// [`Error::Escaped`] if one of these tensors has a history that was made in the recording.
     pub(crate) fn close(&mut self) -> Result<Outside> {
         for write in &self.writes {
             let tensor = &write.tensor;
@@ -251,12 +251,13 @@ impl RecordedTape {
         Ok(Outside { writes, passed })
     }
 
-    /// Whether no other tensor in memory from outside has a history that was made in the recording, once it was closed.
+    /// After `close`: checks that no other tensor in memory from outside has a history that was made in the
+    /// recording.
     ///
     /// # Errors
     /// [`Error::Escaped`].
     pub(crate) fn check_ended(&self) -> Result<()> {
-        // The last one is what is held, by a tensor; it holds those before.
+        // A tensor holds the last node, and that node holds the ones before it.
         match self.nodes.alive().last_key_value() {
             Some((_, BornNode { op, outside: Some(outside) })) => Err(held(op, outside.0, &outside.1)),
             _ => Ok(()),
@@ -272,7 +273,7 @@ impl RecordedTape {
             write.tensor.belongs_to_change(change);
             let recorded = std::mem::replace(&mut *write.tensor.history(), history);
             if let History::Leaf(leaf) = recorded {
-                // The closure has marked the tensor since, which lasts.
+                // The closure has marked the tensor since then, which stays.
                 *write.tensor.history() = History::Leaf(leaf);
             }
         }
@@ -286,8 +287,8 @@ impl Drop for RecordedTape {
 }
 
 impl Effects for Outside {
-    /// Whether the eager code would run: nothing is written over that has a history to lose, and what backward passes
-    /// read is as it was saved.
+    /// Checks that eager code would run: no write would destroy a needed history, and the values that backward passes
+    /// read are unchanged.
     fn check(&self) -> Result<()> {
         for Replayed { tensor, op, replaces, .. } in &self.writes {
             match replaces {
@@ -313,7 +314,7 @@ impl Effects for Outside {
     }
 }
 
-/// Whether an input of a step is values alone: the step works on copies, which pass no gradient on.
+/// Checks that an input of a step needs no gradient. The step works on copies, which pass no gradient on.
 pub(crate) fn check_input(op: &'static str, i: usize, input: &Tensor) -> Result<()> {
     if !super::is_grad_enabled() {
         return Ok(());
@@ -323,7 +324,7 @@ pub(crate) fn check_input(op: &'static str, i: usize, input: &Tensor) -> Result<
         return Err(Error::Autograd {
             op,
             message: format!(
-                "input {i} ({} {}) requires a gradient, but a step works on copies of its inputs, which pass none on; pass its detach(), or let the closure take the tensor from outside instead",
+                "input {i} ({} {}) requires a gradient, but a step works on copies of its inputs, which pass no gradient on; pass its detach(), or use the tensor in the closure directly instead of as an input",
                 input.dtype(),
                 input.shape()
             ),

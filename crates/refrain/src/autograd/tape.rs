@@ -27,8 +27,8 @@ fn is_recorded(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// An operation about to run that belongs on the tape, with its operands as they are before it runs:
-/// it may write over one of them, or over a value that it saves, which the watch then sees.
+/// An operation that will be put on the tape, with its operands before it runs. If it overwrites one of them, or a
+/// value that it saves, this is detected.
 pub(crate) struct TapeEntry {
     inputs: SmallVec<[Input; INPUTS]>,
     saves: Saves,
@@ -36,8 +36,8 @@ pub(crate) struct TapeEntry {
 }
 
 impl TapeEntry {
-    /// Before the operation runs on `operands`, which stand for `inputs`: gradients are the inputs', of their dtypes, what
-    /// is saved are operands. `None` if none of the inputs needs a gradient.
+    /// Called before the operation runs on `operands`, which replace `inputs`. Gradients go to the inputs, in their
+    /// dtypes; the saved values are operands. `None` if no input needs a gradient.
     pub(crate) fn begin(
         function: &impl Differentiable,
         inputs: &[&Tensor],
@@ -58,7 +58,7 @@ impl TapeEntry {
         Some(TapeEntry { inputs, saves, saved })
     }
 
-    /// After it ran: puts it on the tape. Outputs that are not floating-point are constants.
+    /// Called after the operation ran: puts it on the tape. Outputs that are not floating-point are constants.
     pub(crate) fn finish(self, function: impl Differentiable + 'static, outputs: &[Tensor]) {
         let TapeEntry { inputs, saves, saved } = self;
         if !outputs.iter().any(|t| t.dtype().is_float()) {
@@ -86,9 +86,9 @@ impl TapeEntry {
     }
 }
 
-/// After an operation that wrote into `dst`: puts it on the tape, with `dst` as the first of its outputs, if it
-/// was recorded. If not, `dst` needs no gradient any more; but inside `no_grad` it stays what it is, so that a leaf
-/// that is updated in place remains one.
+/// Called after an operation wrote into `dst`. If the operation belongs on the tape, puts it there with `dst` as its
+/// first output. Otherwise `dst` no longer needs a gradient, except inside `no_grad`, where it stays as it is: a leaf
+/// that is updated in place stays a leaf.
 pub(crate) fn wrote_into(
     function: impl Differentiable + 'static,
     recording: Option<TapeEntry>,
@@ -110,7 +110,7 @@ pub(crate) fn wrote_into(
     outside::wrote(op, dst, before, changed);
 }
 
-/// Whether `dst` may be written by an operation outside the tape.
+/// Checks that an operation outside the tape may write to `dst`.
 pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
     if !is_grad_enabled() {
         return Ok(());
@@ -126,13 +126,13 @@ pub(crate) fn check_in_place(op: &'static str, dst: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Whether an operation outside the tape may take `operand` as its second, whose gradient would be lost.
+/// Checks that an operation outside the tape may have `operand` as its second operand. Its gradient would be lost.
 pub(crate) fn check_untaped(op: &'static str, operand: &Tensor) -> Result<()> {
     if is_grad_enabled() && operand.requires_grad() {
         return Err(Error::Autograd {
             op,
             message: format!(
-                "the second operand ({} {}) requires a gradient, which an assignment in place does not pass on; detach() it or run this inside no_grad if it needs none here, or use the _into form, which is on the tape",
+                "the second operand ({} {}) requires a gradient, but an in-place assignment is not on the tape; if no gradient is needed here, use detach() or run this inside no_grad, otherwise use the _into form, which is on the tape",
                 operand.dtype(),
                 operand.shape()
             ),
@@ -141,7 +141,7 @@ pub(crate) fn check_untaped(op: &'static str, operand: &Tensor) -> Result<()> {
     check_operands(op, &[operand])
 }
 
-/// Whether an operation may write into `dst`, after which `dst` is its result on the tape.
+/// Checks that an operation may write into `dst`, which then becomes its result on the tape.
 pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     if !is_grad_enabled() {
         return Ok(());
@@ -156,7 +156,7 @@ pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tens
     }
     check_operands(op, inputs)?;
     check_current(op, dst, || "the destination".to_string())?;
-    // Other views of the memory would not know where their values came from.
+    // Other views of the memory would not know the origin of their values.
     if view || is_recorded(inputs) && !dst.covers_storage() {
         let what = if view { "the destination" } else { "an operand" };
         return Err(Error::Autograd {
@@ -170,7 +170,7 @@ pub(crate) fn check_destination(op: &'static str, inputs: &[&Tensor], dst: &Tens
 }
 
 impl Tensor {
-    /// The same memory under another layout, with the view in the tape.
+    /// The same memory in another layout, with the view as an entry of the tape.
     pub(crate) fn view_as(&self, layout: Layout, view: impl Differentiable + 'static) -> Tensor {
         let out = self.same_memory(layout);
         if let Some(recording) = TapeEntry::begin(&view, &[self], &[self]) {

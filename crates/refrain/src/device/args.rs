@@ -1,9 +1,9 @@
 //! The one place where kernels see raw memory.
 //!
-//! A kernel on the CPU asks for its operands by number and gets slices. What makes that sound stands
-//! in three places that belong together: `Launch::verify` (ranges lie inside their storages and
-//! written ranges meet no other range), `Device::launch` (the storages' locks are held while the
-//! kernel runs) and the flags below (each written operand is handed out once).
+//! A kernel on the CPU asks for its operands by number and gets slices. Three things together make this sound:
+//! `Launch::verify` (ranges are inside their storages, and written ranges overlap no other range), `Device::launch`
+//! (it holds the locks of the storages while the kernel runs) and the flags below (each written operand is given out
+//! once).
 #![allow(unsafe_code)] // Slices of a storage's memory are made here and nowhere else.
 
 use std::cell::{Cell, RefCell};
@@ -17,24 +17,25 @@ use super::launch::{Launch, Mode, Operand};
 use crate::error::{Error, Result};
 use crate::types::{DType, Layout, Shape};
 
-/// What a kernel does when an operand holds a value that it can't take, such as an index out of range.
+/// What a kernel does with an operand's value that it can't use, such as an index out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::device) enum OnFault {
-    /// Nothing: the launch is an error, and nothing was written.
+    /// The launch returns an error, and nothing was written.
     Stop,
-    /// What a GPU's kernel does: goes on with NaN, 0 or nothing in that place. The error is told afterwards.
+    /// What the kernel of a GPU does: it continues, with NaN, 0 or nothing in that place. The error is reported
+    /// afterwards.
     Continue,
 }
 
 /// The operands of a launch as slices of host memory.
 pub(crate) struct HostArgs<'a> {
     launch: &'a Launch<'a>,
-    /// Whether each written operand was handed out already.
+    /// For each written operand, whether it was given out already.
     taken: SmallVec<[Cell<bool>; RESULTS]>,
     on_fault: OnFault,
-    /// The first value that the kernel could not take, where it went on.
+    /// The first value that the kernel could not use, if it continued.
     fault: RefCell<Option<Error>>,
-    /// The slices are of host memory; not to be sent elsewhere as a whole.
+    /// The slices are of host memory, so this must not move to another thread as a whole.
     _memory: PhantomData<*mut u8>,
 }
 
@@ -56,11 +57,11 @@ impl<'a> HostArgs<'a> {
         self.launch.op
     }
 
-    /// Tells of an operand's value that the kernel can't take, before anything is written. With `Ok` the kernel goes
-    /// on, and takes care not to use the value.
+    /// Reports an operand's value that the kernel can't use. Call it before anything is written. If it returns `Ok`,
+    /// the kernel continues and must not use the value.
     pub(crate) fn fault(&self, error: Error) -> Result<()> {
         if !self.launch.kernel.can_fail() {
-            // A recorded step might leave the launch out, and lose the error.
+            // A recorded step might remove the launch and lose the error.
             return Err(Error::internal(self.op(), format!("its can_fail denies that it can fail: {error}")));
         }
         match self.on_fault {
@@ -72,7 +73,7 @@ impl<'a> HostArgs<'a> {
         }
     }
 
-    /// What the kernel told of while it went on.
+    /// The error that the kernel reported while it continued, if any.
     pub(in crate::device) fn reported(self) -> Result<()> {
         self.fault.into_inner().map_or(Ok(()), Err)
     }
@@ -110,22 +111,22 @@ impl<'a> HostArgs<'a> {
         self.launch.writes[o].1 == Mode::Accumulate
     }
 
-    /// The output that operand `i` shares its memory with, element for element.
+    /// The output that has the same memory as operand `i`, element for element.
     pub(crate) fn in_place(&self, i: usize) -> Option<usize> {
         let read = &self.launch.reads[i];
         self.launch.writes.iter().position(|(w, _)| w.same_view(read) && w.layout.numel() > 0)
     }
 
-    /// The elements from the first to the last one of read operand `i`, in memory order; with a
-    /// contiguous layout these are its elements. An error where the operand is also written: an
-    /// in-place kernel works on the one slice that `write` returns.
+    /// The elements of read operand `i` from the first to the last, in memory order. For a contiguous layout these
+    /// are exactly its elements. Returns an error if the operand is also written: an in-place kernel uses the one
+    /// slice that `write` returns.
     pub(crate) fn read<T: Pod>(&self, i: usize) -> Result<&'a [T]> {
         let operand = &self.launch.reads[i];
         self.check_type::<T>(operand)?;
         if self.in_place(i).is_some() {
             return Err(Error::internal(
                 self.op(),
-                "an operand is written in place but was asked for as read",
+                "an operand that is written in place was requested for reading",
             ));
         }
         let range = operand.byte_range();
@@ -144,13 +145,13 @@ impl<'a> HostArgs<'a> {
         })
     }
 
-    /// The elements from the first to the last one of output `o`. Each output is handed out once.
-    /// Between the elements of a layout with holes lies memory of others: it must stay as it is.
+    /// The elements of output `o` from the first to the last. Each output is given out once. In a layout with gaps,
+    /// the memory between the elements belongs to others and must not change.
     pub(crate) fn write<T: Pod>(&self, o: usize) -> Result<&'a mut [T]> {
         let (operand, _) = &self.launch.writes[o];
         self.check_type::<T>(operand)?;
         if self.taken[o].replace(true) {
-            return Err(Error::internal(self.op(), "an output was asked for twice"));
+            return Err(Error::internal(self.op(), "an output was requested twice"));
         }
         let range = operand.byte_range();
         if range.is_empty() {
@@ -169,14 +170,14 @@ impl<'a> HostArgs<'a> {
     }
 
     fn check_type<T>(&self, operand: &Operand<'_>) -> Result<()> {
-        // The door lets no storage without memory through: this is the last line of defence.
+        // The door refuses storages without memory; this is the last check.
         if operand.byte_range().end > operand.storage.block().bytes {
             return Err(Error::internal(self.op(), "an operand reaches beyond its memory"));
         }
         if size_of::<T>() == operand.dtype.size() && align_of::<T>() <= 64 {
             return Ok(());
         }
-        Err(Error::internal(self.op(), format!("a {} operand was asked for as another type", operand.dtype)))
+        Err(Error::internal(self.op(), format!("a {} operand was requested as another type", operand.dtype)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the engine asks of a device.
+//! The interface between the engine and a kind of device.
 
 use std::time::{Duration, Instant};
 
@@ -6,60 +6,60 @@ use crate::device::launch::Launch;
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::Result;
 
-/// What the error of a kernel ends with that was found after the call that asked for the work had returned.
-pub(in crate::device) const FOUND_LATE: &str = " (found by the GPU as it ran, and told by the next call on it; Device::synchronize says what is damaged)";
+/// The end of the message of a kernel's error that was found after the call had returned.
+pub(in crate::device) const FOUND_LATE: &str = " (the GPU found it while running, and the next call on the device reports it; the documentation of Device::synchronize says what is damaged)";
 
 /// A piece of a device's memory.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Where it begins, in the device's address space.
+    /// Its start, in the address space of the device.
     pub(crate) address: usize,
-    /// Bytes that may be used.
+    /// Its usable size in bytes.
     pub(crate) bytes: usize,
 }
 
-/// Whether a graph is being captured on a device's stream.
+/// Whether a graph is being captured on the stream of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureStatus {
-    /// No capture; also on devices that can't capture.
+    /// There is no capture. Devices that can't capture also return this.
     None,
     /// Work becomes part of a graph instead of running.
     Active,
-    /// Something forbidden was done during the capture; it must be ended before the stream is of use.
+    /// Something forbidden happened during the capture. End the capture before you use the stream again.
     Invalidated,
 }
 
-/// Which of an operation's kernels a device runs.
+/// Which kernels of an operation a device runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelSet {
-    /// Those in Rust; a simulated GPU does, too.
+    /// The Rust kernels. A simulated GPU runs them, too.
     Host,
-    /// Those in CUDA C++.
+    /// The CUDA C++ kernels.
     Cuda,
 }
 
-/// A kind of device. The engine is written once against this trait.
+/// A kind of device. The engine is written once, against this trait.
 ///
-/// Everything is in stream order: what is asked for later happens after what was asked for earlier.
+/// Everything happens in stream order: in the order of the calls.
 pub(crate) trait Driver: Send + Sync {
     /// The name that errors and the trace print: `cpu`, `cuda:0`.
     fn name(&self) -> String;
 
-    /// Which of an operation's kernels it runs.
+    /// Which kernels of an operation it runs.
     fn kernels(&self) -> KernelSet {
         KernelSet::Host
     }
 
-    /// Memory for at least `bytes` bytes. It holds initialised bytes of no particular value.
+    /// Allocates at least `bytes` bytes. Their values are initialised but undefined.
     fn alloc(&self, op: &'static str, bytes: usize) -> Result<Block>;
 
-    /// Takes a block back, after all work asked for so far.
+    /// Frees a block after all work queued so far.
     fn free(&self, block: Block);
 
-    /// Gives memory kept for reuse back to the system; says how many bytes.
+    /// Returns memory that is kept for reuse to the system. Returns the number of bytes.
     fn trim(&self) -> usize;
 
-    /// Bytes that the system has free, where it tells.
+    /// Bytes that the system has free, if it reports them.
     fn free_bytes(&self) -> Option<usize> {
         None
     }
@@ -67,7 +67,7 @@ pub(crate) trait Driver: Send + Sync {
     /// Bytes kept for reuse.
     fn pooled_bytes(&self) -> usize;
 
-    /// How many times memory was asked of the system.
+    /// How many times memory was requested from the system.
     fn system_allocations(&self) -> u64;
 
     /// Copies from the host into a block, at a byte offset.
@@ -76,23 +76,23 @@ pub(crate) trait Driver: Send + Sync {
     /// Copies from a block to the host, after all work that writes it.
     fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()>;
 
-    /// Waits for all work asked for so far.
+    /// Waits for all work queued so far.
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
 
-    /// What kernels are known by now to have found wrong in the values that they met: the first such error, once.
-    /// Waits for nothing as long as there is none.
+    /// The first error that kernels are known to have found in values of operands. It is returned once. It waits only
+    /// if there is such an error.
     fn fault(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether a graph is being captured on the device's stream.
+    /// Whether a graph is being captured on the stream of the device.
     fn capture_status(&self) -> CaptureStatus {
         CaptureStatus::None
     }
 
-    /// Bytes of memory that a launch's kernels work in, beside operands and results.
+    /// Workspace bytes that the kernels of a launch need.
     fn workspace(&self, _launch: &Launch<'_>) -> Result<usize> {
         Ok(0)
     }
@@ -100,17 +100,17 @@ pub(crate) trait Driver: Send + Sync {
     /// Runs a kernel. The door has checked the operands and holds their locks.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// Whether each temporary of a program gets a block of its own, for finding kernels that write beside theirs.
+    /// Whether each temporary of a program gets its own block. This finds kernels that write next to theirs.
     fn keeps_temporaries_apart(&self) -> bool {
         false
     }
 
-    /// Makes ready to run a recorded program again and again.
+    /// Prepares a recorded program, so that it can run again and again.
     fn compile(&self, _program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         Ok(Box::new(LaunchByLaunch))
     }
 
-    /// Runs a program that was compiled, launch by launch, and takes the time of each launch in each run.
+    /// Runs a compiled program launch by launch and measures the time of each launch in each run.
     fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
         let launch = |at| {
             let begun = Instant::now();

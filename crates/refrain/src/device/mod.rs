@@ -1,4 +1,4 @@
-//! Devices, and the one door that all work goes through.
+//! Devices, and the door: the one function through which all work goes.
 
 pub(crate) mod args;
 mod capture;
@@ -40,7 +40,7 @@ use program::{Bound, Executable};
 use recording::Touched;
 use workspace::Workspace;
 
-/// Where tensors lie and operations run: a cheap handle.
+/// The place where tensors are stored and operations run. It is a cheap handle.
 ///
 /// ```
 /// use refrain::{Device, DType, Tensor};
@@ -63,7 +63,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// The host's processor.
+    /// The CPU.
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
@@ -82,52 +82,53 @@ struct Counters {
     launches: AtomicU64,
 }
 
-/// What a device has done so far. Two readings and a subtraction tell what a piece of code does.
+/// What a device has done so far. To measure a piece of code, read this before and after and subtract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Storages made.
+    /// How many storages were made.
     pub allocations: u64,
-    /// Storages dropped.
+    /// How many storages were dropped.
     pub frees: u64,
-    /// Times that the pool had nothing fitting and asked the system for memory.
+    /// How often the pool had no suitable block and asked the system for memory.
     pub system_allocations: u64,
     /// Bytes in use by tensors and saved values.
     pub live_bytes: usize,
-    /// The most bytes in use at one time, since the start or the last `reset_peak`.
+    /// The maximum of `live_bytes` since the start or the last `reset_peak`.
     pub peak_bytes: usize,
     /// Bytes kept for reuse.
     pub pooled_bytes: usize,
-    /// Copies from the host to the device.
+    /// How many copies from the host to the device there were.
     pub uploads: u64,
-    /// Copies from the device to the host.
+    /// How many copies from the device to the host there were.
     pub downloads: u64,
-    /// Kernels launched.
+    /// How many kernels were launched.
     pub launches: u64,
 }
 
 impl Device {
-    /// Waits for all work that was asked for so far. Reading a tensor waits by itself; this is for timing.
+    /// Waits for all work queued so far. Use it for timing; reading a tensor waits by itself.
     ///
     /// # Errors
-    /// [`Error::CaptureIncompatible`] during a capture; [`Error::NotRecordable`] within a
-    /// [`Step`](crate::Step). On a GPU, an error of work before.
+    /// [`Error::CaptureIncompatible`] during a capture; [`Error::NotRecordable`] within a [`Step`](crate::Step). On a
+    /// GPU, an error of earlier work.
     ///
-    /// # Errors of work before
-    /// What the GPU alone can see, such as an index out of range, is found while the work runs, after the call that
-    /// asked for it has returned. The device remembers the first such error. The next call on the device that launches,
-    /// copies or waits, on whatever thread, returns it instead of doing its own work: an operation, a copy from the
-    /// host or to it, a [`Step::call`](crate::Step::call); at the latest one that waits, which is `synchronize` and every
-    /// read. The error names the operation that failed, not the one that tells it, and one of its indices. It is told
-    /// once; then the device can be used further. `REFRAIN_SYNC=1` waits after each operation on CUDA, which then
-    /// returns the error itself.
+    /// # Errors of earlier work
+    /// Some errors can only be seen by the GPU, such as an index out of range. It finds them while the work runs,
+    /// after the call has returned. The device remembers the first such error. The next call on the device that
+    /// launches, copies or waits, on any thread, returns it instead of doing its own work: an operation, a copy to or
+    /// from the host, a [`Step::call`](crate::Step::call); at the latest `synchronize` or a read, which wait. The
+    /// error names the operation that failed (not the one that reports it) and one of its bad indices. It is reported
+    /// once; then the device can be used again. With `REFRAIN_SYNC=1` the device waits after each operation on CUDA,
+    /// so the operation itself returns the error.
     ///
-    /// Damaged is what the failed operation made of the bad index (NaN in floats, 0 in other dtypes, or nothing where
-    /// it adds: the operation's page says which), and what was computed from that since: a loss, gradients, and
-    /// through an optimiser parameters and moments, and running statistics. All other memory is as it should be. The
-    /// damage lasts until those tensors are written anew: clear the gradients, load parameters and moments from the last
-    /// checkpoint. A recorded step that gets good input computes its outputs and temporaries anew. On the CPU
-    /// the operation itself returns the error before anything is written, and a recorded step stops there: what its
-    /// earlier operations wrote to tensors from outside stays written, and its generators stay where they were.
+    /// Damaged is what the failed operation made of the bad index (NaN for floats, 0 for other dtypes, or nothing if
+    /// it adds; the page of the operation says which). Damaged is also everything computed from that since: a loss,
+    /// gradients, and through an optimiser parameters and moments, and running statistics. All other memory is
+    /// correct. The damage lasts until you write those tensors again: clear the gradients, and load parameters and
+    /// moments from the last checkpoint. A recorded step with good input computes its outputs and temporaries anew.
+    ///
+    /// On the CPU, the operation itself returns the error before anything is written. A recorded step stops there:
+    /// what its earlier operations wrote to tensors from outside stays written, and its generators do not advance.
     pub fn synchronize(&self) -> Result<()> {
         recording::forbid(
             "synchronize",
@@ -144,12 +145,12 @@ impl Device {
         self.0.driver.capture_status()
     }
 
-    /// Which of an operation's kernels it runs.
+    /// Which kernels of an operation the device runs.
     pub(crate) fn kernels(&self) -> KernelSet {
         self.0.driver.kernels()
     }
 
-    /// Bytes of memory that a launch's kernels work in.
+    /// Workspace bytes that the kernels of a launch need.
     pub(crate) fn workspace_bytes(&self, launch: &Launch<'_>) -> Result<usize> {
         self.0.driver.workspace(launch)
     }
@@ -158,12 +159,12 @@ impl Device {
         Device(Arc::new(Inner { kind, driver, counters: Arc::default(), workspace: Workspace::default() }))
     }
 
-    /// What kind of device this is.
+    /// The kind of the device.
     pub fn kind(&self) -> DeviceKind {
         self.0.kind
     }
 
-    /// The device's name, as errors print it: `cpu`.
+    /// The name of the device in errors, for example `cpu`.
     pub fn name(&self) -> String {
         self.0.driver.name()
     }
@@ -184,20 +185,20 @@ impl Device {
         }
     }
 
-    /// Bytes that tensors can still take, with those kept for reuse, where the system tells: of a GPU's memory, or of the
-    /// host's (on Linux, within the limits of containers and of the process).
+    /// Bytes that tensors can still take, including those kept for reuse, if the system reports it. On a GPU this is
+    /// device memory. On the CPU it is host memory (on Linux within the limits of containers and of the process).
     pub fn free_bytes(&self) -> Option<usize> {
         let free = self.0.driver.free_bytes()?;
         Some(free.saturating_add(self.0.driver.pooled_bytes()))
     }
 
-    /// Lets `Stats::peak_bytes` begin anew from the bytes in use now.
+    /// Restarts `Stats::peak_bytes` from the bytes that are in use now.
     pub fn reset_peak(&self) {
         let c = &self.0.counters;
         c.peak_bytes.store(c.live_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Gives memory that is kept for reuse back to the system; returns the bytes given back.
+    /// Returns memory that is kept for reuse to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.0.driver.trim()
     }
@@ -229,8 +230,8 @@ impl Device {
         self.0.driver.free(block);
     }
 
-    /// The same driver in a handle whose storages may lie in the device's own workspace, without keeping it
-    /// alive through itself.
+    /// The same driver in another handle. A storage may hold this handle and be in the device's own workspace without
+    /// keeping the device alive.
     fn without_workspace(&self) -> Device {
         Device(Arc::new(Inner {
             kind: self.0.kind,
@@ -240,9 +241,9 @@ impl Device {
         }))
     }
 
-    /// Memory for a kernel to work in, of at least `bytes` bytes.
+    /// A workspace for a kernel, of at least `bytes` bytes.
     pub(crate) fn workspace(&self, op: &'static str, bytes: usize) -> Result<Recycled<Storage>> {
-        // A step has a workspace of its own for each launch, a temporary like any other.
+        // In a step, each launch has its own workspace, which is a temporary like any other.
         match recording::current() {
             Some(_) => Storage::new(op, self, bytes),
             None => self.0.workspace.get(op, bytes, self),
@@ -251,10 +252,9 @@ impl Device {
 
     /// **The door.** Every kernel of every operation goes through here.
     ///
-    /// Locks the storages in the order of their ids (so that two launches never wait for each other),
-    /// shared where they are only read, and leaves the operation's name on watched ranges that it wrote. On a
-    /// thread that records a step, the launch goes on record instead; while another thread records one, it must have
-    /// nothing to do with it.
+    /// It locks the storages in the order of their ids (so that two launches never deadlock), shared if they are only
+    /// read. It notes the name of the operation on watched ranges that it wrote. If this thread records a step, the
+    /// launch is recorded instead of run. If another thread records one, the launch must be unrelated to it.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         launch.verify()?;
         if recording::launch(self, launch)? {
@@ -264,7 +264,7 @@ impl Device {
         trace::launch(launch);
         let locks = Locks::of(launch);
         let done = self.0.driver.launch(launch);
-        // Also after a failure: what it wrote before it failed is gone.
+        // Also after a failure: the old values may be gone.
         for operand in launch.written() {
             operand.storage.note_write(&operand.byte_range(), launch.op, None);
         }
@@ -277,17 +277,17 @@ impl Device {
         self.0.driver.keeps_temporaries_apart()
     }
 
-    /// Makes the driver ready to run a program again and again.
+    /// Prepares a program in the driver, so that it can run again and again.
     pub(crate) fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         self.0.driver.compile(program)
     }
 
-    /// The door for a whole program: its external storages are locked once for all of its launches.
+    /// The door for a whole program: its external storages are locked once for all launches.
     pub(crate) fn replay(&self, program: &Bound<'_>, executable: &dyn Executable) -> Result<()> {
         self.run(program, 1, |driver| executable.run(program, driver))
     }
 
-    /// Runs a program a number of times and takes the time of each launch in each run.
+    /// Runs a program several times and measures the time of each launch in each run.
     pub(crate) fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
         self.run(program, runs, |driver| driver.time(program, runs))
     }
@@ -324,7 +324,7 @@ impl Device {
             op,
             self,
             Some(storage),
-            "it copies values from the host, which a replay would not do again; make the tensor before the step and let the closure use it, pass the values as an input, or fill one on the device (full, arange)",
+            "it copies values from the host, which a replay would not repeat; make the tensor before the step and use it in the closure, pass the values as an input, or fill a tensor on the device (full, arange)",
         )?;
         let range = offset..offset + from.len();
         recording::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), true)))?;
@@ -336,7 +336,7 @@ impl Device {
         Ok(())
     }
 
-    /// Copies a storage's bytes to the host, after all work that writes them.
+    /// Copies the bytes of a storage to the host, after all work that writes them.
     pub(crate) fn download(
         &self,
         op: &'static str,
@@ -351,7 +351,7 @@ impl Device {
             op,
             self,
             Some(storage),
-            "it copies values to the host, and while a step is recorded nothing runs that could be read; return the tensor from the closure and read it from the outputs, or keep the decision on the device (where_cond)",
+            "it copies values to the host, but a recording runs nothing that could be read; return the tensor from the closure and read it from the outputs, or keep the decision on the device (where_cond)",
         )?;
         let range = offset..offset + to.len();
         recording::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), false)))?;

@@ -1,10 +1,10 @@
-// Columns of [outer, n, inner], some side by side for each block of 256 threads, whose other threads take more of
-// their elements.
+// Columns of [outer, n, inner]. A block of 256 threads processes several neighbouring columns; the other threads
+// process further elements of the same columns.
 
 struct Columns {
-    // Of the column's first element, and of its result in [outer, inner].
+    // Offset of the column's first element, and of its result in [outer, inner].
     i64 offset, result;
-    // The thread's first element and the distance to its next.
+    // The thread's first element, and the distance to its next one.
     int start, step;
     bool live;
 };
@@ -17,7 +17,8 @@ DEVICE Columns columns_of(const ColumnsAt& at) {
     return {slab * n * inner + column, slab * inner + column, (int)(threadIdx.x >> shift), 256 >> shift, column < inner};
 }
 
-// What the threads of a column have; every one of them gets the result. All threads of a block take part.
+// Combines the values of all threads of a column; each of them gets the result. All threads of the block must take
+// part.
 template <typename S, typename F> DEVICE S merge_column(const Columns& c, S s, F merge) {
     __shared__ S all[256];
     all[threadIdx.x] = s;

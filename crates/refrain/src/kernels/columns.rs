@@ -1,14 +1,14 @@
-//! Columns on CUDA: how a block takes some of them from beginning to end, as often as it has to.
+//! Columns on CUDA: how blocks process whole columns.
 
 use crate::device::cuda::{Grid, params};
 use crate::kernels::reduction::Extent;
 
-/// The functions over columns, which come before those of an operation.
+/// The CUDA functions over columns. They come before the source of an operation.
 pub(crate) const COLUMNS: &str = include_str!("columns.cu");
 
 const THREADS: usize = 256;
 
-/// Blocks for all columns.
+/// The grid for all columns.
 pub(crate) fn grid(extent: Extent) -> Grid {
     let Extent { outer, inner, .. } = extent;
     Grid::line(outer * inner.div_ceil(1 << shift(extent)), THREADS as u32)
@@ -19,7 +19,7 @@ params! {
     pub(crate) struct ColumnsAt {
         n: i64,
         inner: i64,
-        /// The logarithm of how many columns a block takes.
+        /// The logarithm of the number of columns per block.
         shift: i64,
     }
 }
@@ -30,7 +30,7 @@ impl ColumnsAt {
     }
 }
 
-/// The logarithm of how many columns a block takes.
+/// The logarithm of the number of columns per block.
 fn shift(extent: Extent) -> u32 {
     extent.inner.next_power_of_two().min(32).trailing_zeros()
 }

@@ -1,9 +1,9 @@
-//! Rows in registers on CUDA: how a row of a modest width is shared out among the lanes of a warp.
+//! Rows in registers on CUDA: how a short row is divided over the lanes of a warp.
 
 use crate::device::cuda::{Grid, KernelSpec};
 use crate::tensor::DType;
 
-/// The functions over such rows, which come before those of an operation.
+/// The CUDA functions over such rows. They come before the source of an operation.
 pub(crate) const ROWS: &str = include_str!("lanes.cu");
 
 /// Threads of a block.
@@ -20,7 +20,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// For rows of `width` elements of `size` bytes; `None` of those that registers are too few for.
+    /// For rows of `width` elements of `size` bytes. `None` if they do not fit into registers.
     pub(crate) fn of(width: usize, size: usize) -> Option<Lanes> {
         if width > MAX_WIDTH {
             return None;
@@ -34,12 +34,12 @@ impl Lanes {
         Some(Lanes { vec, lanes, each: vectors.div_ceil(lanes).next_power_of_two() })
     }
 
-    /// Elements that a lane holds.
+    /// Elements per lane.
     pub(crate) fn held(self) -> usize {
         self.vec * self.each
     }
 
-    /// Rows that a block of threads takes at once.
+    /// Rows that a block processes at a time.
     pub(crate) fn rows_a_block(self) -> usize {
         THREADS / self.lanes
     }
@@ -58,7 +58,7 @@ impl Lanes {
             .flag("ALIGNED", aligned)
     }
 
-    /// Blocks for `rows` rows, each taken once.
+    /// The grid for `rows` rows, each processed once.
     pub(crate) fn grid(self, rows: usize) -> Grid {
         Grid::line(rows.div_ceil(self.rows_a_block()), THREADS as u32)
     }

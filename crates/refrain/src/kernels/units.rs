@@ -1,5 +1,4 @@
-//! Kernels on CUDA that move elements without computing anything of them: they move units of up to 16
-//! bytes, whatever the dtype.
+//! CUDA kernels that move elements without computing. They move units of up to 16 bytes, for any dtype.
 
 use crate::device::cpu::numeric::{Stored, with_stored};
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec};
@@ -26,27 +25,27 @@ pub(crate) fn constants(spec: KernelSpec, bytes: usize, reach: usize) -> KernelS
     spec.word("UNIT", unit).word("INDEX", index_type(reach))
 }
 
-/// The type that counts to `reach` and over the end by the steps of a grid.
+/// The type that can count to `reach` plus the steps of a grid.
 pub(crate) fn index_type(reach: usize) -> &'static str {
     if reach < 1 << 30 { "u32" } else { "u64" }
 }
 
-/// Blocks for `n` threads, each of which may take several turns.
+/// The grid for `n` threads, each of which may take several turns.
 pub(crate) fn grid(args: &CudaArgs<'_>, n: usize) -> Grid {
     Grid::line(n.div_ceil(THREADS).min(args.multiprocessors() * 64), THREADS as u32)
 }
 
-/// An element over and over in eight bytes.
+/// An element repeated to fill eight bytes.
 fn repeated(bits: u64, size: usize) -> u64 {
     (0..8 / size).fold(0, |all, i| all | bits << (8 * size * i))
 }
 
-/// What is read at an index out of range, in eight bytes: NaN, or 0 where there is none.
+/// The value for an index out of range, in eight bytes: NaN, or 0 for dtypes without NaN.
 pub(crate) fn missing(dtype: DType) -> u64 {
     if dtype.is_float() { value(dtype, f64::NAN) } else { 0 }
 }
 
-/// A value of the dtype, over and over in eight bytes.
+/// A value of the dtype, repeated to fill eight bytes.
 pub(crate) fn value(dtype: DType, value: f64) -> u64 {
     let mut bits = [0; 8];
     with_stored!(dtype, T => {

@@ -7,17 +7,17 @@ use crate::device::{Launch, Mode, OPERANDS, Operand, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor, check_devices};
 
-/// Where a result goes.
+/// The destination of a result.
 pub(crate) enum Dest {
-    /// Into a new tensor.
+    /// A new tensor.
     New,
-    /// Into the memory that a tensor has.
+    /// The memory of an existing tensor.
     Into(Tensor, Mode),
 }
 
-/// The way of every operation: checks, layouts, destinations, the door. Not part of the tape.
+/// What every operation does: checks, layouts, destinations, then the door. It does not touch the tape.
 ///
-/// `dests` may be shorter than the results; the rest are new.
+/// `dests` may be shorter than the list of results; the other results are new tensors.
 pub(crate) fn execute<O: Op>(
     op: &O,
     inputs: &[&Tensor],
@@ -39,7 +39,7 @@ pub(crate) fn execute<O: Op>(
         reads.push(if op.input_needs(i).fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });
     }
 
-    // What the kernel writes, how, and where that must still be brought.
+    // What the kernel writes and how, and where the result must be copied afterwards.
     let mut writes: SmallVec<[(Tensor, Mode); RESULTS]> = SmallVec::new();
     let mut staged: SmallVec<[(usize, &Tensor, Mode); RESULTS]> = SmallVec::new();
     for (o, spec) in specs.iter().enumerate() {
@@ -52,7 +52,7 @@ pub(crate) fn execute<O: Op>(
                     op.output_needs(o).fits(dst.layout()) && writes.iter().all(|(w, _)| spans_apart(w, dst));
                 let adds = *mode == Mode::Accumulate && op.accumulates(o);
                 if fits && (*mode == Mode::Replace || adds) {
-                    // An operand that interleaves with the destination is read from a copy.
+                    // If an operand interleaves with the destination, it is read from a copy.
                     for read in &mut reads {
                         if !spans_apart(read, dst) && read.layout() != dst.layout() {
                             *read = read.copy()?;
@@ -60,7 +60,7 @@ pub(crate) fn execute<O: Op>(
                     }
                     writes.push((dst.untracked(), *mode));
                 } else if adds {
-                    // The kernel adds to a copy, so that the sum is rounded as often as where the layout fits.
+                    // The kernel adds to a copy. So the sum is rounded as often as with a fitting layout.
                     writes.push((dst.untracked().copy()?, Mode::Accumulate));
                     staged.push((o, dst, Mode::Replace));
                 } else {
@@ -98,8 +98,8 @@ pub(crate) fn spans_apart(a: &Tensor, b: &Tensor) -> bool {
     !a.shares_storage(b) || x.is_empty() || y.is_empty() || x.end <= y.start || y.end <= x.start
 }
 
-/// A destination has the result's shape and dtype, holds each element once, and shares no element
-/// with an operand unless the operation allows to work in place.
+/// Checks a destination: it has the shape and dtype of the result, holds each element once, and shares no element
+/// with an operand unless the operation can work in place.
 fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     let name = op.name();
     if dst.shape() != &spec.shape {
@@ -107,7 +107,7 @@ fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Te
             name,
             dst.shape(),
             &spec.shape,
-            format!("the destination must have the result's shape, {}", spec.shape),
+            format!("the destination must have the shape of the result, {}", spec.shape),
         ));
     }
     dst.require_dtype(name, spec.dtype)?;
@@ -115,7 +115,7 @@ fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Te
         return Err(Error::Aliased {
             op: name,
             message: format!(
-                "the destination of shape {} repeats memory (a broadcast view), so elements would overwrite each other; use a tensor with memory of its own",
+                "the destination of shape {} repeats memory (a broadcast view), so elements would overwrite each other; use a tensor with its own memory",
                 dst.shape()
             ),
         });
@@ -130,7 +130,7 @@ fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Te
             return Err(Error::Aliased {
                 op: name,
                 message: format!(
-                    "the destination shares memory with operand {i}, which would be overwritten while it is still being read; {}",
+                    "the destination shares memory with operand {i}, which would be overwritten while it is read; {}",
                     if op.in_place(o, i) {
                         "only the very same view may be both"
                     } else {

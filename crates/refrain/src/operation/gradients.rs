@@ -10,20 +10,18 @@ use crate::error::{Error, Result};
 use crate::tensor::{Edge, Gradients, History, Input, Leaf, Tensor, check_devices};
 
 impl Tensor {
-    /// Runs the backward pass from this scalar: adds its derivative by each leaf to the leaf's gradient.
+    /// Runs the backward pass from this scalar: adds its derivative by each leaf to the gradient of that leaf.
     ///
-    /// The values saved for it are released on the way; a second pass needs a new forward pass (or
-    /// [`Tensor::backward_retain`]).
+    /// The pass releases the values that were saved for it. A second pass needs a new forward pass, or
+    /// [`Tensor::backward_retain`].
     ///
     /// # Errors
-    /// If the tensor has more than one element or does not require a gradient; if a saved value was
-    /// overwritten in the meantime.
+    /// If the tensor has more than one element or does not require a gradient, or if a saved value was overwritten.
     pub fn backward(&self) -> Result<()> {
         backward(self, None, false)
     }
 
-    /// Runs the backward pass from a tensor of any shape, given the gradient of what is to be derived
-    /// by it.
+    /// Runs the backward pass from a tensor of any shape, given the gradient of the result by this tensor.
     pub fn backward_with(&self, gradient: &Tensor) -> Result<()> {
         backward(self, Some(gradient), false)
     }
@@ -33,7 +31,7 @@ impl Tensor {
         backward(self, None, true)
     }
 
-    /// Sets the gradient gathered so far to zero, in place.
+    /// Sets the accumulated gradient to zero, in place.
     pub fn zero_grad(&self) -> Result<()> {
         match self.grad() {
             Some(grad) => grad.fill(0.0),
@@ -52,7 +50,7 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
                     OP,
                     root.shape(),
                     g.shape(),
-                    "the gradient must have the tensor's shape",
+                    "the gradient must have the shape of the tensor",
                 ));
             }
             g.require_dtype(OP, root.dtype())?;
@@ -92,7 +90,7 @@ fn add_to_leaf(leaf: &Leaf, gradient: Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The tensor as memory that nobody else will write to or read from.
+/// A tensor with the same values whose memory nobody else writes or reads.
 fn owned(t: Tensor) -> Result<Tensor> {
     if t.is_sole_owner() && t.covers_storage() { Ok(t) } else { t.copy() }
 }
@@ -102,7 +100,7 @@ impl Gradients<'_> {
         let (shape, dtype) = (gradient.shape(), gradient.dtype());
         if &input.shape != shape || input.dtype != dtype {
             let message = format!(
-                "a gradient of shape {shape} and dtype {dtype} for an operand of shape {} and dtype {}",
+                "the gradient has shape {shape} and dtype {dtype}, but its operand has shape {} and dtype {}",
                 input.shape, input.dtype
             );
             return Err(Error::internal(self.node.function.name(), message));
@@ -132,7 +130,7 @@ impl Gradients<'_> {
         }
     }
 
-    /// Adds to a part of the gradient of input `i`, the part that `cut` cuts out of it.
+    /// Adds to a part of the gradient of input `i`, the part that `cut` selects.
     pub(crate) fn add_window(
         &mut self,
         i: usize,
@@ -164,14 +162,13 @@ impl Gradients<'_> {
         }
     }
 
-    /// Runs an operation whose output `o` is the gradient of input `targets[o]`, adding directly into
-    /// the place where that gradient gathers, if it has memory already. Outputs whose gradient
-    /// nobody wants are dropped.
+    /// Runs an operation whose output `o` is the gradient of input `targets[o]`. If that gradient has memory already,
+    /// the operation adds to it directly. Outputs that nobody needs are dropped.
     pub(crate) fn emit<O: Op>(&mut self, targets: &[usize], op: O, inputs: &[&Tensor]) -> Result<()> {
         self.emit_with_rest(targets, op, inputs).map(drop)
     }
 
-    /// [`Gradients::emit`] of an operation that has more results than `targets`, which are returned.
+    /// Like [`Gradients::emit`], for an operation with more results than `targets`. Returns the other results.
     pub(crate) fn emit_with_rest<O: Op>(
         &mut self,
         targets: &[usize],
@@ -184,7 +181,7 @@ impl Gradients<'_> {
                 None => None,
                 Some(Edge::Leaf(leaf)) => leaf.grad().clone(),
                 Some(Edge::Output(node, output)) => {
-                    // Only this slot and nothing else may refer to memory that is added to.
+                    // Memory that is added to must have no other handle than this slot.
                     let slot = self.pending.slot(node, *output);
                     slot.as_ref().filter(|t| t.is_sole_owner() && !t.layout().repeats_memory()).cloned()
                 }

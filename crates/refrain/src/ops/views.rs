@@ -1,4 +1,4 @@
-//! Views: the same memory under another layout. No view moves data, for any dtype.
+//! Views: the same memory in another layout. No view moves data, for any dtype.
 
 use smallvec::SmallVec;
 
@@ -7,9 +7,9 @@ use crate::autograd::{Differentiable, Gradients};
 use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor, resolve_axis};
 
-/// How a view was made, for the backward pass: the gradient goes back the same way.
+/// How a view was made. The backward pass reverses it for the gradient.
 enum View {
-    /// Reshapes, inserted and removed dimensions of size 1.
+    /// A reshape, or an inserted or removed dimension of size 1.
     Reshape,
     Permute(SmallVec<[usize; 6]>),
     Broadcast,
@@ -71,7 +71,7 @@ impl Tensor {
     /// The same elements in another shape, without moving data.
     ///
     /// # Errors
-    /// If the number of elements differs, or the strides do not allow it ([`Tensor::reshape`] copies then).
+    /// If the number of elements differs, or the strides do not allow it ([`Tensor::reshape`] copies in that case).
     pub fn view(&self, shape: impl Into<Shape>) -> Result<Tensor> {
         let shape = shape.into();
         self.check_numel("view", &shape)?;
@@ -79,7 +79,7 @@ impl Tensor {
             Error::invalid(
                 "view",
                 format!(
-                    "a tensor of shape {} and strides {:?} can't be seen as {shape} without moving data; use reshape, which copies where it must",
+                    "a tensor of shape {} and strides {:?} can't be viewed as {shape} without moving data; use reshape, which copies if needed",
                     self.shape(),
                     self.strides()
                 ),
@@ -88,7 +88,7 @@ impl Tensor {
         Ok(self.view_as(layout, View::Reshape))
     }
 
-    /// The same elements in another shape; copies only where the strides force it.
+    /// The same elements in another shape. It copies only if the strides require it.
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -107,12 +107,12 @@ impl Tensor {
 
     fn check_numel(&self, op: &'static str, shape: &Shape) -> Result<()> {
         if self.numel() != shape.checked_numel(op, 1)? {
-            return Err(Error::shapes(op, self.shape(), shape, "a reshape keeps the number of elements"));
+            return Err(Error::shapes(op, self.shape(), shape, "a reshape must keep the number of elements"));
         }
         Ok(())
     }
 
-    /// Dimensions `start..=end` as one. Negative axes count from the last.
+    /// Merges the dimensions `start..=end` into one. A negative axis counts from the last one.
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
         const OP: &str = "flatten";
         if self.rank() == 0 {
@@ -129,7 +129,7 @@ impl Tensor {
         )
     }
 
-    /// The dimensions in another order: dimension `i` of the result is dimension `order[i]` of this.
+    /// Reorders the dimensions: dimension `i` of the result is dimension `order[i]` of this tensor.
     pub fn permute(&self, order: &[isize]) -> Result<Tensor> {
         const OP: &str = "permute";
         let mut seen: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
@@ -148,7 +148,7 @@ impl Tensor {
         Ok(self.view_as(self.layout().permute(&resolved), View::Permute(resolved)))
     }
 
-    /// Two dimensions swapped. Negative axes count from the last.
+    /// Swaps two dimensions. A negative axis counts from the last one.
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         let (a, b) = (resolve_axis("transpose", a, self.rank())?, resolve_axis("transpose", b, self.rank())?);
         let mut order: SmallVec<[usize; 6]> = (0..self.rank()).collect();
@@ -156,7 +156,7 @@ impl Tensor {
         Ok(self.view_as(self.layout().permute(&order), View::Permute(order)))
     }
 
-    /// `len` indices from `start` on along one dimension.
+    /// Takes `len` indices from `start` on along one dimension.
     pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
         const OP: &str = "narrow";
         let axis = resolve_axis(OP, axis, self.rank())?;
@@ -176,7 +176,7 @@ impl Tensor {
         ))
     }
 
-    /// One index along one dimension; the dimension goes away.
+    /// Takes one index along one dimension and removes that dimension.
     pub fn select(&self, axis: isize, index: usize) -> Result<Tensor> {
         let axis = resolve_axis("select", axis, self.rank())? as isize;
         self.narrow(axis, index, 1)?.squeeze(axis)
@@ -222,8 +222,8 @@ impl Tensor {
         Ok(self.view_as(self.layout().unsqueeze(axis), View::Reshape))
     }
 
-    /// Windows of `size` elements every `step` along one dimension, without moving data: dimension
-    /// `axis` becomes the number of windows, and the window a new last dimension.
+    /// Sliding windows of `size` elements, every `step` along one dimension, without moving data. Dimension `axis`
+    /// becomes the number of windows; the elements of a window become a new last dimension.
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
@@ -238,7 +238,7 @@ impl Tensor {
             return Err(Error::invalid(
                 OP,
                 format!(
-                    "windows of {size} every {step} do not fit axis {axis} of a tensor of shape {}; the step must be at least 1 and the size at most {}",
+                    "windows of size {size} and step {step} do not fit axis {axis} of a tensor of shape {}; the step must be at least 1 and the size at most {}",
                     self.shape(),
                     self.dims()[axis]
                 ),
@@ -249,22 +249,22 @@ impl Tensor {
         Ok(self.view_as(layout, View::Unfold { axis, size, step }))
     }
 
-    /// Views of `size` indices each along one dimension; the last may be smaller.
+    /// Splits one dimension into views of `size` indices each. The last one may be smaller.
     pub fn split(&self, size: usize, axis: isize) -> Result<Vec<Tensor>> {
         const OP: &str = "split";
         let n = self.dims()[resolve_axis(OP, axis, self.rank())?];
         if size == 0 {
-            return Err(Error::invalid(OP, "pieces of size 0; use a size of at least 1"));
+            return Err(Error::invalid(OP, "the size of a piece is 0; use at least 1"));
         }
         (0..n.div_ceil(size).max(1)).map(|i| self.narrow(axis, i * size, size.min(n - i * size))).collect()
     }
 
-    /// At most `count` views of equal size along one dimension; the last may be smaller.
+    /// Splits one dimension into at most `count` views of equal size. The last one may be smaller.
     pub fn chunk(&self, count: usize, axis: isize) -> Result<Vec<Tensor>> {
         const OP: &str = "chunk";
         let n = self.dims()[resolve_axis(OP, axis, self.rank())?];
         if count == 0 {
-            return Err(Error::invalid(OP, "0 pieces; ask for at least 1"));
+            return Err(Error::invalid(OP, "the number of pieces is 0; use at least 1"));
         }
         self.split(n.div_ceil(count).max(1), axis)
     }

@@ -1,4 +1,4 @@
-//! A recorded step, planned: what runs, in which memory, and what waits for what.
+//! A program: a recorded and planned step.
 
 use super::edges::{Touch, edges};
 use super::plan::{Life, MemoryPlan, plan};
@@ -7,39 +7,39 @@ use super::{dead, verify};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 
-/// A step as it was recorded, ready to be replayed: its launches, the memory of its temporaries, and which launch
-/// waits for which. [`Step::program`](crate::Step::program) gives it, for looking at.
+/// A recorded step that is ready to be replayed: its launches, the memory of its temporaries, and which launch waits
+/// for which. [`Step::program`](crate::Step::program) returns it for inspection.
 ///
-/// `Display` prints a table of the launches; [`Program::to_dot`] draws the dependencies, [`Program::memory_svg`]
-/// the memory.
+/// `Display` prints a table of the launches. [`Program::to_dot`] draws the dependencies, [`Program::memory_svg`]
+/// draws the memory plan.
 pub struct Program {
     pub(super) recorded: Recorded,
-    /// The launches that are replayed, in order.
+    /// The launches of a replay, in order.
     pub(super) order: Vec<usize>,
-    /// The temporaries that they touch: numbers among the recorded ones, and when they are alive.
+    /// The temporaries that they touch: their numbers in the recording, and when they are alive.
     pub(super) lives: Vec<(usize, Life)>,
     pub(super) plan: MemoryPlan,
-    /// For each place in `order`, the places of the launches that must have ended before.
+    /// For each position in `order`, the positions of the launches that must finish before.
     pub(super) waits: Vec<Vec<usize>>,
-    /// The place of each recorded temporary in `lives`.
+    /// For each recorded temporary, its position in `lives`.
     pub(super) index: Vec<Option<u32>>,
 }
 
-/// The error of temporaries that no address space would hold.
+/// The error for temporaries that do not fit into any address space.
 fn too_large(recorded: &Recorded, lives: &[(usize, Life)]) -> Error {
     let largest = lives.iter().map(|&(t, _)| &recorded.temporaries[t]).max_by_key(|t| t.bytes);
     let (op, bytes) = largest.map_or(("step", 0), |t| (t.op, t.bytes));
     Error::invalid(
         "step",
         format!(
-            "its {} temporaries are larger than the address space at one time (the largest has {bytes} bytes, of {op}); use smaller tensors",
+            "its {} temporaries do not fit into the address space together (the largest has {bytes} bytes and is made by {op}); use smaller tensors",
             lives.len()
         ),
     )
 }
 
 impl Program {
-    /// Verifies a recording, drops launches that nobody needs, and plans the rest.
+    /// Verifies a recording, drops unneeded launches, and plans the rest.
     pub(super) fn new(recorded: Recorded) -> Result<Program> {
         let every: Vec<usize> = (0..recorded.launches.len()).collect();
         verify::recorded(&recorded, &every)?;
@@ -63,7 +63,7 @@ impl Program {
                 }
             }
         }
-        // Outputs stay to the end.
+        // Outputs are alive until the end.
         for output in &recorded.outputs {
             if let StorageRef::Temporary(t) = output.place {
                 touch(t, order.len());
@@ -78,7 +78,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The bytes that each launch touches, where the plan puts them.
+    /// The bytes that each launch touches, at the offsets of the plan.
     pub(super) fn touches(&self) -> Vec<Vec<Touch<'_>>> {
         self.launches()
             .map(|launch| launch.accesses().map(|(access, writes)| self.touch(access, writes)).collect())
@@ -94,58 +94,59 @@ impl Program {
         Touch { memory, range: range.start + start..range.end + start, writes, access: Some(access) }
     }
 
-    /// The launches that are replayed, in order.
+    /// The launches of a replay, in order.
     pub(super) fn launches(&self) -> impl ExactSizeIterator<Item = &RecordedLaunch> {
         self.order.iter().map(|&i| &self.recorded.launches[i])
     }
 
-    /// The number of a recorded temporary among `lives`, if a launch that is replayed touches it.
+    /// The position of a recorded temporary in `lives`, if a launch of the replay touches it.
     pub(super) fn life(&self, temporary: usize) -> Option<usize> {
         self.index[temporary].map(|l| l as usize)
     }
 
-    /// Where a recorded temporary lies in the block.
+    /// The offset of a recorded temporary in the block.
     pub(super) fn offset(&self, temporary: usize) -> Option<usize> {
         self.life(temporary).map(|l| self.plan.offsets[l])
     }
 
-    /// Offset and life of each temporary.
+    /// The offset and life of each temporary.
     pub(super) fn places(&self) -> impl Iterator<Item = (usize, &Life)> {
         self.plan.offsets.iter().copied().zip(self.lives.iter().map(|(_, life)| life))
     }
 
-    /// How many launches a replay makes.
+    /// The number of launches in a replay.
     pub fn launch_count(&self) -> usize {
         self.order.len()
     }
 
-    /// How many launches the recording had that nobody needs the results of.
+    /// How many recorded launches were dropped because nobody needs their results.
     pub fn dead_launches(&self) -> usize {
         self.recorded.launches.len() - self.order.len()
     }
 
-    /// How many temporaries share the block.
+    /// The number of temporaries in the block.
     pub fn temporaries(&self) -> usize {
         self.lives.len()
     }
 
-    /// The size in bytes of the block that all temporaries lie in.
+    /// The size of the block with all temporaries, in bytes.
     pub fn block_bytes(&self) -> usize {
         self.plan.bytes
     }
 
-    /// The most bytes of temporaries that are alive at one time, in the order of recording: no plan needs less.
+    /// The maximum number of bytes of temporaries that are alive at one time, in the order of the recording. No plan
+    /// needs less.
     pub fn live_bytes(&self) -> usize {
         self.plan.bound
     }
 
-    /// How many pairs of launches there are of which one waits for the other, not counting those that others imply.
+    /// The number of pairs of launches of which one directly waits for the other.
     pub fn dependencies(&self) -> usize {
         self.waits.iter().map(Vec::len).sum()
     }
 
-    /// The launches on the longest chain of launches that wait for each other: with endless parallel branches, a
-    /// replay takes as long as these.
+    /// The number of launches on the longest chain of launches that wait for one another. With unlimited parallelism,
+    /// a replay would take as long as these.
     pub fn longest_chain(&self) -> usize {
         let mut depth: Vec<usize> = Vec::with_capacity(self.waits.len());
         for waits in &self.waits {

@@ -1,4 +1,4 @@
-//! What a recording brought: launches in order, as they would have run.
+//! The result of a recording: launches in the order in which they would have run.
 
 use crate::autograd::Outside;
 use crate::device::Storage;
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ops::random::Generator;
 use crate::recycled::Recycled;
 
-/// A storage that was born in a recording.
+/// A storage that the recording made.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     /// The operation that made it.
@@ -15,30 +15,30 @@ pub(crate) struct Temporary {
     pub(crate) bytes: usize,
 }
 
-/// A recording that has ended.
+/// A finished recording.
 pub(crate) struct Recorded {
     pub(crate) launches: Vec<RecordedLaunch>,
     pub(crate) externals: Vec<Recycled<Storage>>,
     pub(crate) temporaries: Vec<Temporary>,
-    /// The generators drawn from, with the blocks that a step draws.
+    /// The generators that the step draws from, each with the number of blocks.
     pub(crate) generators: Vec<(Generator, u64)>,
     pub(crate) outputs: Vec<Access>,
-    /// What it means for the tape of tensors from outside.
+    /// What the recording means for the tape histories of tensors from outside.
     pub(crate) outside: Outside,
 }
 
-/// The fix that every message about a changed recording ends with.
-const FIX: &str = "the closure runs only while it is recorded, so what it takes from the host stays as it was: keep what changes from step to step in a tensor on the device (a schedule over a step counter, a generator), advance it in the step, or pass it as an input";
+/// The advice at the end of every message about a changed recording.
+const FIX: &str = "the closure runs only while it is recorded, so a value that it takes from the host never changes: keep what changes from step to step in a tensor on the device (a schedule over a step counter, a generator) and advance it in the step, or pass it as an input";
 
 impl Recorded {
-    /// An error that names the first launch in which `now`, the same closure recorded again, differs.
+    /// Compares with `now`, a new recording of the same closure. The error names the first launch that differs.
     pub(crate) fn check_same(&self, now: &Recorded) -> Result<()> {
         let changed = |launch: usize, op: &'static str, what: String| {
             Err(Error::RecordingChanged { launch, op, message: format!("{what}; {FIX}") })
         };
         for (i, (a, b)) in self.launches.iter().zip(&now.launches).enumerate() {
             if a.op != b.op {
-                return changed(i, a.op, format!("the closure now runs {} in its place", b.op));
+                return changed(i, a.op, format!("the closure now runs {} instead", b.op));
             }
             let (was, is) = (a.kernel.parameters(), b.kernel.parameters());
             if was != is {
@@ -88,7 +88,10 @@ impl Recorded {
             return Some(format!("was {} and is now {}", text(was), text(is)));
         }
         if was.layout != is.layout {
-            return Some(format!("is another part of its memory: {:?} and now {:?}", was.layout, is.layout));
+            return Some(format!(
+                "was another part of its memory: {:?}, and is now {:?}",
+                was.layout, is.layout
+            ));
         }
         match (was.place, is.place) {
             (StorageRef::Temporary(a), StorageRef::Temporary(b)) if a == b => None,
@@ -99,15 +102,13 @@ impl Recorded {
                 let (a, b) = (self.externals[a].id(), other.externals[b].id());
                 (a != b).then(|| {
                     format!(
-                        "({} {}) was in storage {a} and is now in storage {b}, a tensor made anew",
+                        "({} {}) was in storage {a} and is now in storage {b}, a new tensor",
                         was.dtype,
                         was.layout.shape()
                     )
                 })
             }
-            _ => Some(
-                "was a tensor from outside the step and is not any more, or the other way round".to_string(),
-            ),
+            _ => Some("was a tensor from outside the step and is not any more, or the reverse".to_string()),
         }
     }
 }

@@ -21,18 +21,18 @@ use crate::tensor::{Layout, Tensor};
 struct Recorder {
     recording: Arc<Recording>,
     births: Arc<Births>,
-    /// What the step reads its inputs from. The closure gets the storages that were born first in their place, which
-    /// hold nothing, so that none can be kept.
+    /// The storages that the step reads its inputs from. Instead of them, the closure gets the first storages of the
+    /// recording, which have no memory, so that it can't keep an input.
     inputs: Vec<Recycled<Storage>>,
     launches: Vec<RecordedLaunch>,
     externals: Vec<Recycled<Storage>>,
     layouts: HashSet<Arc<Layout>>,
-    /// The external storages by id.
+    /// The index of each external storage, by id.
     known: HashMap<u64, usize>,
 }
 
 impl Recorder {
-    /// The number of the input that a storage stands for.
+    /// The index of the input that a storage replaces.
     fn input(&self, storage: &Storage) -> Option<usize> {
         self.births.number(storage).filter(|&n| n < self.inputs.len())
     }
@@ -76,7 +76,7 @@ impl recording::Recorder for Recorder {
         let op = launch.op;
         if let Some(i) = launch.written().find_map(|o| self.input(o.storage)) {
             let message = format!(
-                "it writes to input {i}, of which the step has a copy, so that the caller's tensor would not change; write to a tensor that the closure takes from outside"
+                "it writes to input {i}, but the step has only a copy of it, so the caller's tensor would not change; write to a tensor from outside instead"
             );
             return Err(not_recordable(op, &self.recording.device, &message));
         }
@@ -100,7 +100,7 @@ impl recording::Recorder for Recorder {
     }
 }
 
-/// The recording of this thread. Ends when it is dropped, however the closure was left.
+/// The recording of this thread. Dropping it ends the recording, however the closure ended.
 struct Session {
     door: recording::Session,
     tape: Taping,
@@ -134,7 +134,7 @@ impl Session {
         Ok(Session { door, tape: Taping, drawn: DrawnInStep::begin(), recorder })
     }
 
-    /// What the closure gets for the inputs: without memory, like all that is born in the recording.
+    /// What the closure gets for its inputs: tensors without memory, like everything that the recording makes.
     fn inputs(&self, device: &Device, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let handle = |t: &Tensor| {
             let handle = Tensor::empty("step", t.shape(), t.dtype(), device)?;
@@ -159,10 +159,11 @@ impl Session {
     }
 }
 
-/// Records what `closure` does on `device` with inputs like `inputs`, on this thread: nothing runs.
+/// Records what `closure` does on `device` with inputs like `inputs`, on this thread. Nothing runs.
 ///
 /// # Errors
-/// What can't be recorded, a tensor or a history that outlives the recording, or the closure's own error.
+/// If something can't be recorded, if a tensor or a history outlives the recording, or if the closure returns an
+/// error.
 pub(super) fn record(
     device: &Device,
     inputs: &[Tensor],
@@ -171,7 +172,7 @@ pub(super) fn record(
     let session = Session::begin(device, inputs)?;
     let handles = session.inputs(device, inputs)?;
     let returned = closure(&handles);
-    // With them goes what the closure hung on them: a gradient, say.
+    // This also drops what the closure attached to them, for example a gradient.
     drop(handles);
     let advanced = session.drawn.advance();
     let (mut recorder, mut tape, generators) = session.end()?;
@@ -184,21 +185,21 @@ pub(super) fn record(
     for (i, tensor) in returned.iter().enumerate() {
         if tensor.device() != device {
             let message = format!(
-                "output {i} lies on {}, and a recorded step is the work of one device; return tensors of that device",
+                "output {i} is on {}, but a recorded step works on one device only; return tensors of that device",
                 tensor.device()
             );
             return Err(not_recordable("step", device, &message));
         }
         outputs.push(recorder.access("step", &tensor.operand())?);
     }
-    // With them goes the tape that they hold.
+    // This also drops the tape that they hold.
     drop(returned);
     let outside = tape.close()?;
     tape.check_ended()?;
     let Recorder { recording, births, inputs, mut launches, externals, .. } = recorder;
     launches.shrink_to_fit();
     let alive = births.alive();
-    // The last one is what is held; the tape behind it may hold those before.
+    // The last one is held by somebody; the tape behind it may hold the ones before.
     if let Some(&held) = alive.last() {
         let others = match alive.len() {
             1 => String::new(),
@@ -206,10 +207,10 @@ pub(super) fn record(
         };
         let message = match held < inputs.len() {
             true => format!(
-                "it stands for input {held} and is still reachable after the closure has returned{others}; a step works on copies of its inputs, which the next call writes to. Return what is needed of it as an output"
+                "it is input {held} and is still reachable after the closure has returned{others}; a step works on copies of its inputs, which the next call overwrites: return what you need of it as an output"
             ),
             false => format!(
-                "it is still reachable after the closure has returned{others}, and would hold nothing that a replay computes; make state, caches and gradients before the step (run the closure once without it), or return the tensor as an output"
+                "it is still reachable after the closure has returned{others}, but a replay would never write to it; make state, caches and gradients before the step (run the closure once without it), or return the tensor as an output"
             ),
         };
         return Err(births.escaped(held, message));

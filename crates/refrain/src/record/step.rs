@@ -1,4 +1,4 @@
-//! A step: recorded at its first call, replayed from then on.
+//! Steps: recorded at the first call, then replayed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,25 +26,25 @@ use crate::types::Precision;
 
 const OP: &str = "step";
 
-/// How many replays a GPU may have ahead of it.
+/// How many replays may be queued on a GPU.
 const AHEAD: usize = 64;
 
-/// The calls of a program before which the closure is recorded again, whatever that takes. From then on, it is before
-/// twice as many calls each time, where the budget allows.
+/// Before these calls of a program, the closure is always recorded again. Afterwards it is recorded before twice as
+/// many calls each time, if the time budget allows it.
 const CHECKED: [u64; 2] = [2, 10];
 
-/// The part of the run, as one in so many, that later checking may take.
+/// The share of the run that later checks may take: one part in this many.
 const CHECKING: u32 = 100;
 
-/// An error of a step's closure, whatever its type.
+/// An error of a closure, of any type.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A training step that is recorded once and replayed from then on.
+/// A training step that is recorded once and then replayed.
 ///
-/// The closure is ordinary eager code. At the first [`Step::call`] with inputs of given shapes it is recorded:
-/// operations are noted instead of run, and the tensors that it makes have no memory. The list of launches becomes a
-/// [`Program`] with all temporaries in one block, and each call replays it: the closure is not called, nothing is
-/// allocated, and the results are bit for bit those of the eager code.
+/// The closure is ordinary eager code. The first [`Step::call`] with inputs of given shapes records it: operations
+/// are collected instead of run, and the tensors that the closure makes have no memory. The collected launches become
+/// a [`Program`] with all temporaries in one block, and each call replays the program. A replay does not call the
+/// closure and allocates nothing, and its results are bit for bit those of the eager code.
 ///
 /// ```
 /// use refrain::{DType, Device, Step, Tensor, no_grad};
@@ -80,50 +80,59 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # What the closure may do
 ///
-/// All that runs on the device: forward, backward, clipping, optimisers, schedules over a step counter on the device,
-/// dropout and other random numbers (new ones in every replay, the same as eager code draws), running statistics.
-/// What can't be part of a replay is refused by name when the closure is recorded ([`Error::NotRecordable`]): reading
-/// values on the host, copying values from the host, waiting for the device, work on another device, another step.
+/// Anything that runs on the device: forward and backward pass, clipping, optimisers, schedules over a step counter
+/// on the device, dropout and other random numbers (new ones in every replay, the same as eager code draws), running
+/// statistics. Anything that can't be part of a replay is refused at recording, by name ([`Error::NotRecordable`]):
+/// reading values on the host, copying values from the host, waiting for the device, work on another device, another
+/// step.
 ///
-/// A step works on copies of its inputs, so the closure must not write to them or keep them, and a call refuses an
-/// input that requires a gradient ([`Error::Autograd`]) or lies in memory that the closure writes to
-/// ([`Error::Aliased`]). Tensors from outside are used where they are: what is written to them between two calls, by a
-/// checkpoint being loaded for instance, is what the next call reads. The step keeps alive what it uses.
+/// **Inputs.** A step works on copies of its inputs. So the closure must not write to them or keep them. A call
+/// refuses an input that requires a gradient ([`Error::Autograd`]), or that is in memory which the closure writes to
+/// ([`Error::Aliased`]).
 ///
-/// The closure's host code does not run in a replay. What it takes from the host, such as a learning rate computed there,
-/// a counter, or a branch on one, stays as it was when the closure was recorded. So the closure is recorded again from
-/// time to time, which runs nothing, and compared: twice at the first call with inputs of new shapes, before the second
-/// and the tenth such call, then before twice as many calls each time (20, 40, 80 and so on, later where all such
-/// checks would take more than 1 % of the run), in [`Step::check`] (to be called before a checkpoint is written) and in
-/// [`Step::finish`]. A difference is [`Error::RecordingChanged`], and no call goes through until a check finds none. The calls before it, back to the last check, have used
-/// the old value. **What changes and changes back between two checks is found by none of them**; [`StepOptions::strict`]
-/// (or `REFRAIN_STRICT=1` for any program as it is) records before every call and finds it. The closure's own side
-/// effects on the host happen each time that it is recorded, not once a call.
+/// **Tensors from outside** are used in place. If you write to them between two calls, for example by loading a
+/// checkpoint, the next call reads the new values. The step keeps everything alive that it uses.
 ///
-/// The recording is of the calling thread. Work that the closure has other threads do is refused where it can be told
-/// from work that has nothing to do with the step, see [`unrelated_to_recordings`](crate::unrelated_to_recordings).
+/// **State of the host.** A replay does not run the host code of the closure. A value that it takes from the host,
+/// such as a learning rate computed there, a counter, or a branch on one, never changes after the recording. So the
+/// closure is recorded again from time to time, which runs nothing, and compared:
 ///
-/// A tensor that the closure makes must not outlive it, except as an output ([`Error::Escaped`]): gradients, optimiser
-/// state and caches are made before the step. Nor must a history on the tape, of a tensor from outside that an operation
-/// wrote into. A replay ends the histories of what it writes to, and is refused where a history, or a saved value that was
-/// overwritten, would refuse the eager code; recording the closure changes neither.
+/// - twice at the first call with inputs of new shapes;
+/// - before the second and the tenth such call;
+/// - then at doubling intervals (before call 20, 40, 80 and so on), or later if all these checks would take more than
+///   1 % of the run;
+/// - in [`Step::check`], which you should call before you write a checkpoint, and in [`Step::finish`].
+///
+/// A difference is [`Error::RecordingChanged`]; then every call fails until a check finds no difference. Calls
+/// between the last successful check and this one have used the old value. **A change between two checks that is
+/// undone before the next one is not found.** [`StepOptions::strict`] (or `REFRAIN_STRICT=1` for any program,
+/// unchanged) records before every call and finds it. Side effects of the closure on the host happen each time it is
+/// recorded, not once per call.
+///
+/// **Threads.** The recording belongs to the calling thread. Work that the closure gives to other threads is refused
+/// if it can be distinguished from unrelated work, see [`unrelated_to_recordings`](crate::unrelated_to_recordings).
+///
+/// **Escapes.** A tensor that the closure makes must not outlive it, except as an output ([`Error::Escaped`]): make
+/// gradients, optimiser state and caches before the step. The same holds for the tape history of a tensor from
+/// outside that an operation wrote into. A replay ends the histories of what it writes to. It is refused if a
+/// history, or an overwritten saved value, would refuse the eager code. Recording the closure changes neither.
 pub struct Step<'f> {
     device: Device,
     closure: Box<dyn Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError> + 'f>,
     entries: Vec<ProgramEntry>,
     options: StepOptions,
-    /// Counts calls, to tell which entry was used last.
+    /// Counts calls, to find the least recently used entry.
     clock: u64,
     current: usize,
     recordings: u64,
     replays: u64,
     evictions: u64,
-    /// When the first program was ready, and how long checking took since.
+    /// When the first program was ready, and how long checks have taken since then.
     started: Option<Instant>,
     checking: Duration,
 }
 
-/// What of the calling thread a recording depends on.
+/// The state of the calling thread that a recording depends on.
 #[derive(Clone, Copy, PartialEq)]
 struct ThreadSettings {
     grad_enabled: bool,
@@ -140,35 +149,35 @@ impl ThreadSettings {
     }
 }
 
-/// How a program is run.
+/// How a program runs.
 enum RunMode {
     Replay(Box<Ready>),
-    /// By the closure, since the driver refused this way.
+    /// By calling the closure, because the driver refused the graph for this reason.
     Eager(Error),
 }
 
-/// A program with what it is for.
+/// A program with its inputs and counters.
 struct ProgramEntry {
-    /// What the program reads its inputs from.
+    /// The tensors that the program reads its inputs from.
     inputs: Vec<Tensor>,
     settings: ThreadSettings,
-    /// In an order of their own, so that two steps never wait for each other.
+    /// Sorted, so that two steps never deadlock on each other's generators.
     generators: Vec<Generator>,
     run: RunMode,
     outputs: Vec<Tensor>,
     last_used: u64,
-    /// How often it was run, and at which call the closure is to be recorded again.
+    /// How often it ran, and before which call the closure is recorded again.
     calls: u64,
     check_at: u64,
-    /// How long it took to record.
+    /// How long recording took.
     cost: Duration,
 }
 
 impl<'f> Step<'f> {
-    /// A step on a device; nothing is recorded before the first call.
+    /// A step on a device. Nothing is recorded before the first call.
     ///
-    /// The closure may return any error, with `?`; [`Step::call`] gives it as [`Error::Closure`], except one of this
-    /// crate, which it gives as it is.
+    /// The closure may return any error, with `?`. [`Step::call`] returns it as [`Error::Closure`]; an error of this
+    /// crate is returned unchanged.
     pub fn new<F>(device: &Device, closure: F) -> Step<'f>
     where
         F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>> + 'f,
@@ -181,7 +190,7 @@ impl<'f> Step<'f> {
     where
         F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>> + 'f,
     {
-        // In a closure that is being recorded, the call that records it returns the error.
+        // If this happens in a closure that is being recorded, the call that records it returns the error.
         let _ = forbid_nesting(device);
         let options = StepOptions { strict: options.strict || strict_by_environment(), ..options };
         Step {
@@ -199,28 +208,29 @@ impl<'f> Step<'f> {
         }
     }
 
-    /// Runs the step on `inputs`: a replay, after a recording if inputs of these shapes and dtypes are new.
+    /// Runs the step on `inputs`. If inputs of these shapes and dtypes are new, the step is recorded first; then it
+    /// is replayed.
     ///
     /// # Errors
-    /// [`Error::NotRecordable`] if the closure does what can't be part of a replay, or this is called in a worker of a
-    /// thread pool or within another step; [`Error::Autograd`] and [`Error::Aliased`] for inputs that a copy can't stand
-    /// for; [`Error::Escaped`], [`Error::RecordingChanged`], [`Error::Closure`]; those of the operations. After an error the device works as before, and nothing of a step that could not be recorded has
-    /// run.
+    /// [`Error::NotRecordable`] if the closure does something that can't be part of a replay, or if this is called in
+    /// a worker of a thread pool or within another step. [`Error::Autograd`] and [`Error::Aliased`] for inputs that a
+    /// copy can't replace. [`Error::Escaped`], [`Error::RecordingChanged`], [`Error::Closure`], and the errors of the
+    /// operations. After an error the device works as before. Nothing of a step that could not be recorded has run.
     pub fn call(&mut self, inputs: &[Tensor]) -> Result<Outputs<'_>> {
         self.repeat(inputs, 1)
     }
 
-    /// Runs the step `n` times on the same inputs, with nothing in between but a wait now and then, so that a GPU
-    /// never has more than 64 replays ahead of it: for steps that take their data from the device by a cursor that
-    /// they advance. The outputs are those of the last time.
+    /// Runs the step `n` times on the same inputs. It waits only now and then, so that a GPU never has more than 64
+    /// queued replays. Use it for steps that read their data from the device with a cursor that they advance. The
+    /// outputs are those of the last run.
     ///
     /// # Errors
-    /// As [`Step::call`]; the runs before an error are done.
+    /// As [`Step::call`]. The runs before an error have happened.
     pub fn repeat(&mut self, inputs: &[Tensor], n: usize) -> Result<Outputs<'_>> {
         if n == 0 {
             return Err(Error::invalid(
                 OP,
-                "a step repeated 0 times has no outputs; repeat it at least once",
+                "a step that is repeated 0 times has no outputs; repeat it at least once",
             ));
         }
         self.prepare(inputs)?;
@@ -236,12 +246,12 @@ impl<'f> Step<'f> {
         Ok(Outputs::new(&self.entries[self.current].outputs))
     }
 
-    /// Runs the step `runs` times on the same inputs and takes the time of each launch: of kernels one after the
-    /// other on a GPU, by events in a graph; of calls on the CPU. Where independent launches run side by side, a call
-    /// takes less than their sum.
+    /// Runs the step `runs` times on the same inputs and measures the time of each launch. On a GPU the kernels run
+    /// one after the other and are measured with events in a graph; on the CPU the calls are measured. In a real
+    /// call, independent launches may run in parallel, so it takes less than the sum of these times.
     ///
     /// # Errors
-    /// As [`Step::call`]; the device's own.
+    /// As [`Step::call`], and errors of the device.
     ///
     /// ```
     /// # use refrain::{DType, Device, Step, Tensor};
@@ -254,7 +264,7 @@ impl<'f> Step<'f> {
     /// ```
     pub fn profile(&mut self, inputs: &[Tensor], runs: usize) -> Result<StepProfile> {
         if runs == 0 {
-            return Err(Error::invalid(OP, "a profile of 0 runs; ask for at least one"));
+            return Err(Error::invalid(OP, "the number of runs is 0; use at least one"));
         }
         self.prepare(inputs)?;
         let entry = &self.entries[self.current];
@@ -266,7 +276,7 @@ impl<'f> Step<'f> {
         Ok(StepProfile::new(ready.program(), &times))
     }
 
-    /// Makes the program for these inputs the current one and gives it their values.
+    /// Makes the program for these inputs the current one and copies the inputs.
     fn prepare(&mut self, inputs: &[Tensor]) -> Result<()> {
         forbid_here(&self.device)?;
         if let Some(other) = inputs.iter().find(|t| t.device() != &self.device) {
@@ -315,21 +325,21 @@ impl<'f> Step<'f> {
         }
     }
 
-    /// Records the closure again for every program and compares, as before a checkpoint: whether a replay does now what
-    /// the closure would do now. State of the host that has changed since the last check and changed back is not seen
-    /// ([`StepOptions::strict`] sees it).
+    /// Records the closure again for every program and compares, for example before you write a checkpoint. It finds
+    /// whether a replay still does what the closure would do now. It can't find a change of the host state that was
+    /// undone since the last check ([`StepOptions::strict`] can).
     ///
     /// # Errors
-    /// [`Error::RecordingChanged`] if a replay no longer does what the closure would. [`Error::NotRecordable`] in a
-    /// worker of a thread pool, and within another step.
+    /// [`Error::RecordingChanged`] if a replay no longer does what the closure would do. [`Error::NotRecordable`] in
+    /// a worker of a thread pool, and within another step.
     pub fn check(&mut self) -> Result<()> {
         forbid_here(&self.device)?;
         (0..self.entries.len()).try_for_each(|at| self.check_entry(at))
     }
 
-    /// Ends the step with a last [`Step::check`]. Without an error, the state of the host that the closure depends on is
-    /// what it was when the step was recorded, and was so at every check: every call did what the closure would have
-    /// done, but for state that changed and changed back between two checks, which [`StepOptions::strict`] alone finds.
+    /// Ends the step with a last [`Step::check`]. No error means: at every check, the host state that the closure
+    /// depends on was the same as at recording. So every call did what the closure would have done, unless state
+    /// changed between two checks and was changed back; only [`StepOptions::strict`] finds that.
     ///
     /// # Errors
     /// As [`Step::check`].
@@ -337,7 +347,7 @@ impl<'f> Step<'f> {
         self.check()
     }
 
-    /// The program of the last call; none if that ran operation by operation ([`Fallback::Eager`](crate::Fallback)).
+    /// The program of the last call. `None` if that call ran eagerly ([`Fallback::Eager`](crate::Fallback)).
     pub fn program(&self) -> Option<&Program> {
         match &self.entries.get(self.current)?.run {
             RunMode::Replay(ready) => Some(ready.program()),
@@ -345,7 +355,7 @@ impl<'f> Step<'f> {
         }
     }
 
-    /// Why the last call ran operation by operation instead of being a replay, if it did.
+    /// Why the last call ran eagerly instead of as a replay, if it did.
     pub fn refusal(&self) -> Option<&Error> {
         match &self.entries.get(self.current)?.run {
             RunMode::Replay(_) => None,
@@ -353,25 +363,25 @@ impl<'f> Step<'f> {
         }
     }
 
-    /// How many programs are kept at the moment.
+    /// How many programs the step keeps at the moment.
     pub fn programs(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many programs had to go for others so far. If it grows from call to call, the inputs have more shapes than
-    /// [`StepOptions::keep`] allows for.
+    /// How many programs were dropped for others so far. If this grows from call to call, the inputs have more shapes
+    /// than [`StepOptions::keep`] allows.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// How often the closure was recorded so far: twice for a program, and once for each check; with
-    /// [`StepOptions::strict`], once for each call as well.
+    /// How often the closure was recorded so far: twice for each program and once for each check; with
+    /// [`StepOptions::strict`] also once for each call.
     pub fn recordings(&self) -> u64 {
         self.recordings
     }
 
-    /// How often a program was replayed so far, whichever of them; runs of [`Step::profile`] do not count, nor what ran
-    /// operation by operation ([`Fallback::Eager`](crate::Fallback)).
+    /// How often programs were replayed so far. Runs of [`Step::profile`] and eager runs
+    /// ([`Fallback::Eager`](crate::Fallback)) do not count.
     ///
     /// ```
     /// # use refrain::{DType, Device, Step, Tensor};
@@ -387,17 +397,17 @@ impl<'f> Step<'f> {
         self.replays
     }
 
-    /// How long all recordings took that were made for comparing.
+    /// How long all recordings for checks took.
     pub fn checking_time(&self) -> Duration {
         self.checking
     }
 
-    /// How long recording the closure took for the program of the last call.
+    /// How long it took to record the program of the last call.
     pub fn recording_time(&self) -> Option<Duration> {
         self.entries.get(self.current).map(|e| e.cost)
     }
 
-    /// Records the closure twice and makes a program ready.
+    /// Records the closure twice and prepares a program.
     fn add(&mut self, inputs: &[Tensor], settings: ThreadSettings) -> Result<usize> {
         let inputs: Vec<Tensor> = inputs
             .iter()
@@ -416,9 +426,7 @@ impl<'f> Step<'f> {
                 (RunMode::Replay(Box::new(ready)), outputs)
             }
             Err(refusal @ Error::Device { .. }) if self.options.fallback == Fallback::Eager => {
-                eprintln!(
-                    "refrain: warning: a step runs operation by operation instead of as a graph: {refusal}"
-                );
+                eprintln!("refrain: warning: a step runs eagerly instead of as a graph: {refusal}");
                 (RunMode::Eager(refusal), Vec::new())
             }
             Err(e) => return Err(e),
@@ -449,7 +457,7 @@ impl<'f> Step<'f> {
         recorder::record(&self.device, inputs, |handles| settings.with(|| (self.closure)(handles)))
     }
 
-    /// Checks the current program, if its next call is one to do so before.
+    /// Checks the current program if a check is due before its next call.
     fn check_where_due(&mut self) -> Result<()> {
         let run = self.started.map_or(Duration::ZERO, |t| t.elapsed());
         let entry = &self.entries[self.current];
@@ -481,7 +489,7 @@ impl<'f> Step<'f> {
         });
         self.checking += begin.elapsed();
         if checked.is_err() {
-            // So that no call goes through until a check finds the closure as it was.
+            // Every call fails until a check finds no difference.
             self.entries[at].check_at = 0;
         }
         checked
@@ -497,23 +505,23 @@ impl ProgramEntry {
     }
 }
 
-/// Whether `REFRAIN_STRICT` asks for checks before every call.
+/// Whether `REFRAIN_STRICT` asks for a check before every call.
 fn strict_by_environment() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| std::env::var("REFRAIN_STRICT").is_ok_and(|v| !v.is_empty() && v != "0"))
 }
 
-/// Whether one more check, at a cost, leaves all of them within their part of the run.
+/// Whether all checks, with one more of this cost, stay within their share of the run.
 fn is_due(checking: Duration, cost: Duration, run: Duration) -> bool {
     (checking + cost) * CHECKING < run
 }
 
 thread_local! {
-    /// The memory of the last list of settled generators, so that a replay asks for none.
+    /// The memory of the last list of settled generators, so that a replay allocates nothing.
     static SETTLED: Cell<Vec<MutexGuard<'static, u64>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `f` with the generators at their places, and nobody else drawing from them.
+/// Calls `f` with the generators settled; meanwhile nobody else draws from them.
 fn settled<R>(generators: &[Generator], f: impl FnOnce() -> Result<R>) -> Result<R> {
     let mut settled = emptied(SETTLED.try_with(Cell::take).unwrap_or_default());
     generators.iter().try_for_each(|generator| generator.settle().map(|guard| settled.push(guard)))?;
@@ -522,7 +530,7 @@ fn settled<R>(generators: &[Generator], f: impl FnOnce() -> Result<R>) -> Result
     result
 }
 
-/// An error if a step can't be called on this thread.
+/// Returns an error if a step can't be called on this thread.
 fn forbid_here(device: &Device) -> Result<()> {
     forbid_nesting(device)?;
     match rayon::current_thread_index() {
@@ -530,19 +538,19 @@ fn forbid_here(device: &Device) -> Result<()> {
         Some(_) => Err(not_recordable(
             OP,
             device,
-            "it is called in a worker of a thread pool, which may take up other work while it waits; call it on a thread of its own",
+            "it is called in a worker of a thread pool, which may start other work while it waits; call it on its own thread",
         )),
     }
 }
 
-/// No input lies in memory that a replay writes to, which the copy of the input would not see.
+/// Checks that no input is in memory that a replay writes to. The copy of the input would not change.
 fn check_apart(ready: &Ready, inputs: &[Tensor]) -> Result<()> {
     for (i, input) in inputs.iter().enumerate() {
         if let Some(by) = ready.writes_to(input) {
             return Err(Error::Aliased {
                 op: OP,
                 message: format!(
-                    "input {i} ({} {}) shares memory with a tensor from outside that {by} writes to in the step, which works on copies of its inputs and would not see that; pass a copy() of the values before, or let the closure use the tensor from outside alone",
+                    "input {i} ({} {}) shares memory with a tensor from outside that {by} writes to in the step, and the step works on a copy of its input, which would not change; pass a copy(), or use only the tensor from outside in the closure",
                     input.dtype(),
                     input.shape()
                 ),
@@ -552,13 +560,13 @@ fn check_apart(ready: &Ready, inputs: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// An error if this thread records a step.
+/// Returns an error if this thread is recording a step.
 fn forbid_nesting(device: &Device) -> Result<()> {
     recording::forbid(
         OP,
         device,
         None,
-        "a step can't be made or called within another; run the inner closure's operations directly, or one step after the other",
+        "a step can't be made or called within another step; run the operations of the inner closure directly, or one step after the other",
     )
 }
 

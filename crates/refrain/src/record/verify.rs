@@ -1,4 +1,4 @@
-//! The rules of a program, looked at between the stages that it goes through.
+//! Checks the rules of a program between the stages that build it.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use super::recorded::Recorded;
 use crate::device::program::{Access, Ranges, StorageRef};
 use crate::error::{Error, Result};
 
-/// Every operand lies in its storage, and a temporary is written before it is read.
+/// Checks that every operand is inside its storage, and that a temporary is written before it is read.
 pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
-    // What was written of each temporary; nobody asks for a write beneath another.
+    // What has been written of each temporary. A later write hides an earlier one.
     let mut written: Ranges<&Access> = Ranges::default();
     let is_written = |written: &Ranges<&Access>, t: usize, read: &Access| {
         written.meeting(t, read.byte_range()).any(|w| w.overlaps(read))
@@ -57,13 +57,14 @@ pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Temporaries lie in the block, aligned, and no two that are alive at the same time share a byte.
+/// Checks that temporaries are inside the block and aligned, and that no two that are alive at the same time share a
+/// byte.
 pub(super) fn planned(program: &Program) -> Result<()> {
     let broken = |what: String| Err(Error::internal("step", what));
     let places: Vec<(usize, Life)> = program.places().map(|(offset, life)| (offset, *life)).collect();
     for (offset, life) in &places {
         if offset % ALIGNMENT != 0 || offset + life.bytes > program.block_bytes() {
-            return broken(format!("a temporary of {} bytes lies at {offset}", life.bytes));
+            return broken(format!("a temporary of {} bytes is at offset {offset}", life.bytes));
         }
     }
     match meeting(&places) {
@@ -74,14 +75,14 @@ pub(super) fn planned(program: &Program) -> Result<()> {
     }
 }
 
-/// Where two temporaries lie that are alive at the same time and share a byte, if there are any.
+/// The offsets of two temporaries that are alive at the same time and share a byte, if there are any.
 pub(super) fn meeting(places: &[(usize, Life)]) -> Option<(usize, usize)> {
     let mut begins: Vec<&(usize, Life)> = places.iter().filter(|(_, life)| life.bytes > 0).collect();
     let mut ends = begins.clone();
     begins.sort_by_key(|(_, life)| life.first);
     ends.sort_by_key(|(_, life)| life.last);
     let mut ends = ends.into_iter().peekable();
-    // Those alive, none over another: where each begins and ends.
+    // The temporaries that are alive, which do not overlap: where each begins and ends.
     let mut alive: BTreeMap<usize, usize> = BTreeMap::new();
     for (offset, life) in begins {
         while let Some((gone, _)) = ends.next_if(|(_, other)| other.last < life.first) {

@@ -4,7 +4,7 @@ use super::dtype::DType;
 use crate::error::{Error, Result};
 
 impl DType {
-    /// Refuses a value that an integer type can't hold after cutting it off towards zero.
+    /// Refuses a value that, truncated towards zero, is out of the range of an integer type.
     pub(crate) fn require_in_range(self, op: &'static str, value: f64) -> Result<()> {
         let (low, high) = match self {
             DType::I64 => (i64::MIN, i64::MAX),
@@ -12,7 +12,7 @@ impl DType {
             DType::U8 => (0, u8::MAX.into()),
             _ => return Ok(()),
         };
-        // Wider than any of them; one that is infinite or NaN is in no range.
+        // i128 is wider than all of them. Infinity and NaN saturate, so they are out of range.
         let whole = value.trunc() as i128;
         if value.is_finite() && (low.into()..=high.into()).contains(&whole) {
             return Ok(());
@@ -20,7 +20,7 @@ impl DType {
         Err(Error::invalid(
             op,
             format!(
-                "{value} is not in the range of {self}, {low} to {high}; use such a value or another dtype"
+                "{value} is out of the range of {self}, {low} to {high}; use a value in that range or another dtype"
             ),
         ))
     }

@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 /// Dimensions and strides up to this rank need no heap memory.
 pub(crate) const INLINE_RANK: usize = 6;
 
-/// Numbers, one a dimension.
+/// One number per dimension.
 pub(crate) type Dims = SmallVec<[usize; INLINE_RANK]>;
 
 /// The size of each dimension, outermost first. The shape of a scalar is empty.
 ///
-/// Made from arrays, slices, vectors and single numbers:
+/// Arrays, slices, vectors and single numbers convert to shapes:
 ///
 /// ```
 /// use refrain::Shape;
@@ -32,12 +32,12 @@ impl Shape {
         &self.0
     }
 
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// How many elements a tensor of this shape has (1 for a scalar; at most `usize::MAX`).
+    /// The number of elements of a tensor of this shape (1 for a scalar; at most `usize::MAX`).
     pub fn numel(&self) -> usize {
         self.0.iter().fold(1, |n, &d| n.saturating_mul(d))
     }
@@ -46,15 +46,15 @@ impl Shape {
         &mut self.0
     }
 
-    /// Refuses a shape of which sizes, counts and strides would not fit in a number, whatever the dtype: that of a view,
-    /// which repeats memory. Every tensor has passed this or [`Shape::checked_numel`], so that products of its
-    /// sizes, and those times the size of an element, don't overflow.
+    /// Refuses the shape of a view (which may repeat memory) if its sizes, counts or strides overflow for some dtype.
+    /// Every tensor has passed this or [`Shape::checked_numel`], so products of its sizes, also times the size of an
+    /// element, do not overflow.
     pub(crate) fn check_view(&self, op: &'static str) -> Result<()> {
         const WIDEST: usize = 8;
         self.checked_numel(op, WIDEST).map(drop)
     }
 
-    /// The element count, or an error where it does not fit in memory's address range.
+    /// The number of elements, or an error if they do not fit into the address space.
     pub(crate) fn checked_numel(&self, op: &'static str, size: usize) -> Result<usize> {
         let mut bytes = size;
         for &d in self.0.iter().filter(|&&d| d != 0) {
@@ -68,7 +68,7 @@ impl Shape {
         Ok(self.numel())
     }
 
-    /// The shape that both broadcast to by NumPy's rules.
+    /// The shape that both broadcast to, as in NumPy.
     pub(crate) fn broadcast(op: &'static str, a: &Shape, b: &Shape) -> Result<Shape> {
         let rank = a.rank().max(b.rank());
         let mut out = Dims::with_capacity(rank);
@@ -147,11 +147,11 @@ impl FromIterator<usize> for Shape {
     }
 }
 
-/// The axis that `axis` names in a tensor of `rank` dimensions; negative ones count from the end.
+/// The axis that `axis` names in a tensor of `rank` dimensions. A negative one counts from the end.
 pub(crate) fn resolve_axis(op: &'static str, axis: isize, rank: usize) -> Result<usize> {
     let resolved = if axis < 0 { axis + rank as isize } else { axis };
     if rank == 0 {
-        return Err(Error::invalid(op, format!("axis {axis} of a scalar, which has no axes")));
+        return Err(Error::invalid(op, format!("there is no axis {axis}, because a scalar has no axes")));
     }
     if resolved < 0 || resolved >= rank as isize {
         return Err(Error::invalid(
@@ -166,14 +166,14 @@ pub(crate) fn resolve_axis(op: &'static str, axis: isize, rank: usize) -> Result
     Ok(resolved as usize)
 }
 
-/// Which axes a reduction runs over: `()` for all of them, one number, or several.
+/// The axes of a reduction: `()` for all of them, one number, or several.
 ///
-/// Negative numbers count from the last axis.
+/// A negative number counts from the last axis.
 #[derive(Clone, Debug)]
 pub struct Axes(Option<SmallVec<[isize; INLINE_RANK]>>);
 
 impl Axes {
-    /// A flag for each axis of a tensor of `rank` dimensions: does the reduction run over it?
+    /// For each axis of a tensor of `rank` dimensions, whether the reduction runs over it.
     pub(crate) fn resolve(&self, op: &'static str, rank: usize) -> Result<SmallVec<[bool; INLINE_RANK]>> {
         let Some(axes) = &self.0 else {
             return Ok(SmallVec::from_elem(true, rank));

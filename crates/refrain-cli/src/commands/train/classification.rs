@@ -22,7 +22,7 @@ use crate::run_config::{Classes, RunConfig};
 use crate::settings::Complete;
 use crate::source;
 
-/// What the checkpoint of a fold keeps: all that using its model takes.
+/// What the checkpoint of a fold keeps: everything needed to use its model.
 #[derive(Serialize)]
 struct FoldConfig<'a> {
     #[serde(flatten)]
@@ -31,20 +31,20 @@ struct FoldConfig<'a> {
     scaler: &'a Scaler,
 }
 
-/// What a fold came to.
+/// The result of a fold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct FoldScore {
     fold: usize,
     train_samples: usize,
-    /// The first moment that is tested on.
+    /// The first moment of the test part.
     test_from: String,
     loss: f64,
     accuracy: f64,
     balanced_accuracy: f64,
-    /// The most frequent class of the training part, and the accuracy of always telling it.
+    /// The most frequent class of the training part, and the accuracy of always predicting it.
     majority_class: Class,
     majority_accuracy: f64,
-    /// Rows are what came true, columns what was told: up, down, flat.
+    /// Rows are the true classes, columns the predicted ones: up, down, flat.
     confusion: Confusion,
     epochs: usize,
     best_epoch: usize,
@@ -52,11 +52,11 @@ struct FoldScore {
     seconds: f64,
     seconds_per_epoch: f64,
     weights_sha256: String,
-    /// What was carried forward of each feature in each part, where anything was.
+    /// How much of each feature was carried forward in each part. Parts without any are left out.
     filled: Vec<Filled>,
 }
 
-/// What `--json` prints. Accuracies are over the test parts of all folds together.
+/// What `--json` prints. Accuracies are over the test parts of all folds.
 #[derive(Serialize)]
 struct Outcome<'a> {
     folds: &'a [FoldScore],
@@ -94,7 +94,7 @@ pub fn cut(
     let RunConfig { task, training, precision, .. } = config;
     let ClassifierConfig::CrossAsset(model) = &task.model;
     let folds = task.data.folds.cut(panel)?;
-    // Later folds learn from more.
+    // Later folds train on more rows.
     if let Some(fold) = folds.last() {
         let estimate = Classification::estimate(model, training, panel, fold, precision.setting())?;
         console.line(format!("memory      {}", estimate.check(device)?))?;
@@ -110,7 +110,7 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     let config = RunConfig::<Classes>::new(settings, &panel)?;
     let folds = cut(console, &config, &panel, &device)?;
     let run = Run { console, args, device, config, panel, folds };
-    // The first fold's trainer tells whether all can be made, before anything is written.
+    // The first fold's trainer shows whether all can be made, before anything is written.
     let first = run.trainer(1)?;
     let folder = RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&data)))?;
     run.save(&first, 1, &folder.inside(&run::fold_folder(1))?)?;
@@ -139,7 +139,7 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
 }
 
 impl Run<'_> {
-    /// A fold's trainer before its first step; folds count from 1.
+    /// The trainer of a fold, before its first step. Folds are counted from 1.
     fn trainer(&self, fold: usize) -> Result<Trainer<Classification>> {
         let RunConfig { task, training, .. } = &self.config;
         let Classes { data, model: ClassifierConfig::CrossAsset(model) } = task;
@@ -163,7 +163,7 @@ impl Run<'_> {
         as_json(&FoldConfig { run: &self.config, fold, scaler: &trainer.task().scaler })
     }
 
-    /// Trains every fold to its end, the first with the trainer at hand, and measures.
+    /// Trains every fold to its end (the first one with the given trainer) and measures it.
     fn finish(&self, folder: &RunFolder, first: Trainer<Classification>) -> Result<()> {
         self.describe(folder, &first)?;
         let interrupt = Interrupt::listen();
@@ -194,7 +194,8 @@ impl Run<'_> {
         self.console.result(&outcome)
     }
 
-    /// Trains a fold to its end and measures it on its test part; beside, what its replays were, none with --eager.
+    /// Trains a fold to its end and measures it on its test part. Also returns the figures of its replays, `None`
+    /// with --eager.
     fn fold(
         &self,
         fold: usize,
@@ -251,7 +252,7 @@ impl Run<'_> {
     ) -> Outcome<'s> {
         let mut all = Confusion::default();
         scores.iter().for_each(|score| all.merge(&score.confusion));
-        let told_by_majority: f64 =
+        let predicted_by_majority: f64 =
             scores.iter().map(|score| score.majority_accuracy * score.confusion.total() as f64).sum();
         let seconds: f64 = scores.iter().map(|score| score.seconds).sum();
         let epochs: usize = scores.iter().map(|score| score.epochs).sum();
@@ -259,7 +260,7 @@ impl Run<'_> {
             folds: scores,
             accuracy: all.accuracy(),
             balanced_accuracy: all.balanced_accuracy(),
-            majority_accuracy: told_by_majority / all.total() as f64,
+            majority_accuracy: predicted_by_majority / all.total() as f64,
             seconds,
             seconds_per_epoch: seconds / epochs as f64,
             parameters,
@@ -278,7 +279,7 @@ impl Run<'_> {
         let rule = &data.options.rule;
         if self.panel.looks_ahead() > 0 {
             line(format!(
-                "told        a change of more than {} in {} rows",
+                "labels      up or down: a change of more than {} in {} rows",
                 number(rule.threshold),
                 count(rule.horizon)
             ))?;
@@ -304,7 +305,7 @@ impl Run<'_> {
             parts => format!(" in {parts} parts"),
         };
         line(format!(
-            "training    {} epochs at most of {} samples a step{parts}, learning rate {}, seed {}, {}, on {}",
+            "training    at most {} epochs, {} samples per step{parts}, learning rate {}, seed {}, {}, on {}",
             training.epochs,
             training.batch_size,
             training.lr,
@@ -333,7 +334,7 @@ impl Run<'_> {
         let mut rows: Vec<Vec<String>> = scores.iter().map(of_fold).collect();
         let shares = [outcome.accuracy, outcome.balanced_accuracy, outcome.majority_accuracy];
         rows.push(row("all".to_owned(), shares, "", outcome.seconds_per_epoch));
-        let header = ["test part of fold", "accuracy", "balanced", "majority", "class", "s an epoch"];
+        let header = ["test part of fold", "accuracy", "balanced", "majority", "class", "s per epoch"];
         self.console.line(format!("\n{}", table(&header, &rows)))?;
         for score in scores {
             let rows: Vec<Vec<String>> = Class::ALL
@@ -343,8 +344,8 @@ impl Run<'_> {
                     std::iter::once(truth.name().to_owned()).chain(counts).collect()
                 })
                 .collect();
-            let name = format!("fold {}: came true", score.fold);
-            let header = [name.as_str(), "told up", "told down", "told flat"];
+            let name = format!("fold {}: true class", score.fold);
+            let header = [name.as_str(), "predicted up", "predicted down", "predicted flat"];
             self.console.line(format!("\n{}", table(&header, &rows)))?;
         }
         Ok(())

@@ -25,7 +25,7 @@ use crate::score::{self, Score};
 use crate::settings::Complete;
 use crate::source;
 
-/// A run from its series to its trainer.
+/// A run, from its series to its trainer.
 struct Run {
     config: RunConfig<Forecasts>,
     folder: RunFolder,
@@ -60,7 +60,7 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     estimate(console, &config, &series, &split, &device)?;
     let trainer = trainer(&config, &series, &split, &device)?;
     let folder = RunFolder::create(args.out.as_deref(), &source::stem(&data))?;
-    // Now it is known that the folder can be written, and the run can be resumed from its first step on.
+    // Now it is known that the folder is writable, and the run can be resumed from its first step.
     trainer.save(folder.path(), &as_json(&config)?)?;
     finish(console, args, Run { config, folder, series, split, trainer }, &device)
 }
@@ -123,7 +123,7 @@ pub fn resumed(
     Ok((split, trainer))
 }
 
-/// Tells what the run takes, before any of it is taken, and refuses what cannot fit.
+/// Prints the resources that the run needs, before anything is allocated. Returns an error if they do not fit.
 pub fn estimate(
     console: Console,
     config: &RunConfig<Forecasts>,
@@ -233,7 +233,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
     console.line("")
 }
 
-/// Trains to the end; after each epoch, and when the user interrupts, all is on disk.
+/// Trains to the end. The run is saved after each epoch, and when the user interrupts.
 fn train(console: Console, args: &Train, run: &mut Run) -> Result<()> {
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
@@ -258,7 +258,7 @@ fn epoch_line(report: &EpochReport) -> String {
     )
 }
 
-/// A few channels, spread over all, at the middle of the test part. Filled values are not drawn.
+/// A few channels, evenly chosen, in the middle of the test part. Filled values are not drawn.
 fn forecast_plot(
     config: &RunConfig<Forecasts>,
     series: &Series,

@@ -18,8 +18,8 @@ pub fn run(args: Train) -> Result<()> {
     if let Some(folder) = &args.resume {
         if args.settings != Settings::default() {
             return Err(Error::usage(
-                "--resume goes on with the settings that the run has, others cannot be given",
-                "leave them out, or begin a new run with --out",
+                "--resume uses the settings of the run, so no others can be given",
+                "leave them out, or start a new run with --out",
             ));
         }
         return resume(&args, folder, None);
@@ -34,13 +34,13 @@ pub fn run(args: Train) -> Result<()> {
     }
 }
 
-/// Goes on with a run; if settings are given, they must be those of the run.
+/// Resumes a run. If settings are given, they must be those of the run.
 fn resume(args: &Train, path: &Path, settings: Option<&Complete>) -> Result<()> {
-    // Nobody writes what is read from here on.
+    // From here on, nobody else writes what is read.
     let folder = RunFolder::open(path)?;
     let task = if run::is_panel_run(path) { Task::Classification } else { Task::Forecasting };
     if settings.is_some_and(|settings| settings.task() != task) {
-        return Err(Error::run(path, "the run in it is of another model", "choose another --out"));
+        return Err(Error::run(path, "the run in it is for another model", "choose another --out"));
     }
     match task {
         Task::Forecasting => forecasting::resume(args, folder, settings),

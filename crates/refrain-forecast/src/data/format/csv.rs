@@ -42,7 +42,7 @@ fn broken(error: csv::Error, file: &str) -> Error {
         csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
             Error::Ragged { file, line: pos.map_or(0, |pos| pos.line()), expected: expected_len, found: len }
         }
-        // The text is checked to be UTF-8 and lies in memory, so reading has no other way to fail.
+        // The text is UTF-8 and in memory, so reading can't fail in another way.
         kind => Error::Header { file, problem: format!("not a CSV file ({kind:?})"), fix: "write it as CSV" },
     }
 }

@@ -6,61 +6,62 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// How a panel is cut into folds. Each tests on rows after those that it learned from: the tests of all folds follow
-/// one another up to the last row, and each fold learns from all rows before its validation part, so the later ones
-/// learn from more.
+/// How a panel is split into folds. Each fold tests on rows after those that it learned from. The test parts of all
+/// folds follow one another up to the last row. Each fold trains on all rows before its validation part, so later
+/// folds train on more.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FoldRule {
     /// Number of folds.
     pub folds: usize,
-    /// Share of all rows that a fold tests on.
+    /// Share of all rows in the test part of a fold.
     pub test: f64,
-    /// Share of all rows that a fold validates on.
+    /// Share of all rows in the validation part of a fold.
     pub validation: f64,
-    /// Rows left out before the validation part and before the test part: at least as many as a label looks ahead, or
-    /// what is learned from would overlap with what is tested on.
+    /// Rows left out before the validation part and before the test part. At least as many as a label looks ahead;
+    /// otherwise training data would overlap with test data.
     pub embargo: usize,
 }
 
-/// Three folds, each tested and validated on a tenth of the rows, without embargo.
+/// Three folds, each validated and tested on a tenth of the rows, without embargo.
 impl Default for FoldRule {
     fn default() -> Self {
         FoldRule { folds: 3, test: 0.1, validation: 0.1, embargo: 0 }
     }
 }
 
-/// The rows of a fold, in the order of time.
+/// The rows of a fold, in order of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fold {
-    /// To learn from.
+    /// The training part.
     pub train: Range<usize>,
-    /// To choose by.
+    /// The validation part.
     pub validation: Range<usize>,
-    /// To report on.
+    /// The test part.
     pub test: Range<usize>,
 }
 
 impl FoldRule {
-    /// The folds of a panel, the earliest first.
+    /// Splits a panel into folds, the earliest first.
     ///
     /// # Errors
-    /// [`Error::Panel`] for shares that leave a part without labels, and an embargo shorter than labels look ahead;
+    /// [`Error::Panel`] if the shares leave a part without labels, or the embargo is shorter than the label horizon.
     /// [`Error::NothingObserved`] for a feature that is never observed within a part.
     pub fn cut(&self, panel: &Panel) -> Result<Vec<Fold>> {
         let refuse = |problem: String, fix| Err(Error::Panel { file: panel.file().to_owned(), problem, fix });
         let FoldRule { folds, test, validation, embargo } = *self;
         if folds == 0 {
-            return refuse("it is to be cut into 0 folds".to_owned(), "choose 1 or more");
+            return refuse("the number of folds is 0".to_owned(), "choose 1 or more");
         }
         let shares = [test, validation];
         if !shares.iter().all(|&share| share > 0.0 && share < 1.0) {
-            let problem = format!("a fold is to test on a share of {test} and to validate on {validation}");
+            let problem =
+                format!("the share of the test part is {test} and that of the validation part {validation}");
             return refuse(problem, "choose shares between 0 and 1");
         }
         if embargo < panel.looks_ahead() {
             let problem =
-                format!("an embargo of {embargo} rows, and labels look {} rows ahead", panel.looks_ahead());
-            return refuse(problem, "choose an embargo of at least as many rows as the horizon of labels");
+                format!("the embargo is {embargo} rows, but labels look {} rows ahead", panel.looks_ahead());
+            return refuse(problem, "choose an embargo of at least the label horizon");
         }
         let rows = panel.rows();
         let [test, validation] = shares.map(|share| (rows as f64 * share) as usize);
@@ -81,7 +82,7 @@ impl FoldRule {
             for (name, part) in parts {
                 if panel.labelled(part.clone()).is_empty() {
                     let problem = format!(
-                        "the {name} part of fold {} has {} rows and no label",
+                        "the {name} part of fold {} has {} rows, but no label",
                         number + 1,
                         part.len()
                     );
@@ -107,7 +108,7 @@ impl FoldRule {
 }
 
 impl Fold {
-    /// How much of each feature of each source was carried forward within each part, where anything was.
+    /// How much of each feature of each source was carried forward in each part. Parts without any are left out.
     pub fn filled(&self, panel: &Panel) -> Vec<Filled> {
         let parts = [
             ("training", self.train.clone()),
@@ -119,7 +120,7 @@ impl Fold {
 }
 
 impl Panel {
-    /// The rows of a range at which any source has a label: the samples.
+    /// The rows of a range at which at least one source has a label. These are the samples.
     ///
     /// # Panics
     /// If the range reaches past the panel.

@@ -1,4 +1,4 @@
-//! Panels: what is known of several sources at the same moments, and what became of each.
+//! Panels: the features of several sources at the same moments, with a label for each.
 
 mod fold;
 mod label;
@@ -23,16 +23,16 @@ use table::{Outcomes, Table};
 /// How to read a panel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PanelOptions {
-    /// The column that labels are made from where there is no column `label`.
+    /// The column to make labels from if there is no column `label`.
     pub price: String,
-    /// How they are made.
+    /// How labels are made.
     pub rule: LabelRule,
-    /// How many moments a value may be carried forward; moments at which one is older have no labels.
+    /// How many moments a value may be carried forward. Moments with an older value have no labels.
     #[serde(default)]
     pub max_gap: MaxGap,
 }
 
-/// A panel: at every moment the features of every source, and a label of each, where there is one.
+/// A panel: at every moment the features of every source, and a label for each source, if there is one.
 ///
 /// ```
 /// use refrain_forecast::data::panel::{Change, Class, LabelRule, Panel, PanelOptions};
@@ -63,20 +63,20 @@ pub struct Panel {
     features: Vec<String>,
     grid: Grid,                 // (rows, sources x features)
     labels: Vec<Option<Class>>, // (rows, sources)
-    /// Rows that a label looks ahead, if it is known.
+    /// How many rows a label looks ahead, if known.
     looks_ahead: usize,
 }
 
-/// What was missing from a panel.
+/// What was missing in a panel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PanelReport {
-    /// Moments at the beginning that were left out, as a feature had no value until then.
+    /// Moments at the beginning that were left out, because a feature had no value yet.
     pub left_out: usize,
-    /// Values that were missing and took the last one known before.
+    /// Missing values that were replaced by the last known value.
     pub filled: usize,
-    /// Moments whose labels were taken away, as the last known value of a feature was older than is allowed.
+    /// Moments whose labels were removed, because the last known value of a feature was too old.
     pub outdated: usize,
-    /// Moments of sources without a label, those included.
+    /// Labels that are missing, counted over moments and sources, including removed ones.
     pub unlabelled: usize,
 }
 
@@ -84,12 +84,12 @@ impl fmt::Display for PanelReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let PanelReport { left_out, filled, outdated, unlabelled } = *self;
-        write!(f, "{filled} value{} missing, the last known taken; ", plural(filled))?;
+        write!(f, "{filled} value{} missing, replaced by the last known one; ", plural(filled))?;
         write!(f, "{left_out} moment{} left out at the beginning; ", plural(left_out))?;
         if outdated > 0 {
             write!(
                 f,
-                "{outdated} moment{} left out, where a value is older than allowed (--max-gap); ",
+                "{outdated} moment{} left out, because a value is older than allowed (--max-gap); ",
                 plural(outdated)
             )?;
         }
@@ -107,21 +107,23 @@ impl Panel {
         Panel::of_rows(format::open(&bytes, &file)?, &file, options)
     }
 
-    /// Reads a panel from the text of a CSV file with a row for each source and moment; `file` is its name in messages.
+    /// Reads a panel from the text of a CSV file with one row for each source and moment. `file` is its name in
+    /// messages.
     ///
-    /// There is a time column (named and written as for [`crate::data::series::Series::from_csv`]), a column `source` (or
-    /// `symbol`, `ticker`, `asset`, `unique_id`), and either a column `label` (`up`, `down`, `flat`, or 1, -1, 0) or
-    /// the price column of the options, from which labels are made; every other column is a feature. The rows of a
-    /// source ascend in time. The moments of the panel are the times that occur, whatever lies between them.
+    /// There is a time column (named and written as for [`crate::data::series::Series::from_csv`]) and a column
+    /// `source` (or `symbol`, `ticker`, `asset`, `unique_id`). There is either a column `label` (`up`, `down`,
+    /// `flat`, or 1, -1, 0) or the price column of the options, from which labels are made. Every other column is a
+    /// feature. The rows of each source must be in order of time. The moments of the panel are the times in the file,
+    /// whatever lies between them.
     ///
-    /// A missing feature takes the last value known of its source, never a later one; moments before all features of
-    /// all sources are known are left out. Where one has been missing for more moments than [`PanelOptions::max_gap`]
-    /// allows, no source has a label: nothing is learned or tested there. By default that is one season, if the moments
-    /// lie on a calendar, and any number if they don't. A missing label, and one for which a price is missing, stays
-    /// missing.
+    /// A missing feature is replaced by the last known value of its source, never by a later one. Moments before the
+    /// first value of all features of all sources are left out. If a value has been missing for more moments than
+    /// [`PanelOptions::max_gap`] allows, no source has a label there, so nothing is learned or tested. The default is
+    /// one season if the moments follow a calendar, and no limit otherwise. A label is missing if it is missing in
+    /// the file or a price for it is missing.
     ///
     /// # Errors
-    /// Everything that is wrong with the file, see [`Error`]; [`Error::Panel`] for a rule that makes no labels.
+    /// Everything that is wrong with the file, see [`Error`]. [`Error::Panel`] for a rule that makes no labels.
     pub fn from_csv(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
         Panel::of_rows(format::open_csv(bytes, file)?, file, options)
     }
@@ -131,8 +133,9 @@ impl Panel {
         Panel::from_table(table, &options.rule, options.max_gap)
     }
 
-    /// The bundled weather as a panel: the airports of New York City as sources; what each observes, how temperature
-    /// and pressure have changed of late, and the hour of the day as features; labels from the temperature in °F.
+    /// The bundled weather as a panel. The sources are the airports of New York City. The features are what each
+    /// airport observes, the recent changes of temperature and pressure, and the hour of the day. The labels are made
+    /// from the temperature in °F.
     ///
     /// # Errors
     /// [`Error::Panel`] for a rule that makes no labels.
@@ -177,9 +180,9 @@ impl Panel {
         if report.unlabelled == labels.len() {
             let problem = "no moment of any source has a label".to_owned();
             let fix = match report.outdated {
-                0 => "add labels, or shorten the horizon of labels",
+                0 => "add labels, or shorten the label horizon",
                 _ => {
-                    "let values be carried forward for longer (--max-gap), or remove features that are rarely known"
+                    "carry values forward for longer (--max-gap), or remove features that are rarely observed"
                 }
             };
             return Err(Error::Panel { file, problem, fix });
@@ -188,7 +191,7 @@ impl Panel {
         Ok((Panel { file, utc, times, sources, features, grid, labels, looks_ahead }, report))
     }
 
-    /// The name of the file that it came from, for messages.
+    /// The name of the file, for messages.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -208,7 +211,7 @@ impl Panel {
         &self.features
     }
 
-    /// The time of a row, as in the file: `2013-01-01T06:00:00Z` in UTC, else `2013-01-01 06:00:00`.
+    /// The time of a row as in the file: `2013-01-01T06:00:00Z` in UTC, otherwise `2013-01-01 06:00:00`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -216,12 +219,13 @@ impl Panel {
         time::format(self.times[row], self.utc)
     }
 
-    /// The features, row-major `[rows, sources, features]`, in original units, those that were carried forward included.
+    /// The features, row-major `[rows, sources, features]`, in original units, including values that were carried
+    /// forward.
     pub fn values(&self) -> &[f64] {
         self.grid.values()
     }
 
-    /// The features, a channel for each of each source, and which of them were observed.
+    /// The features, with one channel for each feature of each source, and which of them were observed.
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
@@ -235,7 +239,7 @@ impl Panel {
         &self.labels[row * sources..][..sources]
     }
 
-    /// Rows that a label looks ahead: the horizon of labels made from prices, 0 where labels were given.
+    /// How many rows a label looks ahead: the horizon if labels were made from prices, 0 if they were given.
     pub fn looks_ahead(&self) -> usize {
         self.looks_ahead
     }
@@ -249,7 +253,7 @@ impl Panel {
         columns
     }
 
-    /// SHA-256 over names, values and labels, to know the panel again.
+    /// SHA-256 over names, values and labels, to recognise the panel.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for names in [&self.sources, &self.features] {
@@ -266,7 +270,7 @@ impl Panel {
     }
 }
 
-/// A season of the moments, if they lie on a calendar.
+/// The season of the moments, if they follow a calendar.
 fn season(times: &[DateTime]) -> usize {
     let calendar = (times.len() > 1).then(|| calendar::infer(times).ok()).flatten();
     calendar.map_or(usize::MAX, |(step, _)| step.cycle())
@@ -281,17 +285,17 @@ fn outdated(missing: &[bool], width: usize, max_gap: usize) -> impl Iterator<Ite
     })
 }
 
-/// What [`carry_forward`] found.
+/// The result of [`carry_forward`].
 struct Carried {
     /// The first row at which every column has a value.
     from: usize,
-    /// Values from that row on that were missing.
+    /// How many values from that row on were missing.
     filled: usize,
     /// A column without any value.
     missing: Option<usize>,
 }
 
-/// Gives each missing value the last one known before it in its column.
+/// Replaces each missing value by the last known value in its column.
 fn carry_forward(values: &mut [f64], width: usize) -> Carried {
     let rows = values.len() / width;
     let first = |column: usize| values[column..].iter().step_by(width).position(|value| !value.is_nan());
@@ -307,7 +311,7 @@ fn carry_forward(values: &mut [f64], width: usize) -> Carried {
     Carried { from, filled, missing: begun.iter().position(Option::is_none) }
 }
 
-/// Labels from prices, `(rows, sources)`; `at` names the time of a row for messages.
+/// Makes labels from prices, `(rows, sources)`. `at` formats the time of a row for messages.
 fn label(
     prices: &[f64],
     sources: &[String],
@@ -317,10 +321,10 @@ fn label(
 ) -> Result<Vec<Option<Class>>> {
     let refuse = |problem: String, fix| Err(Error::Panel { file: file.to_owned(), problem, fix });
     if rule.horizon == 0 {
-        return refuse("the horizon of labels is 0 rows".to_owned(), "look at least one row ahead");
+        return refuse("the label horizon is 0 rows".to_owned(), "look at least one row ahead");
     }
     if !(rule.threshold >= 0.0 && rule.threshold.is_finite()) {
-        let problem = format!("the threshold of labels is {}", rule.threshold);
+        let problem = format!("the label threshold is {}", rule.threshold);
         return refuse(problem, "choose 0 or a positive number");
     }
     if rule.change == Change::Relative
@@ -328,8 +332,8 @@ fn label(
     {
         let (time, source) = (at(bad / sources.len()), &sources[bad % sources.len()]);
         let problem =
-            format!("at {time} the price of {source} is {}, of which nothing is a share", prices[bad]);
-        return refuse(problem, "correct it, or measure changes by the difference");
+            format!("at {time} the price of {source} is {}, so no relative change exists", prices[bad]);
+        return refuse(problem, "correct it, or use --label-change difference");
     }
     let ahead = rule.horizon.saturating_mul(sources.len());
     let later = |cell: usize| prices.get(cell.saturating_add(ahead)).copied().unwrap_or(f64::NAN);

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use jiff::civil::DateTime;
 use std::collections::HashMap;
 
-/// What the file says, one moment after the other; what is missing is NaN or `None`.
+/// The content of the file, moment by moment. Missing values are NaN or `None`.
 pub(super) struct Table {
     pub(super) file: String,
     pub(super) utc: bool,
@@ -19,7 +19,7 @@ pub(super) struct Table {
     pub(super) outcomes: Outcomes,
 }
 
-/// What labels come from, `(times, sources)`.
+/// What labels are made from, `(times, sources)`.
 pub(super) enum Outcomes {
     Labels(Vec<Option<Class>>),
     Prices(Vec<f64>),
@@ -28,7 +28,7 @@ pub(super) enum Outcomes {
 const SOURCE_COLUMNS: [&str; 5] = ["source", "symbol", "ticker", "asset", "unique_id"];
 const LABEL_COLUMN: &str = "label";
 
-/// Which columns mean what.
+/// Which column has which meaning.
 struct Columns {
     time: usize,
     source: usize,
@@ -43,28 +43,28 @@ impl Columns {
         let wrong = |problem: String, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
         let place = |name: &str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
         let Some(source) = SOURCE_COLUMNS.iter().find_map(|name| place(name)) else {
-            let problem = format!("no column says which source a row is of, among {}", listing(header));
+            let problem = format!("no column names the source of a row; the columns are {}", listing(header));
             return wrong(problem, "name it `source` (or symbol, ticker, asset, unique_id)");
         };
         let label = place(LABEL_COLUMN);
         let Some(outcome) = label.or_else(|| header.iter().position(|column| *column == options.price))
         else {
             let problem = format!("neither a column `{LABEL_COLUMN}` nor a price column `{}`", options.price);
-            return wrong(problem, "add labels, or say which column labels are to be made from");
+            return wrong(problem, "add labels, or name the column to make labels from (--price)");
         };
         let free = (0..header.len()).find(|column| ![source, outcome].contains(column));
         let time = time_column(header).or(free).unwrap_or(0);
         let features: Vec<usize> =
             (0..header.len()).filter(|column| ![time, source, outcome].contains(column)).collect();
         if features.is_empty() {
-            let fix = "add columns of what is known of a source at a moment";
+            let fix = "add columns with features of the sources";
             return wrong("no column is left for features".to_owned(), fix);
         }
         Ok(Columns { time, source, outcome, labelled: label.is_some(), features })
     }
 }
 
-/// Names for a message, the first few of many.
+/// Lists names for a message: the first few of many.
 fn listing(names: &[String]) -> String {
     const FEW: usize = 8;
     let named = names.iter().take(FEW).map(|name| format!("`{}`", shorten(name)));
@@ -76,7 +76,7 @@ struct Row {
     time: DateTime,
     source: usize,
     label: Option<Class>,
-    /// Features, and behind them the price if there is one.
+    /// The features, then the price if there is one.
     numbers: Vec<f64>,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn parse(Rows { header, rows }: Rows<'_>, file: &str, options: &Panel
     Ok(Table { file: file.to_owned(), utc, times, sources, features, values, outcomes })
 }
 
-/// The rows in the file's order, the names of the sources, and whether times are in UTC.
+/// The rows in the order of the file, the names of the sources, and whether times are in UTC.
 fn read(
     cells: impl Iterator<Item = Result<Cells>>,
     header: &[String],

@@ -52,7 +52,7 @@ fn rows_may_come_source_by_source_and_what_is_missing_takes_the_last_known_value
     assert_eq!(report, PanelReport { left_out: 1, filled: 4, outdated: 0, unlabelled: 2 });
     assert_eq!(
         report.to_string(),
-        "4 values missing, the last known taken; 1 moment left out at the beginning; 2 labels missing"
+        "4 values missing, replaced by the last known one; 1 moment left out at the beginning; 2 labels missing"
     );
 }
 
@@ -75,7 +75,7 @@ fn moments_at_which_a_value_is_too_old_have_no_labels() {
     let (rows, report) = labelled(&daily, MaxGap::Rows(3));
     assert_eq!((rows, report.outdated, report.unlabelled), (vec![0, 1, 2, 3, 6, 7, 8, 9], 2, 4));
     assert!(
-        report.to_string().contains("2 moments left out, where a value is older than allowed"),
+        report.to_string().contains("2 moments left out, because a value is older than allowed"),
         "{report}"
     );
     assert_eq!(labelled(&daily, MaxGap::Rows(0)).0, [0, 6, 7, 8, 9]);
@@ -144,7 +144,7 @@ fn no_feature_knows_what_comes_later() {
 #[test]
 fn wrong_files_are_told_by_line_and_column() {
     for (text, expected) in [
-        ("time,f,label\n", "which source a row is of"),
+        ("time,f,label\n", "names the source of a row"),
         ("time,source,f\n", "neither a column `label` nor a price column `price`"),
         ("time,source,label\n", "no column is left for features"),
         ("source,label,f,g\nA,up,1,2\n", "line 2, column `f`: \"1\" is not a time stamp"),
@@ -159,7 +159,7 @@ fn wrong_files_are_told_by_line_and_column() {
         ("time,source,f,label\n2020-01-01,A,1,up\n2020-01-02,A,x,up\n", "line 3, column `f`: \"x\""),
         (
             "time,source,f,label\n2020-01-01,A,1,up\n2020-01-01,A,2,up\n",
-            "line 3: time stamp 2020-01-01 00:00:00 of `A` appears already in line 2",
+            "line 3: time stamp 2020-01-01 00:00:00 of `A` is already in line 2",
         ),
         ("time,source,f,label\n2020-01-02,A,1,up\n2020-01-01,A,2,up\n", "earlier than"),
         ("time,source,f,label\n2020-01-01,A,1,up\n2020-01-01,B,,up\n", "`f of B` is missing"),
@@ -180,8 +180,8 @@ fn rules_that_make_no_labels_are_refused() {
     };
     for (result, expected) in [
         (rule(0, 1.0, Change::Difference), "0 rows"),
-        (rule(1, -1.0, Change::Difference), "threshold of labels is -1"),
-        (rule(1, f64::NAN, Change::Difference), "threshold of labels is NaN"),
+        (rule(1, -1.0, Change::Difference), "label threshold is -1"),
+        (rule(1, f64::NAN, Change::Difference), "label threshold is NaN"),
         (rule(1, 0.1, Change::Relative), "at 2020-01-02 00:00:00 the price of A is -1"),
         (rule(usize::MAX, 0.1, Change::Difference), "no moment of any source has a label"),
     ] {
@@ -233,16 +233,16 @@ fn folds_that_cannot_be_are_refused_with_the_fix() {
     let good = FoldRule { folds: 3, test: 0.1, validation: 0.1, embargo: 5 };
     good.cut(&panel).unwrap();
     for (rule, expected) in [
-        (FoldRule { folds: 0, ..good }, "0 folds"),
+        (FoldRule { folds: 0, ..good }, "number of folds is 0"),
         (FoldRule { folds: 9, ..good }, "too few for 9 folds"),
         (FoldRule { folds: usize::MAX, ..good }, "too few for"),
-        (FoldRule { test: 0.0, ..good }, "share of 0"),
+        (FoldRule { test: 0.0, ..good }, "test part is 0"),
         (FoldRule { validation: f64::NAN, ..good }, "NaN"),
-        (FoldRule { embargo: 4, ..good }, "an embargo of 4 rows, and labels look 5 rows ahead"),
+        (FoldRule { embargo: 4, ..good }, "the embargo is 4 rows, but labels look 5 rows ahead"),
         (FoldRule { embargo: usize::MAX, ..good }, "too few"),
-        (FoldRule { test: 0.001, ..good }, "the test part of fold 1 has 0 rows and no label"),
+        (FoldRule { test: 0.001, ..good }, "the test part of fold 1 has 0 rows, but no label"),
         // The last five rows have no labels.
-        (FoldRule { test: 0.05, ..good }, "the test part of fold 3 has 5 rows and no label"),
+        (FoldRule { test: 0.05, ..good }, "the test part of fold 3 has 5 rows, but no label"),
     ] {
         let message = rule.cut(&panel).unwrap_err().to_string();
         assert!(message.contains(expected) && message.contains("choose"), "{message}");

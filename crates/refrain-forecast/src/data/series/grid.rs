@@ -4,17 +4,17 @@ use super::Scaler;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 
-/// Values of channels by row, none missing, and which of them were observed. The others were filled: they are inputs
-/// only, and carry no weight in losses, errors, baselines and plots.
+/// The values of channels by row, and which of them were observed. No value is missing. Values that were not observed
+/// were filled: they are inputs only, and have no weight in losses, errors, baselines and plots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     values: Vec<f64>, // (rows, channels)
     channels: usize,
-    /// Of each value whether it was filled; `None` where all were observed.
+    /// For each value, whether it was filled. `None` if all were observed.
     filled: Option<Vec<bool>>,
 }
 
-/// Rows of a channel without an observed value, as many as follow one another.
+/// Consecutive rows of a channel without an observed value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
     /// The channel.
@@ -24,10 +24,10 @@ pub struct Gap {
 }
 
 impl Grid {
-    /// Row-major `[rows, channels]` values, all of them observed.
+    /// A grid of row-major `[rows, channels]` values, all of them observed.
     ///
     /// # Panics
-    /// If the values do not fill the rows.
+    /// If the number of values is not a multiple of `channels`.
     pub fn new(values: Vec<f64>, channels: usize) -> Grid {
         assert!(
             channels > 0 && values.len().is_multiple_of(channels),
@@ -37,10 +37,10 @@ impl Grid {
         Grid { values, channels, filled: None }
     }
 
-    /// Row-major `[rows, channels]` values, and of each whether it was filled.
+    /// A grid of row-major `[rows, channels]` values; `filled` says for each value whether it was filled.
     ///
     /// # Panics
-    /// If the values do not fill the rows, or their number is another than that of the marks.
+    /// If the number of values is not a multiple of `channels`, or `filled` has another length.
     pub fn with_filled(values: Vec<f64>, channels: usize, filled: Vec<bool>) -> Grid {
         assert_eq!(values.len(), filled.len(), "a mark for each value");
         Grid { filled: filled.contains(&true).then_some(filled), ..Grid::new(values, channels) }
@@ -56,7 +56,7 @@ impl Grid {
         self.channels
     }
 
-    /// All values, row-major `[rows, channels]`, the filled ones included.
+    /// All values, row-major `[rows, channels]`, including filled ones.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
@@ -75,7 +75,7 @@ impl Grid {
         self.filled.as_ref().is_none_or(|filled| !filled[row * self.channels + channel])
     }
 
-    /// Number of observed values of a channel within some rows.
+    /// The number of observed values of a channel within some rows.
     ///
     /// # Panics
     /// If the rows reach past the grid, or there is no such channel.
@@ -87,7 +87,7 @@ impl Grid {
         }
     }
 
-    /// The values of a channel, oldest first, NaN where it was not observed: what really happened.
+    /// The values of a channel, oldest first. Values that were not observed are NaN.
     ///
     /// # Panics
     /// If there is no such channel.
@@ -97,17 +97,17 @@ impl Grid {
         (0..self.rows()).map(move |row| if self.is_observed(row, channel) { value(row) } else { f64::NAN })
     }
 
-    /// Of each value, row-major, whether it was filled; `None` where all were observed.
+    /// For each value (row-major), whether it was filled. `None` if all were observed.
     pub fn filled(&self) -> Option<&[bool]> {
         self.filled.as_deref()
     }
 
-    /// The same cells in units of the channels' standard deviations.
+    /// The same grid in units of the channels' standard deviations.
     pub fn standardised(&self, scaler: &Scaler) -> Grid {
         Grid { values: scaler.transform(&self.values), ..self.clone() }
     }
 
-    /// Takes all values into a hash, and which were filled if any was.
+    /// Adds all values to a hash, and which were filled, if any were.
     pub(crate) fn hash(&self, hash: &mut Sha256) {
         self.values.iter().for_each(|value| hash.update(value.to_le_bytes()));
         let marks = self.filled.iter().flatten().map(|&filled| u8::from(filled));

@@ -1,4 +1,4 @@
-//! A multivariate series on a regular time grid: reading, splitting, standardising.
+//! Multivariate series on a calendar: reading, splitting, standardising.
 
 pub(crate) mod calendar;
 mod coverage;
@@ -29,11 +29,12 @@ use std::path::Path;
 pub struct ReadOptions {
     /// Refuse a series with gaps or missing values, instead of filling them.
     pub strict: bool,
-    /// The calendar, where it is known, such as that of the series that a model was trained on; else it is found out.
+    /// The calendar, if it is known, for example from the series that a model was trained on. Otherwise it is
+    /// inferred.
     pub step: Option<TimeStep>,
 }
 
-/// A series: named channels on a calendar. No value is missing, and the grid knows which were filled.
+/// A series: named channels on a calendar. No value is missing; the grid knows which values were filled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     file: String,
@@ -52,18 +53,18 @@ impl Series {
         Series::of_rows(format::open(&bytes, &file)?, &file, options)
     }
 
-    /// Reads a series from the text of a CSV file; `file` is its name in messages.
+    /// Reads a series from the text of a CSV file. `file` is its name in messages.
     ///
-    /// The header tells the format. *Long* has exactly the columns `unique_id`, `ds` and `y`; each id becomes a
-    /// channel. *Wide* has a time column (the first of `time`, `date`, `datetime`, `timestamp`, `ds`,
-    /// `time_hour`, else the first column), and every other column is a channel.
+    /// The header decides the format. *Long* has exactly the columns `unique_id`, `ds` and `y`; each id becomes a
+    /// channel. *Wide* has a time column (the first of `time`, `date`, `datetime`, `timestamp`, `ds`, `time_hour`,
+    /// otherwise the first column); every other column is a channel.
     ///
-    /// Time stamps are ISO 8601 with or without zone, with `/` for `-` if you like, down to the day or the month.
-    /// Stamps with a zone or offset are converted to UTC. They must ascend, and lie on one calendar:
+    /// Time stamps are ISO 8601 with or without a zone, optionally with `/` instead of `-`, and may end at the day or
+    /// the month. Stamps with a zone or offset are converted to UTC. They must ascend and follow one calendar:
     ///
     /// - months, quarters or years (any number of months), on one day of the month or at month ends;
-    /// - business days, if every weekend is left out, or other days of the week, if each day that has no row came by
-    ///   four times or more;
+    ///   business days, if every weekend is skipped; or other days of the week, if each skipped day of the week
+    ///   occurred at least four times;
     /// - a fixed step of any length: the most common difference of neighbours.
     ///
     /// Rows missing from the calendar, and cells that are empty, `NA`, `N/A`, `NaN` or `null`, take the last value that
@@ -83,7 +84,7 @@ impl Series {
         fill::carry_forward(fill::onto_grid(table, options.step)?, options.strict)
     }
 
-    /// The name of the file that it came from, for messages.
+    /// The name of the file, for messages.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -98,7 +99,7 @@ impl Series {
         self.names.len()
     }
 
-    /// SHA-256 over the channels' names, all values and which of them were filled, to know the series again.
+    /// SHA-256 over the names of the channels, all values and which of them were filled, to recognise the series.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for name in &self.names {
@@ -128,7 +129,7 @@ impl Series {
         }
     }
 
-    /// A gap for messages.
+    /// Describes a gap for messages.
     fn describe(&self, gap: &Gap) -> String {
         let (name, first, last) = (&self.names[gap.channel], gap.rows.start, gap.rows.end - 1);
         format!(
@@ -139,17 +140,17 @@ impl Series {
         )
     }
 
-    /// Number of rows, filled gaps included.
+    /// Number of rows, including filled gaps.
     pub fn rows(&self) -> usize {
         self.grid.rows()
     }
 
-    /// The time of each row, and of those after the last.
+    /// The time of each row, and of rows after the last one.
     pub fn time(&self) -> &TimeAxis {
         &self.time
     }
 
-    /// The values, row-major `[rows, channels]`, in original units, the filled ones included.
+    /// The values, row-major `[rows, channels]`, in original units, including filled ones.
     pub fn values(&self) -> &[f64] {
         self.grid.values()
     }
@@ -159,7 +160,7 @@ impl Series {
         &self.grid
     }
 
-    /// The values of one channel, oldest first, the filled ones included ([`Grid::truth`] leaves them out).
+    /// The values of one channel, oldest first, including filled ones ([`Grid::truth`] leaves them out).
     ///
     /// # Panics
     /// If there is no such channel.

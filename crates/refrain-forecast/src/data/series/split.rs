@@ -1,4 +1,4 @@
-//! The chronological split into training, validation and test part, and their windows.
+//! Splits a series in time into a training, a validation and a test part, and finds their windows.
 
 use super::{Filled, Gap, Series, TimeStep, coverage};
 use crate::{Error, Result};
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::str::FromStr;
 
-/// Where the parts begin and end.
+/// How the rows are divided into parts.
 ///
 /// As text it is `ett`, or three fractions such as `0.7,0.1,0.2`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "Written")]
 pub enum SplitRule {
-    /// Fractions of the rows, which add up to 1. Training and test part are rounded down, the validation part
-    /// takes the rest.
+    /// Fractions of the rows, which add up to 1. The training and the test part are rounded down; the validation part
+    /// gets the rest.
     Fractions {
-        /// Of the training part.
+        /// The fraction of the training part.
         train: f64,
-        /// Of the validation part.
+        /// The fraction of the validation part.
         validation: f64,
-        /// Of the test part.
+        /// The fraction of the test part.
         test: f64,
     },
-    /// The convention of the ETT data sets (Zhou et al., AAAI 2021): 12, 4 and 4 months of 30 days from the
-    /// first row on; what follows is not used.
+    /// The convention of the ETT data sets (Zhou et al., AAAI 2021): 12, 4 and 4 months of 30 days from the first row
+    /// on. Later rows are not used.
     Ett,
 }
 
@@ -44,7 +44,9 @@ impl FromStr for SplitRule {
         let parts: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
         match parts.unwrap_or_default()[..] {
             [train, validation, test] => Ok(SplitRule::Fractions { train, validation, test }),
-            _ => Err(format!("{text:?} is neither `ett` nor three fractions such as `0.7,0.1,0.2`")),
+            _ => {
+                Err(format!("{text:?} is neither `ett` nor three fractions; write for example `0.7,0.1,0.2`"))
+            }
         }
     }
 }
@@ -92,36 +94,36 @@ impl TryFrom<Written> for SplitRule {
 /// The rows of a part of a series, and the windows in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The rows, with those that the first window looks back on.
+    /// The rows, including those that the first window looks back on.
     pub rows: Range<usize>,
     /// The rows without those.
     pub own: Range<usize>,
-    /// What was left out.
+    /// How many windows were left out.
     pub left_out: LeftOut,
-    /// First rows of the windows, as ranges of rows that follow one another.
+    /// The first rows of the windows, as ranges of consecutive rows.
     windows: Vec<Range<usize>>,
-    /// Whether any value that a window forecasts was filled.
+    /// Whether a value that a window forecasts was filled.
     filled: bool,
 }
 
-/// How many windows are left out, of those that there would be at stride 1.
+/// How many windows were left out, of all windows at stride 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Those that would cross a gap that is longer than gaps may be, or begin before the first value of a channel.
     pub across_gaps: usize,
-    /// Those without any observed value in their horizon, beside.
+    /// Other windows without any observed value in their horizon.
     pub unobserved: usize,
 }
 
 impl LeftOut {
-    /// All of them.
+    /// All windows that were left out.
     pub fn total(self) -> usize {
         self.across_gaps + self.unobserved
     }
 }
 
 impl Part {
-    /// Every window of so many rows, at stride 1, of rows that were all observed.
+    /// All windows of this length at stride 1, in rows that were all observed.
     pub fn all(rows: Range<usize>, length: usize) -> Part {
         let starts = rows.start..(rows.end + 1).saturating_sub(length).max(rows.start);
         let windows = if starts.is_empty() { Vec::new() } else { vec![starts] };
@@ -133,35 +135,35 @@ impl Part {
         self.windows.iter().map(Range::len).sum()
     }
 
-    /// The first row of each window, ascending. Its context begins there, its horizon follows.
+    /// The first row of each window, ascending. The context begins there, and the horizon follows it.
     pub fn starts(&self) -> impl Iterator<Item = usize> + '_ {
         self.windows.iter().cloned().flatten()
     }
 
-    /// The same, as ranges of rows that follow one another.
+    /// The first rows of the windows, as ranges of consecutive rows.
     pub fn runs(&self) -> &[Range<usize>] {
         &self.windows
     }
 
-    /// Whether any value that a window forecasts was filled, so that they don't all count.
+    /// Whether a value that a window forecasts was filled, so that not all values count.
     pub fn has_filled(&self) -> bool {
         self.filled
     }
 }
 
-/// Training, validation and test part of a series. The windows of validation and test part look back: their
-/// context may lie in the part before, their horizon never does.
+/// The training, validation and test part of a series. The context of a validation or test window may be in the part
+/// before; its horizon never is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// Rows before a forecast.
     pub context: usize,
     /// Rows of a forecast.
     pub horizon: usize,
-    /// The part to fit on.
+    /// The training part: fit the model on it.
     pub train: Part,
-    /// The part to choose by.
+    /// The validation part: choose the best model with it.
     pub validation: Part,
-    /// The part to report on.
+    /// The test part: report errors on it.
     pub test: Part,
 }
 
@@ -183,7 +185,7 @@ impl Split {
     ) -> Result<Split> {
         let refuse = |(problem, fix)| Error::Split { file: series.file().to_owned(), problem, fix };
         if context == 0 || horizon == 0 {
-            let problem = format!("context {context} and horizon {horizon}");
+            let problem = format!("the context is {context} and the horizon {horizon}");
             return Err(refuse((problem, "both must be at least 1")));
         }
         let [train, validation, test] = match *rule {
@@ -203,7 +205,7 @@ impl Split {
         })
     }
 
-    /// How much of each channel was filled within each part, where anything was.
+    /// How much of each channel was filled in each part. Parts without any are left out.
     pub fn filled(&self, series: &Series) -> Vec<Filled> {
         let parts = [(TRAINING, &self.train), (VALIDATION, &self.validation), (TEST, &self.test)];
         coverage::filled(series.grid(), series.names(), parts.map(|(name, part)| (name, part.own.clone())))
@@ -215,7 +217,7 @@ pub(crate) const TRAINING: &str = "training";
 pub(crate) const VALIDATION: &str = "validation";
 pub(crate) const TEST: &str = "test";
 
-/// Cuts the windows of parts.
+/// Finds the windows of parts.
 struct Cutter<'a> {
     series: &'a Series,
     context: usize,
@@ -243,7 +245,7 @@ impl Cutter<'_> {
         Ok(part)
     }
 
-    /// The windows of a part that cross no long gap and have something to forecast.
+    /// The windows of a part that cross no long gap and have an observed value to forecast.
     fn without_gaps(&self, name: &'static str, whole: Part) -> Result<Part> {
         let Cutter { series, context, horizon, max_gap } = *self;
         let grid = series.grid();
@@ -297,7 +299,7 @@ impl Cutter<'_> {
         })
     }
 
-    /// Every channel has an observed value in some rows.
+    /// Checks that every channel has an observed value in some rows.
     fn observed(&self, rows: Range<usize>, place: &str) -> Result<()> {
         match (0..self.series.channels())
             .find(|&channel| self.series.grid().observed(rows.clone(), channel) == 0)
@@ -307,7 +309,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// Every channel has one among those of `rows` that windows of a part forecast.
+    /// Checks that every channel has one among the rows that windows of a part forecast.
     fn observed_in(&self, part: &Part, rows: Range<usize>, place: &str) -> Result<()> {
         let Cutter { series, context, horizon, .. } = *self;
         let observed = |channel: usize| {
@@ -334,7 +336,7 @@ fn fractions(rows: usize, train: f64, validation: f64, test: f64) -> Lengths {
     let all = [train, validation, test];
     if !all.iter().all(|&part| part > 0.0 && part < 1.0) || (all.iter().sum::<f64>() - 1.0).abs() > 1e-6 {
         let problem = format!("fractions {train}, {validation} and {test}");
-        return Err((problem, "each must lie between 0 and 1, and together they must be 1"));
+        return Err((problem, "each must be between 0 and 1, and their sum must be 1"));
     }
     let share = |part: f64| ((rows as f64 * part) as usize).min(rows);
     let (train, test) = (share(train), share(test));
@@ -352,7 +354,7 @@ fn ett(rows: usize, step: TimeStep) -> Lengths {
     let needed = month.saturating_mul(20);
     if rows < needed {
         let problem =
-            format!("the ETT convention needs {needed} rows (20 months of 30 days), there are {rows}");
+            format!("the ETT convention needs {needed} rows (20 months of 30 days), but there are {rows}");
         return Err((problem, USE_FRACTIONS));
     }
     Ok([12 * month, 4 * month, 4 * month])

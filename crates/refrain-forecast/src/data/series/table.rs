@@ -6,13 +6,13 @@ use crate::{Error, Result};
 use jiff::civil::DateTime;
 use std::collections::HashMap;
 
-/// What the file says, before the grid: rows ascend in time, missing values are NaN.
+/// The content of the file, before it is put on the grid. Rows ascend in time; missing values are NaN.
 pub(crate) struct Table {
     pub file: String,
     pub names: Vec<String>,
     pub utc: bool,
     pub times: Vec<DateTime>,
-    /// The line of each row, in the long format of the first with its time stamp.
+    /// The line of each row. In the long format, the first line with its time stamp.
     pub lines: Vec<u64>,
     pub values: Vec<f64>, // (rows, channels)
 }
@@ -29,7 +29,7 @@ pub(crate) fn parse(rows: Rows<'_>, file: &str) -> Result<Table> {
     Ok(table)
 }
 
-/// The first column of a name that times have, if there is one.
+/// The first column with a usual name of time columns, if there is one.
 pub(crate) fn time_column(header: &[String]) -> Option<usize> {
     let is_time = |name: &&str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
     TIME_COLUMNS.iter().find_map(is_time)
@@ -64,10 +64,11 @@ fn read_wide(Rows { header: mut names, rows }: Rows<'_>, file: &str) -> Result<T
 
 fn read_long(Rows { header, rows }: Rows<'_>, file: &str) -> Result<Table> {
     if let Some(extra) = header.iter().find(|column| !LONG_COLUMNS.contains(&column.as_str())) {
-        let problem = format!("column `{extra}` beside `unique_id`, `ds` and `y` of the long format");
+        let problem =
+            format!("the long format has the columns `unique_id`, `ds` and `y`, but there is also `{extra}`");
         return Err(Error::Header { file: file.to_owned(), problem, fix: "remove it, only `y` is forecast" });
     }
-    // check_header has made sure that all three are there, each once.
+    // check_header has verified that each of the three occurs once.
     let place = |name: &str| header.iter().position(|column| column == name).unwrap_or(0);
     let (id_place, time_place, value_place) = (place("unique_id"), place("ds"), place("y"));
     let mut stamps = Stamps::new(file, "ds".to_owned());
@@ -110,7 +111,7 @@ fn read_long(Rows { header, rows }: Rows<'_>, file: &str) -> Result<Table> {
     Ok(Table { file: file.to_owned(), names, utc: stamps.zoned == Some(true), times, lines, values })
 }
 
-/// Refuses rows that a table of so many names by times would have next to nothing of: it would grow with the square of the
+/// Refuses rows that would give a nearly empty table of names by times. Such a table grows with the square of the
 /// file.
 pub(crate) fn check_scatter(rows: usize, series: usize, times: usize, file: &str) -> Result<()> {
     const CELLS_A_ROW: usize = 64;
@@ -121,7 +122,7 @@ pub(crate) fn check_scatter(rows: usize, series: usize, times: usize, file: &str
     }
 }
 
-/// Parses the time column and keeps it to one convention.
+/// Parses the time column and checks that all its time stamps use one convention.
 pub(crate) struct Stamps<'a> {
     file: &'a str,
     column: String,
@@ -167,7 +168,7 @@ impl<'a> Stamps<'a> {
     }
 }
 
-/// Parses the cells of channels and remembers which of them are neither numbers nor missing.
+/// Parses the cells of channels, and remembers which are neither numbers nor missing.
 pub(crate) struct Numbers {
     columns: Vec<Column>,
 }
@@ -188,14 +189,14 @@ impl Numbers {
         self.columns.push(Column::default());
     }
 
-    /// The value of a cell, NaN where it is missing (or bad, which [`Numbers::check`] reports).
+    /// The value of a cell. NaN if it is missing (or bad; [`Numbers::check`] reports those).
     pub(crate) fn parse(&mut self, channel: usize, cell: &str, line: u64) -> f64 {
         if is_missing(cell) {
             return f64::NAN;
         }
         let column = &mut self.columns[channel];
         match cell.parse::<f64>() {
-            // The engine computes in f32: what overflows there is as good as infinite.
+            // The engine computes in f32, so what overflows there counts as infinite.
             Ok(value) if (value as f32).is_finite() => {
                 column.numbers += 1;
                 value
@@ -227,7 +228,7 @@ pub(crate) fn is_missing(cell: &str) -> bool {
     cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
 }
 
-/// Cells in messages stay readable, whatever they hold.
+/// Shortens a cell, so that messages stay readable.
 pub(crate) fn shorten(cell: &str) -> String {
     const LONGEST: usize = 40;
     if cell.chars().count() <= LONGEST {

@@ -131,7 +131,7 @@ fn headers_that_describe_no_series() {
         ("time\n2020-01-01\n", "only one column"),
         (",time,a\n0,2020-01-01,1\n", "column 1 has no name"),
         ("time,a,a\n2020-01-01,1,2\n", "two columns are named `a`"),
-        ("unique_id,ds,y,price\nA,2020-01-01,1,2\n", "column `price` beside"),
+        ("unique_id,ds,y,price\nA,2020-01-01,1,2\n", "there is also `price`"),
     ] {
         let (error, message) = refusal(text);
         assert!(matches!(error, Error::Header { .. }) && message.contains(problem), "{message}");
@@ -516,7 +516,10 @@ fn parts_shorter_than_a_window() {
         assert!(matches!(error, Error::Split { .. }), "{error}");
     }
     let message = Split::new(&ramp(100), &SplitRule::default(), 50, 11, 0).unwrap_err().to_string();
-    assert!(message.contains("the validation part has 60 rows with those it looks back on"), "{message}");
+    assert!(
+        message.contains("the validation part has 60 rows (with the rows before it that it looks back on)"),
+        "{message}"
+    );
 }
 
 #[test]

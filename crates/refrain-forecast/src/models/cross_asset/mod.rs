@@ -1,4 +1,4 @@
-//! Cross-asset attention: each source is classified in the light of all the others.
+//! Cross-asset attention: classifies each source, and looks at all others to do so.
 
 mod config;
 #[cfg(test)]
@@ -15,13 +15,13 @@ use refrain_nn::{
     TransformerEncoderLayer,
 };
 
-/// Added to the variance by the norms.
+/// What the norms add to the variance.
 const EPS: f64 = 1e-5;
 
-/// A classifier of sources that are observed at the same time. The features of each source are projected to the
-/// width of the encoder by a map of its own, pre-norm layers attend among the sources, with normalised queries and
-/// keys ([`refrain_nn::AttentionOptions::qk_norm`]) and tanh-GELU in the feed-forward network, and after a last norm a linear
-/// head, shared by the sources, gives each a logit for up, down and flat.
+/// A classifier of sources that are observed at the same time. Each source has its own projection of its features to
+/// the width of the encoder. Then pre-norm layers attend across the sources, with normalised queries and keys
+/// ([`refrain_nn::AttentionOptions::qk_norm`]) and tanh-GELU in the feed-forward network. After a last norm, a linear
+/// head that all sources share gives each source a logit for up, down and flat.
 ///
 /// ```
 /// use refrain::{DType, Device, Tensor};
@@ -36,7 +36,7 @@ const EPS: f64 = 1e-5;
 pub struct CrossAsset {
     config: CrossAssetConfig,
     parameters: Parameters,
-    /// `embed.weight` `[S, F, D]` and `embed.bias` `[S, D]`: a projection a source.
+    /// `embed.weight` `[S, F, D]` and `embed.bias` `[S, D]`: one projection per source.
     weight: Parameter,
     bias: Parameter,
     layers: Vec<TransformerEncoderLayer>,
@@ -44,7 +44,7 @@ pub struct CrossAsset {
     head: Linear,
 }
 
-/// Logits in which a loss can be summed: halves become f32.
+/// Converts f16 and bf16 logits to f32, in which a loss can be summed.
 fn summable(logits: Tensor) -> Result<Tensor> {
     Ok(match logits.dtype() {
         DType::F16 | DType::BF16 => logits.to_dtype(DType::F32)?,
@@ -52,7 +52,7 @@ fn summable(logits: Tensor) -> Result<Tensor> {
     })
 }
 
-/// What a model is made of, without memory yet.
+/// The parts of a model that has no memory yet.
 struct Layers {
     weight: Parameter,
     bias: Parameter,
@@ -82,10 +82,10 @@ impl Layers {
 }
 
 impl CrossAssetConfig {
-    /// The size of the model, told without making it.
+    /// The size of the model, computed without allocating it.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model.
+    /// [`Error::Model`] for invalid settings.
     pub fn size(&self) -> Result<ModelSize> {
         self.validate()?;
         let of = |layers| -> Result<ModelSize> {
@@ -98,13 +98,13 @@ impl CrossAssetConfig {
 }
 
 impl CrossAsset {
-    /// A model with random weights, which follow from the seed.
+    /// A model with random weights, which depend only on the seed.
     ///
-    /// The projections begin normally distributed with deviation `1 / sqrt(features)` and without bias, linear
-    /// layers as PyTorch's, norms as identity.
+    /// The projections start normally distributed with standard deviation `1 / sqrt(features)` and zero bias. Linear
+    /// layers start as in PyTorch, norms as identity.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model, [`Error::Engine`] if the device has no memory for it.
+    /// [`Error::Model`] for invalid settings, [`Error::Engine`] if the device has not enough memory.
     pub fn new(config: CrossAssetConfig, dtype: DType, device: &Device, seed: u64) -> Result<CrossAsset> {
         config.validate()?;
         let builder = ParameterBuilder::new(device, dtype);
@@ -116,7 +116,7 @@ impl CrossAsset {
     /// A model with the weights of a checkpoint.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the checkpoint is of a model of other settings, and those of [`CrossAsset::new`].
+    /// [`Error::Nn`] if the checkpoint belongs to a model with other settings, and the errors of [`CrossAsset::new`].
     pub fn load(
         checkpoint: &Checkpoint,
         config: CrossAssetConfig,
@@ -129,25 +129,27 @@ impl CrossAsset {
         Ok(model)
     }
 
-    /// Features `[B, S, F]` to logits `[B, S, 3]` of up, down and flat, in the dtype of the features, whatever dtype
-    /// [`refrain::with_precision`] has what lies between.
+    /// Maps features `[B, S, F]` to logits `[B, S, 3]` of up, down and flat. The logits have the dtype of the
+    /// features, whatever precision [`refrain::with_precision`] sets for the layers between.
     ///
     /// # Errors
-    /// [`Error::Model`] if the features are of other sizes than the model's, [`Error::Engine`] if they are of another
-    /// dtype or device.
+    /// [`Error::Model`] if the features have other sizes than the model, [`Error::Engine`] if they have another dtype
+    /// or device.
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         Ok(self.head_of(x, mode)?.to_dtype(x.dtype())?)
     }
 
-    /// Logits in the dtype that the head has them in.
+    /// The logits in the dtype of the head's result.
     fn head_of(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (sources, features) = (self.config.sources, self.config.features);
         if x.rank() != 3 || x.dims()[1..] != [sources, features] {
-            let problem =
-                format!("features of shape {} for a model of {sources} sources of {features}", x.shape());
+            let problem = format!(
+                "the features have shape {}, but the model has {sources} sources of {features} features",
+                x.shape()
+            );
             return Err(Error::Model { problem, fix: "pass [batch, sources, features]" });
         }
-        // One product a source; the sum with the bias brings the sources of a sample side by side again.
+        // One product per source. The sum with the bias makes the sources of a sample adjacent again.
         let projected = x.transpose(0, 1)?.matmul(self.weight.tensor()?)?.transpose(0, 1)?; // [B, S, D]
         let bias = self.bias.tensor()?.to_dtype(projected.dtype())?;
         let mut h = projected.add(&bias)?;
@@ -157,19 +159,19 @@ impl CrossAsset {
         Ok(self.head.forward(&self.norm.forward(&h)?)?)
     }
 
-    /// The mean cross entropy, `[]`, f32 at least, of the logits of features `[B, S, F]` with classes i64 or i32 `[B, S]`: 0 is
-    /// up, 1 down, 2 flat.
+    /// The mean cross entropy, a scalar of at least f32, of the logits of features `[B, S, F]` with classes (i64 or
+    /// i32) `[B, S]`: 0 is up, 1 down, 2 flat.
     ///
     /// # Errors
-    /// Those of [`CrossAsset::forward`], and [`Error::Engine`] if the classes are of another shape or not of these.
+    /// Those of [`CrossAsset::forward`], and [`Error::Engine`] if the classes have another shape or other values.
     pub fn loss(&self, x: &Tensor, classes: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let logits = self.head_of(x, mode)?;
-        // In mixed precision the loss is f32 whatever the logits are; else it has their dtype.
+        // In mixed precision, the loss is f32 for logits of any dtype; otherwise it has the dtype of the logits.
         let logits = if logits.dtype() == x.dtype() { summable(logits)? } else { logits };
         Ok(logits.cross_entropy(classes)?)
     }
 
-    /// Logits of [`CrossAsset::forward`], f32 at least.
+    /// The logits of [`CrossAsset::forward`], at least f32.
     pub(crate) fn logits(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         summable(self.forward(x, mode)?)
     }
@@ -184,12 +186,13 @@ impl CrossAsset {
         &self.parameters
     }
 
-    /// Number of trained numbers.
+    /// The number of trained values.
     pub fn parameter_count(&self) -> usize {
         self.parameters.count()
     }
 
-    /// SHA-256 over names and f32 values of all parameters: two models that agree in it classify alike, bit for bit.
+    /// SHA-256 over the names and f32 values of all parameters. Two models with the same hash classify alike, bit for
+    /// bit.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device cannot be read.

@@ -15,9 +15,9 @@ use serde_json::json;
 settings! {
     /// The settings of an [`NLinear`].
     pub struct NLinearConfig {
-        /// Number of channels; each is forecast from its own past.
+        /// Number of channels. Each is forecast from its own past.
         pub channels: usize;
-        /// Rows that a forecast is made from.
+        /// Rows that the model sees before a forecast.
         pub context: usize;
         /// Rows of a forecast.
         pub horizon: usize;

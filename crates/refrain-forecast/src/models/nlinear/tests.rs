@@ -1,6 +1,6 @@
 use super::*;
 
-/// The device that the tests run on: `REFRAIN_TEST_DEVICE` names it, else the CPU.
+/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
 fn device() -> Device {
     std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
 }

@@ -1,4 +1,4 @@
-//! Cross-asset attention on a fold of a panel.
+//! The task of cross-asset attention: classification on a fold of a panel.
 
 pub mod confusion;
 mod settings;
@@ -16,20 +16,20 @@ use refrain::{DType, Device, Precision, Tensor, no_grad};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
 
-/// Samples that are classified at a time.
+/// How many samples are classified at a time.
 const AT_ONCE: usize = 1024;
 
-/// How much a label of each class counts in the loss.
+/// The weight of the labels of each class in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClassWeights {
-    /// All alike.
+    /// All labels have the same weight.
     None,
-    /// Inversely as the class is frequent in the training part, so that all classes count alike.
+    /// In inverse proportion to the frequency of the class in the training part, so that all classes count alike.
     Balanced,
 }
 
-/// Learns the classes of the sources by the cross entropy; a sample is a row of the panel. Sources without a label
+/// Learns the classes of the sources with the cross entropy. A sample is a row of the panel. Sources without a label
 /// there do not count.
 pub struct Classification {
     /// The model.
@@ -47,25 +47,25 @@ pub struct Classification {
     test: Vec<i64>,
 }
 
-/// What a model comes to on some samples.
+/// The errors of a model on some samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassificationErrors {
-    /// Mean cross entropy, by the class weights of the training.
+    /// The mean cross entropy, with the class weights of the training.
     #[serde(rename = "validation_loss")]
     pub loss: f64,
-    /// Share of the labels that are told.
+    /// The share of labels that are predicted correctly.
     #[serde(rename = "validation_accuracy")]
     pub accuracy: f64,
-    /// Mean over the classes of the share that is told.
+    /// The mean over the classes of the share that is predicted correctly.
     #[serde(rename = "validation_balanced_accuracy")]
     pub balanced_accuracy: f64,
 }
 
 impl Classification {
-    /// What training a model on a fold of a panel takes.
+    /// The resources that training a model on a fold of a panel needs.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model.
+    /// [`Error::Model`] for invalid settings.
     pub fn estimate(
         model: &CrossAssetConfig,
         config: &TrainingConfig,
@@ -107,7 +107,7 @@ impl Classification {
         let (rows, sources, features) = (panel.rows(), panel.sources().len(), panel.features().len());
         if (config.sources, config.features) != (sources, features) {
             let problem = format!(
-                "{} sources of {} features for a panel of {sources} of {features}",
+                "the model has {} sources of {} features, but the panel has {sources} of {features}",
                 config.sources, config.features
             );
             return Err(Error::Model { problem, fix: "take both from the panel" });
@@ -127,7 +127,7 @@ impl Classification {
         let samples = |part: &std::ops::Range<usize>| {
             panel.labelled(part.clone()).into_iter().map(|row| row as i64).collect::<Vec<_>>()
         };
-        // Of equally frequent classes the first.
+        // If several are equally frequent, the first.
         let most = |&a: &Class, &b: &Class| {
             counts[a.index()].cmp(&counts[b.index()]).then(b.index().cmp(&a.index()))
         };
@@ -146,17 +146,17 @@ impl Classification {
         })
     }
 
-    /// The class that most labels of the training part have.
+    /// The most frequent class of the training part.
     pub fn majority(&self) -> Class {
         self.majority
     }
 
-    /// What a label of each class counts in the loss.
+    /// The weight of a label of each class in the loss.
     pub fn class_weights(&self) -> [f64; CLASSES] {
         self.class_weights
     }
 
-    /// Classifies the test part: the loss, and which class was taken for which.
+    /// Classifies the test part: the errors and the confusion matrix.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device fails.
@@ -230,15 +230,15 @@ impl Task for Classification {
     }
 }
 
-/// How many labels there are of each class.
+/// The number of labels of each class.
 fn counts(labels: &[Option<Class>]) -> [u64; CLASSES] {
     let mut counts = [0; CLASSES];
     labels.iter().flatten().for_each(|class| counts[class.index()] += 1);
     counts
 }
 
-/// `labels / (classes * labels of the class)`, over the classes that occur: their mean over all labels is 1, which is
-/// also the weight of a class that does not occur.
+/// `labels / (classes * labels of the class)`, over the classes that occur. The mean weight over all labels is 1,
+/// which is also the weight of a class that does not occur.
 fn balanced(counts: [u64; CLASSES]) -> [f64; CLASSES] {
     let (all, occurring) = (counts.iter().sum::<u64>(), counts.iter().filter(|&&count| count > 0).count());
     counts.map(|count| if count == 0 { 1.0 } else { all as f64 / (occurring as u64 * count) as f64 })

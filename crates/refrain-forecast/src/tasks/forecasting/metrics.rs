@@ -12,7 +12,7 @@ pub struct Errors {
     pub mae: f64,
 }
 
-/// Sums of errors of each channel, in standardised units; windows are added one by one, none is kept.
+/// The sums of the errors of each channel, in standardised units. Windows are added one by one; none is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorSums {
     channels: Vec<Sums>,
@@ -31,13 +31,13 @@ impl ErrorSums {
         ErrorSums { channels: vec![Sums::default(); channels] }
     }
 
-    /// Adds a forecast of one channel and what came true, in standardised units. Where that is NaN it is not known, and
-    /// nothing is added.
+    /// Adds a forecast of one channel and the true values, in standardised units. A true value of NaN is unknown and
+    /// ignored.
     ///
     /// # Panics
     /// If there is no such channel, or the lengths differ.
     pub fn add<T: Copy + Into<f64>>(&mut self, channel: usize, forecast: &[T], truth: &[T]) {
-        assert_eq!(forecast.len(), truth.len(), "a forecast and what came true have the same length");
+        assert_eq!(forecast.len(), truth.len(), "a forecast and the true values have the same length");
         let sums = &mut self.channels[channel];
         for (&forecast, &truth) in forecast.iter().zip(truth) {
             let truth: f64 = truth.into();
@@ -60,18 +60,18 @@ impl ErrorSums {
         }
     }
 
-    /// Over all windows, steps and channels, in units of the channels' standard deviations; NaN before any
-    /// window was added.
+    /// The errors over all windows, steps and channels, in units of the channels' standard deviations. NaN if there
+    /// are no windows.
     pub fn standardised(&self) -> Errors {
         self.mean(|_| 1.0)
     }
 
-    /// The same in original units (their mean over channels, so channels of large numbers dominate).
+    /// The same in original units. It is a mean over channels, so channels with large numbers dominate.
     pub fn original(&self, scaler: &Scaler) -> Errors {
         self.mean(|channel| scaler.std[channel])
     }
 
-    /// Of one channel, in standardised units.
+    /// The errors of one channel, in standardised units.
     pub fn channel(&self, channel: usize) -> Errors {
         let Sums { squared, absolute, count } = self.channels[channel];
         Errors { mse: squared / count as f64, mae: absolute / count as f64 }

@@ -8,12 +8,12 @@ use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
 use crate::types::{DType, Layout, Shape};
 
-/// What an operation's choice of kernels, and of the memory that they work in, depends on.
+/// What the choice of kernels and workspaces of an operation depends on.
 pub(crate) trait Gpu {
-    /// How the GPU's tensor cores multiply.
+    /// The matrix instruction of the GPU's tensor cores.
     fn mma(&self) -> MmaKind;
 
-    /// Bytes of memory that the vendor's library computes a product in; `None` if the product is not for it.
+    /// Workspace bytes that cuBLASLt needs for a product. `None` if the product does not suit it.
     fn library_workspace(&self, op: &'static str, product: &Product) -> Result<Option<usize>>;
 }
 
@@ -22,22 +22,22 @@ pub(crate) trait Sink {
     /// Launches a kernel, which is told `params`.
     fn kernel(&mut self, op: &'static str, spec: KernelSpec, grid: Grid, params: &dyn Put) -> Result<()>;
 
-    /// Runs a matrix product by the vendor's library; `false` if it is not for that.
+    /// Runs a matrix product with cuBLASLt. Returns `false` if the product does not suit it.
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool>;
 
-    /// How the GPU's tensor cores multiply.
+    /// The matrix instruction of the GPU's tensor cores.
     fn mma(&self) -> MmaKind;
 
-    /// Whether kernels run, so that they need the memory to work in.
+    /// Whether kernels run, so that they need their workspace.
     fn runs(&self) -> bool {
         true
     }
 
-    /// How many multiprocessors the device has, for grids that fill it.
+    /// The number of multiprocessors of the device, for grids that fill it.
     fn multiprocessors(&self) -> usize;
 }
 
-/// Memory begins at multiples of this many bytes.
+/// Memory starts at multiples of this many bytes.
 const BLOCK_ALIGNMENT: usize = 256;
 
 /// Which power of two, 256 at most, an address so many bytes behind the beginning of memory is a multiple of: known
@@ -161,7 +161,7 @@ impl<'a> CudaArgs<'a> {
         place(a) == place(b)
     }
 
-    /// Bytes of the working memory; where kernels are only looked at, as many as anybody asks for.
+    /// The size of the workspace in bytes. If kernels are only listed, it is unlimited.
     pub(crate) fn workspace_bytes(&self) -> usize {
         match self.sink.runs() {
             true => self.launch.workspace.as_ref().map_or(0, |w| w.byte_range().len()),
@@ -169,7 +169,7 @@ impl<'a> CudaArgs<'a> {
         }
     }
 
-    /// How many multiprocessors the device has, for grids that fill it.
+    /// The number of multiprocessors of the device, for grids that fill it.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.sink.multiprocessors()
     }
@@ -195,12 +195,12 @@ impl<'a> CudaArgs<'a> {
         self.sink.kernel(self.launch.op, spec.told(Declared::of::<P>()), grid, params)
     }
 
-    /// How the GPU's tensor cores multiply.
+    /// The matrix instruction of the GPU's tensor cores.
     pub(crate) fn mma(&self) -> MmaKind {
         self.sink.mma()
     }
 
-    /// Runs a matrix product by the vendor's library; `false` if it is not for that.
+    /// Runs a matrix product with cuBLASLt. Returns `false` if the product does not suit it.
     pub(crate) fn library_product(&mut self, product: &Product) -> Result<bool> {
         self.sink.library_product(self.launch.op, product)
     }

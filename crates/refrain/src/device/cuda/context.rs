@@ -1,4 +1,4 @@
-//! A GPU and its context: what the driver says of it, and errors in words.
+//! A GPU and its context: what the driver reports about it, and readable errors.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::ffi::CStr;
@@ -10,7 +10,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult, CUstreamCaptureMod
 use super::library;
 use crate::error::{Error, Result};
 
-/// What NVIDIA's driver says of a GPU.
+/// What NVIDIA's driver reports about a GPU.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CudaDevice {
@@ -24,22 +24,22 @@ pub struct CudaDevice {
     pub memory: usize,
     /// Multiprocessors.
     pub multiprocessors: usize,
-    /// Whether it shares the host's memory (integrated) or has its own (discrete).
+    /// Whether it shares the memory of the host (integrated) or has its own (discrete).
     pub integrated: bool,
-    /// Whether host and device have one address space.
+    /// Whether host and device share one address space.
     pub unified_addressing: bool,
     /// Whether kernels can read any host memory.
     pub pageable_memory_access: bool,
-    /// Whether memory can be had in stream order from pools, which the engine needs.
+    /// Whether memory can be allocated in stream order from pools. The engine needs this.
     pub memory_pools: bool,
 }
 
-/// A GPU's primary context, which this process shares with other libraries in it, or a stream's.
+/// A GPU's primary context (which this process shares with other libraries in it), or the context of a stream.
 pub(super) struct Context {
     pub(super) info: CudaDevice,
     pub(super) handle: sys::CUcontext,
     pub(super) device: sys::CUdevice,
-    /// The first error that the context does not recover from.
+    /// The first error that the context can't recover from.
     lost: OnceLock<String>,
     name: String,
 }
@@ -49,12 +49,12 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// Begins with the driver; every call that opens a device goes through here.
+/// Initialises the driver. Every call that opens a device goes through here.
 pub(super) fn initialise() -> std::result::Result<(), String> {
     library::driver()?;
     result::init().map_err(|e| match e.0 {
         CUresult::CUDA_ERROR_NO_DEVICE => {
-            "NVIDIA's driver is here but sees no GPU; in a container pass the GPU through, else check nvidia-smi \
+            "NVIDIA's driver is installed but sees no GPU; in a container pass the GPU through, otherwise check nvidia-smi \
              and CUDA_VISIBLE_DEVICES"
                 .to_string()
         }
@@ -62,7 +62,7 @@ pub(super) fn initialise() -> std::result::Result<(), String> {
     })
 }
 
-/// An error of the driver in words.
+/// A readable error of the driver.
 pub(super) fn describe(e: DriverError) -> String {
     let text = |s: std::result::Result<&CStr, DriverError>| {
         s.map_or_else(|_| "unknown error".to_string(), |s| s.to_string_lossy().into_owned())
@@ -85,7 +85,7 @@ pub(super) fn driver_version() -> std::result::Result<(i32, i32), String> {
     Ok((version / 1000, version % 1000 / 10))
 }
 
-/// What the driver says of a GPU.
+/// What the driver reports about a GPU.
 pub(super) fn info(ordinal: usize) -> std::result::Result<CudaDevice, String> {
     initialise()?;
     let device = result::device::get(ordinal as i32).map_err(describe)?;
@@ -115,8 +115,8 @@ impl Context {
         let found = count()?;
         if ordinal >= found {
             return Err(match found {
-                0 => "NVIDIA's driver is here but sees no GPU".to_string(),
-                n => format!("there are {n} GPUs here, cuda:0 to cuda:{}", n - 1),
+                0 => "NVIDIA's driver is installed but sees no GPU".to_string(),
+                n => format!("there are {n} GPUs, cuda:0 to cuda:{}", n - 1),
             });
         }
         let device = result::device::get(ordinal as i32).map_err(describe)?;
@@ -172,15 +172,16 @@ impl Context {
         &self.name
     }
 
-    /// The architecture that kernels are compiled for; 9.0 with what is its alone (products by groups of warps).
+    /// The architecture that kernels are compiled for. For 9.0 it includes the features of that architecture alone
+    /// (warp-group products).
     pub(super) fn architecture(&self) -> String {
         let (major, minor) = self.info.compute_capability;
         let own = if (major, minor) == (9, 0) { "a" } else { "" };
         format!("sm_{major}{minor}{own}")
     }
 
-    /// Makes this the calling thread's context; an error if the device was lost. What is called while the guard
-    /// lives does not disturb a capture that somebody runs on another stream.
+    /// Makes this the context of the calling thread. Returns an error if the device was lost. Calls made while the
+    /// guard lives do not disturb a capture on another stream.
     pub(super) fn enter(&self, op: &'static str) -> Result<Relaxed> {
         if let Some(cause) = self.lost.get() {
             return Err(self.device_lost(op, cause));
@@ -194,7 +195,7 @@ impl Context {
         Error::DeviceLost { op, device: self.name.clone(), cause: cause.to_string() }
     }
 
-    /// What an error of the driver means. One that the context does not recover from is remembered: every later
+    /// Converts an error of the driver. An error that the context can't recover from is remembered, and every later
     /// call fails with it.
     pub(super) fn error(&self, op: &'static str, e: DriverError) -> Error {
         if !is_sticky(e.0) {
@@ -205,7 +206,7 @@ impl Context {
     }
 }
 
-/// While this lives, calls of this thread that might disturb a capture on another stream are allowed.
+/// While this lives, this thread may make calls that could disturb a capture on another stream.
 #[must_use]
 pub(super) struct Relaxed(CUstreamCaptureMode);
 

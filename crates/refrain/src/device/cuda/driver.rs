@@ -1,4 +1,4 @@
-//! The driver for NVIDIA GPUs: all work of a device goes to one stream, in order.
+//! The driver for NVIDIA GPUs. All work of a device goes to one stream, in order.
 #![allow(unsafe_code)] // Calls NVIDIA's driver with the engine's memory.
 
 use std::collections::HashSet;
@@ -33,17 +33,17 @@ pub(super) struct Resources {
     kernels: Kernels,
     staging: Staging,
     faults: Faults,
-    /// The vendor's library for matrix products, once it was looked for.
+    /// cuBLASLt, after it was searched for.
     products: OnceLock<Option<cublaslt::Library>>,
     /// `REFRAIN_GUARD=1`.
     guard: Option<Guard>,
 }
 
-/// A stream of a GPU as a device of the engine.
+/// A stream of a GPU, as a device of the engine.
 pub(in crate::device) struct Cuda {
     shared: Arc<Resources>,
     stream: sys::CUstream,
-    /// Memory to free when the capture ends that was under way when its owner was dropped.
+    /// Memory whose owner was dropped during a capture. It is freed when the capture ends.
     deferred: Mutex<Vec<u64>>,
     /// Where its kernels report indices out of range.
     faults: Slot,
@@ -60,7 +60,7 @@ pub(super) fn flag(name: &str) -> bool {
     std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0")
 }
 
-/// The contexts in use, by handle: streams of one context share kernels and memory.
+/// The contexts in use, by handle. Streams of one context share kernels and memory.
 static CONTEXTS: ProcessTable<usize, Arc<Resources>> = ProcessTable::new();
 
 fn unavailable(device: String) -> impl Fn(String) -> Error {
@@ -72,7 +72,7 @@ impl Resources {
         &self.context
     }
 
-    /// The handles of the kernels that are loaded.
+    /// The handles of the loaded kernels.
     pub(super) fn kernel_handles(&self) -> HashSet<sys::CUfunction> {
         self.kernels.handles()
     }
@@ -103,7 +103,7 @@ impl Resources {
 }
 
 impl Cuda {
-    /// A stream of its own on a GPU.
+    /// A new stream on a GPU.
     pub(in crate::device) fn open(ordinal: usize) -> Result<Cuda> {
         let unavailable = unavailable(format!("cuda:{ordinal}"));
         let shared = Context::primary(ordinal).and_then(Resources::of).map_err(&unavailable)?;
@@ -113,7 +113,7 @@ impl Cuda {
         Cuda::new(shared, stream).map_err(unavailable)
     }
 
-    /// A stream that the caller lends.
+    /// A stream of the caller.
     ///
     /// # Safety
     /// `stream` is a valid stream (a `CUstream`) for as long as the device or a tensor on it lives.
@@ -150,7 +150,7 @@ impl Cuda {
         self.sync
     }
 
-    /// Enters the context; an error, before CUDA is called, if a capture is under way.
+    /// Enters the context. Returns an error, before CUDA is called, if a capture is active.
     fn outside_capture(&self, op: &'static str, need: &str) -> Result<Relaxed> {
         let entered = self.context().enter(op)?;
         match self.capture_status() {
@@ -185,17 +185,17 @@ impl Cuda {
         checked(self.context(), op, unsafe { result::stream::synchronize(self.stream) })
     }
 
-    /// What kernels reported by the time of the last wait.
+    /// The errors that kernels had reported at the last wait.
     fn reported(&self) -> Result<()> {
         self.faults.take().map_or(Ok(()), Err)
     }
 
-    /// The vendor's library for matrix products, if it is here.
+    /// cuBLASLt, if it is installed.
     pub(super) fn products(&self) -> Option<&cublaslt::Library> {
         self.shared.products.get_or_init(|| cublaslt::Library::open(&self.shared.context.info)).as_ref()
     }
 
-    /// Sends a launch's kernels to a stream.
+    /// Sends the kernels of a launch to a stream.
     pub(super) fn run_on(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<()> {
         launch.kernel.cuda(&mut CudaArgs::new(launch, &mut Live { cuda: self, stream, launch }))
     }
@@ -334,7 +334,7 @@ impl Driver for Cuda {
         let address = (from.address + offset) as u64;
         // SAFETY: the door checked the range; the storage's lock is held.
         checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })?;
-        // Nothing to copy, nothing waited for.
+        // If nothing was copied, nothing was waited for.
         if to.is_empty() { Ok(()) } else { self.reported() }
     }
 
@@ -379,7 +379,7 @@ impl Driver for Cuda {
         if !self.sync && self.shared.guard.is_none() {
             return self.run_on(self.stream, launch);
         }
-        // Waiting would break the capture, and what becomes part of a graph does not run yet.
+        // Waiting would break the capture, and work in a graph does not run yet.
         if self.capture_status() != CaptureStatus::None {
             self.run_on(self.stream, launch)?;
             if let Some(guard) = &self.shared.guard {
@@ -393,7 +393,7 @@ impl Driver for Cuda {
         };
         match &self.shared.guard {
             Some(guard) => {
-                // For graphs of the caller's.
+                // For graphs of the caller.
                 self.wait(launch.op)?;
                 guard.around(self.context(), launch, run)?;
             }

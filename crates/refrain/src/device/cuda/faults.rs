@@ -1,5 +1,5 @@
-//! What kernels report of the values that they met: an index out of range is known on the device only. The host is told
-//! by its next call on the device that launches, copies or waits.
+//! What kernels report about the values of operands: only the device knows whether an index is out of range. The host
+//! gets the error at its next call on the device that launches, copies or waits.
 #![allow(unsafe_code)] // Reads host memory that the device writes.
 
 use std::ffi::c_void;
@@ -13,16 +13,16 @@ use super::params::{Pointer, params};
 use crate::device::driver::FOUND_LATE;
 use crate::error::Error;
 
-/// What an index is a position in, as the error says it.
+/// What an index refers to, for the error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounds {
-    /// The places along an axis.
+    /// Positions along an axis.
     Axis,
     /// Classes.
     Classes,
-    /// The time steps at which windows of some length may start.
+    /// Time steps at which windows of some length may start.
     Starts,
-    /// The numbers of steps that an optimiser may have done.
+    /// The number of steps that an optimiser has done.
     Steps,
 }
 
@@ -42,21 +42,22 @@ impl Reporter {
     }
 }
 
-/// Words of a slot that are in use: the origin (0: nothing was reported), the index and the number of places.
+/// The used words of a slot: the origin (0: nothing was reported), the index and the number of valid indices.
 const WORDS: usize = 3;
-/// Bytes of a slot: a line of memory, so that slots do not share one.
+/// Bytes per slot: a cache line, so that slots do not share one.
 const SLOT: usize = 64;
-/// Slots of a page.
+/// Slots per page.
 const SLOTS: usize = 64;
 
-/// Where kernels of a context report: pinned host memory, which the device writes and the host reads. A slot belongs
-/// to one stream until the process ends, as a graph that was captured on it may outlive the device's handle.
+/// Where the kernels of a context report: pinned host memory, which the device writes and the host reads. A slot
+/// belongs to one stream until the process ends, because a graph that was captured on the stream may outlive the
+/// device's handle.
 #[derive(Default)]
 pub(super) struct Faults {
     unused: Mutex<Vec<Slot>>,
 }
 
-/// The place where the kernels of one stream report.
+/// Where the kernels of one stream report.
 pub(super) struct Slot {
     memory: *const AtomicU64,
     /// The same memory in the device's address space.
@@ -69,7 +70,7 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Faults {
-    /// A slot for a stream. A context is current.
+    /// A new slot for a stream. A context must be current.
     pub(super) fn slot(&self) -> std::result::Result<Slot, DriverError> {
         let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
         if unused.is_empty() {
@@ -96,13 +97,14 @@ impl Slot {
         self.address
     }
 
-    /// Whether anything was reported that nobody has taken.
+    /// Whether there is a report that nobody has taken.
     pub(super) fn is_reported(&self) -> bool {
         // SAFETY: the first word of the slot, which lives until the process ends.
         unsafe { &*self.memory }.load(Ordering::Acquire) != 0
     }
 
-    /// Takes what was reported, if anything. The stream was waited for, so that all words of a report are there.
+    /// Takes the report, if there is one. The stream must have been waited for, so that all words of a report are
+    /// there.
     pub(super) fn take(&self) -> Option<Error> {
         // SAFETY: the words lie within the slot, are aligned, and live until the process ends.
         let words: [&AtomicU64; WORDS] = std::array::from_fn(|i| unsafe { &*self.memory.add(i) });
@@ -111,13 +113,14 @@ impl Slot {
             origin => origin,
         };
         let (index, places) = (words[1].load(Ordering::Relaxed) as i64, words[2].load(Ordering::Relaxed));
-        // Of threads that have waited, one takes it.
+        // If several threads have waited, one of them takes it.
         let mine = words[0].compare_exchange(origin, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         mine.then(|| error(origin, index, places))
     }
 }
 
-/// Who can report: operations and what their indices are positions in. A report has the place in this list, from 1.
+/// The possible origins: operations, and what their indices refer to. A report has the position in this list, counted
+/// from 1.
 static ORIGINS: Mutex<Vec<(&'static str, Bounds)>> = Mutex::new(Vec::new());
 
 fn origin(op: &'static str, bounds: Bounds) -> u64 {
@@ -146,7 +149,7 @@ fn error(origin: u64, index: i64, places: u64) -> Error {
         Bounds::Classes => out_of(format!("{places} classes")),
         Bounds::Starts => out_of(format!("the {places} time steps at which a window may start")),
         Bounds::Steps => format!(
-            "the step counter is {index}; it is the number of steps done, from 0 to {}: set it to that",
+            "the step counter is {index}; set it to the number of steps done, from 0 to {}",
             places.saturating_sub(1)
         ),
     };
@@ -170,7 +173,7 @@ mod tests {
         for (origin, index, starts) in [
             (gather, 7, "gather: index 7 is out of range for an axis of size 5; indices must lie in 0..5"),
             (one_hot, -1, "one_hot: index -1 is out of range for 5 classes"),
-            (adamw, -2, "adamw: the step counter is -2; it is the number of steps done, from 0 to 4"),
+            (adamw, -2, "adamw: the step counter is -2; set it to the number of steps done, from 0 to 4"),
         ] {
             words[1].store(index as u64, Ordering::Relaxed);
             words[2].store(5, Ordering::Relaxed);

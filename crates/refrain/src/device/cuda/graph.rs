@@ -1,8 +1,8 @@
-//! A recorded program as one graph of CUDA: captured once, launched whole.
+//! A recorded program as one CUDA graph: captured once, launched as a whole.
 //!
-//! Every kernel is compiled and loaded before the capture begins, and the program's memory is there, so that a
-//! capture meets no allocation. It runs on a private stream; each launch gets exactly the dependencies that the
-//! program says, so that independent ones become parallel branches.
+//! Before the capture begins, every kernel is compiled and loaded and the memory of the program is allocated. So
+//! nothing is allocated during a capture. The capture runs on a private stream. Each launch gets exactly the
+//! dependencies of the program, so independent launches become parallel branches.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::error::Result;
 
 const OP: &str = "step";
 
-/// An instantiated graph. The program that it was made of owns all memory that it touches.
+/// An instantiated graph. The program that it was made from owns all memory that it touches.
 pub(super) struct Graph {
     shared: Arc<Resources>,
     /// The stream of the device, on which the graph is in order with eager work.
@@ -43,17 +43,17 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Makes the graph of a program for a device's stream. The context is entered.
+    /// Makes the graph of a program for a device's stream. The context must be entered.
     pub(super) fn new(cuda: &Cuda, program: &Bound<'_>) -> Result<Graph> {
         (0..program.len()).try_for_each(|at| {
             program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
         })?;
-        // The driver takes no list of edges that is empty.
+        // The driver does not accept an empty list of edges.
         let waits = (0..program.len()).any(|at| !program.waits(at).is_empty());
         Graph::capture(cuda, waits, |stream| capture::program(&Capturing { cuda, stream }, program))
     }
 
-    /// Makes a graph of what `work` sends to a stream. Where its kernels wait for each other, they may overlap.
+    /// Makes a graph of what `work` sends to a stream. Kernels that wait for one another may overlap.
     pub(super) fn capture(
         cuda: &Cuda,
         overlaps: bool,
@@ -79,7 +79,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Sends the graph to the device's stream. The memory that it touches is there.
+    /// Sends the graph to the device's stream. Its memory must exist.
     pub(super) fn launch(&self) -> Result<()> {
         let context = self.shared.context();
         let _entered = context.enter(OP)?;
@@ -152,7 +152,7 @@ impl Drop for PrivateStream {
     }
 }
 
-/// A graph that is destroyed once it is instantiated.
+/// A graph that is destroyed after it was instantiated.
 struct Captured(sys::CUgraph);
 
 impl Drop for Captured {
@@ -187,7 +187,7 @@ fn capture(
     }
 }
 
-/// The private stream while it captures.
+/// The private stream during the capture.
 struct Capturing<'a> {
     cuda: &'a Cuda,
     stream: sys::CUstream,

@@ -1,42 +1,42 @@
-//! What a kernel on CUDA is before it is compiled: its text, and the constants that it is specialised by.
+//! A CUDA kernel before it is compiled: its source, and the constants that it is specialised by.
 
 use smallvec::SmallVec;
 
 use super::params::Declared;
 use crate::types::DType;
 
-/// The text that every kernel begins with: element types, vectors, reductions, random numbers.
+/// The start of every kernel source: element types, vectors, reductions, random numbers.
 const PRELUDE: &str = include_str!("prelude.cu");
 
-/// The text of what works with tensor cores, a part of kernels that do.
+/// The source for tensor cores. Kernels that use them include it.
 pub(crate) const MMA: &str = include_str!("mma.cu");
 
-/// The text of what works with tensor cores by groups of warps, likewise.
+/// The source for tensor cores with warp groups. Kernels that use them include it.
 pub(crate) const WGMMA: &str = include_str!("wgmma.cu");
 
-/// The text of a family of kernels, by its parts in order. Each part is a `kernel.cu` or a piece shared
-/// by several, without CUDA headers.
+/// The source of a family of kernels: its parts in order. Each part is a `kernel.cu` or a piece that several share,
+/// without CUDA headers.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The file's name in compiler messages.
+    /// The name of the file in compiler messages.
     pub(crate) name: &'static str,
     pub(crate) parts: &'static [&'static str],
 }
 
-/// The value of a constant in a kernel's text.
+/// The value of a constant in a kernel source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
     /// An element type: `f32_t`, `bf16_t`, ..
     Type(DType),
     Int(i64),
-    /// A name that the text gives a meaning to.
+    /// A name that the source defines.
     Word(&'static str),
 }
 
 /// Names and values of constants, which become `#define`s.
 pub(crate) type Constants = SmallVec<[(&'static str, Constant); 12]>;
 
-/// A kernel, specialised. Never by the size of a batch: that is a parameter.
+/// A specialised kernel. It is never specialised by the batch size, which is a parameter.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelSpec {
     pub(crate) source: &'static Source,
@@ -71,7 +71,7 @@ impl KernelSpec {
         KernelSpec { source, entry, constants: Constants::new(), params: None }
     }
 
-    /// Adds an element type. The text sees the type's name, and `NAME_SIZE`, its bytes.
+    /// Adds an element type. The source sees its name, and `NAME_SIZE` with its size in bytes.
     pub(crate) fn dtype(mut self, name: &'static str, dtype: DType) -> KernelSpec {
         self.constants.push((name, Constant::Type(dtype)));
         self
@@ -96,7 +96,7 @@ impl KernelSpec {
         KernelSpec { params: Some(params), ..self }
     }
 
-    /// The whole text that the compiler gets.
+    /// The complete source for the compiler.
     pub(crate) fn text(&self) -> String {
         use std::fmt::Write;
         let mut text = String::with_capacity(PRELUDE.len() + 8192);
@@ -119,7 +119,7 @@ impl KernelSpec {
         text
     }
 
-    /// Name, entry and constants in one line, for errors and listings.
+    /// Source name, entry and constants in one line, for errors and listings.
     pub(crate) fn label(&self) -> String {
         use std::fmt::Write;
         let mut label = format!("{}:{}", self.source.name, self.entry);

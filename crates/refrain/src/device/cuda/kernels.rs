@@ -15,22 +15,22 @@ use super::context::Context;
 use super::kernel::{Grid, KernelSpec};
 use crate::error::{Error, Result};
 
-/// What entries of the cache are called.
+/// The kind of these entries in the cache.
 const CUBIN: &str = "cubin";
-/// Dynamic shared memory that a kernel may use without asking.
+/// The dynamic shared memory that a kernel may use without asking.
 const SHARED_FOR_ALL: u32 = 48 << 10;
 
-/// The kernels that were used so far. One that is new is compiled (or read from the cache) by the first thread
-/// that asks; others wait for it.
+/// The kernels that were used so far. A new one is compiled (or read from the cache) by the first thread that needs
+/// it; others wait for it.
 #[derive(Default)]
 pub(super) struct Kernels {
     loaded: RwLock<HashMap<KernelSpec, Arc<OnceLock<Result<Function>>>>>,
 }
 
-/// A loaded kernel. Modules stay loaded for as long as the process runs.
+/// A loaded kernel. Modules stay loaded for the life of the process.
 pub(super) struct Function {
     handle: sys::CUfunction,
-    /// Dynamic shared memory that it is allowed.
+    /// The dynamic shared memory that it may use.
     shared: AtomicU32,
 }
 
@@ -40,7 +40,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Kernels {
-    /// The handles of those that are loaded.
+    /// The handles of the loaded kernels.
     pub(super) fn handles(&self) -> HashSet<sys::CUfunction> {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
         loaded.values().filter_map(|slot| Some(slot.get()?.as_ref().ok()?.handle)).collect()
@@ -74,7 +74,7 @@ impl Kernels {
         .map_err(|e| context.error(op, e))
     }
 
-    /// A kernel that can be launched with so much dynamic shared memory.
+    /// A kernel that can be launched with this much dynamic shared memory.
     pub(super) fn ready(
         &self,
         context: &Context,
@@ -102,7 +102,7 @@ impl Kernels {
     }
 }
 
-/// Machine code for a kernel, from the cache or the compiler.
+/// The machine code of a kernel, from the cache or the compiler.
 fn machine_code(context: &Context, spec: &KernelSpec) -> std::result::Result<Vec<u8>, String> {
     let text = spec.text();
     let architecture = context.architecture();

@@ -1,6 +1,6 @@
-//! Finding NVIDIA's libraries, and looking whether they have what is called.
+//! Finds NVIDIA's libraries, and checks that they have the functions that are called.
 //!
-//! cudarc panics where a library or a symbol is missing, so each is probed before its first use.
+//! cudarc panics if a library or a symbol is missing, so each is probed before its first use.
 #![allow(unsafe_code)] // Loads shared libraries.
 
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ const NVRTC_SYMBOLS: &[&str] = &[
     "nvrtcGetErrorString",
 ];
 
-/// Why a library can't be used, with the fix.
+/// Why a library can't be used, and what to do.
 pub(super) type Missing = String;
 
 /// NVIDIA's driver, version 12.3 or later.
@@ -93,12 +93,10 @@ pub(super) fn driver() -> Result<(), Missing> {
         .get_or_init(|| {
             // SAFETY: opens the driver's library, whose initialisers NVIDIA means to run in any process.
             if !unsafe { cuda::is_culib_present() } {
-                return Err(
-                    "NVIDIA's driver is missing: libcuda.so (libcuda.so.1) is in none of the places \
+                return Err("NVIDIA's driver is missing: libcuda.so (libcuda.so.1) is not in the places \
                     where the system looks for libraries; install the driver of your GPU, in a container \
                     run it with NVIDIA's container toolkit, or use --device cpu"
-                        .to_string(),
-                );
+                    .to_string());
             }
             // SAFETY: the library is there, so this does not panic; it stays loaded.
             let library = unsafe { cuda::culib() };
@@ -112,7 +110,7 @@ pub(super) fn driver() -> Result<(), Missing> {
         .clone()
 }
 
-/// What takes the times of kernels, which the driver has since version 12.8.
+/// The functions that measure kernels. The driver has them since version 12.8.
 pub(super) fn timing() -> Result<(), Missing> {
     driver()?;
     // SAFETY: the library is there, so this does not panic; it stays loaded.
@@ -137,7 +135,7 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
                 preload(&places, "libnvrtc.so");
                 if !present() {
                     return Err(format!(
-                        "NVRTC, which compiles the kernels, is missing: libnvrtc.so is in none of the places \
+                        "NVRTC, which compiles the kernels, is missing: libnvrtc.so is not in the places \
                          where the system looks for libraries, nor in {}; install it with `pip install \
                          nvidia-cuda-nvrtc` or with the CUDA toolkit, or set CUDA_HOME to the toolkit's folder",
                         listed(&places)
@@ -150,13 +148,13 @@ pub(super) fn nvrtc() -> Result<(), Missing> {
         .clone()
 }
 
-/// Brings a library to where the loader finds it by name, if it is in a place of its own.
+/// Loads a library from its own folder, so that the loader then finds it by name.
 pub(super) fn preload_from_places(name: &str) {
     preload(&places(), name);
 }
 
-/// Loads the newest library whose file is `name` with a version behind it. The loader finds a loaded library
-/// by the name that it has within, so that cudarc's search meets it afterwards.
+/// Loads the newest library whose file name is `name` followed by a version. The loader then finds the loaded library
+/// by its internal name, so cudarc's search finds it, too.
 fn preload(places: &[PathBuf], name: &str) {
     let mut files: Vec<PathBuf> = Vec::new();
     for place in places {
@@ -189,7 +187,7 @@ pub(super) fn probe(
     fix: &str,
 ) -> Result<(), Missing> {
     for symbol in symbols {
-        // SAFETY: only looked up, never called through this type.
+        // Only looked up, never called through this type.
         if unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) }.is_err() {
             return Err(format!("{what} is too old: it has no {symbol}; {fix}"));
         }
@@ -197,8 +195,7 @@ pub(super) fn probe(
     Ok(())
 }
 
-/// Where NVIDIA's libraries may lie apart from the system's places: CUDA toolkits, and the wheels that pip
-/// installs.
+/// Folders outside the system's, in which NVIDIA's libraries may be: CUDA toolkits, and the wheels that pip installs.
 fn places() -> Vec<PathBuf> {
     let mut places = Vec::new();
     let mut toolkit = |root: &Path| {
@@ -223,7 +220,7 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Folders of a folder whose names begin with `prefix`, by name.
+/// The folders inside a folder whose names begin with `prefix`, by name.
 fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let named = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix));
@@ -232,8 +229,8 @@ fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The folders that pip installs to: of the active virtual environment, of the `python3` on the path, of the
-/// user and of the system.
+/// The folders that pip installs to: of the active virtual environment, of the `python3` on the path, of the user and
+/// of the system.
 fn site_packages() -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = Vec::new();
     roots.extend(std::env::var_os("VIRTUAL_ENV").map(PathBuf::from));
@@ -243,7 +240,7 @@ fn site_packages() -> Vec<PathBuf> {
         let python = folder.join("python3");
         if python.is_file() {
             roots.extend(folder.parent().map(Path::to_path_buf));
-            // Where a link leads, as for the interpreters that version managers install.
+            // The target of a link, for the interpreters that version managers install.
             let real = python.canonicalize().ok();
             roots
                 .extend(real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf));

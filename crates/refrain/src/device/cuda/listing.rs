@@ -1,5 +1,5 @@
-//! `REFRAIN_KERNELS=DIR`: operations that run on the CPU write down the text of every kernel that they
-//! would use on CUDA, so that kernels can be compiled where there is no GPU (`cargo xtask kernels`).
+//! `REFRAIN_KERNELS=DIR`: operations that run on the CPU write the source of every kernel that they would use on
+//! CUDA. So kernels can be compiled without a GPU (`cargo xtask kernels`).
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::device::launch::Launch;
 use crate::device::program::{Bound, Executable};
 use crate::error::{Error, Result};
 
-/// The driver itself, or one that also writes kernels down where `REFRAIN_KERNELS` asks for it.
+/// The driver itself, or, if `REFRAIN_KERNELS` is set, a driver that also writes kernel sources.
 pub(in crate::device) fn decorate(driver: Arc<dyn Driver>) -> Arc<dyn Driver> {
     match std::env::var_os("REFRAIN_KERNELS") {
         Some(folder) => Arc::new(Lists { driver, folder: folder.into() }),
@@ -22,7 +22,7 @@ pub(in crate::device) fn decorate(driver: Arc<dyn Driver>) -> Arc<dyn Driver> {
     }
 }
 
-/// A driver that writes down the kernels that each launch would use on CUDA before it runs the launch.
+/// A driver that writes the sources of the CUDA kernels of each launch before it runs the launch.
 struct Lists {
     driver: Arc<dyn Driver>,
     folder: PathBuf,

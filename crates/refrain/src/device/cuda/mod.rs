@@ -1,5 +1,5 @@
-//! NVIDIA GPUs, through NVIDIA's driver, its run-time compiler and, where it is there, its library for matrix
-//! products. All are loaded at run time: the engine is built without them and runs without a GPU.
+//! NVIDIA GPUs, through NVIDIA's driver, its run-time compiler and, if installed, cuBLASLt. All are loaded at run
+//! time: the engine builds without them and runs without a GPU.
 
 mod args;
 mod cache;
@@ -31,22 +31,22 @@ pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA};
 pub(crate) use params::{Declarations, Member, Pointer, Put, Words, padded, params, with_rank};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 
-/// What of NVIDIA's software and hardware this machine has. Each part that is missing says what to do.
+/// What this machine has of NVIDIA's software and hardware. Each missing part says what to do.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CudaReport {
-    /// The driver's version: the newest CUDA version that it runs, major and minor.
+    /// The version of the driver: the newest CUDA version that it supports, major and minor.
     pub driver: std::result::Result<(i32, i32), String>,
     /// The version of NVRTC, which compiles the kernels.
     pub nvrtc: std::result::Result<(i32, i32), String>,
-    /// The version of cuBLASLt; without it matrix products run by the engine's own kernels.
+    /// The version of cuBLASLt. Without it, matrix products use the engine's own kernels.
     pub cublaslt: std::result::Result<String, String>,
     /// The GPUs that the driver sees.
     pub devices: Vec<CudaDevice>,
 }
 
 impl CudaReport {
-    /// Looks at this machine.
+    /// Examines this machine.
     pub fn new() -> CudaReport {
         let devices = context::count()
             .map_or_else(|_| Vec::new(), |n| (0..n).filter_map(|i| context::info(i).ok()).collect());

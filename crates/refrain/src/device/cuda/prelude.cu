@@ -1,4 +1,4 @@
-// What every kernel of the engine begins with. No CUDA headers: the compiler at run time needs none.
+// The start of every kernel source. No CUDA headers, so that the run-time compiler needs none.
 
 typedef double f64_t;
 typedef float f32_t;
@@ -37,9 +37,9 @@ DEVICE void wait_for_dependencies() {
 #define INFINITY_F __int_as_float(0x7f800000)
 #define NAN_F __int_as_float(0x7fffffff)
 
-// ---- Element types: `to<C>(x)` widens to the arithmetic's type, `from<T>(c)` rounds to nearest even.
+// ---- Element types: `to<C>(x)` converts to the arithmetic type, `from<T>(c)` rounds to nearest even.
 
-// The type of the arithmetic: f64 for f64, f32 for the other floats, i64 for integers and bool.
+// The arithmetic type: f64 for f64, f32 for the other floats, i64 for integers and bool.
 template <typename T> struct arithmetic { typedef i64 type; };
 template <> struct arithmetic<f64_t> { typedef double type; };
 template <> struct arithmetic<f32_t> { typedef float type; };
@@ -54,7 +54,7 @@ DEVICE i64 widen(i64_t x) { return x; }
 DEVICE i64 widen(i32_t x) { return x; }
 DEVICE i64 widen(u8_t x) { return x; }
 
-// Conversion between types of the arithmetic. Floats become integers by cutting off, kept within range; NaN is 0.
+// Conversion between arithmetic types. Floats become integers by truncation, clamped to the range; NaN becomes 0.
 template <typename C> struct cast_to;
 template <> struct cast_to<double> { template <typename S> static DEVICE double of(S x) { return (double)x; } };
 template <> struct cast_to<float> { template <typename S> static DEVICE float of(S x) { return (float)x; } };
@@ -66,13 +66,13 @@ template <> struct cast_to<i64> {
 
 template <typename C, typename T> DEVICE C to(T x) { return cast_to<C>::of(widen(x)); }
 
-// A float that keeps in its last bit whether the number lay beyond it, so that a second rounding can't go wrong.
+// A float whose last bit is set if the number was not exact, so that a second rounding is still correct.
 DEVICE float round_to_odd(double x) {
     float y = __double2float_rz(x);
     return (double)y == x || x != x ? y : __uint_as_float(__float_as_uint(y) | 1u);
 }
 DEVICE float round_to_odd(i64 x) {
-    // Towards zero it stays in the range of an i64.
+    // Rounded towards zero, it stays in the range of an i64.
     float y = __ll2float_rz(x);
     return __float2ll_rz(y) == x ? y : __uint_as_float(__float_as_uint(y) | 1u);
 }
@@ -109,16 +109,16 @@ typedef u32 unit4;
 typedef u64 unit8;
 typedef ulonglong2 unit16;
 
-// A unit full of the element whose bits fill eight bytes.
+// A unit filled with copies of the element whose bits fill eight bytes.
 template <typename U> struct filled { static DEVICE U with(u64 bits) { return (U)bits; } };
 template <> struct filled<unit16> { static DEVICE unit16 with(u64 bits) { return make_ulonglong2(bits, bits); } };
 
-// `to = value`, or `to += value` in the arithmetic's type where ADD.
+// `to = value`, or `to += value` in the arithmetic type if ADD.
 template <bool ADD, typename T, typename C> DEVICE void put(T* to, C value) {
     *to = from<T>(ADD ? (C)(::to<C>(*to) + value) : value);
 }
 
-// ---- Arithmetic that float and double share under one name.
+// ---- Arithmetic with common names for float and double.
 
 DEVICE float exp_(float x) { return expf(x); }
 DEVICE double exp_(double x) { return exp(x); }
@@ -148,7 +148,7 @@ DEVICE float abs_(float x) { return fabsf(x); }
 DEVICE double abs_(double x) { return fabs(x); }
 DEVICE i64 abs_(i64 x) { return x < 0 ? (i64)(0 - (u64)x) : x; }
 template <typename C> DEVICE bool is_nan(C x) { return x != x; }
-// The lowest number of a type: what a maximum begins with.
+// The lowest number of a type: the start of a maximum.
 template <typename C> struct limits;
 template <> struct limits<float> {
     static DEVICE float lowest() { return -INFINITY_F; }
@@ -162,8 +162,8 @@ template <> struct limits<i64> {
     static DEVICE i64 lowest() { return (i64)0x8000000000000000ull; }
     static DEVICE i64 highest() { return 0x7fffffffffffffffll; }
 };
-// A quotient by a number from 1 to 64 (by 0: NaN): the hardware's reciprocal and two steps of Newton's, without the branch that other
-// divisors need.
+// A quotient by a number from 1 to 64 (by 0: NaN): the hardware's reciprocal and two Newton steps, without the branch
+// that other divisors need.
 DEVICE double quotient(double a, double b) { return a / b; }
 DEVICE float quotient(float a, float b) {
     float r;
@@ -173,7 +173,7 @@ DEVICE float quotient(float a, float b) {
     return fmaf(fmaf(-b, q, a), r, q);
 }
 template <typename C> DEVICE C sigmoid_(C x) {
-    // From the side on which the exponential does not overflow.
+    // Written so that the exponential does not overflow.
     C e = exp_(-abs_(x));
     return quotient(x >= (C)0 ? (C)1 : e, (C)1 + e);
 }
@@ -183,7 +183,7 @@ template <typename C> DEVICE C sigmoid_(C x) {
 #define FULL 0xffffffffu
 
 struct Add { template <typename C> DEVICE C operator()(C a, C b) const { return a + b; } };
-// The larger; NaN wins.
+// The larger number; NaN wins.
 struct Max { template <typename C> DEVICE C operator()(C a, C b) const { return a > b || is_nan(a) ? a : b; } };
 struct Min { template <typename C> DEVICE C operator()(C a, C b) const { return a < b || is_nan(a) ? a : b; } };
 
@@ -198,7 +198,7 @@ template <typename S> DEVICE S exchange(const S& s, int distance) {
     return to.s;
 }
 
-// The lanes of groups of WIDTH combined; every lane of a group gets the result.
+// Combines the lanes of groups of WIDTH; every lane of a group gets the result.
 template <int WIDTH, typename C, typename F> DEVICE C warp_reduce(C x, F f) {
     #pragma unroll
     for (int d = WIDTH / 2; d > 0; d /= 2) x = f(x, __shfl_xor_sync(FULL, x, d, WIDTH));
@@ -207,7 +207,7 @@ template <int WIDTH, typename C, typename F> DEVICE C warp_reduce(C x, F f) {
 template <typename C> DEVICE C warp_sum(C x) { return warp_reduce<32>(x, Add()); }
 template <typename C> DEVICE C warp_max(C x) { return warp_reduce<32>(x, Max()); }
 
-// All threads of a block combined; every thread gets the result. THREADS is a multiple of 32.
+// Combines all threads of a block; every thread gets the result. THREADS is a multiple of 32.
 template <int THREADS, typename C, typename F> DEVICE C block_reduce(C x, C first, F f) {
     __shared__ C partial[32];
     x = warp_reduce<32>(x, f);
@@ -220,7 +220,7 @@ template <int THREADS, typename C, typename F> DEVICE C block_reduce(C x, C firs
 }
 template <int THREADS, typename C> DEVICE C block_sum(C x) { return block_reduce<THREADS>(x, (C)0, Add()); }
 
-// ---- Indices out of range, for the host to find when it next waits for the device.
+// ---- Indices out of range, which the host finds at its next wait for the device.
 
 // Keeps the first report. `slot` is three words of host memory, of the stream: who reports (0: nobody so far), the index,
 // the number of places. Threads of a launch that meet here write alike but for the index, and any of their indices will do;
@@ -233,7 +233,7 @@ template <typename Reporter> DEVICE void report(const Reporter& to, i64 index, i
     to.slot[0] = to.origin;
 }
 
-// ---- Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011): a counter in, four random words out.
+// ---- Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, 2011): turns a counter into four random words.
 
 struct Words { u32 at[4]; };
 

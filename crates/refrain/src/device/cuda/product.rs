@@ -1,4 +1,4 @@
-//! A matrix product as a kernel asks a GPU for it.
+//! A matrix product, as kernels ask a GPU for it.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,12 +8,12 @@ use crate::activation::Activation;
 use crate::types::DType;
 use crate::types::Precision;
 
-/// The instructions that a GPU's tensor cores multiply fastest by.
+/// The fastest matrix instructions of a GPU's tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MmaKind {
-    /// `mma.sync`: each warp for itself.
+    /// `mma.sync`: each warp works alone.
     Warp,
-    /// `wgmma`: four warps together, operands in shared memory.
+    /// `wgmma`: four warps work together, with operands in shared memory.
     WarpGroup,
 }
 
@@ -23,22 +23,22 @@ impl MmaKind {
     }
 }
 
-/// An operand: a matrix, or as many as the batch has.
+/// An operand: a matrix, or one for each element of the batch.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixOperand {
-    /// Of the elements as they lie in memory.
+    /// The dtype of the elements in memory.
     pub(crate) dtype: DType,
     /// The first element.
     pub(crate) pointer: Pointer,
-    /// The power of two that the address is known to be a multiple of, at most 256.
+    /// The largest power of two, at most 256, that is known to divide the address.
     pub(crate) alignment: usize,
-    /// Elements from a row to the next; 0 where there is but one.
+    /// Elements from one row to the next; 0 if there is only one.
     pub(crate) row: usize,
-    /// Elements from a column to the next; 0 where there is but one.
+    /// Elements from one column to the next; 0 if there is only one.
     pub(crate) col: usize,
-    /// Whether the elements of a column, and those of a row, follow each other in memory.
+    /// Whether the elements of a column, and those of a row, are adjacent in memory.
     pub(crate) dense: [bool; 2],
-    /// Elements from a matrix to the next, for each dimension of the batch.
+    /// Elements from one matrix to the next, for each dimension of the batch.
     pub(crate) batch: SmallVec<[usize; 4]>,
 }
 
@@ -80,7 +80,7 @@ impl MatrixOperand {
     }
 }
 
-/// Elements that follow each other without holes.
+/// Contiguous elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlatOperand {
     pub(crate) dtype: DType,
@@ -96,11 +96,11 @@ impl FlatOperand {
 
 /// `C = activation(A B + bias) + residual`, or a batch of such products.
 ///
-/// C is row-major without holes, one matrix after the other, and so are `residual` and `kept`.
+/// C is contiguous and row-major, one matrix after the other, and so are `residual` and `kept`.
 #[derive(Clone, Debug)]
 pub(crate) struct Product {
-    /// What A and B are multiplied in; one that is f32 beside f16 or bf16 is rounded. f16 and bf16 are summed in f32,
-    /// and what is not multiplied (bias, residual, C) may be f32 then.
+    /// The dtype in which A and B are multiplied. An f32 operand beside f16 or bf16 is rounded. f16 and bf16 are
+    /// summed in f32; then what is not multiplied (bias, residual, C) may be f32.
     pub(crate) dtype: DType,
     pub(crate) precision: Precision,
     pub(crate) m: usize,
@@ -120,14 +120,14 @@ pub(crate) struct Product {
     pub(crate) activation: Activation,
     /// Added last.
     pub(crate) residual: Option<FlatOperand>,
-    /// Gets what the activation is applied to, in C's dtype.
+    /// Stores the input of the activation, in C's dtype.
     pub(crate) kept: Option<FlatOperand>,
-    /// m numbers, which get the sums of A's rows (or to which they are added). Not with a batch.
+    /// m numbers that get the sums of A's rows (or to which they are added). Not with a batch.
     pub(crate) sums: Option<(FlatOperand, bool)>,
 }
 
 impl Product {
-    /// The product of an operand `[.., m, k]` and one `[.., k, n]` of the same batch, of any strides.
+    /// The product of operands `[.., m, k]` and `[.., k, n]` of the same batch, with any strides.
     pub(crate) fn batched(precision: Precision, a: &View<'_>, b: &View<'_>, c: &View<'_>) -> Product {
         let (shape, r) = (a.layout.shape(), a.layout.rank());
         let [m, k, n] = [shape[r - 2], shape[r - 1], b.layout.shape()[r - 1]];
@@ -137,7 +137,7 @@ impl Product {
         product
     }
 
-    /// One product, of sizes `m, n, k`.
+    /// A single product of sizes `m, n, k`.
     pub(crate) fn new(
         precision: Precision,
         [m, n, k]: [usize; 3],
@@ -164,7 +164,7 @@ impl Product {
         }
     }
 
-    /// How many products there are.
+    /// The number of products.
     pub(crate) fn batches(&self) -> usize {
         self.batch.iter().product()
     }
@@ -173,7 +173,7 @@ impl Product {
         self.m * self.n * self.batches() == 0 && (self.m == 0 || self.sums.is_none())
     }
 
-    /// Joins dimensions of the batch that step evenly, and makes rows of a batch that shares B.
+    /// Merges evenly spaced dimensions of the batch, and turns a batch that shares B into rows.
     fn merge(&mut self) {
         let mut batch: SmallVec<[usize; 4]> = smallvec![];
         let (mut a, mut b): (SmallVec<[usize; 4]>, SmallVec<[usize; 4]>) = (smallvec![], smallvec![]);

@@ -1,5 +1,5 @@
-//! Kernels that break the rules on purpose. Each runs in a process of its own, since a guard is chosen when the
-//! device is opened and a lost device stays lost.
+//! Kernels that break the rules on purpose. Each runs in its own process, because a guard is chosen when the device
+//! is opened, and a lost device stays lost.
 
 use std::io::Write;
 use std::process::Command;
@@ -49,11 +49,11 @@ impl Op for Planted {
     }
 }
 
-/// Runs `body` in a process of its own with a variable set, where there is a GPU and no sanitizer that would report
-/// what is broken on purpose.
+/// Runs `body` in its own process with a variable set, if there is a GPU and no sanitizer that would report what is
+/// broken on purpose.
 fn alone(test: &str, variable: &str, body: impl FnOnce(&Device)) {
     if std::env::var("REFRAIN_SANITIZER").is_ok_and(|v| v == "1") {
-        // Not by a macro, whose output the harness keeps to itself where a test passes.
+        // Not with a macro: the test harness hides its output if a test passes.
         let _ = writeln!(
             std::io::stderr(),
             "SKIPPED {test}: its kernels break memory on purpose, and REFRAIN_SANITIZER=1"
@@ -98,7 +98,7 @@ fn the_guard_finds_a_write_that_was_not_declared() {
     alone("the_guard_finds_a_write_that_was_not_declared", "REFRAIN_GUARD", |device| {
         let x = Tensor::ones([1000], DType::F32, device).unwrap();
         assert_found(apply(Planted("operand"), &[&x]), "not declared as written");
-        // Beside a destination that is a part of a larger tensor.
+        // Next to a destination that is a part of a larger tensor.
         let both = Tensor::zeros([2, 1000], DType::F32, device).unwrap();
         let into = ops::apply_into(Planted("beside"), &[&x], &both.select(0, 0).unwrap());
         assert_found(into.map(|()| x.clone()), "beside the declared range");

@@ -26,7 +26,7 @@ pub(crate) struct Bound<'a> {
     pub(crate) launches: &'a [RecordedLaunch],
     /// The numbers of those that run, in order.
     pub(crate) order: &'a [usize],
-    /// For each place in `order`, the places of the launches that must have ended before.
+    /// For each position in `order`, the positions of the launches that must finish before.
     pub(crate) waits: &'a [Vec<usize>],
     /// Storages by the numbers of [`StorageRef::External`].
     pub(crate) externals: &'a [Recycled<Storage>],
@@ -34,8 +34,7 @@ pub(crate) struct Bound<'a> {
     pub(crate) temporaries: &'a [Recycled<Storage>],
     /// The place in `temporaries` of each number of [`StorageRef::Temporary`].
     pub(crate) lives: &'a [Option<u32>],
-    /// The external storages that launches touch, each once, in the order of their ids, with whether any launch
-    /// writes to it.
+    /// The external storages that launches touch, each once, ordered by id, with whether any launch writes to it.
     pub(crate) touched: &'a [(Recycled<Storage>, bool)],
     /// External bytes that a run writes, with the operation that does.
     pub(crate) written: &'a [(Recycled<Storage>, Range<usize>, &'static str)],
@@ -64,12 +63,12 @@ impl<'a> Bound<'a> {
         })
     }
 
-    /// How many launches there are.
+    /// The number of launches.
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// The launches that must have ended before launch `at` begins.
+    /// The launches that must finish before launch `at` begins.
     pub(crate) fn waits(&self, at: usize) -> &'a [usize] {
         &self.waits[at]
     }
@@ -79,17 +78,17 @@ impl<'a> Bound<'a> {
             StorageRef::External(e) => &self.externals[e],
             StorageRef::Temporary(t) => match self.lives[t] {
                 Some(l) => &self.temporaries[l as usize],
-                None => unreachable!("a temporary that a live launch touches has a place"),
+                None => unreachable!("a temporary that a live launch touches has an offset"),
             },
         }
     }
 
-    /// Calls `f` with launch `at` over the program's memory.
+    /// Calls `f` with launch `at`, over the memory of the program.
     pub(crate) fn with_launch<R>(&self, at: usize, f: impl FnOnce(&Launch<'_>) -> R) -> R {
         self.launches[self.order[at]].with(|place| self.storage(place), f)
     }
 
-    /// Leaves the operations' names on watched ranges that they wrote.
+    /// Notes the names of the operations that wrote into watched ranges.
     pub(super) fn note_writes(&self) {
         for (storage, range, op) in self.written {
             storage.note_write(range, op, None);
@@ -99,7 +98,7 @@ impl<'a> Bound<'a> {
 
 /// How a driver runs a program.
 pub(crate) trait Executable: Send + Sync {
-    /// Runs it once. The door holds the locks of the external storages, and the caller has the rest to itself.
+    /// Runs it once. The door holds the locks of the external storages; nobody else uses the block.
     fn run(&self, program: &Bound<'_>, driver: &dyn Driver) -> Result<()>;
 }
 

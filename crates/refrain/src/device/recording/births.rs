@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::types::{DType, Layout};
 
-/// Storages born in one recording.
+/// The storages that one recording made.
 pub(crate) struct Births {
     recording: Arc<Recording>,
     born: Mutex<Vec<Born>>,
@@ -21,7 +21,7 @@ pub(crate) struct Births {
 struct Born {
     op: &'static str,
     bytes: usize,
-    /// What was first written, once something was.
+    /// What the first write to it looked like, after there was one.
     tensor: Option<(DType, Arc<Layout>)>,
     is_alive: bool,
 }
@@ -77,7 +77,7 @@ impl Births {
     }
 }
 
-/// What a storage without memory knows about where it comes from. Tells the recording when it is dropped.
+/// What a storage without memory knows about its recording. When it is dropped, it tells the recording.
 pub(crate) struct StorageBirth {
     births: Arc<Births>,
     number: usize,
@@ -90,16 +90,16 @@ impl fmt::Debug for StorageBirth {
 }
 
 impl StorageBirth {
-    /// Whether the recording is over, so that the storage will never hold anything.
+    /// Whether the recording has ended, so that the storage will never get memory.
     pub(crate) fn is_over(&self) -> bool {
         self.births.has_ended.load(Ordering::Acquire)
     }
 
-    /// The error of an operation that uses the storage outside its recording: that of the recording too, if it is
-    /// still under way on another thread.
+    /// The error for an operation that uses the storage outside its recording. If the recording still runs on another
+    /// thread, this is its error, too.
     pub(crate) fn used_by(&self, op: &'static str) -> Error {
         let message = format!(
-            "{op} can't use it here, since it has no memory outside the recording, which is of one thread and ends when the closure returns; make it before the step, or return it from the closure and read it from the outputs"
+            "{op} can't use it here, because it has no memory outside the recording, which runs on one thread and ends when the closure returns; make it before the step, or return it from the closure and read it from the outputs"
         );
         let error = self.births.escaped(self.number, message);
         if !self.is_over() {

@@ -42,11 +42,11 @@ struct Active {
 
 thread_local! {
     static ACTIVE: RefCell<Option<Active>> = const { RefCell::new(None) };
-    /// The number of the recording in `ACTIVE`, where no borrow is needed to ask for it.
+    /// The number of the recording in `ACTIVE`, which can be read without a borrow.
     static CURRENT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The recording that is under way on this thread.
+/// The number of the recording that runs on this thread.
 pub(crate) fn current() -> Option<u64> {
     CURRENT.get()
 }
@@ -98,7 +98,7 @@ fn with<T>(op: &'static str, device: &Device, f: impl FnOnce(&Active) -> Result<
             true => f(active),
             false => {
                 let message = format!(
-                    "it works on {}, and a recorded step is the work of one device; do it outside the step",
+                    "it works on {}, but a recorded step works on one device only; do it outside the step",
                     device.name()
                 );
                 Err(not_recordable(op, &recording.device, &message))
@@ -113,12 +113,13 @@ pub(crate) fn check_device(op: &'static str, device: &Device) -> Result<()> {
     with(op, device, |_| Ok(()))
 }
 
-/// A storage made on this thread while it records: no memory, a number. `None` if it does not record.
+/// A storage that this thread makes while it records: it has a number but no memory. `None` if the thread does not
+/// record.
 ///
 /// # Errors
-/// `Error::NotRecordable` if another device's step is being recorded.
+/// `Error::NotRecordable` if the step of another device is being recorded.
 pub(super) fn birth(op: &'static str, device: &Device, bytes: usize) -> Result<Option<StorageBirth>> {
-    // Also a use: the storage is older than a recording that begins before the thread launches anything.
+    // This also counts as use: the storage is older than a recording that begins before the thread launches anything.
     threads::note_use();
     if current().is_none() {
         return Ok(None);
@@ -145,8 +146,8 @@ pub(super) fn launch(device: &Device, launch: &Launch<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// An error if this thread records: `message` says why `op` can't be part of a step and what to do instead.
-/// Also if `storage` has no memory, because it was recorded.
+/// Returns an error if this thread records. `message` says why `op` can't be part of a step and what to do instead.
+/// Also returns an error if `storage` was recorded and so has no memory.
 pub(crate) fn forbid(
     op: &'static str,
     device: &Device,
@@ -162,7 +163,7 @@ pub(crate) fn forbid(
     }
 }
 
-/// The operation that writes, in the recording of this thread, into a range of a storage from outside.
+/// The operation in the recording of this thread that writes into a range of a storage from outside.
 pub(super) fn overwritten_by(storage: &Storage, range: &Range<usize>) -> Option<&'static str> {
     current()?;
     ACTIVE.with_borrow(|active| active.as_ref()?.recorder.borrow().overwritten_by(storage, range))

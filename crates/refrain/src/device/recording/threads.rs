@@ -1,14 +1,14 @@
-//! What other threads do while a step is recorded.
+//! Checks what other threads do while a step is recorded.
 //!
-//! A recording notes the work of its own thread alone. Work that the closure has another thread do would run while
-//! the closure is recorded and in no replay, so it makes the recording an error. Which thread started which can't be
-//! asked for in Rust; these rules stand in for it:
+//! A recording collects only the work of its own thread. If the closure gave work to another thread, that work would
+//! run during the recording but in no replay. So it makes the recording an error. Rust can't tell which thread
+//! started another; these rules decide instead:
 //!
 //! - A worker of a thread pool, or a thread that first uses the engine after the recording has begun, may only touch
-//!   memory that was made since: what it does there can't reach a replay. Anything else is refused, and so is the
-//!   recording.
-//! - A thread that was at work before goes on. Once the closure has returned, what it has touched meanwhile is
-//!   compared with what the recording touches.
+//!   memory that was made since then: such work can't matter for a replay. Anything else is refused, and the
+//!   recording fails.
+//! - A thread that was at work before continues. When the closure has returned, what the thread has touched meanwhile
+//!   is compared with what the recording touches.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -29,10 +29,10 @@ use crate::sync::thread::{self, Thread};
 use crate::sync::thread_local;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The fix that each message ends with.
+/// The advice at the end of each message.
 const FIX: &str = "do it in the closure itself, or before the step; if it has nothing to do with the step, wrap it in refrain::unrelated_to_recordings";
 
-/// How many recordings are under way: all that the door reads where there is none.
+/// How many recordings are running. Without a recording, this is all that the door reads.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 /// How many recordings have begun so far.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -44,21 +44,21 @@ thread_local! {
     static IS_UNRELATED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, whose work on a device has nothing to do with a [`Step`](crate::Step) that another thread may be
-/// recording at the moment.
+/// Runs `f` and marks its work as unrelated to any [`Step`](crate::Step) that another thread may be recording.
 ///
-/// A step's closure is recorded on the thread that calls the step. Work that the closure has other threads do is not
-/// part of the recording and would be missing in every replay, so it is refused ([`Error::NotRecordable`]). The engine
-/// can't ask which thread started which. While a step is recorded on a device, it therefore refuses work on that
-/// device
+/// The closure of a step is recorded on the thread that calls the step. Work that the closure gives to other threads
+/// is not part of the recording and would be missing in every replay, so it is refused ([`Error::NotRecordable`]).
+/// The engine can't find out which thread started another. While a step is recorded on a device, it therefore refuses
+/// work on that device
 ///
-/// - of a worker of a thread pool, and of a thread that had not used the engine before the recording began, on tensors
-///   that were there before;
-/// - of any other thread, on tensors that the step writes, or to tensors that the step uses.
+/// - by a worker of a thread pool, or by a thread that had not used the engine before the recording began, on tensors
+///   that existed before;
+/// - by any other thread, on tensors that the step writes, or writes to tensors that the step uses.
 ///
-/// Wrap work in this function that is no part of the closure and may meet a recording: an evaluation in a thread pool
-/// beside the training, a thread that reads parameters now and then. It counts for the calling thread until `f`
-/// returns or panics, not for threads that `f` starts. On the thread that records, it changes nothing.
+/// If such work is not part of a closure but may run during a recording, wrap it in this function: for example an
+/// evaluation in a thread pool beside the training, or a thread that reads parameters now and then. It applies to the
+/// calling thread until `f` returns or panics, but not to threads that `f` starts. On the thread that records, it has
+/// no effect.
 ///
 /// ```
 /// use refrain::{DType, Device, Step, Tensor, unrelated_to_recordings};
@@ -66,7 +66,7 @@ thread_local! {
 /// let device = Device::cpu();
 /// let w = Tensor::ones([2], DType::F32, &device)?;
 /// let mut step = Step::new(&device, |_| {
-///     // A thread that the closure starts, and that only looks.
+///     // A thread that the closure starts, and that only reads.
 ///     let look = || unrelated_to_recordings(|| w.to_vec::<f32>());
 ///     std::thread::scope(|s| s.spawn(look).join().unwrap())?;
 ///     w.add_scalar_assign(1.0)?;
@@ -88,7 +88,7 @@ pub fn unrelated_to_recordings<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Bytes of a storage, with whether they are written.
+/// Bytes of a storage, and whether they are written.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Touched {
     storage: u64,
@@ -101,7 +101,7 @@ impl Touched {
         Touched { storage: storage.id(), range, writes }
     }
 
-    /// What a launch touches, but for its workspace, of whose content nobody relies on anything.
+    /// What a launch touches, except its workspace, whose content never matters.
     pub(crate) fn by<'a>(launch: &'a Launch<'_>) -> impl Iterator<Item = Touched> + 'a {
         let reads = launch.reads.iter().map(|o| Touched::new(o.storage, o.byte_range(), false));
         reads.chain(launch.writes.iter().map(|(o, _)| Touched::new(o.storage, o.byte_range(), true)))
@@ -115,23 +115,23 @@ impl Touched {
     }
 }
 
-/// A recording under way, as other threads see it.
+/// A running recording, as other threads see it.
 pub(crate) struct Recording {
     pub(crate) device: Device,
     thread: Thread,
     pub(super) number: u64,
-    /// Storages with this id or a higher one were made since it began.
+    /// Storages with this id or a higher one were made after it began.
     first_storage: u64,
-    /// The first thing that can't be recorded: it counts even if the closure makes light of the error.
+    /// The first thing that can't be recorded. It counts even if the closure ignores the error.
     refused: Mutex<Option<Error>>,
-    /// What threads that were at work before have touched since, with the operation and the thread.
+    /// What threads that were at work before have touched since then, with the operation and the thread.
     touched: Mutex<HashMap<Touched, (&'static str, String)>>,
 }
 
 impl Recording {
     pub(super) fn begin(device: &Device) -> Arc<Recording> {
         note_use();
-        // Before it has begun: a thread whose first use comes after that has no storage below.
+        // Read before the recording begins: a thread whose first use comes later has no storage with a lower id.
         let first_storage = Storage::next_id();
         let recording = Arc::new(Recording {
             device: device.clone(),
@@ -151,7 +151,7 @@ impl Recording {
         UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Makes the recording an error; returns the first that did.
+    /// Makes the recording an error. Returns the first error.
     pub(crate) fn refuse(&self, error: Error) -> Error {
         lock(&self.refused).get_or_insert(error).clone()
     }
@@ -160,7 +160,7 @@ impl Recording {
         lock(&self.refused).clone()
     }
 
-    /// Looks at what another thread is about to do.
+    /// Checks what another thread is about to do.
     fn meet(&self, op: &'static str, touched: impl Iterator<Item = Touched>) -> Result<()> {
         let mut old = touched.filter(|t| !t.range.is_empty() && t.storage < self.first_storage);
         let is_worker = rayon::current_thread_index().is_some();
@@ -178,7 +178,7 @@ impl Recording {
             false => "which had not used the engine before the recording began",
         };
         let message = format!(
-            "{me}, {who}, asked for it while {other} recorded a step, so the step's closure may have handed it the work, which no replay would do again; {FIX}"
+            "{me}, {who}, started it while {other} was recording a step, so the closure of the step may have given it this work, which no replay would repeat; {FIX}"
         );
         let error = not_recordable(op, &self.device, &message);
         self.refuse(error.clone());
@@ -230,10 +230,11 @@ pub(super) fn note_use() {
     }
 }
 
-/// What the door asks about work that is to run now, on a thread that records nothing: `op` on `device`, on what
-/// `touched` gives.
+/// The door calls this for work that runs now, on a thread that records nothing: `op` on `device`, on what `touched`
+/// yields.
 ///
 /// # Errors
+/// `Error::NotRecordable` if the work may be part of a step that another thread records.
 /// `Error::NotRecordable` if the work may be part of a step that another thread records.
 #[inline]
 pub(crate) fn enter<I: Iterator<Item = Touched>>(
@@ -242,12 +243,12 @@ pub(crate) fn enter<I: Iterator<Item = Touched>>(
     touched: impl Fn() -> I,
 ) -> Result<()> {
     note_use();
-    // Threads that a closure starts, or hands work, see its recording here.
+    // Threads that a closure starts or gives work to see its recording here.
     if UNDER_WAY.load(Ordering::Relaxed) == 0 || IS_UNRELATED.get() {
         return Ok(());
     }
     let recordings = lock(&RECORDINGS).clone();
-    // Each of them is to know.
+    // Every running recording must know.
     let mut met = Ok(());
     for recording in recordings.iter().filter(|r| r.device == *device) {
         met = met.and(recording.meet(op, touched()));

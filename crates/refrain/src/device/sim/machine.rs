@@ -1,4 +1,4 @@
-//! The simulated GPU itself: memory, a stream that runs late, captures; and the rules of all three.
+//! The simulated GPU itself: memory, a stream that runs late, captures, and the rules for all three.
 #![allow(unsafe_code)] // Touches the device's memory, which is the host's.
 
 use std::collections::{HashMap, VecDeque};
@@ -18,13 +18,14 @@ use crate::error::{Error, Result};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Work that waits at most: then the oldest runs.
+/// The maximum number of waiting commands. Beyond it, the oldest one runs.
 const LATEST: usize = 128;
 
-/// Every byte of memory that nobody has written: NaN in each float dtype, -1 in the others.
+/// The value of every byte that nobody has written: NaN in each float dtype, -1 in the others.
 const POISON: u8 = 0xff;
 
-/// Numbers from a seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+/// Pseudorandom numbers from a seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
+/// generators", 2014).
 pub(super) struct Rng(u64);
 
 impl Rng {
@@ -32,7 +33,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A number below `n`, which must not be 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,11 +47,11 @@ impl Rng {
 pub(super) struct Stream(u64);
 
 impl Stream {
-    /// The one that a device's work runs on. Others are for captures.
+    /// The stream of the device's work. Other streams are for captures.
     pub(super) const DEVICE: Stream = Stream(0);
 }
 
-/// Work in the order in which it was asked for.
+/// A queued command. Commands run in order.
 enum Command {
     Poison(Block),
     Upload(Vec<u8>, Block),
@@ -58,14 +59,14 @@ enum Command {
     Graph(Arc<Graph>),
 }
 
-/// A capture under way.
+/// An active capture.
 struct ActiveCapture {
     stream: Stream,
     thread: ThreadId,
     nodes: Vec<GraphNode>,
-    /// What the next work waits for.
+    /// The nodes that the next work depends on.
     next: Vec<usize>,
-    /// What has invalidated it.
+    /// What has invalidated the capture, if anything.
     broken: Option<String>,
 }
 
@@ -80,15 +81,15 @@ struct State {
     pool: Pool,
     memory: MemoryMap,
     queue: VecDeque<Command>,
-    /// Ranges that work writes which the host has not waited for, with the operation.
+    /// Ranges that queued work writes and that the host has not waited for, each with the operation.
     unseen: HashMap<(usize, usize), &'static str>,
     captures: Vec<ActiveCapture>,
     streams: u64,
-    /// What kernels found wrong, until the host waits.
+    /// The first error that kernels found, until it is reported.
     reported: Option<Error>,
     lost: Option<String>,
     allocations: u64,
-    /// Allocations to refuse: one, and the second try after unused memory was given back.
+    /// How many allocations to refuse: one, and the second try after unused memory was freed.
     refusals: u32,
     launches: u64,
     captured: u64,
@@ -122,7 +123,7 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state; an error if the device was lost.
+    /// The state. Returns an error if the device is lost.
     fn enter(&self, op: &'static str) -> Result<MutexGuard<'_, State>> {
         let state = self.state();
         self.present(op, &state).map(|()| state)
@@ -143,7 +144,8 @@ impl Machine {
         Error::Hazard { op, device: self.name.clone(), message: message.into() }
     }
 
-    /// The rule against `what` while this thread captures, or anybody on the device's stream: it breaks the capture.
+    /// Applies the rule against `what` if this thread captures, or if anybody captures on the device's stream: it
+    /// breaks the capture.
     fn forbid_in_capture(&self, state: &mut State, op: &'static str, what: &str) -> Result<()> {
         let me = thread::current().id();
         let capture = state.captures.iter_mut().find(|c| c.stream == Stream::DEVICE || c.thread == me);
@@ -185,11 +187,12 @@ impl Machine {
     pub(super) fn free(&self, block: Block) {
         let mut state = self.state();
         if !state.memory.remove(block.address) {
-            let error = self.hazard("free", "memory is given back that was not handed out, or a second time");
+            let error =
+                self.hazard("free", "memory is freed that was not allocated, or that was freed before");
             state.reported.get_or_insert(error);
             return;
         }
-        // In stream order: who gets the memory next uses it after all work before.
+        // In stream order: the next owner uses the memory after all earlier work.
         state.push(Command::Poison(Block { ..block }));
         state.pool.free(block);
     }
@@ -220,7 +223,7 @@ impl Machine {
         self.state().pool.system_allocations()
     }
 
-    /// A copy from the host, in stream order. The bytes are taken now.
+    /// A copy from the host, in stream order. The bytes are copied now.
     pub(super) fn upload(&self, op: &'static str, from: &[u8], address: usize) -> Result<()> {
         let mut state = self.enter(op)?;
         self.forbid_in_capture(&mut state, op, "copies from the host")?;
@@ -268,12 +271,12 @@ impl Machine {
         self.present(op, &state)
     }
 
-    /// What kernels have reported so far, once: the first error.
+    /// The first error that kernels have reported, returned once.
     pub(super) fn reported(&self) -> Result<()> {
         self.state().reported.take().map_or(Ok(()), Err)
     }
 
-    /// A launch, which becomes part of the graph if the stream captures.
+    /// A launch. If the stream captures, it becomes part of the graph.
     pub(super) fn launch(&self, stream: Stream, launch: &Launch<'_>) -> Result<()> {
         let work = Work::of(launch)?;
         let mut state = self.enter(launch.op)?;
@@ -303,7 +306,8 @@ impl Machine {
         state.launches += 1;
         match self.simulator.fail_launch == Some(state.launches) {
             true => {
-                Err(self.refused(op, format!("launch {} fails, as the simulator was told", state.launches)))
+                Err(self
+                    .refused(op, format!("launch {} fails, as the simulator was configured", state.launches)))
             }
             false => Ok(()),
         }
@@ -312,8 +316,8 @@ impl Machine {
     fn submit(&self, state: &mut State, op: &'static str, command: Command) {
         let n = state.launches;
         if self.simulator.lose_at_launch == Some(n) {
-            // Seen by the next call, as on a GPU.
-            state.lost = Some(format!("lost at launch {n}, as the simulator was told; it was {op}"));
+            // The next call notices it, as on a GPU.
+            state.lost = Some(format!("lost at launch {n}, as the simulator was configured; it was {op}"));
             state.queue.clear();
         }
         state.push(command);
@@ -368,7 +372,7 @@ impl Machine {
         }
     }
 
-    /// Sets what the next work on a capturing stream waits for.
+    /// Sets the nodes that the next work on a capturing stream depends on.
     pub(super) fn set_dependencies(&self, op: &'static str, stream: Stream, nodes: &[usize]) -> Result<()> {
         let mut state = self.enter(op)?;
         let capture = self.capturing(op, &mut state, stream)?;
@@ -389,8 +393,10 @@ impl Machine {
         state.captured += 1;
         let capture = &mut state.captures[at];
         if self.simulator.invalidate_capture_at == Some(state.captured) {
-            let what =
-                format!("at captured launch {}, as the simulator was told; it was {op}", state.captured);
+            let what = format!(
+                "at captured launch {}, as the simulator was configured; it was {op}",
+                state.captured
+            );
             capture.broken.get_or_insert(what);
         }
         if let Some(what) = &capture.broken {
@@ -401,7 +407,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends a capture; its graph, ready to be launched if every order that it allows computes the same.
+    /// Ends a capture. Returns its graph, if every order that the graph allows computes the same.
     pub(super) fn end_capture(&self, op: &'static str, stream: Stream) -> Result<Arc<Graph>> {
         let mut state = self.enter(op)?;
         let Some(at) = state.captures.iter().position(|c| c.stream == stream) else {
@@ -424,7 +430,7 @@ impl Machine {
         Ok(Arc::new(graph))
     }
 
-    /// Ends a capture that is of no use any more.
+    /// Ends a capture that is no longer needed.
     pub(super) fn abandon_capture(&self, stream: Stream) {
         self.state().captures.retain(|c| c.stream != stream);
     }
@@ -451,7 +457,7 @@ impl State {
         Ok(())
     }
 
-    /// Asks for work: the device gets to it some time.
+    /// Queues a command. The device runs it at some later time.
     fn push(&mut self, command: Command) {
         if self.lost.is_some() {
             return;
@@ -475,8 +481,8 @@ impl State {
     fn run_next(&mut self) {
         let done = match self.queue.pop_front() {
             None => Ok(()),
-            // SAFETY: for all of these: the memory is the pool's, and only work of the queue touches it, which
-            // runs one piece after the other, since it has the state to itself.
+            // Valid for all of these: the memory belongs to the pool, and only queued work touches it. The queue runs
+            // one command at a time, because it has the state to itself.
             Some(Command::Poison(block)) => {
                 unsafe { set(&block, POISON) };
                 Ok(())

@@ -39,7 +39,7 @@ impl MemoryMap {
         true
     }
 
-    /// Forgets what was given back: the addresses are the system's again.
+    /// Forgets freed memory: the addresses are the system's again.
     pub(super) fn trim(&mut self) {
         self.freed.clear();
     }
@@ -60,7 +60,7 @@ impl MemoryMap {
         let freed = self.freed.range(..=range.start).next_back().filter(|&(&s, &(e, _))| holds(s, e));
         Err(match freed {
             Some((_, (_, by))) => {
-                format!("memory that {by} allocated and that was given back before: a use after free")
+                format!("memory that {by} allocated and that was freed before: a use after free")
             }
             None => "memory that was never allocated".to_string(),
         })

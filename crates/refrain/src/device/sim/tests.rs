@@ -1,4 +1,4 @@
-//! Each fault that the design exists to make impossible, planted in a driver, and what is said of it.
+//! Plants each fault that the design is meant to exclude in a driver, and checks what the simulator reports.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
@@ -22,27 +22,28 @@ const PROFILES: [Profile; 2] = [Profile::Discrete, Profile::Unified];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// An operation's result goes to a new buffer instead of the destination's.
+    /// The result of an operation goes to a new buffer instead of the destination.
     SwapsDestination(&'static str),
     /// The host reads without waiting.
     ReadsAtOnce,
-    /// The first launch of an operation waits for nobody.
+    /// The first launch of an operation waits for nothing.
     DropsEdges(&'static str),
-    /// A workspace is made as an operation is captured.
+    /// A workspace is allocated while an operation is captured.
     AllocatesInCapture(&'static str),
-    /// The buffer of the latest allocation of the first operation, still in use, is handed out to the second.
+    /// The buffer of the first operation's latest allocation is given to the second operation while it is still in
+    /// use.
     ReusesEarly(&'static str, &'static str),
-    /// Launches that advance integers are left out of the graph.
+    /// Launches that advance integers are missing from the graph.
     FreezesCounters,
 }
 
-/// The simulator's driver with a fault.
+/// The driver of the simulator with a planted fault.
 struct Planted {
     sim: Sim,
     fault: Fault,
     /// The same machine behind a driver without faults.
     same: Device,
-    /// Blocks that were handed out, by the operation that asked.
+    /// Allocated blocks, each with the operation that asked for it.
     blocks: Mutex<Vec<(&'static str, usize)>>,
 }
 
@@ -134,7 +135,7 @@ impl Driver for Planted {
     }
 }
 
-/// A capture with a fault.
+/// A capture with a planted fault.
 struct Faulty<'a> {
     stream: PrivateStream<'a>,
     planted: &'a Planted,
@@ -195,7 +196,7 @@ fn a_result_that_went_elsewhere_is_found_as_its_destination_is_read() {
             &["to_vec", "bytes 0..8 of memory that add allocated", "wrote elsewhere"],
         );
         assert_found(y.exp(), &["exp", "nothing has written"]);
-        // Into a buffer that holds values the caller's own comparison tells.
+        // Into a buffer with values, where only the caller's own comparison would notice.
         x.add_into(&x, &x).unwrap();
         assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.0]);
     }
@@ -258,13 +259,13 @@ fn a_saved_buffer_that_is_handed_out_again_is_found_at_its_next_use() {
             x.detach().sin(),
             &["sin", "whose memory exp also uses", "handed out again while somebody still needed it"],
         );
-        // The buffer went back with the second owner: the first one's use is one after free.
+        // The second owner has freed the buffer, so a use by the first owner is a use after free.
         assert_found(
             y.sum(()).and_then(|y| y.backward()),
-            &["memory that exp allocated and that was given back before: a use after free"],
+            &["memory that exp allocated and that was freed before: a use after free"],
         );
         drop(y);
-        assert_found(device.synchronize(), &["given back that was not handed out, or a second time"]);
+        assert_found(device.synchronize(), &["freed that was not allocated, or that was freed before"]);
     }
 }
 
@@ -329,7 +330,7 @@ fn every_allocation_that_fails_is_a_typed_error_that_leaves_nothing_behind() {
                 Err(Error::OutOfMemory { .. }) => failures += 1,
                 Err(e) => panic!("allocation {n}: {e}"),
             }
-            // Workspaces are kept by the device.
+            // The device keeps workspaces.
             let live = device.stats().live_bytes;
             assert!(live <= 1 << 20, "allocation {n}: {live} bytes are lost");
             assert_eq!(work(&device).unwrap().to_bits(), expected, "after allocation {n}");
@@ -396,8 +397,9 @@ fn an_invalidated_capture_is_told_with_its_operation_and_all_is_given_back() {
                 break;
             }
             Err(Error::Device { op, message, .. }) => {
-                let told =
-                    format!("invalidated: at captured launch {n}, as the simulator was told; it was {op}");
+                let told = format!(
+                    "invalidated: at captured launch {n}, as the simulator was configured; it was {op}"
+                );
                 assert!(
                     message.starts_with("the driver refused it while a step was captured: "),
                     "{message}"
@@ -429,10 +431,10 @@ fn where_the_driver_refuses_a_graph_the_step_runs_eagerly_if_told_so() {
         assert!(matches!(step.refusal(), Some(Error::Device { .. })));
         assert!(step.program().is_none());
     }
-    // Recorded twice, and run at each call.
+    // Recorded twice, and run eagerly at each call.
     assert_eq!(calls.get(), 5);
     assert!(step.profile(&[x.clone()], 1).is_err());
-    // Of other shapes it is captured as ever.
+    // With other shapes it is captured as usual.
     let one = vector(&[3.0], &device);
     assert_eq!(step.call(&[one]).unwrap().to_scalar::<f32>(0).unwrap(), 15.0 + 2.0 * 9.0);
     assert!(step.refusal().is_none() && step.program().is_some());
@@ -468,7 +470,7 @@ fn a_capture_by_hand_meets_the_rules_below_the_engine() {
         let error = stream.end_capture().map(drop).unwrap_err().to_string();
         assert!(error.contains("launch 0 (fill) is on a branch that nothing joins"), "{error}");
 
-        // A graph outlives its memory, which it does not keep.
+        // A graph does not keep its memory and can outlive it.
         stream.begin_capture().unwrap();
         x.mul_scalar_into(2.0, &x).unwrap();
         let graph = stream.end_capture().unwrap();

@@ -1,7 +1,7 @@
-//! The machine of elementwise kernels on CUDA.
+//! Elementwise kernels on CUDA.
 //!
-//! Where the last axis of all operands lies in consecutive memory (or repeats one element), a thread
-//! takes 16 bytes of it at once; else single elements at any strides.
+//! If the last axis of all operands is contiguous (or repeats one element), a thread processes 16 bytes of it at a
+//! time. Otherwise it processes single elements with any strides.
 
 use smallvec::SmallVec;
 
@@ -10,17 +10,17 @@ use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, pad
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
-/// The loop, which the parts of every elementwise source end with.
+/// The loop. Every elementwise source ends with it.
 pub(crate) const LOOP: &str = include_str!("kernel.cu");
 
 const THREADS: u32 = 256;
-/// Bytes that a thread loads or stores at once.
+/// Bytes that a thread loads or stores at a time.
 const VECTOR_BYTES: usize = 16;
 /// Scalars at most.
 const MAX_SCALARS: usize = 2;
 const INPUT_NAMES: [&str; MAX_INPUTS] = ["IN0", "IN1", "IN2", "IN3", "IN4"];
 
-/// What elements of a dtype are computed in.
+/// The dtype in which elements of a dtype are computed.
 pub(crate) fn arithmetic(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
@@ -42,8 +42,8 @@ params! {
     }
 }
 
-/// Runs `y = apply(x, scalars)` over the launch's operands and its first output, in the arithmetic of
-/// `compute`. `constants` adds those of the operation.
+/// Runs `y = apply(x, scalars)` over the operands and the first output of the launch, in the arithmetic of `compute`.
+/// `constants` adds the constants of the operation.
 pub(crate) fn run(
     args: &mut CudaArgs<'_>,
     source: &'static Source,
@@ -97,7 +97,7 @@ pub(crate) fn run_on(
     let dense: i64 = (0..inputs).map(|i| i64::from(plan.strides[i + 1][last] == 1) << i).sum();
     let rank = if last == 0 { 1 } else { plan.shape.len().next_power_of_two() };
     let reach = plan.strides.iter().map(|s| s.iter().zip(&*plan.shape).map(|(s, d)| s * d).sum::<usize>());
-    // Room for the steps beyond the end that a loop over the grid takes.
+    // Includes the steps beyond the end that a loop over the grid takes.
     let wide = reach.chain([n]).max().unwrap_or(n) >= 1 << 30;
 
     let mut spec = KernelSpec::new(source, "elementwise")

@@ -87,6 +87,6 @@ KERNEL(elementwise, Elements, e) {
     INDEX n = (INDEX)e.n, step = (INDEX)gridDim.x * blockDim.x;
     INDEX thread = (INDEX)blockIdx.x * blockDim.x + threadIdx.x;
     for (INDEX i = thread; i < n / VEC; i += step) elements<(VEC > 1)>(e, i * VEC);
-    // Of one axis, what is left over.
+    // The rest, if there is only one axis.
     if (VEC > 1 && thread < n % VEC) elements<false>(e, n / VEC * VEC + thread);
 }

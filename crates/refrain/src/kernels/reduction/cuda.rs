@@ -1,8 +1,7 @@
-//! The machine of reductions on CUDA: `[outer, n, inner]` to `[outer, inner]`, in one pass, or in two where
-//! there are few results and much input.
+//! Reductions on CUDA: `[outer, n, inner]` to `[outer, inner]`. One pass, or two if there are few results and much
+//! input.
 //!
-//! What is combined in which order follows from the extents alone, so that results do not depend on the
-//! device's size.
+//! The order of combinations depends only on the extents, so results do not depend on the size of the device.
 
 use smallvec::SmallVec;
 
@@ -11,29 +10,29 @@ use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
 
-/// What reducers see of a reduction; comes before theirs.
+/// The interface between reducers and the passes. It comes before the reducer's source.
 pub(crate) const REDUCTION: &str = include_str!("reduction.cu");
-/// The passes; come after the reducer.
+/// The passes. They come after the reducer's source.
 pub(crate) const MACHINE: &str = include_str!("machine.cu");
-/// The reducer of means and variances, but for its results.
+/// The reducer of means and variances, except its results.
 pub(crate) const MOMENTS: &str = include_str!("moments.cu");
 
 /// Threads of a block in the first and in the second pass.
 const THREADS: usize = 256;
 const PARTIAL_THREADS: usize = 512;
-/// Neighbours that a thread takes at once, at most, and where that many do not divide an extent.
+/// The maximum number of neighbours that a thread processes at a time; also used if fewer do not divide an extent.
 const MAX_VEC: usize = 8;
 const LESSER_VEC: usize = 4;
-/// Blocks that are enough to fill a device: a reduction to fewer results is cut into pieces.
+/// This many blocks fill a device. A reduction to fewer results is split into pieces.
 const BLOCKS: usize = 1024;
-/// Elements of a row that are worth a block.
+/// This many elements of a row are worth a block.
 const ROW_PIECE: usize = 4096;
-/// And at most, which bounds the rounding error of what a thread adds one after the other.
+/// The maximum, which limits the rounding error of what a thread adds one by one.
 const MAX_ROW_PIECE: usize = 1 << 17;
-/// Rows of columns that are worth a thread, and at most.
+/// This many rows of a column are worth a thread, and the maximum.
 const COLUMN_ROWS: usize = 8;
 const MAX_COLUMN_ROWS: usize = 512;
-/// States that are worth a thread in the second pass.
+/// This many states are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;
 
 /// Numbers that a reducer can be told, at most, beside one.
@@ -81,10 +80,10 @@ pub(crate) struct ReductionLaunch {
     /// Tensors and numbers that the reducer knows the meaning of.
     pub(crate) extra: SmallVec<[Pointer; EXTRA]>,
     pub(crate) scalars: SmallVec<[f64; 4]>,
-    /// Room for states, as [`room`] says.
+    /// Space for states, of the size that [`room`] returns.
     pub(crate) partial: Pointer,
-    /// How many results there are in the end, if not `outer * inner`: result `i` of the first pass then
-    /// belongs to `i % totals`.
+    /// The final number of results, if it is not `outer * inner`: then result `i` of the first pass belongs to `i %
+    /// totals`.
     pub(crate) totals: Option<usize>,
 }
 
@@ -96,7 +95,7 @@ struct Merge {
     totals: usize,
 }
 
-/// How a reduction is spread over threads.
+/// How a reduction is divided among threads.
 struct ReductionPlan {
     vec: usize,
     shift: u32,
@@ -105,7 +104,7 @@ struct ReductionPlan {
     blocks: usize,
 }
 
-/// How many neighbours of elements of `size` bytes a thread takes at once, where these divide `extent`.
+/// How many neighbouring elements of `size` bytes a thread processes at a time, if they divide `extent`.
 fn neighbours(extent: usize, size: usize) -> usize {
     let widest = (16 / size).clamp(1, MAX_VEC);
     [widest, widest.min(LESSER_VEC)].into_iter().find(|&v| extent.is_multiple_of(v)).unwrap_or(1)
@@ -120,7 +119,7 @@ fn plan(extent: Extent, size: usize) -> ReductionPlan {
         let lanes = if block { THREADS } else { n.div_ceil(vec).next_power_of_two().min(32) };
         let wanted = (n / ROW_PIECE).min(BLOCKS.div_ceil(outer.max(1)));
         let count = wanted.max(n.div_ceil(MAX_ROW_PIECE)).max(1);
-        // Pieces begin where a vector does.
+        // A piece begins where a vector begins.
         let piece = n.div_ceil(count).next_multiple_of(1024);
         let pieces = if block { n.div_ceil(piece).max(1) } else { 1 };
         let blocks = (outer * pieces).div_ceil(THREADS / lanes);
@@ -137,14 +136,13 @@ fn plan(extent: Extent, size: usize) -> ReductionPlan {
     ReductionPlan { vec, shift: columns.trailing_zeros(), pieces, piece, blocks: outer * pieces * across }
 }
 
-/// Bytes of working memory that a reduction of operands of `size` bytes each to states of `state` bytes
-/// needs at most.
+/// The maximum workspace bytes of a reduction of operands of `size` bytes each to states of `state` bytes.
 pub(crate) fn room(extent: Extent, size: usize, state: usize) -> usize {
     plan(extent, size).pieces * extent.outer * extent.inner * state
 }
 
 impl ReductionLaunch {
-    /// A reduction of the launch's first `inputs` operands.
+    /// A reduction of the first `inputs` operands of the launch.
     pub(crate) fn new(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> ReductionLaunch {
         ReductionLaunch {
             extent,
@@ -163,7 +161,7 @@ impl ReductionLaunch {
         self
     }
 
-    /// Runs the passes. `constants` adds those of the reducer, COMPUTE among them, to each.
+    /// Runs the passes. `constants` adds the constants of the reducer (including COMPUTE) to each pass.
     pub(crate) fn run(
         &self,
         args: &mut CudaArgs<'_>,
@@ -197,7 +195,7 @@ impl ReductionLaunch {
         if direct { Ok(()) } else { self.merge(args, source, constants, count, totals) }
     }
 
-    /// The second pass by itself: `partial` is `[count, totals]`.
+    /// The second pass alone: `partial` is `[count, totals]`.
     pub(crate) fn merge(
         &self,
         args: &mut CudaArgs<'_>,

@@ -1,14 +1,14 @@
-// The passes of a reduction. REDUCE_ROWS and REDUCE_COLUMNS are the first, along neighbours (inner is 1) and across
-// them; REDUCE_PARTIALS is the second, over what pieces came to. What is added in which order follows from the
-// extents alone. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a
-// thread takes at once), ALIGNED (whether they can be loaded at once).
+// The passes of a reduction. The first pass is REDUCE_ROWS or REDUCE_COLUMNS: along neighbours (inner is 1) or across
+// them. The second pass is REDUCE_PARTIALS, over the states of the pieces. The order of additions depends only on the
+// extents. Constants of the first pass: COMPUTE, IN0, IN1 (dtypes), OPERANDS (1 or 2), VEC (neighbours that a thread
+// processes at a time), ALIGNED (whether they can be loaded at once).
 
 #if defined(REDUCE_ROWS) || defined(REDUCE_COLUMNS)
 
-// Vectors that a thread loads before it adds the first.
+// Vectors that a thread loads before it adds the first one.
 #define AHEAD 4
-// Of a reducer that needs few registers: how many it may take. Told of no number, the assembler saves them for more
-// blocks by loading a vector only when the one before is added.
+// For a reducer that needs few registers: how many it may use. Without a number, the assembler saves registers for
+// more blocks, and loads a vector only after the one before it was added.
 #ifndef BOUNDS
 #define BOUNDS
 #endif
@@ -39,7 +39,7 @@ DEVICE Neighbours fetch_all(const Reduction& r, i64 at) {
     return v;
 }
 
-// Adds each to its own `acc`; positions and results go on by what the steps say.
+// Adds each neighbour to its own `acc`. Positions and results advance by the steps.
 DEVICE void add_all(Local* acc, const Neighbours& n, i64 position, int step, i64 result, int result_step,
                     const Reduction& r) {
     #pragma unroll
@@ -111,7 +111,7 @@ KERNEL(reduce_rows, Reduction, r, BOUNDS) {
 #endif
 
 #ifdef REDUCE_COLUMNS
-// A piece of some columns for each block: threads side by side take neighbouring columns, the rest of them rows.
+// A piece of some columns for each block: neighbouring threads process neighbouring columns, the others further rows.
 KERNEL(reduce_columns, Reduction, r, BOUNDS) {
     __shared__ __align__(16) State warps[8][32 * VEC];
     const int columns = 1 << (int)r.shift, tx = threadIdx.x & (columns - 1), ty = threadIdx.x >> (int)r.shift;
@@ -147,7 +147,7 @@ KERNEL(reduce_columns, Reduction, r, BOUNDS) {
         if (lane < columns) warps[warp][lane * VEC + v] = s;
     }
     __syncthreads();
-    // VEC divides inner: a column is there if its first neighbour is.
+    // VEC divides inner, so a column exists if its first neighbour does.
     const int e = threadIdx.x;
     const i64 first_column = column - tx * VEC;
     if (e < columns * VEC && first_column + e < r.inner) {

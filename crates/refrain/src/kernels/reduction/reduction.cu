@@ -4,9 +4,9 @@
 //   DEVICE Local first();                                          of no elements
 //   DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64 result, const Reduction& r);
 //   DEVICE State state(const Local& l);
-//   DEVICE State merge(State a, State b);                          in whichever order
+//   DEVICE State merge(State a, State b);                          commutative
 //   DEVICE void finish(const Reduction& r, i64 result, State s);   stores a result
-// where x are the operands' elements at `position` along the reduced axis; and, if it likes, BOUNDS of the first pass.
+// where x holds the operands' elements at `position` along the reduced axis. It may define BOUNDS of the first pass.
 
 template <typename T, typename C> DEVICE void put_result(u64 base, i64 at, bool accumulate, C value) {
     T* p = reinterpret_cast<T*>(base) + at;

@@ -1,5 +1,5 @@
-// Gradients of short sequences: a block holds its pairs whole. Probabilities are computed again wherever they are
-// wanted, which takes less time than to keep them in shared memory.
+// Gradients for short sequences: a block holds all rows of its (sequence, head) pairs. Probabilities are recomputed
+// where they are needed, because that is faster than keeping them in shared memory.
 
 KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
     i64 first_pair = (i64)blockIdx.x * j.pairs_per_block;
@@ -35,7 +35,7 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
             clear(dx[w]);
             softmax[w].begin();
         }
-        // Once for the softmax, once for the gradients, which depend on it.
+        // Pass 0 computes the softmax, pass 1 the gradients, which need it.
         #pragma unroll
         for (int pass = 0; pass < 2; pass++) {
             #pragma unroll 2

@@ -1,6 +1,6 @@
-// Gradients of sequences of any length.
+// Gradients for sequences of any length.
 
-// The gradients of queries, of which there may be any number, and what those of keys need.
+// The gradients of the queries (any number of them), and what the gradients of the keys need.
 KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     Rows r = locate(j, j.queries);
     i64 first_pair = r.pair - r.slot;
@@ -21,11 +21,11 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     }
 
     int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
-    // Once for the softmax, once for the gradients, which depend on it.
+    // Pass 0 computes the softmax, pass 1 the gradients, which need it.
     for (int pass = 0; pass < 2; pass++) {
         for (int first = 0; first < end; first += tile) {
             int count = min(tile, end - first);
-            // One tile with all keys stays.
+            // A tile that holds all keys is loaded only once.
             if (pass == 0 || end > tile) {
                 if (pass > 0 || first > 0) __syncthreads();
                 load_tile(k_tiles, size, j.k, j, first_pair, slots, first, count);
@@ -62,7 +62,7 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     }
 }
 
-// The gradients of keys and values, of which there may be any number.
+// The gradients of keys and values (any number of them).
 KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
     Rows r = locate(j, j.keys);
     i64 first_pair = r.pair - r.slot;
@@ -81,7 +81,7 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
         clear(dv[w]);
     }
 
-    // Earlier queries see none of the block's keys.
+    // Earlier queries do not see the keys of this block.
     int begin_at = CAUSAL && j.pairs_per_block == 1 ? r.first / tile * tile : 0;
     for (int first = begin_at; first < queries; first += tile) {
         int count = min(tile, queries - first);

@@ -1,6 +1,6 @@
-//! Attention on CUDA: on tensor cores where sequences are short ([`Fragments`]), else in the arithmetic of f32 (or
-//! f64). There a few lanes share a query; keys and values pass through shared memory. Sums have one order whatever the
-//! shape of the blocks.
+//! Attention on CUDA. Short sequences run on tensor cores ([`Fragments`]), all others in f32 (or f64) arithmetic.
+//! There, a few lanes share a query, and keys and values pass through shared memory. The order of additions does not
+//! depend on the shape of the blocks.
 
 use super::Attention;
 use super::fragments::Fragments;
@@ -18,28 +18,28 @@ static BACKWARD: Source = Source { name: "attention", parts: &[JOB, COMMON, incl
 static BACKWARD_LONG: Source =
     Source { name: "attention", parts: &[JOB, COMMON, include_str!("backward_long.cu")] };
 
-/// Keys that a kernel takes together (`CHUNK` in the text).
+/// Keys per iteration of a kernel (`CHUNK` in the kernel text).
 const CHUNK: usize = 4;
-/// Numbers of a row's `Softmax` in the text.
+/// Numbers in the `Softmax` of a row (in the kernel text).
 const SOFTMAX: usize = 3;
-/// Threads of a block with rows enough.
+/// Threads of a block, if there are enough rows.
 const THREADS: usize = 128;
-/// Rows of a sequence from which on a thread works on two.
+/// From this many rows per sequence, a thread works on two rows.
 const LONG: usize = 16;
-/// Blocks that keep a GPU busy.
+/// This many blocks keep a GPU busy.
 const ENOUGH_BLOCKS: usize = 264;
-/// Shared memory of a block that leaves room for several on a multiprocessor.
+/// Shared memory of a block that leaves room for several blocks on a multiprocessor.
 const TILE_BYTES: usize = 24 << 10;
-/// Shared memory of a block that holds sequences whole, where several find room.
+/// Shared memory of a block that holds whole sequences, with room for several blocks.
 const WHOLE_BYTES: usize = 24 << 10;
-/// Shared memory that a block can have on every GPU of compute capability 8.0 and later.
+/// The shared memory that a block can have on every GPU of compute capability 8.0 or later.
 const MOST_BYTES: usize = 99 << 10;
 
-/// Sizes, and how a row is spread over lanes.
+/// The sizes, and how a row is spread over lanes.
 struct AttentionPlan {
     dtype: DType,
     causal: bool,
-    /// Pairs of a sequence and a head.
+    /// Number of (sequence, head) pairs.
     pairs: usize,
     heads: usize,
     queries: usize,
@@ -48,13 +48,13 @@ struct AttentionPlan {
     lanes: usize,
     /// Numbers of a row that a lane holds.
     each: usize,
-    /// Rows that a thread works on: two, where there are rows enough for all threads.
+    /// Rows per thread: two if there are enough rows for all threads.
     rows: usize,
     /// Bytes of a number in the arithmetic.
     size: usize,
 }
 
-/// How the rows of one side are spread over blocks, and the other side's rows pass by.
+/// How the rows of one side are divided into blocks, while the rows of the other side pass through in tiles.
 struct Blocks {
     pairs_per_block: usize,
     parts: usize,
@@ -67,7 +67,7 @@ impl AttentionPlan {
         let (shape, dtype) = (q.layout.shape(), q.dtype);
         let size = if dtype == DType::F64 { 8 } else { 4 };
         let (keys, head_dim, vec) = (k.layout.shape()[1], shape[3], 16 / size);
-        // As many numbers as registers hold well.
+        // As many numbers per lane as the registers hold without spilling.
         let lanes = head_dim.div_ceil(64 / size).next_power_of_two().clamp(1, 32);
         AttentionPlan {
             dtype,
@@ -88,12 +88,12 @@ impl AttentionPlan {
         self.lanes * self.each
     }
 
-    /// Elements of shared memory for `rows` rows of a pair (`slot_size` in the text).
+    /// Elements of shared memory for `rows` rows of a pair (`slot_size` in the kernel text).
     fn slot(&self, rows: usize) -> usize {
         rows.next_multiple_of(CHUNK) * self.padded() + 16 / self.size * self.lanes
     }
 
-    /// Blocks for `rows` rows of each pair, which meet `others` rows.
+    /// Blocks for `rows` rows of each pair, each of which meets `others` rows.
     fn blocks(&self, op: &'static str, rows: usize, others: usize) -> Result<Blocks> {
         let (groups, units) = (THREADS / self.lanes, rows.div_ceil(self.rows));
         let slot = |tile: usize| 2 * self.size * self.slot(tile);
@@ -124,7 +124,7 @@ impl AttentionPlan {
         Ok(Blocks { pairs_per_block, parts, tile, grid })
     }
 
-    /// Blocks that hold pairs whole, where sequences are short enough.
+    /// Blocks that hold whole pairs, if the sequences are short enough.
     fn whole(&self) -> Option<Blocks> {
         let rows = 2 * (self.slot(self.queries) + self.slot(self.keys));
         let bytes = (rows + self.queries * SOFTMAX) * self.size;
@@ -238,7 +238,7 @@ impl Job {
     }
 }
 
-/// Whether `vec` numbers of each of these can be moved at once, from multiples of `vec` on.
+/// Whether `vec` numbers can be moved in one instruction in each of these, from multiples of `vec` on.
 pub(super) fn aligned(operands: &[&View<'_>], vec: usize) -> bool {
     operands.iter().all(|x| {
         let steps = [&x.layout.strides()[..3], &[x.layout.offset()]].concat();
@@ -246,7 +246,7 @@ pub(super) fn aligned(operands: &[&View<'_>], vec: usize) -> bool {
     })
 }
 
-/// Queries, keys and values, or their gradients, of these layouts in the operands.
+/// Queries, keys and values, or their gradients, with these layouts in the operands.
 fn views<'a>(op: &Attention, layouts: &'a [Layout; 3], operand: impl Fn(usize) -> View<'a>) -> [View<'a>; 3] {
     [0, 1, 2].map(|i| {
         let (x, layout) = (operand(if op.packed { 0 } else { i }), &layouts[i]);

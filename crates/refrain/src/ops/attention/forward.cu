@@ -1,4 +1,4 @@
-// Outputs, and what is kept of the rows of scores; the softmax gathers as keys pass by.
+// The outputs and the saved statistics of the score rows. The softmax is updated key by key (online softmax).
 
 KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     Rows r = locate(j, j.queries);
@@ -17,7 +17,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
         total[w] = 0;
     }
 
-    // Later keys are seen by none of the block's queries.
+    // No query of the block sees later keys.
     int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
     for (int first = 0; first < end; first += tile) {
         int count = min(tile, end - first);

@@ -1,4 +1,4 @@
-//! Attention of short sequences on tensor cores: a warp for each sequence and head.
+//! Attention for short sequences on tensor cores: one warp for each sequence and head.
 
 use super::Attention;
 use super::cuda::{JOB, Job, aligned};
@@ -14,43 +14,43 @@ static FORWARD: Source =
 static BACKWARD: Source =
     Source { name: "attention", parts: &[MMA, JOB, COMMON, include_str!("tensor_backward.cu")] };
 
-/// The most queries, keys and numbers of a head.
+/// Maximum of queries, of keys, and of numbers per head.
 const MOST: usize = 64;
-/// The most warps of a block.
+/// Maximum of warps per block.
 const WARPS: usize = 4;
-/// Shared memory of a block that leaves room for several on a multiprocessor.
+/// Shared memory of a block that leaves room for several blocks on a multiprocessor.
 const BYTES: usize = 56 << 10;
-/// Sums of the gradients' kernel that registers hold beside all else, of a lane.
+/// How many sums of the gradient kernel the registers of a lane hold besides everything else.
 const SUMS: usize = 128;
 
-/// How an attention is cut into fragments.
+/// How an attention is divided into tensor-core fragments.
 pub(super) struct Fragments {
     dtype: DType,
-    /// What numbers are made of (`FORM` in the text).
+    /// The number format of the fragments (`FORM` in the kernel text).
     form: &'static str,
     causal: bool,
     head_dim: usize,
-    /// Eights of a head, sixteens of queries and eights of keys.
+    /// How many groups of 8 numbers a head has, of 16 queries and of 8 keys.
     eights: usize,
     query_blocks: usize,
     key_eights: usize,
 }
 
-/// Numbers of a fragment's rows.
+/// Numbers per row of a fragment.
 const EIGHT: usize = 8;
 
 impl Fragments {
-    /// Nothing where sequences or heads are too long, heads of f32 too short, or for f64.
+    /// `None` if sequences or heads are too long, f32 heads too short, or the dtype is f64.
     pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (queries, head_dim) = (shape[1], shape[3]);
         let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
         let form = match (q.dtype, op.precision) {
             (DType::BF16, _) => "BF16",
-            // TF32 holds f16 exactly, and results in between that f16 would be too narrow for.
+            // TF32 holds f16 exactly, and also intermediate results that f16 is too narrow for.
             (DType::F16, _) | (DType::F32, Precision::Tf32) => "TF32",
-            // Half of a fragment would be zeros, which the three products of f32 don't pay for; and sums that tensor
-            // cores cut off are less exact than rounded ones.
+            // Half of each fragment would be zeros, which does not pay for the three products of f32. Also, truncated
+            // sums of tensor cores are less exact than rounded ones.
             (DType::F32, _) if head_dim < EIGHT => return None,
             (DType::F32, _) => "SPLIT_TF32",
             _ => return None,
@@ -66,12 +66,12 @@ impl Fragments {
         })
     }
 
-    /// Also nothing where a warp's registers do not hold the gradients of keys and values.
+    /// Also `None` if the registers of a warp can't hold the gradients of keys and values.
     pub(super) fn for_gradients(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
         Fragments::new(op, q, k).filter(|f| f.key_eights.div_ceil(2) * (16 + 8 * f.eights) <= SUMS)
     }
 
-    /// Numbers of shared memory for `rows` rows of a head (`Tile` in the text).
+    /// Numbers of shared memory for `rows` rows of a head (`Tile` in the kernel text).
     fn tile(&self, rows: usize) -> usize {
         (rows * (self.eights * 8 + 4)).next_multiple_of(32) + self.eights * 8 % 32
     }
@@ -107,7 +107,7 @@ impl Fragments {
 
     pub(super) fn backward(&self, args: &mut CudaArgs<'_>, operands: &[&View<'_>], job: &Job) -> Result<()> {
         let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
-        // Where fragments are transposed.
+        // Space to transpose fragments.
         let turned = if self.form == "BF16" { 0 } else { keys * 20 };
         let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
         self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, operands, job)

@@ -1,4 +1,4 @@
-//! Scaled dot-product attention as one operation: the scores never leave the cache.
+//! Scaled dot-product attention as one operation. The scores never leave the cache.
 
 mod cuda;
 mod fragments;
@@ -17,9 +17,9 @@ use crate::precision::precision;
 use crate::tensor::{DType, Layout, Shape, Tensor};
 use crate::types::Precision;
 
-/// `softmax(scale q k^T) v` for each sequence and head. Operands are `[batch, tokens, heads, dim]`, as
-/// projections leave them, or all three in one, `[batch, tokens, 3, heads, dim]`. Two more results keep of each row of
-/// scores the largest and 1 / the sum of `e^(score - largest)` for the backward pass, which computes the scores again.
+/// `softmax(scale q k^T) v` for each sequence and head. The operands are `[batch, tokens, heads, dim]`, as
+/// projections leave them, or one packed `[batch, tokens, 3, heads, dim]`. Two more results hold, for each row of
+/// scores, the maximum and 1 / the sum of `e^(score - maximum)`. The backward pass recomputes the scores with them.
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     scale: f64,
@@ -29,7 +29,7 @@ struct Attention {
 }
 
 impl Attention {
-    /// How many operands queries, keys and values are.
+    /// The number of operands: 3, or 1 if packed.
     fn operands(&self) -> usize {
         if self.packed { 1 } else { 3 }
     }
@@ -39,7 +39,7 @@ impl Attention {
         [0, 1, 2].map(|i| if self.packed { of(0).narrow(2, i, 1).squeeze(2) } else { of(i).clone() })
     }
 
-    /// Multiplications and additions of queries with all keys.
+    /// Multiplications and additions of the product of the queries with all keys.
     fn product(&self, reads: &[&Shape]) -> u64 {
         let q = reads[0];
         let keys = reads[self.operands() - 1][1];
@@ -91,8 +91,8 @@ impl Op for Attention {
     }
 }
 
-/// The gradients by queries, keys and values, packed as these are; of those operands, the gradient of the output and
-/// what the forward pass kept of the rows of scores.
+/// The gradients of queries, keys and values, packed in the same way. Operands: queries, keys and values, the
+/// gradient of the output, and what the forward pass saved.
 #[derive(Clone, Debug)]
 struct AttentionBackward(Attention);
 
@@ -127,24 +127,24 @@ impl Op for AttentionBackward {
 impl Tensor {
     /// Attention: `softmax(scale q k^T) v`, with this tensor as the queries (Vaswani et al., 2017).
     ///
-    /// Queries are `[batch, heads, n, dim]`, keys and values `[batch, heads, m, dim]`; or all without
-    /// `heads`. The result has the queries' shape. `scale` is `1 / sqrt(dim)` if not given; with
-    /// `causal`, query `i` sees keys `0..=i` only. For floats of one dtype; f16 and bf16 compute in f32. Under
-    /// [`Precision::Bf16`](crate::Precision::Bf16) operands of f32 are cast to bf16 first.
+    /// Queries are `[batch, heads, n, dim]`, keys and values `[batch, heads, m, dim]`; all three may lack `heads`.
+    /// The result has the shape of the queries. If `scale` is `None`, it is `1 / sqrt(dim)`. With `causal`, query `i`
+    /// sees only the keys `0..=i`. The operands are floats of one dtype; f16 and bf16 are computed in f32. Under
+    /// [`Precision::Bf16`](crate::Precision::Bf16) f32 operands are first cast to bf16.
     ///
     /// # Accuracy in 16 bits
-    /// On a GPU the weights `p` of the softmax are rounded to the dtype before they meet the values, since its tensor
-    /// cores multiply 16-bit numbers; other implementations do the same. An element is off by at most
+    /// On a GPU the softmax weights `p` are rounded to the dtype before they are multiplied with the values, because
+    /// tensor cores multiply 16-bit numbers. Other implementations do the same. The error of an element is at most
     ///
     /// - `2^-8 sum(p |v|)` in bf16,
-    /// - `2^-11 sum(p |v|) + 2^-25 sum |v|` in f16, whose second part is for weights that are subnormal there,
+    /// - `2^-11 sum(p |v|) + 2^-25 sum |v|` in f16, where the second part is for weights that are subnormal in f16,
     ///
-    /// and by what scores and sums of f32 lose, and the rounding of the result. Where values cancel, so that
-    /// `sum(p v)` is much smaller than `sum(p |v|)`, that can be some percent of the element. The CPU, and with it the
-    /// simulated GPUs, keeps the weights in f32.
+    /// plus the rounding errors of f32 scores and sums, and the rounding of the result. If values cancel, so that
+    /// `sum(p v)` is much smaller than `sum(p |v|)`, this can be some percent of the element. The CPU and the
+    /// simulated GPUs keep the weights in f32.
     ///
-    /// In memory the result lies as `[batch, n, heads, dim]`, so that merging the heads of its
-    /// transpose moves no data.
+    /// In memory the result is laid out as `[batch, n, heads, dim]`, so merging the heads of its transpose moves no
+    /// data.
     pub fn scaled_dot_product_attention(
         &self,
         key: &Tensor,
@@ -165,14 +165,19 @@ impl Tensor {
             return q.scaled_dot_product_attention(&k, &v, scale, causal);
         }
         if key.shape() != value.shape() {
-            return Err(Error::shapes(OP, key.shape(), value.shape(), "keys and values have one shape"));
+            return Err(Error::shapes(
+                OP,
+                key.shape(),
+                value.shape(),
+                "keys and values must have the same shape",
+            ));
         }
         let r = self.rank();
         let fits = (r == 3 || r == 4)
             && key.rank() == r
             && (0..r).all(|i| i == r - 2 || self.dims()[i] == key.dims()[i]);
         if !fits {
-            let hint = "queries are [batch, heads, n, dim], keys and values [batch, heads, m, dim] (heads may be absent)";
+            let hint = "queries must be [batch, heads, n, dim], keys and values [batch, heads, m, dim] (heads may be absent)";
             return Err(Error::shapes(OP, self.shape(), key.shape(), hint));
         }
         if key.dims()[r - 2] == 0 && self.numel() > 0 {
@@ -199,11 +204,12 @@ impl Tensor {
         dst.copy_from(&self.scaled_dot_product_attention(key, value, scale, causal)?)
     }
 
-    /// Self-attention of queries, keys and values packed in this tensor, as one projection leaves them:
-    /// `softmax(scale q k^T) v` of `[batch, tokens, 3, heads, dim]`, to `[batch, tokens, heads, dim]`.
+    /// Self-attention of queries, keys and values that are packed in this tensor, as one projection leaves them:
+    /// computes `softmax(scale q k^T) v` from `[batch, tokens, 3, heads, dim]`. The result is `[batch, tokens, heads,
+    /// dim]`.
     ///
-    /// `scale` is `1 / sqrt(dim)` if not given; with `causal`, token `i` sees tokens `0..=i` only. Dtypes and arithmetic
-    /// are those of [`Tensor::scaled_dot_product_attention`].
+    /// If `scale` is `None`, it is `1 / sqrt(dim)`. With `causal`, token `i` sees only the tokens `0..=i`. Dtypes and
+    /// arithmetic are those of [`Tensor::scaled_dot_product_attention`].
     ///
     /// ```
     /// use refrain::{Device, Tensor};
@@ -216,7 +222,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If the shape is another, or the dtype no float.
+    /// If the tensor has another shape, or its dtype is not floating-point.
     pub fn scaled_dot_product_attention_qkvpacked(&self, scale: Option<f64>, causal: bool) -> Result<Tensor> {
         const OP: &str = "scaled_dot_product_attention_qkvpacked";
         self.require_float(OP)?;
@@ -236,7 +242,7 @@ impl Tensor {
     /// [`Tensor::scaled_dot_product_attention_qkvpacked`] into the memory of `dst`.
     ///
     /// # Errors
-    /// As there, and if `dst` does not fit.
+    /// The same, and if `dst` does not match the result.
     pub fn scaled_dot_product_attention_qkvpacked_into(
         &self,
         scale: Option<f64>,

@@ -126,7 +126,7 @@ struct Mover {
 };
 
 // Waits until all copies to shared memory are visible to all threads.
-DEVICE void wait_for_copies() {
+DEVICE void wait_for_tile() {
     commit();
     wait_for_copies<0>();
     __syncthreads();

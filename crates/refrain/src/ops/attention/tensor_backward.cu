@@ -1,11 +1,12 @@
-// Gradients of queries, keys and values, 16 queries with all keys at a time. Scores lie transposed, a row for a key:
-// their gradients are left operands for those of keys and values as they are, and for those of queries once transposed.
+// Gradients of queries, keys and values: 16 queries with all keys at a time. Scores are transposed, one row per key.
+// So their gradients can be used directly as left operands for the gradients of keys and values, and after one
+// transposition for those of the queries.
 
 constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
-// Numbers from a key's row to the next where fragments are transposed.
+// Distance between keys in the space for transposing fragments.
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
-// Warps that a multiprocessor has registers for.
+// How many warps fit on a multiprocessor by their registers.
 constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
 
 KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
@@ -36,7 +37,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         tops[i] = there ? reinterpret_cast<const float*>(j.largest)[pair * queries + i] : 0.0f;
         inverses[i] = there ? reinterpret_cast<const float*>(j.inverse)[pair * queries + i] : 0.0f;
     }
-    wait_for_copies();
+    wait_for_tile();
 
     float* q = q_tiles + warp * Q_SIZE;
     const float* d_o = d_o_tiles + warp * Q_SIZE;
@@ -63,7 +64,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
 
     #pragma unroll 1
     for (int first = 0; first < queries && pair < j.pairs; first += 16) {
-        // Scores, later probabilities; gradients of probabilities, later of scores.
+        // p: scores, later probabilities. ds: gradients of probabilities, later of scores.
         float p[KEY_BLOCKS][2][4], ds[KEY_BLOCKS][2][4];
         #pragma unroll
         for (int m = 0; m < KEY_BLOCKS; m++) {
@@ -87,7 +88,8 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
             }
             #pragma unroll
             for (int term = 0; term < TERMS; term++) {
-                // The forward pass has queries on the left: in the order of its terms scores are the same, bit by bit.
+                // In the forward pass, queries are on the left. With its order of terms, the scores are equal bit for
+                // bit.
                 int turned_term = TERMS > 1 && term < 2 ? 1 - term : term;
                 #pragma unroll
                 for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(p[i / 2][i % 2], x[i / 2], query[i % 2], turned_term);
@@ -96,7 +98,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
             }
         }
 
-        // A lane has keys g and g + 8 of each block, of four queries.
+        // A lane has keys g and g + 8 of each block, for four queries.
         #pragma unroll
         for (int c = 0; c < 4; c++) {
             int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
@@ -188,12 +190,12 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 for (int d = 0; d < EIGHTS; d++) dq[d].add(x, y[d], term);
             }
         }
-        // They take the place of the queries, which no lane reads any more, as none does what was transposed.
+        // Store them over the queries and the transposed fragments, which no lane reads any more.
         __syncwarp();
         put_rows(q, first + g, t, [&](int d, int e) { return dq[d].sum(e) * scale; });
     }
 
-    // So do those of keys and values.
+    // The same for keys and values.
     __syncwarp();
     #pragma unroll
     for (int m = 0; m < KEY_BLOCKS; m++) {

@@ -1,8 +1,8 @@
-// Outputs, and what is kept of the rows of scores, 16 queries with all keys at a time. Exponents are base 2.
+// The outputs and the saved row statistics: 16 queries with all keys at a time. Exponents are base 2.
 
-// Where they are few, what a lane needs of keys and values stays in registers.
+// If they are few, the keys and values of a lane stay in registers.
 constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
-// Warps that a multiprocessor has registers for.
+// How many warps fit on a multiprocessor by their registers.
 constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
@@ -19,14 +19,14 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
     mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
     mover.load_tile<K_ROWS>(k_tiles, j.k, keys);
     mover.load_tile<K_ROWS>(v_tiles, j.v, keys);
-    wait_for_copies();
+    wait_for_tile();
 
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     float* q = q_tiles + warp * Q_SIZE;
     const float* k = k_tiles + warp * K_SIZE;
     const float* v = v_tiles + warp * K_SIZE;
     i64 pair = first_pair + warp;
-    // So that the largest score stays the largest: its sign goes to the queries.
+    // The sign of the scale goes to the queries, so that the largest score stays the largest.
     float sign = j.scale < 0 ? -1.0f : 1.0f, scale = fabsf((float)j.scale) * LOG2_E;
 
     auto key = [&](int n, int s) {
@@ -52,7 +52,7 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
         }
     }
 
-    // Of the t-th 16 queries, so that each lane has some to keep.
+    // Of the t-th 16 queries, so that each lane has some to save.
     float inverses[2] = {1, 1}, tops[2] = {0, 0};
     #pragma unroll 1
     for (int first = 0; first < queries && pair < j.pairs; first += 16) {
@@ -90,7 +90,7 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             }
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
-            // Scores that are all minus infinity have no weight: their quotients are NaN.
+            // Rows whose scores are all minus infinity have no weight: their quotients are NaN.
             float shift = top == -INFINITY_F ? 0.0f : shift_of(top, scale);
             if (is_large(shift)) {
                 #pragma unroll
@@ -130,7 +130,7 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
                 for (int d = 0; d < EIGHTS; d++) o[d].add(x, y[d], term);
             }
         }
-        // The outputs take the place of the queries, which no lane reads any more.
+        // Store the outputs over the queries, which no lane reads any more.
         __syncwarp();
         put_rows(q, first + g, t, [&](int d, int e) { return o[d].sum(e) * inverse[e / 2]; });
     }

@@ -1,4 +1,4 @@
-//! Batch norm on CUDA: sums of each channel, then one pass over the elements.
+//! Batch norm on CUDA: the sums of each channel, then one pass over the elements.
 
 use super::BatchNorm;
 use crate::device::Launch;
@@ -59,11 +59,11 @@ params! {
 }
 
 const THREADS: usize = 256;
-/// Bytes of a state, at most: three f64.
+/// The maximum size of a state in bytes: three f64.
 const STATE: usize = 24;
 
-/// The reduction of all values of a channel: of columns if channels are neighbours, else of lines that are
-/// merged channel by channel.
+/// The reduction of all values of a channel: over columns if channels are neighbours, otherwise over lines that are
+/// merged by channel.
 fn lines(extent: Extent) -> Extent {
     let Extent { outer, n: channels, inner } = extent;
     match inner {
@@ -72,7 +72,7 @@ fn lines(extent: Extent) -> Extent {
     }
 }
 
-/// The sums of the backward pass as they are, behind the states.
+/// The unmodified sums of the backward pass, behind the states.
 fn states(extent: Extent, dtype: DType) -> usize {
     room(lines(extent), dtype.size(), STATE).next_multiple_of(256)
 }
@@ -82,7 +82,7 @@ pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
     states(extent, dtype) + 2 * extent.n * arithmetic(dtype).size()
 }
 
-/// Of elements and of parameters.
+/// The dtypes of elements and of parameters.
 fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
     [args.read_dtype(0), args.read_dtype(1)]
 }
@@ -91,7 +91,7 @@ fn constants(spec: KernelSpec, [dtype, parameters]: [DType; 2]) -> KernelSpec {
     spec.dtype("COMPUTE", arithmetic(dtype)).dtype("PARAMETER", parameters)
 }
 
-/// A reduction to one result a channel.
+/// A reduction with one result per channel.
 fn by_channel(args: &CudaArgs<'_>, extent: Extent, inputs: &[usize]) -> ReductionLaunch {
     let mut sums = ReductionLaunch::new(args, lines(extent), inputs);
     sums.totals = Some(extent.n);

@@ -1,4 +1,4 @@
-//! Tensors one after the other on CUDA.
+//! Concatenation on CUDA.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "concat", parts: &[include_str!("kernel.cu")] };
 
-/// Operands at most that one launch takes.
+/// The maximum number of operands per launch.
 const PARTS: usize = 16;
 
 params! {

@@ -1,5 +1,5 @@
-// Rows of several tensors one after the other: up to PARTS of them, whose rows make up columns `start` to
-// `start + ends[PARTS - 1]` of y's. Constants: UNIT, INDEX, PARTS.
+// Concatenates rows of up to PARTS tensors. Their rows become columns `start` to `start + ends[PARTS - 1]` of y.
+// Constants: UNIT, INDEX, PARTS.
 
 KERNEL(concat, ConcatArgs, c) {
     UNIT* y = c.y + c.start;

@@ -13,16 +13,16 @@ static SOURCE: Source = Source { name: "copy", parts: &[include_str!("kernel.cu"
 static TRANSPOSE: Source = Source { name: "transpose", parts: &[include_str!("transpose.cu")] };
 
 const THREADS: u32 = 256;
-/// Sides of a tile of a transposing copy.
+/// Side of a tile of a transposing copy.
 const SIDE: usize = 64;
 const VECTOR_BYTES: usize = 16;
-/// Elements that make a tile worth its barriers.
+/// From this many elements, a tile is worth its barriers.
 const WORTHWHILE: usize = 512;
-/// Elements of two bytes from which tiles of twice the side are still enough to fill a device.
+/// From this many two-byte elements, tiles of twice the side still fill a device.
 const MANY: usize = 4 << 20;
 
-/// The dtype that stands for all of its size where bits are only moved. Halves stay what they are: they
-/// pass through f32.
+/// The dtype that stands for all dtypes of its size when bits are only moved. f16 and bf16 stay as they are, because
+/// they pass through f32.
 fn same_bits(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::I64,
@@ -36,7 +36,7 @@ pub(super) fn copy(args: &mut CudaArgs<'_>) -> Result<()> {
     copy_between(args, args.output(0), args.input(0))
 }
 
-/// Copies `x` to `y`, which have one shape and dtype, or adds it there if the launch accumulates.
+/// Copies `x` to `y`, or adds it if the launch accumulates. Both have one shape and one dtype.
 pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: View<'_>, x: View<'_>) -> Result<()> {
     let dtype = if args.accumulate(0) { y.dtype } else { same_bits(y.dtype) };
     let (y, x) = (View { dtype, ..y }, View { dtype, ..x });
@@ -52,14 +52,14 @@ pub(super) fn cast(dtype: DType, args: &mut CudaArgs<'_>) -> Result<()> {
     run_on(args, &SOURCE, compute, &[], y, &[x], |spec| spec.flag("TRUTH", dtype == DType::Bool))
 }
 
-/// The side of a tile that moves 16 bytes at a time, where rows of both tensors begin and end on such a
-/// boundary and are long enough to fill half a tile.
+/// The side of a tile that moves 16 bytes at a time. `None` unless the rows of both tensors start and end at
+/// multiples of 16 bytes and fill at least half a tile.
 fn vector_side(plan: &LoopPlan, a: usize, y: View<'_>, x: View<'_>) -> Option<usize> {
     let (size, last) = (y.dtype.size(), plan.shape.len() - 1);
     let counts = [plan.shape[a], plan.shape[last]];
     let side = match size {
         1 => 128,
-        // Lines of 256 bytes on both sides, where there are many.
+        // Lines of 256 bytes on both sides, if there are many.
         2 if plan.numel() >= MANY && counts.iter().all(|&n| n >= 128) => 128,
         8 => 32,
         _ => 64,
@@ -94,14 +94,14 @@ params! {
     }
 }
 
-/// A copy in which the neighbours of one side lie far apart on the other.
+/// A copy in which neighbours in one tensor are far apart in the other.
 struct Transpose {
     plan: LoopPlan,
-    /// The axis along which elements of the operand are neighbours. Those of the result are along the last.
+    /// The axis along which elements of the operand are neighbours. In the result it is the last axis.
     a: usize,
     side: usize,
     tile: [usize; 2],
-    /// Whether both sides are moved 16 bytes at a time.
+    /// Whether both tensors are moved 16 bytes at a time.
     vectors: bool,
 }
 
@@ -120,7 +120,7 @@ impl Transpose {
         if let Some(side) = vector_side(&plan, a, y, x) {
             return Some(Transpose { plan, a, side, tile: [side; 2], vectors: true });
         }
-        // As the kernel reckons its room.
+        // The same computation as in the kernel.
         let skew = if y.dtype.size() < 4 { 4 / y.dtype.size() } else { 1 };
         let room = SIDE * (SIDE + skew);
         let tile = if count_a < SIDE {

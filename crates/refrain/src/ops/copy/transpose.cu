@@ -1,12 +1,11 @@
-// Copies between tensors whose elements are neighbours along different axes: along axis a in x, along axis b in
-// y. A tile of both passes through shared memory, so that reads and writes take whole lines.
-// Constants: ELEMENT; ADD; SIDE, of a tile; VECTORS, whether both sides are moved 16 bytes at a time; NARROW, whether
-// one of the axes is shorter than a tile, which then is as long as there is room along the other; RANK, of all
-// other axes.
+// Copies between tensors whose elements are neighbours along different axes: along axis a in x, along axis b in y. A
+// tile of both passes through shared memory, so that reads and writes use whole lines. Constants: ELEMENT; ADD; SIDE,
+// of a tile; VECTORS, whether both sides are moved 16 bytes at a time; NARROW, whether one of the axes is shorter
+// than a tile (the tile is then as long as possible along the other axis); RANK, of all other axes.
 
 #define THREADS 256
-// Tiles along a that are neighbours in the order of blocks, before those along b: blocks that run at one time then
-// share pages of memory on both sides.
+// In the order of blocks, this many tiles along a come before the next tiles along b. Blocks that run at the same
+// time then share memory pages on both sides.
 #define BAND (512 / SIDE)
 
 struct Tile {
@@ -42,10 +41,10 @@ DEVICE Tile tile_of(const TransposeArgs& t, u32 tile_a, u32 tile_b) {
 #define WIDE (16 / ELEMENT_SIZE)
 #define CHUNKS (SIDE / WIDE)
 #define HELD (SIDE * CHUNKS / THREADS)
-// Neighbours along a that fill a bank of shared memory, which a thread gathers at once.
+// Neighbours along a that fill a bank of shared memory. A thread gathers them at once.
 #define GROUP (ELEMENT_SIZE < 4 ? 4 / ELEMENT_SIZE : 1)
 
-// In one go: of a vector that was put together by its elements, the compiler makes several stores.
+// Stores in one instruction. For a vector that is assembled from elements, the compiler would emit several stores.
 DEVICE void store_whole(ELEMENT* to, const vec<ELEMENT, WIDE>& v) {
     union { vec<ELEMENT, WIDE> v; u32 at[4]; } bits;
     bits.v = v;
@@ -54,15 +53,15 @@ DEVICE void store_whole(ELEMENT* to, const vec<ELEMENT, WIDE>& v) {
                  : "memory");
 }
 
-// The bounds leave registers to all loads of a thread.
+// These launch bounds leave registers for all loads of a thread.
 KERNEL(transpose, TransposeArgs, t, __launch_bounds__(THREADS, 4)) {
-    // Rows along a. Chunk c of row b lies at c ^ (b / WIDE % 8): eight lanes that gather neighbouring vectors along b
-    // then read from different banks.
+    // Rows along a. Chunk c of row b is stored at c ^ (b / WIDE % 8). Eight lanes that gather neighbouring vectors
+    // along b then read from different banks.
     __shared__ vec<ELEMENT, WIDE> tile[SIDE][CHUNKS];
     const Tile here = tile_of(t, SIDE, SIDE);
     vec<ELEMENT, WIDE> held[HELD];
-    // Beyond an edge the last row and vector again, so that no load waits for a comparison. Both counts are whole
-    // vectors.
+    // Beyond an edge, load the last row and vector again, so that no load waits for a comparison. Both counts are
+    // whole vectors.
     #pragma unroll
     for (int i = 0; i < HELD; i++) {
         const u32 n = threadIdx.x + i * THREADS, b = n / CHUNKS, c = n % CHUNKS;
@@ -78,7 +77,7 @@ KERNEL(transpose, TransposeArgs, t, __launch_bounds__(THREADS, 4)) {
     __syncthreads();
     #pragma unroll
     for (int i = 0; i < HELD / GROUP; i++) {
-        // Eight lanes side by side along b, four groups along a.
+        // Eight neighbouring lanes along b, four groups along a.
         const u32 n = threadIdx.x + i * THREADS, rest = n / 32;
         const u32 c = n % 8 + rest % (CHUNKS / 8) * 8, a = (n / 8 % 4 + rest / (CHUNKS / 8) * 4) * GROUP;
         if (a >= here.count_a || c * WIDE >= here.count_b) continue;

@@ -1,5 +1,5 @@
-// Dropout. Element i is kept if word i from the block that the state and the offset name is at least the
-// threshold. Constants: ELEMENT; MASK, whether the mask is written.
+// Dropout. Element i is kept if random word i is at least the threshold. The words start at the block given by the
+// generator's state and the offset. Constants: ELEMENT; MASK, whether the mask is written.
 
 typedef arithmetic<ELEMENT>::type C;
 

@@ -1,4 +1,4 @@
-// y[i] = start + i * step, rounded after each of both. Constant: OUT.
+// y[i] = start + i * step, rounded after the product and after the sum. Constant: OUT.
 
 KERNEL(arange, ArangeArgs, p) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += (i64)gridDim.x * blockDim.x) {

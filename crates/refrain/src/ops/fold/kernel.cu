@@ -1,5 +1,5 @@
-// Windows added back to where they were cut: place l of y [outer, length, inner] is the sum of x [outer, count,
-// inner, size] at (w, l - w * step) over the windows w that it lies in, in order. Constants: ELEMENT, INDEX.
+// Adds windows back to where they were cut: element l of y [outer, length, inner] is the sum of x [outer, count,
+// inner, size] at (w, l - w * step), over all windows w that contain it, in order. Constants: ELEMENT, INDEX.
 
 typedef arithmetic<ELEMENT>::type C;
 

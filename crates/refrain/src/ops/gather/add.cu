@@ -18,7 +18,7 @@ KERNEL(add, Places, p) {
         }
         const i64 place = at / (INDEX)p.stride % (INDEX)p.size;
         C sum = BASE ? to<C>(base[at]) : (C)0;
-        // The place at 0 checks the entries of its column.
+        // The position at 0 checks the entries of its column.
         if (inside) {
             i64 r = 0;
             for (; r + 4 <= p.rows; r += 4) {

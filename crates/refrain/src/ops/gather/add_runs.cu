@@ -1,12 +1,12 @@
 // Constant: ELEMENT.
 
 #define WARP 32
-// From so many entries on, the whole warp sums a place.
+// From this many entries, a whole warp sums a position.
 #define LONG 32
 
 struct Plus { DEVICE C operator()(C a, C b) const { return plus(a, b); } };
 
-// The thread at the first entry of a place sums it; the whole warp where there are many.
+// The thread at the first entry of a position sums it. If there are many entries, the whole warp does.
 KERNEL(add_runs, AddRunsArgs, p) {
     const u32 *keys = p.keys, *sorted = p.sorted;
     const ELEMENT* source = p.source;

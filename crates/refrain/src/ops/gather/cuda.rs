@@ -1,4 +1,4 @@
-//! Picking along an axis, and adding to picked places, on CUDA.
+//! `gather` and `scatter_add` on CUDA.
 
 use crate::device::Launch;
 use crate::device::cuda::{
@@ -74,15 +74,15 @@ params! {
 }
 
 const THREADS: usize = 256;
-/// Entries that a place looks through at most, before the index is sorted.
+/// If a position would search more entries than this, the index is sorted.
 const MOST: usize = 64;
-/// Entries that all places look through, at most, of whatever number.
+/// If all positions together would search more entries than this, the index is sorted.
 const LOOKS: usize = 1 << 22;
-/// Places that a sort can tell apart.
+/// The maximum number of positions for a sort.
 const SORTABLE: usize = u32::MAX as usize;
 
-/// Axes that are walked through: `shape`, how much of each is `inside` another tensor, and the strides of
-/// that one. Axes that are whole and follow each other are one.
+/// How to iterate a tensor: `shape`, how much of each axis is `inside` another tensor, and the strides of that
+/// tensor. Adjacent whole axes are merged.
 #[derive(Default)]
 struct Walk {
     shape: Dims,
@@ -91,7 +91,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Through a tensor of `shape`, inside another of shape `other` but for `axis`, which does not move.
+    /// For a tensor of `shape` inside another of shape `other`. The stride of `axis` is 0.
     fn new(shape: &Shape, other: &Shape, axis: usize) -> Walk {
         let mut walk = Walk::default();
         for (i, (&n, stride)) in shape.iter().zip(row_major(other)).enumerate() {
@@ -149,10 +149,10 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     })
 }
 
-/// The sort of `entries`, if that is better than that each of `places` looks at `rows` of them.
+/// The sort of `entries`, if it is cheaper than a search of `rows` entries by each of `places` positions.
 fn sort(op: &'static str, places: usize, entries: usize, rows: usize) -> Result<Option<Sort>> {
     let few = rows <= MOST || places.saturating_mul(rows) <= LOOKS;
-    // Beyond what can be sorted there is still the slow way.
+    // If there are too many to sort, only the slow way remains.
     if few || places > SORTABLE || entries >= 1 << 31 {
         Ok(None)
     } else {
@@ -160,7 +160,7 @@ fn sort(op: &'static str, places: usize, entries: usize, rows: usize) -> Result<
     }
 }
 
-/// Bytes to add entries of the launch's second operand into a tensor of `shape`.
+/// Workspace bytes to add the entries of the launch's second operand into a tensor of `shape`.
 pub(super) fn workspace(axis: usize, shape: &Shape, launch: &Launch<'_>) -> Result<usize> {
     let index = launch.reads[1].layout.shape();
     let sort = sort(launch.op, shape.numel(), index.numel(), index[axis])?;
@@ -176,7 +176,7 @@ pub(super) fn scatter_add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     add(axis, Some(args.read(0)), args.read(2), args)
 }
 
-/// The output becomes `base` (0 without one) with `source` added to the places that operand 1 names.
+/// Sets the output to `base` (or 0) and adds `source` at the positions that operand 1 names.
 fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<'_>) -> Result<()> {
     let (to, index, dtype) = (args.write_shape(0), args.read_shape(1), args.write_dtype(0));
     let (n, entries) = (to.numel(), index.numel());
@@ -184,7 +184,7 @@ fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<
         return Ok(());
     }
     let sort = sort(args.op(), n, entries, index[axis])?;
-    // Places look at entries, or entries name places.
+    // Without a sort, iterate positions and search entries. With a sort, iterate entries, which name positions.
     let walk = if sort.is_some() { Walk::new(index, to, axis) } else { Walk::new(to, index, axis) };
     let rank = walk.rank();
     let ids = args.read_dtype(1);

@@ -1,5 +1,4 @@
-// Elements picked along an axis. Constants: UNIT; INDEX; ID, the dtype of the index; RANK, the number of
-// axes.
+// Elements picked along an axis. Constants: UNIT; INDEX; ID, dtype of the index; RANK, the number of axes.
 
 KERNEL(gather, GatherArgs, g) {
     const UNIT* x = g.x;

@@ -1,4 +1,4 @@
-// Keys of the sort: places in y, and behind them what is out of range.
+// Keys of the sort: positions in y, followed by the entries that are out of range.
 KERNEL(keys, Places, p) {
     const ID* index = p.index;
     const INDEX step = (INDEX)gridDim.x * blockDim.x;

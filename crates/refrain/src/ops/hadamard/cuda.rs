@@ -1,7 +1,7 @@
 //! The Walsh-Hadamard transform on CUDA.
 //!
-//! A block does the steps of short distances of one chunk of memory; longer rows take further passes, in
-//! which a chunk is made of stretches that lie far apart.
+//! A block does the steps of short distances within a chunk of memory. Longer rows need further passes, in which a
+//! chunk consists of stretches that are far apart.
 
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
@@ -11,10 +11,10 @@ use crate::kernels::elementwise::cuda::arithmetic;
 static SOURCE: Source = Source { name: "hadamard", parts: &[include_str!("kernel.cu")] };
 
 const THREADS: u32 = 256;
-/// Binary logarithms of the numbers in a chunk: of rows that fit, and of others.
+/// Binary logarithms of the chunk sizes: for rows that fit, and for others.
 const LOG_CHUNK: u32 = 11;
 const LOG_LARGE_CHUNK: u32 = 12;
-/// Distances, by their number, of a pass over stretches that lie far apart, which are not too short then.
+/// How many distances a pass over far-apart stretches does. With more, the stretches would be too short.
 const FAR: u32 = 6;
 
 params! {
@@ -31,7 +31,7 @@ params! {
     }
 }
 
-/// Bytes for what is between the passes.
+/// Workspace bytes for the intermediate result between passes.
 pub(super) fn workspace(launch: &Launch<'_>) -> usize {
     let x = &launch.reads[0];
     match x.layout.shape().last() {
@@ -50,7 +50,7 @@ pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
     let bits = width.ilog2();
     let scale = 1.0 / (width as f64).sqrt();
     let log_chunk = if bits <= LOG_CHUNK { LOG_CHUNK } else { LOG_LARGE_CHUNK };
-    // The distances done are those below 2^done.
+    // The distances below 2^done are finished.
     let mut done = 0;
     loop {
         let steps = if done == 0 { bits.min(log_chunk) } else { (bits - done).min(FAR) };

@@ -1,15 +1,15 @@
-// Sums and differences at distances 2^first_bit to 2^(end_bit - 1) within chunks of CHUNK numbers, which lie in
-// 2^(log CHUNK - log_columns) stretches of 2^log_columns numbers each, `distance` apart. Constants: IN, OUT, COMPUTE
-// (dtypes); CHUNK; LOG_CHUNK; LAST, whether the results are scaled, and added to y where ADD.
+// Sums and differences at distances 2^first_bit to 2^(end_bit - 1) within chunks of CHUNK numbers. A chunk consists
+// of 2^(log CHUNK - log_columns) stretches of 2^log_columns numbers each, `distance` apart. Constants: IN, OUT,
+// COMPUTE (dtypes); CHUNK; LOG_CHUNK; LAST, whether the results are scaled (and added to y if ADD).
 
 #define THREADS 256
 
 typedef COMPUTE C;
 
-// A gap after every 32 numbers keeps those that are a power of two apart on different banks.
+// A gap after every 32 numbers, so that numbers at power-of-two distances are in different banks.
 DEVICE u32 slot(u32 i) { return i + i / 32; }
 
-// The steps of `BITS` distances from 2^bit on.
+// The steps of `BITS` distances, from 2^bit on.
 template <int BITS> DEVICE void butterflies(C* chunk, int bit) {
     const int size = 1 << BITS;
     for (u32 g = threadIdx.x; g < CHUNK / size; g += THREADS) {
@@ -41,7 +41,7 @@ KERNEL(hadamard, HadamardArgs, p) {
     const int log_columns = (int)p.log_columns, end_bit = (int)p.end_bit;
     __shared__ C chunk[CHUNK + CHUNK / 32];
     const u32 columns = 1u << log_columns;
-    // Chunks side by side until the next stretch begins, then beyond all stretches.
+    // Neighbouring chunks until the next stretch begins, then beyond all stretches.
     const i64 side_by_side = distance >> log_columns;
     const i64 group = blockIdx.x / side_by_side, within = blockIdx.x - group * side_by_side;
     const i64 start = group * (distance << (LOG_CHUNK - log_columns)) + (within << log_columns);

@@ -1,13 +1,12 @@
-// Slices added to picked places: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that are i, in
-// their order, on top of y where ADD. Out of range is reported and nobody's. A block takes one i and some columns,
-// those of all o one after the other. Constants: ID, the dtype of the index;
-// ELEMENT; ADD; SORTED, whether the entries come in order, else each
-// block looks through the index, which then has MOST entries at most.
+// Adds slices at indexed positions: y[o, i, :] is the sum of x[o, e, :] over the entries e of the index that equal i,
+// in their order, plus y if ADD. An index out of range is reported and its slice is ignored. A block processes one i
+// and some columns, for all o in turn. Constants: ID, dtype of the index; ELEMENT; ADD; SORTED, whether the entries
+// are sorted. If not, each block searches the index, which then has at most MOST entries.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define MOST 4096
-// Of more entries, each warp sums a part.
+// With more entries, each warp sums a part.
 #define LONG 64
 
 typedef arithmetic<ELEMENT>::type C;
@@ -17,7 +16,7 @@ typedef u32 entry;
 typedef unsigned short entry;
 #endif
 
-// The number of sorted keys below a key, by the whole warp.
+// How many sorted keys are below a key. The whole warp computes it.
 DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
     u32 start = 0, left = n;
     while (left > 0) {
@@ -32,7 +31,8 @@ DEVICE u32 lower_bound(const u32* keys, u32 n, u32 key) {
     return start;
 }
 
-// The entries of an index that are i, in order, into `list`; returns their number. The first block checks all.
+// Collects the entries of an index that equal i, in order, into `list`. Returns how many. The first block also checks
+// all entries.
 DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, const Reporter& faults, entry* list) {
     __shared__ u32 found[WARPS];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -65,7 +65,7 @@ DEVICE u32 find(const ID* index, u32 count, i64 i, i64 size, const Reporter& fau
     return all;
 }
 
-// The sum of a column's elements at some entries, on top of `sum`.
+// The sum of a column's elements at some entries, plus `sum`.
 DEVICE C total(const ELEMENT* x, const entry* list, u32 count, i64 width, C sum) {
     u32 e = 0;
     for (; e + 4 <= count; e += 4) {

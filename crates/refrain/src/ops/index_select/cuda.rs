@@ -1,4 +1,4 @@
-//! Slices picked along an axis, and added back, on CUDA.
+//! `index_select` and its adjoint on CUDA.
 
 use super::IndexAdd;
 use crate::device::Launch;
@@ -13,11 +13,11 @@ static KEYS: Source = Source { name: "index_add", parts: &[include_str!("keys.cu
 static ADD: Source = Source { name: "index_add", parts: &[include_str!("add.cu")] };
 
 const THREADS: usize = 256;
-/// Entries of an index at most that a block looks through by itself.
+/// If the index has more entries than this, a block does not search it.
 const MOST: usize = 4096;
-/// Entries that all blocks look at, at most, before the index is sorted.
+/// If all blocks together would search more entries than this, the index is sorted.
 const LOOKS: usize = 1 << 26;
-/// Blocks of the second dimension at most.
+/// The maximum number of blocks in the second dimension.
 const MAX_Y: usize = 65_535;
 
 params! {
@@ -88,7 +88,7 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     args.kernel(spec, units::grid(args, all), &told)
 }
 
-/// The sort of an index of `count` entries that names `size` places, if it is worth one.
+/// The sort of an index of `count` entries that names `size` positions, if it is worth it.
 fn sort(size: usize, count: usize) -> Result<Option<Sort>> {
     if count <= MOST && count.saturating_mul(size) <= LOOKS {
         return Ok(None);

@@ -1,5 +1,5 @@
-// Slices picked along an axis: y[o, i, :] = x[o, index[i], :], of x of outer * size rows. Constants: UNIT, INDEX;
-// ID, the dtype of the index.
+// Slices picked along an axis: y[o, i, :] = x[o, index[i], :], where x has outer * size rows. Constants: UNIT, INDEX;
+// ID, dtype of the index.
 
 KERNEL(select, SelectArgs, p) {
     const INDEX count = (INDEX)p.count, width = (INDEX)p.width, n = (INDEX)p.outer * count * width;

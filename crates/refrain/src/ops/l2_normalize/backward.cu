@@ -13,7 +13,7 @@ KERNEL(l2_normalize_rows_backward, L2RowsBackwardArgs, p) {
     #pragma unroll
     for (int i = 0; i < HELD; i++) terms[i] = v[i] * d[i];
     COMPUTE along = row_sum(terms);
-    // Below eps the length is not what a vector is divided by.
+    // Below eps, the vector is divided by eps instead of its length.
     bool below = norm < (COMPUTE)eps;
     COMPUTE by = below ? (COMPUTE)eps : norm;
     if (below) along = (COMPUTE)0;

@@ -1,4 +1,5 @@
-//! L2 normalisation on CUDA: a row in registers where it fits, else two passes of a block over each column.
+//! L2 normalisation on CUDA: a row stays in registers if it fits; otherwise a block makes two passes over each
+//! column.
 
 use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
@@ -64,7 +65,7 @@ fn lanes(extent: Extent, dtype: DType) -> Option<Lanes> {
 
 pub(super) fn forward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let Extent { outer, n, inner } = extent;
-    // The norm of nothing is still a result.
+    // An empty vector still has a norm.
     if outer * inner == 0 {
         return Ok(());
     }

@@ -23,7 +23,7 @@ KERNEL(layer_norm_backward, LayerNormBackwardArgs, p) {
     for (int i = 0; i < HELD; i++) dw[i] = db[i] = (COMPUTE)0;
 
     for (i64 at = start; at < end; at += groups) {
-        // The next row is on its way while this one is computed.
+        // The next row is loaded while this one is computed.
         const i64 next = row + groups;
         const bool follows = next < end;
         COMPUTE next_v[HELD], next_d[HELD];

@@ -1,5 +1,5 @@
-//! Layer and root-mean-square norm on CUDA. A row lies in registers where it fits; the backward pass then
-//! sums the gradients of weight and bias on its way, block by block.
+//! Layer norm and RMS norm on CUDA. A row stays in registers if it fits. In that case the backward pass also sums the
+//! gradients of weight and bias, block by block.
 
 use super::{rows_of, statistics};
 use crate::device::Launch;
@@ -53,16 +53,16 @@ params! {
     }
 }
 
-/// Threads of a block that takes a wide row.
+/// Threads of a block that processes a wide row.
 const WIDE_THREADS: u32 = 256;
-/// Elements that a lane can hold beside its sums.
+/// Elements that a lane can hold besides its sums.
 const MAX_HELD: usize = 8;
-/// Blocks at most that leave sums.
+/// The maximum number of blocks that store sums.
 const MAX_BLOCKS: usize = 512;
-/// Rows, at least, that a lane takes one after the other.
+/// The minimum number of rows that a lane processes in turn.
 const FEWEST_ROWS: usize = 2;
 
-/// Of rows and parameters.
+/// The dtypes of rows and of parameters.
 fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
     [args.read_dtype(0), args.read_dtype(1)]
 }
@@ -107,19 +107,19 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
     }
 }
 
-/// Rows that lie in registers beside the sums of weight and bias.
+/// How rows are divided over lanes if the sums of weight and bias also fit into registers.
 fn summed(width: usize, dtype: DType) -> Option<Lanes> {
     Lanes::of(width, dtype.size()).filter(|lanes| lanes.held() <= MAX_HELD)
 }
 
-/// How many rows each block takes, of those that leave sums.
+/// Rows per block, if blocks store sums.
 fn rows_a_block(lanes: Lanes, rows: usize) -> usize {
     let groups = lanes.rows_a_block();
     rows.div_ceil(MAX_BLOCKS).max(FEWEST_ROWS * groups).next_multiple_of(groups)
 }
 
-/// Into how many parts the sums of weight and bias are cut: one for each block that leaves sums, and one of rows that
-/// a reduction adds up by itself.
+/// How many parts the sums of weight and bias have: one for each block that stores sums; otherwise one for each part
+/// of the rows that a separate reduction sums.
 pub(super) fn parts(rows: usize, width: usize, dtype: DType) -> usize {
     summed(width, dtype).map_or(1, |lanes| rows.div_ceil(rows_a_block(lanes, rows)))
 }
@@ -137,7 +137,7 @@ pub(super) fn workspace(launch: &Launch<'_>) -> usize {
     }
 }
 
-/// Of a part's sums, for weight and bias side by side.
+/// The kernel constants of the sums of a part, for weight and bias together.
 fn in_parts(spec: KernelSpec, dtype: DType, centred: bool) -> KernelSpec {
     spec.dtype("COMPUTE", statistics(dtype)).flag("CENTRED", centred).flag("IN_PARTS", true)
 }

@@ -1,7 +1,7 @@
-// Layer and root-mean-square norm of rows in registers. Constants: those of rows, IN (dtype of rows), PARAMETER (of
+// Layer norm and RMS norm of rows in registers. Constants: those of rows, IN (dtype of rows), PARAMETER (dtype of
 // weight and bias), CENTRED.
 
-// Registers for one row alone leave room for enough warps to keep memory busy: weight and bias come last, from the
+// With registers for only one row, enough warps fit to keep memory busy. So weight and bias are loaded last, from the
 // cache.
 KERNEL(layer_norm, LayerNormArgs, p, __launch_bounds__(256, COMPUTE_SIZE > 4 || VEC == 1 ? 1 : 4)) {
     const IN* __restrict__ x = p.x;
@@ -17,7 +17,7 @@ KERNEL(layer_norm, LayerNormArgs, p, __launch_bounds__(256, COMPUTE_SIZE > 4 || 
     COMPUTE m = CENTRED ? (COMPUTE)share * row_sum(v) : (COMPUTE)0;
     #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        // Beyond the width 0 stays 0.
+        // Elements beyond the width stay 0.
         const COMPUTE centre = column_of(e * VEC) < width ? m : (COMPUTE)0;
         #pragma unroll
         for (int i = e * VEC; i < (e + 1) * VEC; i++) {
@@ -26,7 +26,7 @@ KERNEL(layer_norm, LayerNormArgs, p, __launch_bounds__(256, COMPUTE_SIZE > 4 || 
         }
     }
     COMPUTE r = (COMPUTE)1 / sqrt_((COMPUTE)share * row_sum(squares) + (COMPUTE)p.eps);
-    // A row of nothing has no scale.
+    // An empty row has no scale.
     if (width == 0) r = (COMPUTE)0;
     if (!live) return;
     if (row_lane() == 0) {

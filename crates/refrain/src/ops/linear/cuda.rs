@@ -45,7 +45,8 @@ fn weight_gradient(op: &WeightGradient, launch: &Launch<'_>) -> Product {
     }
 }
 
-/// The product, with the sums of `dy` if there is a bias and they are better had beside it; and whether they come after it.
+/// The product. If it is better to compute the bias gradient together with it, that is included; the flag says
+/// whether the bias gradient must follow separately.
 fn weight_gradient_on(op: &WeightGradient, launch: &Launch<'_>, mma: MmaKind) -> (Product, bool) {
     let product = weight_gradient(op, launch);
     let after = op.bias.is_some() && !products::cuda::sums_beside(&product, mma);

@@ -1,4 +1,4 @@
-//! The affine map of a layer, with what follows it fused in.
+//! The linear layer, fused with its activation and residual.
 
 mod cuda;
 pub(crate) mod host;
@@ -22,7 +22,7 @@ use crate::tensor::{DType, Shape, Tensor};
 use crate::types::Precision;
 
 impl Activation {
-    /// The function by itself.
+    /// The activation as an operation of its own.
     fn unary(self) -> Option<Unary> {
         match self {
             Activation::None => None,
@@ -33,7 +33,7 @@ impl Activation {
         }
     }
 
-    /// Applies the function to a tensor.
+    /// Applies the activation to a tensor.
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
         match self.unary() {
             None => Ok(x.clone()),
@@ -42,19 +42,19 @@ impl Activation {
     }
 }
 
-/// `y = activation(x w^T + b) + r`; the operands after `x` and `w` are those of `b` and `r` that exist.
+/// `y = activation(x w^T + b) + r`. After `x` and `w`, the operands are `b` and `r`, if present.
 #[derive(Clone, Debug)]
 struct Linear {
     activation: Activation,
     bias: bool,
     residual: bool,
-    /// A second result keeps what the activation was applied to, for the backward pass.
+    /// Whether a second result keeps the input of the activation for the backward pass.
     keep: bool,
     precision: Precision,
 }
 
 impl Linear {
-    /// What is read: the inputs, but for an f32 weight and bias that the setting rounds.
+    /// The operands of the kernel: the inputs, with an f32 weight and bias rounded if the precision asks for it.
     fn operands(&self, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> {
         let dtype = self.precision.result(inputs[0].dtype());
         let rounds = self.precision == Precision::Bf16 && dtype == DType::BF16;
@@ -67,17 +67,17 @@ impl Linear {
     }
 }
 
-/// Rows of a tensor whose last dimension is the one that a layer maps.
+/// The number of rows of a tensor whose last dimension is the feature dimension.
 fn rows(shape: &Shape) -> usize {
     shape.dims()[..shape.rank() - 1].iter().product()
 }
 
-/// Of each number of `y` times a row of `x`'s last dimension, or the other way round.
+/// For each number of `y`, the multiplications and additions with a row of `x` (or the reverse).
 fn flops(y: &Shape, x: &Shape) -> u64 {
     2 * (y.numel() * x.last().copied().unwrap_or(1)) as u64
 }
 
-/// Whether a parameter of this dtype goes with activations of that one: of the same, or f32 beside f16 and bf16.
+/// Whether a parameter of this dtype may be used with activations of that dtype: equal, or f32 beside f16 and bf16.
 pub(crate) fn is_parameter_of(parameter: DType, activations: DType) -> bool {
     parameter == activations || (parameter == DType::F32 && activations.size() < DType::F32.size())
 }
@@ -95,7 +95,7 @@ impl Op for Linear {
         let dtype = self.precision.result(x.dtype());
         let residual = inputs[2 + self.bias as usize..].first();
         for (i, other) in inputs.iter().enumerate().skip(1) {
-            // An activation is as the others are, but for f32 that is rounded anyway.
+            // Activations have the same dtype, except an f32 one that is rounded anyway.
             let fits = match i < 2 + self.bias as usize {
                 true => is_parameter_of(other.dtype(), dtype),
                 false => self.precision.result(other.dtype()) == dtype,
@@ -105,15 +105,20 @@ impl Op for Linear {
             }
         }
         if x.rank() == 0 || w.rank() != 2 || x.shape().last() != w.shape().last() {
-            let hint = "the input is [.., in], the weight [out, in]";
+            let hint = "the input must be [.., in], the weight [out, in]";
             return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
         }
         let shape = with_last(x.shape(), w.dims()[0]);
         if self.bias && inputs[2].dims() != [w.dims()[0]] {
-            return Err(Error::shapes(Self::NAME, w.shape(), inputs[2].shape(), "the bias is [out]"));
+            return Err(Error::shapes(Self::NAME, w.shape(), inputs[2].shape(), "the bias must be [out]"));
         }
         if let Some(r) = residual.filter(|r| r.shape() != &shape) {
-            return Err(Error::shapes(Self::NAME, &shape, r.shape(), "the residual has the result's shape"));
+            return Err(Error::shapes(
+                Self::NAME,
+                &shape,
+                r.shape(),
+                "the residual must have the shape of the result",
+            ));
         }
         let y = Spec::new(shape, dtype);
         Ok(if self.keep { smallvec![y.clone(), y] } else { y.one() })
@@ -174,7 +179,7 @@ impl Op for Linear {
 #[derive(Clone, Debug)]
 struct InputGradient {
     precision: Precision,
-    /// Of the result.
+    /// Dtype of the result.
     dtype: DType,
 }
 
@@ -206,13 +211,13 @@ impl Op for InputGradient {
     }
 }
 
-/// `dw = dy^T x`, and `db` the sums of `dy` over its rows.
+/// `dw = dy^T x`, and `db`, the sum of `dy` over its rows.
 #[derive(Clone, Debug)]
 struct WeightGradient {
     precision: Precision,
-    /// Of `dw`.
+    /// Dtype of `dw`.
     weight: DType,
-    /// Of `db`, if there is a bias.
+    /// Dtype of `db`, if there is a bias.
     bias: Option<DType>,
 }
 
@@ -247,10 +252,10 @@ impl Op for WeightGradient {
     }
 }
 
-/// `db`, the sums of `dy` over its rows, by itself.
+/// `db` alone: the sum of `dy` over its rows.
 #[derive(Clone, Debug)]
 struct BiasGradient {
-    /// Of the result.
+    /// Dtype of the result.
     dtype: DType,
 }
 
@@ -287,14 +292,14 @@ impl Op for BiasGradient {
 impl Tensor {
     /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
     ///
-    /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`, the residual and
-    /// the result `[.., out]`. For floats; f16 and bf16 are multiplied and summed in f32. How f32 is multiplied, and
-    /// what it gives, [`Precision`] says.
+    /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`. The residual and the result
+    /// are `[.., out]`. For floats. f16 and bf16 are multiplied and summed in f32. [`Precision`] says how f32 is
+    /// multiplied and which dtype results.
     ///
-    /// All are of one dtype, but for the weight and the bias of an f16 or bf16 input, which may be f32: the weight is
-    /// then rounded to the input's dtype on its way into the product, the bias is added as it is. Under
-    /// [`Precision::Bf16`] both are rounded once for as long as they stay as they are, and the residual may be f32 as
-    /// well. Gradients have their operands' dtypes.
+    /// All operands have one dtype, with one exception: beside an f16 or bf16 input, weight and bias may be f32. The
+    /// weight is then rounded to the dtype of the input before the product; the bias is added in f32. Under
+    /// [`Precision::Bf16`] weight and bias are rounded only once while they do not change, and the residual may be
+    /// f32, too. Gradients have the dtypes of their operands.
     ///
     /// ```
     /// use refrain::{Activation, Device, Tensor};

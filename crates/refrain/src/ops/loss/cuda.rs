@@ -1,4 +1,4 @@
-//! Losses on CUDA: sums in two passes, gradients element by element.
+//! Losses on CUDA: sums in two passes, gradients elementwise.
 
 use super::Pointwise;
 use crate::device::Launch;
@@ -69,9 +69,9 @@ params! {
 }
 
 const THREADS: usize = 256;
-/// Bytes of a state: an f64.
+/// Bytes of a state (an f64).
 const STATE: usize = 8;
-/// Levels that the arguments of a kernel have room for.
+/// How many levels fit into the parameters of a kernel.
 const MAX_LEVELS: usize = MAX_SCALARS;
 /// And those of a kernel for fewer.
 const FEW_LEVELS: usize = 32;
@@ -86,7 +86,7 @@ fn constants(spec: KernelSpec, out: DType) -> KernelSpec {
     spec.dtype("COMPUTE", arithmetic(out)).dtype("OUT", out)
 }
 
-/// Working memory of a sum over the elements of the first operand, or of the first two together.
+/// Workspace bytes of a sum over the elements of the first operand, or of the first two together.
 pub(super) fn workspace(launch: &Launch<'_>, inputs: usize) -> usize {
     let extent = Extent { outer: 1, n: launch.reads[0].layout.shape().numel(), inner: 1 };
     let size = launch.reads[..inputs].iter().map(|x| x.dtype.size()).max().unwrap_or(1);
@@ -188,7 +188,7 @@ fn quantiles<const LEVELS: usize>(
     }
 }
 
-/// Rows, classes, and how the rows are shared out if registers have room for them.
+/// Rows, classes, and how rows are divided over lanes if they fit into registers.
 fn rows(dims: &[usize], dtype: DType) -> (usize, usize, Option<Lanes>) {
     let (classes, rows) = dims.split_last().map_or((1, 1), |(&c, rows)| (c, rows.iter().product()));
     (rows, classes, Lanes::of(classes, dtype.size()))

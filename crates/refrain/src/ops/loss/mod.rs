@@ -1,4 +1,4 @@
-//! Losses: the mean over all elements as a scalar, each in one pass.
+//! Losses: the mean over all elements as a scalar, in one pass.
 
 mod cross_entropy;
 mod cuda;
@@ -20,7 +20,7 @@ use crate::precision::precision;
 use crate::tensor::{DType, Tensor};
 use crate::types::Precision;
 
-/// The dtype of a loss: its operands', and f32 in mixed precision, where these may be bf16 and f32.
+/// The dtype of a loss: that of its operands; f32 in mixed precision, where these may be bf16 and f32.
 fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {
     let mixed = |t: &Tensor| precision().result(t.dtype()) == DType::BF16;
     if precision() == Precision::Bf16 && mixed(prediction) && mixed(target) {
@@ -30,14 +30,14 @@ fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DTyp
     Ok(prediction.dtype())
 }
 
-/// A function of `e = prediction - target`, of which the loss is the mean.
+/// A function of the error `e = prediction - target`. The loss is its mean.
 #[derive(Clone, Copy, Debug)]
 enum Pointwise {
     /// `e^2`
     Mse,
     /// `|e|`
     L1,
-    /// `e^2 / 2` up to delta, then the tangent.
+    /// `e^2 / 2` up to delta, then its tangent.
     Huber { delta: f64 },
 }
 
@@ -57,7 +57,7 @@ impl Op for Pointwise {
         x[0].require_float(op)?;
         let dtype = result(op, x[0], x[1])?;
         if x[0].shape() != x[1].shape() {
-            let hint = "prediction and target must have one shape";
+            let hint = "prediction and target must have the same shape";
             return Err(Error::shapes(op, x[0].shape(), x[1].shape(), hint));
         }
         if let Pointwise::Huber { delta } = self
@@ -108,11 +108,11 @@ impl Op for Pointwise {
     }
 }
 
-/// Of prediction, target and dy: `scale * dy * f'(e)`.
+/// Operands: prediction, target and dy. Result: `scale * dy * f'(e)`.
 #[derive(Clone, Copy, Debug)]
 struct PointwiseBackward {
     loss: Pointwise,
-    /// Whether it is of the prediction (0) or of the target (1).
+    /// The gradient of the prediction (0) or of the target (1).
     by: usize,
     scale: f64,
 }
@@ -189,9 +189,9 @@ macro_rules! methods {
         impl Tensor {$(
             $(#[$doc])*
             ///
-            /// For floats: prediction and target of one shape and dtype; the result is a scalar, NaN if
-            /// there are no elements. Both get gradients. Under [`Precision::Bf16`] each may be f32 or bf16, and the loss
-            /// is f32.
+            /// Prediction and target are floats of one shape and one dtype. The result is a scalar; it is NaN if
+            /// there are no elements. Both operands get gradients. Under [`Precision::Bf16`] each may be f32 or bf16,
+            /// and the loss is f32.
             ///
             /// # Errors
             /// If shapes or dtypes differ, or a parameter is out of range.
@@ -210,9 +210,9 @@ macro_rules! methods {
 methods! {
     /// The mean squared error, `mean((prediction - target)^2)`, of this prediction.
     mse_loss, mse_loss_into() => Pointwise::Mse;
-    /// The mean absolute error, `mean(|prediction - target|)`, of this prediction; the derivative at 0 is 0.
+    /// The mean absolute error, `mean(|prediction - target|)`, of this prediction. The derivative at 0 is 0.
     l1_loss, l1_loss_into() => Pointwise::L1;
-    /// The mean of `e^2 / 2` where `|e| < delta` and `delta (|e| - delta / 2)` elsewhere, with
-    /// `e = prediction - target` (Huber, 1964). `delta` is positive.
+    /// The Huber loss of this prediction, the mean over all errors `e = prediction - target` (Huber, 1964): `e^2 / 2`
+    /// if `|e| < delta`, otherwise `delta (|e| - delta / 2)`. `delta` is positive.
     huber_loss, huber_loss_into(delta: f64) => Pointwise::Huber { delta };
 }

@@ -1,8 +1,7 @@
-// The gradient of the quantile loss. Constants: COMPUTE (the arithmetic), PREDICTION,
-// TARGET, DY, DX (dtypes), LEVELS, BY (0: of the
-// prediction, 1: of the target), INDEX (the type of offsets), ADD.
+// The gradient of the quantile loss. Constants: COMPUTE (the arithmetic), PREDICTION, TARGET, DY, DX (dtypes),
+// LEVELS, BY (0: gradient of the prediction, 1: of the target), INDEX (the type of offsets), ADD.
 
-// The loss has a slope of q above the prediction and of q - 1 below it, half of both at it, and none beside NaN.
+// The slope of the loss is q above the prediction, q - 1 below it, the mean of both at it, and NaN for NaN.
 DEVICE COMPUTE slope(COMPUTE x, COMPUTE t, COMPUTE q) {
     return t > x ? q : t < x ? q - (COMPUTE)1 : q - (COMPUTE)0.5 + (t - x);
 }

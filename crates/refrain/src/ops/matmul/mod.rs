@@ -1,4 +1,4 @@
-//! Products of matrices, batched.
+//! Batched matrix products.
 
 #[cfg(test)]
 mod tests;
@@ -22,16 +22,16 @@ use crate::precision::precision;
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
 use crate::types::Precision;
 
-/// `[.., m, k] x [.., k, n] -> [.., m, n]`, of any strides.
+/// `[.., m, k] x [.., k, n] -> [.., m, n]`, with any strides.
 #[derive(Clone, Copy, Debug)]
 struct Matmul {
     precision: Precision,
-    /// Of the result: that which operands multiply in, or in the backward pass that of the operand.
+    /// Dtype of the result: the dtype of the product, or in the backward pass that of the operand.
     dtype: DType,
 }
 
 impl Matmul {
-    /// As this thread is set.
+    /// With the precision of this thread.
     fn new(a: &Tensor) -> Matmul {
         let precision = precision();
         Matmul { precision, dtype: precision.result(a.dtype()) }
@@ -44,7 +44,7 @@ impl Matmul {
     }
 }
 
-/// Where matrix `i` of a batch begins, in elements from the first element of the operand.
+/// The index of the first element of matrix `i` of a batch.
 fn matrix_offset(layout: &Layout, i: usize) -> usize {
     let at = unravel(i, &layout.shape()[..layout.rank() - 2]);
     at.iter().zip(layout.strides()).map(|(i, stride)| i * stride).sum()
@@ -72,7 +72,7 @@ fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
             return;
         }
         let body = |(i, c): (usize, &mut [R])| {
-            // An empty sum has no elements to begin at.
+            // An operand of an empty sum has no first element.
             let from = |data: &'_ [R], offset: usize| offset.min(data.len());
             let a = matrix(&a[from(a, matrix_offset(la, i))..], la);
             let b = matrix(&b[from(b, matrix_offset(lb, i))..], lb);
@@ -155,7 +155,7 @@ impl Op for Matmul {
 fn prepare(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     const OP: &str = Matmul::NAME;
     if a.rank() < 2 || b.rank() < 2 {
-        let hint = "need [.., m, k] and [.., k, n]; give a vector a dimension with unsqueeze first";
+        let hint = "the operands must be [.., m, k] and [.., k, n]; add a dimension to a vector with unsqueeze first";
         return Err(Error::shapes(OP, a.shape(), b.shape(), hint));
     }
     let split = |t: &Tensor| -> (Shape, [usize; 2]) {
@@ -175,7 +175,7 @@ fn prepare(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((a.broadcast_to(full(ma))?, b.broadcast_to(full(mb))?))
 }
 
-/// A product in which one operand or both are vectors, as the matrices that they stand for.
+/// A product in which one or both operands are vectors, computed as a product of matrices.
 fn vectors(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (row, column) = (a.rank() == 1, b.rank() == 1);
     if a.dims().last() != b.dims().iter().nth_back(usize::from(!column)) {
@@ -183,7 +183,7 @@ fn vectors(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             Matmul::NAME,
             a.shape(),
             b.shape(),
-            "a vector on the left is as long as the matrices have rows, on the right as they have columns",
+            "a vector on the left must be as long as the matrices have rows, on the right as they have columns",
         ));
     }
     let a = if row { a.unsqueeze(0)? } else { a.clone() };
@@ -196,12 +196,12 @@ fn vectors(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 impl Tensor {
     /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
     ///
-    /// Leading dimensions broadcast. Operands may have any strides: a transposed one is not copied.
-    /// For floats of one dtype; f16 and bf16 are multiplied and summed in f32. How f32 is multiplied, and what it
-    /// gives, [`Precision`] says: under [`Precision::Bf16`] f32 and bf16 go together and give bf16.
+    /// Leading dimensions broadcast. Operands may have any strides; a transposed one is not copied. Both must be
+    /// floats of one dtype. f16 and bf16 are multiplied and summed in f32. [`Precision`] says how f32 is multiplied.
+    /// Under [`Precision::Bf16`] f32 and bf16 operands may be mixed, and the result is bf16.
     ///
-    /// A vector `[k]` stands for one row on the left and for one column on the right, which the result
-    /// goes without: two vectors give a scalar.
+    /// A vector `[k]` is used as a row on the left and as a column on the right, and the result lacks that dimension.
+    /// Two vectors give a scalar.
     ///
     /// # Errors
     /// If an operand is a scalar, or the inner sizes differ.

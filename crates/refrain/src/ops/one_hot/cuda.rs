@@ -1,4 +1,4 @@
-//! Class ids as vectors on CUDA.
+//! `one_hot` on CUDA.
 
 use crate::device::cuda::{Bounds, CudaArgs, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;

@@ -1,5 +1,5 @@
-// Class ids as vectors with a single 1, or none where an id is out of range, which is reported. Constants: ID, the
-// dtype of the ids; OUT; INDEX; WIDE, elements that a thread writes at once.
+// One-hot vectors of class ids. An id out of range is reported and gives a vector of zeros. Constants: ID, dtype of
+// the ids; OUT; INDEX; WIDE, elements that a thread writes at a time.
 
 KERNEL(one_hot, OneHotArgs, p) {
     OUT* y = p.y;

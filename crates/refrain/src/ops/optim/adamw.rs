@@ -14,11 +14,11 @@ use crate::tensor::{DType, Tensor};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AdamWOptions {
-    /// How much of the running means of the gradient and of its square stays, each in `[0, 1)`.
+    /// The decay rates of the running means of the gradient and of its square, each in `[0, 1)`.
     pub betas: (f64, f64),
-    /// Added to the denominator; at least 0.
+    /// Added to the denominator. At least 0.
     pub eps: f64,
-    /// How much of a parameter is taken away in a step, in units of the learning rate; at least 0.
+    /// The weight decay, as a factor of the learning rate. At least 0.
     pub weight_decay: f64,
 }
 
@@ -28,8 +28,8 @@ impl Default for AdamWOptions {
     }
 }
 
-/// What a step of AdamW reads and writes. The flat buffers have one length and one floating-point dtype,
-/// and are contiguous.
+/// The operands of a step of AdamW. All flat buffers have one length and one floating-point dtype, and are
+/// contiguous.
 #[derive(Clone, Copy)]
 pub struct AdamWBuffers<'a> {
     /// Updated in place.
@@ -40,14 +40,13 @@ pub struct AdamWBuffers<'a> {
     pub exp_avg: &'a Tensor,
     /// The running mean of the squared gradient, updated in place.
     pub exp_avg_sq: &'a Tensor,
-    /// How many steps were done before this one, i64 `[1]`. Not advanced.
+    /// How many steps were done before this one, i64 `[1]`. This step does not advance it.
     pub step: &'a Tensor,
-    /// f64 `[1]`.
+    /// The learning rate, f64 `[1]`.
     pub learning_rate: &'a Tensor,
-    /// What gradients are multiplied by before anything else, f64 `[1]`: the coefficient of gradient
-    /// clipping, or 1.
+    /// A factor that the gradients are multiplied by first, f64 `[1]`: the coefficient of gradient clipping, or 1.
     pub gradient_scale: &'a Tensor,
-    /// What is updated how. Elements outside all segments stay as they are.
+    /// Which elements are updated, and how. Elements outside all segments do not change.
     pub segments: &'a SegmentTable,
 }
 
@@ -56,10 +55,10 @@ struct AdamW {
     options: AdamWOptions,
 }
 
-/// What the step counter may say.
+/// The valid range of the step counter.
 const STEPS: std::ops::Range<i64> = 0..i64::MAX;
 
-/// The numbers of a step that are the same for all elements of a segment.
+/// The numbers of a step that all elements of a segment share.
 struct Coefficients<R> {
     scale: R,
     one_minus_beta1: R,
@@ -71,7 +70,7 @@ struct Coefficients<R> {
     eps: R,
 }
 
-/// One step of AdamW as `torch.optim.AdamW` makes it, in one launch, with all gradients zeroed:
+/// One step of AdamW as in `torch.optim.AdamW`, in one launch. It also sets all gradients to zero:
 ///
 /// ```text
 /// g  = gradient * gradient_scale;  t = step + 1;  lr = learning_rate * rate_factor
@@ -80,11 +79,11 @@ struct Coefficients<R> {
 /// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 /// ```
 ///
-/// Of a segment that is not trainable, parameters and moments stay as they are.
+/// Segments that are not trainable keep their parameters and moments.
 ///
 /// # Errors
-/// If an option is out of its range, the step counter is negative or `i64::MAX`, a buffer has another shape or dtype than [`AdamWBuffers`] asks for, two
-/// buffers share memory, or the table reaches beyond the buffers.
+/// If an option is out of its range, the step counter is negative or `i64::MAX`, a buffer has another shape or dtype
+/// than [`AdamWBuffers`] says, two buffers share memory, or the segment table is longer than the buffers.
 pub fn adamw(options: AdamWOptions, buffers: AdamWBuffers<'_>) -> Result<()> {
     let b = buffers;
     let flat = [b.parameters, b.gradients, b.exp_avg, b.exp_avg_sq];
@@ -139,10 +138,10 @@ impl AdamW {
         let step = args.read::<i64>(4)?[0];
         if !STEPS.contains(&step) {
             let message = format!(
-                "the step counter is {step}; it is the number of steps done, from 0 to {}: set it to that",
+                "the step counter is {step}; set it to the number of steps done, from 0 to {}",
                 i64::MAX - 1
             );
-            // On a GPU everything stays as it is.
+            // On a GPU nothing changes then.
             return args.fault(Error::invalid(Self::NAME, message));
         }
         let learning_rate = args.read::<f64>(5)?[0];

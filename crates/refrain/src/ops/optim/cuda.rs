@@ -1,4 +1,4 @@
-//! Optimisers on CUDA, a launch each but for the global norm.
+//! Optimisers on CUDA. Each is one launch, except the global norm.
 
 use super::{AdamWOptions, Schedule, SgdOptions};
 use crate::device::Launch;
@@ -15,7 +15,7 @@ static CLIP: Source = Source { name: "clip", parts: &[REDUCTION, include_str!("c
 static SCHEDULE: Source = Source { name: "learning_rate", parts: &[include_str!("schedule.cu")] };
 
 const THREADS: usize = 256;
-/// Elements that a thread updates at once, at most.
+/// The maximum number of elements that a thread updates at a time.
 const MAX_VEC: usize = 4;
 /// Bytes of a sum of squares.
 const STATE: usize = 8;
@@ -120,7 +120,7 @@ pub(super) fn adamw(options: &AdamWOptions, args: &mut CudaArgs<'_>) -> Result<(
     update(KernelSpec::new(&ADAMW, "adamw"), &told, table, args)
 }
 
-/// With `flat` buffers: parameters, gradients, and with momentum a third.
+/// `flat` is the number of flat buffers: parameters, gradients, and with momentum a third.
 pub(super) fn sgd(options: &SgdOptions, flat: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let table = table(flat + 2, args);
     let told = SgdArgs {

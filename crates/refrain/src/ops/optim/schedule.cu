@@ -1,4 +1,5 @@
-// The learning rate of a schedule, from the step counter. SCHEDULE is one of those below, with its arguments.
+// The learning rate of a schedule, from the step counter. SCHEDULE is one of those below; its arguments are in the
+// comment.
 
 enum {
     CONSTANT,       // lr
@@ -8,13 +9,13 @@ enum {
     WARMUP_COSINE,  // lr, warmup_steps, start_factor, total_steps, eta_min
 };
 
-// Half a cosine from `start` to `end`; `part` beyond 1 stays at the end.
+// Half a cosine from `start` to `end`. If `part` is above 1, the result is `end`.
 DEVICE double anneal(double start, double end, double part) {
     part = part < 0.0 ? 0.0 : part > 1.0 ? 1.0 : part;
     return end + (start - end) * (1.0 + cos(3.14159265358979323846 * part)) / 2.0;
 }
 
-// How far `step` has come on a way of `steps`; a way of no length lies behind.
+// The progress of `step` on the way of `steps` steps. A way without steps is complete.
 DEVICE double part(double step, double steps) { return steps > 0.0 ? step / steps : 1.0; }
 
 DEVICE double rate(double t, const double* a) {

@@ -1,5 +1,5 @@
-// Segments of flat buffers: which run of elements is updated how. Constants: COMPUTE (the arithmetic), IN (dtype), VEC
-// (elements that a thread takes at once), ALIGNED (whether they can be loaded at once). Blocks are of 256 threads.
+// Segments of flat buffers: how each range of elements is updated. Constants: COMPUTE (the arithmetic), IN (dtype),
+// VEC (elements per thread and step), ALIGNED (whether they can be loaded at once). Blocks have 256 threads.
 
 DEVICE i64 end_of(const Table& t, i64 i) { return t.ranges[2 * i] + t.ranges[2 * i + 1]; }
 
@@ -13,7 +13,7 @@ DEVICE i64 first_after(const Table& t, i64 at) {
     return low;
 }
 
-// The first of the elements that this thread updates.
+// The first element that this thread updates.
 DEVICE i64 first_element() { return ((i64)blockIdx.x * 256 + threadIdx.x) * VEC; }
 
 // Updates this thread's elements, those that lie in segments. The optimiser has

@@ -1,4 +1,4 @@
-// A step of stochastic gradient descent. Constants: those of segments, MOMENTUM (whether there is any).
+// A step of stochastic gradient descent. Constants: those of segments, MOMENTUM (whether there is momentum).
 
 struct Coefficients { COMPUTE decay, rate; };
 

@@ -1,4 +1,4 @@
-//! A tensor with a margin on CUDA.
+//! `pad` on CUDA.
 
 use smallvec::SmallVec;
 
@@ -23,7 +23,7 @@ params! {
     }
 }
 
-/// An axis, or several of which only the first has a margin.
+/// An axis, or several merged axes of which only the first is padded.
 struct Axis {
     /// The size of the operand.
     size: usize,
@@ -47,7 +47,7 @@ pub(super) fn pad(op: &Pad, value: f64, args: &mut CudaArgs<'_>) -> Result<()> {
             _ => axes.push(Axis { size, before, after }),
         }
     }
-    // The last axis in units as large as its parts allow.
+    // The last axis in units that are as large as possible.
     let bytes = dtype.size();
     let parts = axes.last().map_or([1, 0, 0], |last| [last.size, last.before, last.after]);
     let alignments = [args.input(0).alignment(), args.output(0).alignment()];

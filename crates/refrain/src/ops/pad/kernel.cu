@@ -1,4 +1,4 @@
-// A tensor with a margin of one value. Constants: UNIT; INDEX; RANK, the number of axes.
+// Pads a tensor with one value. Constants: UNIT; INDEX; RANK, the number of axes.
 
 KERNEL(pad, PadArgs, p) {
     const UNIT* x = p.x;
@@ -11,7 +11,7 @@ KERNEL(pad, PadArgs, p) {
         #pragma unroll
         for (int d = RANK - 1; d >= 0; d--) {
             INDEX size = (INDEX)p.shape[d], q = rest / size;
-            // Before x it wraps around to beyond its end.
+            // Before x, this wraps around to beyond its end.
             INDEX i = rest - q * size - (INDEX)p.before[d];
             inside = inside && i < (INDEX)p.size[d];
             from += (u64)i * p.strides[d];

@@ -11,7 +11,7 @@ KERNEL(qk_norm_backward, QkNormBackwardArgs, p) {
     fetch_row(v, p.x + row * width, width, live, (COMPUTE)0);
     fetch_row(d, p.dy + row * width, width, live, (COMPUTE)0);
     COMPUTE norm = length_of(v);
-    // Below eps the length is not what a vector is divided by.
+    // Below eps, the vector is divided by eps instead of its length.
     bool below = norm < (COMPUTE)eps;
     COMPUTE inverse = (COMPUTE)1 / (below ? (COMPUTE)eps : norm);
     #pragma unroll

@@ -1,4 +1,4 @@
-//! Normalised queries and keys on CUDA: a vector in registers.
+//! `qk_norm` on CUDA: each vector stays in registers.
 
 use super::Sizes;
 use crate::device::cuda::{CudaArgs, KernelSpec, Member, Pointer, Source, params};
@@ -34,7 +34,7 @@ params! {
     }
 }
 
-/// Kernels multiply by the inverse, which of smaller numbers is infinite.
+/// The smallest eps whose inverse is finite. Kernels multiply by the inverse.
 fn invertible(eps: f64, args: &CudaArgs<'_>) -> f64 {
     let least = if args.read_dtype(0) == DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() };
     if eps > 0.0 { eps.max(least) } else { eps }
@@ -84,7 +84,7 @@ fn run<P: Member + 'static>(
 ) -> Result<()> {
     let (Sizes { heads, .. }, (rows, width)) = (Sizes::of(args.read_shape(0)), sizes(args));
     let dtype = args.read_dtype(0);
-    // The dimension was checked: every vector fits.
+    // The dimension has been checked: every vector fits.
     let Some(lanes) = Lanes::of(width, dtype.size()).filter(|_| rows * width > 0) else { return Ok(()) };
     let spec = spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).int("HEADS", heads as i64);
     let spec = lanes.constants(spec, operands.iter().map(|&x| (args.alignment(x), dtype)));

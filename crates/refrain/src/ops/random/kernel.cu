@@ -1,14 +1,14 @@
-// Random numbers. A block of four words makes four numbers, or two in f64. Constants: OUT; NORMAL; BITS, the bits
-// of a significand.
+// Random numbers. A block of four words gives four numbers, or two in f64. Constants: OUT; NORMAL; BITS, the bits of
+// the significand.
 
 #define EACH (OUT_SIZE == 8 ? 2 : 4)
 
 // 2^-n
 DEVICE double reciprocal_power(int n) { return __longlong_as_double((i64)(1023 - n) << 52); }
-// The top 53 bits of two words, the first of which is the upper.
+// The top 53 bits of two words. The first is the upper one.
 DEVICE u64 wide(u32 upper, u32 lower) { return ((u64)upper << 32 | lower) >> 11; }
 
-// Two normal numbers of two uniform ones, u in (0, 1] and v in [0, 1) (Box and Muller, 1958).
+// Two normal numbers from two uniform ones: u in (0, 1] and v in [0, 1) (Box and Muller, 1958).
 DEVICE void box_muller(double u, double v, double* out) {
     double radius = sqrt(-2.0 * log(u)), s, c;
     sincos(__dmul_rn(6.283185307179586, v), &s, &c);
@@ -39,7 +39,7 @@ KERNEL(sample, SampleArgs, p) {
         values[0] = (double)wide(w.at[0], w.at[1]) * reciprocal_power(53);
         values[1] = (double)wide(w.at[2], w.at[3]) * reciprocal_power(53);
 #else
-        // No more bits than f32 has: exact.
+        // The number has no more bits than f32, so this is exact.
         #pragma unroll
         for (int i = 0; i < 4; i++) values[i] = (float)(w.at[i] >> (32 - BITS)) * (float)reciprocal_power(BITS);
 #endif

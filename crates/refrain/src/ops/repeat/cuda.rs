@@ -1,4 +1,4 @@
-//! A tensor laid out several times on CUDA: a copy of a view that repeats it.
+//! `repeat` on CUDA: a copy of a view that repeats the tensor.
 
 use super::Repeat;
 use crate::device::cuda::{CudaArgs, View};
@@ -11,13 +11,13 @@ pub(super) fn repeat(op: &Repeat, args: &mut CudaArgs<'_>) -> Result<()> {
     if y.layout.numel() == 0 {
         return Ok(());
     }
-    // Each axis as its repetitions and itself.
+    // Each axis as two: the repetitions and the axis itself.
     let sizes = || op.repeats.iter().zip(x.layout.shape().iter());
     let once: Shape = sizes().flat_map(|(_, &d)| [1, d]).collect();
     let split: Shape = sizes().flat_map(|(&r, &d)| [r, d]).collect();
     let from = x.layout.reshape(&once).and_then(|layout| layout.broadcast_to(&split));
     match (from, y.layout.reshape(&split)) {
         (Some(from), Some(to)) => copy_between(args, View { layout: &to, ..y }, View { layout: &from, ..x }),
-        _ => Err(Error::internal(args.op(), "a contiguous tensor cannot be seen as its repetitions")),
+        _ => Err(Error::internal(args.op(), "a contiguous tensor cannot be viewed as its repetitions")),
     }
 }

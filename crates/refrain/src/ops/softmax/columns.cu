@@ -4,7 +4,7 @@
 struct Exponentials { COMPUTE largest, sum; };
 struct Merge {
     DEVICE COMPUTE part(const Exponentials& s, COMPUTE largest) const {
-        // Of nothing but negative infinity the sum is 0, or NaN if a number is NaN.
+        // If all numbers are negative infinity, the sum is 0, or NaN if a number is NaN.
         return s.largest == limits<COMPUTE>::lowest() ? s.sum : s.sum * exp_(s.largest - largest);
     }
     DEVICE Exponentials operator()(const Exponentials& a, const Exponentials& b) const {
@@ -24,7 +24,7 @@ KERNEL(softmax_columns, SoftmaxColumnsArgs, p) {
         for (i64 i = c.start; i < n; i += c.step) {
             COMPUTE v = to<COMPUTE>(x[c.offset + i * inner]);
             if (v > s.largest) {
-                // 1, or NaN of infinity.
+                // This is 1, or NaN if v is infinite.
                 s.sum = s.sum * exp_(s.largest - v) + ((COMPUTE)1 + (v - v));
                 s.largest = v;
             } else if (v != lowest) {

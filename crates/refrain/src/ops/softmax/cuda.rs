@@ -1,4 +1,4 @@
-//! Softmax on CUDA: a row in registers where it fits, else two passes of a block over each column.
+//! Softmax on CUDA: a row stays in registers if it fits; otherwise a block makes two passes over each column.
 
 use crate::device::cuda::{CudaArgs, KernelSpec, Member, Pointer, Source, params};
 use crate::error::Result;

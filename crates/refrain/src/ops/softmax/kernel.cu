@@ -1,6 +1,6 @@
 // Softmax of rows in registers. Constants: those of rows, IN (dtype), LOG.
 
-// The larger; a NaN is not.
+// The larger number; NaN is ignored.
 struct Larger { DEVICE COMPUTE operator()(COMPUTE a, COMPUTE b) const { return b > a ? b : a; } };
 
 KERNEL(softmax_rows, SoftmaxRowsArgs, p) {
@@ -18,7 +18,7 @@ KERNEL(softmax_rows, SoftmaxRowsArgs, p) {
     #pragma unroll
     for (int i = 0; i < HELD; i++) e[i] = column_of(i) < width ? exp_(v[i] - shift) : (COMPUTE)0;
     COMPUTE sum = row_sum(e);
-    // The logarithm apart from the shift, beside which it is small.
+    // The logarithm is kept separate from the shift, because it is small beside it.
     COMPUTE by = LOG ? log_(sum) : (COMPUTE)1 / sum;
     #pragma unroll
     for (int i = 0; i < HELD; i++) e[i] = LOG ? v[i] - shift - by : e[i] * by;

@@ -56,7 +56,7 @@ impl Op for Softmax {
     }
 }
 
-/// Of y and dy: `dx = y (dy - sum(y dy))`, or `dx = dy - e^y sum(dy)` for the logarithm.
+/// Operands: y and dy. Result: `dx = y (dy - sum(y dy))`; for the logarithm `dx = dy - e^y sum(dy)`.
 #[derive(Clone, Copy, Debug)]
 struct SoftmaxBackward(Softmax);
 
@@ -85,10 +85,10 @@ impl Op for SoftmaxBackward {
 }
 
 impl Tensor {
-    /// `e^x / sum(e^x)` along an axis, computed from `x - max(x)` so that no exponential overflows.
+    /// `e^x / sum(e^x)` along an axis. It is computed from `x - max(x)`, so that no exponential overflows.
     ///
-    /// For floats of any shape. Negative axes count from the last. Where all of `x` is negative infinity,
-    /// or some of it NaN or infinity, the result is NaN.
+    /// For floats of any shape. A negative axis counts from the last one. The result is NaN if all of `x` is negative
+    /// infinity, or if some of it is NaN or positive infinity.
     ///
     /// # Errors
     /// If the axis is out of range or the dtype is not floating-point.
@@ -108,9 +108,9 @@ impl Tensor {
         apply_into(Softmax::new(false, self, axis)?, &[self], dst)
     }
 
-    /// `x - ln(sum(e^x))` along an axis: the logarithm of [`Tensor::softmax`], without its rounding to 0.
+    /// `x - ln(sum(e^x))` along an axis: the logarithm of [`Tensor::softmax`], which does not underflow.
     ///
-    /// For floats of any shape. Negative axes count from the last.
+    /// For floats of any shape. A negative axis counts from the last one.
     ///
     /// # Errors
     /// If the axis is out of range or the dtype is not floating-point.

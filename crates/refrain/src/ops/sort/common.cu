@@ -6,15 +6,15 @@
 #define DIGITS 256
 #define THREADS 256
 #define WARPS (THREADS / 32)
-// Keys of a lane; a block has THREADS * KEYS.
+// Keys per lane; a block has THREADS * KEYS.
 #define KEYS 8
-// A digit for lanes without a key.
+// The digit of lanes without a key.
 #define NONE DIGITS
 
-// The key of a lane in turn k: those of a warp lie together, in the order of turns and lanes.
+// The index of the lane's key in iteration k. The keys of a warp are adjacent, in the order of iterations and lanes.
 DEVICE u32 at(int k) { return (blockIdx.x * WARPS + (threadIdx.x >> 5)) * (32 * KEYS) + k * 32 + (threadIdx.x & 31); }
 
-// The sum of the threads before this one, and of all.
+// The sum over the threads before this one, and over all threads.
 DEVICE u32 sum_before(u32 x, u32* all) {
     __shared__ u32 sums[WARPS];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sum = x;

@@ -8,6 +8,6 @@ KERNEL(count, CountArgs, p) {
     #pragma unroll
     for (int k = 0; k < KEYS; k++) if (at(k) < p.n) atomicAdd(&bins[p.keys[at(k)] >> shift & (DIGITS - 1)], 1u);
     __syncthreads();
-    // All blocks of a digit side by side.
+    // The counts of all blocks for a digit are adjacent.
     p.counts[(u64)threadIdx.x * gridDim.x + blockIdx.x] = bins[threadIdx.x];
 }

@@ -1,5 +1,5 @@
-//! A stable sort on CUDA: which entries of an index name each place, in their order. With it places are
-//! summed without atomics, and always in the same order.
+//! A stable sort on CUDA. It finds for each position the entries of an index that name it, in order. With it,
+//! positions are summed without atomics, always in the same order.
 
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::{Error, Result};
@@ -13,10 +13,10 @@ static PLACE: Source = Source { name: "sort", parts: &[COMMON, include_str!("pla
 const DIGITS: usize = 256;
 const DIGIT_BITS: u32 = 8;
 const THREADS: u32 = 256;
-/// Keys that a block sorts.
+/// Keys per block.
 const KEYS: usize = 2048;
 
-/// The sort of `n` keys, `u32` numbers up to and including `largest`.
+/// The sort of `n` keys: `u32` numbers up to and including `largest`.
 pub(crate) struct Sort {
     n: usize,
     passes: u32,
@@ -56,15 +56,15 @@ params! {
 
 impl Sort {
     /// # Errors
-    /// If keys or their number do not fit.
+    /// If there are too many keys or they are too large.
     pub(crate) fn new(op: &'static str, n: usize, largest: usize) -> Result<Sort> {
         const LIMIT: usize = 1 << 31;
         if n >= LIMIT || largest >= 2 * LIMIT {
             return Err(Error::invalid(
                 op,
                 format!(
-                    "an index of {n} elements that names up to {largest} places; on a GPU there may be fewer \
-                     than {LIMIT} elements and {} places (split the tensors)",
+                    "the index has {n} elements that name up to {largest} positions; on a GPU there must be fewer \
+                     than {LIMIT} elements and {} positions (split the tensors)",
                     2 * LIMIT
                 ),
             ));
@@ -77,12 +77,12 @@ impl Sort {
         self.n.div_ceil(KEYS)
     }
 
-    /// Bytes of `n` words, up to a boundary.
+    /// Bytes of `n` words, aligned.
     fn row(&self) -> usize {
         (self.n * 4).next_multiple_of(256)
     }
 
-    /// Bytes of memory to work in.
+    /// The workspace bytes of the sort.
     pub(crate) fn workspace(&self) -> usize {
         4 * self.row() + (self.blocks() + 1) * DIGITS * 4
     }

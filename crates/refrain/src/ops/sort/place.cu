@@ -21,7 +21,7 @@ KERNEL(place, PlaceArgs, p) {
         __syncwarp();
     }
     __syncthreads();
-    // Where the keys of each digit (a thread) begin, of each warp.
+    // For each digit (one per thread) and each warp: where its keys begin.
     u32 all, start = sum_before(p.totals[threadIdx.x], &all) + p.counts[(u64)threadIdx.x * gridDim.x + blockIdx.x];
     #pragma unroll
     for (int w = 0; w < WARPS; w++) {

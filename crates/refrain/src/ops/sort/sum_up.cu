@@ -1,4 +1,4 @@
-// Of each digit (a block), the counts of the blocks before.
+// For each digit (one per block): sums the counts of the blocks before.
 
 KERNEL(sum_up, SumUpArgs, p) {
     const i64 blocks = p.blocks;

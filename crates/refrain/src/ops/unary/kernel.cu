@@ -1,8 +1,9 @@
 // Unary functions and their derivatives. FUNCTION: an expression of x and, of a derivative, of the gradient d; a
 // derivative that is computed from the result has that as y. The scalars are s, and R is the arithmetic.
 
-// The logistic function. A half's few digits need no more than the hardware's exponential and reciprocal, with which
-// memory sets the pace. The exponential carries a factor of 2^24, so that it is no denormal before the result is.
+// The logistic function. For 16-bit numbers, the hardware's approximate exponential and reciprocal are exact enough;
+// with them, memory is the bottleneck. The exponential has a factor of 2^24, so that it becomes subnormal only if the
+// result does.
 template <typename R> DEVICE R logistic(R x) { return sigmoid_(x); }
 #if OUT_SIZE == 2
 DEVICE float logistic(float x) {
@@ -22,7 +23,7 @@ template <typename R> DEVICE R gelu_tanh_derivative(R x) {
     R s = logistic(gelu_logit(x));
     R slope = (R)1.59576912160573071176 + (R)0.21406444881780076 * (x * x);
     R bell = s * ((R)1 - s);
-    // Far out the bell is 0, whatever x^2 is by then.
+    // For large |x| the density is 0, whatever x^2 is by then.
     return s + (bell == (R)0 ? (R)0 : x * bell * slope);
 }
 template <typename R> DEVICE R silu_derivative(R x) {

@@ -1,7 +1,7 @@
-// The adjoint: y [time, channels] at (t, c) is the sum of x [count, channels, length] at (b, c, t - starts[b]) over
-// the windows b that t lies in, in order, on top of y where ADD. A bad start is reported, and its window nobody's.
-// A block takes STEPS time steps of CHANNELS channels, and looks for the windows that meet it, MOST at a time.
-// Constants: ID, the dtype of the starts; ELEMENT, ADD.
+// The adjoint: y [time, channels] at (t, c) is the sum of x [count, channels, length] at (b, c, t - starts[b]), over
+// all windows b that contain t, in order, plus y if ADD. A bad start is reported and its window is ignored. A block
+// processes STEPS time steps of CHANNELS channels. It searches for the windows that overlap them, MOST at a time.
+// Constants: ID, dtype of the starts; ELEMENT, ADD.
 
 #define STEPS 64
 #define CHANNELS 4
@@ -26,7 +26,7 @@ KERNEL(add_windows, AddWindowsArgs, p) {
     const bool inside = t < time && c < channels;
     C sum = inside && ADD ? to<C>(y[t * channels + c]) : (C)0;
     for (i64 base = 0; base < count; base += MOST) {
-        // Those of a warp lie together.
+        // The windows of a warp are adjacent.
         bool hit[MOST / THREADS];
         i64 begin[MOST / THREADS];
         u32 hits[MOST / THREADS], mine = 0;

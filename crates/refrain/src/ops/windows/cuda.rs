@@ -8,15 +8,15 @@ static WINDOWS: Source = Source { name: "windows", parts: &[include_str!("kernel
 static ADD: Source = Source { name: "add_windows", parts: &[include_str!("add.cu")] };
 
 const THREADS: u32 = 256;
-/// Elements of a tile, the gaps that keep its rows on different banks included.
+/// Elements of a tile, including the gaps that avoid bank conflicts.
 const ROOM: usize = 4096;
-/// Channels of a tile at most, of a series of more than that.
+/// The maximum number of channels of a tile, for a series with more channels.
 const CHANNELS: usize = 32;
-/// Time steps of a tile at most.
+/// The maximum number of time steps of a tile.
 const STEPS: usize = 256;
-/// Time steps that make a line of memory, at least.
+/// The minimum number of time steps that fill a memory line.
 const LINE: usize = 32;
-/// Time steps and channels of a block of the backward pass.
+/// Time steps and channels per block of the backward pass.
 const BACKWARD: [usize; 2] = [64, 4];
 
 params! {
@@ -61,7 +61,7 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let skew = if size < 4 { 4 / size } else { 1 };
     let tile_c = channels.min(CHANNELS);
     let room = (ROOM / tile_c - skew).min(STEPS);
-    // Whole lines, if not the whole length.
+    // Whole lines, unless it is the whole length.
     let tile_l = if length <= room { length } else { room / LINE * LINE };
     let told = WindowsArgs {
         x: args.read(0),

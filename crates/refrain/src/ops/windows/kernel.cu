@@ -1,7 +1,6 @@
-// Windows of a series [time, channels] with any strides: y[b, c, l] = x[starts[b] + l, c]. A block takes `tile`
-// time steps of some channels of a window, through shared memory, so that reads and writes take whole lines.
-// Constants: UNIT, UNIT_SIZE; ID, the dtype of the starts; ALONG_TIME, whether it is steps in time that
-// are neighbours in x.
+// Windows of a series [time, channels] with any strides: y[b, c, l] = x[starts[b] + l, c]. A block copies `tile` time
+// steps of some channels of a window through shared memory, so that reads and writes use whole lines. Constants:
+// UNIT, UNIT_SIZE; ID, dtype of the starts; ALONG_TIME, whether time steps (and not channels) are neighbours in x.
 
 #define THREADS 256
 #define ROOM 4096

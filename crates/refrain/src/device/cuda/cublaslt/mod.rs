@@ -1,12 +1,12 @@
-//! NVIDIA's library for matrix products, cuBLASLt.
+//! cuBLASLt, NVIDIA's library for matrix products.
 //!
-//! It gets large products whose operands are of one dtype and have one dense dimension and, where tensor cores
-//! multiply, 16-byte alignment; with nothing after the product that it does not compute as the engine does. All else
-//! is left to our own kernels: products that are small or skinny, sums beside the product, activations other than
-//! GELU's tanh form, whose rounding in the library suits f16 and bf16 only.
+//! It computes large products whose operands have one dtype and one dense dimension (and 16-byte alignment for tensor
+//! cores), if it computes everything after the product in the same way as the engine. Our own kernels compute the
+//! others: small or skinny products, sums together with the product, and activations other than tanh-GELU (whose
+//! rounding in the library suits only f16 and bf16).
 //!
-//! An algorithm is what the library's heuristic names first, for sizes, layouts, dtypes, alignments, device and the
-//! library's version; it is kept on disk (see `choices`), and in memory for as long as the process runs.
+//! The algorithm is the first one that the library's heuristic names for the sizes, layouts, dtypes, alignments,
+//! device and library version. It is stored on disk (see `choices`), and in memory for the life of the process.
 #![allow(unsafe_code)] // Calls cuBLASLt.
 
 use std::collections::HashMap;
@@ -54,28 +54,30 @@ const SYMBOLS: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
-/// Products with fewer multiplications are left to our own kernels.
+/// Products with fewer multiplications use our own kernels.
 const LEAST_WORK: usize = 1 << 24;
-/// Products with fewer rows or columns are left to our own kernels.
+/// Products with fewer rows or columns use our own kernels.
 const LEAST_SIDE: usize = 16;
-/// f32 products with fewer numbers in a sum are left to our own kernels where a residual is added.
+/// f32 products with a residual and shorter sums use our own kernels.
 const LEAST_DEPTH_RESIDUAL: usize = 256;
-/// The most memory that an algorithm may work in.
+/// The maximum workspace of an algorithm.
 const MOST_WORKSPACE: usize = 32 << 20;
-/// What tensor cores want of addresses and leading dimensions, in bytes.
+/// The alignment that tensor cores need for addresses and leading dimensions, in bytes.
 const TENSOR_ALIGNMENT: usize = 16;
 
-/// Looks for the library.
+/// Checks whether the library is installed.
 fn present() -> Result<()> {
     // SAFETY: opens the library, whose initialisers NVIDIA means to run in any process.
     let here = || unsafe { sys::is_culib_present() };
     if !here() {
         preload_from_places("libcublasLt.so");
         if !here() {
-            return Err("cuBLASLt is missing: libcublasLt.so is in none of the places where the system looks for \
-                        libraries, nor in a CUDA toolkit or pip wheel; matrix products run by the engine's own \
+            return Err(
+                "cuBLASLt is missing: libcublasLt.so is not in the places where the system looks for \
+            libraries, nor in a CUDA toolkit or pip wheel; matrix products use the engine's own \
                         kernels; install it with `pip install nvidia-cublas` or with the CUDA toolkit"
-                .to_string());
+                    .to_string(),
+            );
         }
     }
     // SAFETY: the library is there, so this does not panic; it stays loaded.
@@ -99,7 +101,7 @@ pub(super) fn library_version() -> Result<String> {
 pub(super) struct Library {
     handle: sys::cublasLtHandle_t,
     choices: Choices<'static>,
-    /// Products that were asked for, with how they are run; `None` for those that the library has no algorithm for.
+    /// The plans of products that were asked for. `None` for those that the library has no algorithm for.
     plans: Mutex<HashMap<Key, Option<Arc<LibraryPlan>>>>,
 }
 
@@ -115,7 +117,7 @@ impl Drop for Library {
     }
 }
 
-/// What follows the product in one go.
+/// What follows the product in the same kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Epilogue {
     Nothing,
@@ -123,11 +125,11 @@ enum Epilogue {
     Gelu { bias: bool, kept: bool },
 }
 
-/// All that an algorithm depends on.
+/// Everything that an algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     dtype: DType,
-    /// Of the result and of what is added.
+    /// Dtype of the result and of what is added.
     result: DType,
     precision: Precision,
     sizes: [usize; 3],
@@ -137,12 +139,12 @@ struct Key {
     /// Alignments of what is added and of the result.
     results: [usize; 2],
     epilogue: Epilogue,
-    /// Whether something of the result's shape is added.
+    /// Whether something with the shape of the result is added.
     adds: bool,
 }
 
 impl Key {
-    /// `None` if the product is not for the library.
+    /// `None` if the product does not suit the library.
     fn of(p: &Product) -> Option<Key> {
         let batches = p.batches();
         let work = [p.n, p.k, batches].iter().try_fold(p.m, |work, &x| work.checked_mul(x))?;
@@ -152,11 +154,11 @@ impl Key {
             (false, residual) => residual,
         };
         let tensor_cores = match (p.dtype, p.precision) {
-            // Ours uses tensor cores, which the library does not for this.
+            // Our own kernel uses tensor cores here; the library does not.
             (DType::F32, Precision::F32) => return None,
             (dtype, _) => dtype != DType::F64,
         };
-        // Of f16 and bf16 the library also gives f32, and then nothing else with it.
+        // For f16 and bf16, the library can also give an f32 result, but then nothing else with it.
         let alone = p.bias.is_none() && p.kept.is_none() && p.activation == Activation::None;
         let beside = [p.bias, added].into_iter().flatten().all(|x| x.dtype == p.c.dtype);
         if [p.a.dtype, p.b.dtype] != [p.dtype; 2] || !beside || (p.c.dtype != p.dtype && !alone) {
@@ -179,7 +181,7 @@ impl Key {
         if [p.m, p.n, p.k, batches].iter().any(|&x| x > i32::MAX as usize) {
             return None;
         }
-        // By columns, a row-major matrix is its transpose.
+        // In column-major terms, a row-major matrix is its transpose.
         let a = Side::of(&p.a, [p.k, p.m], [p.a.dense[1], p.a.dense[0]], [p.a.col, p.a.row])?;
         let b = Side::of(&p.b, [p.n, p.k], [p.b.dense[1], p.b.dense[0]], [p.b.col, p.b.row])?;
         let results = [added.unwrap_or(p.c).alignment, p.c.alignment];
@@ -214,16 +216,16 @@ impl Key {
     }
 }
 
-/// Whether a product is for the library, where that is here.
+/// Whether a product suits the library and the library is installed.
 pub(crate) fn suits(p: &Product) -> bool {
     Key::of(p).is_some()
 }
 
-/// Descriptors and the algorithm of a product.
+/// The descriptors and the algorithm of a product.
 struct LibraryPlan {
-    /// Addresses of bias and kept values are set for each call, under the lock.
+    /// The addresses of bias and kept values are set for each call, under the lock.
     descriptor: Mutex<Descriptor>,
-    /// Of the library's A (our B), B (our A), C and D (our C).
+    /// The layouts of the library's A (our B), B (our A), C and D (our C).
     layouts: [LayoutDescriptor; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
@@ -269,7 +271,7 @@ impl LibraryPlan {
                 descriptor.set(attribute, (m * n) as i64)?;
             }
         }
-        // The heuristic looks how addresses are aligned; which they are is set for each call.
+        // The heuristic looks at the alignment of addresses; the addresses themselves are set for each call.
         if matches!(key.epilogue, Epilogue::Bias | Epilogue::Gelu { bias: true, .. }) {
             descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 16u64)?;
         }
@@ -288,7 +290,7 @@ impl LibraryPlan {
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a.alignment as u32)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.results[0] as u32)?;
         preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.results[1] as u32)?;
-        // Parts of a sum are gathered in the type that is summed in, never in that of the result.
+        // Parts of a sum are gathered in the type of the sum, never in the type of the result.
         let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
         let [a, b, c] = &layouts;
@@ -299,7 +301,7 @@ impl LibraryPlan {
             }?;
             Ok(Choice { algorithm: found.algo.data, workspace: found.workspaceSize })
         };
-        // What the library is asked, beside the preferences that never differ.
+        // What the library is asked, besides preferences that never differ.
         let product = format!("{key:?}, at most {MOST_WORKSPACE} bytes, reductions {reductions}");
         let choice = choices.choose(&product, |kept| accepts(handle, &descriptor, &layouts, kept), ask)?;
         Ok(LibraryPlan {
@@ -311,7 +313,7 @@ impl LibraryPlan {
     }
 }
 
-/// Whether the library takes an algorithm from the disk for a product, and needs no more memory than it did.
+/// Whether the library accepts an algorithm from the disk for a product, and needs no more memory than before.
 fn accepts(
     handle: sys::cublasLtHandle_t,
     descriptor: &Descriptor,
@@ -346,23 +348,23 @@ fn described(e: CublasError) -> String {
 }
 
 impl Library {
-    /// Opens the library for a device, whose context is current; `None` if it is not there.
+    /// Opens the library for a device, whose context must be current. `None` if it is not installed.
     pub(super) fn open(device: &CudaDevice) -> Option<Library> {
         let choices = Choices::new(Cache::open(), device, version().ok()?);
         let handle = result::create_handle().ok()?;
         Some(Library { handle, choices, plans: Mutex::default() })
     }
 
-    /// How a product is run; `None` if it is not for the library.
+    /// The plan of a product. `None` if the product does not suit the library.
     fn plan(&self, product: &Product) -> Option<Arc<LibraryPlan>> {
         let key = Key::of(product)?;
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        // What the library refuses it refuses always.
+        // If the library refuses a product once, it always refuses it.
         let plan = || LibraryPlan::new(self.handle, &self.choices, &key).ok().map(Arc::new);
         plans.entry(key).or_insert_with(plan).clone()
     }
 
-    /// Bytes of memory that the library works in; `None` if the product is not for it.
+    /// The workspace bytes that the library needs. `None` if the product does not suit it.
     pub(super) fn workspace(&self, product: &Product) -> Option<usize> {
         self.plan(product).map(|plan| plan.workspace)
     }
@@ -381,7 +383,7 @@ impl Library {
         };
         if plan.workspace > workspace.1 {
             return Err(format!(
-                "cuBLASLt needs {} bytes to work in, there are {}",
+                "cuBLASLt needs a workspace of {} bytes, but there are {}",
                 plan.workspace, workspace.1
             ));
         }

@@ -1,29 +1,31 @@
-//! Which kernel computes a product, by which tiles.
+//! Chooses the kernel and the tiles of a matrix product.
 
 use super::shared::DEPTH;
 use crate::device::cuda::{MmaKind, Product};
 use crate::tensor::DType;
 use crate::types::Precision;
 
-/// Tiles that keep a GPU busy. Of no GPU in particular, so that sums have one order on all that run the same kernel.
+/// This many tiles keep a GPU busy. It does not depend on the GPU, so that sums have the same order on all GPUs that
+/// run the same kernel.
 const ENOUGH_TILES: usize = 128;
-/// Threads that keep a GPU busy, likewise, if one of tensor mma computes 32 numbers.
+/// This many threads keep a GPU busy, if a tensor-core thread computes 32 numbers. It does not depend on the GPU
+/// either.
 const ENOUGH_THREADS: usize = 1 << 16;
-/// The most parts that k is cut into.
+/// The maximum number of parts that k is split into.
 const MAX_SPLITS: usize = 512;
-/// The depth from which on large tiles pay, on tensor mma and without: before it, what a block waits for at its
-/// beginning and its end matters more.
+/// From this depth on, large tiles pay off, with tensor cores and without. Below it, the waiting at the start and the
+/// end of a block matters more.
 const DEEP: [usize; 2] = [192, 64];
-/// The depth from which on wide tiles pay, whose fragments are used more often.
+/// From this depth on, wide tiles pay off, because they reuse their fragments more often.
 const VERY_DEEP: usize = 4096;
-/// A part of k that is worth a large tile.
+/// A part of k of this length is worth a large tile.
 const LARGE_PART: usize = 256;
-/// Few enough rows or columns for [`GemmKernel::Skinny`].
+/// At most this many rows or columns for [`GemmKernel::Skinny`].
 const MAX_NARROW: usize = 8;
-/// Numbers in a sum over rows from which on tensor mma take it faster.
+/// From this many numbers on, tensor cores are faster for a sum over rows.
 const LONG_COLUMN: usize = 1024;
 
-/// Warps of a block along m and n, and 16 x 8 fragments of each along m and n.
+/// Warps of a block along m and n, and 16 x 8 fragments of each warp along m and n.
 #[derive(Clone, Copy)]
 pub(super) struct TensorTile {
     pub(super) warps: [usize; 2],
@@ -43,13 +45,13 @@ impl TensorTile {
     }
 
     fn of(p: &Product) -> TensorTile {
-        // Each number is multiplied as two, which takes more instructions to make ready.
+        // Each number is multiplied as two, which takes more instructions to prepare.
         let split = p.dtype == DType::F32 && p.precision != Precision::Tf32;
         match () {
             () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
-            // Numbers along k are read one by one where they don't follow each other: wide tiles use them more often.
+            // If numbers along k are not adjacent, they are read one by one. Wide tiles reuse them more often.
             () if split && !p.a.dense[1] && fills(p, TensorTile::WIDE.size()) => TensorTile::WIDE,
             () if split => TensorTile::MEDIUM,
             () if p.k >= DEEP[0] && keeps_busy(p, TensorTile::LARGE.size()) => TensorTile::LARGE,
@@ -73,14 +75,14 @@ pub(super) struct GroupTile {
 }
 
 impl GroupTile {
-    /// How a product of f32 may be cut up.
+    /// The tiles for a product of f32.
     const OF_F32: [GroupTile; 3] = [
         GroupTile { warps: 8, fragments: 16, form: "SPLIT_TF32", at_once: 132, pace: 17 },
         GroupTile { warps: 8, fragments: 8, form: "SPLIT_TF32", at_once: 132, pace: 10 },
         GroupTile { warps: 4, fragments: 8, form: "SPLIT_TF32", at_once: 396, pace: 14 },
     ];
 
-    /// How one of f16 or bf16 may be.
+    /// The tiles for a product of f16 or bf16.
     fn of_f16(form: &'static str) -> [GroupTile; 3] {
         [
             GroupTile { warps: 8, fragments: 16, form, at_once: 96, pace: 14 },
@@ -89,26 +91,26 @@ impl GroupTile {
         ]
     }
 
-    /// As many steps as a block's beginning and end take, or gathering what was summed in parts.
+    /// How many steps the start and end of a block cost, or gathering partial sums.
     const BESIDE: usize = 3;
-    /// Tiles of both operands that find room, of f16 and bf16.
+    /// How many tiles of both f16 or bf16 operands fit.
     pub(super) const STAGES: usize = 4;
 
     pub(super) fn size(self) -> [usize; 2] {
         [self.warps * 16, self.fragments * 8]
     }
 
-    /// Whether numbers are multiplied as they lie in memory.
+    /// Whether numbers are multiplied as they are in memory.
     pub(super) fn as_they_are(self) -> bool {
         self.form != "SPLIT_TF32"
     }
 
-    /// Numbers of a tile along k.
+    /// Numbers per tile along k.
     pub(super) fn depth(self) -> usize {
         if self.as_they_are() { 64 } else { 32 }
     }
 
-    /// Shared memory of a block: tiles of both operands or, of f32, two of B, each number in two parts.
+    /// Shared memory of a block: tiles of both operands; for f32, two tiles of B with each number in two parts.
     pub(super) fn bytes(self) -> usize {
         let [m, n] = self.size();
         match self.as_they_are() {
@@ -117,7 +119,7 @@ impl GroupTile {
         }
     }
 
-    /// `None` if a product is not for groups of warps.
+    /// `None` if the product does not suit warp groups.
     fn of(p: &Product, form: &'static str) -> Option<GroupTile> {
         let (tiles, suits) = match form {
             "SPLIT_TF32" => {
@@ -134,12 +136,12 @@ impl GroupTile {
         if !suits || p.m.min(p.n) <= 32 {
             return None;
         }
-        // Rows of f32 that don't run along k are read number by number: small tiles read too many.
+        // Rows of f32 that do not run along k are read number by number; small tiles would read too many.
         let small = form != "SPLIT_TF32" || p.a.dense[1] || p.m <= tiles[2].size()[0];
         tiles.into_iter().take(if small { 3 } else { 2 }).min_by_key(|tile| tile.time(p))
     }
 
-    /// About how long a product takes.
+    /// The approximate time of a product.
     fn time(self, p: &Product) -> usize {
         let tiles = tiles(p, self.size());
         let cut = GemmKernel::Groups { tile: self }.cut(p, tiles);
@@ -148,16 +150,16 @@ impl GroupTile {
     }
 }
 
-/// How k is cut.
+/// How k is split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SplitK {
-    /// Into how many parts, whose sums are gathered in working memory.
+    /// The number of parts. Their sums are gathered in the workspace.
     pub(super) parts: usize,
-    /// How many steps each has.
+    /// The number of steps per part.
     pub(super) steps: usize,
 }
 
-/// Numbers of C that a block computes along m and n, how deep its tiles are, and the numbers of a thread.
+/// Numbers of C that a block computes along m and n, the depth of its tiles, and the numbers per thread.
 #[derive(Clone, Copy)]
 pub(super) struct SimtTile {
     pub(super) size: [usize; 2],
@@ -189,7 +191,7 @@ impl SimtTile {
     }
 }
 
-/// The kernel and the tile that a block of it computes.
+/// The kernel and the tile of a block.
 #[derive(Clone, Copy)]
 pub(super) enum GemmKernel {
     Tensor { tile: TensorTile, form: &'static str },
@@ -207,7 +209,7 @@ fn fills(p: &Product, size: [usize; 2]) -> bool {
     2 * p.m > size[0] && 2 * p.n > size[1]
 }
 
-/// Whether large tiles are filled by half at least and there are enough of them, parts of k counted.
+/// Whether large tiles are at least half full and there are enough of them, counting parts of k.
 fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
     fills(p, size) && tiles(p, size) * (p.k / LARGE_PART).clamp(1, MAX_SPLITS) >= ENOUGH_TILES
 }
@@ -225,7 +227,7 @@ impl GemmKernel {
         let narrow = p.m.min(p.n);
         let wide_is_a = p.n <= p.m;
         let along_k = if wide_is_a { p.a.dense[1] } else { p.b.dense[0] };
-        // Tensor mma take 8 columns as fast as one, and long columns faster.
+        // Tensor cores compute 8 columns as fast as one, and long columns faster.
         let few = match form {
             None => MAX_NARROW,
             Some(_) if !along_k && p.k >= LONG_COLUMN => 0,
@@ -244,8 +246,8 @@ impl GemmKernel {
         }
     }
 
-    /// Numbers of C along m and n that a block computes; the step along k. A skinny product's tiles are counted
-    /// along m, whichever side is wide.
+    /// Numbers of C that a block computes along m and n, and the step along k. The tiles of a skinny product are
+    /// counted along m, whichever side is wide.
     pub(super) fn tile(self) -> ([usize; 2], usize) {
         match self {
             GemmKernel::Tensor { tile, .. } => (tile.size(), DEPTH),
@@ -264,11 +266,11 @@ impl GemmKernel {
         }
     }
 
-    /// How k is cut for a product of so many tiles, where there are too few: into parts of four steps at least.
+    /// How to split k if a product has too few tiles: into parts of at least four steps.
     pub(super) fn cut(self, p: &Product, tiles: usize) -> SplitK {
         let enough = match self {
             GemmKernel::Groups { tile } => tile.at_once,
-            // A block of tensor mma stands for more threads than it has.
+            // A tensor-core block counts as more threads than it has.
             GemmKernel::Tensor { tile, .. } => {
                 ENOUGH_THREADS / (tile.size()[0] * tile.size()[1] / 32).max(self.threads() as usize)
             }
@@ -289,7 +291,7 @@ mod tests {
     use crate::activation::Activation;
     use crate::device::cuda::{FlatOperand, MatrixOperand, Pointer};
 
-    /// Row-major operands without holes, A's turned where it does not run along k.
+    /// Contiguous row-major operands; A is transposed if it does not run along k.
     fn product(dtype: DType, [m, n, k]: [usize; 3], a_along_k: bool) -> Product {
         let matrix = |rows: usize, cols: usize| MatrixOperand {
             dtype,
@@ -350,16 +352,16 @@ mod tests {
             let elsewhere = GemmKernel::of(&product(dtype, [100, 64, 504], true), MmaKind::Warp);
             assert!(matches!(elsewhere, GemmKernel::Tensor { .. }), "{dtype}: no GPU for it");
         }
-        // Rows of 70 bf16 are no multiple of the 16 bytes that are copied at once; f32 is read number by number.
+        // Rows of 70 bf16 are not a multiple of the 16 bytes of a copy. f32 is read number by number.
         assert!(!groups(&product(DType::BF16, [100, 70, 512], true)));
         assert!(groups(&product(DType::F32, [100, 70, 511], true)));
-        // f32 rounded to TF32, or to bf16 beside an operand that is bf16, is for other kernels.
+        // f32 that is rounded to TF32, or to bf16 beside a bf16 operand, uses other kernels.
         let tf32 = Product { precision: Precision::Tf32, ..product(DType::F32, [100, 64, 512], true) };
         assert!(!groups(&tf32));
         let mut mixed = product(DType::BF16, [100, 64, 512], true);
         mixed.b.dtype = DType::F32;
         assert!(!groups(&mixed));
-        // Sums of rows go across k.
+        // Sums of rows run across k.
         let sums =
             Some((FlatOperand { dtype: DType::F32, pointer: Pointer::NOTHING, alignment: 256 }, false));
         assert!(groups(&Product { sums, ..product(DType::BF16, [104, 64, 512], false) }));

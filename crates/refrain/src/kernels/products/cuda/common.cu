@@ -8,7 +8,7 @@ enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
 constexpr int BATCH_RANK = 4;
 
-// What a block works on.
+// The part of C that a block computes.
 struct Place { i64 batch; int split, tile_m, tile_n; };
 
 DEVICE Place place(const Job& j) {
@@ -23,7 +23,7 @@ DEVICE Place place(const Job& j) {
     return p;
 }
 
-// Where the operands of a matrix of the batch begin.
+// The start of the operands of one matrix of the batch.
 DEVICE void begin(const Job& j, i64 batch, const A_TYPE*& a, const B_TYPE*& b) {
     i64 at_a = 0, at_b = 0;
     if (j.batches > 1) {
@@ -40,7 +40,7 @@ DEVICE void begin(const Job& j, i64 batch, const A_TYPE*& a, const B_TYPE*& b) {
     b = reinterpret_cast<const B_TYPE*>(j.b) + at_b;
 }
 
-// A number of A or B as it is multiplied.
+// A number of A or B, rounded to the dtype of the factors.
 template <typename T> DEVICE COMPUTE factor(T x) { return to<COMPUTE>(from<IN>(to<COMPUTE>(x))); }
 DEVICE COMPUTE factor(IN x) { return to<COMPUTE>(x); }
 
@@ -54,7 +54,7 @@ DEVICE COMPUTE activate(COMPUTE x) {
     }
 }
 
-// W neighbours of a row, of which `there` exist.
+// Reads W adjacent elements of a row, of which `there` exist.
 template <typename T, int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 address, i64 at, int there) {
     const T* from = reinterpret_cast<const T*>(address) + at;
     if (W > 1 && j.aligned && there >= W) {
@@ -67,7 +67,7 @@ template <typename T, int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 
     for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(from[i]) : (COMPUTE)0;
 }
 
-// To C, or to what has its dtype.
+// Writes to C, or to another array of its dtype.
 template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int there, const COMPUTE* x) {
     C_TYPE* to = reinterpret_cast<C_TYPE*>(address) + at;
     if (W > 1 && j.aligned && there >= W) {
@@ -81,7 +81,7 @@ template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int th
     for (int i = 0; i < W; i++) if (i < there) to[i] = from<C_TYPE>(x[i]);
 }
 
-// The bias of COUNT groups of W columns that begin STEP apart; nothing where the sums are not complete.
+// Reads the bias of COUNT groups of W columns, at intervals of STEP columns; nothing if the sums are partial.
 template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, COMPUTE (*x)[W]) {
     if (PARTIAL || !j.bias) return;
     #pragma unroll
@@ -90,7 +90,7 @@ template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, 
     }
 }
 
-// What is added to groups of neighbours of a row, from the residual or, where there is none, from C.
+// Reads what is added to groups of adjacent elements of a row: the residual or, without one, C.
 template <int COUNT, int W, int STEP>
 DEVICE void read_added(const Job& j, i64 at, int col, COMPUTE (*added)[W]) {
     if (PARTIAL) return;
@@ -106,7 +106,7 @@ DEVICE void read_added(const Job& j, i64 at, int col, COMPUTE (*added)[W]) {
     }
 }
 
-// Writes groups of neighbours of a row of C, whose first is `at`: activation(v + bias) + added.
+// Writes groups of adjacent elements of a row of C, the first at `at`: activation(v + bias) + added.
 template <int COUNT, int W, int STEP>
 DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], COMPUTE (*added)[W]) {
     int there = (int)j.n - col;
@@ -138,7 +138,7 @@ DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPU
 
 DEVICE i64 place_of(const Job& j, const Place& p, int row, int col) { return (p.batch * j.m + row) * j.n + col; }
 
-// Takes groups of neighbours of a row of the product, which begin STEP apart.
+// Writes groups of adjacent elements of a row of the product, at intervals of STEP.
 template <int COUNT, int W, int STEP>
 DEVICE void finish(
     const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], COMPUTE (*added)[W]
@@ -172,7 +172,7 @@ DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[
     finish<COUNT, W, STEP>(j, p, row, col, v, bias, added);
 }
 
-// Takes one number of the product.
+// Writes one element of the product.
 DEVICE void finish_one(const Job& j, const Place& p, int row, int col, COMPUTE x) {
     COMPUTE v[1][1] = {{x}}, bias[1][1];
     if (col >= j.n) return;
@@ -180,7 +180,7 @@ DEVICE void finish_one(const Job& j, const Place& p, int row, int col, COMPUTE x
     finish<1, 1, 1>(j, p, row, col, v, bias);
 }
 
-// Takes the sum of a row of A. Only products that are no batch have such sums.
+// Writes the sum of a row of A. Only products without a batch have such sums.
 DEVICE void finish_sum(const Job& j, const Place& p, int row, COMPUTE v) {
     if (row >= j.m) return;
     if (PARTIAL) {

@@ -29,10 +29,10 @@ static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, includ
 
 /// Dimensions of a batch that a kernel steps through (also in `common.cu`).
 const BATCH_RANK: usize = 4;
-/// Multiplications up to which a kernel of ours with sums was seen to take less time than the vendor's library without and
-/// a sum after it.
+/// Up to this many multiplications, our own kernel with sums was measured to be faster than cuBLASLt without sums
+/// followed by a separate sum.
 const MOST_WORK_BESIDE: usize = 1 << 32;
-/// The most rows, columns and numbers along k: places within the last tile still fit 32 bits.
+/// The maximum number of rows, columns and numbers along k: positions within the last tile still fit in 32 bits.
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
 params! {
@@ -74,7 +74,7 @@ params! {
     }
 }
 
-/// The way of a product through our own kernels.
+/// How our own kernels compute a product.
 struct GemmPlan {
     way: GemmKernel,
     /// Tiles along m and n.
@@ -84,12 +84,12 @@ struct GemmPlan {
     depth: usize,
 }
 
-/// The type that is summed in.
+/// The type of the sums.
 fn compute(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// How many elements of 16 bytes or fewer can be moved at once along a dense dimension of an operand.
+/// How many elements of up to 16 bytes can be moved in one instruction along a dense dimension of an operand.
 fn vector_width(x: &MatrixOperand, other_step: usize) -> usize {
     let whole = 16 / x.dtype.size();
     let even = x.batch.iter().chain([&other_step]).all(|step| step.is_multiple_of(whole));
@@ -122,7 +122,7 @@ impl GemmPlan {
         }
     }
 
-    /// Bytes that the parts are gathered in.
+    /// Bytes in which the parts are gathered.
     fn workspace(&self, p: &Product) -> usize {
         if self.cut.parts == 1 {
             return 0;
@@ -180,7 +180,7 @@ impl GemmPlan {
                     .flag("SUMS", p.sums.is_some())
             }
             GemmKernel::Simt { tile } => {
-                // `other` is the step along the dimension that does not follow itself in memory.
+                // `other` is the stride of the dimension that is not dense.
                 let load = |x: &MatrixOperand, other, outer: usize| {
                     let most = if x.dense[0] || x.dense[1] { vector_width(x, other) } else { 1 };
                     most.min(16 / compute(p.dtype).size()).min(outer * tile.depth / tile.threads())
@@ -211,9 +211,9 @@ impl GemmPlan {
         }
     }
 
-    /// The kernel that gathers the parts, and how many blocks of it.
+    /// The kernel that gathers the parts, and its number of blocks.
     fn gather(&self, p: &Product) -> Option<(KernelSpec, usize)> {
-        // Warps that share a number's parts.
+        // Warps that share the parts of a number.
         let slices = if self.cut.parts < 16 { 1 } else { 8 };
         (self.cut.parts > 1).then(|| {
             let spec = constants(KernelSpec::new(&SUM, "gemm_sum"), p, p.activation);
@@ -257,7 +257,8 @@ impl GemmPlan {
     }
 }
 
-/// Whether four elements of a row of C, and of what has its shape, can be loaded and stored at once.
+/// Whether four elements of a row of C, and of everything with its shape, can be loaded and stored in one
+/// instruction.
 fn aligned(p: &Product) -> bool {
     let parts = [Some(p.c), p.bias, p.residual, p.kept];
     let whole = |x: &FlatOperand| x.alignment.is_multiple_of(4 * x.dtype.size());
@@ -285,7 +286,7 @@ fn constants(spec: KernelSpec, p: &Product, activation: Activation) -> KernelSpe
 }
 
 impl Product {
-    /// How many elements of A and of B can be moved at once.
+    /// How many elements of A and of B can be moved in one instruction.
     pub(super) fn vector_width(&self) -> [usize; 2] {
         let (a, b) = (&self.a, &self.b);
         [
@@ -294,7 +295,7 @@ impl Product {
         ]
     }
 
-    /// Products of a batch that kernels can step through: outer dimensions are taken one by one.
+    /// Products of a batch that kernels can iterate. Further outer dimensions are split off one by one.
     fn steppable(&self) -> SmallVec<[Product; 1]> {
         let Some(outer) = self.batch.len().checked_sub(BATCH_RANK).filter(|&n| n > 0) else {
             return smallvec![self.clone()];
@@ -329,14 +330,14 @@ impl Product {
     }
 }
 
-/// Whether a kernel of ours had better sum A's rows beside the product than the vendor's library multiply without.
+/// Whether our own kernel with the sums of A's rows is better than cuBLASLt without them.
 pub(crate) fn sums_beside(product: &Product, mma: MmaKind) -> bool {
     let work = product.m.saturating_mul(product.n).saturating_mul(product.k);
     let groups = || matches!(GemmKernel::of(product, mma), GemmKernel::Groups { .. });
     !cublaslt::suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && groups())
 }
 
-/// Bytes of memory that a product works in on a GPU.
+/// Workspace bytes of a product on a GPU.
 pub(crate) fn workspace(gpu: &dyn Gpu, op: &'static str, product: &Product) -> Result<usize> {
     if let Some(bytes) = gpu.library_workspace(op, product)? {
         return Ok(bytes);
@@ -350,7 +351,7 @@ pub(crate) fn workspace(gpu: &dyn Gpu, op: &'static str, product: &Product) -> R
     }
 }
 
-/// Runs a product: by the vendor's library where it is here and suits, else by our own kernels.
+/// Runs a product: by cuBLASLt if it is installed and suits, otherwise by our own kernels.
 pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
     const OP: &str = "matmul";
     if args.library_product(product)? || product.is_empty() {
@@ -363,7 +364,7 @@ pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
             plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {
             let message = format!(
-                "{} products of sizes {} x {} x {} are more than a kernel counts",
+                "{} products of sizes {} x {} x {} are more than a kernel can count",
                 p.batches(),
                 p.m,
                 p.n,
@@ -372,7 +373,7 @@ pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
             return Err(Error::invalid(OP, message));
         }
         if plan.workspace(p) > args.workspace_bytes() {
-            return Err(Error::internal(OP, "too little memory to work in"));
+            return Err(Error::internal(OP, "the workspace is too small"));
         }
         let job = plan.job(p, args.workspace());
         args.kernel(plan.spec(p), plan.grid(p), &job)?;

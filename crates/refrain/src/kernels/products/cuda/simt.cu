@@ -1,18 +1,19 @@
-// Matrix products by the ordinary arithmetic units, exact in f32 and f64, for operands of any strides. A block
-// computes a tile of C, a thread ROWS x COLS numbers of it in registers. Constants, beside those of common.cu:
+// Matrix products on the ordinary arithmetic units (without tensor cores), exact in f32 and f64, for operands with
+// any strides. A block computes a tile of C; a thread computes ROWS x COLS numbers of it in registers. Constants,
+// beside those of common.cu:
 //   TILE_M, TILE_N, TILE_K, ROWS, COLS
-//   A_ALONG_K, B_ALONG_K   threads that are neighbours load neighbours along k; else along m or n
-//   A_LOAD, B_LOAD   elements that are loaded at once, which follow each other in memory if more than one
+//   A_ALONG_K, B_ALONG_K   adjacent threads load adjacent elements along k; else along m or n
+//   A_LOAD, B_LOAD   elements per load; if more than one, they are adjacent in memory
 //   SUMS         also sums A's rows
 
 constexpr int THREADS_N = TILE_N / COLS, THREADS_M = TILE_M / ROWS, BLOCK_THREADS = THREADS_M * THREADS_N;
-// Elements of 16 bytes.
+// The number of elements in 16 bytes.
 constexpr int LANES = 16 / (int)sizeof(COMPUTE);
 constexpr int A_PITCH = TILE_M + LANES, B_PITCH = TILE_N + LANES;
 constexpr int A_COUNT = TILE_M * TILE_K / BLOCK_THREADS, B_COUNT = TILE_N * TILE_K / BLOCK_THREADS;
 
-// A thread's share of a tile of an operand, loaded early and put into shared memory when its turn comes. `outer` is
-// the dimension that is not k.
+// The part of an operand's tile that a thread loads early and stores into shared memory later. `outer` is the
+// dimension that is not k.
 template <typename T, int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> struct Share {
     T held[COUNT];
 
@@ -27,7 +28,7 @@ template <typename T, int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> s
         }
     }
 
-    // `outers` and `ks` are how many there are.
+    // `outers` and `ks` are the numbers of elements that exist.
     DEVICE void take(const T* x, i64 outer_step, i64 k_step, int outers, int ks) {
         #pragma unroll
         for (int s = 0; s < COUNT / LOAD; s++) {
@@ -62,7 +63,7 @@ template <typename T, int OUTER, bool ALONG_K, int LOAD, int COUNT, int PITCH> s
     }
 };
 
-// The numbers of a row of a tile that a thread multiplies: runs of LANES, `STEP` threads apart.
+// The numbers of a row of a tile that a thread multiplies: runs of LANES numbers, at intervals of `STEP` threads.
 template <int COUNT, int STEP> DEVICE void pick(COMPUTE* x, const COMPUTE* row, int thread) {
     #pragma unroll
     for (int r = 0; r < COUNT / LANES; r++) {

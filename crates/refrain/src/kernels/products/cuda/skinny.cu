@@ -1,10 +1,10 @@
-// Matrix products of which one side, the narrow one, has but a few rows or columns: sums of products, each number of
-// the wide operand read once. Constants, beside those of common.cu:
-//   NARROW       at least as many as the narrow side has
+// Matrix products where one operand, the narrow one, has only a few rows or columns. Each number of the wide operand
+// is read once. Constants, beside those of common.cu:
+//   NARROW       an upper bound of the narrow operand's rows or columns
 //   WIDE_IS_A    C has few columns; else few rows
-//   ALONG_K      the wide operand's elements along k follow each other in memory: a warp takes a row of it; else a
-//                warp takes 32 rows of it, one a lane, and every eighth number of k
-//   LOAD         elements of the wide operand that are loaded at once
+//   ALONG_K      the wide operand's elements along k are adjacent in memory, and a warp sums one row of it; else a
+//                warp sums 32 rows of it, one per lane, over every eighth number along k
+//   LOAD         elements of the wide operand per load
 
 KERNEL(gemm_skinny, Job, j, __launch_bounds__(256)) {
     Place p = place(j);

@@ -1,12 +1,13 @@
-// Gathers what the splits of a product left in the working memory, always in the same order. Constants, beside those of
-// common.cu:
-//   SLICES   warps that share the splits of numbers of C (1 or 8)
-//   EACH     neighbours of a row of C that a thread takes (4 where that many lie aligned, or 1)
+// Sums the parts that the splits of a product wrote to the workspace, always in the same order. Constants, beside
+// those of common.cu:
+//   SLICES   warps that share the splits of the same numbers of C (1 or 8)
+//   EACH     adjacent elements of a row of C per thread (4 if they are aligned, else 1)
 
-// Parts that are on their way before the first of them is added.
+// Loads in flight before the first part is added.
 constexpr int AHEAD = 8;
 
-// Every so many of the parts of W neighbours, the first of which lies at `from`, `step` numbers apart.
+// Adds every SLICES-th part of W adjacent numbers; the first part is at `from`, the next ones at intervals of `step`
+// numbers.
 template <int W> DEVICE void add_parts(COMPUTE* sum, const COMPUTE* from, i64 step, int first, int parts) {
     for (; first < parts; first += AHEAD * SLICES) {
         vec<COMPUTE, W> x[AHEAD];

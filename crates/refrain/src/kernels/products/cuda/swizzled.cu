@@ -1,18 +1,19 @@
-// Matrix products of f16 or bf16 by warp groups (compute capability 9.0): a block computes a tile of C. STAGES tiles of both
-// operands find room in shared memory, where they are copied asynchronously, in the order that they have in memory but for
-// the swizzling that the hardware knows, and multiplied. Warps stand one below the other. Constants, beside those of tiles.cu:
+// Matrix products of f16 or bf16 by warp groups (compute capability 9.0): a block computes a tile of C. Shared memory
+// holds STAGES tiles of both operands. They are copied asynchronously, in their order in memory except for the
+// swizzling that the hardware expects. The warps of a block compute different rows. Constants, beside those of
+// tiles.cu:
 //   SUMS         also sums A's rows
-//   STAGES       tiles of both operands that find room
-//   MEMORY_BYTES the shared memory that the launch gives
+//   STAGES       tiles of both operands in shared memory
+//   MEMORY_BYTES the shared memory of the launch
 
 static_assert((FORM == F16 || FORM == BF16) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
 static_assert(A_COPY == 8 && B_COPY == 8 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "warps that are groups");
 static_assert(!SUMS || !A_ALONG_K, "rows are summed across");
 
-// A tile in shared memory: lines of 64 numbers, which are 128 bytes, along k or across it; pieces of 16 bytes are dealt anew for
-// each of eight lines ("128-byte swizzling"). Of lines across k the next 64 numbers come after all that begin before. Columns
-// that run along k are dealt to fragments as `column` says.
+// A tile in shared memory: lines of 64 numbers (128 bytes) along k or across it. Within each eight lines, pieces of
+// 16 bytes are permuted ("128-byte swizzling"). If lines are across k, the next 64 numbers of a line follow after the
+// first 64 of all lines. Columns along k are permuted by `column`.
 template <typename T, bool ALONG_K, int OUTER, bool DEALT> struct Swizzled {
     typedef T Number;
     static constexpr bool RUNS_ALONG_K = ALONG_K;
@@ -22,7 +23,7 @@ template <typename T, bool ALONG_K, int OUTER, bool DEALT> struct Swizzled {
         if (DEALT) line = (line & ~15) + (line >> 1 & 1) * 8 + (line >> 2 & 3) * 2 + (line & 1);
         return (at / 64 * LINES + line) * PITCH + ((at % 64 / 8 ^ (line & 7)) * 8 + at % 8);
     }
-    // From 16 numbers along k to the next, and from 64 across k to the next, in bytes.
+    // Bytes between 16 numbers along k and the next 16, and between 64 numbers across k and the next 64.
     static constexpr int ON = ALONG_K ? 32 : 16 * 128, BESIDE = 64 * TILE_K * 2;
     static DEVICE u64 described(u32 address) { return describe(address, 1024, ALONG_K ? 16 : BESIDE); }
 };
@@ -33,7 +34,7 @@ static_assert(STAGES >= 3 && STAGES * STAGE_BYTES <= MEMORY_BYTES, "the launch c
 static_assert(Pieces<TilesA, A_COPY>::SWEEP % 8 == 0 && Pieces<TilesB, B_COPY>::SWEEP % (B_ALONG_K ? 16 : 8) == 0,
               "a thread's pieces lie evenly");
 
-// What a thread adds up of A's rows: eight neighbours of every so many along k.
+// A thread's partial sums of A's rows: eight adjacent rows, over every APART-th number along k.
 struct SumsOfRows {
     static constexpr int ACROSS = TILE_M / 8, APART = BLOCK_THREADS / ACROSS;
     float v[8];
@@ -50,7 +51,7 @@ struct SumsOfRows {
             for (int i = 0; i < 8; i++) v[i] += to<float>(x.at[i]);
         }
     }
-    // Takes the block's sums. Nobody multiplies what lies in shared memory any more.
+    // Writes the block's sums. The products must no longer need the tiles in shared memory.
     DEVICE void finish(const Job& j, const Place& p, unsigned char* memory) const {
         float* all = reinterpret_cast<float*>(memory);
         __syncthreads();
@@ -82,7 +83,7 @@ KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
             a_pieces.copy(reinterpret_cast<A_TYPE*>(to), left - fetched * TILE_K);
             b_pieces.copy(reinterpret_cast<B_TYPE*>(to + TilesA::BYTES), left - fetched * TILE_K);
         }
-        // Counted even where it is empty.
+        // An empty group is committed too, since the waits count groups.
         commit();
         fetched++;
         fetch_slot = fetch_slot + 1 < STAGES ? fetch_slot + 1 : 0;
@@ -92,7 +93,7 @@ KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     clear(acc);
     bool sums = SUMS && p.tile_n == 0;
     SumsOfRows rows;
-    // A group's 64 rows of A's first tile, and B's.
+    // The descriptors of the warp group's 64 rows of A's first tile, and of B's.
     u32 first = shared_address(memory);
     u64 a_first = TilesA::described(first + (threadIdx.x >> 7) * (A_ALONG_K ? 64 * 128 : TilesA::BESIDE));
     u64 b_first = TilesB::described(first + TilesA::BYTES);
@@ -101,8 +102,8 @@ KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     for (int step = 0, slot = 0; step < steps; step++, slot = slot + 1 < STAGES ? slot + 1 : 0) {
         wait_for_copies<STAGES - 3>();
         publish_to_groups();
-        // This step's tiles are there for all threads, and the products of the step before the last are done in all groups:
-        // the next tiles take the place of theirs.
+        // After this, all threads see this step's tiles, and all warp groups have finished the products of the step
+        // before the previous one. The next tiles overwrite its tiles.
         __syncthreads();
         begin_groups();
         #pragma unroll

@@ -1,8 +1,8 @@
 // Matrix products on tensor cores: a block computes a tile of C. Tiles of both operands are copied to shared memory
 // asynchronously, STAGES ahead. Constants, beside those of tiles.cu:
 //   SUMS         also sums A's rows
-//   STAGES       tiles of both operands that find room
-//   MEMORY_BYTES the shared memory that the launch gives
+//   STAGES       tiles of both operands in shared memory
+//   MEMORY_BYTES the shared memory of the launch
 
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 static_assert(STAGES * STAGE_BYTES == MEMORY_BYTES, "the launch counts shared memory as the text does");
@@ -28,7 +28,7 @@ KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
             a_pieces.copy(a_tile(fetch_slot), left);
             b_pieces.copy(b_tile(fetch_slot), left);
         }
-        // Counted even where it is empty.
+        // An empty group is committed too, since the waits count groups.
         commit();
         fetched++;
         fetch_slot = fetch_slot + 1 < STAGES ? fetch_slot + 1 : 0;
@@ -43,7 +43,7 @@ KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     for (int i = 0; i < STAGES - 1; i++) fetch_next();
     for (int step = 0, slot = 0; step < steps; step++, slot = slot + 1 < STAGES ? slot + 1 : 0) {
         wait_for_copies<STAGES - 2>();
-        // This step's tiles are there for all threads, and all are done with those of the step before.
+        // After this, all threads see this step's tiles, and no thread needs those of the previous step.
         __syncthreads();
         fetch_next();
         const A_TYPE* tile = a_tile(slot);

@@ -1,27 +1,28 @@
-// Matrix products of f32, as the sum of two TF32 numbers each, by warp groups (PTX ISA, "Asynchronous warpgroup level
-// matrix instructions"; compute capability 9.0): a block computes a tile of C. Its warps hold rows of A in registers, as
-// they come from memory, and share B's tile by way of shared memory, where it lies split in two. Each number is split
-// once in a block. Warps stand one below the other. Constants, beside those of tiles.cu:
+// Matrix products of f32, each number split into the sum of two TF32 numbers, by warp groups (PTX ISA, "Asynchronous
+// warpgroup level matrix instructions"; compute capability 9.0). A block computes a tile of C. Its warps load rows of
+// A directly into registers, and share B's tile, split into two parts, in shared memory. A block splits each number
+// once. The warps of a block compute different rows. Constants, beside those of tiles.cu:
 //   SUMS         also sums A's rows
-//   MEMORY_BYTES the shared memory that the launch gives
+//   MEMORY_BYTES the shared memory of the launch
 
 static_assert(FORM == SPLIT_TF32 && TILE_K == 32, "what is multiplied");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "the form of a tile");
 
-// One part of a tile of B, of 128 bytes for a column, and both of two tiles.
+// The bytes of one part of a tile of B (128 bytes per column), and of both parts. There are two such slots.
 constexpr int PART_BYTES = TILE_N * TILE_K * 4, SLOT_BYTES = 2 * PART_BYTES;
 static_assert(2 * SLOT_BYTES <= MEMORY_BYTES, "the launch counts shared memory as the text does");
 
-// Of 16 numbers along k, a lane t of four holds those from 4t on of a row of A. An instruction, of which two take the 16,
-// sees 8 of them: those at 2h and 2h + 1 of each lane, in the order of the lanes, first the former. Columns of B lie in
-// shared memory in that order, in pieces of 16 bytes: piece 4q + i has the i-th of each lane of 16 numbers.
+// Of 16 numbers along k of a row of A, lane t of four holds those at 4t .. 4t + 3. Two instructions multiply the 16
+// numbers; instruction h sees 8 of them: first those at 2h of the four lanes, then those at 2h + 1. Columns of B are
+// stored in shared memory in that order, in pieces of 16 bytes: piece 4q + i holds the i-th number of each lane, of
+// the q-th 16 numbers.
 constexpr int PIECES = TILE_K / 4, QUADS = TILE_K / 16;
 
-// Where a piece of a column is. Pieces are dealt anew for each of eight columns, as the hardware expects it ("128-byte
-// swizzling"), so that neither pieces nor columns meet in a bank.
+// The offset of a piece of a column. Within each eight columns, pieces are permuted as the hardware expects it
+// ("128-byte swizzling"), which avoids bank conflicts.
 DEVICE int place_of_piece(int line, int piece) { return line * 128 + ((piece ^ (line & 7)) << 4); }
 
-// Four numbers from an address on, `step` bytes apart; zeros from `left` on.
+// Reads four numbers that are `step` bytes apart; zeros from `left` on.
 template <bool WHOLE, bool ALONG_K, int COPY> DEVICE void read_four(float* x, const char* at, u32 step, int left) {
     if (WHOLE && ALONG_K && COPY == 4) {
         vec<float, 4> v = load<4>(reinterpret_cast<const f32_t*>(at));
@@ -36,10 +37,10 @@ template <bool WHOLE, bool ALONG_K, int COPY> DEVICE void read_four(float* x, co
     }
 }
 
-// What a thread takes of A's tiles: rows g and g + 8 of its warp's 16, its four of each 16 numbers along k. Beyond the last
-// row it takes that again: nobody asks for what comes of it.
+// A thread's part of A's tiles: rows g and g + 8 of its warp's 16, and its four of each 16 numbers along k. Past the
+// last row it reads the last row again, and the results are not used.
 struct RowsOfA {
-    // The addresses of both rows' first numbers in the next tile. Bytes between numbers along k.
+    // The addresses of both rows' first numbers in the next tile. `step`: bytes between numbers along k.
     const char* at[2];
     u32 step;
     int k;
@@ -53,7 +54,7 @@ struct RowsOfA {
         }
     }
 
-    // The next tile, of which `left` numbers are there along k.
+    // Reads the next tile, of which `left` numbers exist along k.
     template <bool WHOLE> DEVICE void read(float (*x)[QUADS][4], int left) {
         #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -67,21 +68,21 @@ struct RowsOfA {
     }
 };
 
-// What a thread brings to shared memory of B's tiles: EACH pieces of four. Where B runs along k, four neighbours, which
-// belong to four pieces there; else every fourth number along k, which make one. Beyond the last column it brings that
-// again.
+// The part of B's tiles that a thread stores to shared memory: EACH pieces of four numbers. If B is along k, it reads
+// four adjacent numbers, which belong to four pieces; else every fourth number along k, which form one piece. Past
+// the last column it reads the last column again.
 struct PiecesOfB {
     static constexpr int EACH = TILE_N * PIECES / BLOCK_THREADS;
-    // Columns, or pieces of a column, from one of a thread's to the next.
+    // The interval between a thread's columns, or between its pieces of a column.
     static constexpr int SWEEP = B_ALONG_K ? BLOCK_THREADS / PIECES : BLOCK_THREADS / TILE_N;
     static_assert(EACH * BLOCK_THREADS == TILE_N * PIECES && SWEEP > 0, "all threads bring alike");
     static_assert(B_ALONG_K ? SWEEP % 16 == 0 : 4 % SWEEP == 0, "a thread's pieces lie evenly");
     static constexpr int COLUMNS = B_ALONG_K ? EACH : 1;
 
-    // The addresses of its columns' first numbers in the next tile. Bytes between numbers along k.
+    // The addresses of its columns' first numbers in the next tile. `step`: bytes between numbers along k.
     const char* at[COLUMNS];
     u32 step;
-    // A column's place in shared memory and a piece of it.
+    // The column's line in shared memory, and a piece of it.
     int line, piece;
 
     DEVICE PiecesOfB(const Job& j, const f32_t* b, int col0, int from)
@@ -134,8 +135,8 @@ struct PiecesOfB {
     }
 };
 
-// d = a b of 16 of the tile's numbers along k: those of A's rows g and g + 8 in `high` and `low`, B's from where `slot`
-// describes them.
+// d = a b for 16 of the tile's numbers along k: `high` and `low` hold those of A's rows g and g + 8; the descriptor
+// `slot` points to B's.
 DEVICE void multiply_quads(float (*d)[4], const u32* const* high, const u32* const* low, u64 slot) {
     auto multiply = [&](const u32* const* a, u64 b, bool adds) {
         #pragma unroll
@@ -174,7 +175,7 @@ KERNEL(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     };
     bool sums = SUMS && p.tile_n == 0;
     float sum[2] = {0, 0};
-    // Tensor cores cut their sums off; what is added up here is rounded.
+    // Tensor cores truncate their sums; this addition rounds.
     float acc[1][FRAGS_N][4], part[FRAGS_N][4];
     clear(acc);
 
@@ -194,12 +195,12 @@ KERNEL(gemm_warpgroup, Job, j, __launch_bounds__(BLOCK_THREADS)) {
             }
         }
         pieces.write(memory + slot * SLOT_BYTES, y);
-        // The next tile is on its way while this one is multiplied; before the fence, which waits for all that is under way,
-        // it would be waited for.
+        // The next tile is loaded during the products of this one. The loads are issued after the fence, since the
+        // fence waits for all loads before it.
         publish_to_groups();
         left -= TILE_K;
         read();
-        // The tile is there for the tensor cores when all threads are past this, and none still needs the one before it.
+        // After this, the tensor cores see the tile, and no thread needs the previous one.
         __syncthreads();
         #pragma unroll
         for (int q = 0; q < QUADS; q++) {

@@ -15,10 +15,10 @@ static VARIANCE: Source =
     Source { name: "variance", parts: &[REDUCTION, MOMENTS, include_str!("../kernel.cu"), MACHINE] };
 static GRADIENT: Source = Source { name: "reduce_backward", parts: &[include_str!("../gradient.cu"), LOOP] };
 
-/// Bytes of a state, at most: three f64.
+/// The maximum size of a state in bytes: three f64.
 const STATE: usize = 24;
 
-/// Working memory of reductions of the first operand.
+/// Workspace bytes of reductions of the first operand.
 pub(crate) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
     room(extent, launch.reads[0].dtype.size(), STATE)
 }
@@ -27,7 +27,7 @@ fn constants(spec: KernelSpec, kind: &'static str, maximum: bool, compute: DType
     spec.word("KIND", kind).flag("MAXIMUM", maximum).dtype("COMPUTE", compute).dtype("OUT", out)
 }
 
-/// The sum over the middle of `extent`, divided by `divisor`, of the first operand to output `o`.
+/// The sum of the first operand over the middle of `extent`, divided by `divisor`, into output `o`.
 pub(crate) fn sum(args: &mut CudaArgs<'_>, o: usize, extent: Extent, divisor: f64) -> Result<()> {
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(o));
     let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, o);
@@ -52,7 +52,7 @@ pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Re
     reduction.run(args, source, |spec| constants(spec, word, maximum, compute, out))
 }
 
-/// Of x, its extremes and their gradient.
+/// Operands: x, its extremes and their gradient.
 pub(super) fn tie_share(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
     let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, 0);
@@ -60,7 +60,7 @@ pub(super) fn tie_share(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     reduction.run(args, &SOURCE, |spec| constants(spec, "TIES", false, compute, out))
 }
 
-/// Of x and two tensors that broadcast to it.
+/// Operands: x and two tensors that broadcast to it.
 pub(super) fn backward(form: &'static str, scalars: &[f64], args: &mut CudaArgs<'_>) -> Result<()> {
     let compute = arithmetic(args.write_dtype(0));
     run(args, &GRADIENT, compute, scalars, |spec| spec.word("FORM", form))
