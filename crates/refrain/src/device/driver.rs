@@ -112,12 +112,21 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Runs a compiled program launch by launch and measures the time of each launch in each run.
     fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {
-        let launch = |at| {
-            let begun = Instant::now();
-            program.with_launch(at, |launch| self.launch(launch))?;
-            self.synchronize()?;
-            Ok(begun.elapsed())
-        };
-        (0..runs).map(|_| (0..program.len()).map(launch).collect()).collect()
+        time_calls(self, program, runs)
     }
+}
+
+/// Runs a program call by call, waits after each, and measures the calls.
+pub(in crate::device) fn time_calls<D: Driver + ?Sized>(
+    driver: &D,
+    program: &Bound<'_>,
+    runs: usize,
+) -> Result<Vec<Vec<Duration>>> {
+    let launch = |at| {
+        let begun = Instant::now();
+        program.with_launch(at, |launch| driver.launch(launch))?;
+        driver.synchronize()?;
+        Ok(begun.elapsed())
+    };
+    (0..runs).map(|_| (0..program.len()).map(launch).collect()).collect()
 }

@@ -8,7 +8,7 @@ use super::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::device::{Device, HostArgs};
 use crate::error::{Error, Result};
 use crate::ops::{self, Op, Specs, apply};
-use crate::{DType, Tensor};
+use crate::{DType, Step, Tensor};
 
 static SOURCE: Source = Source {
     name: "planted",
@@ -30,7 +30,7 @@ params! {
 
 /// Runs one of the kernels above over an operand and a result of its shape.
 #[derive(Clone, Debug)]
-struct Planted(&'static str);
+pub(super) struct Planted(pub(super) &'static str);
 
 impl Op for Planted {
     const NAME: &'static str = "planted";
@@ -102,6 +102,23 @@ fn the_guard_finds_a_write_that_was_not_declared() {
         let both = Tensor::zeros([2, 1000], DType::F32, device).unwrap();
         let into = ops::apply_into(Planted("beside"), &[&x], &both.select(0, 0).unwrap());
         assert_found(into.map(|()| x.clone()), "beside the declared range");
+    });
+}
+
+#[test]
+fn the_guard_knows_what_the_runs_of_a_profile_write() {
+    alone("the_guard_knows_what_the_runs_of_a_profile_write", "REFRAIN_GUARD", |device| {
+        let x = Tensor::ones([1], DType::F32, device).unwrap();
+        let mut step = Step::new(device, |_| {
+            x.mul_scalar_assign(2.0)?;
+            Ok(vec![x.exp()?])
+        });
+        // Before and after a call; the runs change `x` and the memory of the program.
+        for _ in 0..2 {
+            step.profile(&[], 3).unwrap();
+            step.call(&[]).unwrap();
+        }
+        assert_eq!(x.neg().unwrap().to_vec::<f32>().unwrap(), [-256.0]);
     });
 }
 
