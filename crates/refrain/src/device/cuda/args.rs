@@ -65,9 +65,18 @@ impl<'a> View<'a> {
         View { pointer: Pointer::write(o), layout: operand.layout, dtype: operand.dtype }
     }
 
+    /// Other elements of the same operand, none before its first one. The pointer moves with the layout.
+    pub(crate) fn with_layout(self, layout: &'a Layout) -> View<'a> {
+        // An element before the first one becomes a place beyond the end, which is an error when it is launched.
+        let ahead = layout.offset().checked_sub(self.layout.offset());
+        let bytes = ahead.map_or(usize::MAX, |elements| elements * self.dtype.size());
+        View { pointer: self.pointer.plus(bytes), layout, ..self }
+    }
+
     /// Which power of two, 256 at most, the first element's address is a multiple of.
     pub(crate) fn alignment(&self) -> usize {
-        alignment(self.layout.offset() * self.dtype.size() + self.pointer.offset())
+        // The layout counts from the beginning of the memory, so it has what the pointer is ahead of its operand.
+        alignment(self.layout.offset() * self.dtype.size())
     }
 }
 

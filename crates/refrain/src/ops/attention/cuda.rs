@@ -247,13 +247,12 @@ pub(super) fn aligned(operands: &[&View<'_>], vec: usize) -> bool {
 }
 
 /// Queries, keys and values, or their gradients, with these layouts in the operands.
-fn views<'a>(op: &Attention, layouts: &'a [Layout; 3], operand: impl Fn(usize) -> View<'a>) -> [View<'a>; 3] {
-    [0, 1, 2].map(|i| {
-        let (x, layout) = (operand(if op.packed { 0 } else { i }), &layouts[i]);
-        // The part of a packed operand begins behind its first element.
-        let ahead = (layout.offset() - x.layout.offset()) * x.dtype.size();
-        View { layout, pointer: x.pointer.plus(ahead), ..x }
-    })
+pub(super) fn views<'a>(
+    op: &Attention,
+    layouts: &'a [Layout; 3],
+    operand: impl Fn(usize) -> View<'a>,
+) -> [View<'a>; 3] {
+    [0, 1, 2].map(|i| operand(if op.packed { 0 } else { i }).with_layout(&layouts[i]))
 }
 
 pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
