@@ -3,18 +3,8 @@
 
 mod common;
 
-use common::{devices, values};
+use common::{devices, message, values};
 use refrain::{DType, Device, Error, Result, Step, Tensor};
-
-fn message<T>(result: Result<T>) -> String {
-    match result {
-        Ok(_) => panic!("no error"),
-        Err(e) => {
-            assert!(matches!(e, Error::InvalidArgument { .. }), "{e:?}");
-            e.to_string()
-        }
-    }
-}
 
 /// Runs `f` on a thread with a stack of so many bytes.
 fn on_stack(bytes: usize, f: impl FnOnce() + Send) {

@@ -7,28 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use common::devices;
+use common::{assert_usable, devices, failure, vector};
 use refrain::{DType, Device, Error, Generator, Profile, Result, Step, StepOptions, Tensor, no_grad};
-
-fn vector(values: &[f32], device: &Device) -> Tensor {
-    Tensor::from_slice(values, [values.len()], device).unwrap()
-}
-
-/// The message of a call that must fail.
-fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
-    match step.call(inputs) {
-        Ok(_) => panic!("the call went through"),
-        Err(e) => e,
-    }
-}
-
-/// The device still computes, and the same step cannot be called by mistake.
-fn assert_usable(device: &Device) {
-    let x = vector(&[1.0, 2.0], device);
-    assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
-    let mut step = Step::new(device, |x| Ok(vec![x[0].mul_scalar(3.0)?]));
-    assert_eq!(step.call(&[x]).unwrap().to_vec::<f32>(0).unwrap(), [3.0, 6.0]);
-}
 
 type Closure<'a> = Box<dyn Fn(&[Tensor]) -> Result<Tensor> + 'a>;
 

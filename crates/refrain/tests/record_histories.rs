@@ -5,12 +5,8 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
 
-use common::{devices, leaf};
+use common::{devices, failure, leaf, vector};
 use refrain::{Device, Error, Result, Step, Tensor, no_grad};
-
-fn vector(values: &[f32], device: &Device) -> Tensor {
-    Tensor::from_slice(values, [values.len()], device).unwrap()
-}
 
 /// A leaf with a buffer for its gradient.
 fn parameter(values: &[f32], device: &Device) -> (Tensor, Tensor) {
@@ -21,14 +17,6 @@ fn parameter(values: &[f32], device: &Device) -> (Tensor, Tensor) {
 
 fn values(t: &Tensor) -> Vec<f32> {
     t.to_vec().unwrap()
-}
-
-/// The error of a call that must fail.
-fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
-    match step.call(inputs) {
-        Ok(_) => panic!("the call went through"),
-        Err(e) => e,
-    }
 }
 
 #[test]

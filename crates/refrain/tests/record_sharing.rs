@@ -5,12 +5,8 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::slice::from_ref;
 
-use common::devices;
+use common::{devices, vector};
 use refrain::{DType, Device, Error, Fallback, Profile, Simulator, Step, StepOptions, Tensor, no_grad};
-
-fn vector(values: &[f32], device: &Device) -> Tensor {
-    Tensor::from_slice(values, [values.len()], device).unwrap()
-}
 
 #[test]
 fn values_written_between_replays_are_used_and_two_steps_share_parameters() {

@@ -7,29 +7,9 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
-use common::{devices, turn};
+use common::{assert_usable, devices, failure, turn, vector};
 use rayon::prelude::*;
-use refrain::{DType, Device, Error, Result, Step, Tensor, unrelated_to_recordings};
-
-fn vector(values: &[f32], device: &Device) -> Tensor {
-    Tensor::from_slice(values, [values.len()], device).unwrap()
-}
-
-/// The error of a call that must fail.
-fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
-    match step.call(inputs) {
-        Ok(_) => panic!("the call went through"),
-        Err(e) => e,
-    }
-}
-
-/// Work of its own, with its own step.
-fn assert_usable(device: &Device) {
-    let x = vector(&[1.0, 2.0], device);
-    assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
-    let mut step = Step::new(device, |x| Ok(vec![x[0].mul_scalar(3.0)?]));
-    assert_eq!(step.call(&[x]).unwrap().to_vec::<f32>(0).unwrap(), [3.0, 6.0]);
-}
+use refrain::{DType, Error, Result, Step, Tensor, unrelated_to_recordings};
 
 /// Runs `f` on a new thread.
 fn on_a_new_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {

@@ -3,19 +3,9 @@
 
 mod common;
 
-use common::{devices, values};
+use common::{devices, message, values};
 use refrain::optim::{AdamWBuffers, AdamWOptions, Segment, SegmentTable, adamw};
-use refrain::{DType, Error, Result, Step, Tensor, no_grad};
-
-fn message<T>(result: Result<T>) -> String {
-    match result {
-        Ok(_) => panic!("no error"),
-        Err(e) => {
-            assert!(matches!(e, Error::InvalidArgument { .. }), "{e:?}");
-            e.to_string()
-        }
-    }
-}
+use refrain::{DType, Step, Tensor, no_grad};
 
 #[test]
 fn a_step_counter_that_counts_no_steps_is_refused_and_nothing_is_updated() {

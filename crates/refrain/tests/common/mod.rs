@@ -6,7 +6,7 @@ pub mod training;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
+use refrain::{DType, Device, DeviceKind, Error, Profile, Result, Shape, Simulator, Step, Tensor, bf16, f16};
 
 /// The devices of this machine, and both simulated ones (`REFRAIN_SIM_SEED` is their seed): every test runs on each
 /// of them. `REFRAIN_TEST_DEVICE` restricts the tests to one device. With `REFRAIN_REQUIRE_CUDA=1` a missing GPU is a
@@ -99,9 +99,13 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+pub fn vector(values: &[f32], device: &Device) -> Tensor {
+    Tensor::from_slice(values, [values.len()], device).unwrap()
+}
+
 /// A vector that requires a gradient.
 pub fn leaf(values: &[f32], device: &Device) -> Tensor {
-    let t = Tensor::from_slice(values, [values.len()], device).unwrap();
+    let t = vector(values, device);
     t.set_requires_grad(true).unwrap();
     t
 }
@@ -109,4 +113,31 @@ pub fn leaf(values: &[f32], device: &Device) -> Tensor {
 /// `0, 1, ..` in f32.
 pub fn counting(n: usize, device: &Device) -> Tensor {
     Tensor::arange(0.0, n as f64, 1.0, DType::F32, device).unwrap()
+}
+
+/// The message of an invalid argument.
+pub fn message<T>(result: Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("no error"),
+        Err(e) => {
+            assert!(matches!(e, Error::InvalidArgument { .. }), "{e:?}");
+            e.to_string()
+        }
+    }
+}
+
+/// The error of a call that must fail.
+pub fn failure(step: &mut Step<'_>, inputs: &[Tensor]) -> Error {
+    match step.call(inputs) {
+        Ok(_) => panic!("the call went through"),
+        Err(e) => e,
+    }
+}
+
+/// The device still computes, and records and replays a step.
+pub fn assert_usable(device: &Device) {
+    let x = vector(&[1.0, 2.0], device);
+    assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap(), [2.0, 4.0]);
+    let mut step = Step::new(device, |x| Ok(vec![x[0].mul_scalar(3.0)?]));
+    assert_eq!(step.call(&[x]).unwrap().to_vec::<f32>(0).unwrap(), [3.0, 6.0]);
 }
