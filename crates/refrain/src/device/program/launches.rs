@@ -1,8 +1,7 @@
 //! Launches to keep.
 
-use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -15,24 +14,33 @@ use crate::types::{DType, Layout};
 /// In a replay, a list of up to this many operands is on the stack.
 const INLINE: usize = 48;
 
-thread_local! {
-    /// The memory of longer lists, kept for the next replay.
-    static LISTS: RefCell<Vec<Vec<Operand<'static>>>> = const { RefCell::new(Vec::new()) };
-}
+/// Memory of longer lists, kept for the next replay. All threads share it: any of the kernel threads may run the next
+/// replay, and one that has run none before must not allocate either.
+struct ListMemory(Mutex<Vec<Vec<Operand<'static>>>>);
 
-/// Calls `f` with a list of operands.
-fn listed<'a, R>(
-    operands: impl ExactSizeIterator<Item = Operand<'a>>,
-    f: impl FnOnce(&[Operand<'a>]) -> R,
-) -> R {
-    if operands.len() <= INLINE {
-        return f(&operands.collect::<SmallVec<[_; INLINE]>>());
+static LISTS: ListMemory = ListMemory(Mutex::new(Vec::new()));
+
+impl ListMemory {
+    fn free(&self) -> MutexGuard<'_, Vec<Vec<Operand<'static>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let mut list = emptied(LISTS.with_borrow_mut(Vec::pop).unwrap_or_default());
-    list.extend(operands);
-    let done = f(&list);
-    LISTS.with_borrow_mut(|lists| lists.push(emptied(list)));
-    done
+
+    /// Calls `f` with a list of operands.
+    fn with<'a, R>(
+        &self,
+        operands: impl ExactSizeIterator<Item = Operand<'a>>,
+        f: impl FnOnce(&[Operand<'a>]) -> R,
+    ) -> R {
+        if operands.len() <= INLINE {
+            return f(&operands.collect::<SmallVec<[_; INLINE]>>());
+        }
+        let kept = self.free().pop();
+        let mut list = emptied(kept.unwrap_or_default());
+        list.extend(operands);
+        let done = f(&list);
+        self.free().push(emptied(list));
+        done
+    }
 }
 
 /// A storage of a program.
@@ -108,7 +116,7 @@ impl RecordedLaunch {
             |a: &'a Access| Operand { storage: storage(a.place), layout: &a.layout, dtype: a.dtype };
         let writes: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
             self.writes.iter().map(|(a, mode)| (operand(a), *mode)).collect();
-        listed(self.reads.iter().map(operand), |reads| {
+        LISTS.with(self.reads.iter().map(operand), |reads| {
             f(&Launch {
                 op: self.op,
                 kernel: &*self.kernel,
@@ -127,5 +135,33 @@ impl RecordedLaunch {
     /// All operands, each with whether it is written.
     pub(crate) fn accesses(&self) -> impl Iterator<Item = (&Access, bool)> {
         self.reads.iter().map(|a| (a, false)).chain(self.written().map(|a| (a, true)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Tensor};
+
+    #[test]
+    fn a_thread_reuses_the_list_that_another_thread_has_made() {
+        let x = Tensor::zeros([2], DType::F32, &Device::cpu()).unwrap();
+        let memory = ListMemory(Mutex::new(Vec::new()));
+        let list = |operands: usize| {
+            let place = |list: &[Operand<'_>]| (list.as_ptr().addr(), list.len());
+            memory.with((0..operands).map(|_| x.operand()), place)
+        };
+        let elsewhere = || std::thread::scope(|s| s.spawn(|| list(2 * INLINE)).join().unwrap());
+        let (first, len) = elsewhere();
+        assert_eq!(len, 2 * INLINE);
+        // Another thread, and this one with fewer operands.
+        assert_eq!([elsewhere().0, list(INLINE + 1).0], [first; 2]);
+        assert_eq!(memory.free().len(), 1);
+        // Short lists need no memory.
+        assert_ne!(list(INLINE).0, first);
+        // Two at the same time have one each.
+        let both = memory.with((0..2 * INLINE).map(|_| x.operand()), |_| list(2 * INLINE).0);
+        assert_ne!(both, first);
+        assert_eq!(memory.free().len(), 2);
     }
 }
