@@ -60,6 +60,8 @@ fn measure(device: &Device, operations: usize) -> Result<()> {
     let (eager, eager_peak, _) = cost(device, &mut || chain(&x, operations))?;
     let mut step = Step::new(device, |_| Ok(chain(&x, operations).map(|()| vec![])?));
     let (first, peak, kept) = cost(device, &mut || step.call(&[]).map(drop))?;
+    // The second call also records the closure again, as a check.
+    step.call(&[])?;
     let (again, ..) = cost(device, &mut || step.call(&[]).map(drop))?;
     let launches = step.program().map_or(1, |p| p.launch_count());
     let [eager_peak, peak, kept] = [eager_peak, peak, kept].map(|bytes| bytes / launches);
