@@ -17,9 +17,9 @@ pub mod readers;
 mod replays;
 mod run;
 mod run_config;
-mod score;
 mod settings;
 mod source;
+mod tasks;
 
 use std::process::ExitCode;
 

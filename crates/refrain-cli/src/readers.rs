@@ -14,14 +14,14 @@ use refrain_nn::checkpoint::Checkpoint;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::commands::train::{classification, forecasting};
 use crate::console::Console;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::run;
 use crate::run_config::{Classes, Forecasts, RunConfig, TaskConfig};
-use crate::score;
 use crate::settings::{Complete, Settings, Task};
+use crate::tasks::forecasting::score;
+use crate::tasks::{classification, forecasting};
 
 /// A model whose training takes more is not made.
 const SMALL: f64 = 8e6;
@@ -48,7 +48,7 @@ fn configure(file: &Path, series: &Series, panel: &[u8]) -> Result<()> {
         Task::Classification => {
             let (panel, _) = Panel::from_csv(panel, "the panel", &settings.panel_options()?)?;
             let config = RunConfig::<Classes>::new(&settings, &panel)?;
-            classification::cut(Console::silent(), &config, &panel, &device)?;
+            classification::train::cut(Console::silent(), &config, &panel, &device)?;
             kept(&config);
         }
     }
@@ -63,11 +63,11 @@ fn trainer(
 ) -> Result<(RunConfig<Forecasts>, Option<Trainer>)> {
     let (config, split) = RunConfig::<Forecasts>::new(settings, series)?;
     kept(&config);
-    let estimate = forecasting::estimate(Console::silent(), &config, series, &split, device)?;
+    let estimate = forecasting::train::estimate(Console::silent(), &config, series, &split, device)?;
     if estimate.bytes(device) > SMALL {
         return Ok((config, None));
     }
-    let trainer = forecasting::trainer(&config, series, &split, device)?;
+    let trainer = forecasting::train::trainer(&config, series, &split, device)?;
     Ok((config, Some(trainer)))
 }
 
@@ -119,7 +119,7 @@ pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
         let context = rows.saturating_sub(config.task.model.window().context)..rows;
         series.check_gaps(context, config.max_gap(series))?;
         let forecast = evaluation::forecast(&*model, &config.task.data.scaler, series, rows, &device)?;
-        let windows = forecasting::windows(&config, series, &device)?;
+        let windows = forecasting::train::windows(&config, series, &device)?;
         let score = score::measure(Console::silent(), &config, series, &split, &*model, &windows)?;
         let errors = [
             score.test_mse,
@@ -150,8 +150,8 @@ pub fn resume(folder: &Path, series: &Series) -> Result<Trainer, String> {
         let saved = SavedRun::open(folder)?;
         let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder)?;
         saved.check_size(config.task.model.size()?)?;
-        forecasting::check_series(&config, series)?;
-        Ok(forecasting::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.1)
+        forecasting::train::check_series(&config, series)?;
+        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.1)
     };
     resume().map_err(|error| error.to_string())
 }

@@ -8,8 +8,8 @@ use crate::console::Console;
 use crate::error::Result;
 use crate::filled;
 use crate::run;
-use crate::score::{self, Score};
 use crate::source;
+use crate::tasks::forecasting::score::{self, Score};
 
 /// What `--json` prints.
 #[derive(Serialize)]

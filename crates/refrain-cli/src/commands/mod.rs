@@ -6,7 +6,7 @@ mod bench_step;
 mod devices;
 mod evaluate;
 mod forecast;
-pub mod train;
+mod train;
 
 use crate::cli::{Bench, Command};
 use crate::error::Result;

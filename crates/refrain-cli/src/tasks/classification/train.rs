@@ -9,7 +9,6 @@ use refrain_forecast::tasks::classification::{Classification, ClassificationErro
 use refrain_forecast::training::{EpochReport, Replays, Trainer};
 use serde::Serialize;
 
-use super::{as_json, epochs};
 use crate::cli::{Precision, Train};
 use crate::console::{Console, count, number, seconds, table};
 use crate::error::{Error, Result, finite};
@@ -21,6 +20,7 @@ use crate::run;
 use crate::run_config::{Classes, RunConfig};
 use crate::settings::Complete;
 use crate::source;
+use crate::tasks::{as_json, epochs};
 
 /// What the checkpoint of a fold keeps: everything needed to use its model.
 #[derive(Serialize)]

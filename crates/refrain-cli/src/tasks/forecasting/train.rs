@@ -11,7 +11,7 @@ use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use serde::Serialize;
 
-use super::{as_json, epochs};
+use super::score::{self, Score};
 use crate::cli::Train;
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
@@ -21,9 +21,9 @@ use crate::interrupt::Interrupt;
 use crate::replays::ReplayFigures;
 use crate::run;
 use crate::run_config::{Forecasts, RunConfig};
-use crate::score::{self, Score};
 use crate::settings::Complete;
 use crate::source;
+use crate::tasks::{as_json, epochs};
 
 /// A run, from its series to its trainer.
 struct Run {

@@ -1,18 +1,13 @@
 //! `refrain train`.
 
-pub mod classification;
-mod epochs;
-pub mod forecasting;
-
 use std::path::Path;
-
-use serde::Serialize;
 
 use crate::cli::Train;
 use crate::error::{Error, Result};
 use crate::folder::RunFolder;
 use crate::run;
 use crate::settings::{Complete, Settings, Task};
+use crate::tasks::{classification, forecasting};
 
 pub fn run(args: Train) -> Result<()> {
     if let Some(folder) = &args.resume {
@@ -29,8 +24,8 @@ pub fn run(args: Train) -> Result<()> {
         return resume(&args, folder, Some(&settings));
     }
     match settings.task() {
-        Task::Forecasting => forecasting::start(&args, &settings),
-        Task::Classification => classification::start(&args, &settings),
+        Task::Forecasting => forecasting::train::start(&args, &settings),
+        Task::Classification => classification::train::start(&args, &settings),
     }
 }
 
@@ -43,11 +38,7 @@ fn resume(args: &Train, path: &Path, settings: Option<&Complete>) -> Result<()> 
         return Err(Error::run(path, "the run in it is for another model", "choose another --out"));
     }
     match task {
-        Task::Forecasting => forecasting::resume(args, folder, settings),
-        Task::Classification => classification::resume(args, folder, settings),
+        Task::Forecasting => forecasting::train::resume(args, folder, settings),
+        Task::Classification => classification::train::resume(args, folder, settings),
     }
-}
-
-fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
-    serde_json::to_value(value).map_err(Error::Json)
 }

@@ -1,0 +1,3 @@
+//! Classifiers of the sources of a panel.
+
+pub mod train;

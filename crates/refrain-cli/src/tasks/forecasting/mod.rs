@@ -1,0 +1,4 @@
+//! Forecasters of a series.
+
+pub mod score;
+pub mod train;
