@@ -181,15 +181,85 @@ fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
         late.set(true);
         *mask.borrow_mut() = vector(&[0.0, 1.0], &device);
         for (step, what) in [
-            (branch, "the step had 1 launches and has now 2"),
-            (other, "a new tensor"),
-            (returns, "the step returned 2 tensors and now 1"),
-            (shape, "another part of its memory"),
+            (
+                branch,
+                "the closure also runs relu here: the step had 1 launches when it was recorded, and has 2 now",
+            ),
+            (other, "operand 1 (f32 [2]) is now another tensor from outside the step"),
+            (returns, "the closure returned 2 tensors when it was recorded, and returns 1 now"),
+            (
+                shape,
+                "the first element of operand 0 (f32 [1]) in its memory was 0 when it was recorded, and is 1 now",
+            ),
         ] {
             let error = step.finish().unwrap_err();
             assert!(matches!(error, Error::RecordingChanged { .. }), "{error}");
             assert!(error.to_string().contains(what), "{error}");
         }
+    }
+}
+
+#[test]
+fn a_change_is_told_in_words() {
+    for device in devices() {
+        let late = Cell::new(false);
+        let x = vector(&[1.0, 2.0, 3.0, 4.0], &device).reshape([2, 2]).unwrap();
+        let whole = Tensor::ones([2, 2], DType::I64, &device).unwrap();
+        let wide = Tensor::ones([2, 3], DType::F32, &device).unwrap();
+        let or = |now: &Tensor, then: &Tensor| if late.get() { now.clone() } else { then.clone() };
+        let cases: Vec<(&str, Closure<'_>)> = vec![
+            (
+                "launch 0 (pow): its parameter `scalar` was 0.1 when it was recorded, and is 3 now; ",
+                Box::new(|x| x[0].pow_scalar(if late.get() { 3.0 } else { 0.1 })),
+            ),
+            (
+                "launch 0 (softmax): its parameter `extent.outer` was 1 when it was recorded, and is 2 now; ",
+                Box::new(|x| x[0].softmax(if late.get() { 1 } else { 0 })),
+            ),
+            (
+                "launch 1 (exp): the closure now runs neg here instead of exp; ",
+                Box::new(|x| x[0].relu().and_then(|y| if late.get() { y.neg() } else { y.exp() })),
+            ),
+            (
+                "launch 0 (abs): the dtype of operand 0 was f32 when it was recorded, and is i64 now; ",
+                Box::new(|x| or(&whole, &x[0]).abs()),
+            ),
+            (
+                "launch 0 (abs): the shape of operand 0 was [2, 2] when it was recorded, and is [2, 3] now; ",
+                Box::new(|x| or(&wide, &x[0]).abs()),
+            ),
+            (
+                "launch 0 (abs): the strides of operand 0 (f32 [2, 2]) were [2, 1] when it was recorded, and are [1, 2] now; ",
+                Box::new(|x| or(&x[0].transpose(0, 1)?, &x[0]).abs()),
+            ),
+            (
+                "launch 2 (abs): operand 0 (f32 [2, 2]) is now another intermediate result: one of relu, it was one of exp; ",
+                Box::new(|x| {
+                    let (y, z) = (x[0].exp()?, x[0].relu()?);
+                    or(&z, &y).abs()?.add(&y)?.add(&z)
+                }),
+            ),
+            (
+                "launch 1 (abs): operand 0 (f32 [2, 2]) is now a tensor from outside the step; the step made it when it was recorded; ",
+                Box::new(|x| {
+                    let y = x[0].exp()?;
+                    or(&x[0], &y).abs()?.add(&y)
+                }),
+            ),
+        ];
+        for (message, closure) in &cases {
+            late.set(false);
+            let mut step = Step::new(&device, |x| Ok(vec![closure(x)?]));
+            step.call(from_ref(&x)).unwrap();
+            late.set(true);
+            let error = step.check().unwrap_err();
+            assert!(matches!(error, Error::RecordingChanged { .. }), "{error}");
+            let error = error.to_string();
+            assert!(error.starts_with("the recorded step is out of date at "), "{error}");
+            assert!(error.contains(message), "no {message:?} in {error}");
+            assert!(error.ends_with("or pass it as an input") && !error.contains(['{', '}']), "{error}");
+        }
+        assert_usable(&device);
     }
 }
 

@@ -5,6 +5,7 @@
 //! one block, and a launch waits only for launches with which it shares bytes. A replay runs the program over its
 //! block; it does not call the closure.
 
+mod changed;
 mod dead;
 mod edges;
 mod options;
