@@ -28,9 +28,18 @@ pub enum Command {
         will be warmer or colder by more than 2 °F in six hours."
     )]
     Train(Box<Train>),
-    /// Measure the errors of a trained forecaster on the test part of a series
+    /// Measure the errors of a trained model on the test part of its data
+    #[command(
+        after_help = "A forecaster is compared with baselines on the test part of a series. A classifier is tested on the test \
+        part of each fold of a panel; for one fold alone, pass its folder (DIR/fold-2)."
+    )]
     Evaluate(Evaluate),
-    /// Forecast the rows that follow the last row of a series
+    /// Forecast the rows that follow the last row of a series, or the classes of the sources of a panel
+    #[command(
+        after_help = "A forecaster writes the columns time and one per channel. A classifier writes the columns source, time, up, \
+        down and flat: the probability of each class for each source at the last moment of the panel, which needs \
+        no labels. It uses the model of the last fold; for another, pass its folder (DIR/fold-2)."
+    )]
     Forecast(Forecast),
     /// Measure speed
     #[command(subcommand)]
@@ -76,7 +85,7 @@ pub struct Evaluate {
     /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series [default: the one of the training]; - is standard input
+    /// The series or panel [default: the one of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
     #[command(flatten)]
@@ -91,14 +100,17 @@ pub struct Forecast {
     /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series to forecast [default: the one of the training]; - is standard input
+    /// The series or panel to forecast [default: the one of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
-    /// The CSV file to write, in the units of the series; - is standard output
-    #[arg(long, value_name = "FILE")]
-    pub out: PathBuf,
+    /// The CSV file to write; - is standard output. A series is forecast in its own units
+    #[arg(long, value_name = "FILE", required_unless_present = "json")]
+    pub out: Option<PathBuf>,
     #[command(flatten)]
     pub device: DeviceArg,
+    /// Print the forecast as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]

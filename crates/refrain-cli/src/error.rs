@@ -95,6 +95,12 @@ impl Error {
         Error::Run { path: path.to_owned(), problem: problem.into(), fix }
     }
 
+    /// The configuration in a run folder does not fit itself.
+    pub fn contradiction(folder: &Path, problem: impl std::fmt::Display) -> Error {
+        let problem = format!("the configuration contradicts itself: {problem}");
+        Error::run(folder, problem, "restore the folder, or train again")
+    }
+
     /// The exit status: 128 plus the number of the signal, as in shells; 2 for wrong arguments; otherwise 1.
     pub fn status(&self) -> u8 {
         match self {

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use refrain_nn::checkpoint::write_atomic;
+use serde::Serialize;
 
 use crate::console::Console;
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ impl Output {
         }
         let place = real(path);
         if inputs.iter().any(|input| !source::is_stdin(input) && real(input.as_ref()) == place) {
-            return refuse("the series itself");
+            return refuse("an input");
         }
         let name = place.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
         if name.is_some_and(|name| run::is_name_of_run(&name)) && place.parent().is_some_and(run::is_of_run) {
@@ -73,21 +74,31 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
 }
 
-/// A line of CSV with names. Spreadsheets execute a cell that begins with one of `=+-@`. Such a name gets an
-/// apostrophe, so that they treat it as text, and then all cells are quoted.
-pub fn header<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<u8>> {
+/// A cell of a table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Cell {
+    Text(String),
+    /// Computed in f32; more digits would suggest more precision.
+    Number(f32),
+}
+
+/// A line of CSV. Spreadsheets execute a text that begins with one of `=+-@`. Such a text gets an apostrophe, so that they
+/// treat it as text, and then all cells of the line are quoted.
+pub fn line(cells: &[Cell]) -> Result<Vec<u8>> {
     const RUNS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
-    let names: Vec<&str> = names.collect();
-    let quote = match names.iter().any(|name| name.starts_with(RUNS)) {
+    let runs = |cell: &Cell| matches!(cell, Cell::Text(text) if text.starts_with(RUNS));
+    let quote = match cells.iter().any(runs) {
         true => csv::QuoteStyle::Always,
         false => csv::QuoteStyle::Necessary,
     };
     let mut writer = csv::WriterBuilder::new().quote_style(quote).from_writer(Vec::new());
-    let cells = names.iter().map(|name| match name.starts_with(RUNS) {
-        true => format!("'{name}"),
-        false => name.to_string(),
+    let texts = cells.iter().map(|cell| match cell {
+        Cell::Text(text) if runs(cell) => format!("'{text}"),
+        Cell::Text(text) => text.clone(),
+        Cell::Number(number) => number.to_string(),
     });
-    writer.write_record(cells).map_err(Error::Csv)?;
+    writer.write_record(texts).map_err(Error::Csv)?;
     writer.into_inner().map_err(|error| Error::Csv(error.into_error().into()))
 }
 
@@ -97,7 +108,12 @@ mod tests {
 
     #[test]
     fn names_that_a_spreadsheet_would_run_are_text() {
-        let line = |names: &[&str]| String::from_utf8(header(names.iter().copied()).unwrap()).unwrap();
+        let line = |names: &[&str]| {
+            let cells: Vec<Cell> = names.iter().map(|name| Cell::Text((*name).to_owned())).collect();
+            String::from_utf8(line(&cells).unwrap()).unwrap()
+        };
+        let number = super::line(&[Cell::Text("a".to_owned()), Cell::Number(-0.5)]).unwrap();
+        assert_eq!(number, b"a,-0.5\n");
         assert_eq!(line(&["time", "a b", "c,d"]), "time,a b,\"c,d\"\n");
         assert_eq!(line(&["time", "=cmd|' /C calc'!A0"]), "\"time\",\"'=cmd|' /C calc'!A0\"\n");
         for name in ["+1", "-x", "@sum(a1)", "\tx", "\rx", "＝1"] {
@@ -119,7 +135,7 @@ mod tests {
         {
             assert!(refused(path).unwrap().contains("a file of a run"), "{path}");
         }
-        assert!(refused("run/../a.csv").unwrap().contains("the series itself"));
+        assert!(refused("run/../a.csv").unwrap().contains("an input"));
         for path in ["run/next.csv", "config.json", "b.csv"] {
             assert_eq!(refused(path), None, "{path}");
         }

@@ -8,19 +8,17 @@ use std::time::Duration;
 use refrain::Device;
 use refrain_forecast::data::panel::Panel;
 use refrain_forecast::data::series::Series;
-use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::training::{SavedRun, Trainer};
-use refrain_nn::checkpoint::Checkpoint;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::console::Console;
 use crate::error::{Error, Result};
-use crate::output;
-use crate::run;
+use crate::output::{self, Cell};
+use crate::run::SavedModel;
 use crate::run_config::{Classes, Forecasts, RunConfig, TaskConfig};
 use crate::settings::{Complete, Settings, Task};
-use crate::tasks::forecasting::score;
+use crate::tasks::forecasting::trained::TrainedForecaster;
 use crate::tasks::{classification, forecasting};
 
 /// A model whose training takes more is not made.
@@ -105,22 +103,15 @@ pub fn killed_run(file: &Path, series: &Series, folder: &Path) -> Result<(), Str
     begin().map_err(|error| error.to_string())
 }
 
-/// All numbers that `forecast --model FOLDER` and `evaluate --model FOLDER` tell of a series.
+/// All numbers that `forecast --model FOLDER` and `evaluate --model FOLDER` print for a series.
 ///
 /// # Errors
 /// What the commands say.
 pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
-        let device = Device::cpu();
-        let (config, model) = run::of_checkpoint(&Checkpoint::open(folder)?, folder, &device)?;
-        config.check_channels(series)?;
-        let split = config.split(series)?;
-        let rows = series.rows();
-        let context = rows.saturating_sub(config.task.model.window().context)..rows;
-        series.check_gaps(context, config.max_gap(series))?;
-        let forecast = evaluation::forecast(&*model, &config.task.data.scaler, series, rows, &device)?;
-        let windows = forecasting::train::windows(&config, series, &device)?;
-        let score = score::measure(Console::silent(), &config, series, &split, &*model, &windows)?;
+        let trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
+        let forecast = trained.values(series)?;
+        let score = trained.score(Console::silent(), series)?;
         let errors = [
             score.test_mse,
             score.test_mae,
@@ -138,7 +129,8 @@ pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
 /// # Errors
 /// What the command says.
 pub fn header(names: &[String]) -> Result<Vec<u8>, String> {
-    output::header(names.iter().map(String::as_str)).map_err(|error| error.to_string())
+    let cells: Vec<Cell> = names.iter().cloned().map(Cell::Text).collect();
+    output::line(&cells).map_err(|error| error.to_string())
 }
 
 /// What `train --resume FOLDER` goes on from.

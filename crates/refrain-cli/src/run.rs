@@ -1,10 +1,8 @@
 //! The folder of a run and its content.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use refrain::{DType, Device};
-use refrain_forecast::models::Forecaster;
 use refrain_forecast::training::SavedRun;
 use refrain_nn::checkpoint::Checkpoint;
 use serde::Serialize;
@@ -13,7 +11,6 @@ use serde_json::Value;
 use crate::console::note;
 use crate::error::{Error, Result};
 use crate::folder::LOCK;
-use crate::run_config::{Forecasts, RunConfig};
 
 /// Refuses settings that differ from those of the run in a folder. The version of the program may differ.
 pub fn check_same(run: &impl Serialize, wanted: &impl Serialize, folder: &Path) -> Result<()> {
@@ -62,36 +59,49 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const LOSS: &str = "loss.svg";
 pub const FORECAST: &str = "forecast.svg";
 
-/// Loads the best model of a run and its configuration.
-pub fn load(folder: &Path, device: &Device) -> Result<(RunConfig<Forecasts>, Box<dyn Forecaster>)> {
+/// The best weights of a run or of a fold, opened.
+pub struct SavedModel {
+    pub folder: PathBuf,
+    pub checkpoint: Checkpoint,
+}
+
+impl SavedModel {
+    /// The weights in a folder, without a warning if they cannot be verified.
+    pub fn open(folder: &Path) -> Result<SavedModel> {
+        Ok(SavedModel { folder: folder.to_owned(), checkpoint: Checkpoint::open(folder)? })
+    }
+
+    /// The configuration that the folder keeps, of any version.
+    pub fn config(&self) -> Result<Value> {
+        Ok(self.checkpoint.config()?)
+    }
+}
+
+/// Opens the best model of a run, or, if the run has folds, the model of each fold in order.
+pub fn open_models(folder: &Path) -> Result<Vec<SavedModel>> {
+    let folds = (1..).map(|fold| folder.join(fold_folder(fold)));
+    let folds: Vec<PathBuf> = folds.take_while(|fold| fold.is_dir()).collect();
+    match folds.is_empty() {
+        true => Ok(vec![open_model(folder, is_saved(folder))?]),
+        false => folds.iter().map(|fold| open_model(fold, true)).collect(),
+    }
+}
+
+/// Opens the best model in a folder. `begun` says whether a run has begun there.
+fn open_model(folder: &Path, begun: bool) -> Result<SavedModel> {
     if !folder.join(MODEL).is_file() {
-        return Err(match is_saved(folder) {
+        return Err(match begun {
             true => Error::run(
                 folder,
                 format!("there is no {MODEL} in it, because no epoch of this run is finished yet"),
                 "resume the run with `refrain train --resume`",
             ),
-            false if is_begun(folder) => no_forecaster(folder),
             false => no_run(folder),
         });
     }
-    if folder.parent().is_some_and(is_panel_run) {
-        return Err(no_forecaster(folder));
-    }
-    let checkpoint = Checkpoint::open(folder)?;
-    warn(checkpoint.unverified());
-    of_checkpoint(&checkpoint, folder, device)
-}
-
-/// The model of a checkpoint, and what made it.
-pub fn of_checkpoint(
-    checkpoint: &Checkpoint,
-    folder: &Path,
-    device: &Device,
-) -> Result<(RunConfig<Forecasts>, Box<dyn Forecaster>)> {
-    let config = RunConfig::<Forecasts>::from_kept(checkpoint.config()?, folder)?;
-    let model = config.task.model.load(checkpoint, DType::F32, device)?;
-    Ok((config, model))
+    let model = SavedModel::open(folder)?;
+    warn(model.checkpoint.unverified());
+    Ok(model)
 }
 
 /// Opens the saved state of a run.
@@ -138,14 +148,6 @@ pub fn is_begun(folder: &Path) -> bool {
 /// Whether a folder belongs to a cross-asset run.
 pub fn is_panel_run(folder: &Path) -> bool {
     folder.join(fold_folder(1)).is_dir()
-}
-
-fn no_forecaster(folder: &Path) -> Error {
-    Error::run(
-        folder,
-        "it is the run of a cross-asset model, which does not forecast",
-        "pass the folder of a forecaster's run; what the folds came to is in folds.json",
-    )
 }
 
 /// The error for a folder in which no run was started.

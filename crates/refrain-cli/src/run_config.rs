@@ -137,11 +137,23 @@ impl<T: TaskConfig> RunConfig<T> {
     }
 }
 
+/// The task of the run that a folder keeps the configuration of, of this version or an earlier one. A configuration that
+/// does not say its task is taken for that of a forecaster.
+pub fn task_of(kept: &Value) -> Task {
+    match &kept["version"] {
+        Value::String(_) if kept["data"]["channels"].is_array() => Task::Forecasting,
+        Value::String(_) => Task::Classification,
+        _ if kept["task"] == json!(Task::Classification) => Task::Classification,
+        _ => Task::Forecasting,
+    }
+}
+
 /// A configuration of version 1 as one of version 2: there was one model a task, and one loss.
 fn upgraded(mut kept: Value) -> Value {
-    let (task, model) = match kept["data"]["channels"].is_array() {
-        true => (Task::Forecasting, "patchtst"),
-        false => (Task::Classification, "cross-asset"),
+    let task = task_of(&kept);
+    let model = match task {
+        Task::Forecasting => "patchtst",
+        Task::Classification => "cross-asset",
     };
     let program = kept["version"].as_str().unwrap_or_default();
     let written_by = format!("refrain {program}");
@@ -203,20 +215,18 @@ impl RunConfig<Forecasts> {
 
     /// Checks that a series has the channels that the model was trained on.
     pub fn check_channels(&self, series: &Series) -> Result<()> {
-        let channels = &self.task.data.channels;
-        if series.names() == channels {
-            return Ok(());
-        }
-        Err(Error::usage(
-            format!(
-                "{} has the channels {}, but the model was trained on {}",
-                series.file(),
-                listing(series.names()),
-                listing(channels)
-            ),
-            "pass a series with the same columns in the same order",
-        ))
+        let fix = "pass a series with the same columns in the same order";
+        check_names(series.file(), "channels", series.names(), &self.task.data.channels, fix)
     }
+}
+
+/// Checks that data has the names that the model was trained on.
+fn check_names(file: &str, what: &str, found: &[String], trained: &[String], fix: &str) -> Result<()> {
+    if found == trained {
+        return Ok(());
+    }
+    let (found, trained) = (listing(found), listing(trained));
+    Err(Error::usage(format!("{file} has the {what} {found}, but the model was trained on {trained}"), fix))
 }
 
 impl TaskConfig for Forecasts {
@@ -225,10 +235,7 @@ impl TaskConfig for Forecasts {
     fn validate(&self, folder: &Path) -> Result<()> {
         self.model.validate()?;
         self.loss.validate()?;
-        let refuse = |problem: String| {
-            let problem = format!("the configuration contradicts itself: {problem}");
-            Err(Error::run(folder, problem, "restore the folder, or train again"))
-        };
+        let refuse = |problem: String| Err(Error::contradiction(folder, problem));
         let SeriesData { channels, scaler, season, .. } = &self.data;
         let (named, window) = (channels.len(), self.model.window());
         if [window.channels, scaler.mean.len(), scaler.std.len()] != [named; 3] {
@@ -262,13 +269,32 @@ impl RunConfig<Classes> {
         };
         RunConfig::of(Classes { data, model }, settings)
     }
+
+    /// Checks that a panel has the sources and features that the model was trained on.
+    pub fn check_names(&self, panel: &Panel) -> Result<()> {
+        let PanelData { sources, features, .. } = &self.task.data;
+        let fix = "pass a panel in which the sources appear in the same order";
+        check_names(panel.file(), "sources", panel.sources(), sources, fix)?;
+        let fix = "pass a panel with the same columns in the same order";
+        check_names(panel.file(), "features", panel.features(), features, fix)
+    }
 }
 
 impl TaskConfig for Classes {
     const KIND: Task = Task::Classification;
 
-    fn validate(&self, _: &Path) -> Result<()> {
-        Ok(self.model.validate()?)
+    fn validate(&self, folder: &Path) -> Result<()> {
+        self.model.validate()?;
+        let ClassifierConfig::CrossAsset(model) = &self.model;
+        let (sources, features) = (self.data.sources.len(), self.data.features.len());
+        if (model.sources, model.features) == (sources, features) {
+            return Ok(());
+        }
+        let problem = format!(
+            "{sources} sources of {features} features are named, the model has {} of {}",
+            model.sources, model.features
+        );
+        Err(Error::contradiction(folder, problem))
     }
 }
 

@@ -35,6 +35,18 @@ pub fn read_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelR
     Ok(Panel::read(Path::new(source), options)?)
 }
 
+/// Reads a panel to classify; a file needs no labels.
+pub fn read_unlabelled_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+    if source == NYC_WEATHER {
+        return read_panel(source, options);
+    }
+    if is_stdin(source) {
+        return Ok(Panel::from_csv_unlabelled(&read_stdin()?, STDIN_FILE, options)?);
+    }
+    check_name(source)?;
+    Ok(Panel::read_unlabelled(Path::new(source), options)?)
+}
+
 /// The name of standard input in messages.
 const STDIN_FILE: &str = "standard input";
 
@@ -119,6 +131,9 @@ pub fn describe_panel(console: Console, panel: &Panel, report: &PanelReport) -> 
     let mut counts = [0_usize; Class::ALL.len()];
     let labels = (0..panel.rows()).flat_map(|row| panel.labels(row)).flatten();
     labels.for_each(|class| counts[class.index()] += 1);
+    if counts == [0; Class::ALL.len()] {
+        return console.line(format!("missing     {report}"));
+    }
     let counts = Class::ALL.map(|class| format!("{} {}", count(counts[class.index()]), class.name()));
     let origin = match panel.looks_ahead() {
         0 => "from the column of the file".to_owned(),

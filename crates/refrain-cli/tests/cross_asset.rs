@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Place, Said, said, tells_of_no_replays, tells_of_replays};
+use common::{Place, Said, said, same_table, tells_of_no_replays, tells_of_replays};
 use serde_json::Value;
 
 /// Settings of a model that trains within a second.
@@ -34,9 +34,13 @@ fn tiny<'a>(more: &[&'a str]) -> Vec<&'a str> {
     TINY.iter().chain(more).copied().collect()
 }
 
+/// The close of a source, a wave.
+fn close(row: usize, source: usize) -> f64 {
+    50.0 + 5.0 * ((row + 9 * source) as f64 * 0.4).sin()
+}
+
 /// Hours of two sources whose close follows a wave and its value an hour before.
 fn panel(rows: usize) -> String {
-    let close = |row: usize, source: usize| 50.0 + 5.0 * ((row + 9 * source) as f64 * 0.4).sin();
     let mut csv = "time,source,before,noise,close\n".to_owned();
     for row in 0..rows {
         let (day, hour) = (row / 24 + 1, row % 24);
@@ -89,14 +93,140 @@ fn a_run_tells_of_every_fold_and_leaves_a_model_of_each() {
     let totals = [0, 1].map(|fold| cells(fold).map(|cell| cell.as_u64().unwrap()).sum::<u64>());
     assert_eq!(totals, [60, 56]);
 
-    // A run with gradient accumulation gives nearly the same results, but not the same bits. evaluate and forecast
-    // report that it is not a forecaster.
+    // A run with gradient accumulation gives nearly the same results, but not the same bits.
     let json = place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--accumulate", "4", "--json"]].concat()));
     let json = json.succeeded().json();
     let loss = |value: &Value| value["loss"].as_f64().unwrap();
     assert!((loss(&json["folds"][0]) - loss(&folds[0])).abs() < 1e-3, "{json} and {folds}");
     assert!(json["majority_accuracy"].as_f64() > Some(0.2) && json["recorded"] == true, "{json}");
-    place.refrain(&["evaluate", "--model", "run"]).failed(&["cross-asset", "folds.json"]);
+}
+
+#[test]
+fn evaluate_reports_what_train_reported() {
+    let place = Place::new();
+    place.write("panel.csv", panel(300));
+    for precision in ["f32", "bf16"] {
+        let run =
+            [LABELS, &["--epochs", "2", "--json", "--precision", precision, "--out", precision]].concat();
+        let trained = place.refrain(&tiny(&run)).succeeded().json();
+        let said = place.refrain(&["evaluate", "--model", precision, "--json"]).succeeded();
+        let json = said.json();
+        for key in ["accuracy", "balanced_accuracy", "majority_accuracy", "parameters", "device"] {
+            assert_eq!(json[key], trained[key], "{precision}: {key}");
+        }
+        assert_eq!(json["folds"].as_array().map(Vec::len), Some(2));
+        for (fold, trained) in
+            json["folds"].as_array().unwrap().iter().zip(trained["folds"].as_array().unwrap())
+        {
+            // Everything except the figures of the training itself.
+            for (key, value) in fold.as_object().unwrap() {
+                assert_eq!(*value, trained[key], "{precision}: {key}");
+            }
+            assert!(fold["loss"].is_f64() && fold["confusion"].is_array(), "{fold}");
+        }
+        let one = format!("{precision}/fold-2");
+        let one = place.refrain(&["evaluate", "--model", &one, "--json"]).succeeded().json();
+        assert_eq!(one["folds"], serde_json::json!([json["folds"][1]]));
+        assert_eq!(one["accuracy"], json["folds"][1]["accuracy"]);
+    }
+    let table = place.refrain(&["evaluate", "--model", "f32"]).succeeded().out;
+    for words in ["panel.csv: 300 moments", "1 from 2020-01-11 00:00:00", "majority", "fold 2: true class"] {
+        assert!(table.contains(words), "no {words:?} in {table}");
+    }
+    assert!(!table.contains("s per epoch"), "{table}");
+}
+
+/// Cutting the panel after each moment of the test part and taking the likeliest class gives the confusion matrix that
+/// `evaluate` prints, although the cut panels have neither labels nor prices.
+#[test]
+fn forecasts_of_the_last_moment_are_the_predictions_that_evaluate_counts() {
+    let place = Place::new();
+    place.write("panel.csv", panel(300));
+    let run = [LABELS, &["--epochs", "30", "--lr", "0.01", "--folds", "1", "--out", "run"]].concat();
+    place.refrain(&tiny(&run)).succeeded();
+    let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
+    let without_price: Vec<String> = panel(300)
+        .lines()
+        .map(|line| line.rsplit_once(',').map_or(String::new(), |(features, _)| features.to_owned()))
+        .collect();
+    let mut confusion = [[0_u64; 3]; 3];
+    for row in 270..298 {
+        place.write("cut.csv", without_price[..1 + 2 * (row + 1)].join("\n"));
+        let said = place.refrain(&["forecast", "--model", "run", "--data", "cut.csv", "--json"]).succeeded();
+        let json = said.json();
+        assert_eq!(json["columns"], serde_json::json!(["source", "time", "up", "down", "flat"]));
+        for (source, cells) in json["rows"].as_array().unwrap().iter().enumerate() {
+            let time = format!("2020-01-{:02} {:02}:00:00", row / 24 + 1, row % 24);
+            assert_eq!((&cells[0], &cells[1]), (&["A", "B"][source].into(), &time.into()));
+            let of_class: Vec<f64> = (2..5).map(|class| cells[class].as_f64().unwrap()).collect();
+            let sum: f64 = of_class.iter().sum();
+            assert!(
+                (sum - 1.0).abs() < 1e-6 && of_class.iter().all(|&p| (0.0..=1.0).contains(&p)),
+                "{cells}"
+            );
+            let likeliest = (0..3).max_by(|&a, &b| of_class[a].total_cmp(&of_class[b])).unwrap();
+            let truth = match close(row + 2, source) / close(row, source) - 1.0 {
+                change if change > 0.05 => 0,
+                change if change < -0.05 => 1,
+                _ => 2,
+            };
+            confusion[truth][likeliest] += 1;
+        }
+    }
+    assert_eq!(evaluated["folds"][0]["confusion"], serde_json::json!(confusion));
+    // The model has learned to tell the classes apart, so that the matrix says something.
+    let predicted = |class: usize| confusion.iter().map(|of_truth| of_truth[class]).sum::<u64>();
+    assert!((0..3).filter(|&class| predicted(class) > 0).count() > 1, "{confusion:?}");
+
+    // The file has the numbers of the JSON.
+    let said = place.refrain(&["forecast", "--model", "run", "--json", "--out", "next.csv"]).succeeded();
+    let json = said.json();
+    let csv = std::fs::read_to_string(place.path("next.csv")).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (3, "source,time,up,down,flat"));
+    same_table(&csv, &json);
+    assert!(
+        said.err.contains("the classes of 2 sources at 2020-01-13 11:00:00, by the model of fold 1"),
+        "{}",
+        said.err
+    );
+    let piped = place.refrain(&["forecast", "--model", "run", "--out", "-"]).succeeded();
+    assert_eq!(piped.out, csv);
+    assert_eq!(json["weights_sha256"], evaluated["folds"][0]["weights_sha256"]);
+}
+
+#[test]
+fn panels_and_folders_that_a_classifier_cannot_use_are_refused() {
+    let place = Place::new();
+    place.write("panel.csv", panel(300));
+    place.refrain(&tiny(&[LABELS, &["--epochs", "1", "--out", "run"]].concat())).succeeded();
+    place.write("other.csv", panel(300).replace(",A,", ",C,"));
+    place.write("columns.csv", panel(300).replace("before", "after"));
+    for command in [&["evaluate"][..], &["forecast", "--out", "next.csv"]] {
+        let refused = |data: &str, words: &[&str]| {
+            place.refrain(&[command, &["--model", "run", "--data", data]].concat()).failed(words);
+        };
+        refused("other.csv", &["other.csv has the sources C, B", "trained on A, B"]);
+        refused("columns.csv", &["features after, noise", "trained on before, noise"]);
+    }
+    // A value that is missing for more than a day of hours.
+    let stale = panel(300).lines().enumerate().fold(String::new(), |csv, (i, line)| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let noise = if i > 2 * 275 && cells[1] == "B" { "" } else { cells[3] };
+        csv + &[cells[0], cells[1], cells[2], noise, cells[4]].join(",") + "\n"
+    });
+    place.write("stale.csv", stale);
+    let said = place.refrain(&["forecast", "--model", "run", "--data", "stale.csv", "--json"]);
+    said.failed(&["2020-01-13 11:00:00", "`noise of B`", "more than 24 rows", "--max-gap"]);
+    place.refrain(&["forecast", "--model", "run", "--json", "--out", "-"]).failed(&["--json and --out -"]);
+    place.refrain(&["forecast", "--model", "run"]).failed(&["--out"]);
+    place.refrain(&["forecast", "--model", "run", "--out", "panel.csv"]).failed(&["is an input"]);
+    std::fs::remove_dir_all(place.path("run/fold-2")).unwrap();
+    let part = ["not every fold", "--resume", "fold-1"];
+    place.refrain(&["evaluate", "--model", "run"]).failed(&part);
+    place.refrain(&["forecast", "--model", "run", "--json"]).failed(&part);
+    place.refrain(&["forecast", "--model", "run/fold-1", "--json"]).succeeded();
+    assert!(!place.path("next.csv").exists());
 }
 
 #[test]

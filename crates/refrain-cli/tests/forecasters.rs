@@ -5,7 +5,7 @@ mod common;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Place, Said, series, tells_of_replays};
+use common::{Place, Said, same_table, series, tells_of_replays};
 
 const MODELS: [(&str, &[&str]); 3] = [
     (
@@ -46,6 +46,9 @@ fn every_forecaster_is_trained_evaluated_and_forecasts() {
         place.refrain(&["forecast", "--model", "run", "--out", "next.csv"]).succeeded();
         let csv = std::fs::read_to_string(place.path("next.csv")).unwrap();
         assert_eq!((csv.lines().count(), csv.lines().next()), (7, Some("time,a,b")), "{model}");
+        let json = place.refrain(&["forecast", "--model", "run", "--json"]).succeeded().json();
+        assert_eq!(json["weights_sha256"], told["weights_sha256"], "{model}");
+        same_table(&csv, &json);
         let config = std::fs::read_to_string(place.path("run/config.json")).unwrap();
         assert!(config.contains(&format!("\"name\": \"{model}\"")), "{config}");
         assert!(place.path("run/forecast.svg").is_file());
@@ -86,6 +89,8 @@ fn a_stopped_run_of_every_forecaster_goes_on_to_the_same_weights() {
             for key in ["weights_sha256", "test_mse", "steps", "best_epoch"] {
                 assert_eq!(resumed[key], whole[key], "{model} in {precision}: {key}");
             }
+            let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
+            assert_eq!(evaluated["test_mse"], whole["test_mse"], "{model} in {precision}");
         }
     }
 }

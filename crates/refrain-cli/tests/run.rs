@@ -97,7 +97,7 @@ fn forecast_writes_the_rows_after_the_last() {
         assert!(values[0].abs() < 3.0 && (5.0..35.0).contains(&values[1]), "{line}");
     }
     let before = place.snapshot();
-    place.refrain(&["forecast", "--model", "run", "--out", "a.csv"]).failed(&["a.csv", "the series itself"]);
+    place.refrain(&["forecast", "--model", "run", "--out", "a.csv"]).failed(&["a.csv", "is an input"]);
     place.refrain(&["forecast", "--model", "run", "--out", "a.csv/b.csv"]).failed(&["a.csv"]);
     place.write("short.csv", series(20));
     place

@@ -131,8 +131,8 @@ fn a_forecast_overwrites_no_file_of_a_run_and_not_its_data() {
     }
     forecast("link", &[]).failed(&["a file of a run"]);
     // The series that is read, and the series of the training.
-    forecast("b.csv", &["--data", "b.csv"]).failed(&["b.csv", "the series itself"]);
-    forecast("a.csv", &["--data", "b.csv"]).failed(&["a.csv", "the series itself"]);
+    forecast("b.csv", &["--data", "b.csv"]).failed(&["b.csv", "is an input"]);
+    forecast("a.csv", &["--data", "b.csv"]).failed(&["a.csv", "is an input"]);
     assert_eq!(place.snapshot(), before);
     forecast("run/next.csv", &[]).succeeded();
 }

@@ -1,41 +1,46 @@
 //! `refrain forecast`.
 
-use refrain_forecast::tasks::forecasting::evaluation;
+use serde::Serialize;
 
 use crate::cli::Forecast;
-use crate::console::{Console, count};
+use crate::console::Console;
 use crate::error::{Error, Result};
-use crate::output::{self, Output};
-use crate::{run, source};
+use crate::output::Output;
+use crate::tasks::{self, Prediction};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    #[serde(flatten)]
+    prediction: &'a Prediction,
+    device: String,
+}
 
 pub fn run(args: Forecast) -> Result<()> {
     let device = args.device.open()?;
-    let (config, model) = run::load(&args.model, &device)?;
-    let name = args.data.as_deref().unwrap_or(&config.task.data.source);
-    let out = Output::new(&args.out, &[name, &config.task.data.source])?;
-    let console = Console::of_files(out.is_stdout());
-    let (series, report) = source::read(name, config.task.data.strict, config.task.data.step)?;
-    source::describe(console, &series, &report)?;
-    config.check_channels(&series)?;
-
-    let (rows, channels, window) = (series.rows(), series.channels(), model.window());
-    series.check_gaps(rows.saturating_sub(window.context)..rows, config.max_gap(&series))?;
-    let forecast = evaluation::forecast(&*model, &config.task.data.scaler, &series, rows, &device)?;
-    let names = std::iter::once("time").chain(series.names().iter().map(String::as_str));
-    let mut csv = csv::Writer::from_writer(output::header(names)?);
-    for (step, values) in forecast.chunks_exact(channels).enumerate() {
-        let time = series.time().format(rows + step);
-        // The forecast was computed in f32; more digits would suggest more precision.
-        let values = values.iter().map(|&value| (value as f32).to_string());
-        csv.write_record(std::iter::once(time).chain(values)).map_err(Error::Csv)?;
+    let trained = tasks::load(&args.model, &device)?;
+    let data = args.data.unwrap_or_else(|| trained.source().to_owned());
+    let out = args.out.map(|out| Output::new(&out, &[&data, trained.source()])).transpose()?;
+    let to_stdout = out.as_ref().is_some_and(Output::is_stdout);
+    if args.json && to_stdout {
+        return Err(Error::usage(
+            "--json and --out - both write to standard output",
+            "leave one of them out, or name a file with --out",
+        ));
     }
-    let bytes = csv.into_inner().map_err(|error| Error::Csv(error.into_error().into()))?;
-    out.write(console, &bytes)?;
-    console.line(format!(
-        "forecast    {} rows from {} to {}, written to {}",
-        count(window.horizon),
-        series.time().format(rows),
-        series.time().format(rows + window.horizon - 1),
-        out.name()
-    ))
+    let console = match out {
+        Some(_) => Console::of_files(args.json || to_stdout),
+        None => Console::new(args.json),
+    };
+    let prediction = trained.forecast(console, &data)?;
+    let mut line = format!("forecast    {}", prediction.summary);
+    if let Some(out) = out {
+        out.write(console, &prediction.csv()?)?;
+        line += &format!(", written to {}", out.name());
+    }
+    console.line(line)?;
+    match args.json {
+        true => console.result(&Outcome { prediction: &prediction, device: device.name() }),
+        false => Ok(()),
+    }
 }

@@ -1,12 +1,64 @@
-//! The two tasks, a room each, and what their runs share.
+//! The two tasks, a room each, and what the commands ask of a trained model of any task.
 
 pub mod classification;
 mod epochs;
 pub mod forecasting;
 
+use std::path::Path;
+
+use refrain::Device;
 use serde::Serialize;
 
+use crate::console::Console;
 use crate::error::{Error, Result};
+use crate::output::{self, Cell};
+use crate::run;
+use crate::run_config::task_of;
+use crate::settings::Task;
+use classification::trained::TrainedClassifier;
+use forecasting::trained::TrainedForecaster;
+
+/// The model of a run, with the data and settings that it was trained with.
+pub trait Trained {
+    /// The name of the data that it was trained on.
+    fn source(&self) -> &str;
+
+    /// Measures the model on the test part of the data, prints the table, and prints the figures as JSON if asked to.
+    fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()>;
+
+    /// Predicts what follows the last row of the data.
+    fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction>;
+}
+
+/// A prediction as a table.
+#[derive(Debug, Serialize)]
+pub struct Prediction {
+    pub columns: Vec<String>,
+    pub rows: Vec<Vec<Cell>>,
+    pub weights_sha256: String,
+    /// What it is of, in a few words.
+    #[serde(skip)]
+    pub summary: String,
+}
+
+impl Prediction {
+    /// The table as a CSV file.
+    pub fn csv(&self) -> Result<Vec<u8>> {
+        let header: Vec<Cell> = self.columns.iter().cloned().map(Cell::Text).collect();
+        let lines = std::iter::once(&header).chain(&self.rows).map(|cells| output::line(cells));
+        Ok(lines.collect::<Result<Vec<_>>>()?.concat())
+    }
+}
+
+/// Loads the best model of the run in a folder, whatever its task.
+pub fn load(folder: &Path, device: &Device) -> Result<Box<dyn Trained>> {
+    let saved = run::open_models(folder)?;
+    let first = saved.first().ok_or_else(|| run::no_run(folder))?;
+    Ok(match task_of(&first.config()?) {
+        Task::Forecasting => Box::new(TrainedForecaster::load(first, device)?),
+        Task::Classification => Box::new(TrainedClassifier::load(folder, &saved, device)?),
+    })
+}
 
 fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(Error::Json)

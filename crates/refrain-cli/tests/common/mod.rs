@@ -123,6 +123,25 @@ pub fn without_checksum(file: &Path, change: impl FnOnce(&mut serde_json::Value,
     std::fs::write(file, safetensors::serialize(written, Some(metadata)).unwrap()).unwrap();
 }
 
+/// The forecast in a CSV file has the cells of the one that `--json` printed.
+#[track_caller]
+pub fn same_table(csv: &str, json: &serde_json::Value) {
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(serde_json::json!(lines[0]), json["columns"]);
+    assert_eq!(lines.len(), 1 + rows.len());
+    for (line, row) in lines[1..].iter().zip(rows) {
+        let row = row.as_array().unwrap();
+        assert_eq!(line.len(), row.len());
+        for (text, cell) in line.iter().zip(row) {
+            match cell.as_f64() {
+                Some(number) => assert_eq!(text.parse(), Ok(number as f32), "{line:?} and {row:?}"),
+                None => assert_eq!(cell, text),
+            }
+        }
+    }
+}
+
 pub fn said(output: Output) -> Said {
     Said {
         status: output.status.code().unwrap_or(-1),

@@ -1,17 +1,18 @@
 //! A classifier on the folds of a panel.
 
 use refrain::{Device, with_precision};
-use refrain_forecast::data::panel::{Class, Fold, Panel};
-use refrain_forecast::data::series::{Filled, Scaler};
+use refrain_forecast::data::panel::{Fold, Panel};
+use refrain_forecast::data::series::Filled;
 use refrain_forecast::models::ClassifierConfig;
-use refrain_forecast::tasks::classification::confusion::Confusion;
 use refrain_forecast::tasks::classification::{Classification, ClassificationErrors};
 use refrain_forecast::training::{EpochReport, Replays, Trainer};
 use serde::Serialize;
 
+use super::score::{self, Column, FoldScore, Totals};
+use super::{FoldConfig, OfFold};
 use crate::cli::{Precision, Train};
-use crate::console::{Console, count, number, seconds, table};
-use crate::error::{Error, Result, finite};
+use crate::console::{Console, count, number, seconds};
+use crate::error::{Error, Result};
 use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
@@ -22,47 +23,24 @@ use crate::settings::Complete;
 use crate::source;
 use crate::tasks::{as_json, epochs};
 
-/// What the checkpoint of a fold keeps: everything needed to use its model.
-#[derive(Serialize)]
-struct FoldConfig<'a> {
-    #[serde(flatten)]
-    run: &'a RunConfig<Classes>,
-    fold: usize,
-    scaler: &'a Scaler,
-}
-
-/// The result of a fold.
+/// The result of training a fold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct FoldScore {
-    fold: usize,
-    train_samples: usize,
-    /// The first moment of the test part.
-    test_from: String,
-    loss: f64,
-    accuracy: f64,
-    balanced_accuracy: f64,
-    /// The most frequent class of the training part, and the accuracy of always predicting it.
-    majority_class: Class,
-    majority_accuracy: f64,
-    /// Rows are the true classes, columns the predicted ones: up, down, flat.
-    confusion: Confusion,
+struct FoldOutcome {
+    #[serde(flatten)]
+    score: FoldScore,
     epochs: usize,
     best_epoch: usize,
     steps: u64,
     seconds: f64,
     seconds_per_epoch: f64,
-    weights_sha256: String,
-    /// How much of each feature was carried forward in each part. Parts without any are left out.
-    filled: Vec<Filled>,
 }
 
 /// What `--json` prints. Accuracies are over the test parts of all folds.
 #[derive(Serialize)]
 struct Outcome<'a> {
-    folds: &'a [FoldScore],
-    accuracy: f64,
-    balanced_accuracy: f64,
-    majority_accuracy: f64,
+    folds: &'a [FoldOutcome],
+    #[serde(flatten)]
+    totals: Totals,
     seconds: f64,
     seconds_per_epoch: f64,
     parameters: usize,
@@ -160,7 +138,8 @@ impl Run<'_> {
     }
 
     fn fold_config(&self, trainer: &Trainer<Classification>, fold: usize) -> Result<serde_json::Value> {
-        as_json(&FoldConfig { run: &self.config, fold, scaler: &trainer.task().scaler })
+        let fold = OfFold { fold, scaler: trainer.task().scaler.clone() };
+        as_json(&FoldConfig { run: &self.config, fold })
     }
 
     /// Trains every fold to its end (the first one with the given trainer) and measures it.
@@ -169,7 +148,7 @@ impl Run<'_> {
         let interrupt = Interrupt::listen();
         let parameters = first.task().model.parameter_count();
         let mut first = Some(first);
-        let (mut scores, mut replays) = (Vec::with_capacity(self.folds.len()), Replays::default());
+        let (mut folds, mut replays) = (Vec::with_capacity(self.folds.len()), Replays::default());
         let precision = self.config.precision.setting();
         for fold in 1..=self.folds.len() {
             let inside = folder.inside(&run::fold_folder(fold))?;
@@ -181,13 +160,16 @@ impl Run<'_> {
                 None => self.trainer(fold)?,
             };
             let train = || self.fold(fold, trainer, folder, &inside, &interrupt);
-            let (score, of_fold) = with_precision(precision, train)?;
-            scores.push(score);
+            let (outcome, of_fold) = with_precision(precision, train)?;
+            folds.push(outcome);
             replays.merge(&of_fold);
         }
-        let outcome = self.outcome(&scores, &replays, parameters, folder);
-        folder.write(run::FOLDS, (as_json(&scores)?.to_string() + "\n").as_bytes())?;
-        self.show(&scores, &outcome)?;
+        let outcome = self.outcome(&folds, &replays, parameters, folder);
+        folder.write(run::FOLDS, (as_json(&folds)?.to_string() + "\n").as_bytes())?;
+        let scores: Vec<&FoldScore> = folds.iter().map(|fold| &fold.score).collect();
+        let seconds = folds.iter().map(|fold| fold.seconds_per_epoch).chain([outcome.seconds_per_epoch]);
+        let cells = seconds.map(|seconds| format!("{seconds:.2}")).collect();
+        score::show(self.console, &scores, Some(Column { header: "s per epoch", cells }))?;
         self.console.line("")?;
         outcome.replayed.show(self.console)?;
         self.console.line(format!("written to {}", folder.path().display()))?;
@@ -203,7 +185,7 @@ impl Run<'_> {
         folder: &RunFolder,
         inside: &RunFolder,
         interrupt: &Interrupt,
-    ) -> Result<(FoldScore, Replays)> {
+    ) -> Result<(FoldOutcome, Replays)> {
         let config = self.fold_config(&trainer, fold)?;
         let label = format!("fold {fold}/{}  ", self.folds.len());
         let how = epochs::How { label: &label, every: self.args.checkpoint_every, interrupt };
@@ -217,50 +199,32 @@ impl Run<'_> {
         inside.write(run::LOSS, plot.as_bytes())?;
         let (steps, history) = (trainer.steps(), trainer.history().to_vec());
         let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
-        let train_samples = trainer.samples_per_epoch();
         let replays = trainer.replays().unwrap_or_default();
-        let task = trainer.into_best()?;
-        let (errors, confusion) = task.test()?;
-        finite(format!("the test loss of fold {fold}"), errors.loss)?;
-        let score = FoldScore {
-            fold,
-            train_samples,
-            test_from: self.panel.time(self.folds[fold - 1].test.start),
-            loss: errors.loss,
-            accuracy: errors.accuracy,
-            balanced_accuracy: errors.balanced_accuracy,
-            majority_class: task.majority(),
-            majority_accuracy: confusion.of_always(task.majority()).accuracy(),
-            confusion,
+        let score = FoldScore::measure(fold, &trainer.into_best()?, &self.panel, &self.folds[fold - 1])?;
+        let outcome = FoldOutcome {
+            score,
             epochs: history.len(),
             best_epoch: epochs::best(&history),
             steps,
             seconds,
             seconds_per_epoch: seconds / history.len() as f64,
-            weights_sha256: task.model.weights_sha256()?,
-            filled: self.folds[fold - 1].filled(&self.panel),
         };
-        Ok((score, replays))
+        Ok((outcome, replays))
     }
 
     fn outcome<'s>(
         &self,
-        scores: &'s [FoldScore],
+        folds: &'s [FoldOutcome],
         replays: &Replays,
         parameters: usize,
         folder: &RunFolder,
     ) -> Outcome<'s> {
-        let mut all = Confusion::default();
-        scores.iter().for_each(|score| all.merge(&score.confusion));
-        let predicted_by_majority: f64 =
-            scores.iter().map(|score| score.majority_accuracy * score.confusion.total() as f64).sum();
-        let seconds: f64 = scores.iter().map(|score| score.seconds).sum();
-        let epochs: usize = scores.iter().map(|score| score.epochs).sum();
+        let scores: Vec<&FoldScore> = folds.iter().map(|fold| &fold.score).collect();
+        let seconds: f64 = folds.iter().map(|fold| fold.seconds).sum();
+        let epochs: usize = folds.iter().map(|fold| fold.epochs).sum();
         Outcome {
-            folds: scores,
-            accuracy: all.accuracy(),
-            balanced_accuracy: all.balanced_accuracy(),
-            majority_accuracy: predicted_by_majority / all.total() as f64,
+            folds,
+            totals: Totals::of(&scores),
             seconds,
             seconds_per_epoch: seconds / epochs as f64,
             parameters,
@@ -317,38 +281,6 @@ impl Run<'_> {
         let filled: Vec<Filled> = self.folds.iter().flat_map(|fold| fold.filled(&self.panel)).collect();
         filled::report(self.console, &filled)?;
         line(String::new())
-    }
-
-    /// The table of the folds, and each confusion matrix.
-    fn show(&self, scores: &[FoldScore], outcome: &Outcome<'_>) -> Result<()> {
-        let row = |name: String, [accuracy, balanced, majority]: [f64; 3], class: &str, seconds: f64| {
-            let shares = [accuracy, balanced, majority].map(|share| format!("{:.1} %", share * 100.0));
-            let [accuracy, balanced, majority] = shares;
-            vec![name, accuracy, balanced, majority, class.to_owned(), format!("{seconds:.2}")]
-        };
-        let of_fold = |score: &FoldScore| {
-            let shares = [score.accuracy, score.balanced_accuracy, score.majority_accuracy];
-            let name = format!("{} from {}", score.fold, score.test_from);
-            row(name, shares, score.majority_class.name(), score.seconds_per_epoch)
-        };
-        let mut rows: Vec<Vec<String>> = scores.iter().map(of_fold).collect();
-        let shares = [outcome.accuracy, outcome.balanced_accuracy, outcome.majority_accuracy];
-        rows.push(row("all".to_owned(), shares, "", outcome.seconds_per_epoch));
-        let header = ["test part of fold", "accuracy", "balanced", "majority", "class", "s per epoch"];
-        self.console.line(format!("\n{}", table(&header, &rows)))?;
-        for score in scores {
-            let rows: Vec<Vec<String>> = Class::ALL
-                .into_iter()
-                .map(|truth| {
-                    let counts = score.confusion.counts[truth.index()].map(count);
-                    std::iter::once(truth.name().to_owned()).chain(counts).collect()
-                })
-                .collect();
-            let name = format!("fold {}: true class", score.fold);
-            let header = [name.as_str(), "predicted up", "predicted down", "predicted flat"];
-            self.console.line(format!("\n{}", table(&header, &rows)))?;
-        }
-        Ok(())
     }
 }
 

@@ -2,8 +2,7 @@
 
 use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Series, Split};
-use refrain_forecast::data::windows::Windows;
-use refrain_forecast::models::{Forecaster, WindowShape};
+use refrain_forecast::models::Forecaster;
 use refrain_forecast::plot::{Subplot, forecast_svg};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::evaluation;
@@ -12,6 +11,7 @@ use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use serde::Serialize;
 
 use super::score::{self, Score};
+use super::windows;
 use crate::cli::Train;
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
@@ -181,13 +181,6 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
         device: device.name(),
         out: folder.path().display().to_string(),
     })
-}
-
-/// The windows of a run's series, on the device.
-pub fn windows(config: &RunConfig<Forecasts>, series: &Series, device: &Device) -> Result<Windows> {
-    let grid = series.grid().standardised(&config.task.data.scaler);
-    let WindowShape { context, horizon, .. } = config.task.model.window();
-    Ok(Windows::new(&grid, context, horizon, device)?)
 }
 
 fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {

@@ -65,6 +65,18 @@ pub struct Panel {
     labels: Vec<Option<Class>>, // (rows, sources)
     /// How many rows a label looks ahead, if known.
     looks_ahead: usize,
+    /// The rows at which a value is older than allowed, each with the first column of such a value.
+    outdated: Vec<(usize, usize)>,
+    /// The largest age of a value, in rows.
+    max_gap: usize,
+}
+
+/// Whether a file must have what labels come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Labels {
+    Needed,
+    /// Labels and prices are not even read.
+    Ignored,
 }
 
 /// What was missing in a panel.
@@ -76,7 +88,7 @@ pub struct PanelReport {
     pub filled: usize,
     /// Moments whose labels were removed, because the last known value of a feature was too old.
     pub outdated: usize,
-    /// Labels that are missing, counted over moments and sources, including removed ones.
+    /// Labels that are missing, counted over moments and sources, including removed ones. 0 if labels were not read.
     pub unlabelled: usize,
 }
 
@@ -85,15 +97,18 @@ impl fmt::Display for PanelReport {
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let PanelReport { left_out, filled, outdated, unlabelled } = *self;
         write!(f, "{filled} value{} missing, replaced by the last known one; ", plural(filled))?;
-        write!(f, "{left_out} moment{} left out at the beginning; ", plural(left_out))?;
+        write!(f, "{left_out} moment{} left out at the beginning", plural(left_out))?;
         if outdated > 0 {
             write!(
                 f,
-                "{outdated} moment{} left out, because a value is older than allowed (--max-gap); ",
+                "; {outdated} moment{} left out, because a value is older than allowed (--max-gap)",
                 plural(outdated)
             )?;
         }
-        write!(f, "{unlabelled} label{} missing", plural(unlabelled))
+        match unlabelled {
+            0 => Ok(()),
+            _ => write!(f, "; {unlabelled} label{} missing", plural(unlabelled)),
+        }
     }
 }
 
@@ -104,7 +119,29 @@ impl Panel {
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Panel::from_csv`].
     pub fn read(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
         let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
-        Panel::of_rows(format::open(&bytes, &file)?, &file, options)
+        Panel::of_rows(format::open(&bytes, &file)?, &file, options, Labels::Needed)
+    }
+
+    /// Reads a panel to classify: like [`Panel::read`], but the file needs neither labels nor prices, and no source has a
+    /// label.
+    ///
+    /// # Errors
+    /// Those of [`Panel::read`].
+    pub fn read_unlabelled(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
+        Panel::of_rows(format::open(&bytes, &file)?, &file, options, Labels::Ignored)
+    }
+
+    /// [`Panel::read_unlabelled`] from the text of a CSV file; see [`Panel::from_csv`].
+    ///
+    /// # Errors
+    /// Those of [`Panel::from_csv`].
+    pub fn from_csv_unlabelled(
+        bytes: &[u8],
+        file: &str,
+        options: &PanelOptions,
+    ) -> Result<(Panel, PanelReport)> {
+        Panel::of_rows(format::open_csv(bytes, file)?, file, options, Labels::Ignored)
     }
 
     /// Reads a panel from the text of a CSV file with one row for each source and moment. `file` is its name in
@@ -125,11 +162,16 @@ impl Panel {
     /// # Errors
     /// Everything that is wrong with the file, see [`Error`]. [`Error::Panel`] for a rule that makes no labels.
     pub fn from_csv(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        Panel::of_rows(format::open_csv(bytes, file)?, file, options)
+        Panel::of_rows(format::open_csv(bytes, file)?, file, options, Labels::Needed)
     }
 
-    fn of_rows(rows: Rows<'_>, file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        let table = table::parse(rows, file, options)?;
+    fn of_rows(
+        rows: Rows<'_>,
+        file: &str,
+        options: &PanelOptions,
+        labels: Labels,
+    ) -> Result<(Panel, PanelReport)> {
+        let table = table::parse(rows, file, options, labels)?;
         Panel::from_table(table, &options.rule, options.max_gap)
     }
 
@@ -147,12 +189,14 @@ impl Panel {
         let Table { file, utc, mut times, sources, features, mut values, outcomes } = table;
         let mut report = PanelReport::default();
         let width = sources.len() * features.len();
+        let ignored = matches!(outcomes, Outcomes::Ignored);
         let (mut labels, looks_ahead) = match outcomes {
             Outcomes::Labels(labels) => (labels, 0),
             Outcomes::Prices(prices) => {
                 let at = |row: usize| time::format(times[row], utc);
                 (label(&prices, &sources, rule, &file, at)?, rule.horizon)
             }
+            Outcomes::Ignored => (vec![None; times.len() * sources.len()], 0),
         };
         let mut missing: Vec<bool> = values.iter().map(|value| value.is_nan()).collect();
         let whole = carry_forward(&mut values, width);
@@ -170,13 +214,18 @@ impl Panel {
             MaxGap::Rows(rows) => rows,
             MaxGap::Season => season(&times),
         };
-        for row in outdated(&missing, width, max_gap).filter_map(|row| row.checked_sub(whole.from)) {
+        let outdated: Vec<(usize, usize)> = outdated(&missing, width, max_gap)
+            .filter_map(|(row, column)| Some((row.checked_sub(whole.from)?, column)))
+            .collect();
+        for &(row, _) in &outdated {
             let of_row = &mut labels[row * sources.len()..][..sources.len()];
             report.outdated += usize::from(of_row.iter().any(Option::is_some));
             of_row.fill(None);
         }
         missing.drain(..whole.from * width);
-        report.unlabelled = labels.iter().filter(|label| label.is_none()).count();
+        if !ignored {
+            report.unlabelled = labels.iter().filter(|label| label.is_none()).count();
+        }
         if report.unlabelled == labels.len() {
             let problem = "no moment of any source has a label".to_owned();
             let fix = match report.outdated {
@@ -188,7 +237,9 @@ impl Panel {
             return Err(Error::Panel { file, problem, fix });
         }
         let grid = Grid::with_filled(values, width, missing);
-        Ok((Panel { file, utc, times, sources, features, grid, labels, looks_ahead }, report))
+        let panel =
+            Panel { file, utc, times, sources, features, grid, labels, looks_ahead, outdated, max_gap };
+        Ok((panel, report))
     }
 
     /// The name of the file, for messages.
@@ -239,6 +290,22 @@ impl Panel {
         &self.labels[row * sources..][..sources]
     }
 
+    /// Refuses a row at which a value has been missing for more rows than [`PanelOptions::max_gap`] allows.
+    ///
+    /// # Errors
+    /// [`Error::Panel`], which names the feature.
+    pub fn check_fresh(&self, row: usize) -> Result<()> {
+        match self.outdated.iter().find(|(outdated, _)| *outdated == row) {
+            None => Ok(()),
+            Some(&(_, column)) => {
+                let (time, column, max_gap) = (self.time(row), &self.columns()[column], self.max_gap);
+                let problem = format!("at {time}, `{column}` has been missing for more than {max_gap} rows");
+                let fix = "add newer values of it, or train with a larger --max-gap";
+                Err(Error::Panel { file: self.file.clone(), problem, fix })
+            }
+        }
+    }
+
     /// How many rows a label looks ahead: the horizon if labels were made from prices, 0 if they were given.
     pub fn looks_ahead(&self) -> usize {
         self.looks_ahead
@@ -276,12 +343,12 @@ fn season(times: &[DateTime]) -> usize {
     calendar.map_or(usize::MAX, |(step, _)| step.cycle())
 }
 
-/// The rows at which a value has been missing for more than `max_gap` rows.
-fn outdated(missing: &[bool], width: usize, max_gap: usize) -> impl Iterator<Item = usize> {
+/// The rows at which a value has been missing for more than `max_gap` rows, each with the first column of such a value.
+fn outdated(missing: &[bool], width: usize, max_gap: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut ages = vec![0_usize; width];
     missing.chunks_exact(width).enumerate().filter_map(move |(row, missing)| {
         ages.iter_mut().zip(missing).for_each(|(age, &missing)| *age = if missing { *age + 1 } else { 0 });
-        ages.iter().any(|&age| age > max_gap).then_some(row)
+        ages.iter().position(|&age| age > max_gap).map(|column| (row, column))
     })
 }
 

@@ -1,6 +1,6 @@
 //! The rows of a panel file to a table of moments, sources and what is observed.
 
-use super::{Class, PanelOptions};
+use super::{Class, Labels, PanelOptions};
 use crate::data::format::{Row as Cells, Rows};
 use crate::data::series::table::{Numbers, Stamps, check_scatter, is_missing, shorten, time_column};
 use crate::{Error, Result};
@@ -23,6 +23,7 @@ pub(super) struct Table {
 pub(super) enum Outcomes {
     Labels(Vec<Option<Class>>),
     Prices(Vec<f64>),
+    Ignored,
 }
 
 const SOURCE_COLUMNS: [&str; 5] = ["source", "symbol", "ticker", "asset", "unique_id"];
@@ -32,14 +33,21 @@ const LABEL_COLUMN: &str = "label";
 struct Columns {
     time: usize,
     source: usize,
-    /// The label, or the price.
-    outcome: usize,
-    labelled: bool,
+    outcome: Outcome,
     features: Vec<usize>,
 }
 
+/// The column that labels come from.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Label(usize),
+    Price(usize),
+    /// No column is read.
+    Ignored,
+}
+
 impl Columns {
-    fn of(header: &[String], options: &PanelOptions, file: &str) -> Result<Columns> {
+    fn of(header: &[String], options: &PanelOptions, labels: Labels, file: &str) -> Result<Columns> {
         let wrong = |problem: String, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
         let place = |name: &str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
         let Some(source) = SOURCE_COLUMNS.iter().find_map(|name| place(name)) else {
@@ -47,20 +55,25 @@ impl Columns {
             return wrong(problem, "name it `source` (or symbol, ticker, asset, unique_id)");
         };
         let label = place(LABEL_COLUMN);
-        let Some(outcome) = label.or_else(|| header.iter().position(|column| *column == options.price))
-        else {
-            let problem = format!("neither a column `{LABEL_COLUMN}` nor a price column `{}`", options.price);
-            return wrong(problem, "add labels, or name the column to make labels from (--price)");
+        let column = label.or_else(|| header.iter().position(|column| *column == options.price));
+        let outcome = match (column, labels) {
+            (_, Labels::Ignored) => Outcome::Ignored,
+            (Some(column), _) if label.is_some() => Outcome::Label(column),
+            (Some(column), _) => Outcome::Price(column),
+            (None, Labels::Needed) => {
+                let problem =
+                    format!("neither a column `{LABEL_COLUMN}` nor a price column `{}`", options.price);
+                return wrong(problem, "add labels, or name the column to make labels from (--price)");
+            }
         };
-        let free = (0..header.len()).find(|column| ![source, outcome].contains(column));
-        let time = time_column(header).or(free).unwrap_or(0);
-        let features: Vec<usize> =
-            (0..header.len()).filter(|column| ![time, source, outcome].contains(column)).collect();
+        let is_free = |at: &usize| *at != source && Some(*at) != column;
+        let time = time_column(header).or((0..header.len()).find(is_free)).unwrap_or(0);
+        let features: Vec<usize> = (0..header.len()).filter(|at| *at != time && is_free(at)).collect();
         if features.is_empty() {
             let fix = "add columns with features of the sources";
             return wrong("no column is left for features".to_owned(), fix);
         }
-        Ok(Columns { time, source, outcome, labelled: label.is_some(), features })
+        Ok(Columns { time, source, outcome, features })
     }
 }
 
@@ -80,8 +93,13 @@ struct Row {
     numbers: Vec<f64>,
 }
 
-pub(super) fn parse(Rows { header, rows }: Rows<'_>, file: &str, options: &PanelOptions) -> Result<Table> {
-    let columns = Columns::of(&header, options, file)?;
+pub(super) fn parse(
+    Rows { header, rows }: Rows<'_>,
+    file: &str,
+    options: &PanelOptions,
+    labels: Labels,
+) -> Result<Table> {
+    let columns = Columns::of(&header, options, labels, file)?;
     let (mut rows, sources, utc) = read(rows, &header, &columns, file)?;
     if rows.is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
@@ -103,7 +121,11 @@ pub(super) fn parse(Rows { header, rows }: Rows<'_>, file: &str, options: &Panel
         labels[cell] = row.label;
         prices[cell] = row.numbers.get(width).copied().unwrap_or(f64::NAN);
     }
-    let outcomes = if columns.labelled { Outcomes::Labels(labels) } else { Outcomes::Prices(prices) };
+    let outcomes = match columns.outcome {
+        Outcome::Label(_) => Outcomes::Labels(labels),
+        Outcome::Price(_) => Outcomes::Prices(prices),
+        Outcome::Ignored => Outcomes::Ignored,
+    };
     let features = columns.features.iter().map(|&column| header[column].clone()).collect();
     Ok(Table { file: file.to_owned(), utc, times, sources, features, values, outcomes })
 }
@@ -116,7 +138,10 @@ fn read(
     file: &str,
 ) -> Result<(Vec<Row>, Vec<String>, bool)> {
     let mut stamps = Stamps::new(file, header[columns.time].clone());
-    let price = (!columns.labelled).then_some(columns.outcome);
+    let price = match columns.outcome {
+        Outcome::Price(column) => Some(column),
+        Outcome::Label(_) | Outcome::Ignored => None,
+    };
     let numeric: Vec<usize> = columns.features.iter().copied().chain(price).collect();
     let mut numbers = Numbers::new(numeric.len());
     let (mut names, mut known, mut last) = (Vec::new(), HashMap::new(), Vec::new());
@@ -138,8 +163,10 @@ fn read(
         let time = stamps.parse(cell(columns.time), line)?;
         stamps.check_order(last[source], (time, line), Some(name))?;
         last[source] = Some((time, line));
-        let label =
-            if columns.labelled { label(cell(columns.outcome), line, header, columns, file)? } else { None };
+        let label = match columns.outcome {
+            Outcome::Label(column) => label(cell(column), line, &header[column], file)?,
+            Outcome::Price(_) | Outcome::Ignored => None,
+        };
         let numbers =
             numeric.iter().enumerate().map(|(at, &column)| numbers.parse(at, cell(column), line)).collect();
         rows.push(Row { time, source, label, numbers });
@@ -149,14 +176,14 @@ fn read(
     Ok((rows, names, stamps.zoned == Some(true)))
 }
 
-fn label(cell: &str, line: u64, header: &[String], columns: &Columns, file: &str) -> Result<Option<Class>> {
+fn label(cell: &str, line: u64, column: &str, file: &str) -> Result<Option<Class>> {
     if is_missing(cell) {
         return Ok(None);
     }
     Class::parse(cell).map(Some).ok_or_else(|| Error::Label {
         file: file.to_owned(),
         line,
-        column: header[columns.outcome].clone(),
+        column: column.to_owned(),
         text: shorten(cell),
     })
 }

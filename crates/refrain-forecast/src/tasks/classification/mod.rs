@@ -1,23 +1,21 @@
 //! The task of cross-asset attention: classification on a fold of a panel.
 
 pub mod confusion;
+pub mod evaluation;
 mod settings;
 
 pub use settings::PanelSettings;
 
+use crate::Result;
 use crate::data::panel::{Class, Fold, Panel};
 use crate::data::series::Scaler;
 use crate::data::windows;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::training::{Demand, Estimate, Task, TrainingConfig};
-use crate::{Error, Result};
 use confusion::Confusion;
-use refrain::{DType, Device, Precision, Tensor, no_grad};
+use refrain::{DType, Device, Precision, Tensor};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
-
-/// How many samples are classified at a time.
-const AT_ONCE: usize = 1024;
 
 /// The weight of the labels of each class in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +63,7 @@ impl Classification {
     /// The resources that training a model on a fold of a panel needs.
     ///
     /// # Errors
-    /// [`Error::Model`] for invalid settings.
+    /// [`crate::Error::Model`] for invalid settings.
     pub fn estimate(
         model: &CrossAssetConfig,
         config: &TrainingConfig,
@@ -85,14 +83,13 @@ impl Classification {
         Ok(Estimate::new(demand, precision))
     }
 
-    /// A model with random weights for a fold of a panel, whose features lie on the device, in f32, standardised.
-    /// Sources and features of the configuration are those of the panel.
+    /// A model with random weights for a fold of a panel. The features lie on the device, in f32, standardised by the
+    /// fold's training part. Sources and features of the configuration are those of the panel.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model of this panel, [`Error::ConstantChannel`] for a feature that
-    /// does not vary within the training part, [`Error::NothingObserved`] for one that is only carried forward
-    /// there, [`Error::NotFinite`] for a value that is too large for f32 once it is standardised, [`Error::Engine`] if the
-    /// device has no memory for it.
+    /// [`crate::Error::ConstantChannel`] for a feature that does not vary within the training part,
+    /// [`crate::Error::NothingObserved`] for one that is only carried forward there, and the errors of
+    /// [`Classification::of`].
     ///
     /// # Panics
     /// If the fold is not of this panel.
@@ -104,15 +101,30 @@ impl Classification {
         device: &Device,
         seed: u64,
     ) -> Result<Classification> {
-        let (rows, sources, features) = (panel.rows(), panel.sources().len(), panel.features().len());
-        if (config.sources, config.features) != (sources, features) {
-            let problem = format!(
-                "the model has {} sources of {} features, but the panel has {sources} of {features}",
-                config.sources, config.features
-            );
-            return Err(Error::Model { problem, fix: "take both from the panel" });
-        }
+        evaluation::check_sizes(&config, panel)?;
         let scaler = Scaler::measure(panel.grid(), &panel.columns(), fold.train.clone(), panel.file())?;
+        let model = CrossAsset::new(config, DType::F32, device, seed)?;
+        Classification::of(model, scaler, panel, fold, weights)
+    }
+
+    /// A model for a fold of a panel, on the device of the model. The scaler standardises the features.
+    ///
+    /// # Errors
+    /// [`crate::Error::Model`] for a model of another number of sources or features, [`crate::Error::NotFinite`] for a value that is
+    /// too large for f32 once it is standardised, [`crate::Error::Engine`] if the device has no memory for the panel.
+    ///
+    /// # Panics
+    /// If the fold is not of this panel.
+    pub fn of(
+        model: CrossAsset,
+        scaler: Scaler,
+        panel: &Panel,
+        fold: &Fold,
+        weights: ClassWeights,
+    ) -> Result<Classification> {
+        evaluation::check_sizes(model.config(), panel)?;
+        let (rows, sources, features) = (panel.rows(), panel.sources().len(), panel.features().len());
+        let device = model.parameters().values().device().clone();
         let narrow = windows::narrow(&panel.grid().standardised(&scaler))?;
         let labels: Vec<Option<Class>> = (0..rows).flat_map(|row| panel.labels(row)).copied().collect();
         let counts = counts(&labels[fold.train.start * sources..fold.train.end * sources]);
@@ -132,11 +144,11 @@ impl Classification {
             counts[a.index()].cmp(&counts[b.index()]).then(b.index().cmp(&a.index()))
         };
         Ok(Classification {
-            model: CrossAsset::new(config, DType::F32, device, seed)?,
+            model,
             scaler,
-            features: Tensor::from_slice(&narrow, [rows, sources, features], device)?,
-            classes: Tensor::from_slice(&classes, [rows, sources], device)?,
-            weights: Tensor::from_slice(&of_labels, [rows, sources], device)?,
+            features: Tensor::from_slice(&narrow, [rows, sources, features], &device)?,
+            classes: Tensor::from_slice(&classes, [rows, sources], &device)?,
+            weights: Tensor::from_slice(&of_labels, [rows, sources], &device)?,
             labels,
             class_weights,
             majority: Class::ALL.into_iter().max_by(|a, b| most(a, b)).unwrap_or(Class::Flat),
@@ -159,35 +171,9 @@ impl Classification {
     /// Classifies the test part: the errors and the confusion matrix.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the device fails.
+    /// [`crate::Error::Engine`] if the device fails.
     pub fn test(&self) -> Result<(ClassificationErrors, Confusion)> {
-        self.measure(&self.test)
-    }
-
-    fn measure(&self, samples: &[i64]) -> Result<(ClassificationErrors, Confusion)> {
-        let sources = self.model.config().sources;
-        let mut confusion = Confusion::default();
-        let (mut loss, mut weight) = (0.0, 0.0);
-        for samples in samples.chunks(AT_ONCE) {
-            let rows = Tensor::from_slice(samples, samples.len(), self.features.device())?;
-            let x = self.features.index_select(0, &rows)?;
-            let logits = no_grad(|| self.model.logits(&x, Mode::Eval))?.to_vec::<f32>()?;
-            let labels = samples.iter().flat_map(|&row| &self.labels[row as usize * sources..][..sources]);
-            for (label, logits) in labels.zip(logits.chunks_exact(CLASSES)) {
-                let Some(truth) = *label else { continue };
-                let of = |class: Class| f64::from(logits[class.index()]);
-                let predicted =
-                    Class::ALL.into_iter().max_by(|&a, &b| of(a).total_cmp(&of(b))).unwrap_or(truth);
-                confusion.add(truth, predicted);
-                let normaliser =
-                    Class::ALL.map(|class| (of(class) - of(predicted)).exp()).iter().sum::<f64>().ln();
-                let counts = self.class_weights[truth.index()];
-                loss += counts * (normaliser + of(predicted) - of(truth));
-                weight += counts;
-            }
-        }
-        let (accuracy, balanced_accuracy) = (confusion.accuracy(), confusion.balanced_accuracy());
-        Ok((ClassificationErrors { loss: loss / weight, accuracy, balanced_accuracy }, confusion))
+        evaluation::measure(self, &self.test)
     }
 }
 
@@ -222,7 +208,7 @@ impl Task for Classification {
     }
 
     fn validate(&self) -> Result<ClassificationErrors> {
-        Ok(self.measure(&self.validation)?.0)
+        Ok(evaluation::measure(self, &self.validation)?.0)
     }
 
     fn error(validation: &ClassificationErrors) -> f64 {

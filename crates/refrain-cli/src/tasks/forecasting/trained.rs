@@ -1,0 +1,108 @@
+//! A trained forecaster: its errors on a series, and its forecast.
+
+use refrain::{DType, Device, with_precision};
+use refrain_forecast::data::series::Series;
+use refrain_forecast::models::Forecaster;
+use refrain_forecast::tasks::forecasting::evaluation;
+use serde::Serialize;
+
+use super::score::{self, Score};
+use super::windows;
+use crate::console::{Console, count};
+use crate::error::Result;
+use crate::filled;
+use crate::output::Cell;
+use crate::run::SavedModel;
+use crate::run_config::{Forecasts, RunConfig};
+use crate::source;
+use crate::tasks::{Prediction, Trained};
+
+/// A forecaster with its weights, and the configuration of its run.
+pub struct TrainedForecaster {
+    config: RunConfig<Forecasts>,
+    model: Box<dyn Forecaster>,
+    device: Device,
+}
+
+/// What `evaluate --json` prints.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    #[serde(flatten)]
+    score: &'a Score,
+    parameters: usize,
+    weights_sha256: String,
+    device: String,
+}
+
+impl TrainedForecaster {
+    pub fn load(saved: &SavedModel, device: &Device) -> Result<TrainedForecaster> {
+        let config = RunConfig::<Forecasts>::from_kept(saved.config()?, &saved.folder)?;
+        let model = config.task.model.load(&saved.checkpoint, DType::F32, device)?;
+        Ok(TrainedForecaster { config, model, device: device.clone() })
+    }
+
+    fn read(&self, console: Console, name: &str) -> Result<Series> {
+        let data = &self.config.task.data;
+        let (series, report) = source::read(name, data.strict, data.step)?;
+        source::describe(console, &series, &report)?;
+        Ok(series)
+    }
+
+    /// The errors on the test part of a series, in the precision of the run. The table is printed.
+    pub fn score(&self, console: Console, series: &Series) -> Result<Score> {
+        let TrainedForecaster { config, model, device } = self;
+        config.check_channels(series)?;
+        let split = config.split(series)?;
+        filled::Windows::of(&split).report(console, config.max_gap(series))?;
+        filled::report(console, &split.filled(series))?;
+        let windows = windows(config, series, device)?;
+        with_precision(config.precision.setting(), || {
+            score::measure(console, config, series, &split, &**model, &windows)
+        })
+    }
+
+    /// The values that follow the last row of a series, row-major `[horizon, channels]`, in the precision of the run.
+    pub fn values(&self, series: &Series) -> Result<Vec<f64>> {
+        let TrainedForecaster { config, model, device } = self;
+        config.check_channels(series)?;
+        let rows = series.rows();
+        series.check_gaps(rows.saturating_sub(model.window().context)..rows, config.max_gap(series))?;
+        let scaler = &config.task.data.scaler;
+        let forecast = || evaluation::forecast(&**model, scaler, series, rows, device);
+        Ok(with_precision(config.precision.setting(), forecast)?)
+    }
+}
+
+impl Trained for TrainedForecaster {
+    fn source(&self) -> &str {
+        &self.config.task.data.source
+    }
+
+    fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()> {
+        let score = self.score(console, &self.read(console, data)?)?;
+        console.result(&Outcome {
+            score: &score,
+            parameters: self.model.parameter_count(),
+            weights_sha256: self.model.weights_sha256()?,
+            device: self.device.name(),
+        })
+    }
+
+    /// The columns are `time` and the channels.
+    fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction> {
+        let series = self.read(console, data)?;
+        let values = self.values(&series)?;
+        let time = |step: usize| series.time().format(series.rows() + step);
+        let row = |(step, values): (usize, &[f64])| {
+            let values = values.iter().map(|&value| Cell::Number(value as f32));
+            std::iter::once(Cell::Text(time(step))).chain(values).collect()
+        };
+        let horizon = self.model.window().horizon;
+        Ok(Prediction {
+            columns: std::iter::once("time".to_owned()).chain(series.names().iter().cloned()).collect(),
+            rows: values.chunks_exact(series.channels()).enumerate().map(row).collect(),
+            weights_sha256: self.model.weights_sha256()?,
+            summary: format!("{} rows from {} to {}", count(horizon), time(0), time(horizon - 1)),
+        })
+    }
+}
