@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::recorded::{Recorded, Temporary};
-use super::step::BoxError;
 use crate::autograd::RecordedTape;
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::recording::{self, Births, Recording, not_recordable};
@@ -16,6 +15,9 @@ use crate::error::{Error, Result};
 use crate::ops::random::{DrawnInStep, Generator};
 use crate::recycled::Recycled;
 use crate::tensor::{Layout, Tensor};
+
+/// An error of a closure, of any type.
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What was noted so far.
 struct Recorder {

@@ -10,7 +10,7 @@ use super::outputs::Outputs;
 use super::profile::StepProfile;
 use super::program::Program;
 use super::recorded::Recorded;
-use super::recorder;
+use super::recorder::{self, BoxError};
 use super::replay::Ready;
 use crate::autograd::{check_input, is_grad_enabled, no_grad, with_grad_mode};
 use crate::device::Device;
@@ -35,9 +35,6 @@ const CHECKED: [u64; 2] = [2, 10];
 
 /// The share of the run that later checks may take: one part in this many.
 const CHECKING: u32 = 100;
-
-/// An error of a closure, of any type.
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A training step that is recorded once and then replayed.
 ///

@@ -64,6 +64,21 @@ impl DType {
         }
     }
 
+    /// The dtype in which elements are computed and added up: f64 and f32 in their own, f16 and bf16 in f32, all others in
+    /// i64.
+    pub(crate) const fn accumulator(self) -> DType {
+        match self {
+            DType::F64 => DType::F64,
+            DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+            DType::I64 | DType::I32 | DType::U8 | DType::Bool => DType::I64,
+        }
+    }
+
+    /// Whether a parameter of this dtype may be used with activations of that dtype: equal, or f32 beside f16 and bf16.
+    pub(crate) fn is_parameter_of(self, activations: DType) -> bool {
+        self == activations || (self == DType::F32 && activations.size() < DType::F32.size())
+    }
+
     /// The distance from 1 to the next number above it, for floating-point types.
     pub const fn epsilon(self) -> Option<f64> {
         match self {

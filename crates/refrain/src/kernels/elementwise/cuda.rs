@@ -20,15 +20,6 @@ const VECTOR_BYTES: usize = 16;
 const MAX_SCALARS: usize = 2;
 const INPUT_NAMES: [&str; MAX_INPUTS] = ["IN0", "IN1", "IN2", "IN3", "IN4"];
 
-/// The dtype in which elements of a dtype are computed.
-pub(crate) fn arithmetic(dtype: DType) -> DType {
-    match dtype {
-        DType::F64 => DType::F64,
-        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
-        _ => DType::I64,
-    }
-}
-
 params! {
     /// What the loop is told. Of inputs and scalars there are as many as the constants say.
     struct Elements<const RANK: usize> {

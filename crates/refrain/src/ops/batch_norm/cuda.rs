@@ -4,7 +4,6 @@ use super::BatchNorm;
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{MACHINE, MOMENTS, REDUCTION, ReductionLaunch, room};
 use crate::tensor::DType;
@@ -79,7 +78,7 @@ fn states(extent: Extent, dtype: DType) -> usize {
 
 pub(super) fn workspace(extent: Extent, launch: &Launch<'_>) -> usize {
     let dtype = launch.reads[0].dtype;
-    states(extent, dtype) + 2 * extent.n * arithmetic(dtype).size()
+    states(extent, dtype) + 2 * extent.n * dtype.accumulator().size()
 }
 
 /// The dtypes of elements and of parameters.
@@ -88,7 +87,7 @@ fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
 }
 
 fn constants(spec: KernelSpec, [dtype, parameters]: [DType; 2]) -> KernelSpec {
-    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("PARAMETER", parameters)
+    spec.dtype("COMPUTE", dtype.accumulator()).dtype("PARAMETER", parameters)
 }
 
 /// A reduction with one result per channel.

@@ -7,7 +7,7 @@ mod tests;
 
 use smallvec::SmallVec;
 
-use super::layer_norm::{check_eps, check_parameters, statistics};
+use super::layer_norm::{check_eps, check_parameters};
 use super::{Dest, OnTape, Op, Spec, Specs, execute, spans_apart};
 use crate::autograd::{self, Gradients, Saves, TapeEntry};
 use crate::device::cuda::Gpu;
@@ -36,7 +36,7 @@ impl Op for BatchNorm {
         check_eps(Self::NAME, self.eps)?;
         check_parameters(Self::NAME, x, &inputs[1..], self.extent.n)?;
         let mut specs = Spec::like(x).one();
-        let statistic = Spec::new([self.extent.n], statistics(x.dtype()));
+        let statistic = Spec::new([self.extent.n], x.dtype().accumulator());
         specs.extend([statistic.clone(), statistic]);
         if self.training {
             if !(0.0..=1.0).contains(&self.momentum) {

@@ -32,7 +32,7 @@ fn run(
     scalars: &[f64],
     args: &mut CudaArgs<'_>,
 ) -> Result<()> {
-    cuda::run(args, &SOURCE, cuda::arithmetic(compute), scalars, |spec| {
+    cuda::run(args, &SOURCE, compute.accumulator(), scalars, |spec| {
         spec.word("FUNCTION", expression).word("FORM", form)
     })
 }

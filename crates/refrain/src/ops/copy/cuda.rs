@@ -6,7 +6,7 @@ use super::between;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, padded, params, with_rank};
 use crate::error::Result;
 use crate::kernels::elementwise::LoopPlan;
-use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run_on};
+use crate::kernels::elementwise::cuda::{LOOP, run_on};
 use crate::tensor::DType;
 
 static SOURCE: Source = Source { name: "copy", parts: &[include_str!("kernel.cu"), LOOP] };
@@ -42,7 +42,7 @@ pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: View<'_>, x: View<'_>) ->
     let (y, x) = (View { dtype, ..y }, View { dtype, ..x });
     match Transpose::of(y, x) {
         Some(transpose) => transpose.launch(args, y, x),
-        None => run_on(args, &SOURCE, arithmetic(dtype), &[], y, &[x], |spec| spec.flag("TRUTH", false)),
+        None => run_on(args, &SOURCE, dtype.accumulator(), &[], y, &[x], |spec| spec.flag("TRUTH", false)),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Dropout, scale, threshold};
 use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, run};
 use crate::kernels::units;
 use crate::ops::random::philox::WORDS;
 
@@ -46,6 +46,6 @@ pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
 }
 
 pub(super) fn backward(scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let compute = arithmetic(args.write_dtype(0));
+    let compute = args.write_dtype(0).accumulator();
     run(args, &BACKWARD, compute, &[scale], |spec| spec)
 }

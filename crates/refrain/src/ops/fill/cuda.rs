@@ -3,7 +3,7 @@
 use super::Arange;
 use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, run};
 use crate::kernels::units;
 
 static SOURCE: Source = Source { name: "fill", parts: &[include_str!("kernel.cu"), LOOP] };
@@ -19,7 +19,7 @@ params! {
 }
 
 pub(super) fn fill(value: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let compute = arithmetic(args.write_dtype(0));
+    let compute = args.write_dtype(0).accumulator();
     run(args, &SOURCE, compute, &[value], |spec| spec)
 }
 

@@ -6,7 +6,6 @@
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::arithmetic;
 
 static SOURCE: Source = Source { name: "hadamard", parts: &[include_str!("kernel.cu")] };
 
@@ -35,7 +34,7 @@ params! {
 pub(super) fn workspace(launch: &Launch<'_>) -> usize {
     let x = &launch.reads[0];
     match x.layout.shape().last() {
-        Some(&n) if n > 1 << LOG_LARGE_CHUNK => x.layout.numel() * arithmetic(x.dtype).size(),
+        Some(&n) if n > 1 << LOG_LARGE_CHUNK => x.layout.numel() * x.dtype.accumulator().size(),
         _ => 0,
     }
 }
@@ -45,7 +44,7 @@ pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
     if all == 0 {
         return Ok(());
     }
-    let compute = arithmetic(dtype);
+    let compute = dtype.accumulator();
     let width = args.write_shape(0).last().copied().unwrap_or(1);
     let bits = width.ilog2();
     let scale = 1.0 / (width as f64).sqrt();

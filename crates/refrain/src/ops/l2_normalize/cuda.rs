@@ -4,7 +4,6 @@
 use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::columns::{self, COLUMNS, ColumnsAt};
-use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
@@ -55,7 +54,7 @@ params! {
 }
 
 fn constants(spec: KernelSpec, dtype: DType) -> KernelSpec {
-    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype)
+    spec.dtype("COMPUTE", dtype.accumulator()).dtype("IN", dtype)
 }
 
 /// How rows lie in registers, if they find room there.

@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::layer_norm::{check_eps, statistics};
+use super::layer_norm::check_eps;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
@@ -33,7 +33,7 @@ impl Op for L2Normalize {
         x[0].require_float(Self::NAME)?;
         check_eps(Self::NAME, self.eps)?;
         let mut specs = Spec::like(x[0]).one();
-        specs.push(Spec::new([self.extent.outer, self.extent.inner], statistics(x[0].dtype())));
+        specs.push(Spec::new([self.extent.outer, self.extent.inner], x[0].dtype().accumulator()));
         Ok(specs)
     }
 

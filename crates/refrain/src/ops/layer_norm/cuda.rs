@@ -1,11 +1,10 @@
 //! Layer norm and RMS norm on CUDA. A row stays in registers if it fits. In that case the backward pass also sums the
 //! gradients of weight and bias, block by block.
 
-use super::{rows_of, statistics};
+use super::rows_of;
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{self, Lanes, ROWS};
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, ReductionLaunch, room};
@@ -68,7 +67,7 @@ fn dtypes(args: &CudaArgs<'_>) -> [DType; 2] {
 }
 
 fn constants(spec: KernelSpec, [dtype, parameters]: [DType; 2], centred: bool) -> KernelSpec {
-    spec.dtype("COMPUTE", arithmetic(dtype))
+    spec.dtype("COMPUTE", dtype.accumulator())
         .dtype("IN", dtype)
         .dtype("PARAMETER", parameters)
         .flag("CENTRED", centred)
@@ -133,13 +132,13 @@ pub(super) fn workspace(launch: &Launch<'_>) -> usize {
     let dtype = launch.reads[0].dtype;
     match summed(width, dtype) {
         Some(_) => 0,
-        None => room(by_columns(rows, width), dtype.size(), 2 * statistics(dtype).size()),
+        None => room(by_columns(rows, width), dtype.size(), 2 * dtype.accumulator().size()),
     }
 }
 
 /// The kernel constants of the sums of a part, for weight and bias together.
 fn in_parts(spec: KernelSpec, dtype: DType, centred: bool) -> KernelSpec {
-    spec.dtype("COMPUTE", statistics(dtype)).flag("CENTRED", centred).flag("IN_PARTS", true)
+    spec.dtype("COMPUTE", dtype.accumulator()).flag("CENTRED", centred).flag("IN_PARTS", true)
 }
 
 pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {

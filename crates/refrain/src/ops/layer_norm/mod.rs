@@ -7,7 +7,6 @@ mod tests;
 
 use smallvec::SmallVec;
 
-use super::linear::is_parameter_of;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
@@ -23,11 +22,6 @@ struct LayerNorm {
     eps: f64,
 }
 
-/// The dtype of the statistics of a tensor of `dtype`.
-pub(crate) fn statistics(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
-}
-
 /// Checks the small number that avoids division by 0.
 pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
     if eps >= 0.0 && eps.is_finite() {
@@ -40,7 +34,7 @@ pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
 /// `x` is f16 or bf16.
 pub(crate) fn check_parameters(op: &'static str, x: &Tensor, parameters: &[&Tensor], n: usize) -> Result<()> {
     for parameter in parameters {
-        if !is_parameter_of(parameter.dtype(), x.dtype()) {
+        if !parameter.dtype().is_parameter_of(x.dtype()) {
             return Err(Error::DTypeMismatch { op, lhs: x.dtype(), rhs: parameter.dtype() });
         }
         check_dtypes(op, parameters[0], parameter)?;
@@ -74,7 +68,7 @@ impl Op for LayerNorm {
             ));
         };
         check_parameters(op, x, &inputs[1..], width)?;
-        let statistic = Spec::new(rows, statistics(x.dtype()));
+        let statistic = Spec::new(rows, x.dtype().accumulator());
         let mut specs = Spec::like(x).one();
         specs.push(statistic.clone());
         if self.centred {

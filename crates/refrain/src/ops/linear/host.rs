@@ -9,10 +9,6 @@ use crate::error::Result;
 use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut};
 use crate::tensor::DType;
 
-pub(crate) fn mode(args: &HostArgs<'_>, o: usize) -> Accumulate {
-    if args.accumulate(o) { Accumulate::Add } else { Accumulate::Replace }
-}
-
 pub(super) fn forward(op: &Linear, args: &HostArgs<'_>) -> Result<()> {
     match args.write_dtype(0) {
         DType::F64 => forward_in::<f64>(op, args),
@@ -63,7 +59,7 @@ fn input_gradient_in<R: Real>(args: &HostArgs<'_>) -> Result<()> {
     let w = Widened::<R>::rounded(args, 1, args.read_dtype(0))?;
     let (dy, w) = (Matrix::row_major(dy.get(), m, n), Matrix::row_major(w.get(), n, k));
     output(args, 0, |dx| {
-        gemm::gemm(dy, w, MatrixMut::row_major(dx, m, k), mode(args, 0), Epilogue::default());
+        gemm::gemm(dy, w, MatrixMut::row_major(dx, m, k), Accumulate::of(args, 0), Epilogue::default());
     })
 }
 

@@ -77,11 +77,6 @@ fn flops(y: &Shape, x: &Shape) -> u64 {
     2 * (y.numel() * x.last().copied().unwrap_or(1)) as u64
 }
 
-/// Whether a parameter of this dtype may be used with activations of that dtype: equal, or f32 beside f16 and bf16.
-pub(crate) fn is_parameter_of(parameter: DType, activations: DType) -> bool {
-    parameter == activations || (parameter == DType::F32 && activations.size() < DType::F32.size())
-}
-
 fn with_last(shape: &Shape, last: usize) -> Shape {
     shape.dims()[..shape.rank() - 1].iter().copied().chain([last]).collect()
 }
@@ -97,7 +92,7 @@ impl Op for Linear {
         for (i, other) in inputs.iter().enumerate().skip(1) {
             // Activations have the same dtype, except an f32 one that is rounded anyway.
             let fits = match i < 2 + self.bias as usize {
-                true => is_parameter_of(other.dtype(), dtype),
+                true => other.dtype().is_parameter_of(dtype),
                 false => self.precision.result(other.dtype()) == dtype,
             };
             if !fits {

@@ -13,7 +13,6 @@ use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::positions::{Position, check_places, check_range, require_positions, with_positions};
 use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
-use crate::ops::layer_norm::statistics;
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::Tensor;
 
@@ -39,7 +38,7 @@ impl Op for CrossEntropy {
             Some((&classes, rows)) if rows == ids.dims() => {
                 check_places(Self::NAME, ids.shape(), classes, || "0 classes".to_string())?;
                 let mut specs = Spec::new((), result(Self::NAME, logits, logits)?).one();
-                let statistic = Spec::new(ids.shape(), statistics(logits.dtype()));
+                let statistic = Spec::new(ids.shape(), logits.dtype().accumulator());
                 specs.extend([statistic.clone(), statistic]);
                 Ok(specs)
             }

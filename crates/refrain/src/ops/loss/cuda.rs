@@ -4,7 +4,7 @@ use super::Pointwise;
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, run};
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{MACHINE, MAX_SCALARS, REDUCTION, ReductionLaunch, room};
@@ -83,7 +83,7 @@ fn total(args: &CudaArgs<'_>, n: usize, inputs: &[usize], divisor: usize) -> Red
 }
 
 fn constants(spec: KernelSpec, out: DType) -> KernelSpec {
-    spec.dtype("COMPUTE", arithmetic(out)).dtype("OUT", out)
+    spec.dtype("COMPUTE", out.accumulator()).dtype("OUT", out)
 }
 
 /// Workspace bytes of a sum over the elements of the first operand, or of the first two together.
@@ -118,7 +118,7 @@ pub(super) fn forward(loss: Pointwise, args: &mut CudaArgs<'_>) -> Result<()> {
 
 pub(super) fn backward(loss: Pointwise, scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let (word, delta) = word(loss);
-    let compute = arithmetic(args.write_dtype(0));
+    let compute = args.write_dtype(0).accumulator();
     run(args, &GRADIENT, compute, &[scale, delta], |spec| spec.word("LOSS", word))
 }
 
@@ -155,7 +155,7 @@ pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'
     }
     let dtype = args.read_dtype(0);
     let spec = KernelSpec::new(&QUANTILE_GRADIENT, "quantile_backward")
-        .dtype("COMPUTE", arithmetic(dtype))
+        .dtype("COMPUTE", dtype.accumulator())
         .dtype("PREDICTION", dtype)
         .dtype("TARGET", args.read_dtype(1))
         .dtype("DY", args.read_dtype(2))
@@ -218,7 +218,7 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
         };
         let source = if lanes.is_some() { &ENTROPY_IN_ROWS } else { &ENTROPY_WIDE };
         let spec = KernelSpec::new(source, "cross_entropy")
-            .dtype("COMPUTE", arithmetic(dtype))
+            .dtype("COMPUTE", dtype.accumulator())
             .dtype("IN", dtype)
             .dtype("ID", args.read_dtype(1));
         match lanes {
@@ -241,7 +241,7 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         return Ok(());
     }
     let spec = KernelSpec::new(&ENTROPY_BACKWARD, "cross_entropy_backward")
-        .dtype("COMPUTE", arithmetic(dtype))
+        .dtype("COMPUTE", dtype.accumulator())
         .dtype("IN", dtype)
         .dtype("ID", args.read_dtype(1))
         .dtype("DY", args.read_dtype(4))

@@ -5,7 +5,6 @@ mod tests;
 
 use rayon::prelude::*;
 
-use super::linear::host::mode;
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::Real;
@@ -16,7 +15,7 @@ use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
 use crate::kernels::products;
-use crate::kernels::products::host::{self as gemm, Epilogue, Matrix, MatrixMut};
+use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut};
 use crate::ops::copy::Copy;
 use crate::precision::precision;
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
@@ -66,7 +65,7 @@ fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
     let (m, n) = (args.write_shape(0)[la.rank() - 2], args.write_shape(0)[la.rank() - 1]);
     let (a, b) = (Widened::<R>::rounded(args, 0, dtype)?, Widened::<R>::rounded(args, 1, dtype)?);
     let (a, b) = (a.get(), b.get());
-    let mode = mode(args, 0);
+    let mode = Accumulate::of(args, 0);
     output(args, 0, |c| {
         if m * n == 0 {
             return;

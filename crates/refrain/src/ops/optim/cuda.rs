@@ -4,7 +4,6 @@ use super::{AdamWOptions, Schedule, SgdOptions};
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Member, Pointer, Reporter, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, ReductionLaunch, room};
 
@@ -92,7 +91,7 @@ fn update<P: Member + 'static>(
     let vec = (16 / dtype.size()).min(MAX_VEC);
     let aligned = (0..args.writes()).all(|o| args.output(o).alignment().is_multiple_of(vec * dtype.size()));
     let spec = spec
-        .dtype("COMPUTE", arithmetic(dtype))
+        .dtype("COMPUTE", dtype.accumulator())
         .dtype("IN", dtype)
         .int("VEC", vec as i64)
         .flag("ALIGNED", aligned);
@@ -146,7 +145,7 @@ pub(super) fn clip_workspace(launch: &Launch<'_>) -> usize {
 }
 
 pub(super) fn clip(max_norm: f64, args: &mut CudaArgs<'_>) -> Result<()> {
-    let compute = arithmetic(args.read_dtype(0));
+    let compute = args.read_dtype(0).accumulator();
     let extent = flat_extent(args.read_shape(0).numel());
     let mut norm = ReductionLaunch::new(args, extent, &[0]).output(args, 0).output(args, 1);
     norm.scalars.push(max_norm);

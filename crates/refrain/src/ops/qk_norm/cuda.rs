@@ -3,7 +3,6 @@
 use super::Sizes;
 use crate::device::cuda::{CudaArgs, KernelSpec, Member, Pointer, Source, params};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::tensor::DType;
 
@@ -86,7 +85,7 @@ fn run<P: Member + 'static>(
     let dtype = args.read_dtype(0);
     // The dimension has been checked: every vector fits.
     let Some(lanes) = Lanes::of(width, dtype.size()).filter(|_| rows * width > 0) else { return Ok(()) };
-    let spec = spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).int("HEADS", heads as i64);
+    let spec = spec.dtype("COMPUTE", dtype.accumulator()).dtype("IN", dtype).int("HEADS", heads as i64);
     let spec = lanes.constants(spec, operands.iter().map(|&x| (args.alignment(x), dtype)));
     args.kernel(spec, lanes.grid(rows), params)
 }

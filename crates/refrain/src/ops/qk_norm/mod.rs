@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::layer_norm::{check_eps, statistics};
+use super::layer_norm::check_eps;
 use super::reduce::sum_of_rows;
 use super::{Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
@@ -56,7 +56,7 @@ impl Op for QkNorm {
             let message = format!("heads have {dim} features; use more heads, of at most {MAX_DIM} features");
             return Err(Error::invalid(Self::NAME, message));
         }
-        temperature.require_dtype(Self::NAME, statistics(x.dtype()))?;
+        temperature.require_dtype(Self::NAME, x.dtype().accumulator())?;
         if temperature.dims() != [heads] {
             let hint = "there must be a temperature for each head";
             return Err(Error::shapes(Self::NAME, x.shape(), temperature.shape(), hint));
@@ -122,7 +122,7 @@ impl Op for QkNormBackward {
 
 /// The temperature in the dtype of the statistics, if its dtype matches `x`.
 fn prepare(x: &Tensor, temperature: &Tensor) -> Result<Tensor> {
-    let wide = statistics(x.dtype());
+    let wide = x.dtype().accumulator();
     if temperature.dtype() != wide {
         temperature.require_dtype(QkNorm::NAME, x.dtype())?;
         x.require_float(QkNorm::NAME)?;

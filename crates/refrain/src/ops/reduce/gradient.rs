@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::kernels::elementwise::{self, FloatTile};
 use crate::kernels::reduction::Extent;
 use crate::kernels::rows::map;
-use crate::ops::layer_norm::statistics;
 use crate::ops::{Needs, Op, Spec, Specs};
 use crate::tensor::Tensor;
 
@@ -98,7 +97,7 @@ impl Op for TieShare {
     const NAME: &'static str = "extreme_share";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        Ok(Spec::new(x[1].shape(), statistics(x[0].dtype())).one())
+        Ok(Spec::new(x[1].shape(), x[0].dtype().accumulator()).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {

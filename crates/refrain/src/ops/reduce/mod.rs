@@ -14,7 +14,6 @@ use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
-use crate::ops::layer_norm::statistics;
 use crate::tensor::{Axes, DType, Shape, Tensor};
 
 /// What is computed from the elements along the reduced axes.
@@ -113,7 +112,7 @@ impl Op for Reduce {
             Kind::Var { .. } if dtype.is_float() => {
                 let mut specs = spec(dtype);
                 // The mean, for the backward pass.
-                specs.push(Spec::new(&self.shape, statistics(dtype)));
+                specs.push(Spec::new(&self.shape, dtype.accumulator()));
                 Ok(specs)
             }
             Kind::Mean | Kind::Var { .. } => Err(x[0].unsupported(self.name())),

@@ -3,7 +3,6 @@
 use crate::device::cuda::{CudaArgs, KernelSpec, Member, Pointer, Source, params};
 use crate::error::Result;
 use crate::kernels::columns::{self, COLUMNS, ColumnsAt};
-use crate::kernels::elementwise::cuda::arithmetic;
 use crate::kernels::lanes::{Lanes, ROWS};
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
@@ -51,7 +50,7 @@ fn lanes(extent: Extent, dtype: DType) -> Option<Lanes> {
 
 fn constants(spec: KernelSpec, log: bool, args: &CudaArgs<'_>) -> KernelSpec {
     let dtype = args.read_dtype(0);
-    spec.dtype("COMPUTE", arithmetic(dtype)).dtype("IN", dtype).flag("LOG", log)
+    spec.dtype("COMPUTE", dtype.accumulator()).dtype("IN", dtype).flag("LOG", log)
 }
 
 fn in_rows<P: Member + 'static>(

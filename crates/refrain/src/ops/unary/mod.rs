@@ -24,7 +24,7 @@ static SOURCE: Source =
 
 /// Runs `expression` over the operands on CUDA, in the arithmetic of the result.
 fn run(op: Unary, expression: &'static str, args: &mut CudaArgs<'_>) -> Result<()> {
-    let compute = cuda::arithmetic(args.write_dtype(0));
+    let compute = args.write_dtype(0).accumulator();
     cuda::run(args, &SOURCE, compute, &op.scalars(), |spec| spec.word("FUNCTION", expression))
 }
 

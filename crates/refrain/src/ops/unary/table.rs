@@ -99,7 +99,7 @@ macro_rules! functions {
             }
 
             /// The function of integers, if it takes them.
-            #[allow(unused_variables)]
+            #[allow(unused_variables)] // Not every function has an expression for them.
             pub(super) fn ints(self, x: &[i64], y: &mut [i64]) {
                 match self {
                     $(Unary::$name $({ $($scalar),+ })? => {
@@ -109,7 +109,7 @@ macro_rules! functions {
             }
 
             /// The gradient by the derivative, from the operand or the result.
-            #[allow(unused_variables)]
+            #[allow(unused_variables)] // Not every function has an expression for them.
             pub(super) fn slopes<R: $crate::device::cpu::numeric::Real>(self, v: &[R], dy: &[R], dx: &mut [R]) {
                 match self {
                     $(Unary::$name $({ $($scalar),+ })? => {

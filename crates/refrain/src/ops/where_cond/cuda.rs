@@ -2,12 +2,12 @@
 
 use crate::device::cuda::{CudaArgs, Source};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, run};
 
 static SOURCE: Source = Source { name: "where_cond", parts: &[include_str!("kernel.cu"), LOOP] };
 
 fn launch(form: &'static str, args: &mut CudaArgs<'_>) -> Result<()> {
-    let compute = arithmetic(args.write_dtype(0));
+    let compute = args.write_dtype(0).accumulator();
     run(args, &SOURCE, compute, &[], |spec| spec.word("FORM", form))
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod tile;
 
 use rayon::prelude::*;
 
+use crate::device::HostArgs;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
@@ -97,6 +98,13 @@ pub(crate) enum Accumulate {
     Replace,
     /// The result is added to the destination.
     Add,
+}
+
+impl Accumulate {
+    /// What a launch asks for its result `o`.
+    pub(crate) fn of(args: &HostArgs<'_>, o: usize) -> Accumulate {
+        if args.accumulate(o) { Accumulate::Add } else { Accumulate::Replace }
+    }
 }
 
 /// Rows of `b` that are packed at a time. Times the width of a panel, this is its share of the L2 cache.

@@ -6,7 +6,7 @@ use super::Kind;
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, KernelSpec, Source};
 use crate::error::Result;
-use crate::kernels::elementwise::cuda::{LOOP, arithmetic, run};
+use crate::kernels::elementwise::cuda::{LOOP, run};
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
 
@@ -29,14 +29,14 @@ fn constants(spec: KernelSpec, kind: &'static str, maximum: bool, compute: DType
 
 /// The sum of the first operand over the middle of `extent`, divided by `divisor`, into output `o`.
 pub(crate) fn sum(args: &mut CudaArgs<'_>, o: usize, extent: Extent, divisor: f64) -> Result<()> {
-    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(o));
+    let (compute, out) = (args.read_dtype(0).accumulator(), args.write_dtype(o));
     let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, o);
     reduction.scalars.push(divisor);
     reduction.run(args, &SOURCE, |spec| constants(spec, "SUM", false, compute, out))
 }
 
 pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
+    let (compute, out) = (args.read_dtype(0).accumulator(), args.write_dtype(0));
     let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, 0);
     let (source, word, maximum) = match kind {
         Kind::Sum => return sum(args, 0, extent, 1.0),
@@ -54,7 +54,7 @@ pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Re
 
 /// Operands: x, its extremes and their gradient.
 pub(super) fn tie_share(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (compute, out) = (arithmetic(args.read_dtype(0)), args.write_dtype(0));
+    let (compute, out) = (args.read_dtype(0).accumulator(), args.write_dtype(0));
     let mut reduction = ReductionLaunch::new(args, extent, &[0]).output(args, 0);
     reduction.extra.extend([args.read(1), args.read(2)]);
     reduction.run(args, &SOURCE, |spec| constants(spec, "TIES", false, compute, out))
@@ -62,6 +62,6 @@ pub(super) fn tie_share(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
 
 /// Operands: x and two tensors that broadcast to it.
 pub(super) fn backward(form: &'static str, scalars: &[f64], args: &mut CudaArgs<'_>) -> Result<()> {
-    let compute = arithmetic(args.write_dtype(0));
+    let compute = args.write_dtype(0).accumulator();
     run(args, &GRADIENT, compute, scalars, |spec| spec.word("FORM", form))
 }
