@@ -7,6 +7,8 @@ mod forecaster;
 mod list;
 pub mod nlinear;
 pub mod patchtst;
+#[cfg(test)]
+mod testing;
 pub(crate) mod weights;
 
 pub use forecaster::{About, Forecaster, ForecasterConfig, ModelListing, WindowShape};

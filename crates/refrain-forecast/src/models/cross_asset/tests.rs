@@ -1,10 +1,6 @@
 use super::*;
+use crate::models::testing::device;
 use refrain::{Precision, gradcheck, with_precision};
-
-/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
-fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
 
 fn config() -> CrossAssetConfig {
     let small =

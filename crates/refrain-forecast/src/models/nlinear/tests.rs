@@ -1,9 +1,5 @@
 use super::*;
-
-/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
-fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
+use crate::models::testing::{check_gradients, device};
 
 const CONFIG: NLinearConfig = NLinearConfig { channels: 3, context: 8, horizon: 4, individual: false };
 
@@ -60,23 +56,9 @@ fn the_level_of_a_series_moves_its_forecast_and_nothing_else() {
 fn gradients_are_those_of_finite_differences() {
     for individual in [false, true] {
         let (model, x) = (build(individual), contexts());
-        let loss = || model.forward(&x, Mode::Eval).unwrap().square().unwrap().sum(()).unwrap();
-        loss().backward().unwrap();
-        for (name, parameter) in model.parameters().iter() {
-            let grad = parameter.grad().unwrap().to_vec::<f64>().unwrap();
-            let values = parameter.detach().to_vec::<f64>().unwrap();
-            for at in [0, values.len() / 2, values.len() - 1] {
-                let moved = |by: f64| {
-                    let mut values = values.clone();
-                    values[at] += by;
-                    parameter.detach().write_from(&values).unwrap();
-                    loss().to_scalar::<f64>().unwrap()
-                };
-                let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
-                parameter.detach().write_from(&values).unwrap();
-                assert!((grad[at] - slope).abs() < 1e-6, "{name}[{at}]: {} for {slope}", grad[at]);
-            }
-        }
+        check_gradients(model.parameters(), 1e-6, || {
+            model.forward(&x, Mode::Eval).unwrap().square().unwrap().sum(()).unwrap()
+        });
     }
 }
 

@@ -1,9 +1,5 @@
 use super::*;
-
-/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
-fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
+use crate::models::testing::{check_gradients, device};
 
 const CHANNELS: usize = 3;
 
@@ -84,22 +80,9 @@ fn gradients_are_those_of_finite_differences() {
     for config in [config(), paper(), PatchTstConfig { individual_head: true, ..paper() }] {
         let model = build(config);
         let (x, y) = (contexts(2), contexts(3).narrow(2, 0, 5).unwrap());
-        let loss = || model.forward(&x, Mode::Train(&generator)).unwrap().mse_loss(&y).unwrap();
-        loss().backward().unwrap();
-        for (name, parameter) in model.parameters().iter() {
-            let grad = parameter.grad().unwrap().to_vec::<f64>().unwrap();
-            let values = parameter.detach().to_vec::<f64>().unwrap();
-            let at = values.len() / 2;
-            let moved = |by: f64| {
-                let mut values = values.clone();
-                values[at] += by;
-                parameter.detach().write_from(&values).unwrap();
-                loss().to_scalar::<f64>().unwrap()
-            };
-            let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
-            parameter.detach().write_from(&values).unwrap();
-            assert!((grad[at] - slope).abs() < 1e-7, "{name}[{at}]: {} for {slope}", grad[at]);
-        }
+        check_gradients(model.parameters(), 1e-7, || {
+            model.forward(&x, Mode::Train(&generator)).unwrap().mse_loss(&y).unwrap()
+        });
     }
 }
 
