@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use crate::precision::Precision;
 use crate::settings::{Settings, preset_names};
 
 /// Train time-series forecasters and panel classifiers, make forecasts, and measure speed.
@@ -285,36 +286,6 @@ pub enum StepConfig {
     Large,
     /// Cross-asset attention: 12 sources of 32 features, d_model 256, 2 layers, batch 256
     Cross,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// 32-bit floating point
-    #[default]
-    F32,
-    /// 32-bit floating point; on a GPU the factors of matrix products are rounded to TF32
-    Tf32,
-    /// Mixed precision: activations are bf16, parameters and losses f32
-    Bf16,
-}
-
-impl Precision {
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Tf32 => "tf32",
-            Precision::Bf16 => "bf16",
-        }
-    }
-
-    pub fn setting(self) -> refrain::Precision {
-        match self {
-            Precision::F32 => refrain::Precision::F32,
-            Precision::Tf32 => refrain::Precision::Tf32,
-            Precision::Bf16 => refrain::Precision::Bf16,
-        }
-    }
 }
 
 /// When a run is saved, besides after each epoch.

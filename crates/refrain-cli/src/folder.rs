@@ -10,11 +10,7 @@ use refrain_nn::checkpoint::{remove_leftovers, write_atomic};
 
 use crate::console::note;
 use crate::error::{Error, Result};
-use crate::run;
-
-/// The file with which a process locks a folder, and which says who holds it. The lock is the operating system's and
-/// ends with the process, however it ends; the file stays.
-pub const LOCK: &str = "run.lock";
+use crate::run::{self, LOCK};
 
 /// The folder of one run, locked by this process.
 #[derive(Debug, Clone)]
@@ -152,15 +148,15 @@ fn remove_empty(path: &Path) {
 /// `runs/<stem>-<number>` with the first free number. Creating the folder reserves it.
 fn next_free(runs: &Path, stem: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(runs).map_err(|source| Error::write(runs, source))?;
-    for number in 1_u64.. {
+    let mut number = 1_u64;
+    loop {
         let path = runs.join(format!("{stem}-{number}"));
         match std::fs::create_dir(&path) {
             Ok(()) => return Ok(path),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
             Err(source) => return Err(Error::write(&path, source)),
         }
     }
-    unreachable!("numbers do not end")
 }
 
 #[cfg(test)]

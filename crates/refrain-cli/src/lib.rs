@@ -12,6 +12,7 @@ mod filled;
 mod folder;
 mod interrupt;
 mod output;
+mod precision;
 mod progress;
 pub mod readers;
 mod replays;

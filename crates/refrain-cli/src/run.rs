@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use crate::console::note;
 use crate::error::{Error, Result};
-use crate::folder::LOCK;
 
 /// Refuses settings that differ from those of the run in a folder. The version of the program may differ.
 pub fn check_same(run: &impl Serialize, wanted: &impl Serialize, folder: &Path) -> Result<()> {
@@ -54,6 +53,9 @@ const MODEL: &str = refrain_nn::checkpoint::TENSORS;
 pub fn fold_folder(fold: usize) -> String {
     format!("fold-{fold}")
 }
+/// The file with which a process locks a folder, and which says who holds it. The lock is the operating system's and
+/// ends with the process, however it ends; the file stays.
+pub const LOCK: &str = "run.lock";
 pub const FOLDS: &str = "folds.json";
 pub const METRICS: &str = "metrics.jsonl";
 pub const LOSS: &str = "loss.svg";

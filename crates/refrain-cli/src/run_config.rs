@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::cli::Precision;
 use crate::error::{Error, Result};
+use crate::precision::Precision;
 use crate::settings::{Complete, Task};
 use crate::source;
 

@@ -13,7 +13,7 @@ use refrain_forecast::training::TrainingConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::cli::Precision;
+use crate::precision::Precision;
 
 /// The setting that names the model.
 pub const MODEL: &str = "model";

@@ -21,8 +21,8 @@ use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
 
-use crate::cli::Precision;
 use crate::error::{Error, Result};
+use crate::precision::Precision;
 use list::{MODEL, Model, models};
 
 /// The settings that the user gave.

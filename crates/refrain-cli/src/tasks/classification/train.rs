@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use super::score::{self, Column, FoldScore, Totals};
 use super::{FoldConfig, OfFold};
-use crate::cli::{Precision, Train};
+use crate::cli::Train;
 use crate::console::{Console, count, number, seconds};
 use crate::error::{Error, Result};
 use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
+use crate::precision::Precision;
 use crate::replays::ReplayFigures;
 use crate::run;
 use crate::run_config::{Classes, RunConfig};
