@@ -8,6 +8,7 @@ use std::time::Duration;
 use refrain::Device;
 use refrain_forecast::data::panel::Panel;
 use refrain_forecast::data::series::Series;
+use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::training::{SavedRun, Trainer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,7 +59,7 @@ fn trainer(
     settings: &Complete,
     series: &Series,
     device: &Device,
-) -> Result<(RunConfig<Forecasts>, Option<Trainer>)> {
+) -> Result<(RunConfig<Forecasts>, Option<Trainer<Forecasting>>)> {
     let (config, split) = RunConfig::<Forecasts>::new(settings, series)?;
     kept(&config);
     let estimate = forecasting::train::estimate(Console::silent(), &config, series, &split, device)?;
@@ -137,8 +138,8 @@ pub fn header(names: &[String]) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// What the command says.
-pub fn resume(folder: &Path, series: &Series) -> Result<Trainer, String> {
-    let resume = || -> Result<Trainer> {
+pub fn resume(folder: &Path, series: &Series) -> Result<Trainer<Forecasting>, String> {
+    let resume = || -> Result<Trainer<Forecasting>> {
         let saved = SavedRun::open(folder)?;
         let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder)?;
         saved.check_size(config.task.model.size()?)?;

@@ -9,8 +9,8 @@ use common::device;
 use refrain::{DType, Device, Precision, Profile, Simulator, Tensor, with_precision};
 use refrain_forecast::data::panel::{Change, Class, Fold, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::MaxGap;
-use refrain_forecast::models::cross_asset::{CrossAssetConfig, Mode};
-use refrain_forecast::tasks::classification::{ClassWeights, Classification};
+use refrain_forecast::models::cross_asset::{CrossAsset, CrossAssetConfig, Mode};
+use refrain_forecast::tasks::classification::{ClassWeights, Classification, evaluation};
 use refrain_forecast::training::{EpochEnd, LrSchedule, SavedRun, Task, Trainer, TrainingConfig};
 use serde_json::json;
 
@@ -113,6 +113,32 @@ fn a_source_learns_from_what_another_shows() {
     // Every label of the test part, and no missing one.
     let labels = (500..600).flat_map(|row| panel.labels(row).to_vec());
     assert_eq!(confusion.total(), labels.flatten().count() as u64);
+}
+
+#[test]
+fn probabilities_are_the_softmax_of_the_logits_of_the_standardised_row() {
+    let panel = panel(ROWS, 0, 0.0);
+    let task = task(&panel, model(), &device());
+    for row in [0, 77, ROWS - 1] {
+        let found = evaluation::probabilities(&task.model, &task.scaler, &panel, row).unwrap();
+        let values = &panel.values()[row * SOURCES * 2..][..SOURCES * 2];
+        let x: Vec<f32> = values
+            .iter()
+            .enumerate()
+            .map(|(column, value)| ((value - task.scaler.mean[column]) / task.scaler.std[column]) as f32)
+            .collect();
+        let x = Tensor::from_slice(&x, [1, SOURCES, 2], &device()).unwrap();
+        let softmax =
+            task.model.forward(&x, Mode::Eval).unwrap().softmax(-1).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(found.len(), SOURCES);
+        for (found, expected) in found.as_flattened().iter().zip(softmax) {
+            assert!((found - f64::from(expected)).abs() < 1e-6, "{found} for {expected}");
+        }
+    }
+    let other = CrossAssetConfig { features: 3, ..model() };
+    let other = CrossAsset::new(other, DType::F32, &device(), 1).unwrap();
+    let error = evaluation::probabilities(&other, &task.scaler, &panel, 0).unwrap_err();
+    assert!(matches!(error, refrain_forecast::Error::Model { .. }), "{error}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use refrain_forecast::models::ModelConfig;
 use refrain_forecast::models::patchtst::{
     FfnActivation, Mode, NormKind, NormPosition, PatchTstConfig, Positions,
 };
-use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, evaluation};
 use refrain_forecast::training::{EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig};
 use serde_json::json;
 
@@ -84,7 +84,7 @@ fn training() -> TrainingConfig {
     }
 }
 
-fn trainer() -> Trainer {
+fn trainer() -> Trainer<Forecasting> {
     Trainer::new(model(), training(), windows(), &split()).unwrap()
 }
 
@@ -92,7 +92,7 @@ fn windows() -> Windows {
     Windows::new(&Grid::new(values(), CHANNELS), 24, 6, &device()).unwrap()
 }
 
-fn finish(trainer: &mut Trainer) {
+fn finish(trainer: &mut Trainer<Forecasting>) {
     while !trainer.is_done() {
         let end = trainer.epoch(LONG, |_| ControlFlow::Continue(())).unwrap();
         assert!(matches!(end, EpochEnd::Finished(_)));
@@ -100,9 +100,9 @@ fn finish(trainer: &mut Trainer) {
 }
 
 /// All results of a run, except for times.
-fn outcome(mut trainer: Trainer) -> (Vec<[u64; 3]>, String, String) {
+fn outcome(mut trainer: Trainer<Forecasting>) -> (Vec<[u64; 3]>, String, String) {
     finish(&mut trainer);
-    let bits = |report: &refrain_forecast::training::EpochReport| {
+    let bits = |report: &refrain_forecast::training::EpochReport<ForecastErrors>| {
         [report.train_loss, report.validation.mse, report.learning_rate].map(f64::to_bits)
     };
     let history = trainer.history().iter().map(bits).collect();
@@ -119,7 +119,7 @@ fn the_same_settings_give_the_same_bits_and_another_seed_gives_others() {
 }
 
 /// Runs to the end, stopping every so many steps; each time it is saved and resumed from disk.
-fn interrupted(every: u64, folder: &Path) -> Trainer {
+fn interrupted(every: u64, folder: &Path) -> Trainer<Forecasting> {
     let mut current = trainer();
     while !current.is_done() {
         let end = current
@@ -160,7 +160,7 @@ fn the_caller_hears_of_steps_as_often_as_it_wants() {
             let trainer = trainer();
             let mut trainer = if eager { trainer.eager() } else { trainer };
             let mut heard = Vec::new();
-            let on_steps = |t: &Trainer| {
+            let on_steps = |t: &Trainer<Forecasting>| {
                 heard.push(t.steps_in_epoch());
                 assert!(t.mean_loss().unwrap().is_finite());
                 ControlFlow::Continue(())
@@ -235,7 +235,7 @@ fn what_is_not_finite_takes_the_place_of_no_checkpoint() {
     let mut trainer = Trainer::new(model(), config.clone(), windows(), &split()).unwrap();
     trainer.save(folder.path(), &json!(null)).unwrap();
     let at = |step| {
-        move |t: &Trainer| match t.steps() < step {
+        move |t: &Trainer<Forecasting>| match t.steps() < step {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }

@@ -77,6 +77,16 @@ fn read_at_most(from: &mut dyn Read, path: &Path, limit: usize) -> Result<Vec<u8
     }
 }
 
+/// Shortens a cell, so that messages stay readable.
+pub(crate) fn shorten(cell: &str) -> String {
+    const LONGEST: usize = 40;
+    if cell.chars().count() <= LONGEST {
+        cell.to_owned()
+    } else {
+        cell.chars().take(LONGEST).chain("...".chars()).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

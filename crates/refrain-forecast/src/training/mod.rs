@@ -17,7 +17,6 @@ pub use state::{EpochReport, SavedRun};
 pub use task::Task;
 
 use crate::models::weights;
-use crate::tasks::forecasting::{ForecastErrors, Forecasting};
 use crate::{Error, Result};
 use learner::{Learner, Recorded};
 use refrain::{DType, Device, Generator, Step, Tensor};
@@ -38,7 +37,7 @@ const ORDER: u64 = 0x6f72_6465_7200_0001;
 /// The step is recorded at its first call and then replayed (see [`refrain::Step`]), unless [`Trainer::eager`] turns
 /// that off; the results are the same, bit for bit. If [`TrainingConfig::accumulate`] is above 1, two things are
 /// recorded: the pass over a micro-batch, which adds to the gradients, and the update after the last pass.
-pub struct Trainer<T: Task = Forecasting> {
+pub struct Trainer<T: Task> {
     learner: Rc<Learner<T>>,
     recorded: Option<Recorded>,
     replays: Replays,
@@ -68,7 +67,7 @@ impl From<Duration> for Pace {
 
 /// How a call of [`Trainer::epoch`] ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum EpochEnd<V = ForecastErrors> {
+pub enum EpochEnd<V> {
     /// The epoch is finished and validated.
     Finished(EpochReport<V>),
     /// The callback stopped it between steps. The next call continues there.

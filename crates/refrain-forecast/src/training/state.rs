@@ -3,7 +3,7 @@
 //! The folder of a run is a checkpoint of the best weights (`model.safetensors`, `config.json`). Its subfolder
 //! `checkpoint/` is a checkpoint of the full state needed to resume.
 
-use super::{ForecastErrors, Task, Trainer};
+use super::{Task, Trainer};
 use crate::models::weights;
 use crate::{Error, Result};
 use refrain_nn::ModelSize;
@@ -18,7 +18,7 @@ const LATEST: &str = "checkpoint";
 
 /// The results of an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EpochReport<V = ForecastErrors> {
+pub struct EpochReport<V> {
     /// Number of the epoch, from 1.
     pub epoch: usize,
     /// Mean loss over the training samples, each as it was when its step came.

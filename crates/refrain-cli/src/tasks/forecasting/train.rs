@@ -4,9 +4,9 @@ use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Series, Split};
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::plot::{Subplot, forecast_svg};
-use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ struct Run {
     folder: RunFolder,
     series: Series,
     split: Split,
-    trainer: Trainer,
+    trainer: Trainer<Forecasting>,
 }
 
 /// What `--json` prints.
@@ -101,7 +101,7 @@ pub fn trainer(
     series: &Series,
     split: &Split,
     device: &Device,
-) -> Result<Trainer> {
+) -> Result<Trainer<Forecasting>> {
     let RunConfig { task, training, .. } = config;
     let windows = windows(config, series, device)?;
     let task =
@@ -116,7 +116,7 @@ pub fn resumed(
     saved: &SavedRun,
     series: &Series,
     device: &Device,
-) -> Result<(Split, Trainer)> {
+) -> Result<(Split, Trainer<Forecasting>)> {
     let split = config.split(series)?;
     estimate(console, config, series, &split, device)?;
     let trainer = trainer(config, series, &split, device)?.resume_from(saved)?;
@@ -239,7 +239,7 @@ fn train(console: Console, args: &Train, run: &mut Run) -> Result<()> {
     Err(Error::Interrupted { signal, epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
 }
 
-fn epoch_line(report: &EpochReport) -> String {
+fn epoch_line(report: &EpochReport<ForecastErrors>) -> String {
     let loss = report.validation.loss.map(|loss| format!("loss {}  ", number(loss))).unwrap_or_default();
     format!(
         "train loss {}  validation {loss}MSE {}  MAE {}  {:>7}{}",

@@ -1,6 +1,6 @@
 //! File formats: the bytes of a file to rows of cells. What the cells mean is the same in every format.
 
-use super::series::table::shorten;
+use super::text::shorten;
 use crate::{Error, Result};
 use std::collections::HashSet;
 use std::path::Path;

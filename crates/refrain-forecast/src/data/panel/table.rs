@@ -2,7 +2,8 @@
 
 use super::{Class, Labels, PanelOptions};
 use crate::data::format::{Row as Cells, Rows};
-use crate::data::series::table::{Numbers, Stamps, check_scatter, is_missing, shorten, time_column};
+use crate::data::series::table::{Numbers, Stamps, check_scatter, is_missing, time_column};
+use crate::data::text::shorten;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 use std::collections::HashMap;

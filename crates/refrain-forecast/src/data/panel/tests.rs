@@ -57,6 +57,50 @@ fn rows_may_come_source_by_source_and_what_is_missing_takes_the_last_known_value
 }
 
 #[test]
+fn a_panel_to_classify_needs_neither_labels_nor_prices() {
+    let rows = "2020-01-01,A,1,4\n2020-01-01,B,2,5\n2020-01-02,A,3,\n2020-01-02,B,4,7\n";
+    let with = |name: &str, cells: [&str; 4]| {
+        let row = |(row, cell)| format!("{row},{cell}\n");
+        let rows: String = rows.lines().zip(cells).map(row).collect();
+        format!("time,source,f,g,{name}\n{rows}")
+    };
+    let unlabelled = |text: &str| Panel::from_csv_unlabelled(text.as_bytes(), "a.csv", &options(1)).unwrap();
+    let (bare, report) = unlabelled(&format!("time,source,f,g\n{rows}"));
+    assert_eq!((bare.rows(), bare.labelled(0..2).len(), report.unlabelled), (2, 0, 0));
+    assert_eq!(
+        report.to_string(),
+        "1 value missing, replaced by the last known one; 0 moments left out at the beginning"
+    );
+    for text in [with("label", ["up", "", "no label", "down"]), with("price", ["1", "2", "-", "4"])] {
+        let (panel, _) = unlabelled(&text);
+        assert_eq!((panel.features(), panel.values()), (bare.features(), bare.values()));
+        assert!(panel.labelled(0..2).is_empty());
+    }
+    // A run that learns still refuses it.
+    let message = read(&format!("time,source,f,g\n{rows}")).unwrap_err().to_string();
+    assert!(message.contains("neither a column `label` nor a price column"), "{message}");
+}
+
+#[test]
+fn a_row_is_fresh_until_a_value_is_older_than_allowed() {
+    let text =
+        "time,source,f,label\n2020-01-01,A,1,up\n2020-01-02,A,,up\n2020-01-03,A,,up\n2020-01-04,A,4,up\n";
+    let options = PanelOptions { max_gap: MaxGap::Rows(1), ..options(1) };
+    for panel in
+        [Panel::from_csv, Panel::from_csv_unlabelled].map(|read| read(text.as_bytes(), "a.csv", &options))
+    {
+        let (panel, _) = panel.unwrap();
+        let fresh = [0, 1, 2, 3].map(|row| panel.check_fresh(row).is_ok());
+        assert_eq!(fresh, [true, true, false, true]);
+        let message = panel.check_fresh(2).unwrap_err().to_string();
+        assert!(
+            message.contains("at 2020-01-03 00:00:00, `f of A` has been missing for more than 1 rows"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn moments_at_which_a_value_is_too_old_have_no_labels() {
     // f of A is known on the first day only, from the sixth on again.
     let file = |day: &dyn Fn(usize) -> String| {

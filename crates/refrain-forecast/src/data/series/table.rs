@@ -2,6 +2,7 @@
 
 use super::time::{self, Stamp};
 use crate::data::format::Rows;
+use crate::data::text::shorten;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 use std::collections::HashMap;
@@ -226,14 +227,4 @@ impl Numbers {
 
 pub(crate) fn is_missing(cell: &str) -> bool {
     cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
-}
-
-/// Shortens a cell, so that messages stay readable.
-pub(crate) fn shorten(cell: &str) -> String {
-    const LONGEST: usize = 40;
-    if cell.chars().count() <= LONGEST {
-        cell.to_owned()
-    } else {
-        cell.chars().take(LONGEST).chain("...".chars()).collect()
-    }
 }

@@ -151,7 +151,7 @@ impl Forecasting {
     }
 }
 
-impl Trainer {
+impl Trainer<Forecasting> {
     /// A forecaster with random weights that minimises the mean squared error, before its first step. For another loss, or
     /// a forecaster of your own, make the [`Forecasting`] and pass it to [`Trainer::of`].
     ///
@@ -163,7 +163,7 @@ impl Trainer {
         config: TrainingConfig,
         windows: Windows,
         split: &Split,
-    ) -> Result<Trainer> {
+    ) -> Result<Trainer<Forecasting>> {
         config.validate()?;
         Trainer::of(Forecasting::new(model, windows, split, config.seed)?, config)
     }
@@ -179,7 +179,7 @@ impl Trainer {
         config: TrainingConfig,
         windows: Windows,
         split: &Split,
-    ) -> Result<Trainer> {
+    ) -> Result<Trainer<Forecasting>> {
         let model = model.into();
         saved.check_size(model.size()?)?;
         Trainer::new(model, config, windows, split)?.resume_from(saved)
