@@ -37,7 +37,7 @@ pub enum Command {
     Evaluate(Evaluate),
     /// Forecast the rows that follow the last row of a series, or the classes of the sources of a panel
     #[command(
-        after_help = "A forecaster writes the columns time and one per channel. A classifier writes the columns source, time, up, \
+        after_help = "A forecaster writes the column time and one column per channel, in the units of the series. A classifier writes the columns source, time, up, \
         down and flat: the probability of each class for each source at the last moment of the panel, which needs \
         no labels. It uses the model of the last fold; for another, pass its folder (DIR/fold-2)."
     )]
@@ -86,7 +86,7 @@ pub struct Evaluate {
     /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series or panel [default: the one of the training]; - is standard input
+    /// The series or panel [default: the data of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
     #[command(flatten)]
@@ -101,10 +101,10 @@ pub struct Forecast {
     /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series or panel to forecast [default: the one of the training]; - is standard input
+    /// The series or panel to forecast [default: the data of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
-    /// The CSV file to write; - is standard output. A series is forecast in its own units
+    /// The CSV file to write; - is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "json")]
     pub out: Option<PathBuf>,
     #[command(flatten)]

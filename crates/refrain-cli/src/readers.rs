@@ -1,5 +1,4 @@
-//! What a user's files go through before anything is trained or forecast, without a word on standard output: for the
-//! random inputs of `refrain-fuzz`.
+//! What the commands do with a user's files, without output: for the random inputs of `refrain-fuzz`.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -22,17 +21,17 @@ use crate::settings::{Complete, Settings, Task};
 use crate::tasks::forecasting::trained::TrainedForecaster;
 use crate::tasks::{classification, forecasting};
 
-/// A model whose training takes more is not made.
+/// A model whose training needs more bytes than this is not built.
 const SMALL: f64 = 8e6;
 
-/// What `train --config FILE` does on a series, and on a panel if the settings are of such a model, before its first step.
-/// A large model is told from its estimate, and not made.
+/// What `train --config FILE` does before its first step, on a series, or on a panel if the model is a classifier. A model
+/// with a large estimate is not built.
 ///
 /// # Errors
 /// What the command says.
 ///
 /// # Panics
-/// If a run folder would keep other settings than these.
+/// If a run folder would store other settings than these.
 pub fn settings(file: &Path, series: &Series, panel: &[u8]) -> Result<(), String> {
     configure(file, series, panel).map_err(|error| error.to_string())
 }
@@ -70,7 +69,7 @@ fn trainer(
     Ok((config, Some(trainer)))
 }
 
-/// What a folder keeps of a run is read as what made it.
+/// Checks that a stored configuration is read back unchanged.
 fn kept<T: TaskConfig>(config: &RunConfig<T>)
 where
     RunConfig<T>: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
@@ -81,7 +80,7 @@ where
     assert_eq!(again.unwrap_or_else(|error| panic!("{error}: {text}")), *config, "what {text} is read as");
 }
 
-/// Trains a small model for an epoch and two steps, and leaves its folder as of a run that was killed then.
+/// Trains a small model for one epoch and two steps. Its folder is then that of a run that was killed at this point.
 ///
 /// # Errors
 /// What `train --config FILE` says.
@@ -134,7 +133,7 @@ pub fn header(names: &[String]) -> Result<Vec<u8>, String> {
     output::line(&cells).map_err(|error| error.to_string())
 }
 
-/// What `train --resume FOLDER` goes on from.
+/// The trainer with which `train --resume FOLDER` continues.
 ///
 /// # Errors
 /// What the command says.

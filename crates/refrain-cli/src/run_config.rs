@@ -1,4 +1,4 @@
-//! Everything that made a run, as its folder keeps it.
+//! The configuration of a run, as its folder stores it.
 
 use std::path::Path;
 
@@ -18,15 +18,15 @@ use crate::precision::Precision;
 use crate::settings::{Complete, Task};
 use crate::source;
 
-/// The version of what is kept of a run. Version 1 had no number: its `version` was that of the program.
+/// The version of the stored configuration. Version 1 had no number of its own: `version` was that of the program.
 const VERSION: u64 = 2;
 
-/// What is kept of a run: what every run has, and what its task does.
+/// The stored configuration of a run: what every run has, and what its task adds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunConfig<T> {
-    /// The version of what is kept.
+    /// The version of this format.
     version: u64,
-    /// The program and its version.
+    /// The program that wrote it, and its version.
     written_by: String,
     /// `forecasting` or `classification`.
     #[serde(rename = "task")]
@@ -37,15 +37,15 @@ pub struct RunConfig<T> {
     pub precision: Precision,
 }
 
-/// What is kept of a task.
+/// The stored configuration of a task.
 pub trait TaskConfig: Serialize + DeserializeOwned {
     const KIND: Task;
 
-    /// Refuses parts that do not fit each other; the error is that of a folder.
+    /// Returns an error, which names the folder, if parts contradict each other.
     fn validate(&self, folder: &Path) -> Result<()>;
 }
 
-/// A forecaster and the series that it learns.
+/// A forecaster and the series that it learns from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecasts {
     pub data: SeriesData,
@@ -53,7 +53,7 @@ pub struct Forecasts {
     pub loss: Loss,
 }
 
-/// A classifier and the panel that it learns.
+/// A classifier and the panel that it learns from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Classes {
     pub data: PanelData,
@@ -137,8 +137,7 @@ impl<T: TaskConfig> RunConfig<T> {
     }
 }
 
-/// The task of the run that a folder keeps the configuration of, of this version or an earlier one. A configuration that
-/// does not say its task is taken for that of a forecaster.
+/// The task of a stored configuration of any version. A configuration without a task is taken for that of a forecaster.
 pub fn task_of(kept: &Value) -> Task {
     match &kept["version"] {
         Value::String(_) if kept["data"]["channels"].is_array() => Task::Forecasting,
@@ -148,7 +147,7 @@ pub fn task_of(kept: &Value) -> Task {
     }
 }
 
-/// A configuration of version 1 as one of version 2: there was one model a task, and one loss.
+/// Converts a configuration of version 1, in which each task had one model and one loss.
 fn upgraded(mut kept: Value) -> Value {
     let task = task_of(&kept);
     let model = match task {

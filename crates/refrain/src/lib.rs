@@ -42,16 +42,14 @@
 //!
 //! # How it is built
 //!
-//! A public method such as [`Tensor::softmax`] makes a small struct that describes the operation
-//! (`ops/`), which checks its operands and says what the result looks like (`operation/` says what an operation
-//! is). What is to be computed then goes through one door, `Device::launch`, as a kernel together with the byte ranges that it
-//! reads and writes. Everything that depends on that fact stands at the door: the locks that keep
-//! safe code free of data races, the marks that find a saved value overwritten, the trace
-//! (`REFRAIN_TRACE=1`). On a thread that records a [`Step`], the door notes launches instead of
-//! running them (`record/`); a replay takes them through it again, all at once.
+//! A public method such as [`Tensor::softmax`] makes a small struct that describes the operation (`ops/`). The struct checks
+//! its operands and knows the shape and dtype of the result. Then one function, `Device::launch` ("the door"), gets a kernel
+//! and the byte ranges that the kernel reads and writes. Every operation on every device goes through it. So the door can lock
+//! the memory of the operands (safe code has no data races), notice that a saved value is overwritten, and print a trace
+//! (`REFRAIN_TRACE=1`).
 //!
-//! A tensor's storage is set when the tensor is created and never replaced. An operation writes
-//! into a new tensor or, in its `_into` form, into the memory that the destination already has.
+//! On a thread that records a [`Step`], the door collects launches instead of running them (`record/`). A replay runs the
+//! collected launches.
 //!
 //! # Numbers
 //!

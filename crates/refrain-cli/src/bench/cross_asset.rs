@@ -8,7 +8,7 @@ use refrain_nn::Parameters;
 
 use super::training::{Nothing, Pace, TrainingBench};
 
-/// What is trained on, and how.
+/// The data and the training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossBenchOptions {
     /// The model.
@@ -17,9 +17,9 @@ pub struct CrossBenchOptions {
     pub samples: usize,
     /// Number of epochs.
     pub epochs: usize,
-    /// Samples a step.
+    /// Samples per step.
     pub batch_size: usize,
-    /// Micro-batches that a step is cut into.
+    /// Micro-batches per step.
     pub accumulate: usize,
     /// The learning rate.
     pub lr: f64,
@@ -71,7 +71,7 @@ impl CrossBench {
     /// Makes data and model.
     ///
     /// # Errors
-    /// [`refrain_forecast::Error::Model`] and [`refrain_forecast::Error::Training`] for settings that cannot be;
+    /// [`refrain_forecast::Error::Model`] and [`refrain_forecast::Error::Training`] for invalid settings;
     /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
     pub fn new(options: CrossBenchOptions, device: &Device) -> Result<CrossBench> {
         let CrossBenchOptions { model, samples, epochs, batch_size, accumulate, lr, seed } = options;

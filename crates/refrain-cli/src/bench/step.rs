@@ -18,7 +18,7 @@ const LR: f64 = 1e-3;
 pub struct StepSizes {
     /// The model.
     pub model: PatchTstConfig,
-    /// Rows of a batch: windows times channels, which the model does not tell apart.
+    /// Rows of a batch: windows times channels. The model treats them alike.
     pub rows: usize,
 }
 
@@ -135,7 +135,7 @@ impl StepBench {
         self.run(x, y)
     }
 
-    /// The step to be called with batches: recorded at the first call, replayed from then on. Its output is the loss.
+    /// The step, to call with batches: recorded at the first call, replayed from then on. Its output is the loss.
     pub fn recorded(&self) -> Step<'_> {
         Step::new(&self.device, |batch| Ok(vec![self.run(&batch[0], &batch[1])?]))
     }

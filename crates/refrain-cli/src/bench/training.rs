@@ -1,4 +1,4 @@
-//! A workload in training: what its epochs come to.
+//! A workload that is trained, and the results of its epochs.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use refrain_forecast::Result;
 use refrain_forecast::training::{LrSchedule, Replays, Task, Trainer, TrainingConfig};
 use serde::{Deserialize, Serialize};
 
-/// A workload that learns by the library's trainer: gradient norm clipped at 1.0, AdamW with weight decay 0.01, a constant
-/// learning rate. Nothing is validated.
+/// A workload that the library's trainer trains: AdamW with weight decay 0.01 and a constant learning rate, gradient norm
+/// clipped at 1.0. Nothing is validated.
 pub struct TrainingBench<T: Task<Validation = Nothing>> {
     trainer: Trainer<T>,
 }
 
-/// What an epoch came to.
+/// The results of an epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochFigures {
-    /// Mean loss over the samples, each as it was when its step came.
+    /// Mean loss over the samples, each computed in its own step.
     pub loss: f64,
     /// Number of steps.
     pub steps: u64,
@@ -32,9 +32,9 @@ pub struct Nothing {}
 pub struct Pace {
     /// Number of epochs.
     pub epochs: usize,
-    /// Samples a step.
+    /// Samples per step.
     pub batch_size: usize,
-    /// Micro-batches that a step is cut into.
+    /// Micro-batches per step.
     pub accumulate: usize,
     /// The learning rate.
     pub lr: f64,
@@ -65,7 +65,7 @@ impl<T: Task<Validation = Nothing>> TrainingBench<T> {
         self
     }
 
-    /// What replaying it asked of the device; `None` if there is none.
+    /// What the replays used on the device. `None` if the steps run eagerly.
     pub fn replays(&self) -> Option<Replays> {
         self.trainer.replays()
     }

@@ -14,16 +14,16 @@ pub const LENGTH: usize = 24;
 /// Standard deviation of an increment.
 pub const INCREMENT: f32 = 0.1;
 
-/// What is trained on, and how.
+/// The data and the training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WalkOptions {
     /// Number of samples.
     pub samples: usize,
-    /// Number of channels; a sample is one random walk of 24 values a channel.
+    /// Number of channels; a sample is one random walk of 24 values per channel.
     pub channels: usize,
     /// Number of epochs.
     pub epochs: usize,
-    /// Samples a step.
+    /// Samples per step.
     pub batch_size: usize,
     /// The learning rate.
     pub lr: f64,
@@ -77,7 +77,7 @@ impl WalkBench {
     /// Makes data and model.
     ///
     /// # Errors
-    /// [`refrain_forecast::Error::Training`] for settings that cannot be; [`refrain_forecast::Error::Engine`] if the device
+    /// [`refrain_forecast::Error::Training`] for invalid settings; [`refrain_forecast::Error::Engine`] if the device
     /// has no memory for them.
     pub fn new(options: WalkOptions, device: &Device) -> Result<WalkBench> {
         let WalkOptions { samples, channels, epochs, batch_size, lr, seed } = options;
@@ -89,7 +89,7 @@ impl WalkBench {
     }
 }
 
-/// Walks `[N, C, 24]` that start uniformly in [0, 1) and go on by normal increments, and their means `[N]`.
+/// Walks `[N, C, 24]` that start uniformly in [0, 1) and have normally distributed increments, and their means `[N]`.
 pub fn random_walks(samples: usize, channels: usize, seed: u64, device: &Device) -> Result<(Tensor, Tensor)> {
     let generator = Generator::new(device, seed.wrapping_add(1))?;
     let starts = generator.uniform([samples, channels], DType::F32)?.to_vec::<f32>()?;

@@ -44,7 +44,7 @@ impl FromArgMatches for Settings {
     }
 }
 
-/// The flag of a setting. Its help text tells the default, and where a model has another.
+/// The flag of a setting. Its help text shows the default, and the models with another default.
 fn argument(known: &Known) -> Arg {
     let setting: &Setting = &known.placed.setting;
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

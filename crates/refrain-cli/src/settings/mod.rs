@@ -1,6 +1,6 @@
-//! The settings of a training run. Each is declared once, by the model, loss or task that it belongs to, and is a flag, a key
-//! of the TOML file and a part of presets alike. A flag wins over the file, the file over the preset, the preset over the
-//! default.
+//! The settings of a training run. The model, loss or task that a setting belongs to declares it once. It is then a flag, a
+//! key of the TOML file, and a key of presets. A flag overrides the file, the file overrides the preset, and the preset
+//! overrides the default.
 
 mod arguments;
 mod file;
@@ -101,7 +101,7 @@ fn preset_of(name: &str, set: &Settings) -> Result<Values> {
     }
 }
 
-/// Settings of which every one has a value.
+/// All settings of a run, each with a value.
 #[derive(Debug, Clone)]
 pub struct Complete {
     model: &'static Model,

@@ -13,7 +13,7 @@ pub struct Windows {
     horizon: usize,
 }
 
-/// Standardised values in f32, of which each is finite.
+/// Standardised values in f32. Each must be finite.
 pub(crate) fn narrow(grid: &Grid) -> Result<Vec<f32>> {
     let narrow: Vec<f32> = grid.values().iter().map(|&value| value as f32).collect();
     match narrow.iter().position(|value| !value.is_finite()) {
@@ -27,7 +27,7 @@ pub(crate) fn narrow(grid: &Grid) -> Result<Vec<f32>> {
 }
 
 impl Windows {
-    /// Brings standardised values to the device, in f32.
+    /// Copies standardised values to the device, in f32.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for a value that is too large for f32 once it is standardised;
@@ -82,7 +82,7 @@ impl Windows {
         }
     }
 
-    /// The first rows of the windows of a part, in batches of so many, on the device.
+    /// The first rows of the windows of a part, in batches of this size, on the device.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device has no memory for them.

@@ -1,4 +1,4 @@
-//! What every forecaster can do, and what its settings tell before it is made.
+//! What every forecaster can do, and what its settings say before it is built.
 
 use crate::models::weights;
 use crate::settings::{Preset, Setting, Values};
@@ -8,8 +8,8 @@ use refrain_nn::{Mode, ModelSize, Parameters};
 
 /// A model that forecasts the horizon of each channel from contexts of all channels.
 ///
-/// A forecaster of your own trains by [`Forecasting::of`](crate::tasks::forecasting::Forecasting::of). To have it on the
-/// command line, give its settings [`ForecasterConfig`] and [`ModelConfig`](super::ModelConfig) a line.
+/// To train a forecaster of your own, pass it to [`Forecasting::of`](crate::tasks::forecasting::Forecasting::of). To have it
+/// on the command line, implement [`ForecasterConfig`] for its settings and add a line to [`ModelConfig`](super::ModelConfig).
 pub trait Forecaster {
     /// Its name for people, such as `PatchTST`.
     fn name(&self) -> &str;
@@ -21,20 +21,20 @@ pub trait Forecaster {
     fn parameters(&self) -> &Parameters;
 
     /// Contexts `[B, C, context]` to forecasts `[B, C, horizon]`, in the units and the dtype of the contexts. Under
-    /// [`Precision::Bf16`](refrain::Precision::Bf16) what lies between may be bf16.
+    /// [`Precision::Bf16`](refrain::Precision::Bf16) the layers between may compute in bf16.
     ///
     /// # Errors
-    /// [`Error::Model`] if the contexts are of another shape than the model's windows; [`Error::Engine`] if their dtype or
-    /// device is another.
+    /// [`Error::Model`] if the contexts have another shape than the model's windows; [`Error::Engine`] if they have another
+    /// dtype or device.
     fn forward(&self, contexts: &Tensor, mode: Mode<'_>) -> Result<Tensor>;
 
-    /// Number of trained numbers.
+    /// The number of trained values.
     fn parameter_count(&self) -> usize {
         self.parameters().count()
     }
 
-    /// SHA-256 over names and f32 values of all parameters and running statistics: two models of the same settings that
-    /// agree in it forecast alike, bit for bit.
+    /// SHA-256 over the names and f32 values of all parameters and running statistics. Two models with the same settings and
+    /// the same hash forecast alike, bit for bit.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device cannot be read.
@@ -43,7 +43,7 @@ pub trait Forecaster {
     }
 }
 
-/// The settings of a forecaster: what it takes is known before it is made.
+/// The settings of a forecaster. They say what it needs before it is built.
 pub trait ForecasterConfig {
     /// What a user should know to choose it.
     fn about() -> About
@@ -65,21 +65,21 @@ pub trait ForecasterConfig {
     /// [`Error::Model`] for invalid settings.
     fn size(&self) -> Result<ModelSize>;
 
-    /// Layers that are alike, for the size of a recorded step.
+    /// The number of layers, for the size of a recorded step.
     fn layers(&self) -> usize {
         1
     }
 
-    /// Numbers that a training step over so many windows keeps for its backward pass and works with.
+    /// The number of values that a training step over this many windows keeps for its backward pass and as scratch.
     fn activations(&self, windows: usize) -> f64;
 
-    /// A line about what it is made of, without its window and the number of parameters.
+    /// Its layers in one line, without its window and its number of parameters.
     fn summary(&self) -> String;
 
-    /// A model with random weights, which follow from the seed.
+    /// A model with random weights, which depend only on the seed.
     ///
     /// # Errors
-    /// [`Error::Model`] for settings that make no model, [`Error::Engine`] if the device has no memory for it.
+    /// [`Error::Model`] for invalid settings, [`Error::Engine`] if the device has not enough memory.
     fn build(&self, dtype: DType, device: &Device, seed: u64) -> Result<Box<dyn Forecaster>>;
 }
 
@@ -124,7 +124,7 @@ pub struct About {
     pub does: &'static str,
     /// Settings that have a name.
     pub presets: &'static [Preset],
-    /// The defaults of training that suit it, where they are not the usual ones.
+    /// The defaults of training settings that differ from the usual ones.
     pub training: Values,
 }
 

@@ -18,7 +18,7 @@ pub fn classifiers() -> Vec<ModelListing> {
 
 const CROSS_ASSET: &str = "cross-asset";
 
-/// The settings of a classifier of the sources of a panel. In a run folder they have its `name`.
+/// The settings of any classifier of the sources of a panel. In a run folder, `name` says which one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name")]
 pub enum ClassifierConfig {
@@ -28,10 +28,11 @@ pub enum ClassifierConfig {
 }
 
 impl ClassifierConfig {
-    /// The settings of the classifier of a name for so many sources and features: those of `values`, else the defaults.
+    /// The settings of the classifier with this name, for this many sources and features: the values in `values`, otherwise
+    /// the defaults.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that no classifier has, [`Error::Setting`] for a value of the wrong type.
+    /// [`Error::Model`] if no classifier has this name, [`Error::Setting`] for a value of the wrong type.
     pub fn from_settings(
         name: &str,
         sources: usize,
@@ -53,7 +54,7 @@ impl ClassifierConfig {
     }
 }
 
-/// The settings of the model of a name: sizes that are given, and those of `values`, else the defaults.
+/// The settings of the model with this name: the given sizes, the values in `values`, otherwise the defaults.
 fn of_name<T: DeserializeOwned>(
     models: &[ModelListing],
     name: &str,
@@ -70,11 +71,11 @@ fn of_name<T: DeserializeOwned>(
     assemble(&found.settings, values, sizes.chain([name]).collect())
 }
 
-/// Makes [`ModelConfig`](super::ModelConfig) of a line for each forecaster: its name on the command line and in run folders,
-/// and its settings.
+/// Makes [`ModelConfig`](super::ModelConfig) from one line for each forecaster: its name on the command line and in run
+/// folders, and its settings.
 macro_rules! forecasters {
     ($($name:literal $variant:ident($config:ty);)*) => {
-        /// The settings of a forecaster, whichever it is. In a run folder they have its `name`.
+        /// The settings of any forecaster. In a run folder, `name` says which one.
         ///
         /// ```
         /// use refrain_forecast::models::nlinear::NLinearConfig;
@@ -102,7 +103,7 @@ macro_rules! forecasters {
             }
         )*
 
-        /// What every forecaster's settings tell.
+        /// What the settings of every forecaster say.
         impl std::ops::Deref for ModelConfig {
             type Target = dyn ForecasterConfig;
 
@@ -141,10 +142,10 @@ macro_rules! forecasters {
 pub(super) use forecasters;
 
 impl ModelConfig {
-    /// The settings of the forecaster of a name: those of `values`, else the defaults.
+    /// The settings of the forecaster with this name: the values in `values`, otherwise the defaults.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that no forecaster has, [`Error::Setting`] for a value of the wrong type.
+    /// [`Error::Model`] if no forecaster has this name, [`Error::Setting`] for a value of the wrong type.
     pub fn from_settings(name: &str, window: WindowShape, values: &Values) -> Result<ModelConfig> {
         let WindowShape { channels, context, horizon } = window;
         let sizes = [("channels", channels), ("context", context), ("horizon", horizon)];
@@ -154,7 +155,8 @@ impl ModelConfig {
     /// The model with the weights of a checkpoint.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the checkpoint is of a model of other settings, and those of [`build`](super::ForecasterConfig::build).
+    /// [`Error::Nn`] if the checkpoint belongs to a model with other settings, and the errors of
+    /// [`build`](super::ForecasterConfig::build).
     pub fn load(
         &self,
         checkpoint: &Checkpoint,

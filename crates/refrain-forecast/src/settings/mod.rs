@@ -1,5 +1,5 @@
-//! Settings: what a user can choose of a model, a loss, a task or a training. Each is declared once, where it is used; a
-//! command line makes an option of it, a settings file a key, and its help text and default come from the declaration.
+//! Settings: what a user can choose for a model, a loss, a task or a training. Each is declared once, where it is used. It is
+//! then a flag of the command line and a key of settings files; its help text and default come from the declaration.
 
 mod text;
 
@@ -60,17 +60,17 @@ impl Setting {
         &self.help
     }
 
-    /// What stands for a value in the help text, such as `ROWS`.
+    /// The placeholder for a value in the help text, such as `ROWS`.
     pub fn value_name(&self) -> &'static str {
         self.value_name
     }
 
-    /// The value that it has unless the user chooses one.
+    /// Its default value.
     pub fn default(&self) -> &Value {
         &self.default
     }
 
-    /// Whether it is chosen by yes or no.
+    /// Whether its value is yes or no.
     pub fn is_switch(&self) -> bool {
         self.default.is_boolean()
     }
@@ -85,7 +85,7 @@ impl Setting {
         Setting { name: format!("{owner}-{}", self.name), ..self }
     }
 
-    /// The value that a word of a command line stands for.
+    /// Parses a word of a command line.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -93,7 +93,7 @@ impl Setting {
         (self.read)(text)
     }
 
-    /// Whether a value is of the setting's type.
+    /// Checks that a value has the type of the setting.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -120,7 +120,7 @@ pub struct Preset {
     pub data: Option<&'static str>,
 }
 
-/// A configuration from what is given beside the settings, and its settings: those of `values`, else the defaults.
+/// Makes a configuration of fields that are given, and of settings: the value in `values`, otherwise the default.
 ///
 /// # Errors
 /// [`Error::Setting`] for a value of the wrong type.

@@ -21,7 +21,7 @@ const LATEST: &str = "checkpoint";
 pub struct EpochReport<V> {
     /// Number of the epoch, from 1.
     pub epoch: usize,
-    /// Mean loss over the training samples, each as it was when its step came.
+    /// Mean loss over the training samples, each computed in its own step.
     pub train_loss: f64,
     /// The result of the validation.
     #[serde(flatten)]
@@ -72,14 +72,14 @@ const MOST_SECONDS: f64 = 1e11;
 
 impl<T: Task> Trainer<T> {
     /// Saves the run into its folder: the best weights if they have changed, and all that [`Trainer::resume_from`] needs.
-    /// `run` is kept with both, for the caller. Each file has its old or its new content whatever happens; if the
-    /// first is new and the second old, going on from the second brings about the first again.
+    /// `run` is stored with both, for the caller. Each file has its old or its new content, even if the process is killed
+    /// while it saves. If only the best weights are new, a resumed run computes them again.
     ///
-    /// To be called after each epoch at least, or the best weights are not those of the folder.
+    /// Call this at least after each epoch; otherwise the folder may not have the best weights.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite, with which
-    /// nothing is overwritten.
+    /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite; nothing is
+    /// overwritten then.
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
         let (epoch, steps) = (self.state.history.len() + 1, self.state.epoch_steps);
         if steps > 0 {
@@ -108,7 +108,7 @@ impl<T: Task> Trainer<T> {
     /// continues bit for bit as if it had not stopped. Use the same task and settings as in the original run.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the state is broken, or is of another model; [`Error::Training`] if it is of other data, or
+    /// [`Error::Nn`] if the state is broken, or belongs to another model; [`Error::Training`] if it belongs to other data, or
     /// is impossible.
     pub fn resume_from(mut self, saved: &SavedRun) -> Result<Self> {
         let Saved { state, loss_sum, .. } = saved.latest.config::<Saved<Value, T::Validation>>()?;

@@ -29,6 +29,9 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
 pub(crate) mod softmax;
+#[cfg(test)]
+#[path = "../../tests/contributing/softsign/mod.rs"]
+mod softsign; // The example of CONTRIBUTING.
 pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;

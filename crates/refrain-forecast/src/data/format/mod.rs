@@ -1,4 +1,4 @@
-//! File formats: the bytes of a file to rows of cells. What the cells mean is the same in every format.
+//! File formats. A format turns the bytes of a file into rows of cells; what the cells mean is the same in every format.
 
 use super::text::shorten;
 use crate::{Error, Result};
@@ -42,7 +42,7 @@ impl Row {
     }
 }
 
-/// Lists the formats, a line each: its file and its type. The first is that of files with another ending.
+/// Lists the formats, one line each: its file and its type. The first is also used for unknown endings.
 macro_rules! formats {
     ($($module:ident::$type:ident;)*) => {
         $(mod $module;)*
@@ -55,7 +55,7 @@ formats! {
     csv::Csv;
 }
 
-/// Opens a file in the format that its name ends on, and CSV otherwise.
+/// Opens a file in the format of its ending; an unknown ending means CSV.
 pub(crate) fn open<'a>(bytes: &'a [u8], file: &'a str) -> Result<Rows<'a>> {
     let ending = Path::new(file).extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     let is_named = |format: &&&dyn Format| ending.as_deref().is_some_and(|it| format.endings().contains(&it));
@@ -70,7 +70,7 @@ pub(crate) fn open_csv<'a>(bytes: &'a [u8], file: &'a str) -> Result<Rows<'a>> {
     checked(csv::Csv.open(bytes, file)?, file)
 }
 
-/// Refuses a header in which not every column has a name of its own.
+/// Refuses a header with an empty name, or with the same name twice.
 fn checked<'a>(rows: Rows<'a>, file: &str) -> Result<Rows<'a>> {
     let header = &rows.header;
     let wrong = |problem, fix| Err(Error::Header { file: file.to_owned(), problem, fix });

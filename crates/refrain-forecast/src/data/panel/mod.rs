@@ -71,7 +71,7 @@ pub struct Panel {
     max_gap: usize,
 }
 
-/// Whether a file must have what labels come from.
+/// Whether a file must have labels, or prices to make them from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Labels {
     Needed,
@@ -113,7 +113,7 @@ impl fmt::Display for PanelReport {
 }
 
 impl Panel {
-    /// Reads a file in the format that its name ends on, CSV unless that is known; see [`Panel::from_csv`].
+    /// Reads a file. The ending of its name says the format; an unknown ending means CSV, see [`Panel::from_csv`].
     ///
     /// # Errors
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Panel::from_csv`].

@@ -11,7 +11,7 @@ use std::fmt;
 pub struct ReadReport {
     /// Number of rows in the file (of different time stamps, in the long format).
     pub rows_read: usize,
-    /// Number of rows that the time grid has and the file has not.
+    /// Number of rows of the time grid that are not in the file.
     pub gap_rows: usize,
     /// Cells missing in rows that are there, for each channel that has any.
     pub missing: Vec<Missing>,
@@ -60,7 +60,7 @@ pub(crate) struct Rows {
     pub(crate) time: TimeAxis,
     /// Row-major `[rows, channels]`, NaN where a value is missing.
     pub(crate) values: Vec<f64>,
-    /// Rows that the file has not.
+    /// Rows that are not in the file.
     gap_rows: usize,
 }
 
@@ -107,9 +107,8 @@ pub(crate) fn onto_grid(table: Table, given: Option<TimeStep>) -> Result<Rows> {
     Ok(Rows { file, names, time: TimeAxis::new(times[0], step, utc), values, gap_rows: missing as usize })
 }
 
-/// Gives each missing value the last one that was observed before it in its channel, never a later one, and marks it as
-/// filled. Before the first there is none to carry forward: the first stands there, and no window reaches there
-/// ([`Grid::gaps_to_avoid`]).
+/// Replaces each missing value by the last observed value before it in its channel, never by a later one, and marks it as
+/// filled. Missing values before the first observed one take the first; no window reaches them ([`Grid::gaps_to_avoid`]).
 pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadReport)> {
     let Rows { file, names, time, mut values, gap_rows } = rows;
     let (rows, channels) = (values.len() / names.len(), names.len());

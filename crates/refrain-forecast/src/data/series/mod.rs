@@ -44,7 +44,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Reads a file in the format that its name ends on, CSV unless that is known; see [`Series::from_csv`].
+    /// Reads a file. The ending of its name says the format; an unknown ending means CSV, see [`Series::from_csv`].
     ///
     /// # Errors
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Series::from_csv`].

@@ -109,7 +109,7 @@ pub struct Part {
 /// How many windows were left out, of all windows at stride 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Those that would cross a gap that is longer than gaps may be, or begin before the first value of a channel.
+    /// Those that would cross a gap that is too long, or begin before the first value of a channel.
     pub across_gaps: usize,
     /// Other windows without any observed value in their horizon.
     pub unobserved: usize,
@@ -174,8 +174,8 @@ impl Split {
     ///
     /// # Errors
     /// [`Error::TooShort`] if a part does not hold one window; [`Error::NothingObserved`] if a channel has no observed
-    /// value in a part; [`Error::NoWindows`] if all windows of a part are left out; [`Error::Split`] for fractions that
-    /// are no split, a zero context or horizon, or a series that has no 20 months of 30 days for the ETT convention.
+    /// value in a part; [`Error::NoWindows`] if all windows of a part are left out; [`Error::Split`] for invalid fractions, a
+    /// context or horizon of zero, or a series that is shorter than the 20 months of 30 days of the ETT convention.
     pub fn new(
         series: &Series,
         rule: &SplitRule,

@@ -29,7 +29,7 @@ settings! {
         pub ffn: usize = 1024, "N";
         /// Dropout inside the feed-forward network and on both residual branches.
         pub dropout: f64 = 0.2, "P";
-        /// Initial temperature: what the cosine of query and key is multiplied by.
+        /// Initial temperature, by which the cosine of query and key is multiplied.
         ///
         /// Each head learns its own.
         pub temperature: f64 = 10.0, "N";

@@ -26,8 +26,8 @@ settings! {
     }
 }
 
-/// A forecaster of one linear layer from the context to the horizon: the last value of the context is subtracted before it,
-/// and added to the forecast after it, so that the level of the series does not matter.
+/// A linear layer from the context to the horizon. The last value of the context is subtracted before the layer and added
+/// again after it, so the level of the series does not matter.
 ///
 /// ```
 /// use refrain::{Device, DType, Tensor};
@@ -55,10 +55,10 @@ impl NLinearConfig {
 }
 
 impl NLinear {
-    /// A model with random weights, which follow from the seed; the layer begins as PyTorch's.
+    /// A model with random weights, which depend only on the seed. The layer starts as in PyTorch.
     ///
     /// # Errors
-    /// [`crate::Error::Model`] for settings that make no model, [`crate::Error::Engine`] if the device has no memory for it.
+    /// [`crate::Error::Model`] for invalid settings, [`crate::Error::Engine`] if the device has not enough memory.
     pub fn new(config: NLinearConfig, dtype: DType, device: &Device, seed: u64) -> Result<NLinear> {
         config.validate()?;
         let builder = ParameterBuilder::new(device, dtype);
@@ -94,7 +94,7 @@ impl ForecasterConfig for NLinearConfig {
         let training: Values = [("lr".to_owned(), json!(5e-3))].into_iter().collect();
         About {
             title: "NLinear",
-            does: "forecasts series by one linear layer from the last value on",
+            does: "forecasts series by one linear layer, relative to the last value",
             presets: &[],
             training,
         }

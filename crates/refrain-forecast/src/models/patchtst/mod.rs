@@ -66,12 +66,12 @@ impl Layers {
 }
 
 impl PatchTst {
-    /// A model with random weights, which follow from the seed.
+    /// A model with random weights, which depend only on the seed.
     ///
-    /// Linear layers begin as PyTorch's, learned positions uniform within 0.02 of 0, norms and RevIN as identity.
+    /// Linear layers start as in PyTorch, learned positions uniformly within 0.02 of 0, norms and RevIN as identity.
     ///
     /// # Errors
-    /// [`crate::Error::Model`] for settings that make no model, [`crate::Error::Engine`] if the device has no memory for it.
+    /// [`crate::Error::Model`] for invalid settings, [`crate::Error::Engine`] if the device has not enough memory.
     pub fn new(config: PatchTstConfig, dtype: DType, device: &Device, seed: u64) -> Result<PatchTst> {
         config.validate()?;
         let builder = ParameterBuilder::new(device, dtype);

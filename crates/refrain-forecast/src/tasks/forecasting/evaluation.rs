@@ -21,8 +21,8 @@ pub fn evaluate(model: &dyn Forecaster, windows: &Windows, part: &Part) -> Resul
     Ok(sums)
 }
 
-/// Calls `row` with the channel, the forecast and what came true of each window and channel of a part; what was not
-/// observed is NaN.
+/// Calls `row` with the channel, the forecast and the true values of each window and channel of a part. Values that were not
+/// observed are NaN.
 pub(super) fn each_row(
     model: &dyn Forecaster,
     windows: &Windows,
@@ -52,7 +52,7 @@ pub(super) fn each_row(
     })
 }
 
-/// The forecast of the `horizon` rows from row `origin` on, in original units, row-major `[horizon, channels]`.
+/// The forecast of the `horizon` rows that begin at row `origin`, in original units, row-major `[horizon, channels]`.
 ///
 /// # Errors
 /// [`Error::NotFinite`] if a value of it is not finite; [`Error::ShortContext`] if there are fewer rows before

@@ -19,8 +19,8 @@ use refrain::{DType, Device, Precision, Tensor};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
 
-/// Learns to forecast the horizon of each window from its context, by the mean loss over what was observed of it: filled
-/// values are inputs only. The loss is the mean squared error unless [`Forecasting::with_loss`] says otherwise.
+/// Learns to forecast the horizon of each window from its context. It minimises the mean loss over the observed values of
+/// the horizon; filled values are inputs only. The loss is the mean squared error, or that of [`Forecasting::with_loss`].
 pub struct Forecasting {
     /// The model.
     pub model: Box<dyn Forecaster>,
@@ -40,7 +40,7 @@ pub struct ForecastErrors {
     /// Mean absolute error.
     #[serde(rename = "validation_mae")]
     pub mae: f64,
-    /// Mean loss, if that is not the mean squared error. The best weights are those of the lowest.
+    /// Mean loss, if it is not the mean squared error. The best weights are those with the lowest loss.
     #[serde(rename = "validation_loss", default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
 }
@@ -98,10 +98,10 @@ impl Task for Forecasting {
 }
 
 impl Forecasting {
-    /// A forecaster of these settings with random weights on windows of a series.
+    /// A forecaster with these settings and random weights, on windows of a series.
     ///
     /// # Errors
-    /// [`crate::Error::Model`] for settings that make no model, [`crate::Error::Engine`] if the device has no memory for it.
+    /// [`crate::Error::Model`] for invalid settings, [`crate::Error::Engine`] if the device has not enough memory.
     pub fn new(
         model: impl Into<ModelConfig>,
         windows: Windows,
@@ -112,7 +112,7 @@ impl Forecasting {
         Ok(Forecasting::of(model, windows, split))
     }
 
-    /// A forecaster on windows of a series that have its shape.
+    /// A forecaster, on windows of a series. The windows have the shape that the forecaster expects.
     pub fn of(model: Box<dyn Forecaster>, windows: Windows, split: &Split) -> Forecasting {
         let (train, validation) = (split.train.clone(), split.validation.clone());
         Forecasting { model, windows, loss: Loss::default(), train, validation }

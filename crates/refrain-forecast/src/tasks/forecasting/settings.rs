@@ -14,7 +14,7 @@ settings! {
         pub context: usize = 336, "ROWS";
         /// Rows of a forecast.
         pub horizon: usize = 96, "ROWS";
-        /// Rows of a season, for the seasonal naive forecast; 0 infers it: a day of hours, a week of days, ...
+        /// Rows of a season, for the seasonal naive forecast; 0 infers it (24 for hours, 7 for days, ...)
         pub season: usize = 0, "ROWS";
     }
 }

@@ -8,7 +8,7 @@ use refrain::Tensor;
 settings! {
     /// The mean of `e^2 / 2` where `|e| < delta`, and of `delta (|e| - delta / 2)` elsewhere, over all errors `e`.
     pub struct Huber {
-        /// The error from which the Huber loss grows linearly, in standard deviations of the channel.
+        /// The Huber loss is linear above this error, in standard deviations of the channel.
         pub delta: f64 = 1.0, "ERROR";
     }
 }
