@@ -8,4 +8,5 @@ pub mod walks;
 
 pub use cross_asset::{CrossBench, CrossBenchOptions};
 pub use step::{CrossSizes, StepBench, StepSizes};
+pub use training::{Nothing, TrainingBench};
 pub use walks::{WalkBench, WalkOptions};

@@ -1,40 +1,10 @@
 //! `refrain bench patchtst`.
 
-use std::time::Duration;
-
-use serde::Serialize;
-
+use super::bench_epochs;
 use crate::bench::{WalkBench, WalkOptions};
 use crate::cli::BenchPatchtst;
-use crate::console::{Console, count, duration};
-use crate::error::{Error, Result, finite};
-use crate::replays::ReplayFigures;
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Outcome {
-    losses: Vec<f64>,
-    /// The bits of each loss as an IEEE 754 binary64.
-    loss_bits: Vec<String>,
-    loss_fell: bool,
-    seconds: f64,
-    seconds_per_epoch: f64,
-    us_per_step: f64,
-    steps: u64,
-    /// How often a step asked the system for memory, over all epochs except the first (over the first, if it is the
-    /// only one).
-    device_allocations_per_step: f64,
-    peak_device_bytes: usize,
-    launches_per_step: f64,
-    replays: u64,
-    /// Storages that a step made on the device. Null with --eager, or if every step came directly after a recording.
-    allocations_per_step: Option<f64>,
-    /// How long recording the step took. Null with --eager.
-    recording_seconds: Option<f64>,
-    device: String,
-    threads: usize,
-    parameters: usize,
-}
+use crate::console::{Console, count};
+use crate::error::{Error, Result};
 
 pub fn run(args: BenchPatchtst) -> Result<()> {
     let console = Console::new(args.json);
@@ -55,7 +25,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         seed: args.seed,
     };
     let bench = WalkBench::new(options, &device)?;
-    let mut bench = if args.eager { bench.eager() } else { bench };
+    let bench = if args.eager { bench.eager() } else { bench };
     console.line(format!(
         "{} samples of {} channels, {} parameters, {} with {} threads",
         count(args.samples),
@@ -64,69 +34,7 @@ pub fn run(args: BenchPatchtst) -> Result<()> {
         device.name(),
         rayon::current_num_threads(),
     ))?;
-    let mut losses = Vec::with_capacity(args.epochs);
-    let (mut time, mut steps) = (Duration::ZERO, 0);
-    let mut steady = device.stats();
-    let mut steady_steps = 0;
-    for epoch in 1..=args.epochs {
-        let report = bench.epoch()?;
-        finite(format!("the loss of epoch {epoch}"), report.loss)?;
-        time += report.time;
-        steps += report.steps;
-        steady_steps += report.steps;
-        losses.push(report.loss);
-        console.line(format!(
-            "epoch {epoch:>3}/{}  loss {:.6} (0x{:016x})  {}",
-            args.epochs,
-            report.loss,
-            report.loss.to_bits(),
-            duration(report.time)
-        ))?;
-        if epoch == 1 && args.epochs > 1 {
-            steady = device.stats();
-            steady_steps = 0;
-        }
-    }
-    let stats = device.stats();
-    let a_step = |now: u64, then: u64| (now - then) as f64 / steady_steps as f64;
-    let allocations = a_step(stats.system_allocations, steady.system_allocations);
-    let launches_per_step = a_step(stats.launches, steady.launches);
-    let replayed =
-        ReplayFigures { launches_per_step: Some(launches_per_step), ..ReplayFigures::of(bench.replays()) };
-    let loss_fell = losses[losses.len() - 1] < losses[0];
-    let seconds = time.as_secs_f64();
-    let us_per_step = seconds * 1e6 / steps as f64;
-    console.line(format!(
-        "total {}, {} per epoch, {us_per_step:.0} us per step; the loss {} from {:.6} to {:.6}",
-        duration(time),
-        duration(time.div_f64(args.epochs as f64)),
-        if loss_fell { "fell" } else { "did not fall" },
-        losses[0],
-        losses[losses.len() - 1],
-    ))?;
-    replayed.show(console)?;
-    console.line(format!(
-        "{allocations} allocations from the system per step, at most {} bytes in use",
-        count(stats.peak_bytes)
-    ))?;
-    console.result(&Outcome {
-        loss_bits: losses.iter().map(|loss| format!("0x{:016x}", loss.to_bits())).collect(),
-        loss_fell,
-        seconds,
-        seconds_per_epoch: seconds / args.epochs as f64,
-        us_per_step,
-        steps,
-        device_allocations_per_step: allocations,
-        peak_device_bytes: stats.peak_bytes,
-        launches_per_step,
-        replays: replayed.replays,
-        allocations_per_step: replayed.allocations_per_step,
-        recording_seconds: replayed.recording_seconds,
-        device: device.name(),
-        threads: rayon::current_num_threads(),
-        parameters: bench.parameter_count(),
-        losses,
-    })
+    console.result(&bench_epochs::measure(console, &device, bench, args.epochs)?)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench_cross_asset;
+mod bench_epochs;
 mod bench_patchtst;
 mod bench_step;
 mod devices;
