@@ -22,11 +22,10 @@ pub struct Measured {
     seconds_per_epoch: f64,
     us_per_step: f64,
     steps: u64,
-    /// How often a step asked the system for memory, over all epochs except the first (over the first, if it is the
-    /// only one).
+    /// How often a step of the last epoch asked the system for memory.
     device_allocations_per_step: f64,
     peak_device_bytes: usize,
-    /// Launches are counted over the same epochs.
+    /// Launches are those of the last epoch, too.
     #[serde(flatten)]
     replayed: ReplayFigures,
     device: String,
@@ -57,7 +56,7 @@ pub fn measure<T: Task<Validation = Nothing>>(
             report.loss.to_bits(),
             duration(report.time)
         ))?;
-        if epoch == 1 && epochs > 1 {
+        if epoch + 1 == epochs {
             (steady, steady_steps) = (device.stats(), 0);
         }
     }

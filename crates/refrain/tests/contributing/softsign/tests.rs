@@ -12,6 +12,11 @@ fn the_page_shows_this_code() {
     ] {
         assert!(page.contains(&code), "CONTRIBUTING.md does not show:\n{code}");
     }
+    // The entry of a unary function, without the indent of the table.
+    let start = page.find("/// The square root. For floats.").unwrap();
+    let entry: Vec<&str> = page[start..].lines().take_while(|line| *line != "```").collect();
+    let table = include_str!("../../../src/ops/unary/functions.rs");
+    assert!(entry.len() == 5 && table.contains(&entry.join("\n    ")), "{entry:?}");
 }
 
 #[test]
