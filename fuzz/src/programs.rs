@@ -28,6 +28,7 @@ fn run(program: &str, device: &Device, recorded: bool) -> refrain::Result<Vec<f3
             false => values.extend(of(&x)?.exp()?.to_vec::<f32>()?),
         }
     }
+    step.finish()?;
     Ok(values)
 }
 

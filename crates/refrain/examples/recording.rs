@@ -65,6 +65,7 @@ fn measure(device: &Device, operations: usize) -> Result<()> {
     let (again, ..) = cost(device, &mut || step.call(&[]).map(drop))?;
     let launches = step.program().map_or(1, |p| p.launch_count());
     let [eager_peak, peak, kept] = [eager_peak, peak, kept].map(|bytes| bytes / launches);
+    step.check()?;
     let (dropped, ..) = cost(device, &mut || {
         drop(std::mem::replace(&mut step, Step::new(device, |_| Ok(vec![]))));
         Ok(())

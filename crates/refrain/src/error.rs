@@ -31,6 +31,8 @@ pub enum Error {
         lhs: DType,
         /// The dtype of the other operand, or the one that was expected.
         rhs: DType,
+        /// Which tensor to convert, and to what.
+        hint: String,
     },
     /// Two tensors are on different devices.
     DeviceMismatch {
@@ -192,6 +194,21 @@ impl Error {
         Error::ShapeMismatch { op, lhs: lhs.to_vec(), rhs: rhs.to_vec(), hint: hint.into() }
     }
 
+    /// Two operands should have one dtype. The advice is a conversion that loses no value, except that a large integer
+    /// is rounded.
+    pub(crate) fn dtypes(op: &'static str, lhs: DType, rhs: DType) -> Error {
+        let convert =
+            |to: DType, from: DType| format!("use to_dtype(DType::{to:?}) on the {from} tensor first");
+        let hint = match [lhs, rhs] {
+            [DType::F16, DType::BF16] | [DType::BF16, DType::F16] => {
+                "neither holds all values of the other; use to_dtype(DType::F32) on both first".to_string()
+            }
+            // Dtypes are ordered: floats before integers before bool, the widest first.
+            _ => convert(lhs.min(rhs), lhs.max(rhs)),
+        };
+        Error::DTypeMismatch { op, lhs, rhs, hint }
+    }
+
     pub(crate) fn internal(op: &'static str, message: impl Into<String>) -> Error {
         Error::Internal { op, message: message.into() }
     }
@@ -203,19 +220,22 @@ impl fmt::Display for Error {
             Error::ShapeMismatch { op, lhs, rhs, hint } => {
                 write!(f, "{op}: shapes {lhs:?} and {rhs:?} do not match: {hint}")
             }
-            Error::DTypeMismatch { op, lhs, rhs } => write!(
+            Error::DTypeMismatch { op, lhs, rhs, hint } => write!(
                 f,
-                "{op}: dtypes {lhs} and {rhs} do not match, and nothing is converted silently: use to_dtype(DType::{rhs:?}) on the {lhs} tensor first"
+                "{op}: dtypes {lhs} and {rhs} do not match, and nothing is converted silently: {hint}"
             ),
             Error::DeviceMismatch { op, lhs, rhs } => write!(
                 f,
                 "{op}: operands are on different devices, {lhs} and {rhs}: move one with to_device first"
             ),
             Error::InvalidArgument { op, message } => write!(f, "{op}: {message}"),
-            Error::Unsupported { op, dtype, device } => write!(
-                f,
-                "{op}: not supported for {dtype} on {device}: convert with to_dtype to a dtype that the operation supports"
-            ),
+            Error::Unsupported { op, dtype, device } => {
+                let fix = match dtype.is_float() {
+                    true => "convert with to_dtype to a dtype that the operation supports",
+                    false => "use another dtype, such as f32 (to_dtype(DType::F32) converts)",
+                };
+                write!(f, "{op}: not supported for {dtype} on {device}: {fix}")
+            }
             Error::Aliased { op, message } => write!(f, "{op}: {message}"),
             Error::SavedValueOverwritten { op, tensor, by } => write!(
                 f,

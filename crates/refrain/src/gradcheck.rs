@@ -25,7 +25,7 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor], tol
     const OP: &str = "gradcheck";
     const STEP: f64 = 1e-6;
     for input in inputs.iter().filter(|t| t.requires_grad()) {
-        input.require_dtype(OP, DType::F64)?;
+        input.require_dtype(OP, "input", DType::F64)?;
         if input.grad().is_none() {
             input.set_grad(&input.zeros_like()?)?;
         }

@@ -478,7 +478,7 @@ fn what_a_dtype_has_no_meaning_for_is_a_typed_error() {
         ));
         assert!(matches!(
             halves.add(&ids),
-            Err(Error::DTypeMismatch { op: "add", lhs: DType::BF16, rhs: DType::I64 })
+            Err(Error::DTypeMismatch { op: "add", lhs: DType::BF16, rhs: DType::I64, .. })
         ));
         assert!(matches!(halves.add_assign(&ids), Err(Error::DTypeMismatch { op: "add_assign", .. })));
         assert!(matches!(halves.matmul(&ids), Err(Error::DTypeMismatch { op: "matmul", .. })));

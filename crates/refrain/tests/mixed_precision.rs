@@ -391,7 +391,7 @@ fn other_mixtures_remain_errors() {
     #[track_caller]
     fn refused(result: Result<Tensor>, op: &str, dtypes: [DType; 2]) {
         match result {
-            Err(Error::DTypeMismatch { op: by, lhs, rhs }) => assert_eq!((by, [lhs, rhs]), (op, dtypes)),
+            Err(Error::DTypeMismatch { op: by, lhs, rhs, .. }) => assert_eq!((by, [lhs, rhs]), (op, dtypes)),
             other => panic!("{op}: {other:?}"),
         }
     }

@@ -137,6 +137,9 @@ pub fn run(args: BenchStep) -> Result<()> {
         }
         _ => None,
     };
+    if let Some(recorded) = recorded {
+        recorded.finish()?;
+    }
     console.result(&Outcome {
         config,
         precision,

@@ -59,7 +59,7 @@ impl Tensor {
                 "a gradient must have the shape of its tensor",
             ));
         }
-        buffer.require_dtype(OP, self.dtype())?;
+        buffer.require_dtype(OP, "buffer", self.dtype())?;
         check_devices(OP, &[self, buffer])?;
         if buffer.layout().repeats_memory() {
             return Err(Error::invalid(

@@ -36,12 +36,14 @@ macro_rules! with_positions {
 }
 pub(crate) use with_positions;
 
-/// Checks that indices are i64 or i32.
-pub(crate) fn require_positions(op: &'static str, index: &Tensor) -> Result<()> {
-    match index.dtype() {
-        DType::I32 => Ok(()),
-        _ => index.require_dtype(op, DType::I64),
+/// Checks that indices are i64 or i32. `role` says in an error what they are.
+pub(crate) fn require_positions(op: &'static str, role: &str, index: &Tensor) -> Result<()> {
+    let lhs = index.dtype();
+    if matches!(lhs, DType::I64 | DType::I32) {
+        return Ok(());
     }
+    let hint = format!("the {role} must be i64 or i32; convert with to_dtype(DType::I64) first");
+    Err(Error::DTypeMismatch { op, lhs, rhs: DType::I64, hint })
 }
 
 /// Checks that every index of operand `i` is in `0..count`. `what` describes the range, for example `axis 1 of size

@@ -110,7 +110,10 @@ fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Te
             format!("the destination must have the shape of the result, {}", spec.shape),
         ));
     }
-    dst.require_dtype(name, spec.dtype)?;
+    if dst.dtype() != spec.dtype {
+        let hint = format!("the destination must have the dtype of the result; pass one of {}", spec.dtype);
+        return Err(Error::DTypeMismatch { op: name, lhs: dst.dtype(), rhs: spec.dtype, hint });
+    }
     if dst.layout().repeats_memory() {
         return Err(Error::Aliased {
             op: name,

@@ -53,7 +53,7 @@ fn backward(root: &Tensor, gradient: Option<&Tensor>, retain: bool) -> Result<()
                     "the gradient must have the shape of the tensor",
                 ));
             }
-            g.require_dtype(OP, root.dtype())?;
+            g.require_dtype(OP, "gradient", root.dtype())?;
             check_devices(OP, &[root, g])?;
             g.detach()
         }

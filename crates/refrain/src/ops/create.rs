@@ -19,22 +19,29 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn from_slice<T: Element>(values: &[T], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        const OP: &str = "from_slice";
-        let shape = shape.into();
-        if shape.checked_numel(OP, size_of::<T>())? != values.len() {
+        Tensor::from_values("from_slice", values, shape.into(), device)
+    }
+
+    fn from_values<T: Element>(
+        op: &'static str,
+        values: &[T],
+        shape: Shape,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if shape.checked_numel(op, size_of::<T>())? != values.len() {
             return Err(Error::invalid(
-                OP,
+                op,
                 format!("{} values do not fill shape {shape} ({} elements)", values.len(), shape.numel()),
             ));
         }
-        let out = Tensor::empty(OP, &shape, T::DTYPE, device)?;
-        out.write_from(values)?;
+        let out = Tensor::empty(op, &shape, T::DTYPE, device)?;
+        out.put(op, values)?;
         Ok(out)
     }
 
     /// A scalar (a tensor of shape `[]`).
     pub fn scalar<T: Element>(value: T, device: &Device) -> Result<Tensor> {
-        Tensor::from_slice(&[value], (), device)
+        Tensor::from_values("scalar", &[value], ().into(), device)
     }
 
     /// All zeros (`false` for bool).

@@ -16,7 +16,7 @@ impl Tensor {
     /// [`Device::synchronize`]).
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         const OP: &str = "to_vec";
-        self.check_host::<T>(OP, self.numel())?;
+        self.check_reading::<T>(OP, self.numel())?;
         // First on the device: there, a tensor that is too large is an error; on the host it would end the process.
         let whole = self.untracked().contiguous()?;
         let mut out = vec![T::default(); self.numel()];
@@ -55,7 +55,7 @@ impl Tensor {
     }
 
     fn read<T: Element>(&self, op: &'static str, out: &mut [T]) -> Result<()> {
-        self.check_host::<T>(op, out.len())?;
+        self.check_reading::<T>(op, out.len())?;
         let whole = self.untracked().contiguous()?;
         let offset = whole.layout().offset() * size_of::<T>();
         T::fill_from(out, |bytes| self.device().download(op, whole.storage(), offset, bytes))
@@ -74,20 +74,38 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     pub fn write_from<T: Element>(&self, values: &[T]) -> Result<()> {
-        const OP: &str = "write_from";
-        self.check_host::<T>(OP, values.len())?;
-        check_in_place(OP, self)?;
-        if !self.is_contiguous() {
-            let staged = Tensor::from_slice(values, self.shape(), self.device())?;
-            return apply_into(Copy(OP), &[&staged], self);
-        }
-        let offset = self.layout().offset() * size_of::<T>();
-        self.device().upload(OP, T::as_bytes(values), self.storage(), offset)
+        self.put("write_from", values)
     }
 
-    fn check_host<T: Element>(&self, op: &'static str, len: usize) -> Result<()> {
+    /// [`Tensor::write_from`] on behalf of the operation `op`.
+    pub(super) fn put<T: Element>(&self, op: &'static str, values: &[T]) -> Result<()> {
+        self.check_host::<T>(op, values.len(), || {
+            format!("pass values of {}, or make the tensor with dtype DType::{:?}", self.dtype(), T::DTYPE)
+        })?;
+        check_in_place(op, self)?;
+        if !self.is_contiguous() {
+            let staged = Tensor::empty(op, self.shape(), self.dtype(), self.device())?;
+            staged.put(op, values)?;
+            return apply_into(Copy(op), &[&staged], self);
+        }
+        let offset = self.layout().offset() * size_of::<T>();
+        self.device().upload(op, T::as_bytes(values), self.storage(), offset)
+    }
+
+    fn check_reading<T: Element>(&self, op: &'static str, len: usize) -> Result<()> {
+        let own = self.dtype();
+        self.check_host::<T>(op, len, || {
+            let read = match op {
+                "read_into" => format!("read it into a slice of {own}"),
+                _ => format!("use {op}::<{own}>"),
+            };
+            format!("{read}, or to_dtype(DType::{:?}) first", T::DTYPE)
+        })
+    }
+
+    fn check_host<T: Element>(&self, op: &'static str, len: usize, hint: impl Fn() -> String) -> Result<()> {
         if self.dtype() != T::DTYPE {
-            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: T::DTYPE });
+            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: T::DTYPE, hint: hint() });
         }
         if len != self.numel() {
             return Err(Error::invalid(

@@ -21,6 +21,7 @@ use crate::ops::random::Generator;
 use crate::precision::{precision, with_precision};
 use crate::recycled::emptied;
 use crate::sync::MutexGuard;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::Tensor;
 use crate::types::Precision;
 
@@ -100,6 +101,8 @@ const CHECKING: u32 = 100;
 ///   1 % of the run;
 /// - in [`Step::check`], which you should call before you write a checkpoint, and in [`Step::finish`].
 ///
+/// A step that is dropped with calls after its last check says so on standard error, once per process.
+///
 /// A difference is [`Error::RecordingChanged`]; then every call fails until a check finds no difference. Calls
 /// between the last successful check and this one have used the old value. **A change between two checks that is
 /// undone before the next one is not found.** [`StepOptions::strict`] (or `REFRAIN_STRICT=1` for any program,
@@ -165,6 +168,8 @@ struct ProgramEntry {
     last_used: u64,
     /// How often it ran, and before which call the closure is recorded again.
     calls: u64,
+    /// Calls since the closure was last recorded for this program.
+    unchecked: u64,
     check_at: u64,
     /// How long recording took.
     cost: Duration,
@@ -282,6 +287,7 @@ impl<'f> Step<'f> {
         }
         inputs.iter().enumerate().try_for_each(|(i, input)| check_input(OP, i, input))?;
         let settings = ThreadSettings::now();
+        let recordings = self.recordings;
         match self.entries.iter().position(|e| e.fits(inputs, settings)) {
             Some(at) => {
                 self.current = at;
@@ -292,6 +298,9 @@ impl<'f> Step<'f> {
         self.clock += 1;
         let entry = &mut self.entries[self.current];
         entry.last_used = self.clock;
+        if self.recordings == recordings && matches!(entry.run, RunMode::Replay(_)) {
+            entry.unchecked += 1;
+        }
         if let RunMode::Replay(ready) = &entry.run {
             check_apart(ready, inputs)?;
             entry.inputs.iter().zip(inputs).try_for_each(|(own, input)| copy_values(input, own))?;
@@ -331,7 +340,9 @@ impl<'f> Step<'f> {
     /// a worker of a thread pool, and within another step.
     pub fn check(&mut self) -> Result<()> {
         forbid_here(&self.device)?;
-        (0..self.entries.len()).try_for_each(|at| self.check_entry(at))
+        let checked = (0..self.entries.len()).try_for_each(|at| self.check_entry(at));
+        self.entries.iter_mut().for_each(|entry| entry.unchecked = 0);
+        checked
     }
 
     /// Ends the step with a last [`Step::check`]. No error means: at every check, the host state that the closure
@@ -442,6 +453,7 @@ impl<'f> Step<'f> {
             outputs,
             last_used: 0,
             calls: 0,
+            unchecked: 0,
             check_at: CHECKED[0],
             cost,
         });
@@ -485,6 +497,7 @@ impl<'f> Step<'f> {
             RunMode::Eager(_) => Ok(()),
         });
         self.checking += begin.elapsed();
+        self.entries[at].unchecked = 0;
         if checked.is_err() {
             // Every call fails until a check finds no difference.
             self.entries[at].check_at = 0;
@@ -565,6 +578,21 @@ fn forbid_nesting(device: &Device) -> Result<()> {
         None,
         "a step can't be made or called within another step; run the operations of the inner closure directly, or one step after the other",
     )
+}
+
+impl Drop for Step<'_> {
+    /// Warns of calls that no check followed. Once per process: a program that forgets [`Step::finish`] does so for
+    /// every step. A test shows it only if it fails, because the harness captures what a test prints.
+    fn drop(&mut self) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        let calls: u64 = self.entries.iter().map(|entry| entry.unchecked).sum();
+        if calls == 0 || std::thread::panicking() || WARNED.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        eprintln!(
+            "refrain: warning: a step was dropped {calls} calls after its last check, so a change of host state since then was not looked for; end a step with finish(), or call check() before you use its results"
+        );
+    }
 }
 
 impl fmt::Debug for Step<'_> {

@@ -16,7 +16,7 @@ pub(crate) fn check_devices(op: &'static str, inputs: &[&Tensor]) -> Result<()> 
 /// Checks that both operands have one dtype.
 pub(crate) fn check_dtypes(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
     if a.dtype() != b.dtype() {
-        return Err(Error::DTypeMismatch { op, lhs: a.dtype(), rhs: b.dtype() });
+        return Err(Error::dtypes(op, a.dtype(), b.dtype()));
     }
     Ok(())
 }

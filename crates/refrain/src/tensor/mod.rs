@@ -238,9 +238,10 @@ impl Tensor {
         Tensor::from_parts(self.0.storage.clone(), self.0.layout.clone(), self.0.dtype)
     }
 
-    pub(crate) fn require_dtype(&self, op: &'static str, expected: DType) -> Result<()> {
-        if self.dtype() != expected {
-            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: expected });
+    /// `role` says in an error which operand this is.
+    pub(crate) fn require_dtype(&self, op: &'static str, role: &str, expected: DType) -> Result<()> {
+        if self.dtype() == expected {
+            return Ok(());
         }
         Ok(())
     }
@@ -249,7 +250,8 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Err(self.unsupported(op));
         }
-        Ok(())
+        let hint = format!("the {role} must be {expected}; convert with to_dtype(DType::{expected:?}) first");
+        Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: expected, hint })
     }
 
     pub(crate) fn unsupported(&self, op: &'static str) -> Error {

@@ -68,7 +68,7 @@ impl Op for Masked {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         x[0].require_float(Self::NAME)?;
-        x[1].require_dtype(Self::NAME, DType::Bool)?;
+        x[1].require_dtype(Self::NAME, "mask", DType::Bool)?;
         if x[0].shape() != x[1].shape() {
             return Err(Error::shapes(Self::NAME, x[0].shape(), x[1].shape(), "both must be equal"));
         }

@@ -35,7 +35,7 @@ struct GatherBackward {
 
 /// Checks that the index suits a tensor of `shape`: as many axes, and none longer except `axis`.
 fn check_index(op: &'static str, axis: usize, shape: &Shape, index: &Tensor) -> Result<()> {
-    require_positions(op, index)?;
+    require_positions(op, "index", index)?;
     let fits = index.rank() == shape.rank()
         && index.dims().iter().zip(shape.iter()).enumerate().all(|(i, (n, d))| i == axis || n <= d);
     match fits {

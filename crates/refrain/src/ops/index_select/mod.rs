@@ -40,7 +40,7 @@ impl Op for IndexSelect {
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        require_positions(self.name, x[1])?;
+        require_positions(self.name, "index (the second operand)", x[1])?;
         let axis = self.axis;
         check_places(self.name, x[1].shape(), x[0].dims()[axis], || format!("axis {axis} of size 0"))?;
         Ok(Spec::new(replaced(x[0].shape(), self.axis, x[1].shape()), x[0].dtype()).one())
@@ -74,7 +74,7 @@ impl Op for IndexAdd {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         x[0].require_float(Self::NAME)?;
-        require_positions(Self::NAME, x[1])?;
+        require_positions(Self::NAME, "index", x[1])?;
         let expected = replaced(&self.shape, self.axis, x[1].shape());
         if x[0].shape() != &expected {
             return Err(Error::shapes(Self::NAME, x[0].shape(), &expected, "both must be equal"));

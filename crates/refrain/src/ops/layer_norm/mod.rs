@@ -35,7 +35,7 @@ pub(crate) fn check_eps(op: &'static str, eps: f64) -> Result<()> {
 pub(crate) fn check_parameters(op: &'static str, x: &Tensor, parameters: &[&Tensor], n: usize) -> Result<()> {
     for parameter in parameters {
         if !parameter.dtype().is_parameter_of(x.dtype()) {
-            return Err(Error::DTypeMismatch { op, lhs: x.dtype(), rhs: parameter.dtype() });
+            return Err(Error::dtypes(op, x.dtype(), parameter.dtype()));
         }
         check_dtypes(op, parameters[0], parameter)?;
         if parameter.dims() != [n] {

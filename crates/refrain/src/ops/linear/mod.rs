@@ -96,7 +96,7 @@ impl Op for Linear {
                 false => self.precision.result(other.dtype()) == dtype,
             };
             if !fits {
-                return Err(Error::DTypeMismatch { op: Self::NAME, lhs: x.dtype(), rhs: other.dtype() });
+                return Err(Error::dtypes(Self::NAME, x.dtype(), other.dtype()));
             }
         }
         if x.rank() == 0 || w.rank() != 2 || x.shape().last() != w.shape().last() {

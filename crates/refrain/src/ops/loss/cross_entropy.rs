@@ -29,7 +29,7 @@ impl Op for CrossEntropy {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let (logits, ids) = (x[0], x[1]);
         logits.require_float(Self::NAME)?;
-        require_positions(Self::NAME, ids)?;
+        require_positions(Self::NAME, "class ids (the second operand)", ids)?;
         if !(0.0..=1.0).contains(&self.smoothing) {
             let message = format!("label smoothing is {}; use a number from 0 to 1", self.smoothing);
             return Err(Error::invalid(Self::NAME, message));

@@ -91,7 +91,7 @@ impl Op for Matmul {
         let (a, b) = (x[0], x[1]);
         a.require_float(Self::NAME)?;
         if self.precision.result(a.dtype()) != self.precision.result(b.dtype()) {
-            return Err(Error::DTypeMismatch { op: Self::NAME, lhs: a.dtype(), rhs: b.dtype() });
+            return Err(Error::dtypes(Self::NAME, a.dtype(), b.dtype()));
         }
         let r = a.rank();
         let fits = r >= 2 && r == b.rank() && a.dims()[r - 1] == b.dims()[r - 2];

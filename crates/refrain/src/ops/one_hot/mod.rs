@@ -23,7 +23,7 @@ impl Op for OneHot {
     const NAME: &'static str = "one_hot";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        require_positions(Self::NAME, x[0])?;
+        require_positions(Self::NAME, "ids", x[0])?;
         check_places(Self::NAME, x[0].shape(), self.classes, || "0 classes".to_string())?;
         let mut shape = x[0].shape().clone();
         shape.dims_mut().push(self.classes);

@@ -62,7 +62,7 @@ fn check_control(op: &'static str, role: &str, t: &Tensor, dtype: DType) -> Resu
     if t.dims() != [1] {
         return Err(Error::shapes(op, t.shape(), &Shape::from(1), format!("the {role} is one element")));
     }
-    t.require_dtype(op, dtype)
+    t.require_dtype(op, role, dtype)
 }
 
 /// Checks that flat buffers match: contiguous, of one length and one floating-point dtype, without common memory.

@@ -56,7 +56,7 @@ impl Op for QkNorm {
             let message = format!("heads have {dim} features; use more heads, of at most {MAX_DIM} features");
             return Err(Error::invalid(Self::NAME, message));
         }
-        temperature.require_dtype(Self::NAME, x.dtype().accumulator())?;
+        temperature.require_dtype(Self::NAME, "temperature", x.dtype().accumulator())?;
         if temperature.dims() != [heads] {
             let hint = "there must be a temperature for each head";
             return Err(Error::shapes(Self::NAME, x.shape(), temperature.shape(), hint));
@@ -124,7 +124,7 @@ impl Op for QkNormBackward {
 fn prepare(x: &Tensor, temperature: &Tensor) -> Result<Tensor> {
     let wide = x.dtype().accumulator();
     if temperature.dtype() != wide {
-        temperature.require_dtype(QkNorm::NAME, x.dtype())?;
+        temperature.require_dtype(QkNorm::NAME, "temperature", x.dtype())?;
         x.require_float(QkNorm::NAME)?;
     }
     temperature.to_dtype(wide)

@@ -56,7 +56,10 @@ impl NumberTile for WhereBackward {
 fn require_condition(op: &'static str, condition: &Tensor) -> Result<()> {
     match condition.dtype() {
         DType::Bool | DType::U8 => Ok(()),
-        lhs => Err(Error::DTypeMismatch { op, lhs, rhs: DType::Bool }),
+        lhs => {
+            let hint = "the condition (the tensor before the dot) must be bool or u8; compare it, for example with ne_scalar(0.0)".to_string();
+            Err(Error::DTypeMismatch { op, lhs, rhs: DType::Bool, hint })
+        }
     }
 }
 

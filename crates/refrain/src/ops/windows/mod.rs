@@ -34,7 +34,7 @@ impl Op for Windows {
                 format!("the starts have shape {}; they must have one dimension", x[1].shape()),
             ));
         };
-        require_positions(Self::NAME, x[1])?;
+        require_positions(Self::NAME, "starts", x[1])?;
         if self.length > time {
             return Err(Error::invalid(
                 Self::NAME,
@@ -85,7 +85,7 @@ impl Op for AddWindows {
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         x[0].require_float(Self::NAME)?;
-        require_positions(Self::NAME, x[1])?;
+        require_positions(Self::NAME, "starts", x[1])?;
         match (x[0].dims(), x[1].dims()) {
             (&[count, channels, length], &[starts]) if count == starts && length <= self.time => {
                 Ok(Spec::new([self.time, channels], x[0].dtype()).one())
