@@ -91,7 +91,8 @@ pub use gradcheck::gradcheck;
 
 pub use ops::optim;
 pub use ops::random::Generator;
+pub use ops::index::{AxisIndex, Index};
 pub use precision::{precision, with_precision};
 pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
 pub use tensor::Tensor;
-pub use types::{Axes, DType, Element, Precision, Shape, bf16, f16};
+pub use types::{Axes, DType, Element, NewShape, Precision, Shape, bf16, f16};

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::fold::Fold;
 use crate::autograd::{Differentiable, Gradients};
 use crate::error::{Error, Result};
-use crate::tensor::{Shape, Tensor, resolve_axis};
+use crate::tensor::{NewShape, Shape, Tensor, resolve_axis};
 
 /// How a view was made. The backward pass reverses it for the gradient.
 enum View {
@@ -68,13 +68,12 @@ impl Differentiable for View {
 }
 
 impl Tensor {
-    /// The same elements in another shape, without moving data.
+    /// The same elements in another shape, without moving data. One size may be -1 ([`NewShape`]).
     ///
     /// # Errors
     /// If the number of elements differs, or the strides do not allow it ([`Tensor::reshape`] copies in that case).
-    pub fn view(&self, shape: impl Into<Shape>) -> Result<Tensor> {
-        let shape = shape.into();
-        self.check_numel("view", &shape)?;
+    pub fn view(&self, shape: impl Into<NewShape>) -> Result<Tensor> {
+        let shape = self.resolved("view", shape.into())?;
         let layout = self.layout().reshape(&shape).ok_or_else(|| {
             Error::invalid(
                 "view",
@@ -88,28 +87,38 @@ impl Tensor {
         Ok(self.view_as(layout, View::Reshape))
     }
 
-    /// The same elements in another shape. It copies only if the strides require it.
+    /// The same elements in another shape. It copies only if the strides require it. One size may be -1, which is computed
+    /// ([`NewShape`]).
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};
     /// let x = Tensor::arange(0.0, 6.0, 1.0, DType::F32, &Device::cpu())?;
     /// assert!(x.reshape([2, 3])?.shares_storage(&x));
+    /// assert_eq!(x.reshape([2, -1])?.dims(), [2, 3]);
     /// # Ok::<(), refrain::Error>(())
     /// ```
-    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Tensor> {
-        let shape = shape.into();
-        self.check_numel("reshape", &shape)?;
+    ///
+    /// # Errors
+    /// If the number of elements differs, or a size is -1 and does not follow from the others.
+    pub fn reshape(&self, shape: impl Into<NewShape>) -> Result<Tensor> {
+        let shape = self.resolved("reshape", shape.into())?;
         match self.layout().reshape(&shape) {
             Some(layout) => Ok(self.view_as(layout, View::Reshape)),
             None => self.contiguous()?.view(shape),
         }
     }
 
-    fn check_numel(&self, op: &'static str, shape: &Shape) -> Result<()> {
+    fn resolved(&self, op: &'static str, shape: NewShape) -> Result<Shape> {
+        let shape = shape.resolve(op, self.shape())?;
         if self.numel() != shape.checked_numel(op, 1)? {
-            return Err(Error::shapes(op, self.shape(), shape, "a reshape must keep the number of elements"));
+            return Err(Error::shapes(
+                op,
+                self.shape(),
+                &shape,
+                "a reshape must keep the number of elements",
+            ));
         }
-        Ok(())
+        Ok(shape)
     }
 
     /// Merges the dimensions `start..=end` into one. A negative axis counts from the last one.

@@ -19,12 +19,30 @@ use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-pub(crate) use crate::types::{Axes, DType, Dims, Element, Layout, Shape, resolve_axis, row_major};
+pub(crate) use crate::types::{Axes, DType, Dims, Element, Layout, NewShape, Shape, resolve_axis, row_major};
 
 /// An array of numbers on a device. It is a cheap handle to memory that never moves.
 ///
 /// A clone is another handle to the same memory. Views (`reshape`, `transpose`, `narrow`, ...) share the memory, too.
 /// An operation makes a new tensor; its `_into` form writes into the memory of the destination.
+///
+/// # Operators
+/// `+`, `-`, `*` and `/` take two tensors, or a tensor and an `f64` on either side, by value or by reference; `-` negates.
+/// They mean [`Tensor::add`](crate::Tensor::add) and so on, and like these methods **they return a `Result`**: operands may
+/// not match, and bad input never panics here. So each operator takes a `?`, except that the result of one can be the
+/// second operand of the next.
+///
+/// ```
+/// use refrain::{Device, Tensor};
+/// let device = Device::cpu();
+/// let a = Tensor::from_slice(&[1.0f32, 2.0], [2], &device)?;
+/// let b = Tensor::from_slice(&[3.0f32, 4.0], [2], &device)?;
+/// let y = (&a + &b * 2.0)?;
+/// assert_eq!(y.to_vec::<f32>()?, [7.0, 10.0]);
+/// assert_eq!((1.0 - &a)?.to_vec::<f32>()?, [0.0, -1.0]);
+/// assert_eq!((-&a)?.to_vec::<f32>()?, [-1.0, -2.0]);
+/// # Ok::<(), refrain::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Tensor(Recycled<Inner>);
 
@@ -243,15 +261,15 @@ impl Tensor {
         if self.dtype() == expected {
             return Ok(());
         }
-        Ok(())
+        let hint = format!("the {role} must be {expected}; convert with to_dtype(DType::{expected:?}) first");
+        Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: expected, hint })
     }
 
     pub(crate) fn require_float(&self, op: &'static str) -> Result<()> {
         if !self.dtype().is_float() {
             return Err(self.unsupported(op));
         }
-        let hint = format!("the {role} must be {expected}; convert with to_dtype(DType::{expected:?}) first");
-        Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: expected, hint })
+        Ok(())
     }
 
     pub(crate) fn unsupported(&self, op: &'static str) -> Error {

@@ -2,12 +2,14 @@
 
 mod dtype;
 mod layout;
+mod new_shape;
 mod precision;
 mod range;
 mod shape;
 
 pub use dtype::{DType, Element, bf16, f16};
 pub(crate) use layout::{Layout, row_major};
+pub use new_shape::NewShape;
 pub use precision::Precision;
 pub use shape::{Axes, Shape};
 pub(crate) use shape::{Dims, resolve_axis};
