@@ -23,6 +23,7 @@
 //! | choose where to compute | [`Device`]: [`Device::cpu`], [`Device::cuda`], [`Device::best`]; [`Simulator`] for a simulated GPU |
 //! | hold values and compute | [`Tensor`]: nearly every operation is one of its methods; [`DType`], [`Shape`] |
 //! | compute gradients | [`Tensor::set_requires_grad`], [`Tensor::backward`], [`Tensor::grad`], [`no_grad`], [`gradcheck`] |
+//! | write an operation with a gradient of its own | [`custom_op`] |
 //! | record a training step | [`Step`], [`StepOptions`], [`Outputs`], [`Program`] |
 //! | draw random numbers | [`Generator`] |
 //! | update parameters | [`optim`]: AdamW, SGD, clipping and schedules as operations; `refrain-nn` wraps them |
@@ -88,10 +89,11 @@ pub use device::{
 };
 pub use error::{Error, Result};
 pub use gradcheck::gradcheck;
+pub use operation::custom_op;
 
+pub use ops::index::{AxisIndex, Index};
 pub use ops::optim;
 pub use ops::random::Generator;
-pub use ops::index::{AxisIndex, Index};
 pub use precision::{precision, with_precision};
 pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
 pub use tensor::Tensor;

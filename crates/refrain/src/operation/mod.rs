@@ -2,12 +2,15 @@
 //! one; both go through [`execute`] to the door. The operations themselves are in `ops/`.
 
 mod apply;
+mod custom;
 mod execute;
 mod gradients;
 
 use std::fmt;
 
 use smallvec::{SmallVec, smallvec};
+
+pub use custom::custom_op;
 
 pub(crate) use apply::{accumulate_into, apply, apply_all, apply_all_on, apply_into, apply_into_on};
 pub(crate) use execute::{Dest, execute, spans_apart};

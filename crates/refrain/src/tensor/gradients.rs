@@ -81,6 +81,11 @@ impl Gradients<'_> {
         self.saved(self.saved.outputs[o].as_ref(), || format!("result {o}"))
     }
 
+    /// Input `i` at the forward pass, which an error calls `role`.
+    pub(crate) fn saved_value(&self, i: usize, role: impl Fn() -> String) -> Result<Tensor> {
+        self.saved(self.saved.inputs[i].as_ref(), role)
+    }
+
     pub(crate) fn input_shape(&self, i: usize) -> &Shape {
         &self.node.inputs[i].shape
     }
