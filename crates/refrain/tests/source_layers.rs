@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
 const BELOW_OPERATIONS: &[&str] = &["tensor", "autograd"];
 
 /// Methods with names of operations on tensors, but of iterators and of nodes of the tape.
-const OTHERS: &[&str] = &["flatten", "backward"];
+const OTHERS: &[&str] = &["all", "any", "flatten", "backward"];
 
 /// A source file without its tests and comments.
 struct Source {

@@ -133,6 +133,17 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("cross_entropy_smoothed", |d| {
             let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
             both(ones(d)?, |x| x.cross_entropy_smoothed(&ids, 0.1))
+        ("i", |d| both(ones(d)?, |x| x.i((.., 1)))),
+        ("softplus", |d| both(ones(d)?, Tensor::softplus)),
+        ("leaky_relu", |d| both(ones(d)?, |x| x.leaky_relu(0.1))),
+        ("elu", |d| both(ones(d)?, |x| x.elu(1.0))),
+        ("isnan", |d| ones(d)?.isnan().map(drop)),
+        ("std", |d| both(ones(d)?, |x| x.std(1, 0))),
+        ("prod", |d| both(ones(d)?, |x| x.prod(1))),
+        ("any", |d| ones(d)?.any(1).map(drop)),
+        ("all", |d| ones(d)?.all(1).map(drop)),
+        ("eye", |d| Tensor::eye(3, d, &Device::cpu()).map(drop)),
+        ("linspace", |d| Tensor::linspace(0.0, 1.0, 3, d, &Device::cpu()).map(drop)),
         }),
         ("scaled_dot_product_attention_qkvpacked", |d| {
             let packed = Tensor::ones([1, 2, 3, 1, 4], d, &Device::cpu())?;

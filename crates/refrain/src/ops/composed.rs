@@ -1,0 +1,216 @@
+//! Operations that are compositions of others. Each is recorded, differentiated and run on every device by its parts.
+
+use super::reduce::{Prepared, prepare};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::operation::custom_op;
+use crate::tensor::{Axes, DType, Tensor};
+
+/// Runs `f` on f32 if `x` is f16 or bf16, so that only its result is rounded.
+fn widened(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    match x.dtype() {
+        dtype @ (DType::F16 | DType::BF16) => f(&x.to_dtype(DType::F32)?)?.to_dtype(dtype),
+        _ => f(x),
+    }
+}
+
+/// A function of one operand with a gradient of its own: `slope` gets the operand and the gradient of the result.
+fn smooth(
+    name: &'static str,
+    x: &Tensor,
+    value: impl Fn(&Tensor) -> Result<Tensor>,
+    slope: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    x.require_float(name)?;
+    widened(x, |x| {
+        let results = custom_op(
+            name,
+            &[x],
+            |x| Ok((vec![value(&x[0])?], vec![x[0].clone()])),
+            move |gradients, saved| Ok(vec![Some(slope(&saved[0], &gradients[0])?)]),
+        )?;
+        results.into_iter().next().ok_or_else(|| Error::internal(name, "no result"))
+    })
+}
+
+impl Tensor {
+    /// `ln(1 + e^x)`, a smooth form of [`Tensor::relu`]. For floats.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-100.0f32, 0.0, 100.0], [3], &Device::cpu())?;
+    /// assert_eq!(x.softplus()?.to_vec::<f32>()?, [3.8e-44, 0.6931472, 100.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn softplus(&self) -> Result<Tensor> {
+        let value = |x: &Tensor| {
+            // ln(1 + e) of e = e^-|x|, with what the rounding of 1 + e has lost.
+            let e = (-x.abs()?)?.exp()?;
+            let sum = (&e + 1.0)?;
+            let lost = (&e - (&sum - 1.0))?;
+            x.relu()? + (sum.log()? + lost / &sum)
+        };
+        smooth("softplus", self, value, |x, d| d * x.sigmoid())
+    }
+
+    /// `x` above 0, else `negative_slope * x`. The derivative at 0 is `negative_slope`, as in PyTorch. For floats.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-4.0f32, 2.0], [2], &Device::cpu())?;
+    /// assert_eq!(x.leaky_relu(0.25)?.to_vec::<f32>()?, [-1.0, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn leaky_relu(&self, negative_slope: f64) -> Result<Tensor> {
+        self.require_float("leaky_relu")?;
+        self.gt_scalar(0.0)?.where_cond(self, &(self * negative_slope)?)
+    }
+
+    /// `x` above 0, else `alpha * (e^x - 1)` (Clevert et al., ICLR 2016). For floats.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-1e-6f32, -200.0, 2.0], [3], &Device::cpu())?;
+    /// assert_eq!(x.elu(1.0)?.to_vec::<f32>()?, [-9.999995e-7, -1.0, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn elu(&self, alpha: f64) -> Result<Tensor> {
+        let value = move |x: &Tensor| {
+            // e^v - 1 = 2 t / (1 - t) with t = tanh(v / 2), which loses nothing near 0.
+            let t = (x.minimum_scalar(0.0)? * 0.5)?.tanh()?;
+            let below = ((&t * (2.0 * alpha))? / (1.0 - &t))?;
+            x.gt_scalar(0.0)?.where_cond(x, &below)
+        };
+        smooth("elu", self, value, move |x, d| {
+            let below = ((x.minimum_scalar(0.0)?.exp()? * alpha)? * d)?;
+            x.gt_scalar(0.0)?.where_cond(d, &below)
+        })
+    }
+
+    /// Whether each element is NaN; never for integers and bools. The result is bool.
+    pub fn isnan(&self) -> Result<Tensor> {
+        self.ne(self)
+    }
+
+    /// The standard deviation: the square root of [`Tensor::var`], whose `correction` it takes. For floats.
+    ///
+    /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0, 4.0, 8.0], [2, 2], &Device::cpu())?;
+    /// assert_eq!(x.std(1, 0)?.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn std(&self, axes: impl Into<Axes>, correction: usize) -> Result<Tensor> {
+        self.require_float("std")?;
+        widened(self, |x| x.var(axes, correction)?.sqrt())
+    }
+
+    /// [`Tensor::std`] that keeps the reduced axes as sizes of 1.
+    pub fn std_keepdim(&self, axes: impl Into<Axes>, correction: usize) -> Result<Tensor> {
+        self.require_float("std")?;
+        widened(self, |x| x.var_keepdim(axes, correction)?.sqrt())
+    }
+
+    /// The product, in the order of a balanced tree. The gradient is right also beside zeros. For integers and bools the
+    /// result is i64. The product of no elements is 1.
+    ///
+    /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[2.0f32, 3.0, 4.0, 0.5, -1.0, 6.0], [2, 3], &Device::cpu())?;
+    /// assert_eq!(x.prod(1)?.to_vec::<f32>()?, [24.0, -3.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn prod(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.product(axes.into(), false)
+    }
+
+    /// [`Tensor::prod`] that keeps the reduced axes as sizes of 1.
+    pub fn prod_keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.product(axes.into(), true)
+    }
+
+    fn product(&self, axes: Axes, keepdim: bool) -> Result<Tensor> {
+        let x = if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::I64)? };
+        widened(&x, |x| {
+            let Prepared { x, extent, shape, .. } = prepare("prod", x, &axes, keepdim)?;
+            let mut n = extent.n;
+            if n == 0 {
+                return Tensor::ones(shape, x.dtype(), x.device());
+            }
+            let mut x = x.reshape([extent.outer, n, extent.inner])?;
+            while n > 1 {
+                let half = n / 2;
+                let pairs = (x.narrow(1, 0, half)? * x.narrow(1, half, half)?)?;
+                x = match n % 2 {
+                    0 => pairs,
+                    _ => Tensor::concat(&[&pairs, &x.narrow(1, n - 1, 1)?], 1)?,
+                };
+                n = half + n % 2;
+            }
+            x.reshape(shape)
+        })
+    }
+
+    /// Whether any element is nonzero (or true, or NaN). The result is bool; false without elements.
+    ///
+    /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
+    pub fn any(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.ne_scalar(0.0)?.sum(axes)?.gt_scalar(0.0)
+    }
+
+    /// [`Tensor::any`] that keeps the reduced axes as sizes of 1.
+    pub fn any_keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.ne_scalar(0.0)?.sum_keepdim(axes)?.gt_scalar(0.0)
+    }
+
+    /// Whether all elements are nonzero (or true, or NaN). The result is bool; true without elements.
+    ///
+    /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
+    pub fn all(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.eq_scalar(0.0)?.sum(axes)?.eq_scalar(0.0)
+    }
+
+    /// [`Tensor::all`] that keeps the reduced axes as sizes of 1.
+    pub fn all_keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.eq_scalar(0.0)?.sum_keepdim(axes)?.eq_scalar(0.0)
+    }
+
+    /// The identity matrix `[n, n]`: ones on the diagonal, zeros elsewhere. For every dtype.
+    pub fn eye(n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        let places = Tensor::arange(0.0, n as f64, 1.0, DType::I64, device)?;
+        places.reshape([n, 1])?.eq(&places)?.to_dtype(dtype)
+    }
+
+    /// `count` numbers from `start` to `end`, both included, at equal distances: `[count]`. For floats.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Tensor};
+    /// let x = Tensor::linspace(0.0, 1.0, 5, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 0.25, 0.5, 0.75, 1.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a bound, or the distance between both, is not finite. `Error::Unsupported` for other dtypes.
+    pub fn linspace(start: f64, end: f64, count: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        const OP: &str = "linspace";
+        if !dtype.is_float() {
+            return Err(Error::Unsupported { op: OP, dtype, device: device.name() });
+        }
+        if !(end - start).is_finite() {
+            let message =
+                format!("can't go from {start} to {end}; use finite numbers that are not so far apart");
+            return Err(Error::invalid(OP, message));
+        }
+        let step = (end - start) / count.saturating_sub(1).max(1) as f64;
+        let places = Tensor::arange(0.0, count as f64, 1.0, DType::F64, device)?;
+        // Counted from both ends, so that the last number is `end`.
+        let from_start = ((&places * step)? + start)?;
+        let from_end = ((count.saturating_sub(1) as f64 - &places)? * -step)?.add_scalar(end)?;
+        places.lt_scalar(count.div_ceil(2) as f64)?.where_cond(&from_start, &from_end)?.to_dtype(dtype)
+    }
+}
