@@ -12,6 +12,7 @@
 //! | build a model | [`Linear`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`Dropout`] |
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; schedules are [`refrain::optim::Schedule`] |
+//! | take shuffled batches | [`Batches`] |
 //! | treat some parameters differently | [`Group`] (no weight decay, another learning rate, frozen) |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
 //!
@@ -46,6 +47,7 @@
 //! # Ok::<(), refrain_nn::Error>(())
 //! ```
 
+mod batches;
 pub mod checkpoint;
 mod error;
 mod init;
@@ -53,6 +55,7 @@ mod layers;
 mod optim;
 mod parameters;
 
+pub use batches::Batches;
 pub use checkpoint::{Checkpoint, Snapshot};
 pub use error::{Error, Result};
 pub use init::Init;

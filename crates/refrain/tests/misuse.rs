@@ -181,6 +181,14 @@ const METHODS: &[Method] = methods! {
     "size": |g, a, b, c| a.size(g.axis);
     "view": |g, a, b, c| a.view(&g.shape[..]);
     "reshape": |g, a, b, c| a.reshape(&g.shape[..]);
+    "reshape": |g, a, b, c| a.reshape(&g.axes[..]);
+    "view": |g, a, b, c| a.view((g.n, g.axis));
+    "i": |g, a, b, c| a.i((g.n, g.m.., ..g.n));
+    "": |g, a, b, c| a.i((.., g.n..=g.m));
+    "": |g, a, b, c| &a + &b;
+    "": |g, a, b, c| g.x / &a;
+    "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.randint(g.axis as i64, g.n as i64, &g.shape[..]));
+    "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.permutation(g.n));
     "flatten": |g, a, b, c| a.flatten(g.axis, g.other_axis);
     "permute": |g, a, b, c| a.permute(&g.axes);
     "transpose": |g, a, b, c| a.transpose(g.axis, g.other_axis);

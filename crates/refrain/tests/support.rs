@@ -102,6 +102,11 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
     fn generator() -> Result<Generator> {
         Generator::new(&Device::cpu(), 1)
     }
+    /// Something that has one dtype only.
+    fn made(x: Tensor, dtype: DType) -> Result<()> {
+        let (op, device) = ("made", x.device().name());
+        if x.dtype() == dtype { Ok(()) } else { Err(Error::Unsupported { op, dtype, device }) }
+    }
     fn scalar(dtype: DType) -> Result<Tensor> {
         Tensor::zeros([1], dtype, &Device::cpu())
     }
@@ -128,11 +133,6 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("contiguous", |d| both(ones(d)?, |x| x.transpose(0, 1)?.contiguous())),
         ("view", |d| both(ones(d)?, |x| x.view([12]))),
         ("select", |d| both(ones(d)?, |x| x.select(0, 1))),
-        ("sum_to", |d| both(ones(d)?, |x| x.sum_to([3, 1]))),
-        ("gelu_tanh", |d| both(ones(d)?, Tensor::gelu_tanh)),
-        ("cross_entropy_smoothed", |d| {
-            let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
-            both(ones(d)?, |x| x.cross_entropy_smoothed(&ids, 0.1))
         ("i", |d| both(ones(d)?, |x| x.i((.., 1)))),
         ("softplus", |d| both(ones(d)?, Tensor::softplus)),
         ("leaky_relu", |d| both(ones(d)?, |x| x.leaky_relu(0.1))),
@@ -144,6 +144,11 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("all", |d| ones(d)?.all(1).map(drop)),
         ("eye", |d| Tensor::eye(3, d, &Device::cpu()).map(drop)),
         ("linspace", |d| Tensor::linspace(0.0, 1.0, 3, d, &Device::cpu()).map(drop)),
+        ("sum_to", |d| both(ones(d)?, |x| x.sum_to([3, 1]))),
+        ("gelu_tanh", |d| both(ones(d)?, Tensor::gelu_tanh)),
+        ("cross_entropy_smoothed", |d| {
+            let ids = Tensor::zeros([3], DType::I64, &Device::cpu())?;
+            both(ones(d)?, |x| x.cross_entropy_smoothed(&ids, 0.1))
         }),
         ("scaled_dot_product_attention_qkvpacked", |d| {
             let packed = Tensor::ones([1, 2, 3, 1, 4], d, &Device::cpu())?;
@@ -185,6 +190,8 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("arange", |d| Tensor::arange(0.0, 5.0, 1.0, d, &Device::cpu()).map(drop)),
         ("uniform", |d| generator()?.uniform([3], d).map(drop)),
         ("normal", |d| generator()?.normal([3], d).map(drop)),
+        ("randint", |d| made(generator()?.randint(0, 3, [3])?, d)),
+        ("permutation", |d| made(generator()?.permutation(3)?, d)),
         ("dropout", |d| {
             let x = ones(d)?;
             if d.is_float() {

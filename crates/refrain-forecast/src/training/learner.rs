@@ -1,12 +1,14 @@
 //! The steps of a training run, on the device.
 
-use super::order::Order;
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Generator, Step, Tensor, no_grad};
-use refrain_nn::{AdamW, Mode, Optimizer, Parameters};
+use refrain_nn::{AdamW, Batches, Mode, Optimizer, Parameters};
 use std::rc::Rc;
+
+/// Separates the random numbers of the sample order from those of the weights.
+const ORDER: u64 = 0x6f72_6465_7200_0001;
 
 /// Separates the random numbers of dropout from those of the weights.
 const DROPOUT: u64 = 0x6472_6f70_0000_0002;
@@ -19,7 +21,7 @@ pub(super) struct Learner<T> {
     /// The sum of the losses of the samples of this epoch so far, f64 `[]`.
     pub(super) loss_sum: Tensor,
     /// Gives one micro-batch at a time.
-    order: Order,
+    batches: Batches,
     /// Micro-batches per step.
     accumulate: usize,
     batch: Batch,
@@ -36,34 +38,35 @@ struct Batch {
 }
 
 impl<T: Task> Learner<T> {
-    pub(super) fn new(task: T, config: &TrainingConfig, samples: usize) -> Result<Learner<T>> {
+    pub(super) fn new(task: T, config: &TrainingConfig) -> Result<Learner<T>> {
         let device = task.device();
-        let steps = samples.div_ceil(config.batch_size) as u64;
+        let samples = task.samples();
+        let steps = samples.len().div_ceil(config.batch_size) as u64;
         let scalar = || Tensor::zeros((), DType::F64, device);
         Ok(Learner {
             optimizer: optimizer(task.parameters(), config, steps.saturating_mul(config.epochs as u64))?,
             dropout: Generator::new(device, config.seed ^ DROPOUT)?,
             loss_sum: scalar()?,
-            order: Order::new(samples, config.micro_batch(), device)?,
+            batches: Batches::new(samples, config.micro_batch(), config.seed ^ ORDER, device)?,
             accumulate: config.accumulate,
             batch: Batch { loss: scalar()?, weight: scalar()?, samples: scalar()? },
             task,
         })
     }
 
-    /// Starts an epoch at a step.
-    pub(super) fn begin(&self, numbers: &[i64], step: u64) -> Result<()> {
-        self.order.begin(numbers, step as usize * self.accumulate)
+    /// Starts an epoch, counted from 0, at a step.
+    pub(super) fn begin(&self, epoch: u64, step: u64) -> Result<()> {
+        Ok(self.batches.begin(epoch, step as usize * self.accumulate)?)
     }
 
     /// The number of steps of an epoch.
     pub(super) fn steps(&self) -> u64 {
-        self.order.steps().div_ceil(self.accumulate) as u64
+        self.batches.steps().div_ceil(self.accumulate) as u64
     }
 
     /// How many steps from this position of the epoch on are alike. The smaller batch at the end is different.
     pub(super) fn alike(&self, at: u64) -> u64 {
-        let whole = (self.order.whole() / self.accumulate) as u64;
+        let whole = (self.batches.whole() / self.accumulate) as u64;
         if at < whole { whole - at } else { 1 }
     }
 
@@ -74,9 +77,9 @@ impl<T: Task> Learner<T> {
         }
         for at in at..at + count {
             let first = at as usize * self.accumulate;
-            let end = (first + self.accumulate).min(self.order.steps());
+            let end = (first + self.accumulate).min(self.batches.steps());
             // Whole micro-batches, then the smaller last one of the epoch.
-            let whole = self.order.whole().clamp(first, end);
+            let whole = self.batches.whole().clamp(first, end);
             for (first, end) in [(first, whole), (whole, end)] {
                 self.passes(first, end - first, recorded.as_deref_mut())?;
             }
@@ -92,7 +95,7 @@ impl<T: Task> Learner<T> {
 
     /// Runs this many passes over micro-batches of the size of the one at this position.
     fn passes(&self, at: usize, count: usize, recorded: Option<&mut Recorded>) -> Result<()> {
-        let places = self.order.places(at);
+        let places = self.batches.places(at);
         match recorded {
             _ if count == 0 => {}
             Some(recorded) => {
@@ -106,7 +109,7 @@ impl<T: Task> Learner<T> {
     /// Forward and backward pass over the next samples, as many as there are positions. Without accumulation also the
     /// update.
     fn pass(&self, places: &Tensor) -> Result<()> {
-        let samples = self.order.next(places)?;
+        let samples = self.batches.next(places)?;
         let loss = self.task.loss(&samples, Mode::Train(&self.dropout))?;
         let wide = |x: &Tensor| x.detach().to_dtype(DType::F64);
         if self.accumulate == 1 {

@@ -3,7 +3,6 @@
 mod config;
 mod estimate;
 mod learner;
-mod order;
 mod replays;
 mod state;
 mod task;
@@ -19,15 +18,12 @@ pub use task::Task;
 use crate::models::weights;
 use crate::{Error, Result};
 use learner::{Learner, Recorded};
-use refrain::{DType, Device, Generator, Step, Tensor};
+use refrain::{Step, Tensor};
 use refrain_nn::Optimizer;
 use state::State;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
-/// Separates the random numbers of the sample order from those of the weights.
-const ORDER: u64 = 0x6f72_6465_7200_0001;
 
 /// Trains a model.
 ///
@@ -42,8 +38,8 @@ pub struct Trainer<T: Task> {
     recorded: Option<Recorded>,
     replays: Replays,
     config: TrainingConfig,
-    /// The numbers of the training samples.
-    samples: Vec<i64>,
+    /// The number of training samples.
+    samples: usize,
     state: State<T::Validation>,
     /// Copies of the weights of the best epoch.
     best: Option<Vec<Tensor>>,
@@ -81,8 +77,8 @@ impl<T: Task> Trainer<T> {
     /// [`Error::Training`] for invalid settings; [`Error::Engine`] if the device has not enough memory.
     pub fn of(task: T, config: TrainingConfig) -> Result<Trainer<T>> {
         config.validate()?;
-        let samples = task.samples();
-        let learner = Rc::new(Learner::new(task, &config, samples.len())?);
+        let samples = task.samples().len();
+        let learner = Rc::new(Learner::new(task, &config)?);
         let recorded = Some(Recorded::new(&learner));
         Ok(Trainer {
             learner,
@@ -128,7 +124,7 @@ impl<T: Task> Trainer<T> {
         let begun = Instant::now();
         let before = self.state.seconds;
         let learner = self.learner.clone();
-        learner.begin(&self.order()?, self.state.epoch_steps)?;
+        learner.begin(self.state.history.len() as u64, self.state.epoch_steps)?;
         // Nobody waits to be told of the steps; the first epoch also records them.
         let at_once = interval == Duration::MAX && self.steps() > 0;
         let mut steps = if at_once { u64::MAX } else { 1 };
@@ -188,13 +184,6 @@ impl<T: Task> Trainer<T> {
         self.recorded.as_mut().map_or(Ok(()), Recorded::check)
     }
 
-    /// The training samples in the order of this epoch, which depends on seed and epoch.
-    fn order(&self) -> Result<Vec<i64>> {
-        let epoch = self.state.history.len() as u64;
-        let order = shuffled(self.samples.len(), self.config.seed, epoch, self.learner.task.device())?;
-        Ok(order.into_iter().map(|place| self.samples[place as usize]).collect())
-    }
-
     /// The mean loss over the samples of this epoch so far. It waits for the device.
     ///
     /// # Errors
@@ -231,12 +220,12 @@ impl<T: Task> Trainer<T> {
 
     /// The number of training samples per epoch.
     pub fn samples_per_epoch(&self) -> usize {
-        self.samples.len()
+        self.samples
     }
 
     /// The number of training samples seen in this epoch.
     pub fn samples_in_epoch(&self) -> usize {
-        (self.state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples.len())
+        (self.state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples)
     }
 
     /// Steps per epoch.
@@ -275,14 +264,4 @@ impl<T: Task> Trainer<T> {
         })?;
         Ok(learner.task)
     }
-}
-
-/// The numbers below `count`, in an order that depends on seed and epoch.
-fn shuffled(count: usize, seed: u64, epoch: u64, device: &Device) -> Result<Vec<i64>> {
-    // A number of 53 random bits takes half a block of the generator, so epochs do not share blocks.
-    let generator = Generator::from_state(device, seed ^ ORDER, epoch.wrapping_mul(count as u64))?;
-    let keys = generator.uniform(count, DType::F64)?.to_vec::<f64>()?;
-    let mut order: Vec<i64> = (0..count as i64).collect();
-    order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
-    Ok(order)
 }

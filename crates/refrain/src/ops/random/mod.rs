@@ -125,6 +125,46 @@ impl Generator {
         self.sample(Distribution::Normal, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
     }
 
+    /// Whole numbers from `low` up to `high`, which is excluded, each as likely as the others (within 1 part in 2^53 / `high -
+    /// low`): i64. In a recorded step, each replay draws new ones.
+    ///
+    /// ```
+    /// use refrain::{Device, Generator};
+    /// let dice = Generator::new(&Device::cpu(), 7)?.randint(1, 7, [100])?.to_vec::<i64>()?;
+    /// assert!((1..7).all(|side| dice.contains(&side)) && dice.iter().all(|side| (1..7).contains(side)));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `low` is not below `high`, or one of both is beyond 2^53, where f64 no longer counts.
+    pub fn randint(&self, low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
+        const LIMIT: i64 = 1 << 53;
+        let range = high.saturating_sub(low);
+        if !(1..=LIMIT).contains(&range) || !(-LIMIT..=LIMIT).contains(&low) {
+            let message = format!(
+                "there is no range from {low} to {high}; `low` must be below `high`, and they must be at most 2^53 apart and from 0"
+            );
+            return Err(Error::invalid("randint", message));
+        }
+        let unit = self.uniform(shape, DType::F64)?;
+        unit.mul_scalar(range as f64)?.floor()?.add_scalar(low as f64)?.to_dtype(DType::I64)
+    }
+
+    /// The numbers `0..count` in random order: i64 `[count]`. The order is that of as many keys of [`Generator::uniform`] in
+    /// f64, sorted on the host.
+    ///
+    /// # Errors
+    /// [`Error::NotRecordable`] in a step, because the host sorts: draw it before, for example once for each epoch.
+    pub fn permutation(&self, count: usize) -> Result<Tensor> {
+        const OP: &str = "permutation";
+        let message = "the host sorts; draw the order before the step, into a tensor from outside";
+        recording::forbid(OP, self.device(), None, message)?;
+        let keys = self.uniform(count, DType::F64)?.to_vec::<f64>()?;
+        let mut order: Vec<i64> = (0..count as i64).collect();
+        order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
+        Tensor::from_slice(&order, count, self.device())
+    }
+
     fn sample<T>(
         &self,
         distribution: Distribution,

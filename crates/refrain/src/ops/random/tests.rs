@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use super::philox;
 use crate::ops::testing::device;
-use crate::{DType, Error, Generator, Tensor, unrelated_to_recordings};
+use crate::{DType, Error, Generator, Step, Tensor, unrelated_to_recordings};
 
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
@@ -169,4 +169,46 @@ fn what_can_not_be_drawn_is_an_error_and_moves_nothing() {
     assert!(g.uniform([0, 3], DType::F32).unwrap().to_vec::<f32>().unwrap().is_empty());
     assert_eq!(g.uniform((), DType::F32).unwrap().dims(), [0usize; 0]);
     assert_eq!(g.state().unwrap(), (2, 1));
+}
+
+#[test]
+fn whole_numbers_are_the_scaled_uniform_numbers_also_in_a_step() {
+    let (low, high, n) = (-3i64, 8i64, 20_000);
+    let uniform = values(&generator(5).uniform(2 * n, DType::F64).unwrap());
+    let expected: Vec<i64> = uniform.iter().map(|u| low + (u * (high - low) as f64).floor() as i64).collect();
+    let eager = generator(5);
+    let draw = |g: &Generator| g.randint(low, high, [n]);
+    let first = draw(&eager).unwrap().to_vec::<i64>().unwrap();
+    assert_eq!([first, draw(&eager).unwrap().to_vec::<i64>().unwrap()].concat(), expected);
+    for number in low..high {
+        let share = expected.iter().filter(|&&e| e == number).count() as f64 / (2 * n) as f64;
+        assert!((share - 1.0 / 11.0).abs() < 0.01, "{number}: {share}");
+    }
+    let recorded = generator(5);
+    let mut step = Step::new(&device(), |_| Ok(vec![draw(&recorded)?]));
+    let mut calls = || step.call(&[]).unwrap().to_vec::<i64>(0).unwrap();
+    assert_eq!([calls(), calls()].concat(), expected);
+    step.finish().unwrap();
+
+    let g = generator(5);
+    let limit = 1i64 << 53;
+    for (low, high) in [(3, 3), (4, 3), (i64::MIN, i64::MAX), (limit + 1, limit + 2), (-1, limit)] {
+        let refused = g.randint(low, high, [1]);
+        assert!(matches!(refused, Err(Error::InvalidArgument { op: "randint", .. })), "{low} {high}");
+    }
+    let wide = g.randint(-limit / 2, limit / 2, [1000]).unwrap().to_vec::<i64>().unwrap();
+    assert!(wide.iter().any(|v| v.abs() > limit / 4) && wide.iter().all(|v| v.abs() <= limit / 2));
+}
+
+#[test]
+fn a_permutation_orders_the_numbers_by_their_keys() {
+    let n = 5000;
+    let keys = values(&generator(9).uniform(n, DType::F64).unwrap());
+    let order = generator(9).permutation(n).unwrap().to_vec::<i64>().unwrap();
+    assert!(order.windows(2).all(|w| keys[w[0] as usize] < keys[w[1] as usize]));
+    assert_eq!(order.iter().collect::<HashSet<_>>().len(), n);
+    assert_eq!(generator(9).permutation(0).unwrap().dims(), [0]);
+    let g = generator(9);
+    let refused = Step::new(&device(), |_| Ok(vec![g.permutation(3)?])).call(&[]).map(drop);
+    assert!(matches!(refused, Err(Error::NotRecordable { op: "permutation", .. })), "{refused:?}");
 }

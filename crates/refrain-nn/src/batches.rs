@@ -1,0 +1,127 @@
+//! Shuffled batches whose order and cursor are on the device.
+
+use refrain::{DType, Device, Generator, Tensor};
+
+use crate::error::{Error, Result};
+
+/// The samples of an epoch in shuffled order, a batch at a time. The order and a cursor are on the device, so a recorded
+/// [`Step`](refrain::Step) takes the next batch in each replay, without input from the host.
+///
+/// The order of an epoch depends on the seed and on the number of the epoch alone. So a run that was stopped continues
+/// exactly if you save these two and the number of the step ([`Batches::begin`]).
+///
+/// ```
+/// use refrain::{Device, DType, Step, Tensor};
+/// use refrain_nn::Batches;
+///
+/// let device = Device::cpu();
+/// let data = Tensor::arange(0.0, 10.0, 1.0, DType::F32, &device)?; // 10 samples
+/// let batches = Batches::new(0..10, 4, 42, &device)?;
+/// let mut step = Step::new(&device, |places| {
+///     let samples = batches.next(&places[0])?; // i64, at most [4]
+///     Ok(vec![data.index_select(0, &samples)?])
+/// });
+/// for epoch in 0..3 {
+///     batches.begin(epoch, 0)?;
+///     let mut seen = Vec::new();
+///     for at in 0..batches.steps() {
+///         seen.extend(step.call(&[batches.places(at).clone()])?.to_vec::<f32>(0)?);
+///     }
+///     seen.sort_by(f32::total_cmp);
+///     assert_eq!(seen, data.to_vec::<f32>()?); // each sample once
+/// }
+/// step.finish()?;
+/// # Ok::<(), refrain_nn::Error>(())
+/// ```
+pub struct Batches {
+    samples: Vec<i64>,
+    seed: u64,
+    batch: usize,
+    /// The samples in the order of the epoch, i64 `[count]`.
+    order: Tensor,
+    /// How many of them were taken, i64 `[1]`.
+    cursor: Tensor,
+    /// 0, 1, .. for a full batch, and for the smaller last batch.
+    places: [Tensor; 2],
+}
+
+impl Batches {
+    /// Epochs over the samples of these numbers, in batches of `batch`. If `batch` does not divide their count, the last
+    /// batch of an epoch is smaller. Call [`Batches::begin`] before the first batch.
+    ///
+    /// # Errors
+    /// If `batch` is 0, or the device has not enough memory.
+    pub fn new(
+        samples: impl IntoIterator<Item = i64>,
+        batch: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Batches> {
+        if batch == 0 {
+            return Err(Error::invalid("Batches", "the batch size is 0; use at least one sample per batch"));
+        }
+        let samples: Vec<i64> = samples.into_iter().collect();
+        let count = samples.len();
+        let places = |n: usize| Tensor::arange(0.0, n as f64, 1.0, DType::I64, device);
+        Ok(Batches {
+            seed,
+            batch,
+            order: Tensor::from_slice(&samples, count, device)?,
+            cursor: Tensor::zeros([1], DType::I64, device)?,
+            places: [places(batch.min(count))?, places(count % batch)?],
+            samples,
+        })
+    }
+
+    /// The number of steps of an epoch, one for each batch.
+    pub fn steps(&self) -> usize {
+        self.samples.len().div_ceil(self.batch)
+    }
+
+    /// The number of full batches of an epoch; these come first.
+    pub fn whole(&self) -> usize {
+        self.samples.len() / self.batch
+    }
+
+    /// Starts an epoch (counted from 0) in its shuffled order, at a step: 0, or where the epoch was left.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn begin(&self, epoch: u64, step: usize) -> Result<()> {
+        let count = self.samples.len();
+        // A number of 53 random bits takes half a block of the generator, so epochs do not share blocks.
+        let offset = epoch.wrapping_mul(count as u64);
+        let generator = Generator::from_state(self.order.device(), self.seed, offset)?;
+        let order = generator.permutation(count)?.to_vec::<i64>()?;
+        self.start(&order.into_iter().map(|place| self.samples[place as usize]).collect::<Vec<_>>(), step)
+    }
+
+    /// Starts an epoch in the order in which the samples were given, at a step.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn begin_in_order(&self, step: usize) -> Result<()> {
+        self.start(&self.samples, step)
+    }
+
+    fn start(&self, order: &[i64], step: usize) -> Result<()> {
+        self.order.write_from(order)?;
+        Ok(self.cursor.fill(step.saturating_mul(self.batch).min(order.len()) as f64)?)
+    }
+
+    /// The argument of [`Batches::next`] at a step, i64 `[B]`: it has as many places as the batch has samples. Pass it to a
+    /// recorded step as an input, because its shape tells the step the size of the batch.
+    pub fn places(&self, step: usize) -> &Tensor {
+        &self.places[usize::from(step >= self.whole())]
+    }
+
+    /// The numbers of the next samples, i64 `[B]`, as many as there are places. Advances the cursor.
+    ///
+    /// # Errors
+    /// If the epoch has fewer samples left: on the CPU here, on a GPU at the next wait ([`Device::synchronize`]).
+    pub fn next(&self, places: &Tensor) -> Result<Tensor> {
+        let numbers = self.order.index_select(0, &places.add(&self.cursor)?)?;
+        self.cursor.add_scalar_assign(places.numel() as f64)?;
+        Ok(numbers)
+    }
+}
