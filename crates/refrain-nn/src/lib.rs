@@ -15,6 +15,7 @@
 //! | take shuffled batches | [`Batches`] |
 //! | treat some parameters differently | [`Group`] (no weight decay, another learning rate, frozen) |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
+//! | exchange weights with other programs | [`Parameters::load_safetensors`], [`Parameters::save_safetensors`], [`Weights`] |
 //!
 //! Losses are methods of [`refrain::Tensor`], for example [`mse_loss`](refrain::Tensor::mse_loss). To run the whole training
 //! step as one recorded program, put it into a [`refrain::Step`].
@@ -56,7 +57,7 @@ mod optim;
 mod parameters;
 
 pub use batches::Batches;
-pub use checkpoint::{Checkpoint, Snapshot};
+pub use checkpoint::{Checkpoint, LoadOptions, Snapshot, Unmatched, Weights};
 pub use error::{Error, Result};
 pub use init::Init;
 pub use layers::{

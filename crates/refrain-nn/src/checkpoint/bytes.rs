@@ -3,8 +3,6 @@
 use refrain::{DType, Element, Tensor, bf16, f16};
 use safetensors::Dtype;
 
-use crate::error::Result;
-
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -45,12 +43,12 @@ macro_rules! with_element {
 }
 
 /// The elements as bytes, row-major.
-pub(super) fn read(tensor: &Tensor) -> Result<Vec<u8>> {
+pub(super) fn read(tensor: &Tensor) -> crate::Result<Vec<u8>> {
     with_element!(tensor.dtype(), T => Ok(T::as_bytes(&tensor.to_vec::<T>()?).to_vec()))
 }
 
 /// Writes row-major bytes into the memory of the tensor.
-pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> Result<()> {
+pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> crate::Result<()> {
     with_element!(tensor.dtype(), T => {
         let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
         T::fill_from(&mut values, |to| {
@@ -74,6 +72,38 @@ pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
         Dtype::BF16 => first(bytes, |b| bf16::from_le_bytes(b).into()),
         _ => None,
     }
+}
+
+/// Floats of one dtype as floats of another, each rounded once. `None` if one of both is no float; index and value of the
+/// first element that would no longer be finite.
+pub(super) fn convert(from: Dtype, bytes: &[u8], to: DType) -> Option<Result<Vec<u8>, (usize, f64)>> {
+    let values: Vec<f64> = match from {
+        Dtype::F64 => widened(bytes, f64::from_le_bytes),
+        Dtype::F32 => widened(bytes, |b| f32::from_le_bytes(b).into()),
+        Dtype::F16 => widened(bytes, |b| f16::from_le_bytes(b).into()),
+        Dtype::BF16 => widened(bytes, |b| bf16::from_le_bytes(b).into()),
+        _ => return None,
+    };
+    let narrowed = match to {
+        DType::F64 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
+        DType::F16 => values.iter().flat_map(|&v| f16::from_f64(v).to_le_bytes()).collect(),
+        DType::BF16 => values.iter().flat_map(|&v| bf16::from_f64(v).to_le_bytes()).collect::<Vec<u8>>(),
+        _ => return None,
+    };
+    Some(match not_finite(to_format(to), &narrowed) {
+        Some((element, _)) => Err((element, values[element])),
+        None => Ok(narrowed),
+    })
+}
+
+fn widened<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+    bytes.as_chunks::<N>().0.iter().map(|&bytes| value(bytes)).collect()
+}
+
+/// The dtype of tensors that a dtype of the format is. `None` if there is none.
+pub(super) fn from_format(dtype: Dtype) -> Option<DType> {
+    DType::ALL.into_iter().find(|&own| to_format(own) == dtype)
 }
 
 pub(super) fn to_format(dtype: DType) -> Dtype {

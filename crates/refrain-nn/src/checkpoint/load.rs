@@ -124,7 +124,7 @@ impl Checkpoint {
     fn state(&self) -> Result<&State> {
         self.state.as_ref().ok_or_else(|| {
             self.error(
-                "this safetensors file has no configuration of refrain; use a checkpoint that refrain wrote",
+                "this safetensors file has no configuration of refrain, so it is not a checkpoint; to load the weights of another program, use `Parameters::load_safetensors`",
             )
         })
     }
@@ -212,11 +212,16 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn error(&self, message: impl Into<String>) -> Error {
+    /// Whether refrain wrote the file.
+    pub(super) fn is_of_refrain(&self) -> bool {
+        self.state.is_some()
+    }
+
+    pub(super) fn error(&self, message: impl Into<String>) -> Error {
         Error::checkpoint(&self.path, message)
     }
 
-    fn tensors(&self) -> Result<SafeTensors<'_>> {
+    pub(super) fn tensors(&self) -> Result<SafeTensors<'_>> {
         SafeTensors::deserialize(&self.file)
             .map_err(|e| self.error(format!("not a whole safetensors file ({e})")))
     }
@@ -233,10 +238,7 @@ impl Checkpoint {
             ("the model lacks", found.difference(&wanted).collect()),
         ] {
             if !names.is_empty() {
-                let more = names.len().saturating_sub(LISTED);
-                let listed: Vec<String> = names.iter().take(LISTED).map(|n| format!("`{n}`")).collect();
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                faults.push(format!("{what} {}{more}", listed.join(", ")));
+                faults.push(format!("{what} {}", list(names.iter().map(|name| format!("`{name}`")))));
             }
         }
         if !faults.is_empty() {
@@ -295,6 +297,14 @@ impl Checkpoint {
         }
         Ok(view.data())
     }
+}
+
+/// The first names, and how many there are besides.
+pub(super) fn list(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let listed: Vec<String> = names.take(LISTED).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", listed.join(", "))
 }
 
 /// The part of a state that is read before its version is known.

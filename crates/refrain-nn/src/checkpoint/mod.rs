@@ -26,6 +26,7 @@ mod atomic;
 mod bytes;
 mod digest;
 mod load;
+mod weights;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -38,10 +39,11 @@ use serde_json::Value;
 pub use atomic::{is_leftover, remove_leftovers, write_atomic};
 use digest::digest;
 pub use load::Checkpoint;
+pub use weights::{INDEX, LoadOptions, Unmatched, Weights};
 
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
-use crate::parameters::{Parameters, RESERVED};
+use crate::parameters::{Entry, Parameters, RESERVED};
 
 /// The file with the tensors.
 pub const TENSORS: &str = "model.safetensors";
@@ -130,51 +132,69 @@ pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
             Error::checkpoint(&path, format!("the configuration cannot be written as JSON: {e}"))
         })
     };
-    let mut views = Vec::with_capacity(tensors.len());
-    for (name, t) in &tensors {
-        if let Some((element, value)) = bytes::not_finite(bytes::to_format(t.dtype), &t.bytes) {
-            let message = format!(
-                "element {element} of `{name}` is {value}, so nothing was written; lower the learning rate, or clip the gradient norm"
-            );
-            return Err(Error::checkpoint(&path, message));
-        }
-        let view = TensorView::new(bytes::to_format(t.dtype), t.shape.to_vec(), &t.bytes);
-        views.push((name, view.map_err(|e| Error::checkpoint(&path, format!("tensor `{name}`: {e}")))?));
-    }
-    let state_text = text(false)?;
-    let checksum = digest(&state_text, views.iter().map(|(name, view)| (name.as_str(), view)).collect());
-    let metadata = HashMap::from([(METADATA.to_string(), state_text), (CHECKSUM.to_string(), checksum)]);
-    let file = safetensors::serialize(views, Some(metadata)).map_err(|e| {
-        Error::checkpoint(&path, format!("it cannot be written in the safetensors format: {e}"))
+    let file = serialize(&path, &tensors, |views| {
+        let state_text = text(false)?;
+        let checksum = digest(&state_text, views.iter().map(|(name, view)| (name.as_str(), view)).collect());
+        Ok(HashMap::from([(METADATA.to_string(), state_text), (CHECKSUM.to_string(), checksum)]))
     })?;
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     write_atomic(&path, &file)?;
     write_atomic(&folder.join(CONFIG), (text(true)? + "\n").as_bytes())
 }
 
-fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)> {
-    let parameters = snapshot.parameters;
-    let mut tensors = BTreeMap::new();
-    let mut runs = |flat: &refrain::Tensor, name: &dyn Fn(&str) -> String| -> Result<()> {
-        let (whole, size) = (bytes::read(flat)?, flat.dtype().size());
-        for entry in parameters.entries() {
-            let run = entry.segment.offset * size..(entry.segment.offset + entry.segment.length) * size;
-            let stored = Stored {
-                dtype: flat.dtype(),
-                shape: entry.tensor.shape().clone(),
-                bytes: whole[run].to_vec(),
-            };
-            tensors.insert(name(&entry.name), stored);
+/// The bytes of a safetensors file. `metadata` gets what the file will have. `path` is for errors.
+fn serialize(
+    path: &Path,
+    tensors: &BTreeMap<String, Stored>,
+    metadata: impl FnOnce(&[(&String, TensorView<'_>)]) -> Result<HashMap<String, String>>,
+) -> Result<Vec<u8>> {
+    let mut views = Vec::with_capacity(tensors.len());
+    for (name, t) in tensors {
+        if let Some((element, value)) = bytes::not_finite(bytes::to_format(t.dtype), &t.bytes) {
+            let message = format!(
+                "element {element} of `{name}` is {value}, so nothing was written; lower the learning rate, or clip the gradient norm"
+            );
+            return Err(Error::checkpoint(path, message));
         }
-        Ok(())
-    };
-    runs(parameters.values(), &|name| name.to_string())?;
-    for (buffer, flat) in snapshot.optimizer.iter().flat_map(|o| o.buffers()) {
-        runs(flat, &|name| moment(buffer, name))?;
+        let view = TensorView::new(bytes::to_format(t.dtype), t.shape.to_vec(), &t.bytes);
+        views.push((name, view.map_err(|e| Error::checkpoint(path, format!("tensor `{name}`: {e}")))?));
     }
+    let metadata = metadata(&views)?;
+    safetensors::serialize(views, Some(metadata))
+        .map_err(|e| Error::checkpoint(path, format!("it cannot be written in the safetensors format: {e}")))
+}
+
+/// A part of `flat` for each parameter, under the name that `name` makes of the parameter's.
+fn runs(
+    parameters: &Parameters,
+    flat: &refrain::Tensor,
+    name: impl Fn(&str) -> String,
+) -> Result<Vec<(String, Stored)>> {
+    let (whole, size) = (bytes::read(flat)?, flat.dtype().size());
+    let run = |entry: &Entry| {
+        let run = entry.segment.offset * size..(entry.segment.offset + entry.segment.length) * size;
+        let shape = entry.tensor.shape().clone();
+        (name(&entry.name), Stored { dtype: flat.dtype(), shape, bytes: whole[run].to_vec() })
+    };
+    Ok(parameters.entries().iter().map(run).collect())
+}
+
+/// Parameters and buffers under their names.
+fn model_tensors(parameters: &Parameters) -> Result<BTreeMap<String, Stored>> {
+    let mut tensors = BTreeMap::new();
+    tensors.extend(runs(parameters, parameters.values(), str::to_owned)?);
     for (name, t) in parameters.buffers() {
         let stored = Stored { dtype: t.dtype(), shape: t.shape().clone(), bytes: bytes::read(t)? };
         tensors.insert(name.to_string(), stored);
+    }
+    Ok(tensors)
+}
+
+fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)> {
+    let parameters = snapshot.parameters;
+    let mut tensors = model_tensors(parameters)?;
+    for (buffer, flat) in snapshot.optimizer.iter().flat_map(|o| o.buffers()) {
+        tensors.extend(runs(parameters, flat, |name| moment(buffer, name))?);
     }
     let mut steps = 0;
     if let Some(optimizer) = snapshot.optimizer {
