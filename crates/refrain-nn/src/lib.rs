@@ -13,7 +13,8 @@
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; schedules are [`refrain::optim::Schedule`] |
 //! | take shuffled batches | [`Batches`] |
-//! | treat some parameters differently | [`Group`] (no weight decay, another learning rate, frozen) |
+//! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`named`] and [`norms_and_biases`] pick them |
+//! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
 //! | exchange weights with other programs | [`Parameters::load_safetensors`], [`Parameters::save_safetensors`], [`Weights`] |
 //!
@@ -55,6 +56,8 @@ mod init;
 mod layers;
 mod optim;
 mod parameters;
+mod select;
+mod summary;
 
 pub use batches::Batches;
 pub use checkpoint::{Checkpoint, LoadOptions, Snapshot, Unmatched, Weights};
@@ -66,3 +69,4 @@ pub use layers::{
 };
 pub use optim::{AdamW, Optimizer, Sgd, StepState};
 pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};
+pub use select::{named, norms_and_biases};

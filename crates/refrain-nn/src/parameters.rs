@@ -267,6 +267,13 @@ pub(crate) struct Entry {
     pub(crate) segment: Segment,
 }
 
+impl Entry {
+    fn group(&self) -> Group {
+        let Segment { decay_factor, rate_factor, trainable, .. } = self.segment;
+        Group { decay_factor, rate_factor, trainable }
+    }
+}
+
 /// The parameters of a model in one flat buffer, their gradients in a second one, and the buffers of the model.
 pub struct Parameters {
     values: Tensor,
@@ -323,7 +330,8 @@ impl Parameters {
         })
     }
 
-    /// Puts the parameters that `select` picks by name and tensor into a group. Returns how many it picked.
+    /// Changes the groups of the parameters that `select` picks by name and tensor. `change` gets each group as it is,
+    /// so a later call keeps what an earlier one set. Returns how many parameters were picked.
     ///
     /// A parameter that is no longer trained does not require a gradient any more, and its accumulated gradient is
     /// set to zero. A parameter that is trained again requires a gradient again.
@@ -335,19 +343,28 @@ impl Parameters {
     /// # let builder = ParameterBuilder::new(&device, DType::F32);
     /// # Linear::new(&builder, 3, 1)?;
     /// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
-    /// let without_decay = Group { decay_factor: 0.0, ..Group::default() };
-    /// assert_eq!(parameters.set_group(|name, tensor| tensor.rank() < 2, without_decay)?, 1);
+    /// assert_eq!(parameters.set_group(|_, tensor| tensor.rank() < 2, |group| group.decay_factor = 0.0)?, 1);
+    /// assert_eq!(parameters.set_group(|_, _| true, |group| group.rate_factor = 0.1)?, 2);
+    /// let bias = parameters.group("bias")?;
+    /// assert_eq!((bias.decay_factor, bias.rate_factor), (0.0, 0.1));
     /// # Ok::<(), refrain_nn::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If a factor is negative or not finite.
-    pub fn set_group(&mut self, select: impl Fn(&str, &Tensor) -> bool, group: Group) -> Result<usize> {
+    /// If a factor is negative or not finite. Then no group is changed.
+    pub fn set_group(
+        &mut self,
+        select: impl Fn(&str, &Tensor) -> bool,
+        change: impl Fn(&mut Group),
+    ) -> Result<usize> {
         let picked: Vec<bool> = self.entries.iter().map(|e| select(&e.name, &e.tensor)).collect();
-        let Group { decay_factor, rate_factor, trainable } = group;
-        let settle = |(e, &picked): (&Entry, &bool)| match picked {
-            true => Segment { decay_factor, rate_factor, trainable, ..e.segment },
-            false => e.segment,
+        let settle = |(e, &picked): (&Entry, &bool)| {
+            let mut group = e.group();
+            if picked {
+                change(&mut group);
+            }
+            let Group { decay_factor, rate_factor, trainable } = group;
+            Segment { decay_factor, rate_factor, trainable, ..e.segment }
         };
         let segments: Vec<Segment> = self.entries.iter().zip(&picked).map(settle).collect();
         self.segments.write_from(&segments)?;
@@ -362,6 +379,16 @@ impl Parameters {
             entry.segment = segment;
         }
         Ok(picked.into_iter().filter(|&p| p).count())
+    }
+
+    /// The group of a parameter, by its full name.
+    ///
+    /// # Errors
+    /// If there is no parameter of that name.
+    pub fn group(&self, name: &str) -> Result<Group> {
+        let found = self.entries.iter().find(|e| e.name == name);
+        let missing = || Error::parameter(name, "there is no parameter of this name; see `names()`");
+        found.map(Entry::group).ok_or_else(missing)
     }
 
     /// Sets all gradients to zero, in one launch. The step of an optimiser does this already.

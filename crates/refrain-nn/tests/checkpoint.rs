@@ -45,8 +45,7 @@ impl Run {
         let head = Linear::new(&builder.scope("head"), shape.hidden, 1).unwrap();
         builder.buffer("scale", 1, Init::Normal { mean: 1.0, std: 0.1 }).unwrap();
         let mut parameters = builder.build(&generator).unwrap();
-        let undecayed = Group { decay_factor: 0.0, ..Group::default() };
-        parameters.set_group(|_, t| t.rank() < 2, undecayed).unwrap();
+        parameters.set_group(|_, t| t.rank() < 2, |group| group.decay_factor = 0.0).unwrap();
         let schedule = Schedule::WarmupCosine {
             lr: shape.lr,
             warmup_steps: 2,
@@ -211,7 +210,7 @@ fn what_belongs_to_another_run_is_refused_and_changes_nothing() {
     refused(Shape { lr: 0.02, ..SHAPE }, &["0.01", "0.02", "start a new run"]);
 
     let mut regrouped = Run::new(3, SHAPE);
-    regrouped.parameters.set_group(|_, _| true, Group::default()).unwrap();
+    regrouped.parameters.set_group(|_, _| true, |group| *group = Group::default()).unwrap();
     let before = regrouped.bits();
     assert!(regrouped.resume(folder.path()).unwrap_err().to_string().contains("same groups"));
     let checkpoint = Checkpoint::open(folder.path()).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::{Case, Reference, assert_close, device, values};
 use refrain::optim::{self, AdamWOptions, Schedule, SgdOptions};
 use refrain::{DType, Generator, Tensor, no_grad};
-use refrain_nn::{AdamW, Group, Init, Optimizer, ParameterBuilder, Parameters, Sgd};
+use refrain_nn::{AdamW, Init, Optimizer, ParameterBuilder, Parameters, Sgd};
 
 fn reference() -> Reference {
     Reference::new(include_bytes!("reference/optim.safetensors"))
@@ -33,7 +33,7 @@ fn run(case: &Case<'_>, dtype: DType, bound: f64, make: &dyn Fn(&Parameters) -> 
     let optimizer = make(&parameters);
     for (t, rate) in case.values("lr").into_iter().enumerate() {
         let t = t + 1;
-        parameters.set_group(|_, _| true, Group { rate_factor: rate, ..Group::default() }).unwrap();
+        parameters.set_group(|_, _| true, |group| group.rate_factor = rate).unwrap();
         for (i, (_, p)) in parameters.iter().enumerate() {
             p.grad().unwrap().copy_from(&case.tensor(&format!("step{t}/grad{i}"), dtype)).unwrap();
         }

@@ -76,9 +76,12 @@ fn groups_steer_decay_rate_and_training() {
         builder.parameter(name, 2, Init::Constant(1.0)).unwrap();
     }
     let mut parameters = build(&builder);
-    let slow = Group { rate_factor: 0.5, decay_factor: 0.0, ..Group::default() };
-    assert_eq!(parameters.set_group(|name, _| name == "slow", slow).unwrap(), 1);
-    let frozen = Group { trainable: false, ..Group::default() };
+    // The second call keeps what the first one set.
+    assert_eq!(parameters.set_group(|name, _| name == "slow", |group| group.rate_factor = 0.5).unwrap(), 1);
+    assert_eq!(parameters.set_group(|name, _| name == "slow", |group| group.decay_factor = 0.0).unwrap(), 1);
+    let both = Group { rate_factor: 0.5, decay_factor: 0.0, trainable: true };
+    assert_eq!(parameters.group("slow").unwrap(), both);
+    assert!(parameters.group("fast").unwrap_err().to_string().contains("`fast`"));
     let options = SgdOptions { momentum: 0.0, weight_decay: 1.0 };
     let optimizer = Sgd::new(&parameters, options, Schedule::Constant { lr: 0.25 }).unwrap();
     let loss = |parameters: &Parameters| {
@@ -87,19 +90,20 @@ fn groups_steer_decay_rate_and_training() {
     };
     // A gradient accumulated before freezing has no effect.
     loss(&parameters).backward().unwrap();
-    assert_eq!(parameters.set_group(|name, _| name == "frozen", frozen).unwrap(), 1);
+    assert_eq!(parameters.set_group(|name, _| name == "frozen", |group| group.trainable = false).unwrap(), 1);
     let gathered = parameters.get("frozen").unwrap();
     assert!(!gathered.requires_grad() && values(parameters.gradients()).iter().sum::<f32>() == 4.0);
     optimizer.step().unwrap();
     let now = |name: &str| values(parameters.get(name).unwrap())[0];
     assert_eq!([now("slow"), now("frozen"), now("plain")], [0.875, 1.0, 0.5]);
 
-    parameters.set_group(|name, _| name == "frozen", Group::default()).unwrap();
+    parameters.set_group(|name, _| name == "frozen", |group| group.trainable = true).unwrap();
     loss(&parameters).backward().unwrap();
     optimizer.step().unwrap();
     assert_eq!(values(parameters.get("frozen").unwrap()), [0.5, 0.5]);
-    let bad = Group { rate_factor: f64::INFINITY, ..Group::default() };
-    assert!(parameters.set_group(|_, _| true, bad).unwrap_err().to_string().contains("rate_factor inf"));
+    let bad = parameters.set_group(|_, _| true, |group| group.rate_factor = f64::INFINITY).unwrap_err();
+    assert!(bad.to_string().contains("rate_factor inf"));
+    assert_eq!(parameters.group("slow").unwrap(), both);
 }
 
 #[test]
