@@ -9,12 +9,13 @@
 //! | you want to | use |
 //! | --- | --- |
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
-//! | build a model | [`Linear`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`Dropout`] |
+//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
+//! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
 //! | say whether the model trains or predicts | [`Mode`] |
-//! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; schedules are [`refrain::optim::Schedule`] |
+//! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
 //! | take shuffled batches | [`Batches`] |
 //! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`named`] and [`norms_and_biases`] pick them |
-//! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
+//! | average the weights over training | [`Ema`] |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
 //! | exchange weights with other programs | [`Parameters::load_safetensors`], [`Parameters::save_safetensors`], [`Weights`] |
 //!
@@ -51,6 +52,7 @@
 
 mod batches;
 pub mod checkpoint;
+mod ema;
 mod error;
 mod init;
 mod layers;
@@ -61,12 +63,14 @@ mod summary;
 
 pub use batches::Batches;
 pub use checkpoint::{Checkpoint, LoadOptions, Snapshot, Unmatched, Weights};
+pub use ema::Ema;
 pub use error::{Error, Result};
 pub use init::Init;
 pub use layers::{
-    AttentionOptions, BatchNorm, Dropout, EncoderDropout, LayerNorm, Linear, Mode, MultiHeadAttention,
-    NormKind, RmsNorm, TransformerEncoderLayer, TransformerEncoderOptions,
+    AttentionOptions, BatchNorm, Dropout, Embedding, EncoderDropout, GroupNorm, LayerNorm, Linear, Mlp, Mode,
+    Module, MultiHeadAttention, NormKind, RmsNorm, Sequential, TransformerEncoderLayer,
+    TransformerEncoderOptions,
 };
-pub use optim::{AdamW, Optimizer, Sgd, StepState};
+pub use optim::{AdamW, LearningRate, Optimizer, Plateau, PlateauOptions, PlateauState, Sgd, StepState};
 pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};
 pub use select::{named, norms_and_biases};

@@ -17,6 +17,7 @@ const DROPOUT: u64 = 0x6472_6f70_0000_0002;
 pub(super) struct Learner<T> {
     pub(super) task: T,
     pub(super) optimizer: AdamW,
+    pub(super) schedule: Schedule,
     pub(super) dropout: Generator,
     /// The sum of the losses of the samples of this epoch so far, f64 `[]`.
     pub(super) loss_sum: Tensor,
@@ -42,9 +43,11 @@ impl<T: Task> Learner<T> {
         let device = task.device();
         let samples = task.samples();
         let steps = samples.len().div_ceil(config.batch_size) as u64;
+        let schedule = schedule(config, steps.saturating_mul(config.epochs as u64));
         let scalar = || Tensor::zeros((), DType::F64, device);
         Ok(Learner {
-            optimizer: optimizer(task.parameters(), config, steps.saturating_mul(config.epochs as u64))?,
+            optimizer: optimizer(task.parameters(), config, schedule)?,
+            schedule,
             dropout: Generator::new(device, config.seed ^ DROPOUT)?,
             loss_sum: scalar()?,
             batches: Batches::new(samples, config.micro_batch(), config.seed ^ ORDER, device)?,
@@ -179,9 +182,10 @@ impl Recorded {
     }
 }
 
-fn optimizer(parameters: &Parameters, config: &TrainingConfig, steps: u64) -> Result<AdamW> {
+/// The learning rate over the steps of the whole run.
+fn schedule(config: &TrainingConfig, steps: u64) -> Schedule {
     let lr = config.lr;
-    let schedule = match config.schedule {
+    match config.schedule {
         LrSchedule::Constant => Schedule::Constant { lr },
         LrSchedule::Cosine => Schedule::Cosine { lr, eta_min: 0.0, t_max: steps },
         LrSchedule::OneCycle => Schedule::OneCycle {
@@ -191,7 +195,10 @@ fn optimizer(parameters: &Parameters, config: &TrainingConfig, steps: u64) -> Re
             div_factor: 25.0,
             final_div_factor: 1e4,
         },
-    };
+    }
+}
+
+fn optimizer(parameters: &Parameters, config: &TrainingConfig, schedule: Schedule) -> Result<AdamW> {
     let options = AdamWOptions { weight_decay: config.weight_decay, ..AdamWOptions::default() };
     let optimizer = AdamW::new(parameters, options, schedule)?;
     Ok(if config.clip > 0.0 { optimizer.clip_grad_norm(config.clip)? } else { optimizer })

@@ -19,7 +19,6 @@ use crate::models::weights;
 use crate::{Error, Result};
 use learner::{Learner, Recorded};
 use refrain::{Step, Tensor};
-use refrain_nn::Optimizer;
 use state::State;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -168,7 +167,7 @@ impl<T: Task> Trainer<T> {
             epoch,
             train_loss,
             validation,
-            learning_rate: self.learner.optimizer.step_state().schedule().at(self.steps().saturating_sub(1)),
+            learning_rate: self.learner.schedule.at(self.steps().saturating_sub(1)),
             seconds: before + begun.elapsed().as_secs_f64(),
             best,
         };

@@ -2,14 +2,20 @@
 
 mod attention;
 mod dropout;
+mod embedding;
 mod encoder;
+mod group_norm;
 mod linear;
+mod module;
 mod norm;
 
 pub use attention::{AttentionOptions, MultiHeadAttention};
 pub use dropout::Dropout;
+pub use embedding::Embedding;
 pub use encoder::{EncoderDropout, TransformerEncoderLayer, TransformerEncoderOptions};
+pub use group_norm::GroupNorm;
 pub use linear::Linear;
+pub use module::{Mlp, Module, Sequential};
 pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};
 
 use refrain::Generator;

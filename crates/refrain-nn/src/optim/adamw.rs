@@ -1,10 +1,10 @@
 //! AdamW.
 
 use refrain::Tensor;
-use refrain::optim::{self, AdamWBuffers, AdamWOptions, Schedule, SegmentTable};
+use refrain::optim::{self, AdamWBuffers, AdamWOptions, SegmentTable};
 use serde_json::Value;
 
-use super::{Optimizer, StepState};
+use super::{LearningRate, Optimizer, StepState};
 use crate::error::Result;
 use crate::parameters::Parameters;
 
@@ -21,14 +21,19 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// An optimiser for these parameters. Its moments start at zero.
+    /// An optimiser for these parameters. Its moments start at zero. The learning rate is a [`Schedule`](refrain::optim::Schedule)
+    /// or another [`LearningRate`].
     ///
     /// # Errors
-    /// If the schedule is invalid or the device has not enough memory. The first step checks the options.
-    pub fn new(parameters: &Parameters, options: AdamWOptions, schedule: Schedule) -> Result<AdamW> {
+    /// If the learning rate is invalid or the device has not enough memory. The first step checks the options.
+    pub fn new(
+        parameters: &Parameters,
+        options: AdamWOptions,
+        schedule: impl Into<LearningRate>,
+    ) -> Result<AdamW> {
         Ok(AdamW {
             options,
-            state: StepState::new(parameters, schedule)?,
+            state: StepState::new(parameters, schedule.into())?,
             values: parameters.values().clone(),
             gradients: parameters.gradients().clone(),
             segments: parameters.segments().clone(),

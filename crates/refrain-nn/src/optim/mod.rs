@@ -2,12 +2,14 @@
 //! device: the step counter, the learning rate, the gradient norm, the moments.
 
 mod adamw;
+mod learning_rate;
 mod sgd;
 
 pub use adamw::AdamW;
+pub use learning_rate::{LearningRate, Plateau, PlateauOptions, PlateauState};
 pub use sgd::Sgd;
 
-use refrain::optim::{self, Schedule};
+use refrain::optim;
 use refrain::{DType, Tensor};
 use serde_json::{Value, json};
 
@@ -36,7 +38,7 @@ pub trait Optimizer {
 
 /// The state that the steps of an optimiser share, on the device.
 pub struct StepState {
-    schedule: Schedule,
+    schedule: LearningRate,
     max_norm: Option<f64>,
     step: Tensor,
     learning_rate: Tensor,
@@ -45,22 +47,24 @@ pub struct StepState {
 }
 
 impl StepState {
-    fn new(parameters: &Parameters, schedule: Schedule) -> Result<StepState> {
+    fn new(parameters: &Parameters, schedule: LearningRate) -> Result<StepState> {
         let device = parameters.values().device();
         let step = Tensor::zeros([1], DType::I64, device)?;
+        let learning_rate = Tensor::zeros([1], DType::F64, device)?;
+        schedule.write(&step, &learning_rate)?;
         Ok(StepState {
             schedule,
             max_norm: None,
-            learning_rate: optim::learning_rate(schedule, &step)?,
+            learning_rate,
             gradient_norm: Tensor::full([1], f64::NAN, DType::F64, device)?,
             gradient_scale: Tensor::ones([1], DType::F64, device)?,
             step,
         })
     }
 
-    /// The schedule of the learning rate.
-    pub fn schedule(&self) -> Schedule {
-        self.schedule
+    /// Where the learning rate comes from.
+    pub fn schedule(&self) -> &LearningRate {
+        &self.schedule
     }
 
     /// The norm that gradients are clipped to, if any.
@@ -98,7 +102,7 @@ impl StepState {
         if let Some(max_norm) = self.max_norm {
             optim::clip_coefficient_into(gradients, max_norm, &self.gradient_norm, &self.gradient_scale)?;
         }
-        Ok(optim::learning_rate_into(self.schedule, &self.step, &self.learning_rate)?)
+        self.schedule.write(&self.step, &self.learning_rate)
     }
 
     fn advance(&self) -> Result<()> {
@@ -106,6 +110,6 @@ impl StepState {
     }
 
     fn describe(&self, kind: &str, options: impl serde::Serialize) -> Value {
-        json!({ "kind": kind, "options": options, "schedule": self.schedule, "clip_grad_norm": self.max_norm })
+        json!({ "kind": kind, "options": options, "schedule": self.schedule.describe(), "clip_grad_norm": self.max_norm })
     }
 }

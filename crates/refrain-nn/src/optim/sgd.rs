@@ -1,10 +1,10 @@
 //! SGD with momentum.
 
 use refrain::Tensor;
-use refrain::optim::{self, Schedule, SegmentTable, SgdBuffers, SgdOptions};
+use refrain::optim::{self, SegmentTable, SgdBuffers, SgdOptions};
 use serde_json::Value;
 
-use super::{Optimizer, StepState};
+use super::{LearningRate, Optimizer, StepState};
 use crate::error::Result;
 use crate::parameters::Parameters;
 
@@ -20,16 +20,21 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// An optimiser for these parameters. Its momentum starts at zero.
+    /// An optimiser for these parameters. Its momentum starts at zero. The learning rate is a [`Schedule`](refrain::optim::Schedule)
+    /// or another [`LearningRate`].
     ///
     /// # Errors
-    /// If the schedule is invalid or the device has not enough memory. The first step checks the options.
-    pub fn new(parameters: &Parameters, options: SgdOptions, schedule: Schedule) -> Result<Sgd> {
+    /// If the learning rate is invalid or the device has not enough memory. The first step checks the options.
+    pub fn new(
+        parameters: &Parameters,
+        options: SgdOptions,
+        schedule: impl Into<LearningRate>,
+    ) -> Result<Sgd> {
         let momentum_buffer =
             if options.momentum == 0.0 { None } else { Some(parameters.values().zeros_like()?) };
         Ok(Sgd {
             options,
-            state: StepState::new(parameters, schedule)?,
+            state: StepState::new(parameters, schedule.into())?,
             values: parameters.values().clone(),
             gradients: parameters.gradients().clone(),
             segments: parameters.segments().clone(),
