@@ -1,0 +1,63 @@
+//! The model learns, and the recorded step has the bits of the eager one, on the CPU and on simulated GPUs.
+
+use char_gpt::{Config, Training, Vocabulary, text};
+use refrain::{Device, Tensor};
+use refrain_nn::Mode;
+
+fn devices() -> Vec<Device> {
+    match std::env::var("REFRAIN_TEST_DEVICE") {
+        Ok(name) => vec![name.parse().unwrap()],
+        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
+    }
+}
+
+fn training(dropout: f64, steps: u64, device: &Device) -> (Training, Vocabulary) {
+    let text = text();
+    let vocabulary = Vocabulary::of(&text);
+    let config =
+        Config { vocabulary: vocabulary.size(), context: 16, d_model: 32, heads: 2, layers: 1, dropout };
+    let training = Training::new(&vocabulary.encode(&text), config, 16, steps, device).unwrap();
+    (training, vocabulary)
+}
+
+#[test]
+fn eager_recorded_and_simulated_training_agree_bit_for_bit() {
+    let bits = |losses: Vec<f32>| losses.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let mut all = Vec::new();
+    for device in devices() {
+        let eager = training(0.1, 12, &device).0;
+        let recorded = training(0.1, 12, &device).0;
+        let losses = bits(eager.run(12, false).unwrap());
+        assert_eq!(losses, bits(recorded.run(12, true).unwrap()), "{device}");
+        let weights = |t: &Training| bits(t.parameters.values().to_vec().unwrap());
+        assert_eq!(weights(&eager), weights(&recorded), "{device}");
+        all.push((losses, weights(&eager)));
+    }
+    assert!(all.iter().all(|other| *other == all[0]), "devices differ");
+}
+
+#[test]
+fn it_learns_to_spell() {
+    let device = devices().remove(0);
+    let (training, vocabulary) = training(0.0, 150, &device);
+    let losses = training.run(150, true).unwrap();
+    // At first all characters are alike; afterwards few are possible.
+    let alike = (vocabulary.size() as f32).ln();
+    let (first, last) = (losses[0], losses[140..].iter().sum::<f32>() / 10.0);
+    assert!((first - alike).abs() < 0.2, "{first}, not {alike}");
+    assert!(last < 0.5 * alike, "{last} after {first}");
+    let text = training.model.complete(&vocabulary, "two an", &device).unwrap();
+    assert!(text.starts_with("d "), "two an|{text}");
+}
+
+#[test]
+fn a_character_sees_none_after_it() {
+    let device = devices().remove(0);
+    let (training, _) = training(0.0, 1, &device);
+    let logits = |ids: &[i64]| {
+        let ids = Tensor::from_slice(ids, [1, ids.len()], &device).unwrap();
+        training.model.forward(&ids, Mode::Eval).unwrap().i((0, ..4)).unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(logits(&[3, 1, 4, 1, 5, 2]), logits(&[3, 1, 4, 1, 0, 0]));
+    assert_ne!(logits(&[3, 1, 4, 1, 5, 2]), logits(&[3, 2, 4, 1, 5, 2]));
+}
