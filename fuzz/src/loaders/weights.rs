@@ -4,8 +4,8 @@ use std::path::Path;
 
 use refrain::{DType, Device};
 use refrain_forecast::models::{Forecaster, ModelConfig};
-use refrain_nn::ModelSize;
 use refrain_nn::checkpoint::Checkpoint;
+use refrain_nn::{LoadOptions, ModelSize};
 
 use super::{message, run};
 use crate::random::Random;
@@ -68,7 +68,20 @@ impl Model {
         if let Err(error) = checkpoint.check_size(self.size) {
             message(&error.to_string())?;
         }
-        match checkpoint.load(model.parameters()) {
+        let loaded = checkpoint.load(model.parameters());
+        let after = sum()?;
+        // By the door for other programs' weights, which takes no file that the first one refuses.
+        match model.parameters().load_safetensors(&file, str::to_owned, LoadOptions::default()) {
+            Ok(_) if loaded.is_err() => {
+                return Err("weights that a checkpoint may not have were loaded".to_owned());
+            }
+            Ok(_) => {}
+            Err(error) => message(&error.to_string())?,
+        }
+        if sum()? != after {
+            return Err("two readers made different weights of a file".to_owned());
+        }
+        match loaded {
             Ok(()) => {
                 let values = model.parameters().values().to_vec::<f32>().map_err(|e| e.to_string())?;
                 match values.iter().find(|value| !value.is_finite()) {
