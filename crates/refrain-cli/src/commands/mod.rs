@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands, one file each; `bench_epochs` is shared by two of them.
 
 mod bench_cross_asset;
 mod bench_epochs;

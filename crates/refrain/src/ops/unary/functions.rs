@@ -1,13 +1,14 @@
-//! The unary functions. An entry says everything about a function: its method and that method's documentation, and for the
-//! CPU and for CUDA (as an expression of C++) what it makes
+//! The unary functions. An entry says everything about a function: its methods, their documentation, and expressions for the
+//! CPU (in Rust) and for CUDA (in C++):
 //!
-//! - of floats: of `x`, in arithmetic of type `R`;
-//! - of integers, if it takes them: of `x`, an `i64`;
-//! - of the gradient `d` in the backward pass: `derivative(Input)` has the operand as `x`, `derivative(Output)` the result
-//!   as `y`. `derivative(Linear)` is the function itself, of the gradient. Without one, the gradient is 0 wherever it exists.
+//! - `floats`: the function of a float `x`, in arithmetic of type `R`;
+//! - `integers`: the function of an integer `x`, an `i64`. Without this line, the function refuses integers;
+//! - `derivative`: the gradient of the operand, from the gradient `d` of the result. `derivative(Input)` also has the operand
+//!   `x`, `derivative(Output)` the result `y`. `derivative(Linear)` applies the function itself to `d`. Without this line,
+//!   the gradient is 0.
 //!
-//! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the expression. A function that has some, or
-//! a check of its own, writes its methods itself.
+//! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the C++ expression. A function that has
+//! parameters, or checks of its own, writes its methods itself.
 
 use super::table::functions;
 use crate::kernels::activations::{gelu, gelu_derivative, silu_derivative};
