@@ -63,7 +63,7 @@ impl Series {
     /// the month. Stamps with a zone or offset are converted to UTC. They must ascend and follow one calendar:
     ///
     /// - months, quarters or years (any number of months), on one day of the month or at month ends;
-    ///   business days, if every weekend is skipped; or other days of the week, if each skipped day of the week
+    /// - business days, if every weekend is skipped; or other days of the week, if each skipped day of the week
     ///   occurred at least four times;
     /// - a fixed step of any length: the most common difference of neighbours.
     ///
