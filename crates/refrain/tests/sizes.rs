@@ -101,6 +101,44 @@ fn reductions() {
     }
 }
 
+/// Whole numbers, which every dtype holds and adds exactly; so each element is known from the places of its operands.
+#[test]
+fn operands_and_results_of_any_layout() {
+    let (m, n) = (37, 530);
+    let whole = |count: usize, by: usize| (0..count).map(|i| (i * by % 19) as f64).collect::<Vec<f64>>();
+    let (a, b, row, column) = (whole(m * n, 7), whole(n * m, 11), whole(n, 5), whole(m, 13));
+    let frame = whole((m + 9) * (n + 6), 3);
+    for device in kernels() {
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8] {
+            let of = |values: &[f64], shape: &[usize]| tensor(values, shape, dtype, &device);
+            let (x, turned) = (of(&a, &[m, n]), of(&b, &[n, m]).transpose(0, 1).unwrap());
+            let is = |name: &str, got: &Tensor, expected: &dyn Fn(usize, usize) -> f64| {
+                let (got, cols) = (values(got), got.dims()[1]);
+                let wrong = (0..got.len()).find(|&at| got[at] != expected(at / cols, at % cols));
+                assert_eq!(wrong, None, "{name} in {dtype} on {device}");
+            };
+            is("transposed", &x.add(&turned).unwrap(), &|i, j| a[i * n + j] + b[j * m + i]);
+            is("a copy of a transposed", &turned.copy().unwrap(), &|i, j| b[j * m + i]);
+            is("a row", &x.add(&of(&row, &[n])).unwrap(), &|i, j| a[i * n + j] + row[j]);
+            is("a column", &x.add(&of(&column, &[m, 1])).unwrap(), &|i, j| a[i * n + j] + column[i]);
+            let outside = of(&frame, &[m + 9, n + 6]);
+            let window = outside.narrow(0, 4, m).unwrap().narrow(1, 5, n).unwrap();
+            window.add_assign(&x).unwrap();
+            is("a window of itself", &outside, &|i, j| {
+                let inside = (4..4 + m).contains(&i) && (5..5 + n).contains(&j);
+                frame[i * (n + 6) + j] + if inside { a[(i - 4) * n + j - 5] } else { 0.0 }
+            });
+            let upright = of(&b, &[n, m]);
+            x.add_into(&x, &upright.transpose(0, 1).unwrap()).unwrap();
+            is("a transposed result", &upright, &|j, i| 2.0 * a[i * n + j]);
+            let pairs = of(&a[..8 * 24], &[8, 24]).unfold(1, 3, 2).unwrap().copy().unwrap();
+            is("short rows that overlap", &pairs.reshape([8, 33]).unwrap(), &|i, j| {
+                a[i * 24 + j / 3 * 2 + j % 3]
+            });
+        }
+    }
+}
+
 #[test]
 fn copies_to_another_order_of_axes() {
     for shape in [

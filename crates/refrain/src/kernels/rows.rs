@@ -2,8 +2,6 @@
 //!
 //! The order of additions depends only on the extents, so results do not depend on the number of threads.
 
-use std::array::from_fn;
-
 use rayon::prelude::*;
 
 use crate::device::cpu::numeric::{Number, Real, Stored};
@@ -50,6 +48,18 @@ pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> 
     buf
 }
 
+/// Element `i` of each slice. A loop of its own, because the closure of `array::from_fn` is not inlined everywhere.
+#[inline(always)]
+fn at<T: Copy, S: AsRef<[T]> + ?Sized, const K: usize>(x: &[&S; K], i: usize) -> [T; K] {
+    let mut elements = [x[0].as_ref()[i]; K];
+    let mut k = 1;
+    while k < K {
+        elements[k] = x[k].as_ref()[i];
+        k += 1;
+    }
+    elements
+}
+
 /// The sum of `f` over slices of one length: short runs are summed in lanes, the sums of the runs in lanes, and the
 /// lanes in halves.
 #[inline(always)]
@@ -64,8 +74,9 @@ pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([
         let end = m.min(start + RUN);
         let mut lanes = [N::ZERO; LANES];
         for i in start..end {
+            let rows = chunks.map(|s| &s[i]);
             for l in 0..LANES {
-                lanes[l] = lanes[l].plus(f(from_fn(|k| chunks[k][i][l])));
+                lanes[l] = lanes[l].plus(f(at(&rows, l)));
             }
         }
         for l in 0..LANES {
@@ -74,7 +85,7 @@ pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([
         start = end;
     }
     for (l, i) in (m * LANES..n).enumerate() {
-        total[l] = total[l].plus(f(from_fn(|k| x[k][i])));
+        total[l] = total[l].plus(f(at(&x, i)));
     }
     halves(total, N::plus)
 }
@@ -125,11 +136,11 @@ pub(crate) fn map<T: Stored, N: Number, const K: usize>(
     let x = x.map(|s| &s[..y.len()]);
     if accumulate {
         for (i, y) in y.iter_mut().enumerate() {
-            *y = T::from_number(y.to::<N>().plus(f(from_fn(|k| x[k][i]))));
+            *y = T::from_number(y.to::<N>().plus(f(at(&x, i))));
         }
     } else {
         for (i, y) in y.iter_mut().enumerate() {
-            *y = T::from_number(f(from_fn(|k| x[k][i])));
+            *y = T::from_number(f(at(&x, i)));
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod free;
 pub(crate) mod math;
+mod narrow;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
 pub(super) mod pool;

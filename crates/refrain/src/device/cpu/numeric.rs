@@ -3,8 +3,8 @@
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::math;
-use super::simd::Vectors;
+use super::simd::{Vectors, simd};
+use super::{math, narrow};
 use crate::types::DType;
 
 /// A type of elements in memory. A bool is a byte of 0 or 1.
@@ -71,11 +71,32 @@ macro_rules! stored {
 stored! {
     f64, from_f64, |v| v, |n| n.to_f64();
     f32, from_f32, |v| v, |n| n.to_f32();
-    f16, from_f32, |v| v.to_f32(), |n| f16::from_f32(n.to_odd_f32());
-    bf16, from_f32, |v| v.to_f32(), |n| bf16::from_f32(n.to_odd_f32());
+    f16, from_f32, |v| narrow::f16_to_f32(v), |n| narrow::f16_from_f32(n.to_odd_f32());
+    bf16, from_f32, |v| narrow::bf16_to_f32(v), |n| narrow::bf16_from_f32(n.to_odd_f32());
     i64, from_i64, |v| v, |n| n.to_i64();
     i32, from_i64, |v| v as i64, |n| n.to_i64() as i32;
     u8, from_i64, |v| v as i64, |n| n.to_i64() as u8;
+}
+
+/// Converts each element. Both slices have the same length.
+#[inline(always)]
+pub(crate) fn convert<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
+    simd(
+        #[inline(always)]
+        || to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to()),
+    );
+}
+
+/// Stores numbers, rounded to nearest, or adds them to what is there. Both slices have the same length.
+#[inline(always)]
+pub(crate) fn store<T: Stored, N: Number>(from: &[N], to: &mut [T], accumulate: bool) {
+    simd(
+        #[inline(always)]
+        || match accumulate {
+            true => to.iter_mut().zip(from).for_each(|(to, &n)| *to = T::from_number(to.to::<N>().plus(n))),
+            false => to.iter_mut().zip(from).for_each(|(to, &n)| *to = T::from_number(n)),
+        },
+    );
 }
 
 /// `v` as f32, rounded to odd: if inexact, the neighbour whose last bit is set.

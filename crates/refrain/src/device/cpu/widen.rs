@@ -2,8 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::numeric::{Real, Stored, with_stored};
+use super::numeric::{Real, Stored, convert, store, with_stored};
 use super::scratch::Scratch;
+use super::simd::simd;
 use crate::device::HostArgs;
 use crate::error::Result;
 use crate::types::DType;
@@ -18,7 +19,11 @@ impl<'a, R: Real> Widened<'a, R> {
     pub(crate) fn of<T: Stored>(x: &'a [T]) -> Widened<'a, R> {
         match R::same(x) {
             Some(same) => Widened::Same(same),
-            None => Widened::Copy(Scratch::collect(x.len(), x.iter().map(|v| v.to()))),
+            None => {
+                let mut copy = Scratch::new(x.len());
+                convert(x, &mut copy);
+                Widened::Copy(copy)
+            }
         }
     }
 
@@ -30,14 +35,12 @@ impl<'a, R: Real> Widened<'a, R> {
     /// Operand `i` for a product in `dtype`: a wider one is rounded.
     pub(crate) fn rounded(args: &HostArgs<'a>, i: usize, dtype: DType) -> Result<Widened<'a, R>> {
         let x = Widened::operand(args, i)?;
-        let round: fn(R) -> R = match dtype {
-            _ if args.read_dtype(i) == dtype => return Ok(x),
-            DType::F16 => |v| f16::from_number(v).to(),
-            DType::BF16 => |v| bf16::from_number(v).to(),
-            _ => return Ok(x),
-        };
-        let x = x.get();
-        Ok(Widened::Copy(Scratch::collect(x.len(), x.iter().map(|&v| round(v)))))
+        match dtype {
+            _ if args.read_dtype(i) == dtype => Ok(x),
+            DType::F16 => Ok(Widened::Copy(rounded_to::<f16, R>(x.get()))),
+            DType::BF16 => Ok(Widened::Copy(rounded_to::<bf16, R>(x.get()))),
+            _ => Ok(x),
+        }
     }
 
     pub(crate) fn get(&self) -> &[R] {
@@ -48,6 +51,16 @@ impl<'a, R: Real> Widened<'a, R> {
     }
 }
 
+/// A copy with the values that `T` can hold.
+fn rounded_to<T: Stored, R: Real>(x: &[R]) -> Scratch<R> {
+    let mut copy = Scratch::new(x.len());
+    simd(
+        #[inline(always)]
+        || copy.iter_mut().zip(x).for_each(|(to, &v)| *to = T::from_number(v).to()),
+    );
+    copy
+}
+
 /// Lets `f` write a result in the arithmetic type (or, with `keep`, add to it), and rounds it once to the stored
 /// type.
 pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnOnce(&mut [R]) -> O) -> O {
@@ -56,10 +69,10 @@ pub(crate) fn narrow<T: Stored, R: Real, O>(y: &mut [T], keep: bool, f: impl FnO
     }
     let mut wide = Scratch::filled(y.len(), R::ZERO);
     if keep {
-        wide.iter_mut().zip(&*y).for_each(|(w, v)| *w = v.to());
+        convert(y, &mut wide);
     }
     let out = f(&mut wide);
-    y.iter_mut().zip(&*wide).for_each(|(y, &w)| *y = T::from_number(w));
+    store(&wide, y, false);
     out
 }
 

@@ -8,14 +8,18 @@
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use super::{LoopPlan, MAX_INPUTS};
+use super::{LoopPlan, MAX_INPUTS, Rectangle};
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
+use crate::device::cpu::numeric::{Number, Real, Stored, convert, store, with_stored};
+use crate::device::cpu::scratch::Scratch;
+use crate::device::cpu::simd::simd;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
 /// Elements per tile. The operands of a tile stay in the L1 cache.
 const TILE: usize = 1024;
+/// Elements per tile where an operand is transposed: some rows, so that blocks can be transposed.
+const TILE_TRANSPOSED: usize = 8 * TILE;
 /// Tiles per task.
 const TILES_A_TASK: usize = 16;
 
@@ -52,6 +56,17 @@ pub(crate) fn number(args: &HostArgs<'_>, compute: DType, op: &impl NumberTile) 
 /// Runs an operation in integer arithmetic.
 pub(crate) fn int(args: &HostArgs<'_>, tile: impl Fn(&[&[i64]], &mut [i64]) + Sync) -> Result<()> {
     run(args, tile)
+}
+
+/// Copies the operand, through the arithmetic of the dtype `compute`.
+pub(crate) fn copy(args: &HostArgs<'_>, compute: DType) -> Result<()> {
+    match compute {
+        DType::F64 => with_stored!(args.write_dtype(0), T => run_into::<T, f64>(args, None)),
+        DType::F32 | DType::F16 | DType::BF16 => {
+            with_stored!(args.write_dtype(0), T => run_into::<T, f32>(args, None))
+        }
+        _ => with_stored!(args.write_dtype(0), T => run_into::<T, i64>(args, None)),
+    }
 }
 
 /// An operand to read: its memory in its own dtype.
@@ -103,23 +118,96 @@ fn gather<'b, T: Stored, N: Number>(
         if let Some(same) = N::same(run) {
             return same;
         }
-        buf.iter_mut().zip(run).for_each(|(to, from)| *to = from.to());
+        convert(run, buf);
         return buf;
     }
-    let mut at = 0;
-    plan.runs(operand, start, buf.len(), |offset, stride, n| {
-        let to = &mut buf[at..at + n];
-        match stride {
-            0 => to.fill(data[offset].to()),
-            1 => to.iter_mut().zip(&data[offset..]).for_each(|(to, from)| *to = from.to()),
-            _ => to
-                .iter_mut()
-                .zip(data[offset..].iter().step_by(stride))
-                .for_each(|(to, from)| *to = from.to()),
-        }
-        at += n;
-    });
+    simd(
+        #[inline(always)]
+        || {
+            let mut at = 0;
+            plan.rectangles(
+                operand,
+                start,
+                buf.len(),
+                #[inline(always)]
+                |r| {
+                    let to = &mut buf[at..at + r.rows * r.len];
+                    at += to.len();
+                    read_rectangle(data, &r, to);
+                },
+            );
+        },
+    );
     buf
+}
+
+#[inline(always)]
+fn read_rectangle<T: Stored, N: Number>(data: &[T], r: &Rectangle, to: &mut [N]) {
+    if r.stride > 1 && r.row_stride == 1 && r.rows > 1 {
+        return read_transposed(data, r, to);
+    }
+    for (row, to) in to.chunks_exact_mut(r.len).enumerate() {
+        let from = &data[r.offset + row * r.row_stride..];
+        match r.stride {
+            0 => to.fill(from[0].to()),
+            1 => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to()),
+            stride => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = from.to()),
+        }
+    }
+}
+
+/// Rows and columns of a block that is transposed at a time: some cache lines.
+const BLOCK: usize = 16;
+
+/// Reads a rectangle whose columns lie one after the other: by blocks, each read by columns and written by rows, so
+/// that a cache line is used as a whole, once.
+#[inline(always)]
+fn read_transposed<T: Stored, N: Number>(data: &[T], r: &Rectangle, to: &mut [N]) {
+    let mut block = [[N::ZERO; BLOCK]; BLOCK];
+    for row in (0..r.rows).step_by(BLOCK) {
+        let rows = BLOCK.min(r.rows - row);
+        for column in (0..r.len).step_by(BLOCK) {
+            let columns = BLOCK.min(r.len - column);
+            for (j, block) in block[..columns].iter_mut().enumerate() {
+                let from = &data[r.offset + row + (column + j) * r.stride..][..rows];
+                block.iter_mut().zip(from).for_each(|(to, from)| *to = from.to());
+            }
+            for i in 0..rows {
+                let to = &mut to[(row + i) * r.len + column..][..columns];
+                to.iter_mut().zip(&block).for_each(|(to, block)| *to = block[i]);
+            }
+        }
+    }
+}
+
+/// Writes `values` to the elements from `start` on of an output whose memory `to` begins at `base`.
+fn scatter<T: Stored, N: Number>(
+    plan: &LoopPlan,
+    values: &[N],
+    start: usize,
+    to: &mut [T],
+    base: usize,
+    accumulate: bool,
+) {
+    if plan.is_dense(0) {
+        return store(values, &mut to[start - base..][..values.len()], accumulate);
+    }
+    let mut at = 0;
+    plan.rectangles(0, start, values.len(), |r| {
+        for row in 0..r.rows {
+            let values = &values[at..at + r.len];
+            at += r.len;
+            let to = &mut to[r.offset + row * r.row_stride - base..];
+            match r.stride {
+                1 => store(values, &mut to[..r.len], accumulate),
+                stride => {
+                    for (to, &n) in to.iter_mut().step_by(stride).zip(values) {
+                        *to = T::from_number(if accumulate { to.to::<N>().plus(n) } else { n });
+                    }
+                }
+            }
+        }
+    });
 }
 
 /// The arithmetic of a tile. It is behind a pointer, so that the code around it is compiled once for each pair of
@@ -127,10 +215,11 @@ fn gather<'b, T: Stored, N: Number>(
 type Tile<'a, N> = &'a (dyn Fn(&[&[N]], &mut [N]) + Sync);
 
 fn run<N: Number>(args: &HostArgs<'_>, tile: impl Fn(&[&[N]], &mut [N]) + Sync) -> Result<()> {
-    with_stored!(args.write_dtype(0), T => run_into::<T, N>(args, &tile))
+    with_stored!(args.write_dtype(0), T => run_into::<T, N>(args, Some(&tile)))
 }
 
-fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Result<()> {
+/// Without arithmetic, the only operand is the result.
+fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Option<Tile<'_, N>>) -> Result<()> {
     let layouts: SmallVec<[&Layout; 6]> =
         std::iter::once(args.write_layout(0)).chain((0..args.reads()).map(|i| args.read_layout(i))).collect();
     if layouts.len() > MAX_INPUTS + 1 {
@@ -155,16 +244,19 @@ fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Res
         let rows = (TILE * TILES_A_TASK * plan.shape[0]).div_ceil(whole).clamp(1, plan.shape[0]);
         (whole / plan.shape[0] * rows, plan.strides[0][0] * rows)
     };
+    let transposed = (1..layouts.len()).any(|operand| plan.is_transposed(operand));
+    let tile_elements = if transposed { TILE_TRANSPOSED } else { TILE };
     let body = |(piece, memory): (usize, &mut [T])| {
-        let mut buffers = [[N::ZERO; TILE]; MAX_INPUTS];
-        let mut result = [N::ZERO; TILE];
+        let mut buffers = Scratch::<N>::new((sources.len() + 1) * tile_elements);
+        let (result, buffers) = buffers.split_at_mut(tile_elements);
         let (first, end) = (piece * piece_elements, ((piece + 1) * piece_elements).min(whole));
         let base = piece * piece_memory;
         let mut start = first;
         while start < end {
-            let len = TILE.min(end - start);
+            let len = tile_elements.min(end - start);
             let mut inputs: [&[N]; MAX_INPUTS] = [&[]; MAX_INPUTS];
-            for (source, (input, buf)) in sources.iter().zip(inputs.iter_mut().zip(&mut buffers)) {
+            let buffers = buffers.chunks_exact_mut(tile_elements);
+            for (source, (input, buf)) in sources.iter().zip(inputs.iter_mut().zip(buffers)) {
                 let (o, buf) = (source.operand, &mut buf[..len]);
                 *input = match source.data {
                     Data::F64(d) => gather(&plan, o, d, start, buf),
@@ -176,11 +268,11 @@ fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Res
                     Data::U8(d) => gather(&plan, o, d, start, buf),
                     Data::InPlace => {
                         let mut at = 0;
-                        plan.runs(0, start, len, |offset, stride, n| {
-                            for i in 0..n {
-                                buf[at + i] = memory[offset - base + i * stride].to();
-                            }
-                            at += n;
+                        plan.rectangles(0, start, len, |mut r| {
+                            r.offset -= base;
+                            let to = &mut buf[at..at + r.rows * r.len];
+                            at += to.len();
+                            read_rectangle(memory, &r, to);
                         });
                         buf
                     }
@@ -192,20 +284,15 @@ fn run_into<T: Stored, N: Number>(args: &HostArgs<'_>, tile: Tile<'_, N>) -> Res
             } else {
                 None
             };
-            match direct {
-                Some(out) => tile(inputs, out),
-                None => {
+            match (tile, direct) {
+                (Some(tile), Some(out)) => tile(inputs, out),
+                (Some(tile), None) => {
                     let result = &mut result[..len];
                     tile(inputs, result);
-                    let mut at = 0;
-                    plan.runs(0, start, len, |offset, stride, n| {
-                        for (i, &r) in result[at..at + n].iter().enumerate() {
-                            let to = &mut memory[offset - base + i * stride];
-                            *to = T::from_number(if accumulate { to.to::<N>().plus(r) } else { r });
-                        }
-                        at += n;
-                    });
+                    scatter(&plan, result, start, memory, base, accumulate);
                 }
+                (None, Some(out)) => out.copy_from_slice(inputs[0]),
+                (None, None) => scatter(&plan, inputs[0], start, memory, base, accumulate),
             }
             start += len;
         }

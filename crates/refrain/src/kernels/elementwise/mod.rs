@@ -6,7 +6,7 @@ mod host;
 
 use smallvec::SmallVec;
 
-pub(crate) use host::{FloatTile, NumberTile, float, int, number};
+pub(crate) use host::{FloatTile, NumberTile, copy, float, int, number};
 
 use super::numbers::Numbers;
 use crate::tensor::Layout;
@@ -57,48 +57,75 @@ impl LoopPlan {
         self.shape.iter().product()
     }
 
+    /// Whether the elements of an operand lie one after the other.
     pub(crate) fn is_dense(&self, operand: usize) -> bool {
-        self.shape.len() == 1 && (self.strides[operand][0] == 1 || self.shape[0] == 1)
+        let strides = &*self.strides[operand];
+        let mut next = 1;
+        self.shape.iter().zip(strides).rev().all(|(&d, &stride)| {
+            let follows = stride == next || d == 1;
+            next *= d;
+            follows
+        })
     }
 
-    /// Calls `run(offset, stride, len)` for the runs along the last axis that cover the elements `start..start + len`
-    /// of an operand.
-    pub(crate) fn runs(
-        &self,
-        operand: usize,
-        start: usize,
-        len: usize,
-        mut run: impl FnMut(usize, usize, usize),
-    ) {
-        let strides = &self.strides[operand];
-        let last = self.shape.len() - 1;
-        let inner = self.shape[last];
+    /// Whether neighbours in memory are neighbours along the second to last axis: a transposed matrix.
+    fn is_transposed(&self, operand: usize) -> bool {
+        let strides = &*self.strides[operand];
+        strides.len() > 1 && strides[strides.len() - 1] > 1 && strides[strides.len() - 2] == 1
+    }
+
+    /// Calls `visit` with the rectangles over the last two axes that cover the elements `start..start + len` of an
+    /// operand, in order.
+    #[inline(always)]
+    fn rectangles(&self, operand: usize, start: usize, len: usize, mut visit: impl FnMut(Rectangle)) {
+        let (shape, strides) = (&*self.shape, &*self.strides[operand]);
+        let last = shape.len() - 1;
         let mut index = Numbers::zeros(last + 1);
+        let index = &mut *index;
         let mut rest = start;
         for i in (0..=last).rev() {
-            index[i] = rest % self.shape[i];
-            rest /= self.shape[i];
+            index[i] = rest % shape[i];
+            rest /= shape[i];
         }
-        let mut offset: usize = index.iter().zip(&**strides).map(|(i, s)| i * s).sum();
+        let mut offset: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+        let (inner, stride) = (shape[last], strides[last]);
+        let (row_stride, most_rows) = if last > 0 { (strides[last - 1], shape[last - 1]) } else { (0, 1) };
         let mut left = len;
-        while left > 0 {
-            let n = left.min(inner - index[last]);
-            run(offset, strides[last], n);
-            left -= n;
+        loop {
+            let column = index[last];
+            let (rows, len) = if column > 0 || left < inner || last == 0 {
+                (1, left.min(inner - column))
+            } else {
+                ((left / inner).min(most_rows - index[last - 1]), inner)
+            };
+            visit(Rectangle { offset, row_stride, rows, stride, len });
+            left -= rows * len;
             if left == 0 {
-                break;
+                return;
             }
-            offset -= index[last] * strides[last];
+            // The rows are complete: on to the next.
+            offset -= column * stride;
             index[last] = 0;
+            let mut by = rows;
             for i in (0..last).rev() {
-                index[i] += 1;
-                offset += strides[i];
-                if index[i] < self.shape[i] {
+                index[i] += by;
+                offset += by * strides[i];
+                if index[i] < shape[i] {
                     break;
                 }
                 offset -= index[i] * strides[i];
                 index[i] = 0;
+                by = 1;
             }
         }
     }
+}
+
+/// Elements of an operand: rows of `len` elements, by their offsets in its memory.
+struct Rectangle {
+    offset: usize,
+    row_stride: usize,
+    rows: usize,
+    stride: usize,
+    len: usize,
 }

@@ -172,7 +172,8 @@ pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Res
 #[inline(always)]
 fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
     let more = if MAX { b > a } else { b < a };
-    more || (b.is_nan() && !a.is_nan())
+    // Without branches, so that loops become SIMD code.
+    more | (b.is_nan() & !a.is_nan())
 }
 
 /// The most extreme element, or NaN if one is NaN.

@@ -1,0 +1,83 @@
+//! Conversions between f32 and the floats of 16 bits, without branches and without calls: loops that convert become SIMD
+//! code. The results are those of the crate `half`, bit for bit, for NaN too.
+
+use half::{bf16, f16};
+
+const INFINITY: u32 = 0x7f80_0000;
+const SIGN: u32 = 0x8000_0000;
+
+#[inline(always)]
+pub(super) fn bf16_to_f32(v: bf16) -> f32 {
+    let bits = u32::from(v.to_bits()) << 16;
+    let quiet = if bits & !SIGN > INFINITY { 0x0040_0000 } else { 0 };
+    f32::from_bits(bits | quiet)
+}
+
+/// Rounded to nearest, ties to even.
+#[inline(always)]
+pub(super) fn bf16_from_f32(v: f32) -> bf16 {
+    let bits = v.to_bits();
+    // Half of the last place that stays; a tie rounds up only to an even number. A carry reaches the exponent.
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let nan = bits >> 16 | 0x0040;
+    bf16::from_bits(if bits & !SIGN > INFINITY { nan } else { rounded } as u16)
+}
+
+/// The difference of the exponents' biases, in the exponent of an f32.
+const BIAS: u32 = (127 - 15) << 23;
+
+#[inline(always)]
+pub(super) fn f16_to_f32(v: f16) -> f32 {
+    let bits = u32::from(v.to_bits());
+    let magnitude = (bits & 0x7fff) << 13;
+    // 2^-14: a subnormal number is added to it, and the sum is exact.
+    let smallest = f32::from_bits(BIAS + (1 << 23));
+    let subnormal = (f32::from_bits(magnitude + BIAS + (1 << 23)) - smallest).to_bits();
+    let quiet = if bits & 0x7fff > 0x7c00 { 0x0040_0000 } else { 0 };
+    let finite = if bits & 0x7c00 == 0 { subnormal } else { magnitude + BIAS };
+    let all = if bits & 0x7c00 == 0x7c00 { magnitude | INFINITY | quiet } else { finite };
+    f32::from_bits(all | (bits & 0x8000) << 16)
+}
+
+/// Rounded to nearest, ties to even.
+#[inline(always)]
+pub(super) fn f16_from_f32(v: f32) -> f16 {
+    let (bits, magnitude) = (v.to_bits(), v.to_bits() & !SIGN);
+    // As for bf16.
+    let normal = magnitude.wrapping_sub(BIAS).wrapping_add(0x0fff + (magnitude >> 13 & 1)) >> 13;
+    // The last place of a number from 1/2 to 1 is that of a subnormal f16, so the sum is rounded there.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    // 65,520 and more are infinite: half a place above the largest number.
+    let large = if magnitude > INFINITY { magnitude >> 13 & 0x03ff | 0x7e00 } else { 0x7c00 };
+    let finite = if magnitude < BIAS + (1 << 23) { subnormal } else { normal };
+    let all = if magnitude >= 65_520.0f32.to_bits() { large } else { finite };
+    f16::from_bits((all | bits >> 16 & 0x8000) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_numbers_of_16_bits_convert_as_half_does() {
+        for bits in 0..=u16::MAX {
+            let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
+            assert_eq!(bf16_to_f32(b).to_bits(), b.to_f32_const().to_bits(), "bf16 {bits:04x}");
+            assert_eq!(f16_to_f32(h).to_bits(), h.to_f32_const().to_bits(), "f16 {bits:04x}");
+        }
+    }
+
+    /// Numbers all over the range, and around every tie: the lower bits of a number of 16 bits, halfway and beside it.
+    #[test]
+    fn numbers_of_32_bits_are_rounded_as_half_does() {
+        let near =
+            |bits: u32, half: u32| [0, 1, half - 1, half, half + 1, 2 * half - 1].map(|low| bits | low);
+        let of_bf16 = (0..1 << 16).flat_map(|high: u32| near(high << 16, 1 << 15));
+        let of_f16 = (0..1 << 19).flat_map(|high: u32| near(high << 13, 1 << 12));
+        for bits in of_bf16.chain(of_f16).chain((0..u32::MAX).step_by(997)) {
+            let v = f32::from_bits(bits);
+            assert_eq!(bf16_from_f32(v).to_bits(), bf16::from_f32_const(v).to_bits(), "bf16 of {bits:08x}");
+            assert_eq!(f16_from_f32(v).to_bits(), f16::from_f32_const(v).to_bits(), "f16 of {bits:08x}");
+        }
+    }
+}
