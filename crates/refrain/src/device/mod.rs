@@ -25,8 +25,7 @@ pub(crate) use args::HostArgs;
 pub(crate) use cuda::CudaArgs;
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;
-pub(crate) use driver::Driver;
-use driver::KernelSet;
+pub(crate) use driver::{Driver, KernelSet};
 pub(crate) use launch::{Kernel, Launch, Mode, OPERANDS, Operand, RESULTS};
 pub(crate) use lineage::Lineage;
 pub use recording::unrelated_to_recordings;
@@ -146,12 +145,9 @@ impl Device {
         self.0.driver.capture_status()
     }
 
-    /// The choice for the kernels that the device runs: those of the CPU, which a simulated GPU runs, too, or those of CUDA.
-    pub(crate) fn by_kernels<T>(&self, host: impl FnOnce() -> T, cuda: impl FnOnce() -> T) -> T {
-        match self.0.driver.kernels() {
-            KernelSet::Host => host(),
-            KernelSet::Cuda => cuda(),
-        }
+    /// Which kernels of an operation the device runs.
+    pub(crate) fn kernels(&self) -> KernelSet {
+        self.0.driver.kernels()
     }
 
     /// Workspace bytes that the kernels of a launch need.

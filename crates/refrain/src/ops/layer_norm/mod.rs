@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
-use crate::device::{CudaArgs, HostArgs, Launch};
+use crate::device::{CudaArgs, HostArgs, KernelSet, Launch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -110,7 +110,10 @@ impl Op for LayerNorm {
 /// How many parts the device's kernel uses for the gradients of the parameters.
 fn parts(x: &Tensor) -> usize {
     let (rows, width) = rows_of(x.shape());
-    x.device().by_kernels(|| host::parts(rows, width), || cuda::parts(rows, width, x.dtype()))
+    match x.device().kernels() {
+        KernelSet::Cuda => cuda::parts(rows, width, x.dtype()),
+        KernelSet::Host => host::parts(rows, width),
+    }
 }
 
 /// Number of rows and their width.

@@ -8,8 +8,7 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{PartPosition, Reducer, reduce};
+use crate::kernels::reduction::{Extent, PartPosition, Reducer, SEGMENT, reduce};
 use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 
 pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
@@ -87,26 +86,32 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
         states: &mut [Exponentials<R>],
     ) {
         let width = states.len();
+        // Apart, so that each loop becomes SIMD code.
+        let (mut largest, mut sums) = ([R::NEG_INFINITY; SEGMENT], [R::ZERO; SEGMENT]);
+        let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
         simd(
             #[inline(always)]
             || {
-                states.fill([R::NEG_INFINITY, R::ZERO]);
                 for r in 0..rows {
-                    for ([largest, _], &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                    for (largest, &v) in largest.iter_mut().zip(&x[r * stride..][..width]) {
                         let v: R = v.to();
                         *largest = if v > *largest { v } else { *largest };
                     }
                 }
                 for r in 0..rows {
-                    for ([largest, sum], &v) in states.iter_mut().zip(&x[r * stride..][..width]) {
+                    for ((sum, &largest), &v) in sums.iter_mut().zip(&*largest).zip(&x[r * stride..][..width])
+                    {
                         // Negative infinity alone adds nothing to the sums of other parts.
                         let v: R = v.to();
-                        let p = (v - *largest).exp();
+                        let p = (v - largest).exp();
                         *sum += if v == R::NEG_INFINITY { R::ZERO } else { p };
                     }
                 }
             },
-        )
+        );
+        for ((state, &largest), &sum) in states.iter_mut().zip(&*largest).zip(&*sums) {
+            *state = [largest, sum];
+        }
     }
 
     fn merge(&self, a: Exponentials<R>, b: Exponentials<R>) -> Exponentials<R> {
@@ -126,6 +131,8 @@ fn columns<T: Stored, R: Real>(log: bool, x: &[T], y: &mut [T], extent: Extent) 
     reduce([x], extent, &SumExponentials, &mut states, |to, [largest, sum]: Exponentials<R>| {
         *to = [largest, if log { sum.ln() } else { R::ONE / sum }];
     });
+    let largest = Scratch::<R>::collect(states.len(), states.iter().map(|s| s[0]));
+    let scales = Scratch::<R>::collect(states.len(), states.iter().map(|s| s[1]));
     let rows = rows_a_task(inner);
     let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * inner)).enumerate();
     each_task(x.len(), tasks, |(task, (y, x))| {
@@ -133,14 +140,14 @@ fn columns<T: Stored, R: Real>(log: bool, x: &[T], y: &mut [T], extent: Extent) 
             #[inline(always)]
             || {
                 for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks_exact(inner)).enumerate() {
-                    let states = &states[(task * rows + row) / n * inner..][..inner];
+                    let first = (task * rows + row) / n * inner;
+                    let states = largest[first..][..inner].iter().zip(&scales[first..][..inner]);
                     let elements = y.iter_mut().zip(x).zip(states);
                     if log {
-                        elements.for_each(|((y, x), s)| *y = T::from_number(x.to::<R>() - s[0] - s[1]));
+                        elements.for_each(|((y, x), (&a, &b))| *y = T::from_number(x.to::<R>() - a - b));
                     } else {
-                        elements.for_each(|((y, x), s)| {
-                            *y = T::from_number((x.to::<R>() - s[0]).exp() * s[1]);
-                        });
+                        elements
+                            .for_each(|((y, x), (&a, &b))| *y = T::from_number((x.to::<R>() - a).exp() * b));
                     }
                 }
             },

@@ -7,8 +7,8 @@
 //!
 //! Each element of a product is summed in the order of the reduced dimension, in blocks of a fixed size. If that
 //! dimension is long and the result small, only a split sum gives all threads work. Then it is split into parts whose
-//! number depends only on the shape, and the parts are added in order. So the result is the same, bit for bit, for
-//! any number of threads.
+//! number depends only on the shape, and the parts are added in order. A matrix times a vector is a dot product for each
+//! row. So the result is the same, bit for bit, for any number of threads.
 
 pub(crate) mod block;
 mod epilogue;
@@ -17,6 +17,7 @@ mod reduction;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tile;
+mod vector;
 
 use rayon::prelude::*;
 
@@ -131,6 +132,15 @@ pub(crate) fn gemm<T: Real>(
     epilogue: Epilogue<'_, T>,
 ) {
     assert_eq!((a.rows, a.cols, b.cols), (c.rows, b.rows, c.cols), "shapes of a product");
+    if epilogue.is_empty() && a.cols > 0 {
+        if b.cols == 1 && a.col_stride == 1 {
+            return vector::product(a, b.t(), c, accumulate);
+        }
+        if a.rows == 1 && b.row_stride == 1 {
+            let c = MatrixMut { rows: c.cols, cols: 1, row_stride: 1, ..c };
+            return vector::product(b.t(), a, c, accumulate);
+        }
+    }
     if epilogue.is_empty() && reduction::is_tall(a, b) {
         return reduction::product(a, b, c, None, accumulate);
     }

@@ -29,7 +29,7 @@ fn exact(a: Matrix<'_, f32>, b: Matrix<'_, f32>, i: usize, j: usize) -> (f64, f6
     (sum, 4.0 * f64::from(f32::EPSILON) * (a.cols as f64).sqrt() * (size + 1.0))
 }
 
-const SHAPES: [(usize, usize, usize); 12] = [
+const SHAPES: [(usize, usize, usize); 15] = [
     (1, 1, 1),
     (1, 70, 3),
     (5, 1, 40),
@@ -42,6 +42,9 @@ const SHAPES: [(usize, usize, usize); 12] = [
     (33, 1030, 5),
     (20, 20, 2100),
     (3, 5, 0),
+    (40, 1, 700),
+    (1, 9, 2100),
+    (1, 1, 20_000),
 ];
 
 #[test]
