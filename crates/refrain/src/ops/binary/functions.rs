@@ -1,13 +1,13 @@
-//! The binary functions. An entry says everything about a function: its methods and their documentation, what it makes of
-//! `a` and `b` on the CPU (in numbers of type `N`) and on CUDA (as an expression of C++), and the gradient of each operand,
-//! of which `d` is the result's:
+//! The binary functions. An entry says everything about a function: its methods, their documentation, its value from `a` and
+//! `b` for the CPU (in Rust, in numbers of type `N`) and for CUDA (in C++), and the gradients of both operands, from the
+//! gradient `d` of the result:
 //!
-//! - `Same` and `Negated`: the result's gradient as it is, or negated;
-//! - `Linear`: the function is linear in the operand, so that the gradient is the function of `d` in its place, and reads
-//!   the other operand alone;
-//! - `Other`: computed from both.
+//! - `Same` and `Negated`: the gradient is `d`, or `-d`;
+//! - `Linear`: the function is linear in this operand. The gradient is the function with `d` in its place, and reads only the
+//!   other operand;
+//! - `Other`: the gradient is computed from both operands.
 //!
-//! `Arithmetic` takes floats and integers and makes what it takes; `Truth` takes any dtype and makes bool.
+//! `Arithmetic` takes floats and integers, and its result has their dtype. `Truth` takes any dtype, and its result is bool.
 
 use super::slopes;
 use super::table::functions;
