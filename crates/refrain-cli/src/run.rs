@@ -83,9 +83,11 @@ impl SavedModel {
 pub fn open_models(folder: &Path) -> Result<Vec<SavedModel>> {
     let folds = (1..).map(|fold| folder.join(fold_folder(fold)));
     let folds: Vec<PathBuf> = folds.take_while(|fold| fold.is_dir()).collect();
-    match folds.is_empty() {
-        true => Ok(vec![open_model(folder, is_saved(folder))?]),
-        false => folds.iter().map(|fold| open_model(fold, true)).collect(),
+    // Empty folders of folds are what is left of a run that ended before it was saved.
+    let begun = |fold: &PathBuf| is_saved(fold) || fold.join(MODEL).is_file();
+    match folds.first().is_some_and(begun) {
+        true => folds.iter().map(|fold| open_model(fold, true)).collect(),
+        false => Ok(vec![open_model(folder, is_saved(folder))?]),
     }
 }
 
