@@ -82,12 +82,11 @@ impl SavedModel {
 /// Opens the best model of a run, or, if the run has folds, the model of each fold in order.
 pub fn open_models(folder: &Path) -> Result<Vec<SavedModel>> {
     let folds = (1..).map(|fold| folder.join(fold_folder(fold)));
-    let folds: Vec<PathBuf> = folds.take_while(|fold| fold.is_dir()).collect();
-    // Empty folders of folds are what is left of a run that ended before it was saved.
-    let begun = |fold: &PathBuf| is_saved(fold) || fold.join(MODEL).is_file();
-    match folds.first().is_some_and(begun) {
-        true => folds.iter().map(|fold| open_model(fold, true)).collect(),
-        false => Ok(vec![open_model(folder, is_saved(folder))?]),
+    // A fold without a model ends the list; who needs all of them counts.
+    let folds: Vec<PathBuf> = folds.take_while(|fold| fold.join(MODEL).is_file()).collect();
+    match folds.is_empty() {
+        true => Ok(vec![open_model(folder, is_begun(folder))?]),
+        false => folds.iter().map(|fold| open_model(fold, true)).collect(),
     }
 }
 

@@ -35,16 +35,20 @@ pub fn read_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelR
     Ok(Panel::read(Path::new(source), options)?)
 }
 
-/// Reads a panel to classify; a file needs no labels.
-pub fn read_unlabelled_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+/// Reads a panel to classify by a model that was trained on some features; a file needs no labels.
+pub fn read_unlabelled_panel(
+    source: &str,
+    options: &PanelOptions,
+    features: &[String],
+) -> Result<(Panel, PanelReport)> {
     if source == NYC_WEATHER {
         return read_panel(source, options);
     }
     if is_stdin(source) {
-        return Ok(Panel::from_csv_unlabelled(&read_stdin()?, STDIN_FILE, options)?);
+        return Ok(Panel::from_csv_unlabelled(&read_stdin()?, STDIN_FILE, options, features)?);
     }
     check_name(source)?;
-    Ok(Panel::read_unlabelled(Path::new(source), options)?)
+    Ok(Panel::read_unlabelled(Path::new(source), options, features)?)
 }
 
 /// The name of standard input in messages.

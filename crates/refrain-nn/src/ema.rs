@@ -66,7 +66,7 @@ impl Ema {
     }
 
     /// Runs `f` while the parameters have the averaged values, for example to evaluate or to save them. Afterwards they
-    /// have their own values again, also if `f` fails.
+    /// have their own values again, also if `f` returns an error (but not if it panics).
     ///
     /// # Errors
     /// What `f` returns. If these are not the parameters that it was made for, or the device fails.

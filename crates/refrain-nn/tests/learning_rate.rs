@@ -123,9 +123,9 @@ fn a_plateau_lowers_the_rate_when_the_loss_no_longer_improves() {
         optimizer.step()?;
         Ok(vec![optimizer.step_state().learning_rate().copy()?])
     });
-    // 9.5 is not 10 % below 10. NaN does not improve. After two without improvement, the third lowers the rate.
-    let losses = [10.0, 9.5, f64::NAN, 9.2, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0];
-    let expected = [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.03, 0.03, 0.03, 0.03];
+    // 9.5 is not 10 % below 10. Infinity and NaN do not improve. After two without improvement, the third lowers the rate.
+    let losses = [f64::INFINITY, 10.0, 9.5, f64::NAN, 9.2, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0];
+    let expected = [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.03, 0.03, 0.03, 0.03];
     for (loss, expected) in losses.into_iter().zip(expected) {
         plateau.observe(loss).unwrap();
         assert_eq!(step.call(&[]).unwrap().to_scalar::<f64>(0).unwrap(), expected, "after {loss}");
@@ -136,6 +136,10 @@ fn a_plateau_lowers_the_rate_when_the_loss_no_longer_improves() {
     let resumed = Plateau::new(0.1, options, &device()).unwrap();
     resumed.set_state(state).unwrap();
     assert_eq!(rates(&resumed.learning_rate(), 2), [0.03, 0.03]);
+    for lr in [-0.1, f64::NAN] {
+        assert!(resumed.set_state(PlateauState { lr, ..state }).is_err());
+    }
+    assert_eq!(resumed.state(), state);
 }
 
 #[test]

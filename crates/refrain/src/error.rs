@@ -195,7 +195,7 @@ impl Error {
     }
 
     /// Two operands should have one dtype. The advice is a conversion that loses no value, except that a large integer
-    /// is rounded.
+    /// is rounded, or infinite in f16.
     pub(crate) fn dtypes(op: &'static str, lhs: DType, rhs: DType) -> Error {
         let convert =
             |to: DType, from: DType| format!("use to_dtype(DType::{to:?}) on the {from} tensor first");

@@ -97,4 +97,4 @@ pub use ops::random::Generator;
 pub use precision::{precision, with_precision};
 pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
 pub use tensor::Tensor;
-pub use types::{Axes, DType, Element, NewShape, Precision, Shape, bf16, f16};
+pub use types::{Axes, DType, Element, NewShape, Precision, Shape, Size, bf16, f16};

@@ -118,6 +118,11 @@ fn reductions_are_those_of_the_host() {
         let ids = tensor(&[3.0, -2.0, 7.0, 0.0, 1.0, 9.0], [2, 3], DType::I32, &device);
         let product = ids.prod(1).unwrap();
         assert_eq!((product.dtype(), values(&product)), (DType::I64, vec![-42.0, 0.0]));
+        let single = tensor(&[2.0, 3.0], [2, 1], DType::F32, &device);
+        assert!(
+            !single.prod(1).unwrap().shares_storage(&single),
+            "a product of one number is a tensor of its own"
+        );
         let empty = tensor(&[], [2, 0], DType::F32, &device);
         assert_eq!(values(&empty.prod(1).unwrap()), [1.0, 1.0]);
         assert_eq!(values(&empty.any(1).unwrap()), [0.0, 0.0]);

@@ -120,9 +120,12 @@ impl Gpt {
     /// The text that follows `prompt`, each time the most likely character, up to the end of the line.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If the prompt has no character of the vocabulary, or the device fails.
     pub fn complete(&self, vocabulary: &Vocabulary, prompt: &str, device: &Device) -> Result<String> {
         let mut ids = vocabulary.encode(prompt);
+        if ids.is_empty() {
+            return refuse("complete", "the prompt has no known character; begin with one of the text");
+        }
         let begin = ids.len();
         for _ in 0..2 * self.config.context {
             let seen = &ids[ids.len().saturating_sub(self.config.context)..];
@@ -136,6 +139,10 @@ impl Gpt {
         }
         Ok(vocabulary.decode(&ids[begin..]))
     }
+}
+
+fn refuse<T>(op: &'static str, message: &str) -> Result<T> {
+    Err(refrain::Error::InvalidArgument { op, message: message.to_owned() }.into())
 }
 
 /// A [`Gpt`] in training on a text.
@@ -155,8 +162,14 @@ impl Training {
     /// Begins.
     ///
     /// # Errors
-    /// If the sizes do not fit together, or the device has not enough memory.
+    /// If the sizes do not fit together, the text is not longer than the context, or the device has not enough memory.
     pub fn new(text: &[i64], config: Config, batch: usize, steps: u64, device: &Device) -> Result<Training> {
+        if text.len() <= config.context {
+            return refuse(
+                "train",
+                "the text is not longer than the context; use more text or a smaller context",
+            );
+        }
         let builder = ParameterBuilder::new(device, DType::F32);
         let model = Gpt::new(&builder, config)?;
         let mut parameters = builder.build(&Generator::new(device, 1)?)?;

@@ -26,6 +26,13 @@ fn values_and_gradients_are_right() {
         y.backward_with(&Tensor::full([5], 3.0, DType::F64, &device).unwrap()).unwrap();
         assert_eq!(x.grad().unwrap().to_vec::<f64>().unwrap(), [0.0, 3.0, 3.0, 3.0, 0.0]);
 
+        let x = x.detach();
+        assert_eq!(quantize(&x, 1).unwrap().to_vec::<f64>().unwrap(), [-1.0, -1.0, 1.0, 1.0, 1.0]);
+        let thirds = quantize(&x, 3).unwrap().to_vec::<f64>().unwrap();
+        let exact = [-1.0, -1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.0];
+        assert!(thirds.iter().zip(exact).all(|(y, exact)| (y - exact).abs() < 1e-15), "{thirds:?}");
+        assert!(quantize(&x, 0).is_err());
+
         let x = leaf(&[1.0, -2.0], &[2], &device);
         let y = reverse_gradient(&x, 0.5).unwrap();
         assert_eq!(y.to_vec::<f64>().unwrap(), [1.0, -2.0]);

@@ -1,4 +1,4 @@
-//! The two tasks, a room each, and what the commands ask of a trained model of any task.
+//! The two tasks, each in its own folder, and what the commands ask of a trained model of any task.
 
 pub mod classification;
 mod epochs;

@@ -45,8 +45,9 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Reads the weights of any safetensors file; [`Checkpoint::load`] finds them by name. A file that refrain did
-    /// not write has no checksum ([`Checkpoint::unverified`]) and no configuration.
+    /// Reads the weights of a model that refrain has saved, from the file itself; [`Checkpoint::load`] finds them by name.
+    /// A file of another program has no checksum ([`Checkpoint::unverified`]) and no configuration: use
+    /// [`Parameters::load_safetensors`] for it, which maps names and converts dtypes.
     ///
     /// # Errors
     /// If it cannot be read or is truncated, or if refrain wrote it and it was changed since.
@@ -56,13 +57,13 @@ impl Checkpoint {
         // A device such as /dev/zero has no end.
         if path.metadata().is_ok_and(|it| !it.is_file()) {
             return Err(refuse(
-                "it is not a file; use the folder that a checkpoint was written to".to_owned(),
+                "it is not a file; pass the path of a safetensors file, or the folder that a checkpoint was written to".to_owned(),
             ));
         }
         let file = std::fs::read(&path).map_err(Error::io("read", &path))?;
         let broken = |e| {
             refuse(format!(
-                "not a whole safetensors file ({e}): it is cut off or not a safetensors file; use an earlier checkpoint or copy it again"
+                "not a whole safetensors file ({e}): it is cut off or not a safetensors file; copy it again, or use an earlier checkpoint"
             ))
         };
         let (_, metadata) = SafeTensors::read_metadata(&file).map_err(broken)?;
@@ -81,7 +82,7 @@ impl Checkpoint {
                 let checksum = text(CHECKSUM);
                 let tensors = SafeTensors::deserialize(&file).map_err(broken)?;
                 if (version > 1 || checksum.is_some()) && checksum != Some(&sum(state, &tensors)) {
-                    let message = "its checksum differs, so it was changed since it was written; use an earlier checkpoint or copy it again";
+                    let message = "its checksum differs, so it was changed since it was written; copy it again, or use an earlier checkpoint";
                     return Err(refuse(message.to_owned()));
                 }
                 let before = "it was written before checkpoints had checksums";

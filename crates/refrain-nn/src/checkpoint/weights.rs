@@ -122,7 +122,7 @@ impl Weights {
     /// A tensor on a device, in the dtype of the file ([`Tensor::to_dtype`] converts). For every dtype that tensors have.
     ///
     /// # Errors
-    /// If there is none of this name, or the file has it in another dtype, or the device has not enough memory.
+    /// If there is none of this name, or tensors do not have the dtype of the file, or the device has not enough memory.
     pub fn tensor(&self, name: &str, device: &Device) -> Result<Tensor> {
         let missing = || {
             Error::checkpoint(

@@ -178,7 +178,7 @@ pub struct PlateauOptions {
     pub factor: f64,
     /// How many observations in a row may fail to improve before the rate is reduced.
     pub patience: u64,
-    /// An observation improves if it is below `best * (1 - threshold)`.
+    /// An observation improves if it is below `best - threshold * |best|`.
     pub threshold: f64,
     /// The rate is never reduced below this.
     pub min_lr: f64,
@@ -247,7 +247,7 @@ impl Plateau {
         })
     }
 
-    /// Takes note of a loss and reduces the rate if it is due. A loss that is NaN does not improve.
+    /// Takes note of a loss and reduces the rate if it is due. A loss that is infinite or NaN does not improve.
     ///
     /// # Errors
     /// If the device fails.
@@ -256,7 +256,7 @@ impl Plateau {
         let mut state = self.state.get();
         // For a negative best loss the threshold goes the other way, or the same loss would improve.
         let improves = |best: f64| loss < best - threshold * best.abs();
-        match state.best.is_none_or(improves) && !loss.is_nan() {
+        match state.best.is_none_or(improves) && loss.is_finite() {
             true => (state.best, state.without_improvement) = (Some(loss), 0),
             false => state.without_improvement += 1,
         }
@@ -276,8 +276,9 @@ impl Plateau {
     /// Continues from what [`Plateau::state`] returned.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If the rate is negative or not finite, or the device fails.
     pub fn set_state(&self, state: PlateauState) -> Result<()> {
+        check("plateau", "lr", state.lr, state.lr >= 0.0, "at least 0")?;
         self.rate.write_from(&[state.lr])?;
         self.state.set(state);
         Ok(())

@@ -141,6 +141,10 @@ impl Tensor {
             if n == 0 {
                 return Tensor::ones(shape, x.dtype(), x.device());
             }
+            if n == 1 {
+                // Nothing is multiplied, but an operation makes a new tensor.
+                return x.reshape(shape)?.copy();
+            }
             let mut x = x.reshape([extent.outer, n, extent.inner])?;
             while n > 1 {
                 let half = n / 2;

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::io::Write;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -434,7 +435,10 @@ impl<'f> Step<'f> {
                 (RunMode::Replay(Box::new(ready)), outputs)
             }
             Err(refusal @ Error::Device { .. }) if self.options.fallback == Fallback::Eager => {
-                eprintln!("refrain: warning: a step runs eagerly instead of as a graph: {refusal}");
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "refrain: warning: a step runs eagerly instead of as a graph: {refusal}"
+                );
                 (RunMode::Eager(refusal), Vec::new())
             }
             Err(e) => return Err(e),
@@ -589,7 +593,9 @@ impl Drop for Step<'_> {
         if calls == 0 || std::thread::panicking() || WARNED.swap(true, Ordering::Relaxed) {
             return;
         }
-        eprintln!(
+        // Not `eprintln!`, which panics if nobody reads standard error.
+        let _ = writeln!(
+            std::io::stderr(),
             "refrain: warning: a step was dropped {calls} calls after its last check, so a change of host state since then was not looked for; end a step with finish(), or call check() before you use its results"
         );
     }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::filled;
 use crate::output::Cell;
 use crate::run::SavedModel;
-use crate::run_config::{Classes, RunConfig};
+use crate::run_config::{Classes, PanelData, RunConfig};
 use crate::source;
 use crate::tasks::{Prediction, Trained};
 
@@ -109,7 +109,8 @@ impl Trained for TrainedClassifier {
     /// The columns are `source`, `time` and the classes. The model is that of the last fold, which saw the newest rows.
     fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction> {
         let TrainedClassifier { config, folds, .. } = *self;
-        let (panel, report) = source::read_unlabelled_panel(data, &config.task.data.options)?;
+        let PanelData { options, features, .. } = &config.task.data;
+        let (panel, report) = source::read_unlabelled_panel(data, options, features)?;
         source::describe_panel(console, &panel, &report)?;
         config.check_names(&panel)?;
         let Some(TrainedFold { number, model, scaler }) = folds.last() else {

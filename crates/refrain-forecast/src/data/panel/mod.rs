@@ -73,10 +73,12 @@ pub struct Panel {
 
 /// Whether a file must have labels, or prices to make them from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Labels {
+enum Labels<'a> {
     Needed,
-    /// Labels and prices are not even read.
-    Ignored,
+    /// Labels and prices are not even read, unless a model has learned from them as features.
+    Ignored {
+        features: &'a [String],
+    },
 }
 
 /// What was missing in a panel.
@@ -123,13 +125,18 @@ impl Panel {
     }
 
     /// Reads a panel to classify: like [`Panel::read`], but the file needs neither labels nor prices, and no source has a
-    /// label.
+    /// label. `features` are the features that the model was trained on ([`Panel::features`]): a label or price column
+    /// that is not one of them is left out.
     ///
     /// # Errors
     /// Those of [`Panel::read`].
-    pub fn read_unlabelled(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+    pub fn read_unlabelled(
+        path: &Path,
+        options: &PanelOptions,
+        features: &[String],
+    ) -> Result<(Panel, PanelReport)> {
         let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
-        Panel::of_rows(format::open(&bytes, &file)?, &file, options, Labels::Ignored)
+        Panel::of_rows(format::open(&bytes, &file)?, &file, options, Labels::Ignored { features })
     }
 
     /// [`Panel::read_unlabelled`] from the text of a CSV file; see [`Panel::from_csv`].
@@ -140,8 +147,9 @@ impl Panel {
         bytes: &[u8],
         file: &str,
         options: &PanelOptions,
+        features: &[String],
     ) -> Result<(Panel, PanelReport)> {
-        Panel::of_rows(format::open_csv(bytes, file)?, file, options, Labels::Ignored)
+        Panel::of_rows(format::open_csv(bytes, file)?, file, options, Labels::Ignored { features })
     }
 
     /// Reads a panel from the text of a CSV file with one row for each source and moment. `file` is its name in
@@ -169,7 +177,7 @@ impl Panel {
         rows: Rows<'_>,
         file: &str,
         options: &PanelOptions,
-        labels: Labels,
+        labels: Labels<'_>,
     ) -> Result<(Panel, PanelReport)> {
         let table = table::parse(rows, file, options, labels)?;
         Panel::from_table(table, &options.rule, options.max_gap)

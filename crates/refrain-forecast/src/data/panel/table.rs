@@ -48,7 +48,7 @@ enum Outcome {
 }
 
 impl Columns {
-    fn of(header: &[String], options: &PanelOptions, labels: Labels, file: &str) -> Result<Columns> {
+    fn of(header: &[String], options: &PanelOptions, labels: Labels<'_>, file: &str) -> Result<Columns> {
         let wrong = |problem: String, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
         let place = |name: &str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
         let Some(source) = SOURCE_COLUMNS.iter().find_map(|name| place(name)) else {
@@ -56,18 +56,21 @@ impl Columns {
             return wrong(problem, "name it `source` (or symbol, ticker, asset, unique_id)");
         };
         let label = place(LABEL_COLUMN);
-        let column = label.or_else(|| header.iter().position(|column| *column == options.price));
-        let outcome = match (column, labels) {
-            (_, Labels::Ignored) => Outcome::Ignored,
-            (Some(column), _) if label.is_some() => Outcome::Label(column),
-            (Some(column), _) => Outcome::Price(column),
-            (None, Labels::Needed) => {
+        let price = header.iter().position(|column| *column == options.price);
+        let (outcome, left_out) = match (labels, label, price) {
+            (Labels::Ignored { features }, ..) => {
+                let is_left_out = |at: &Option<usize>| at.is_some_and(|at| !features.contains(&header[at]));
+                (Outcome::Ignored, [label, price].map(|at| Some(at).filter(is_left_out).flatten()))
+            }
+            (Labels::Needed, Some(column), _) => (Outcome::Label(column), [label, None]),
+            (Labels::Needed, None, Some(column)) => (Outcome::Price(column), [price, None]),
+            (Labels::Needed, None, None) => {
                 let problem =
                     format!("neither a column `{LABEL_COLUMN}` nor a price column `{}`", options.price);
                 return wrong(problem, "add labels, or name the column to make labels from (--price)");
             }
         };
-        let is_free = |at: &usize| *at != source && Some(*at) != column;
+        let is_free = |at: &usize| *at != source && !left_out.contains(&Some(*at));
         let time = time_column(header).or((0..header.len()).find(is_free)).unwrap_or(0);
         let features: Vec<usize> = (0..header.len()).filter(|at| *at != time && is_free(at)).collect();
         if features.is_empty() {
@@ -98,7 +101,7 @@ pub(super) fn parse(
     Rows { header, rows }: Rows<'_>,
     file: &str,
     options: &PanelOptions,
-    labels: Labels,
+    labels: Labels<'_>,
 ) -> Result<Table> {
     let columns = Columns::of(&header, options, labels, file)?;
     let (mut rows, sources, utc) = read(rows, &header, &columns, file)?;

@@ -64,7 +64,9 @@ fn a_panel_to_classify_needs_neither_labels_nor_prices() {
         let rows: String = rows.lines().zip(cells).map(row).collect();
         format!("time,source,f,g,{name}\n{rows}")
     };
-    let unlabelled = |text: &str| Panel::from_csv_unlabelled(text.as_bytes(), "a.csv", &options(1)).unwrap();
+    let unlabelled = |text: &str| {
+        Panel::from_csv_unlabelled(text.as_bytes(), "a.csv", &options(1), &["f".into(), "g".into()]).unwrap()
+    };
     let (bare, report) = unlabelled(&format!("time,source,f,g\n{rows}"));
     assert_eq!((bare.rows(), bare.labelled(0..2).len(), report.unlabelled), (2, 0, 0));
     assert_eq!(
@@ -76,6 +78,14 @@ fn a_panel_to_classify_needs_neither_labels_nor_prices() {
         assert_eq!((panel.features(), panel.values()), (bare.features(), bare.values()));
         assert!(panel.labelled(0..2).is_empty());
     }
+    // A price beside labels is a feature to a model that has learned from it, with labels or without.
+    let features = ["f", "g", "price"].map(str::to_owned);
+    for name in ["price", "price,label"] {
+        let text = with(name, ["1", "2", "3", "4"].map(|cell| if name == "price" { cell } else { "1,up" }));
+        let (panel, _) =
+            Panel::from_csv_unlabelled(text.as_bytes(), "a.csv", &options(1), &features).unwrap();
+        assert_eq!(panel.features(), features, "{name}");
+    }
     // A run that learns still refuses it.
     let message = read(&format!("time,source,f,g\n{rows}")).unwrap_err().to_string();
     assert!(message.contains("neither a column `label` nor a price column"), "{message}");
@@ -86,9 +96,8 @@ fn a_row_is_fresh_until_a_value_is_older_than_allowed() {
     let text =
         "time,source,f,label\n2020-01-01,A,1,up\n2020-01-02,A,,up\n2020-01-03,A,,up\n2020-01-04,A,4,up\n";
     let options = PanelOptions { max_gap: MaxGap::Rows(1), ..options(1) };
-    for panel in
-        [Panel::from_csv, Panel::from_csv_unlabelled].map(|read| read(text.as_bytes(), "a.csv", &options))
-    {
+    let unlabelled = Panel::from_csv_unlabelled(text.as_bytes(), "a.csv", &options, &["f".to_owned()]);
+    for panel in [Panel::from_csv(text.as_bytes(), "a.csv", &options), unlabelled] {
         let (panel, _) = panel.unwrap();
         let fresh = [0, 1, 2, 3].map(|row| panel.check_fresh(row).is_ok());
         assert_eq!(fresh, [true, true, false, true]);

@@ -140,7 +140,8 @@ impl Generator {
     pub fn randint(&self, low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
         const LIMIT: i64 = 1 << 53;
         let range = high.saturating_sub(low);
-        if !(1..=LIMIT).contains(&range) || !(-LIMIT..=LIMIT).contains(&low) {
+        if !(1..=LIMIT).contains(&range) || ![low, high].iter().all(|bound| (-LIMIT..=LIMIT).contains(bound))
+        {
             let message = format!(
                 "there is no range from {low} to {high}; `low` must be below `high`, and they must be at most 2^53 apart and from 0"
             );

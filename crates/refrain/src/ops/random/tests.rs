@@ -192,7 +192,9 @@ fn whole_numbers_are_the_scaled_uniform_numbers_also_in_a_step() {
 
     let g = generator(5);
     let limit = 1i64 << 53;
-    for (low, high) in [(3, 3), (4, 3), (i64::MIN, i64::MAX), (limit + 1, limit + 2), (-1, limit)] {
+    for (low, high) in
+        [(3, 3), (4, 3), (i64::MIN, i64::MAX), (limit + 1, limit + 2), (limit, limit + 4), (-1, limit)]
+    {
         let refused = g.randint(low, high, [1]);
         assert!(matches!(refused, Err(Error::InvalidArgument { op: "randint", .. })), "{low} {high}");
     }
