@@ -73,7 +73,7 @@ impl Recorder {
     }
 }
 
-impl recording::Recorder for Recorder {
+impl recording::RecordLaunch for Recorder {
     fn note(&mut self, launch: &Launch<'_>) -> Result<()> {
         let op = launch.op;
         if let Some(i) = launch.written().find_map(|o| self.input(o.storage)) {
@@ -103,7 +103,7 @@ impl recording::Recorder for Recorder {
 }
 
 /// The recording of this thread. Dropping it ends the recording, however the closure ended.
-struct Session {
+struct OpenRecording {
     door: recording::Session,
     tape: Taping,
     drawn: DrawnInStep,
@@ -119,8 +119,8 @@ impl Drop for Taping {
     }
 }
 
-impl Session {
-    fn begin(device: &Device, inputs: &[Tensor]) -> Result<Session> {
+impl OpenRecording {
+    fn begin(device: &Device, inputs: &[Tensor]) -> Result<OpenRecording> {
         let door = recording::Session::begin(device)?;
         let recorder = Rc::new(RefCell::new(Recorder {
             recording: door.recording.clone(),
@@ -133,7 +133,7 @@ impl Session {
         }));
         door.note_with(recorder.clone());
         RecordedTape::begin(device.name());
-        Ok(Session { door, tape: Taping, drawn: DrawnInStep::begin(), recorder })
+        Ok(OpenRecording { door, tape: Taping, drawn: DrawnInStep::begin(), recorder })
     }
 
     /// What the closure gets for its inputs: tensors without memory, like everything that the recording makes.
@@ -150,7 +150,7 @@ impl Session {
 
     /// What was noted, by the door and on the tape, and the generators drawn from, with the blocks that were drawn.
     fn end(self) -> Result<(Recorder, RecordedTape, Vec<(Generator, u64)>)> {
-        let Session { door, tape, drawn, recorder } = self;
+        let OpenRecording { door, tape, drawn, recorder } = self;
         drop(door);
         let taped = RecordedTape::end();
         drop(tape);
@@ -171,13 +171,13 @@ pub(super) fn record(
     inputs: &[Tensor],
     closure: impl FnOnce(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError>,
 ) -> Result<Recorded> {
-    let session = Session::begin(device, inputs)?;
-    let handles = session.inputs(device, inputs)?;
+    let open = OpenRecording::begin(device, inputs)?;
+    let handles = open.inputs(device, inputs)?;
     let returned = closure(&handles);
     // This also drops what the closure attached to them, for example a gradient.
     drop(handles);
-    let advanced = session.drawn.advance();
-    let (mut recorder, mut tape, generators) = session.end()?;
+    let advanced = open.drawn.advance();
+    let (mut recorder, mut tape, generators) = open.end()?;
     if let Some(error) = recorder.recording.refused().or(tape.refused()) {
         return Err(error);
     }

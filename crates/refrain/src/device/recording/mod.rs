@@ -22,7 +22,7 @@ use crate::sync::keys::*;
 use crate::sync::thread_local;
 
 /// Notes the launches of a thread instead of running them. The door tells it of each.
-pub(crate) trait Recorder {
+pub(crate) trait RecordLaunch {
     /// Notes a launch.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ pub(crate) trait Recorder {
 struct Active {
     recording: Arc<Recording>,
     births: Arc<Births>,
-    recorder: Rc<RefCell<dyn Recorder>>,
+    recorder: Rc<RefCell<dyn RecordLaunch>>,
 }
 
 thread_local! {
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// From now on `recorder` notes what this thread does.
-    pub(crate) fn note_with(&self, recorder: Rc<RefCell<dyn Recorder>>) {
+    pub(crate) fn note_with(&self, recorder: Rc<RefCell<dyn RecordLaunch>>) {
         let (recording, births) = (self.recording.clone(), self.births.clone());
         CURRENT.set(Some(recording.number));
         ACTIVE.set(Some(Active { recording, births, recorder }));
