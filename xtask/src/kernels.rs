@@ -78,6 +78,16 @@ pub fn share_out(jobs: usize) -> anyhow::Result<()> {
     }
 }
 
+/// How much more kernels in f64 may spill: a number takes two registers, and they serve to check results, not for speed.
+const F64_SPILLS: usize = 5;
+
+impl Outcome {
+    fn is_spilling(&self, allowed: usize) -> bool {
+        let times = if self.name.contains(" COMPUTE=f64 ") { F64_SPILLS } else { 1 };
+        self.spilled > times * allowed
+    }
+}
+
 /// Compiles a share of the jobs. A failed compilation, or one that spills more than `spill` bytes of registers, is an
 /// error.
 pub fn compile(jobs: &[Job], Share(i, n): Share, spill: usize) -> anyhow::Result<()> {
@@ -86,12 +96,12 @@ pub fn compile(jobs: &[Job], Share(i, n): Share, spill: usize) -> anyhow::Result
     for outcome in &outcomes {
         if let Some(failure) = &outcome.failure {
             eprintln!("{} for {}:\n{failure}", outcome.name, outcome.architecture);
-        } else if outcome.spilled > spill {
+        } else if outcome.is_spilling(spill) {
             eprintln!("{} for {}: {} bytes spilled", outcome.name, outcome.architecture, outcome.spilled);
         }
     }
     let failed = outcomes.iter().filter(|o| o.failure.is_some()).count();
-    let spilling = outcomes.iter().filter(|o| o.spilled > spill).count();
+    let spilling = outcomes.iter().filter(|o| o.is_spilling(spill)).count();
     println!("{} compilations, {failed} failed, {spilling} spill more than {spill} bytes", outcomes.len());
     if failed + spilling > 0 {
         bail!("{failed} compilations failed, {spilling} spill registers");

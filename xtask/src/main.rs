@@ -33,7 +33,7 @@ enum Task {
         /// Architectures for one specialisation of each kernel
         #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_80,sm_100,sm_120,sm_121")]
         sample_arch: Vec<String>,
-        /// Allowed bytes of spilled registers; subroutine calls, as in f64 division, spill a few
+        /// Allowed bytes of spilled registers (five times as many in f64); subroutine calls spill a few
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         spill: usize,
         /// The share of this process: I/N
