@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
+use crate::types::from_tuples;
 
 const OP: &str = "i";
 
@@ -53,24 +54,7 @@ impl<A: Into<AxisIndex>> From<A> for Index {
     }
 }
 
-macro_rules! tuples {
-    ($($($name:ident)+;)*) => {$(
-        impl<$($name: Into<AxisIndex>),+> From<($($name,)+)> for Index {
-            #[allow(non_snake_case)] // The names of the types are those of the values.
-            fn from(($($name,)+): ($($name,)+)) -> Index {
-                Index(smallvec![$($name.into()),+])
-            }
-        }
-    )*};
-}
-tuples! {
-    A;
-    A B;
-    A B C;
-    A B C D;
-    A B C D E;
-    A B C D E F;
-}
+from_tuples!(Index, AxisIndex, Index);
 
 impl Tensor {
     /// A part of the tensor, without moving data. The index says for each of the first axes which place

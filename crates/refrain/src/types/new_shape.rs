@@ -141,21 +141,21 @@ impl<A: Into<Size>> From<A> for NewShape {
     }
 }
 
-macro_rules! tuples {
-    ($($($name:ident)+;)*) => {$(
-        impl<$($name: Into<Size>),+> From<($($name,)+)> for NewShape {
+/// Conversions of tuples of up to six things that convert to `$item`, by a function of the items.
+macro_rules! from_tuples {
+    ($target:ty, $item:ty, $make:expr) => {
+        $crate::types::from_tuples!($target, $item, $make; [A] [A B] [A B C] [A B C D] [A B C D E] [A B C D E F]);
+    };
+    ($target:ty, $item:ty, $make:expr; $([$($name:ident)+])*) => {$(
+        impl<$($name: Into<$item>),+> From<($($name,)+)> for $target {
             #[allow(non_snake_case)] // The names of the types are those of the values.
-            fn from(($($name,)+): ($($name,)+)) -> NewShape {
-                NewShape(Sizes::Open(smallvec![$($name.into().0),+]))
+            fn from(($($name,)+): ($($name,)+)) -> $target {
+                let make: fn(smallvec::SmallVec<[$item; 6]>) -> $target = $make;
+                make(smallvec::smallvec![$($name.into()),+])
             }
         }
     )*};
 }
-tuples! {
-    A;
-    A B;
-    A B C;
-    A B C D;
-    A B C D E;
-    A B C D E F;
-}
+pub(crate) use from_tuples;
+
+from_tuples!(NewShape, Size, |sizes| NewShape(Sizes::Open(sizes.iter().map(|size| size.0).collect())));
