@@ -1,54 +1,109 @@
 //! Says in words what differs between two recordings of a step.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::recorded::Recorded;
-use crate::device::Mode;
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
+use crate::device::recording::Births;
+use crate::device::{Mode, Storage};
 use crate::error::{Error, Result};
+use crate::recycled::Recycled;
 
 /// The advice at the end of every message about a changed recording.
 const FIX: &str = "the closure runs only while it is recorded, so a value that it takes from the host never changes: keep what changes from step to step in a tensor on the device (a schedule over a step counter, a generator) and advance it in the step, or pass it as an input";
 
-impl Recorded {
-    /// Compares with `now`, a new recording of the same closure. The error names the first launch that differs, and what of
-    /// it.
-    pub(crate) fn check_same(&self, now: &Recorded) -> Result<()> {
-        let changed = |launch: usize, op: &'static str, what: String| {
-            Err(Error::RecordingChanged { launch, op, message: format!("{what}; {FIX}") })
-        };
-        for (i, (was, is)) in self.launches.iter().zip(&now.launches).enumerate() {
-            if let Some(what) = self.launch_difference(was, now, is) {
-                return changed(i, was.op, what);
-            }
+/// Where the storages of the new recording come from.
+#[derive(Clone, Copy)]
+pub(super) struct Origins<'a> {
+    pub(super) externals: &'a [Recycled<Storage>],
+    pub(super) births: &'a Births,
+}
+
+/// Compares a new recording of a closure with the first one, launch by launch as they come. So the new one needs no
+/// memory for its launches.
+pub(super) struct Comparison {
+    first: Arc<Recorded>,
+    /// How many launches have come.
+    launches: usize,
+    /// The first launch that is not there in the first recording, if all before it are.
+    extra: Option<&'static str>,
+    /// The first difference.
+    difference: Option<Error>,
+}
+
+impl Comparison {
+    pub(super) fn with(first: Arc<Recorded>) -> Comparison {
+        Comparison { first, launches: 0, extra: None, difference: None }
+    }
+
+    /// The launches of the first recording that have come again unchanged.
+    pub(super) fn same(&self) -> &[RecordedLaunch] {
+        match self.difference {
+            None => &self.first.launches[..self.launches.min(self.first.launches.len())],
+            Some(_) => &[],
         }
-        let (was, is) = (self.launches.len(), now.launches.len());
-        if was != is {
-            let (longer, whether) = if was > is { (self, "no longer") } else { (now, "also") };
-            let first = was.min(is);
-            let op = longer.launches[first].op;
+    }
+
+    /// Compares the next launch.
+    pub(super) fn add(&mut self, is: &RecordedLaunch, now: Origins<'_>) {
+        let at = self.launches;
+        self.launches += 1;
+        match self.first.launches.get(at) {
+            _ if self.difference.is_some() => {}
+            Some(was) => {
+                let difference = self.first.launch_difference(was, is, now);
+                self.difference = difference.map(|what| changed(at, was.op, what));
+            }
+            None => self.extra = self.extra.or(Some(is.op)),
+        }
+    }
+
+    /// Compares the outputs, at the end of the new recording.
+    ///
+    /// # Errors
+    /// [`Error::RecordingChanged`], which names the first launch that differs, and what of it.
+    pub(super) fn finish(&mut self, outputs: &[Access], now: Origins<'_>) -> Result<()> {
+        if let Some(difference) = self.difference.take() {
+            return Err(difference);
+        }
+        let first = &self.first;
+        let (was, is) = (first.launches.len(), self.launches);
+        let missing = first.launches.get(is).map(|launch| ("no longer", launch.op));
+        if let Some((whether, op)) = missing.or(self.extra.map(|op| ("also", op))) {
             let what = format!(
                 "the closure {whether} runs {op} here: the step had {was} launches when it was recorded, and has {is} now"
             );
-            return changed(first, op, what);
+            return Err(changed(was.min(is), op, what));
         }
-        let (count, now_count) = (self.outputs.len(), now.outputs.len());
+        let (count, now_count) = (first.outputs.len(), outputs.len());
         if count != now_count {
             let what = format!(
                 "the closure returned {count} tensors when it was recorded, and returns {now_count} now"
             );
-            return changed(was, "outputs", what);
+            return Err(changed(was, "outputs", what));
         }
-        for (i, (x, y)) in self.outputs.iter().zip(&now.outputs).enumerate() {
-            if let Some(what) = self.difference(&format!("output {i}"), x, now, y) {
-                return changed(was, "outputs", what);
+        for (i, (x, y)) in first.outputs.iter().zip(outputs).enumerate() {
+            if let Some(what) = first.difference(&format!("output {i}"), x, y, now) {
+                return Err(changed(was, "outputs", what));
             }
         }
         Ok(())
     }
+}
 
+fn changed(launch: usize, op: &'static str, what: String) -> Error {
+    Error::RecordingChanged { launch, op, message: format!("{what}; {FIX}") }
+}
+
+impl Recorded {
     /// How a launch differs from the one at its place in another recording.
-    fn launch_difference(&self, was: &RecordedLaunch, now: &Recorded, is: &RecordedLaunch) -> Option<String> {
+    fn launch_difference(
+        &self,
+        was: &RecordedLaunch,
+        is: &RecordedLaunch,
+        now: Origins<'_>,
+    ) -> Option<String> {
         if was.op != is.op {
             return Some(format!("the closure now runs {} here instead of {}", is.op, was.op));
         }
@@ -67,13 +122,13 @@ impl Recorded {
             ));
         }
         for (n, (x, y)) in was.reads.iter().zip(&is.reads).enumerate() {
-            if let Some(what) = self.difference(&format!("operand {n}"), x, now, y) {
+            if let Some(what) = self.difference(&format!("operand {n}"), x, y, now) {
                 return Some(what);
             }
         }
         for (n, ((x, mode), (y, now_mode))) in was.writes.iter().zip(&is.writes).enumerate() {
             let name = format!("result {n}");
-            if let Some(what) = self.difference(&name, x, now, y) {
+            if let Some(what) = self.difference(&name, x, y, now) {
                 return Some(what);
             }
             if mode != now_mode {
@@ -92,7 +147,7 @@ impl Recorded {
     }
 
     /// How an operand, result or output differs from its counterpart in another recording.
-    fn difference(&self, name: &str, was: &Access, other: &Recorded, is: &Access) -> Option<String> {
+    fn difference(&self, name: &str, was: &Access, is: &Access, now: Origins<'_>) -> Option<String> {
         let (shape, now_shape) = (was.layout.shape(), is.layout.shape());
         if was.dtype != is.dtype {
             return Some(moved(&format!("the dtype of {name}"), was.dtype, is.dtype));
@@ -114,17 +169,14 @@ impl Recorded {
         match (was.place, is.place) {
             (StorageRef::Temporary(a), StorageRef::Temporary(b)) if a == b => None,
             (StorageRef::Temporary(a), StorageRef::Temporary(b)) => {
-                let by = |recorded: &Recorded, number: usize| {
-                    recorded.temporaries.get(number).map_or("", |it| it.op)
-                };
+                let by = self.temporaries.get(a).map_or("", |it| it.op);
                 Some(format!(
-                    "{name} ({dtype} {shape}) is now another intermediate result: one of {}, it was one of {}",
-                    by(other, b),
-                    by(self, a)
+                    "{name} ({dtype} {shape}) is now another intermediate result: one of {}, it was one of {by}",
+                    now.births.made_by(b)
                 ))
             }
             (StorageRef::External(a), StorageRef::External(b)) => {
-                let (a, b) = (self.externals[a].id(), other.externals[b].id());
+                let (a, b) = (self.externals[a].id(), now.externals[b].id());
                 (a != b).then(|| {
                     format!(
                         "{name} ({dtype} {shape}) is now another tensor from outside the step, in storage {b}; it was in storage {a}"

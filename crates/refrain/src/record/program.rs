@@ -1,5 +1,7 @@
 //! A program: a recorded and planned step.
 
+use std::sync::Arc;
+
 use super::edges::{Touch, edges};
 use super::plan::{Life, MemoryPlan, plan};
 use super::recorded::Recorded;
@@ -13,7 +15,7 @@ use crate::error::{Error, Result};
 /// `Display` prints a table of the launches. [`Program::to_dot`] draws the dependencies, [`Program::memory_svg`]
 /// draws the memory plan.
 pub struct Program {
-    pub(super) recorded: Recorded,
+    pub(super) recorded: Arc<Recorded>,
     /// The launches of a replay, in order.
     pub(super) order: Vec<usize>,
     /// The temporaries that they touch: their numbers in the recording, and when they are alive.
@@ -40,7 +42,7 @@ fn too_large(recorded: &Recorded, lives: &[(usize, Life)]) -> Error {
 
 impl Program {
     /// Verifies a recording, drops unneeded launches, and plans the rest.
-    pub(super) fn new(recorded: Recorded) -> Result<Program> {
+    pub(super) fn new(recorded: Arc<Recorded>) -> Result<Program> {
         let every: Vec<usize> = (0..recorded.launches.len()).collect();
         verify::recorded(&recorded, &every)?;
         let order = dead::live(&recorded);

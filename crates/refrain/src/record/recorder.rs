@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::changed::{Comparison, Origins};
 use super::recorded::{Recorded, Temporary};
-use crate::autograd::RecordedTape;
+use crate::autograd::{Outside, RecordedTape};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::recording::{self, Births, Recording, not_recordable};
 use crate::device::{Device, Launch, Operand, Storage};
@@ -19,6 +20,24 @@ use crate::tensor::{Layout, Tensor};
 /// An error of a closure, of any type.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// What becomes of the launches.
+enum Noted {
+    /// They are kept, for a program.
+    Kept(Vec<RecordedLaunch>),
+    /// They are compared with those of the first recording.
+    Compared(Comparison),
+}
+
+impl Noted {
+    /// The launches so far, up to the first one that differs from the first recording.
+    fn launches(&self) -> &[RecordedLaunch] {
+        match self {
+            Noted::Kept(launches) => launches,
+            Noted::Compared(comparison) => comparison.same(),
+        }
+    }
+}
+
 /// What was noted so far.
 struct Recorder {
     recording: Arc<Recording>,
@@ -26,7 +45,7 @@ struct Recorder {
     /// The storages that the step reads its inputs from. Instead of them, the closure gets the first storages of the
     /// recording, which have no memory, so that it can't keep an input.
     inputs: Vec<Recycled<Storage>>,
-    launches: Vec<RecordedLaunch>,
+    noted: Noted,
     externals: Vec<Recycled<Storage>>,
     layouts: HashSet<Arc<Layout>>,
     /// The index of each external storage, by id.
@@ -88,7 +107,12 @@ impl recording::RecordLaunch for Recorder {
                 self.births.is_written(number, write.dtype, &write.layout);
             }
         }
-        self.launches.push(recorded);
+        match &mut self.noted {
+            Noted::Kept(launches) => launches.push(recorded),
+            Noted::Compared(comparison) => {
+                comparison.add(&recorded, Origins { externals: &self.externals, births: &self.births });
+            }
+        }
         Ok(())
     }
 
@@ -98,7 +122,7 @@ impl recording::RecordLaunch for Recorder {
             let bytes = written.byte_range();
             written.place == place && bytes.start < range.end && range.start < bytes.end
         };
-        self.launches.iter().find(|launch| launch.written().any(meets)).map(|launch| launch.op)
+        self.noted.launches().iter().find(|launch| launch.written().any(meets)).map(|launch| launch.op)
     }
 }
 
@@ -120,13 +144,13 @@ impl Drop for Taping {
 }
 
 impl OpenRecording {
-    fn begin(device: &Device, inputs: &[Tensor]) -> Result<OpenRecording> {
+    fn begin(device: &Device, inputs: &[Tensor], noted: Noted) -> Result<OpenRecording> {
         let door = recording::Session::begin(device)?;
         let recorder = Rc::new(RefCell::new(Recorder {
             recording: door.recording.clone(),
             births: door.births.clone(),
             inputs: inputs.iter().map(|t| t.storage().clone()).collect(),
-            launches: Vec::new(),
+            noted,
             externals: Vec::new(),
             layouts: HashSet::new(),
             known: HashMap::new(),
@@ -161,6 +185,9 @@ impl OpenRecording {
     }
 }
 
+/// What a closure returns.
+type Returned = std::result::Result<Vec<Tensor>, BoxError>;
+
 /// Records what `closure` does on `device` with inputs like `inputs`, on this thread. Nothing runs.
 ///
 /// # Errors
@@ -169,9 +196,67 @@ impl OpenRecording {
 pub(super) fn record(
     device: &Device,
     inputs: &[Tensor],
-    closure: impl FnOnce(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError>,
+    closure: impl FnOnce(&[Tensor]) -> Returned,
 ) -> Result<Recorded> {
-    let open = OpenRecording::begin(device, inputs)?;
+    let ended = run(device, inputs, closure, Noted::Kept(Vec::new()))?;
+    ended.check_apart()?;
+    let Ended { noted, births, externals, generators, outputs, outside, .. } = ended;
+    let mut launches = match noted {
+        Noted::Kept(launches) => launches,
+        Noted::Compared(_) => Vec::new(),
+    };
+    launches.shrink_to_fit();
+    let temporaries = births.sizes(|op, bytes| Temporary { op, bytes });
+    Ok(Recorded { launches, externals, temporaries, generators, outputs, outside })
+}
+
+/// Records the closure again and compares it with the first recording. Nothing runs.
+///
+/// # Errors
+/// As [`record`], and [`Error::RecordingChanged`].
+pub(super) fn record_again(
+    device: &Device,
+    inputs: &[Tensor],
+    closure: impl FnOnce(&[Tensor]) -> Returned,
+    first: &Arc<Recorded>,
+) -> Result<()> {
+    let mut ended = run(device, inputs, closure, Noted::Compared(Comparison::with(first.clone())))?;
+    if let Noted::Compared(comparison) = &mut ended.noted {
+        let now = Origins { externals: &ended.externals, births: &ended.births };
+        comparison.finish(&ended.outputs, now)?;
+    }
+    ended.check_apart()
+}
+
+/// A recording that has ended without an error.
+struct Ended {
+    noted: Noted,
+    recording: Arc<Recording>,
+    births: Arc<Births>,
+    externals: Vec<Recycled<Storage>>,
+    generators: Vec<(Generator, u64)>,
+    outputs: Vec<Access>,
+    outside: Outside,
+}
+
+impl Ended {
+    /// Checks that no other thread has touched what the recording touches.
+    fn check_apart(&self) -> Result<()> {
+        let launches = self.noted.launches().iter();
+        let launched = launches.flat_map(|l| l.accesses().map(|(access, writes)| (l.op, access, writes)));
+        let returned = self.outputs.iter().map(|access| ("an output", access, false));
+        self.recording.check_apart(&self.externals, launched.chain(returned))
+    }
+}
+
+/// Runs the closure while this thread records.
+fn run(
+    device: &Device,
+    inputs: &[Tensor],
+    closure: impl FnOnce(&[Tensor]) -> Returned,
+    noted: Noted,
+) -> Result<Ended> {
+    let open = OpenRecording::begin(device, inputs, noted)?;
     let handles = open.inputs(device, inputs)?;
     let returned = closure(&handles);
     // This also drops what the closure attached to them, for example a gradient.
@@ -198,8 +283,7 @@ pub(super) fn record(
     drop(returned);
     let outside = tape.close()?;
     tape.check_ended()?;
-    let Recorder { recording, births, inputs, mut launches, externals, .. } = recorder;
-    launches.shrink_to_fit();
+    let Recorder { recording, births, inputs, noted, externals, .. } = recorder;
     let alive = births.alive();
     // The last one is held by somebody; the tape behind it may hold the ones before.
     if let Some(&held) = alive.last() {
@@ -217,12 +301,7 @@ pub(super) fn record(
         };
         return Err(births.escaped(held, message));
     }
-    let temporaries = births.sizes(|op, bytes| Temporary { op, bytes });
-    let recorded = Recorded { launches, externals, temporaries, generators, outputs, outside };
-    let launched = recorded.launches.iter().flat_map(|l| l.accesses().map(|(a, writes)| (l.op, a, writes)));
-    let returned = recorded.outputs.iter().map(|access| ("an output", access, false));
-    recording.check_apart(&recorded.externals, launched.chain(returned))?;
-    Ok(recorded)
+    Ok(Ended { noted, recording, births, externals, generators, outputs, outside })
 }
 
 /// The error of a closure, as callers get it.

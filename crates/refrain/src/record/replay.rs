@@ -1,5 +1,7 @@
 //! A program with memory, which can run again and again.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use crate::tensor::{Layout, Tensor};
 /// A program whose temporaries have memory: everything that a replay needs.
 struct Placed {
     program: Program,
-    /// The temporaries of `Program::lives`: parts of one block, which they keep alive.
+    /// The temporaries of `Program::lives`: parts of one block, which they keep alive. Those with the same bytes, at
+    /// different times, are one storage.
     temporaries: Vec<Recycled<Storage>>,
     /// The external storages that launches touch, ordered by id, each with whether any launch writes to it.
     externals: Vec<(Recycled<Storage>, bool)>,
@@ -28,9 +31,13 @@ impl Placed {
             true => None,
             false => Some(Storage::new(OP, device, program.block_bytes())?),
         };
-        let temporary = |offset, bytes| match &block {
-            Some(block) => Storage::part(OP, block, offset, bytes),
+        let mut parts: HashMap<(usize, usize), Recycled<Storage>> = HashMap::new();
+        let mut temporary = |offset, bytes| match &block {
             None => Storage::new(OP, device, bytes),
+            Some(block) => Ok(match parts.entry((offset, bytes)) {
+                Entry::Occupied(part) => part.get().clone(),
+                Entry::Vacant(place) => place.insert(Storage::part(OP, block, offset, bytes)?).clone(),
+            }),
         };
         let temporaries =
             program.places().map(|(offset, life)| temporary(offset, life.bytes)).collect::<Result<_>>()?;

@@ -78,7 +78,7 @@ proptest! {
             let profile = [Profile::Discrete, Profile::Unified][seed as usize % 2];
             let device = Simulator::new(profile).seed(seed).device();
             let state = state(&device).unwrap();
-            let ready = Ready::new(Program::new(recorded(&program, &state, &device)).unwrap(), &device).unwrap();
+            let ready = Ready::new(Program::new(recorded(&program, &state, &device).into()).unwrap(), &device).unwrap();
             (0..2).for_each(|_| ready.replay(&device).unwrap());
             prop_assert_eq!((bits(&ready.outputs()), bits(&state)), expected.clone(), "seed {}", seed);
         }
@@ -88,10 +88,10 @@ proptest! {
     fn an_edge_that_is_taken_away_is_named(program in any_program()) {
         let device = Simulator::new(Profile::Discrete).device();
         let state = state(&device).unwrap();
-        let whole = Program::new(recorded(&program, &state, &device)).unwrap();
+        let whole = Program::new(recorded(&program, &state, &device).into()).unwrap();
         let edges = whole.waits.iter().enumerate().flat_map(|(to, from)| from.iter().map(move |&from| (from, to)));
         for (from, to) in edges {
-            let mut lacking = Program::new(recorded(&program, &state, &device)).unwrap();
+            let mut lacking = Program::new(recorded(&program, &state, &device).into()).unwrap();
             lacking.waits[to].retain(|&wait| wait != from);
             match Ready::new(lacking, &device).map(drop) {
                 Err(Error::Hazard { message, .. }) => prop_assert!(
@@ -111,7 +111,7 @@ fn an_accusation_names_both_launches_and_what_they_do() {
     let device = Device::sim(Profile::Unified, 0);
     let x = Tensor::ones([4], DType::F32, &device).unwrap();
     let recorded = record(&device, &[], |_| Ok(vec![x.exp()?.square()?])).unwrap();
-    let mut program = Program::new(recorded).unwrap();
+    let mut program = Program::new(recorded.into()).unwrap();
     program.waits[1].clear();
     let error = Ready::new(program, &device).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("square on sim:unified: launch 1 (square) reads the byte at "), "{error}");

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::options::{Fallback, StepOptions};
@@ -423,9 +423,9 @@ impl<'f> Step<'f> {
             .map(|t| Tensor::empty(OP, t.shape(), t.dtype(), &self.device))
             .collect::<Result<_>>()?;
         let begin = Instant::now();
-        let recorded = self.record(&inputs, settings)?;
+        let recorded = Arc::new(self.record(&inputs, settings)?);
         let cost = begin.elapsed();
-        recorded.check_same(&self.record(&inputs, settings)?)?;
+        self.record_again(&inputs, settings, &recorded)?;
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
@@ -470,6 +470,18 @@ impl<'f> Step<'f> {
         recorder::record(&self.device, inputs, |handles| settings.with(|| (self.closure)(handles)))
     }
 
+    /// Records the closure again and compares.
+    fn record_again(
+        &mut self,
+        inputs: &[Tensor],
+        settings: ThreadSettings,
+        first: &Arc<Recorded>,
+    ) -> Result<()> {
+        self.recordings += 1;
+        let closure = |handles: &[Tensor]| settings.with(|| (self.closure)(handles));
+        recorder::record_again(&self.device, inputs, closure, first)
+    }
+
     /// Checks the current program if a check is due before its next call.
     fn check_where_due(&mut self) -> Result<()> {
         let run = self.started.map_or(Duration::ZERO, |t| t.elapsed());
@@ -490,16 +502,13 @@ impl<'f> Step<'f> {
     fn check_entry(&mut self, at: usize) -> Result<()> {
         let begin = Instant::now();
         let ProgramEntry { inputs, settings, run, .. } = &self.entries[at];
-        if matches!(run, RunMode::Eager(_)) {
+        let first = match run {
+            RunMode::Replay(ready) => ready.program().recorded.clone(),
             // The closure itself runs.
-            return Ok(());
-        }
+            RunMode::Eager(_) => return Ok(()),
+        };
         let (inputs, settings) = (inputs.clone(), *settings);
-        let now = self.record(&inputs, settings);
-        let checked = now.and_then(|now| match &self.entries[at].run {
-            RunMode::Replay(ready) => ready.program().recorded.check_same(&now),
-            RunMode::Eager(_) => Ok(()),
-        });
+        let checked = self.record_again(&inputs, settings, &first);
         self.checking += begin.elapsed();
         self.entries[at].unchecked = 0;
         if checked.is_err() {

@@ -60,6 +60,11 @@ impl Births {
         (0..).zip(&*self.born()).filter(|(_, b)| b.is_alive).map(|(i, _)| i).collect()
     }
 
+    /// The operation that made storage `number`.
+    pub(crate) fn made_by(&self, number: usize) -> &'static str {
+        self.born()[number].op
+    }
+
     /// The operation that made each, and its bytes.
     pub(crate) fn sizes<T>(&self, each: impl Fn(&'static str, usize) -> T) -> Vec<T> {
         self.born().iter().map(|b| each(b.op, b.bytes)).collect()
