@@ -16,7 +16,7 @@ use super::faults::{Faults, Slot};
 use super::graph::Graph;
 use super::guard::Guard;
 use super::kernel::{Grid, KernelSpec};
-use super::kernels::Kernels;
+use super::kernels::{Kernels, Wanted};
 use super::memory::{self, Pool, Staging, checked};
 use super::params::{Addresses, Pointer, Put, Words};
 use super::product::{MmaKind, Product};
@@ -77,9 +77,9 @@ impl Resources {
         self.kernels.handles()
     }
 
-    /// Loads a kernel, so that a later launch finds it.
-    pub(super) fn ready(&self, op: &'static str, spec: KernelSpec, shared: u32) -> Result<()> {
-        self.kernels.ready(&self.context, op, spec, shared).map(drop)
+    /// Loads kernels, so that later launches find them.
+    pub(super) fn prepare(&self, wanted: &[Wanted]) -> Result<()> {
+        self.kernels.prepare(&self.context, wanted)
     }
 
     fn of(context: Context) -> std::result::Result<Arc<Resources>, String> {

@@ -16,6 +16,7 @@ use super::args::{CudaArgs, Gpu, Sink};
 use super::context::Context;
 use super::driver::{Cuda, Resources};
 use super::kernel::{Grid, KernelSpec};
+use super::kernels::Wanted;
 use super::memory::checked;
 use super::overlap::overlap;
 use super::params::Put;
@@ -45,9 +46,11 @@ unsafe impl Sync for Graph {}
 impl Graph {
     /// Makes the graph of a program for a device's stream. The context must be entered.
     pub(super) fn new(cuda: &Cuda, program: &Bound<'_>) -> Result<Graph> {
+        let mut warm = Warm { cuda, wanted: Vec::new() };
         (0..program.len()).try_for_each(|at| {
-            program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut Warm { cuda })))
+            program.with_launch(at, |l| l.kernel.cuda(&mut CudaArgs::new(l, &mut warm)))
         })?;
+        cuda.shared().prepare(&warm.wanted)?;
         // The driver does not accept an empty list of edges.
         let waits = (0..program.len()).any(|at| !program.waits(at).is_empty());
         Graph::capture(cuda, waits, |stream| capture::program(&Capturing { cuda, stream }, program))
@@ -111,14 +114,16 @@ impl Drop for Graph {
     }
 }
 
-/// Loads kernels instead of launching them.
+/// Notes kernels instead of launching them.
 struct Warm<'a> {
     cuda: &'a Cuda,
+    wanted: Vec<Wanted>,
 }
 
 impl Sink for Warm<'_> {
     fn kernel(&mut self, op: &'static str, spec: KernelSpec, grid: Grid, _: &dyn Put) -> Result<()> {
-        self.cuda.shared().ready(op, spec, grid.shared)
+        self.wanted.push(Wanted { op, spec, shared: grid.shared });
+        Ok(())
     }
 
     fn library_product(&mut self, _: &'static str, product: &Product) -> Result<bool> {

@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::thread;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUfunction_attribute};
@@ -19,6 +20,8 @@ use crate::error::{Error, Result};
 const CUBIN: &str = "cubin";
 /// The dynamic shared memory that a kernel may use without asking.
 const SHARED_FOR_ALL: u32 = 48 << 10;
+/// How many kernels are compiled at a time. Each compilation takes some hundred megabytes of the host.
+const COMPILERS: usize = 8;
 
 /// The kernels that were used so far. A new one is compiled (or read from the cache) by the first thread that needs
 /// it; others wait for it.
@@ -38,6 +41,13 @@ pub(super) struct Function {
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
+
+/// A kernel that an operation is going to launch, with its dynamic shared memory.
+pub(super) struct Wanted {
+    pub(super) op: &'static str,
+    pub(super) spec: KernelSpec,
+    pub(super) shared: u32,
+}
 
 impl Kernels {
     /// The handles of the loaded kernels.
@@ -72,6 +82,33 @@ impl Kernels {
             )
         }
         .map_err(|e| context.error(op, e))
+    }
+
+    /// Compiles and loads those kernels that are new, several at a time. Without it, the first step of a program would
+    /// compile one after the other.
+    pub(super) fn prepare(&self, context: &Context, wanted: &[Wanted]) -> Result<()> {
+        let specs: HashMap<&KernelSpec, &Wanted> = wanted.iter().map(|w| (&w.spec, w)).collect();
+        let new = specs.into_values().filter(|w| self.slot(w.spec.clone()).get().is_none());
+        let new: Vec<&Wanted> = new.collect();
+        let next = AtomicUsize::new(0);
+        let compile = || {
+            // What fails here fails again below, where somebody hears of it.
+            let Ok(_entered) = context.enter("compile") else { return };
+            while let Some(Wanted { op, spec, .. }) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.slot(spec.clone()).get_or_init(|| load(context, op, spec));
+            }
+        };
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let helpers = processors.min(new.len()).min(COMPILERS).saturating_sub(1);
+        thread::scope(|scope| {
+            let started = (0..helpers).map(|_| thread::Builder::new().spawn_scoped(scope, compile));
+            // Without another thread, this one does all of the work.
+            drop(started.collect::<Vec<_>>());
+            if helpers > 0 {
+                compile();
+            }
+        });
+        wanted.iter().try_for_each(|w| self.ready(context, w.op, w.spec.clone(), w.shared).map(drop))
     }
 
     /// A kernel that can be launched with this much dynamic shared memory.
