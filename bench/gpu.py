@@ -2,7 +2,7 @@
 
     pip install torch "jax[cuda13]" optax             # frameworks that are not installed are left out
     cargo build --release
-    python bench/gpu.py [--configs seed,small,large,cross] [--precisions f32,tf32,bf16]
+    python bench/gpu.py [--configs seed,small,large,wide,long,cross] [--precisions f32,tf32,bf16]
                         [--variants torch-eager,torch-graph,torch-compiled-graph,jax-jit] [--rounds 1]
                         [--steps 200] [--refrain target/release/refrain]
 
@@ -19,10 +19,15 @@ import tempfile
 import time
 
 import table
-from peers import CONFIGS, DEFAULTS, PRECISIONS, VARIANTS
+from peers import CONFIGS, DEFAULTS, PRECISIONS, SLOW, VARIANTS
 
 # The longest compilation first. XLA times kernels while it compiles: JAX does so before the eager steps load the GPU.
 START = ("torch-compiled-graph", "jax-jit", "torch-graph", "torch-eager")
+
+
+def steps(config, a):
+    """Steps a repeat."""
+    return max(1, a.steps // 10) if config in SLOW else a.steps
 
 
 class Peer:
@@ -68,7 +73,7 @@ def ready(config, a):
     peers = {}
     for variant in (v for v in START if v in a.variants):
         for precision in a.precisions:
-            peer = peers[variant, precision] = Peer(variant, config, precision, a.steps, threads)
+            peer = peers[variant, precision] = Peer(variant, config, precision, steps(config, a), threads)
             if variant == "jax-jit":
                 peer.line("ready")
     for (variant, _), peer in peers.items():
@@ -82,13 +87,13 @@ def refrain(config, precision, a):
     return table.median_us(table.output(
         f"refrain {config} {precision}",
         (a.refrain, "bench", "step", "--config", config, "--precision", precision, "--device", "cuda",
-         "--warmup", DEFAULTS["cuda"]["warmup"], "--steps", a.steps, "--json")))
+         "--warmup", DEFAULTS["cuda"]["warmup"], "--steps", steps(config, a), "--json")))
 
 
 def main():
     parser = table.parser(__doc__, CONFIGS, VARIANTS["cuda"], rounds=1)
     parser.add_argument("--precisions", type=table.some_of(PRECISIONS), default=list(PRECISIONS))
-    parser.add_argument("--steps", type=int, default=DEFAULTS["cuda"]["steps"], help="steps a repeat")
+    parser.add_argument("--steps", type=int, default=DEFAULTS["cuda"]["steps"], help="steps a repeat; of wide and long a tenth")
     a = parser.parse_args()
     programs = ("refrain", *a.variants)
     table.machine(a.refrain, gpu=True)

@@ -1,7 +1,7 @@
 """One full training step in PyTorch and JAX, on the CPU or on one NVIDIA GPU.
 
     pip install torch jax optax        # torch-compiled needs a C++ compiler; a GPU: "jax[cuda13]"
-    python bench/peers.py [--device cpu] [--precision f32] [--configs seed,small,large,cross] [--variants ...]
+    python bench/peers.py [--device cpu] [--precision f32] [--configs seed,small,large,wide,long,cross] [--variants ...]
                           [--threads 2] [--warmup N] [--steps N] [--reps 5] [--json]
 
 A step is forward, loss (MSE; cross-entropy for `cross`), backward, clipping of the global gradient norm at 1.0 and AdamW
@@ -38,10 +38,14 @@ CONFIGS = {
         "seed": (24, 8, 4, 64, 4, 2, 256, 64 * 20, 1),
         "small": (336, 16, 8, 16, 4, 3, 128, 128 * 7, 96),
         "large": (336, 16, 8, 128, 16, 3, 256, 32 * 21, 96),
+        "wide": (512, 16, 8, 512, 8, 6, 2048, 64 * 21, 96),
+        "long": (2048, 16, 4, 256, 4, 3, 1024, 8 * 7, 96),
     }.items()
 }
 CONFIGS["cross"] = {"sources": 12, "features": 32, "d": 256, "heads": 4, "layers": 2, "ffn": 1024, "rows": 256,
                     "classes": 3}
+# A step of these takes a hundred times as long as one of the others: on the CPU, minutes.
+SLOW = ("wide", "long")
 VARIANTS = {
     "cpu": ("torch-eager", "torch-compiled", "jax-jit"),
     "cuda": ("torch-eager", "torch-graph", "torch-compiled-graph", "jax-jit"),
@@ -94,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=VARIANTS, default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="f32")
-    parser.add_argument("--configs", type=some_of(CONFIGS), default=list(CONFIGS))
+    parser.add_argument("--configs", type=some_of(CONFIGS), help="all without it; on the CPU all but wide and long")
     parser.add_argument("--variants", help="the device's, separated by commas; all without it")
     parser.add_argument("--threads", type=int, default=2, help="on the CPU")
     parser.add_argument("--warmup", type=int, help="5 on the CPU, 30 on a GPU")
@@ -104,6 +108,8 @@ def main():
     parser.add_argument("--here", action="store_true", help="in this process: one configuration and variant")
     parser.add_argument("--wait", action="store_true", help="with --here: say ready, then measure once a line of input")
     a = parser.parse_args()
+    if a.configs is None:
+        a.configs = [config for config in CONFIGS if a.device == "cuda" or config not in SLOW]
     for name, value in DEFAULTS[a.device].items():
         if getattr(a, name) is None:
             setattr(a, name, value)

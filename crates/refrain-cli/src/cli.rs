@@ -284,6 +284,10 @@ pub enum StepConfig {
     Small,
     /// Context 336, d_model 128, 3 layers, batch 32 x 21 channels (Weather in the paper)
     Large,
+    /// Context 512, d_model 512, 6 layers, batch 64 x 21 channels
+    Wide,
+    /// Context 2048 in 509 patches, d_model 256, 3 layers, batch 8 x 7 channels
+    Long,
     /// Cross-asset attention: 12 sources of 32 features, d_model 256, 2 layers, batch 256
     Cross,
 }

@@ -169,6 +169,11 @@ fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
             Ok(vec![if late.get() { y.relu()? } else { y }])
         });
         branch.call(from_ref(&x)).unwrap();
+        let mut less = Step::new(&device, |x| {
+            let y = x[0].exp()?;
+            Ok(vec![if late.get() { y } else { y.relu()? }])
+        });
+        less.call(from_ref(&x)).unwrap();
         let mut other = Step::new(&device, |x| Ok(vec![x[0].mul(&mask.borrow())?]));
         other.call(from_ref(&x)).unwrap();
         let mut returns = Step::new(&device, |x| {
@@ -184,6 +189,10 @@ fn a_branch_on_the_host_and_a_tensor_made_anew_are_found() {
             (
                 branch,
                 "the closure also runs relu here: the step had 1 launches when it was recorded, and has 2 now",
+            ),
+            (
+                less,
+                "the closure no longer runs relu here: the step had 2 launches when it was recorded, and has 1 now",
             ),
             (other, "operand 1 (f32 [2]) is now another tensor from outside the step"),
             (returns, "the closure returned 2 tensors when it was recorded, and returns 1 now"),

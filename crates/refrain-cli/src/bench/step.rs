@@ -37,6 +37,16 @@ impl StepSizes {
     pub fn large() -> StepSizes {
         StepSizes { model: PatchTstConfig::small(336, 16, 8, 128, 16, 3, 256, 96), rows: 32 * 21 }
     }
+
+    /// Six layers of width 512 (8 heads of 64) over 63 patches; 64 windows of 21 channels to 96 outputs.
+    pub fn wide() -> StepSizes {
+        StepSizes { model: PatchTstConfig::small(512, 16, 8, 512, 8, 6, 2048, 96), rows: 64 * 21 }
+    }
+
+    /// Three layers of width 256 (4 heads of 64) over 509 patches; 8 windows of 7 channels to 96 outputs.
+    pub fn long() -> StepSizes {
+        StepSizes { model: PatchTstConfig::small(2048, 16, 4, 256, 4, 3, 1024, 96), rows: 8 * 7 }
+    }
 }
 
 /// The sizes of a cross-asset model and its batch.

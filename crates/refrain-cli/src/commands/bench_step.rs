@@ -59,6 +59,8 @@ pub fn run(args: BenchStep) -> Result<()> {
         StepConfig::Seed => patchtst("seed", StepSizes::seed())?,
         StepConfig::Small => patchtst("small", StepSizes::small())?,
         StepConfig::Large => patchtst("large", StepSizes::large())?,
+        StepConfig::Wide => patchtst("wide", StepSizes::wide())?,
+        StepConfig::Long => patchtst("long", StepSizes::long())?,
         StepConfig::Cross => {
             let sizes = CrossSizes::default();
             let batch = format!("{} samples of {} sources", count(sizes.batch), sizes.model.sources);
