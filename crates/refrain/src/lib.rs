@@ -91,6 +91,7 @@ pub use error::{Error, Result};
 pub use gradcheck::gradcheck;
 pub use operation::custom_op;
 
+pub use ops::attention::SdpaOptions;
 pub use ops::index::{AxisIndex, Index};
 pub use ops::optim;
 pub use ops::random::Generator;

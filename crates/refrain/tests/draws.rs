@@ -4,7 +4,7 @@
 mod common;
 
 use common::{devices, simulators};
-use refrain::{DType, Device, Error, Generator, Profile, Result, Simulator, Step, Tensor};
+use refrain::{DType, Device, Error, Generator, Profile, Result, SdpaOptions, Simulator, Step, Tensor};
 
 const F32: DType = DType::F32;
 
@@ -16,6 +16,10 @@ fn failing(device: &Device, generator: &Generator) -> Vec<(&'static str, Result<
     leaf.set_requires_grad(true).unwrap();
     let repeated = ones(&[5]).broadcast_to([3, 5]).unwrap();
     let whole = Tensor::ones([3, 5], DType::I64, device).unwrap();
+    let attention = |x: &Tensor, scores: Option<&Tensor>| {
+        let options = SdpaOptions { dropout: Some((0.5, generator)), scores, ..SdpaOptions::default() };
+        x.scaled_dot_product_attention_with(x, x, &options).map(drop)
+    };
     vec![
         ("normal_into, aliased", generator.normal_into(&repeated)),
         ("uniform_into, aliased", generator.uniform_into(&repeated)),
@@ -28,6 +32,8 @@ fn failing(device: &Device, generator: &Generator) -> Vec<(&'static str, Result<
         ("dropout_into a leaf", x.dropout_into(0.5, generator, &leaf)),
         ("dropout of too much", x.dropout(1.0, generator).map(drop)),
         ("dropout of integers", whole.dropout(0.5, generator).map(drop)),
+        ("attention with scores of another shape", attention(&ones(&[2, 3, 4]), Some(&x))),
+        ("attention of integers", attention(&Tensor::ones([2, 3, 4], DType::I64, device).unwrap(), None)),
     ]
 }
 

@@ -9,7 +9,7 @@ use common::{devices, turn};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use refrain::{Activation, DType, Device, Error, Generator, Shape, Tensor, no_grad};
+use refrain::{Activation, DType, Device, Error, Generator, SdpaOptions, Shape, Tensor, no_grad};
 
 /// Sizes of dimensions: small ones, and sometimes one too large for any memory. Nothing in between, which the machine
 /// would try to allocate.
@@ -283,6 +283,16 @@ const METHODS: &[Method] = methods! {
     };
     "": |g, a, b, c| a.scaled_dot_product_attention(&b, &c, g.flag.then_some(g.x), g.flag);
     "": |g, a, b, c| a.scaled_dot_product_attention_qkvpacked(g.flag.then_some(g.x), g.flag);
+    "": |g, a, b, c| {
+        let generator = Generator::new(a.device(), 1).unwrap();
+        let (dropout, scores) = (Some((g.x, &generator)), g.flag.then_some(&c));
+        let options = SdpaOptions { dropout, scores, causal: g.flag, returns_scores: true, scale: None };
+        a.scaled_dot_product_attention_with(&b, &b, &options).map(|(y, _)| y)
+    };
+    "": |g, a, b, c| {
+        let options = SdpaOptions { scores: Some(&b), returns_scores: g.flag, ..SdpaOptions::default() };
+        a.scaled_dot_product_attention_qkvpacked_with(&options).map(|(y, _)| y)
+    };
     "layer_norm": |g, a, b, c| a.layer_norm(&b, &c, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm(&b, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm_into(&b, g.x, &c);

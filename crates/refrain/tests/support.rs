@@ -19,7 +19,7 @@ use refrain::optim::{
     AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adamw,
     clip_coefficient, learning_rate, sgd,
 };
-use refrain::{DType, Device, Error, Generator, Result, Tensor};
+use refrain::{DType, Device, Error, Generator, Result, SdpaOptions, Tensor};
 
 /// The support of one operation in one dtype.
 #[derive(Clone, Copy, PartialEq)]
@@ -153,6 +153,23 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("scaled_dot_product_attention_qkvpacked", |d| {
             let packed = Tensor::ones([1, 2, 3, 1, 4], d, &Device::cpu())?;
             both(packed, |x| x.scaled_dot_product_attention_qkvpacked(None, false))
+        }),
+        ("scaled_dot_product_attention_with", |d| {
+            let (generator, scores) = (generator()?, Tensor::ones([1, 2, 2], d, &Device::cpu())?);
+            let options = SdpaOptions {
+                dropout: Some((0.5, &generator)),
+                scores: Some(&scores),
+                returns_scores: true,
+                ..SdpaOptions::default()
+            };
+            let x = Tensor::ones([1, 2, 4], d, &Device::cpu())?;
+            both(x, |x| Ok(x.scaled_dot_product_attention_with(x, x, &options)?.0))
+        }),
+        ("scaled_dot_product_attention_qkvpacked_with", |d| {
+            let generator = generator()?;
+            let options = SdpaOptions { dropout: Some((0.5, &generator)), ..SdpaOptions::default() };
+            let packed = Tensor::ones([1, 2, 3, 1, 4], d, &Device::cpu())?;
+            both(packed, |x| Ok(x.scaled_dot_product_attention_qkvpacked_with(&options)?.0))
         }),
         ("windows", |d| {
             let starts = Tensor::zeros([2], DType::I64, &Device::cpu())?;

@@ -1,6 +1,6 @@
 //! Multi-head attention.
 
-use refrain::{DType, Tensor};
+use refrain::{SdpaOptions, Tensor};
 
 use super::{Dropout, Linear, Mode};
 use crate::error::{Error, Result};
@@ -117,37 +117,22 @@ impl MultiHeadAttention {
         if let Some(temperature) = &self.temperature {
             qkv = qkv.qk_norm(temperature.tensor()?, EPS)?;
         }
-        let is_scaled = self.temperature.is_some();
-        if !residual_scores && !self.dropout.drops(mode) {
-            let y = qkv.scaled_dot_product_attention_qkvpacked(is_scaled.then_some(1.0), causal)?;
-            return Ok(y.view([batch, tokens, d_model])?);
-        }
-        let part = |i| -> Result<Tensor> { Ok(qkv.select(2, i)?.transpose(1, 2)?) };
-        let (q, k, v) = (part(0)?, part(1)?, part(2)?); // [batch, heads, tokens, dim]
-        let q = if is_scaled { q } else { q.mul_scalar((dim as f64).powf(-0.5))? };
-        let mut sum = q.matmul(&k.transpose(2, 3)?)?; // [batch, heads, tokens, tokens]
-        if let Some(before) = scores.as_ref() {
-            sum = sum.add(before)?;
-        }
-        let seen = if causal { causal_mask(&sum)? } else { sum.clone() };
-        let weights = self.dropout.forward(&seen.softmax(-1)?, mode)?;
+        let options = SdpaOptions {
+            scale: self.temperature.as_ref().map(|_| 1.0),
+            causal,
+            dropout: self.dropout.draws(mode),
+            scores: scores.as_ref().filter(|_| residual_scores),
+            returns_scores: residual_scores,
+        };
+        let (y, sum) = qkv.scaled_dot_product_attention_qkvpacked_with(&options)?;
         if residual_scores {
-            *scores = Some(sum);
+            *scores = sum;
         }
-        Ok(weights.matmul(&v)?.transpose(1, 2)?.reshape([batch, tokens, d_model])?)
+        Ok(y.view([batch, tokens, d_model])?)
     }
 
     /// The projection after the heads.
     pub fn output(&self) -> &Linear {
         &self.o
     }
-}
-
-/// Scores `[.., tokens, tokens]`, with minus infinity for later tokens.
-fn causal_mask(scores: &Tensor) -> Result<Tensor> {
-    let tokens = scores.dims()[scores.rank() - 1];
-    let positions = Tensor::arange(0.0, tokens as f64, 1.0, DType::I64, scores.device())?;
-    let visible = positions.reshape([tokens, 1])?.ge(&positions)?;
-    let minus_infinity = Tensor::full((), f64::NEG_INFINITY, scores.dtype(), scores.device())?;
-    Ok(visible.where_cond(scores, &minus_infinity)?)
 }

@@ -1,6 +1,6 @@
 //! Dropout.
 
-use refrain::Tensor;
+use refrain::{Generator, Tensor};
 
 use super::Mode;
 use crate::error::{Error, Result};
@@ -29,9 +29,17 @@ impl Dropout {
 
     /// Any shape.
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        match self.draws(mode) {
+            Some((p, generator)) => Ok(x.dropout(p, generator)?),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// The probability and the generator, if `forward` changes anything in this mode.
+    pub(super) fn draws<'a>(&self, mode: Mode<'a>) -> Option<(f64, &'a Generator)> {
         match mode {
-            Mode::Train(generator) if self.p > 0.0 => Ok(x.dropout(self.p, generator)?),
-            _ => Ok(x.clone()),
+            Mode::Train(generator) if self.p > 0.0 => Some((self.p, generator)),
+            _ => None,
         }
     }
 

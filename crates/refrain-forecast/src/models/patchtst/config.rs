@@ -231,12 +231,8 @@ impl ForecasterConfig for PatchTstConfig {
         let of = |size: usize| size as f64;
         let rows = of(windows) * of(self.channels);
         let (patches, heads) = (of(self.patches()), of(self.heads));
-        // Scores that are passed on or have dropout are in memory; otherwise attention keeps none.
-        let scores = match (self.attention_dropout > 0.0, self.residual_attention) {
-            (true, _) => 2.75,
-            (false, true) => 1.75,
-            (false, false) => 0.0,
-        };
+        // Attention keeps the scores that it hands on, and no weights.
+        let scores = if self.residual_attention { 1.25 } else { 0.0 };
         let layer = 7.75 * of(self.d_model) + 2.75 * of(self.ffn) + scores * heads * patches;
         let tokens = rows * patches * (of(self.layers) * layer + 4.0 * of(self.d_model));
         tokens + rows * (2.0 * of(self.context) + 3.0 * of(self.horizon))

@@ -17,6 +17,8 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
     load_tile(k, k_size, j.k, j, first_pair, slots, 0, keys);
     load_tile(v, k_size, j.v, j, first_pair, slots, 0, keys);
     __syncthreads();
+    Dropout dropout(j);
+    COMPUTE kept_scale = (COMPUTE)j.kept_scale;
 
     // Queries.
     int units = (queries + ROWS - 1) / ROWS;
@@ -46,12 +48,17 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(x[w], key)), d = row_sum(dot(y[w], value));
+                    i64 at = score_at(j, first_pair + slot, min(row + w, queries - 1), i);
+                    if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                    if (DROPS) d = dropout.keeps(at) ? d * kept_scale : (COMPUTE)0;
                     bool seen = !CAUSAL || i <= row + w;
                     if (pass == 0) {
                         if (seen) softmax[w].add(s, d);
                     } else {
                         COMPUTE p = seen ? softmax[w].probability(s) : (COMPUTE)0;
-                        add_times(dx[w], p * (d - softmax[w].delta) * scale, key);
+                        COMPUTE ds = p * (d - softmax[w].delta);
+                        if (AFTER && seen) ds += to<COMPUTE>(j.d_after[at]);
+                        add_times(dx[w], ds * scale, key);
                     }
                 }
             }
@@ -92,10 +99,19 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
             Softmax softmax = softmaxes[slot * queries + i];
             #pragma unroll
             for (int w = 0; w < ROWS; w++) {
-                COMPUTE s = row_sum(dot(x[w], query)), d = row_sum(dot(y[w], d_out));
-                COMPUTE p = CAUSAL && row + w > i ? (COMPUTE)0 : softmax.probability(s);
-                add_times(dy[w], p, d_out);
-                add_times(dx[w], p * (d - softmax.delta), query);
+                COMPUTE s = row_sum(dot(x[w], query)), d = row_sum(dot(y[w], d_out)), keep = 1;
+                i64 at = score_at(j, first_pair + slot, i, min(row + w, keys - 1));
+                bool seen = !CAUSAL || row + w <= i;
+                if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                if (DROPS) {
+                    keep = dropout.keeps(at) ? kept_scale : (COMPUTE)0;
+                    d *= keep;
+                }
+                COMPUTE p = seen ? softmax.probability(s) : (COMPUTE)0, ds = p * (d - softmax.delta);
+                if (AFTER && seen) ds += to<COMPUTE>(j.d_after[at]);
+                if (D_BEFORE && there && row + w < keys && lane == 0) j.d_before[at] = from<IN>(seen ? ds : (COMPUTE)0);
+                add_times(dy[w], DROPS ? p * keep : p, d_out);
+                add_times(dx[w], ds, query);
             }
         }
         #pragma unroll

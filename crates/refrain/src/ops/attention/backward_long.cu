@@ -20,6 +20,9 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
         softmax[w].begin();
     }
 
+    Dropout dropout(j);
+    COMPUTE kept_scale = (COMPUTE)j.kept_scale;
+
     int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
     // Pass 0 computes the softmax, pass 1 the gradients, which need it.
     for (int pass = 0; pass < 2; pass++) {
@@ -40,12 +43,17 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
                 #pragma unroll
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(q[w], key)), d = row_sum(dot(d_o[w], value));
+                    i64 at = score_at(j, r.pair, r.at(w), first + i);
+                    if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                    if (DROPS) d = dropout.keeps(at) ? d * kept_scale : (COMPUTE)0;
                     bool seen = !CAUSAL || first + i <= r.row + w;
                     if (pass == 0) {
                         if (seen) softmax[w].add(s, d);
                     } else {
                         COMPUTE p = seen ? softmax[w].probability(s) : (COMPUTE)0;
-                        add_times(dq[w], p * (d - softmax[w].delta) * scale, key);
+                        COMPUTE ds = p * (d - softmax[w].delta);
+                        if (AFTER && seen) ds += to<COMPUTE>(j.d_after[at]);
+                        add_times(dq[w], ds * scale, key);
                     }
                 }
             }
@@ -81,8 +89,11 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
         clear(dv[w]);
     }
 
-    // Earlier queries do not see the keys of this block.
-    int begin_at = CAUSAL && j.pairs_per_block == 1 ? r.first / tile * tile : 0;
+    Dropout dropout(j);
+    COMPUTE kept_scale = (COMPUTE)j.kept_scale;
+
+    // Earlier queries do not see the keys of this block. The gradients of their scores are 0.
+    int begin_at = CAUSAL && !D_BEFORE && j.pairs_per_block == 1 ? r.first / tile * tile : 0;
     for (int first = begin_at; first < queries; first += tile) {
         int count = min(tile, queries - first);
         if (first > begin_at) __syncthreads();
@@ -97,10 +108,19 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
             Softmax softmax = softmaxes[first + i];
             #pragma unroll
             for (int w = 0; w < ROWS; w++) {
-                COMPUTE s = row_sum(dot(k[w], query)), d = row_sum(dot(v[w], d_out));
-                COMPUTE p = CAUSAL && r.row + w > first + i ? (COMPUTE)0 : softmax.probability(s);
-                add_times(dv[w], p, d_out);
-                add_times(dk[w], p * (d - softmax.delta), query);
+                COMPUTE s = row_sum(dot(k[w], query)), d = row_sum(dot(v[w], d_out)), keep = 1;
+                i64 at = score_at(j, r.pair, first + i, r.at(w));
+                bool seen = !CAUSAL || r.row + w <= first + i;
+                if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                if (DROPS) {
+                    keep = dropout.keeps(at) ? kept_scale : (COMPUTE)0;
+                    d *= keep;
+                }
+                COMPUTE p = seen ? softmax.probability(s) : (COMPUTE)0, ds = p * (d - softmax.delta);
+                if (AFTER && seen) ds += to<COMPUTE>(j.d_after[at]);
+                if (D_BEFORE && w < r.there && r.lane == 0) j.d_before[at] = from<IN>(seen ? ds : (COMPUTE)0);
+                add_times(dv[w], DROPS ? p * keep : p, d_out);
+                add_times(dk[w], ds, query);
             }
         }
     }

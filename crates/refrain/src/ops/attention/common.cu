@@ -149,6 +149,27 @@ struct Softmax {
     DEVICE COMPUTE probability(COMPUTE s) const { return exp_(s - largest) * inverse; }
 };
 
+// The first `count` of CHUNK neighbouring scores; `count` is a multiple of SCORE_VEC.
+DEVICE void load_scores(COMPUTE* x, const IN* from, int count) {
+    #pragma unroll
+    for (int c = 0; c < CHUNK; c += SCORE_VEC) {
+        vec<IN, SCORE_VEC> v = {};
+        if (c < count) v = load<SCORE_VEC>(from + c);
+        #pragma unroll
+        for (int e = 0; e < SCORE_VEC; e++) x[c + e] = to<COMPUTE>(v.at[e]);
+    }
+}
+
+DEVICE void store_scores(IN* to, const COMPUTE* x, int count) {
+    #pragma unroll
+    for (int c = 0; c < CHUNK; c += SCORE_VEC) {
+        vec<IN, SCORE_VEC> v;
+        #pragma unroll
+        for (int e = 0; e < SCORE_VEC; e++) v.at[e] = from<IN>(x[c + e]);
+        if (c < count) store<SCORE_VEC>(to + c, v);
+    }
+}
+
 DEVICE void clear(COMPUTE* x) {
     #pragma unroll
     for (int e = 0; e < EACH; e++) x[e] = 0;

@@ -2,12 +2,13 @@
 //! There, a few lanes share a query, and keys and values pass through shared memory. The order of additions does not
 //! depend on the shape of the blocks.
 
-use super::Attention;
 use super::fragments::Fragments;
+use super::{Attention, AttentionBackward};
 
 use crate::device::Launch;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, params};
 use crate::error::{Error, Result};
+use crate::ops::dropout;
 use crate::tensor::{DType, Layout};
 
 pub(super) const JOB: &str = include_str!("job.cu");
@@ -182,6 +183,18 @@ params! {
         inverse: Pointer,
         /// And what kernels of the backward pass tell each other.
         softmaxes: Pointer,
+        /// `[sequences, heads, queries, keys]`: scores of the layer before, scores for the next layer, and the gradients
+        /// of both.
+        before: Pointer = "const IN*",
+        after: Pointer = "IN*",
+        d_before: Pointer = "IN*",
+        d_after: Pointer = "const IN*",
+        /// Dropout: the seed and the first block of random words, to which the offset is added, and where to keep both.
+        position: Pointer = "const i64*",
+        kept_position: Pointer = "i64*",
+        offset: u64,
+        threshold: i64,
+        kept_scale: f64,
         pairs: i64,
         heads: i64,
         queries: i64,
@@ -206,7 +219,7 @@ impl Heads {
 
 impl Job {
     /// Of these queries, keys and values, for all else to be added.
-    fn new(plan: &AttentionPlan, [q, k, v]: [&View<'_>; 3], scale: f64) -> Job {
+    fn new(op: &Attention, plan: &AttentionPlan, [q, k, v]: [&View<'_>; 3]) -> Job {
         Job {
             q: Heads::of(q),
             k: Heads::of(k),
@@ -219,6 +232,15 @@ impl Job {
             largest: Pointer::NOTHING,
             inverse: Pointer::NOTHING,
             softmaxes: Pointer::NOTHING,
+            before: Pointer::NOTHING,
+            after: Pointer::NOTHING,
+            d_before: Pointer::NOTHING,
+            d_after: Pointer::NOTHING,
+            position: Pointer::NOTHING,
+            kept_position: Pointer::NOTHING,
+            offset: 0,
+            threshold: op.dropout.map_or(0, |dropout| dropout::threshold(dropout.p) as i64),
+            kept_scale: op.dropout.map_or(1.0, |dropout| dropout::scale(dropout.p)),
             pairs: plan.pairs as i64,
             heads: plan.heads as i64,
             queries: plan.queries as i64,
@@ -226,7 +248,7 @@ impl Job {
             pairs_per_block: 0,
             parts: 0,
             tile: 0,
-            scale,
+            scale: op.scale,
         }
     }
 
@@ -235,6 +257,53 @@ impl Job {
         let [pairs_per_block, parts, tile] =
             [blocks.pairs_per_block, blocks.parts, blocks.tile].map(|n| n as i64);
         Job { pairs_per_block, parts, tile, ..self }
+    }
+}
+
+/// What kernels do with scores in memory, and with dropout.
+#[derive(Clone, Copy)]
+pub(super) struct WeightOptions {
+    /// Whether scores come from the layer before.
+    before: bool,
+    /// Whether the scores, or (in the backward pass) their gradient, lie in memory.
+    after: bool,
+    /// Whether the gradient of the scores of the layer before is written.
+    d_before: bool,
+    /// Whether scores come from a layer or go to one, in either pass.
+    handed: bool,
+    drops: bool,
+    /// How many neighbouring scores can be moved in one instruction: 1, 2 or 4.
+    vec: usize,
+}
+
+impl WeightOptions {
+    fn new(op: &Attention, job: &Job, args: &CudaArgs<'_>) -> WeightOptions {
+        let scores = [job.before, job.after, job.d_before, job.d_after];
+        let there = scores.map(|x| x != Pointer::NOTHING);
+        let bytes = args.read_dtype(0).size();
+        let fits = |vec: usize| {
+            let of = |x: Pointer| x == Pointer::NOTHING || args.alignment(x).is_multiple_of(vec * bytes);
+            (job.keys as usize).is_multiple_of(vec) && scores.into_iter().all(of)
+        };
+        WeightOptions {
+            before: there[0],
+            after: there[1] || there[3],
+            d_before: there[2],
+            handed: op.adds_scores || op.returns_scores,
+            drops: op.dropout.is_some(),
+            vec: [4, 2].into_iter().find(|&vec| fits(vec)).unwrap_or(1),
+        }
+    }
+
+    pub(super) fn constants(&self, spec: KernelSpec) -> KernelSpec {
+        // Without scores in memory, one text serves all.
+        let vec = if self.before || self.after || self.d_before { self.vec } else { 1 };
+        spec.flag("BEFORE", self.before)
+            .flag("AFTER", self.after)
+            .flag("D_BEFORE", self.d_before)
+            .flag("HANDED", self.handed)
+            .flag("DROPS", self.drops)
+            .int("SCORE_VEC", vec as i64)
     }
 }
 
@@ -265,17 +334,26 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let o = &View::write(launch, 0);
     let all = [q, k, v, o];
+    let read = |i: Option<usize>| i.map_or(Pointer::NOTHING, |i| args.read(i));
+    let write = |o: Option<usize>| o.map_or(Pointer::NOTHING, |o| args.write(o));
     let job = Job {
         o: Heads::of(o),
         largest: args.write(1),
         inverse: args.write(2),
-        ..Job::new(&plan, [q, k, v], op.scale)
+        before: read(op.before()),
+        after: write(op.scores()),
+        position: read(op.generator()),
+        kept_position: write(op.position()),
+        offset: op.dropout.map_or(0, |dropout| dropout.offset),
+        ..Job::new(op, &plan, [q, k, v])
     };
+    let options = WeightOptions::new(op, &job, args);
     if let Some(fragments) = Fragments::new(op, q, k) {
-        return fragments.forward(args, &all, &job);
+        return fragments.forward(args, &all, &job, options);
     }
     let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
-    args.kernel(plan.spec(&FORWARD, "attention_forward", &all), blocks.grid, &job.by(&blocks))
+    let spec = options.constants(plan.spec(&FORWARD, "attention_forward", &all));
+    args.kernel(spec, blocks.grid, &job.by(&blocks))
 }
 
 pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
@@ -286,8 +364,8 @@ pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
     if alone { 0 } else { plan.pairs * plan.queries * SOFTMAX * plan.size }
 }
 
-pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
-    let launch = args.launch();
+pub(super) fn backward(gradient: &AttentionBackward, args: &mut CudaArgs<'_>) -> Result<()> {
+    let (op, launch) = (&gradient.attention, args.launch());
     let layouts = op.layouts(|i| launch.reads[i].layout);
     let [q, k, v] = &views(op, &layouts, |i| View::read(launch, i));
     let layouts = op.layouts(|o| launch.writes[o].0.layout);
@@ -299,6 +377,7 @@ pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let all = [q, k, v, d_o, dq, dk, dv];
+    let read = |i: Option<usize>| i.map_or(Pointer::NOTHING, |i| args.read(i));
     let job = Job {
         d_o: Heads::of(d_o),
         dq: Heads::of(dq),
@@ -307,23 +386,28 @@ pub(super) fn backward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
         largest: args.read(largest),
         inverse: args.read(inverse),
         softmaxes: args.workspace(),
-        ..Job::new(&plan, [q, k, v], op.scale)
+        before: read(gradient.before()),
+        d_before: gradient.d_before().map_or(Pointer::NOTHING, |o| args.write(o)),
+        d_after: read(gradient.d_after()),
+        position: read(gradient.position()),
+        ..Job::new(op, &plan, [q, k, v])
     };
+    let options = WeightOptions::new(op, &job, args);
     if let Some(fragments) = Fragments::for_gradients(op, q, k) {
-        return fragments.backward(args, &all, &job);
+        return fragments.backward(args, &all, &job, options);
     }
     if let Some(blocks) = plan.whole() {
-        let spec = plan.spec(&BACKWARD, "attention_backward", &all);
+        let spec = options.constants(plan.spec(&BACKWARD, "attention_backward", &all));
         return args.kernel(spec, blocks.grid, &job.by(&blocks));
     }
     if plan.queries > 0 {
         let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
-        let spec = plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all);
+        let spec = options.constants(plan.spec(&BACKWARD_LONG, "attention_backward_queries", &all));
         args.kernel(spec, blocks.grid, &job.by(&blocks))?;
     }
     if plan.keys > 0 {
         let blocks = plan.blocks(launch.op, plan.keys, plan.queries)?;
-        let spec = plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all);
+        let spec = options.constants(plan.spec(&BACKWARD_LONG, "attention_backward_keys", &all));
         args.kernel(spec, blocks.grid, &job.by(&blocks))?;
     }
     Ok(())

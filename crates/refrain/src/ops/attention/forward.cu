@@ -17,8 +17,11 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
         total[w] = 0;
     }
 
-    // No query of the block sees later keys.
-    int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
+    Dropout dropout(j);
+    dropout.keep_position(j);
+
+    // No query of the block sees later keys. Their scores are 0 if they are handed on.
+    int end = CAUSAL && !AFTER && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
     for (int first = 0; first < end; first += tile) {
         int count = min(tile, end - first);
         if (first > 0) __syncthreads();
@@ -37,8 +40,22 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
             for (int w = 0; w < ROWS; w++) {
                 COMPUTE top = largest[w];
                 #pragma unroll
+                for (int c = 0; c < CHUNK; c++) s[w][c] = row_sum(s[w][c]);
+                i64 at = score_at(j, r.pair, r.at(w), first + i);
+                if (BEFORE) {
+                    COMPUTE before[CHUNK];
+                    load_scores(before, j.before + at, count - i);
+                    #pragma unroll
+                    for (int c = 0; c < CHUNK; c++) s[w][c] += before[c];
+                }
+                if (AFTER && w < r.there && r.lane == 0) {
+                    COMPUTE after[CHUNK];
+                    #pragma unroll
+                    for (int c = 0; c < CHUNK; c++) after[c] = CAUSAL && first + i + c > r.row + w ? (COMPUTE)0 : s[w][c];
+                    store_scores(j.after + at, after, count - i);
+                }
+                #pragma unroll
                 for (int c = 0; c < CHUNK; c++) {
-                    s[w][c] = row_sum(s[w][c]);
                     if (i + c >= count || (CAUSAL && first + i + c > r.row + w)) s[w][c] = limits<COMPUTE>::lowest();
                     if (s[w][c] > top) top = s[w][c];
                 }
@@ -54,6 +71,11 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
                     s[w][c] = exp_(s[w][c] - shift);
                     total[w] += s[w][c];
                 }
+                if (DROPS) {
+                    u32 kept = dropout.bits<CHUNK>(at);
+                    #pragma unroll
+                    for (int c = 0; c < CHUNK; c++) if (!(kept >> c & 1)) s[w][c] = 0;
+                }
             }
             #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
@@ -67,7 +89,8 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
             COMPUTE inverse = (COMPUTE)1 / total[w];
-            store_tile(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, inverse);
+            COMPUTE factor = DROPS ? inverse * (COMPUTE)j.kept_scale : inverse;
+            store_tile(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, factor);
             if (r.lane == 0) {
                 i64 at = r.pair * j.queries + r.row + w;
                 reinterpret_cast<COMPUTE*>(j.largest)[at] = largest[w];

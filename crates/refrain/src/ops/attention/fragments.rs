@@ -1,7 +1,7 @@
 //! Attention for short sequences on tensor cores: one warp for each sequence and head.
 
 use super::Attention;
-use super::cuda::{JOB, Job, aligned};
+use super::cuda::{JOB, Job, WeightOptions, aligned};
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Source, View};
 use crate::error::Result;
 use crate::tensor::DType;
@@ -83,10 +83,12 @@ impl Fragments {
         args: &mut CudaArgs<'_>,
         operands: &[&View<'_>],
         job: &Job,
+        options: WeightOptions,
     ) -> Result<()> {
         let bytes = 4 * numbers;
         let warps = [WARPS, WARPS / 2].into_iter().find(|w| w * bytes <= BYTES).unwrap_or(1);
-        let spec = KernelSpec::new(source, entry)
+        let spec = options
+            .constants(KernelSpec::new(source, entry))
             .dtype("IN", self.dtype)
             .word("FORM", self.form)
             .int("HEAD_DIM", self.head_dim as i64)
@@ -100,16 +102,28 @@ impl Fragments {
         args.kernel(spec, Grid::line(blocks, 32 * warps as u32).shared(warps * bytes), job)
     }
 
-    pub(super) fn forward(&self, args: &mut CudaArgs<'_>, operands: &[&View<'_>], job: &Job) -> Result<()> {
+    pub(super) fn forward(
+        &self,
+        args: &mut CudaArgs<'_>,
+        operands: &[&View<'_>],
+        job: &Job,
+        options: WeightOptions,
+    ) -> Result<()> {
         let numbers = self.tile(self.query_blocks * 16) + 2 * self.tile(self.key_eights * 8);
-        self.launch((&FORWARD, "attention_tensor_forward"), numbers, args, operands, job)
+        self.launch((&FORWARD, "attention_tensor_forward"), numbers, args, operands, job, options)
     }
 
-    pub(super) fn backward(&self, args: &mut CudaArgs<'_>, operands: &[&View<'_>], job: &Job) -> Result<()> {
+    pub(super) fn backward(
+        &self,
+        args: &mut CudaArgs<'_>,
+        operands: &[&View<'_>],
+        job: &Job,
+        options: WeightOptions,
+    ) -> Result<()> {
         let (queries, keys) = (self.query_blocks * 16, self.key_eights.div_ceil(2) * 16);
         // Space to transpose fragments.
         let turned = if self.form == "BF16" { 0 } else { keys * 20 };
         let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
-        self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, operands, job)
+        self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, operands, job, options)
     }
 }

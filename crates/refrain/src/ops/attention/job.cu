@@ -1,4 +1,49 @@
-// What the kernels of attention begin with: of their `Job`, q, k and the like are [sequences, tokens, heads, dim].
+// What the kernels of attention begin with: of their `Job`, q, k and the like are [sequences, tokens, heads, dim], scores
+// [sequences, heads, queries, keys]. Constants: BEFORE (scores of the layer before are added), AFTER (scores, or in the
+// backward pass their gradient, lie in memory), D_BEFORE (the gradient of the scores before is written), HANDED (scores
+// come from a layer or go to one, in either pass), DROPS (dropout of the softmax weights), SCORE_VEC (neighbouring scores
+// that can be moved in one instruction; divides `keys`).
 
 extern __shared__ __align__(16) unsigned char memory[];
 
+// The number of a score, and of its softmax weight.
+DEVICE i64 score_at(const Job& j, i64 pair, int query, int key) { return (pair * j.queries + query) * j.keys + key; }
+
+// Which softmax weights dropout keeps: those whose random word is at least the threshold.
+struct Dropout {
+    u64 seed, first;
+    i64 threshold;
+
+    DEVICE explicit Dropout(const Job& j) {
+        seed = DROPS ? (u64)j.position[0] : 0;
+        first = DROPS ? (u64)j.position[1] + j.offset : 0;
+        threshold = j.threshold;
+    }
+    // One thread of the launch keeps the position for the backward pass, because the generator may move.
+    DEVICE void keep_position(const Job& j) const {
+        if (DROPS && blockIdx.x == 0 && threadIdx.x == 0) {
+            j.kept_position[0] = (i64)seed;
+            j.kept_position[1] = (i64)first;
+        }
+    }
+    DEVICE Words block(i64 weight) const { return philox(seed, first + (u64)(weight / 4)); }
+    // Word i of a block, without an array whose index is known only at run time.
+    static DEVICE u32 word(const Words& w, int i) {
+        u32 low = i & 1 ? w.at[1] : w.at[0], high = i & 1 ? w.at[3] : w.at[2];
+        return i & 2 ? high : low;
+    }
+    DEVICE bool keeps(i64 weight) const { return (i64)word(block(weight), (int)(weight & 3)) >= threshold; }
+    // Bit i: whether weight `weight + i` is kept, for the next COUNT weights (2 or 4).
+    template <int COUNT> DEVICE u32 bits(i64 weight) const {
+        int skip = (int)(weight & 3);
+        Words a = block(weight), b = a;
+        if (skip + COUNT > 4) b = block(weight + 4);
+        u32 kept = 0;
+        #pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            u32 x = skip + i < 4 ? word(a, skip + i) : word(b, skip + i - 4);
+            kept |= (u32)((i64)x >= threshold) << i;
+        }
+        return kept;
+    }
+};

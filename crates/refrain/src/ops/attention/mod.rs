@@ -3,35 +3,75 @@
 mod cuda;
 mod fragments;
 mod host;
+mod options;
 #[cfg(test)]
 mod tests;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
-use super::{Needs, Op, Spec, Specs, apply_all, check_dtypes};
+use super::{Needs, Op, Spec, Specs};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
-use crate::device::{CudaArgs, HostArgs, Launch};
-use crate::error::{Error, Result};
-use crate::precision::precision;
+use crate::device::{CudaArgs, HostArgs, Launch, OPERANDS};
+use crate::error::Result;
 use crate::tensor::{DType, Layout, Shape, Tensor};
 use crate::types::Precision;
+
+pub use options::SdpaOptions;
 
 /// `softmax(scale q k^T) v` for each sequence and head. The operands are `[batch, tokens, heads, dim]`, as
 /// projections leave them, or one packed `[batch, tokens, 3, heads, dim]`. Two more results hold, for each row of
 /// scores, the maximum and 1 / the sum of `e^(score - maximum)`. The backward pass recomputes the scores with them.
+///
+/// Behind queries, keys and values come, if used, the scores of the layer before and the state of the generator. Behind
+/// the three results come the scores for the next layer, and the position in the generator's sequence from which the
+/// backward pass draws the same words again (the generator may have moved by then).
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     scale: f64,
     causal: bool,
     packed: bool,
     precision: Precision,
+    /// Whether scores of the layer before are added.
+    adds_scores: bool,
+    /// Whether the scores are a result.
+    returns_scores: bool,
+    /// Dropout of the softmax weights.
+    dropout: Option<WeightDropout>,
+}
+
+/// Dropout of the softmax weights `[batch, heads, queries, keys]`: the mask of `dropout` on them.
+#[derive(Clone, Copy, Debug)]
+struct WeightDropout {
+    p: f64,
+    /// Distance of the first block from the generator's base.
+    offset: u64,
 }
 
 impl Attention {
-    /// The number of operands: 3, or 1 if packed.
+    /// The number of operands for queries, keys and values: 3, or 1 if packed.
     fn operands(&self) -> usize {
         if self.packed { 1 } else { 3 }
+    }
+
+    /// The operand with the scores of the layer before.
+    fn before(&self) -> Option<usize> {
+        self.adds_scores.then_some(self.operands())
+    }
+
+    /// The operand with the state of the generator.
+    fn generator(&self) -> Option<usize> {
+        self.dropout.map(|_| self.operands() + usize::from(self.adds_scores))
+    }
+
+    /// The result with the scores.
+    fn scores(&self) -> Option<usize> {
+        self.returns_scores.then_some(3)
+    }
+
+    /// The result with the position in the generator's sequence.
+    fn position(&self) -> Option<usize> {
+        self.dropout.map(|_| 3 + usize::from(self.returns_scores))
     }
 
     /// The layouts of queries, keys and values, or of their gradients, in these operands.
@@ -56,7 +96,16 @@ impl Op for Attention {
         let rank = q.rank();
         let (batch, queries, heads, dim) = (q.dims()[0], q.dims()[1], q.dims()[rank - 2], q.dims()[rank - 1]);
         let of_rows = Spec::new([batch, heads, queries], sums);
-        Ok(smallvec![Spec::new([batch, queries, heads, dim], q.dtype()), of_rows.clone(), of_rows])
+        let mut specs: Specs =
+            smallvec![Spec::new([batch, queries, heads, dim], q.dtype()), of_rows.clone(), of_rows];
+        if self.returns_scores {
+            let keys = x[self.operands() - 1].dims()[1];
+            specs.push(Spec::new([batch, heads, queries, keys], q.dtype()));
+        }
+        if self.dropout.is_some() {
+            specs.push(Spec::new([2], DType::I64));
+        }
+        Ok(specs)
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -71,56 +120,113 @@ impl Op for Attention {
         2 * self.product(reads)
     }
 
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::InnerContiguous
+    fn input_needs(&self, i: usize) -> Needs {
+        if i < self.operands() { Needs::InnerContiguous } else { Needs::Contiguous }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        (0..self.operands()).fold(Saves::default().output(1).output(2), Saves::input)
+        let inputs = (0..self.operands()).chain(self.before());
+        let outputs = [1, 2].into_iter().chain(self.position());
+        outputs.fold(inputs.fold(Saves::default(), Saves::input), Saves::output)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let Some(grad) = g.grad_of(0).cloned() else { return Ok(()) };
+        let d_after = self.scores().and_then(|o| g.grad_of(o).cloned());
         let (largest, inverse) = (g.output(1)?, g.output(2)?);
-        if self.packed {
-            let qkv = g.input(0)?;
-            return g.emit(&[0], AttentionBackward(*self), &[&qkv, &grad, &largest, &inverse]);
-        }
-        let [q, k, v] = [g.input(0)?, g.input(1)?, g.input(2)?];
-        g.emit(&[0, 1, 2], AttentionBackward(*self), &[&q, &k, &v, &grad, &largest, &inverse])
+        let operands = (0..self.operands()).map(|i| g.input(i)).collect::<Result<SmallVec<[Tensor; 3]>>>()?;
+        let grad = match (g.grad_of(0), &d_after) {
+            (Some(grad), _) => grad.clone(),
+            (None, None) => return Ok(()),
+            // Only the scores have a gradient.
+            (None, Some(_)) => {
+                let (q, rank) = (&operands[0], operands[0].rank());
+                let shape = [q.dims()[0], q.dims()[1], q.dims()[rank - 2], q.dims()[rank - 1]];
+                Tensor::zeros(shape, q.dtype(), q.device())?
+            }
+        };
+        let before = self.before().map(|i| g.input(i)).transpose()?;
+        let position = self.position().map(|o| g.output(o)).transpose()?;
+        let op = AttentionBackward {
+            attention: *self,
+            has_d_after: d_after.is_some(),
+            needs_d_before: self.before().is_some_and(|i| g.needs(i)),
+        };
+        let targets: SmallVec<[usize; 4]> =
+            (0..self.operands()).chain(self.before().filter(|_| op.needs_d_before)).collect();
+        let inputs: SmallVec<[&Tensor; OPERANDS]> = operands
+            .iter()
+            .chain([&grad, &largest, &inverse])
+            .chain(&before)
+            .chain(&d_after)
+            .chain(&position)
+            .collect();
+        g.emit(&targets, op, &inputs)
     }
 }
 
-/// The gradients of queries, keys and values, packed in the same way. Operands: queries, keys and values, the
-/// gradient of the output, and what the forward pass saved.
-#[derive(Clone, Debug)]
-struct AttentionBackward(Attention);
+/// The gradients of queries, keys and values, packed in the same way, and of the scores of the layer before. Operands:
+/// queries, keys and values, the gradient of the output, what the forward pass saved of the rows; then, if there are
+/// any, the scores of the layer before, the gradient of the scores that were handed on, and the position in the
+/// generator's sequence.
+#[derive(Clone, Copy, Debug)]
+struct AttentionBackward {
+    attention: Attention,
+    /// Whether the scores that were handed on have a gradient.
+    has_d_after: bool,
+    /// Whether the scores of the layer before need a gradient.
+    needs_d_before: bool,
+}
+
+impl AttentionBackward {
+    /// The operand with the scores of the layer before.
+    fn before(&self) -> Option<usize> {
+        self.attention.adds_scores.then_some(self.attention.operands() + 3)
+    }
+
+    /// The operand with the gradient of the scores that were handed on.
+    fn d_after(&self) -> Option<usize> {
+        self.has_d_after.then_some(self.attention.operands() + 3 + usize::from(self.attention.adds_scores))
+    }
+
+    /// The operand with the position in the generator's sequence.
+    fn position(&self) -> Option<usize> {
+        let others = usize::from(self.attention.adds_scores) + usize::from(self.has_d_after);
+        self.attention.dropout.map(|_| self.attention.operands() + 3 + others)
+    }
+
+    /// The result with the gradient of the scores of the layer before.
+    fn d_before(&self) -> Option<usize> {
+        self.needs_d_before.then_some(self.attention.operands())
+    }
+}
 
 impl Op for AttentionBackward {
     const NAME: &'static str = "scaled_dot_product_attention_backward";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        Ok(x[..self.0.operands()].iter().map(|t| Spec::like(t)).collect())
+        let scores = self.before().filter(|_| self.needs_d_before);
+        Ok((0..self.attention.operands()).chain(scores).map(|i| Spec::like(x[i])).collect())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        host::backward(&self.0, args)
+        host::backward(self, args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::backward(&self.0, args)
+        cuda::backward(self, args)
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        Ok(cuda::backward_workspace(&self.0, launch))
+        Ok(cuda::backward_workspace(&self.attention, launch))
     }
 
     fn flops(&self, reads: &[&Shape], _: &[&Shape]) -> u64 {
-        5 * self.0.product(reads)
+        5 * self.attention.product(reads)
     }
 
-    fn input_needs(&self, _: usize) -> Needs {
-        Needs::InnerContiguous
+    fn input_needs(&self, i: usize) -> Needs {
+        // The gradient of the output is laid out by heads, too.
+        if i <= self.attention.operands() { Needs::InnerContiguous } else { Needs::Contiguous }
     }
 }
 
@@ -152,44 +258,8 @@ impl Tensor {
         scale: Option<f64>,
         causal: bool,
     ) -> Result<Tensor> {
-        const OP: &str = Attention::NAME;
-        self.require_float(OP)?;
-        let dtype = precision().result(self.dtype());
-        for other in [key, value] {
-            if precision().result(other.dtype()) != dtype {
-                check_dtypes(OP, self, other)?;
-            }
-        }
-        if [self, key, value].iter().any(|t| t.dtype() != dtype) {
-            let (q, k, v) = (self.to_dtype(dtype)?, key.to_dtype(dtype)?, value.to_dtype(dtype)?);
-            return q.scaled_dot_product_attention(&k, &v, scale, causal);
-        }
-        if key.shape() != value.shape() {
-            return Err(Error::shapes(
-                OP,
-                key.shape(),
-                value.shape(),
-                "keys and values must have the same shape",
-            ));
-        }
-        let r = self.rank();
-        let fits = (r == 3 || r == 4)
-            && key.rank() == r
-            && (0..r).all(|i| i == r - 2 || self.dims()[i] == key.dims()[i]);
-        if !fits {
-            let hint = "queries must be [batch, heads, n, dim], keys and values [batch, heads, m, dim] (heads may be absent)";
-            return Err(Error::shapes(OP, self.shape(), key.shape(), hint));
-        }
-        if key.dims()[r - 2] == 0 && self.numel() > 0 {
-            return Err(Error::invalid(OP, "there are no keys to attend to; pass at least one"));
-        }
-        let scale = scale.unwrap_or(1.0 / (self.dims()[r - 1] as f64).sqrt());
-        let tokens_first = |t: &Tensor| if r == 4 { t.transpose(1, 2) } else { t.unsqueeze(2) };
-        let (q, k, v) = (tokens_first(self)?, tokens_first(key)?, tokens_first(value)?);
-        let op = Attention { scale, causal, packed: false, precision: precision() };
-        let out = apply_all(op, &[&q, &k, &v])?;
-        let out = out.first().ok_or_else(|| Error::internal(OP, "no result"))?;
-        if r == 4 { out.transpose(1, 2) } else { out.squeeze(2) }
+        let options = SdpaOptions { scale, causal, ..SdpaOptions::default() };
+        Ok(self.scaled_dot_product_attention_with(key, value, &options)?.0)
     }
 
     /// [`Tensor::scaled_dot_product_attention`] into the memory of `dst`.
@@ -224,19 +294,8 @@ impl Tensor {
     /// # Errors
     /// If the tensor has another shape, or its dtype is not floating-point.
     pub fn scaled_dot_product_attention_qkvpacked(&self, scale: Option<f64>, causal: bool) -> Result<Tensor> {
-        const OP: &str = "scaled_dot_product_attention_qkvpacked";
-        self.require_float(OP)?;
-        let &[_, _, 3, _, dim] = self.dims() else {
-            let message = format!("the shape is {}; it must be [batch, tokens, 3, heads, dim]", self.shape());
-            return Err(Error::invalid(OP, message));
-        };
-        let dtype = precision().result(self.dtype());
-        if self.dtype() != dtype {
-            return self.to_dtype(dtype)?.scaled_dot_product_attention_qkvpacked(scale, causal);
-        }
-        let scale = scale.unwrap_or(1.0 / (dim as f64).sqrt());
-        let out = apply_all(Attention { scale, causal, packed: true, precision: precision() }, &[self])?;
-        out.first().cloned().ok_or_else(|| Error::internal(OP, "no result"))
+        let options = SdpaOptions { scale, causal, ..SdpaOptions::default() };
+        Ok(self.scaled_dot_product_attention_qkvpacked_with(&options)?.0)
     }
 
     /// [`Tensor::scaled_dot_product_attention_qkvpacked`] into the memory of `dst`.

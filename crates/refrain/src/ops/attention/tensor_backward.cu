@@ -6,8 +6,9 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 // Distance between keys in the space for transposing fragments.
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
-// How many warps fit on a multiprocessor by their registers.
-constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 ? 16 : 8;
+// How many warps fit on a multiprocessor by their registers. Scores in memory and dropout need some, too.
+constexpr bool WIDE_HEADS = EIGHTS > 2 && (HANDED || DROPS);
+constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !WIDE_HEADS ? 16 : 8;
 
 KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
@@ -44,7 +45,9 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     float* k = k_tiles + warp * K_SIZE;
     float* v = v_tiles + warp * K_SIZE;
     float* turn = turns + warp * TURN_SIZE;
-    float scale = (float)j.scale, exponent_scale = scale * LOG2_E;
+    float scale = (float)j.scale, exponent_scale = HANDED ? LOG2_E : scale * LOG2_E;
+    float kept_scale = (float)j.kept_scale;
+    Dropout dropout(j);
 
     // Rows of keys and values as left operands.
     auto rows = [&](const float* x, int m, int step) {
@@ -102,6 +105,20 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         #pragma unroll
         for (int c = 0; c < 4; c++) {
             int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
+            i64 line = score_at(j, pair, query, g);
+            if (HANDED) {
+                #pragma unroll
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
+                    float& x = p[i / 2][n][i % 2 * 2 + e];
+                    bool there = BEFORE && query < queries && i * 8 + g < keys;
+                    x = fmaf(x, scale, there ? to<float>(j.before[line + i * 8]) : 0.0f);
+                }
+            }
+            u32 kept = 0;
+            if (DROPS) {
+                #pragma unroll 1
+                for (int i = 0; i < KEY_EIGHTS; i++) kept |= (u32)dropout.keeps(line + i * 8) << i;
+            }
             float top = tops[query], inverse = inverses[query], delta = 0;
             float shift = shift_of(top, exponent_scale);
             if (is_large(shift)) {
@@ -114,14 +131,23 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 float& x = p[i / 2][n][i % 2 * 2 + e];
                 x = exp2_(fmaf(x, exponent_scale, -shift)) * inverse;
                 if (!seen(j, i * 8 + g, query, i)) x = 0;
-                delta = fmaf(x, ds[i / 2][n][i % 2 * 2 + e], delta);
+                float& d = ds[i / 2][n][i % 2 * 2 + e];
+                if (DROPS) d = kept >> i & 1 ? d * kept_scale : 0.0f;
+                delta = fmaf(x, d, delta);
             }
             #pragma unroll
             for (int d = 4; d < 32; d *= 2) delta += __shfl_xor_sync(FULL, delta, d);
             #pragma unroll
             for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
                 float& x = ds[i / 2][n][i % 2 * 2 + e];
-                x = p[i / 2][n][i % 2 * 2 + e] * (x - delta);
+                float& weight = p[i / 2][n][i % 2 * 2 + e];
+                x = weight * (x - delta);
+                if (AFTER || D_BEFORE) {
+                    bool there = query < queries && i * 8 + g < keys, sees = there && seen(j, i * 8 + g, query, i);
+                    if (AFTER && sees) x += to<float>(j.d_after[line + i * 8]);
+                    if (D_BEFORE && there) j.d_before[line + i * 8] = from<IN>(sees ? x : 0.0f);
+                }
+                if (DROPS) weight = kept >> i & 1 ? weight * kept_scale : 0.0f;
             }
         }
 

@@ -6,6 +6,36 @@ constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
 constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
+// Scales two neighbouring scores of a query, adds those of the layer before, and stores them for the next layer.
+DEVICE void hand_on(const Job& j, float* s, float factor, i64 line, int query, int key) {
+    int keys = (int)j.keys;
+    bool there[2] = {query < (int)j.queries && key < keys, query < (int)j.queries && key + 1 < keys};
+    vec<IN, 2> v = {};
+    if (BEFORE) {
+        const IN* before = j.before + line + key;
+        if (SCORE_VEC > 1) {
+            if (there[0]) v = load<2>(before);
+        } else {
+            #pragma unroll
+            for (int e = 0; e < 2; e++) if (there[e]) v.at[e] = before[e];
+        }
+    }
+    #pragma unroll
+    for (int e = 0; e < 2; e++) {
+        s[e] = fmaf(s[e], factor, to<float>(v.at[e]));
+        v.at[e] = from<IN>(CAUSAL && key + e > query ? 0.0f : s[e]);
+    }
+    if (AFTER) {
+        IN* after = j.after + line + key;
+        if (SCORE_VEC > 1) {
+            if (there[0]) store<2>(after, v);
+        } else {
+            #pragma unroll
+            for (int e = 0; e < 2; e++) if (there[e]) after[e] = v.at[e];
+        }
+    }
+}
+
 KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
@@ -26,8 +56,12 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
     const float* k = k_tiles + warp * K_SIZE;
     const float* v = v_tiles + warp * K_SIZE;
     i64 pair = first_pair + warp;
-    // The sign of the scale goes to the queries, so that the largest score stays the largest.
-    float sign = j.scale < 0 ? -1.0f : 1.0f, scale = fabsf((float)j.scale) * LOG2_E;
+    // The sign of the scale goes to the queries, so that the largest score stays the largest. Scores that are added to
+    // others or handed on are scaled before the softmax.
+    float factor = (float)j.scale, sign = !HANDED && factor < 0 ? -1.0f : 1.0f;
+    float scale = HANDED ? LOG2_E : fabsf(factor) * LOG2_E;
+    Dropout dropout(j);
+    dropout.keep_position(j);
 
     auto key = [&](int n, int s) {
         return right([&](int u, int e) { return along(k + (n * 8 + g) * PITCH, s * UNIT + u, e, t); });
@@ -81,6 +115,11 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
         #pragma unroll
         for (int h = 0; h < 2; h++) {
             int query = first + h * 8 + g;
+            i64 line = score_at(j, pair, query, 0);
+            if (HANDED) {
+                #pragma unroll
+                for (int n = 0; n < KEY_EIGHTS; n++) hand_on(j, s[n] + 2 * h, factor, line, query, n * 8 + 2 * t);
+            }
             float top = -INFINITY_F, total = 0;
             #pragma unroll
             for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
@@ -109,6 +148,14 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             if (first == t * 16) {
                 inverses[h] = inverse[h];
                 tops[h] = sign * top;
+            }
+            if (DROPS) {
+                u32 kept = 0;
+                #pragma unroll 1
+                for (int n = 0; n < KEY_EIGHTS; n++) kept |= dropout.bits<2>(line + n * 8 + 2 * t) << 2 * n;
+                #pragma unroll
+                for (int i = 0; i < 2 * KEY_EIGHTS; i++) if (!(kept >> i & 1)) s[i / 2][2 * h + i % 2] = 0;
+                inverse[h] *= (float)j.kept_scale;
             }
         }
 

@@ -220,7 +220,15 @@ fn packed_queries_keys_and_values_are_attended_to_as_apart() {
 
 #[test]
 fn queries_keys_and_values_on_cuda_begin_where_their_parts_of_the_operands_do() {
-    let op = |packed| Attention { scale: 1.0, causal: false, packed, precision: Precision::F32 };
+    let op = |packed| Attention {
+        scale: 1.0,
+        causal: false,
+        packed,
+        precision: Precision::F32,
+        adds_scores: false,
+        returns_scores: false,
+        dropout: None,
+    };
     let views = |packed: bool, operands: &[&Tensor]| {
         let op = op(packed);
         let reads: Vec<Operand<'_>> = operands.iter().map(|t| t.operand()).collect();

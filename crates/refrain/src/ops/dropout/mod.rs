@@ -96,25 +96,32 @@ impl Op for Masked {
     }
 }
 
-fn scale(p: f64) -> f64 {
+/// The factor of elements that are kept.
+pub(crate) fn scale(p: f64) -> f64 {
     1.0 / (1.0 - p)
 }
 
 /// The smallest word that keeps its element.
-fn threshold(p: f64) -> u64 {
+pub(crate) fn threshold(p: f64) -> u64 {
     // p * 2^32 is at most 2^32 - 2^-21. This rounds to a number that no word reaches.
     (p * 4_294_967_296.0).round() as u64
+}
+
+/// Checks the probability that an element is dropped.
+pub(crate) fn check_probability(op: &'static str, p: f64) -> Result<()> {
+    if (0.0..1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        op,
+        format!("the probability is {p}; it must be at least 0 and less than 1 (0.1 drops a tenth)"),
+    ))
 }
 
 /// The operation, before its part of the generator's sequence is reserved. `None` if nothing is dropped.
 fn prepare(x: &Tensor, p: f64, dst: Option<&Tensor>) -> Result<Option<Dropout>> {
     const OP: &str = Dropout::NAME;
-    if !(0.0..1.0).contains(&p) {
-        return Err(Error::invalid(
-            OP,
-            format!("the probability is {p}; it must be at least 0 and less than 1 (0.1 drops a tenth)"),
-        ));
-    }
+    check_probability(OP, p)?;
     x.require_float(OP)?;
     if let Some(dst) = dst {
         check_dtypes(OP, x, dst)?;

@@ -4,14 +4,16 @@ mod kernel;
 
 use smallvec::SmallVec;
 
-use super::Attention;
+use super::{Attention, AttentionBackward};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, narrow};
 use crate::error::Result;
+use crate::ops::dropout;
+use crate::ops::random::host::position;
 use crate::tensor::Layout;
-use kernel::{Attention as Sizes, Gradients, HeadLayout, Heads};
+use kernel::{Attention as Sizes, DroppedWeights, Gradients, HeadLayout, Heads, ScoreGradients, Scores};
 
 /// The layout of `[batch, tokens, heads, dim]` relative to the first element of `whole`.
 fn place(layout: &Layout, whole: &Layout) -> HeadLayout {
@@ -20,7 +22,7 @@ fn place(layout: &Layout, whole: &Layout) -> HeadLayout {
     HeadLayout { offset, batch_stride: s[0], token_stride: s[1], head_stride: s[2] }
 }
 
-fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3]) -> Sizes<R> {
+fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], position: Option<(u64, u64)>) -> Sizes<R> {
     let (q, k) = (q.shape(), k.shape());
     Sizes {
         batch: q[0],
@@ -30,6 +32,12 @@ fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3]) -> Sizes<R> {
         head_dim: q[3],
         scale: R::c(op.scale),
         causal: op.causal,
+        dropped: op.dropout.zip(position).map(|(dropout, (seed, first))| DroppedWeights {
+            seed,
+            first,
+            threshold: dropout::threshold(dropout.p),
+            scale: R::c(dropout::scale(dropout.p)),
+        }),
     }
 }
 
@@ -45,55 +53,100 @@ fn heads<'a, R: Real>(
     })
 }
 
+fn widened<'a, T: Stored, R: Real>(
+    args: &'a HostArgs<'_>,
+    operands: impl IntoIterator<Item = usize>,
+) -> Result<SmallVec<[Widened<'a, R>; 4]>> {
+    operands.into_iter().map(|i| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?))).collect()
+}
+
+/// Operand `i` in the arithmetic type, if there is one.
+fn optional<'a, T: Stored, R: Real>(
+    args: &'a HostArgs<'_>,
+    i: Option<usize>,
+) -> Result<Option<Widened<'a, R>>> {
+    i.map(|i| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?))).transpose()
+}
+
+/// Calls `f` with output `o` in the arithmetic type, if there is one.
+fn write_optional<T: Stored, R: Real>(
+    args: &HostArgs<'_>,
+    o: Option<usize>,
+    f: impl FnOnce(Option<&mut [R]>),
+) -> Result<()> {
+    match o {
+        None => f(None),
+        Some(o) => narrow(args.write::<T>(o)?, false, |x| f(Some(x))),
+    }
+    Ok(())
+}
+
 pub(super) fn forward(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => forward_of::<T, R>(op, args))
 }
 
-fn widened<'a, T: Stored, R: Real>(
-    args: &'a HostArgs<'_>,
-    count: usize,
-) -> Result<SmallVec<[Widened<'a, R>; 4]>> {
-    (0..count).map(|i| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?))).collect()
-}
-
 fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+    let position = match (op.dropout, op.generator(), op.position()) {
+        (Some(dropout), Some(state), Some(o)) => {
+            let (seed, first) = position(args, state, dropout.offset)?;
+            args.write::<i64>(o)?.copy_from_slice(&[seed as i64, first as i64]);
+            Some((seed, first))
+        }
+        _ => None,
+    };
     let layouts = op.layouts(|i| args.read_layout(i));
-    let sizes = sizes::<R>(op, &layouts);
-    let x = widened::<T, R>(args, op.operands())?;
+    let sizes = sizes::<R>(op, &layouts, position);
+    let x = widened::<T, R>(args, 0..op.operands())?;
     let qkv = heads(args, &x, &layouts);
     let (largest, inverse) = (args.write::<R>(1)?, args.write::<R>(2)?);
+    let before = optional::<T, R>(args, op.before())?;
     let to = args.write_layout(0);
-    narrow(args.write::<T>(0)?, false, |o| {
-        parallel::inside(|| kernel::forward(&sizes, qkv, o, place(to, to), [largest, inverse]));
-    });
-    Ok(())
+    let o = args.write::<T>(0)?;
+    write_optional::<T, R>(args, op.scores(), |after| {
+        let scores = Scores { before: before.as_ref().map(Widened::get), after };
+        narrow(o, false, |o| {
+            let kept = [largest, inverse];
+            parallel::inside(|| kernel::forward(&sizes, qkv, o, place(to, to), kept, scores));
+        });
+    })
 }
 
-pub(super) fn backward(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+pub(super) fn backward(op: &AttentionBackward, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => backward_of::<T, R>(op, args))
 }
 
-fn backward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
+fn backward_of<T: Stored, R: Real>(gradient: &AttentionBackward, args: &HostArgs<'_>) -> Result<()> {
+    let op = &gradient.attention;
+    let position = gradient.position().map(|i| position(args, i, 0)).transpose()?;
     let layouts = op.layouts(|i| args.read_layout(i));
-    let sizes = sizes::<R>(op, &layouts);
+    let sizes = sizes::<R>(op, &layouts, position);
     let count = op.operands();
-    let x = widened::<T, R>(args, count + 1)?;
+    let x = widened::<T, R>(args, 0..=count)?;
     let qkv = heads(args, &x[..count], &layouts);
     let from = args.read_layout(count);
     let d_o = Heads { data: x[count].get(), layout: place(from, from) };
     let kept = [args.read::<R>(count + 1)?, args.read::<R>(count + 2)?];
+    let (before, d_after) =
+        (optional::<T, R>(args, gradient.before())?, optional::<T, R>(args, gradient.d_after())?);
     let gradients = op.layouts(|o| args.write_layout(o));
     let places = [0, 1, 2].map(|i| place(&gradients[i], args.write_layout(if op.packed { 0 } else { i })));
-    let run = |gradients: Gradients<'_, R>| {
-        parallel::inside(|| kernel::backward(&sizes, qkv, d_o, kept, gradients, places));
+    let run = |gradients: Gradients<'_, R>, d_before: Option<&mut [R]>| {
+        let [before, d_after] = [&before, &d_after].map(|x| x.as_ref().map(Widened::get));
+        let scores = ScoreGradients { before, d_after, d_before };
+        parallel::inside(|| kernel::backward(&sizes, qkv, d_o, kept, gradients, places, scores));
     };
     if op.packed {
-        narrow(args.write::<T>(0)?, false, |all| run(Gradients::Packed(all)));
-        return Ok(());
+        let all = args.write::<T>(0)?;
+        return write_optional::<T, R>(args, gradient.d_before(), |d_before| {
+            narrow(all, false, |all| run(Gradients::Packed(all), d_before));
+        });
     }
     let (dq, dk, dv) = (args.write::<T>(0)?, args.write::<T>(1)?, args.write::<T>(2)?);
-    narrow(dq, false, |dq| {
-        narrow(dk, false, |dk| narrow(dv, false, |dv| run(Gradients::Separate([dq, dk, dv]))));
-    });
-    Ok(())
+    write_optional::<T, R>(args, gradient.d_before(), |d_before| {
+        narrow(dq, false, |dq| {
+            narrow(dk, false, |dk| {
+                narrow(dv, false, |dv| run(Gradients::Separate([dq, dk, dv]), d_before));
+            });
+        });
+    })
 }

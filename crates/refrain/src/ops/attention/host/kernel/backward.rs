@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::panels::{Destination, pack, pack_transposed, packed_vectors, product};
 use super::scores::Block;
-use super::{Attention, BLOCK_QUERIES, Gradients, HeadLayout, Heads, REGISTER};
+use super::{Attention, BLOCK_QUERIES, Gradients, HeadLayout, Heads, REGISTER, ScoreGradients};
 use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::Matrix;
 
@@ -31,6 +31,8 @@ pub(super) struct Backward<'a, T> {
     /// The gradients of queries, keys and values of the sequence.
     pub gradients: Gradients<'a, T>,
     pub layouts: [HeadLayout; 3],
+    /// The scores of the sequence, and their gradients.
+    pub scores: ScoreGradients<'a, T>,
     /// [`scratch_len`] elements of scratch memory.
     pub memory: &'a mut [T],
 }
@@ -40,8 +42,9 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { sizes, batch, qkv: [q, k, v], d_o, kept, mut gradients, layouts, memory } = self;
-        let Attention { heads, queries, keys, head_dim, scale, causal, .. } = *sizes;
+        let Self { sizes, batch, qkv: [q, k, v], d_o, kept, mut gradients, layouts, scores, memory } = self;
+        let ScoreGradients { before, d_after, mut d_before } = scores;
+        let Attention { heads, queries, keys, head_dim, scale, causal, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
         let rows = queries.min(BLOCK_QUERIES);
         let width = rows.next_multiple_of(lanes);
@@ -51,6 +54,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         let (d_o_panels, memory) = memory.split_at_mut(packed_vectors(rows, head_dim, lanes));
         let (transposed, memory) = memory.split_at_mut(packed_vectors(head_dim, width, lanes));
         let (p, ds) = memory.split_at_mut(keys * width / lanes);
+        // The gradients of scores that are handed on are those before the scale.
+        let is_handed = d_after.is_some() || d_before.is_some();
         let first_visible = if causal { keys.min(rows) } else { keys };
         for h in 0..heads {
             let (q, d_o) = (q.matrix(batch, h, queries, head_dim), d_o.matrix(batch, h, queries, head_dim));
@@ -68,8 +73,17 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal };
                 let visible = block.visible(keys);
                 let (q, d_o) = (q.rows_from(first, rows), d_o.rows_from(first, rows));
-                block.products(simd, k, pack_transposed(simd, q, scale, transposed), p);
-                block.products(simd, v, pack_transposed(simd, d_o, T::ONE, transposed), ds);
+                let start = (h * queries + first) * keys;
+                let weight = batch * heads * queries * keys + start;
+                if let Some(before) = before {
+                    block.load(&before[start..], keys, bytemuck::cast_slice_mut(p));
+                }
+                let transposed_q = pack_transposed(simd, q, scale, transposed);
+                block.products(simd, k, transposed_q, p, before.is_some());
+                block.products(simd, v, pack_transposed(simd, d_o, T::ONE, transposed), ds, false);
+                if let Some(dropped) = &dropped {
+                    dropped.apply(block, keys, weight, bytemuck::cast_slice_mut(ds));
+                }
                 block.mask::<S, T>(p, keys);
                 let stride = block.width / lanes;
                 let [largest, inverse] = kept.map(|x| x[h * queries + first..][..rows].chunks(lanes));
@@ -81,7 +95,21 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                             _ => T::load_partial(simd, x),
                         },
                     );
-                    score_gradients::<S, T>(simd, (&mut p[g..], &mut ds[g..], stride), visible, kept, scale);
+                    let factor = if is_handed { T::ONE } else { scale };
+                    score_gradients::<S, T>(simd, (&mut p[g..], &mut ds[g..], stride), visible, kept, factor);
+                }
+                if is_handed {
+                    if let Some(d_after) = d_after {
+                        block.add(&d_after[start..], keys, bytemuck::cast_slice_mut(ds));
+                    }
+                    if let Some(d_before) = &mut d_before {
+                        block.store(bytemuck::cast_slice(ds), keys, &mut d_before[start..]);
+                    }
+                    let factor = T::splat(simd, scale);
+                    ds[..visible * stride].iter_mut().for_each(|ds| *ds = T::mul_vectors(simd, *ds, factor));
+                }
+                if let Some(dropped) = &dropped {
+                    dropped.apply(block, keys, weight, bytemuck::cast_slice_mut(p));
                 }
                 let data = bytemuck::cast_slice(ds);
                 let ds = Matrix { data, rows: visible, cols: rows, row_stride: block.width, col_stride: 1 };

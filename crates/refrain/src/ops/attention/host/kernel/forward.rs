@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::panels::{Destination, pack, pack_transposed, packed_vectors, product};
 use super::scores::Block;
-use super::{Attention, BLOCK_QUERIES, HeadLayout, Heads, REGISTER};
+use super::{Attention, BLOCK_QUERIES, HeadLayout, Heads, REGISTER, Scores};
 use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::{Matrix, tile};
 
@@ -27,6 +27,8 @@ pub(super) struct Forward<'a, T> {
     pub o_layout: HeadLayout,
     /// The maximum of each score row and the inverse of its sum, (heads, queries).
     pub kept: [&'a mut [T]; 2],
+    /// The scores of the sequence.
+    pub scores: Scores<'a, T>,
     /// [`scratch_len`] elements of scratch memory.
     pub memory: &'a mut [T],
 }
@@ -36,8 +38,9 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept: [largest, inverse], memory } = self;
-        let Attention { queries, keys, head_dim, scale, causal, .. } = *sizes;
+        let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept, scores: handed, memory } = self;
+        let ([largest, inverse], Scores { before, mut after }) = (kept, handed);
+        let Attention { queries, keys, head_dim, scale, causal, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
         let width = queries.min(BLOCK_QUERIES).next_multiple_of(lanes);
         let stride = width / lanes;
@@ -56,7 +59,14 @@ impl<T: Real> WithSimd for Forward<'_, T> {
                 let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal };
                 let visible = block.visible(keys);
                 let q = pack_transposed(simd, q.rows_from(first, rows), scale, q_panels);
-                block.products(simd, k, q, scores);
+                let start = (h * queries + first) * keys;
+                if let Some(before) = before {
+                    block.load(&before[start..], keys, bytemuck::cast_slice_mut(scores));
+                }
+                block.products(simd, k, q, scores, before.is_some());
+                if let Some(after) = &mut after {
+                    block.store(bytemuck::cast_slice(scores), keys, &mut after[start..]);
+                }
                 block.mask::<S, T>(scores, keys);
                 let stride = block.width / lanes;
                 let kept = largest.chunks_mut(lanes).zip(inverse.chunks_mut(lanes));
@@ -65,6 +75,10 @@ impl<T: Real> WithSimd for Forward<'_, T> {
                     (top, *factor) = exponentials::<S, T>(simd, (&mut scores[g..], stride), visible);
                     tile::store_row::<S, T>(simd, &[top], largest, false);
                     tile::store_row::<S, T>(simd, &[*factor], inverse, false);
+                }
+                if let Some(dropped) = &dropped {
+                    let start = batch * sizes.heads * queries * keys + start;
+                    dropped.apply(block, keys, start, bytemuck::cast_slice_mut(scores));
                 }
                 let data = bytemuck::cast_slice(scores);
                 let p = Matrix { data, rows, cols: visible, row_stride: 1, col_stride: block.width };

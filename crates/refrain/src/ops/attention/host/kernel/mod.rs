@@ -12,6 +12,9 @@
 //! would lose digits beside a large score. Both passes compute the scores by the same products, so scores and `p` are
 //! equal bit for bit.
 //!
+//! Scores of the layer before may be added to `s`, and the sum may be handed on to the next layer: then `s` is `scale q
+//! k^T + before`. Dropout may set weights `p` to zero and scale the others; `dp` is then that of the weights before it.
+//!
 //! Scores are computed and kept transposed: for each key, a register holds several queries. So the softmax needs no
 //! sums across lanes. In the other products, the lanes hold the elements of a head. One block of queries with all its
 //! keys is in cache at a time. One kernel call processes a sequence with all its heads, because for short sequences
@@ -19,12 +22,14 @@
 //! on the number of threads.
 
 mod backward;
+mod dropped;
 mod forward;
 mod panels;
 mod scores;
 #[cfg(test)]
 mod tests;
 
+use rayon::iter::Either;
 use rayon::prelude::*;
 
 use crate::device::cpu::numeric::Real;
@@ -32,6 +37,7 @@ use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
 use crate::kernels::products::host::Matrix;
 use backward::Backward;
+pub(crate) use dropped::DroppedWeights;
 use forward::Forward;
 
 /// The maximum number of queries whose scores are kept at a time: whole registers.
@@ -54,6 +60,8 @@ pub(crate) struct Attention<T> {
     pub scale: T,
     /// Whether query `i` sees only the keys `0..=i`.
     pub causal: bool,
+    /// Dropout of the weights.
+    pub dropped: Option<DroppedWeights<T>>,
 }
 
 /// The layout of queries, keys, values, outputs or their gradients. Element `(batch, token, head, i)` is at `offset +
@@ -115,11 +123,43 @@ impl<T> Gradients<'_, T> {
     }
 }
 
+/// The scores that the forward pass reads and writes, (batch, heads, queries, keys).
+#[derive(Debug)]
+pub(crate) struct Scores<'a, T> {
+    /// Those of the layer before, which are added.
+    pub before: Option<&'a [T]>,
+    /// Those for the next layer; 0 where a query does not see a key.
+    pub after: Option<&'a mut [T]>,
+}
+
+/// The scores that the backward pass needs, and their gradients, (batch, heads, queries, keys).
+#[derive(Debug)]
+pub(crate) struct ScoreGradients<'a, T> {
+    /// The scores of the layer before.
+    pub before: Option<&'a [T]>,
+    /// The gradient of the scores that were handed on.
+    pub d_after: Option<&'a [T]>,
+    /// The gradient of the scores of the layer before.
+    pub d_before: Option<&'a mut [T]>,
+}
+
+/// The part of each sequence, in order; `None` for each if there is nothing.
+fn by_sequence<T: Send>(
+    x: Option<&mut [T]>,
+    batch: usize,
+    each: usize,
+) -> impl IndexedParallelIterator<Item = Option<&mut [T]>> {
+    match x {
+        Some(x) => Either::Left(x.par_chunks_mut(each).map(Some)),
+        None => Either::Right((0..batch).into_par_iter().map(|_| None)),
+    }
+}
+
 /// Bytes of the widest SIMD register.
 const REGISTER: usize = 64;
 
-/// Writes the output `o` in layout `o_layout` (offset 0, one sequence after the other), and the saved statistics of
-/// each score row.
+/// Writes the output `o` in layout `o_layout` (offset 0, one sequence after the other), the saved statistics of each
+/// score row, and the scores to hand on.
 ///
 /// # Panics
 ///
@@ -130,8 +170,9 @@ pub(crate) fn forward<T: Real>(
     o: &mut [T],
     o_layout: HeadLayout,
     [largest, inverse]: [&mut [T]; 2],
+    Scores { before, after }: Scores<'_, T>,
 ) {
-    let Attention { batch, heads, queries, head_dim, .. } = *sizes;
+    let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
     if batch * heads * queries * head_dim == 0 {
         return;
     }
@@ -139,9 +180,13 @@ pub(crate) fn forward<T: Real>(
     let o = o.par_chunks_mut(o_layout.batch_stride).take(batch);
     let rows = heads * queries;
     let kept = largest.par_chunks_mut(rows).zip(inverse.par_chunks_mut(rows));
-    o.zip(kept).enumerate().for_each(|(batch, (o, (largest, inverse)))| {
+    let each = rows * keys;
+    let after = by_sequence(after, batch, each);
+    o.zip(kept).zip(after).enumerate().for_each(|(batch, ((o, (largest, inverse)), after))| {
+        let scores = Scores { before: before.map(|x| &x[batch * each..][..each]), after };
+        let kept = [largest, inverse];
         with_scratch(forward::scratch_len(sizes), |memory| {
-            arch.dispatch(Forward { sizes, batch, qkv, o, o_layout, kept: [largest, inverse], memory });
+            arch.dispatch(Forward { sizes, batch, qkv, o, o_layout, kept, scores, memory });
         });
     });
 }
@@ -159,6 +204,7 @@ pub(crate) fn backward<T: Real>(
     kept: [&[T]; 2],
     gradients: Gradients<'_, T>,
     layouts: [HeadLayout; 3],
+    ScoreGradients { before, d_after, d_before }: ScoreGradients<'_, T>,
 ) {
     let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
     if batch * heads * (queries + keys) * head_dim == 0 {
@@ -172,10 +218,14 @@ pub(crate) fn backward<T: Real>(
         return;
     }
     let arch = arch();
-    let sequence = |batch: usize, gradients: Gradients<'_, T>| {
+    let each = heads * queries * keys;
+    let d_before = by_sequence(d_before, batch, each);
+    let sequence = |batch: usize, gradients: Gradients<'_, T>, d_before: Option<&mut [T]>| {
         let kept = kept.map(|rows| &rows[batch * heads * queries..][..heads * queries]);
+        let [before, d_after] = [before, d_after].map(|x| x.map(|x| &x[batch * each..][..each]));
+        let scores = ScoreGradients { before, d_after, d_before };
         with_scratch(backward::scratch_len(sizes), |memory| {
-            arch.dispatch(Backward { sizes, batch, qkv, d_o, kept, gradients, layouts, memory });
+            arch.dispatch(Backward { sizes, batch, qkv, d_o, kept, gradients, layouts, scores, memory });
         });
     };
     match gradients {
@@ -186,13 +236,16 @@ pub(crate) fn backward<T: Real>(
                 data.par_chunks_mut(layouts[i].batch_stride.max(1))
             };
             let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));
-            dq.zip(dk).zip(dv).take(batch).enumerate().for_each(|(batch, ((dq, dk), dv))| {
-                sequence(batch, Gradients::Separate([dq, dk, dv]));
+            let all = dq.zip(dk).zip(dv).take(batch).zip(d_before);
+            all.enumerate().for_each(|(batch, (((dq, dk), dv), d_before))| {
+                sequence(batch, Gradients::Separate([dq, dk, dv]), d_before);
             });
         }
         Gradients::Packed(data) => {
             let sequences = data.par_chunks_mut(layouts[0].batch_stride).take(batch);
-            sequences.enumerate().for_each(|(batch, data)| sequence(batch, Gradients::Packed(data)));
+            sequences.zip(d_before).enumerate().for_each(|(batch, (data, d_before))| {
+                sequence(batch, Gradients::Packed(data), d_before);
+            });
         }
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn pack_transposed<'a, S: Simd, T: Real>(
 
 /// Writes `width` rows of `scale x`, from `first` on, as columns of `to`. Rows after the last repeat it.
 #[inline(always)]
-fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], width: usize) {
+pub(super) fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &mut [T], width: usize) {
     let row = |i: usize| &x.data[(first + i).min(x.rows - 1) * x.row_stride..][..x.cols];
     if !width.is_multiple_of(4) {
         for i in 0..width {

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::panels::{Destination, Panels, product};
+use super::panels::{Destination, Panels, product, transpose};
 use crate::device::cpu::numeric::Real;
 use crate::kernels::products::host::Matrix;
 
@@ -26,7 +26,13 @@ impl Block {
         if self.causal { keys.min(self.first + self.rows) } else { keys }
     }
 
-    /// Writes the products of the visible rows of `x` with the queries or output gradients of the block.
+    /// How many keys query `i` of the block sees.
+    #[inline(always)]
+    pub fn seen(self, i: usize, keys: usize) -> usize {
+        if self.causal { keys.min(self.first + i + 1) } else { keys }
+    }
+
+    /// Writes the products of the visible rows of `x` with the queries or output gradients of the block, or adds them.
     #[inline(always)]
     pub fn products<S: Simd, T: Real>(
         self,
@@ -34,6 +40,7 @@ impl Block {
         x: Matrix<'_, T>,
         panels: Panels<'_, T::Vector<S>>,
         to: &mut [T::Vector<S>],
+        add: bool,
     ) {
         let a = Matrix { rows: self.visible(x.rows), ..x };
         let data = bytemuck::cast_slice_mut(to);
@@ -42,8 +49,38 @@ impl Block {
             a,
             panels,
             None,
-            Destination { data, row_stride: self.width, columns: self.width, add: false },
+            Destination { data, row_stride: self.width, columns: self.width, add },
         );
+    }
+
+    /// Writes the scores of the visible keys that `from` has, (queries, keys) of the block.
+    #[inline(always)]
+    pub fn load<T: Real>(self, from: &[T], keys: usize, to: &mut [T]) {
+        let visible = self.visible(keys);
+        let x = Matrix { data: from, rows: self.rows, cols: visible, row_stride: keys, col_stride: 1 };
+        transpose(x, T::ONE, 0, &mut to[..visible * self.width], self.width);
+    }
+
+    /// Adds, where a query sees a key, what `from` has, (queries, keys) of the block.
+    #[inline(always)]
+    pub fn add<T: Real>(self, from: &[T], keys: usize, to: &mut [T]) {
+        for (i, from) in from.chunks_exact(keys).take(self.rows).enumerate() {
+            for (j, &x) in from[..self.seen(i, keys)].iter().enumerate() {
+                to[j * self.width + i] += x;
+            }
+        }
+    }
+
+    /// Writes scores, or their gradients, to `to`, (queries, keys) of the block; 0 where a query does not see a key.
+    #[inline(always)]
+    pub fn store<T: Real>(self, from: &[T], keys: usize, to: &mut [T]) {
+        for (i, to) in to.chunks_exact_mut(keys).take(self.rows).enumerate() {
+            let (seen, unseen) = to.split_at_mut(self.seen(i, keys));
+            for (j, to) in seen.iter_mut().enumerate() {
+                *to = from[j * self.width + i];
+            }
+            unseen.fill(T::ZERO);
+        }
     }
 
     /// Writes negative infinity where a query does not see a key.

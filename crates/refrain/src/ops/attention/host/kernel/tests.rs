@@ -64,17 +64,30 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
     let qkv = std::array::from_fn(|i| Heads { data: &data[if joint { 0 } else { i }], layout: layouts[i] });
     let mut o = vec![T::NEG_INFINITY; batch * queries * row];
     let mut kept = [0, 1].map(|_| vec![T::NEG_INFINITY; batch * heads * queries]);
-    forward(&sizes, qkv, &mut o, o_layout, kept.each_mut().map(|rows| &mut rows[..]));
+    let (scores, score_gradients) = (
+        Scores { before: None, after: None },
+        ScoreGradients { before: None, d_after: None, d_before: None },
+    );
+    forward(&sizes, qkv, &mut o, o_layout, kept.each_mut().map(|rows| &mut rows[..]), scores);
     let d_o = fill(batch * queries * row, 9);
     let d_layouts = [queries, keys, keys].map(|tokens| layout_of(tokens, 1));
     let mut gradients = d_layouts.map(|layout| vec![T::NEG_INFINITY; len(&layout)]);
     let [dq, dk, dv] = &mut gradients;
     let to = Gradients::Separate([dq, dk, dv]);
     let kept = kept.each_ref().map(|rows| &rows[..]);
-    backward(&sizes, qkv, Heads { data: &d_o, layout: o_layout }, kept, to, d_layouts);
+    let d_o_heads = Heads { data: &d_o, layout: o_layout };
+    backward(&sizes, qkv, d_o_heads, kept, to, d_layouts, score_gradients);
 
-    let wide =
-        Attention { batch, heads, queries, keys, head_dim, scale: sizes.scale.into(), causal: sizes.causal };
+    let wide = Attention {
+        batch,
+        heads,
+        queries,
+        keys,
+        head_dim,
+        scale: sizes.scale.into(),
+        causal: sizes.causal,
+        dropped: None,
+    };
     let gather = |data: &[T], layout: HeadLayout, b: usize, h: usize, tokens: usize| -> Vec<f64> {
         let at = |n: usize, c: usize| {
             layout.offset + b * layout.batch_stride + n * layout.token_stride + h * layout.head_stride + c
@@ -123,7 +136,8 @@ fn attention_matches_the_definition() {
         for head_dim in [1, 4, 8, 16, 20, 64] {
             let scale = 1.0 / (head_dim as f32).sqrt();
             for causal in [false, true] {
-                let sizes = Attention { batch: 2, heads: 3, queries, keys, head_dim, scale, causal };
+                let sizes =
+                    Attention { batch: 2, heads: 3, queries, keys, head_dim, scale, causal, dropped: None };
                 check(sizes, false, f64::from(f32::EPSILON));
                 let wide = Attention {
                     batch: 1,
@@ -133,6 +147,7 @@ fn attention_matches_the_definition() {
                     head_dim,
                     scale: f64::from(scale),
                     causal,
+                    dropped: None,
                 };
                 check(wide, false, f64::EPSILON);
                 if queries == keys {
@@ -145,22 +160,39 @@ fn attention_matches_the_definition() {
 
 #[test]
 fn without_queries_the_gradients_of_keys_and_values_are_zero() {
-    let sizes =
-        Attention { batch: 2, heads: 1, queries: 0, keys: 3, head_dim: 2, scale: 1.0f32, causal: false };
+    let sizes = Attention {
+        batch: 2,
+        heads: 1,
+        queries: 0,
+        keys: 3,
+        head_dim: 2,
+        scale: 1.0f32,
+        causal: false,
+        dropped: None,
+    };
     let layout = HeadLayout { offset: 0, batch_stride: 0, token_stride: 2, head_stride: 2 };
     let keys = HeadLayout { batch_stride: 6, ..layout };
     let none = Heads { data: &[], layout };
     let kv = Heads { data: &[1.0; 12], layout: keys };
     let (mut dk, mut dv) = ([f32::NAN; 12], [f32::NAN; 12]);
     let gradients = Gradients::Separate([&mut [], &mut dk, &mut dv]);
-    backward(&sizes, [none, kv, kv], none, [&[], &[]], gradients, [layout, keys, keys]);
+    let scores = ScoreGradients { before: None, d_after: None, d_before: None };
+    backward(&sizes, [none, kv, kv], none, [&[], &[]], gradients, [layout, keys, keys], scores);
     assert_eq!((dk, dv), ([0.0; 12], [0.0; 12]));
 }
 
 #[test]
 fn large_scores_do_not_overflow() {
-    let sizes =
-        Attention { batch: 1, heads: 1, queries: 2, keys: 3, head_dim: 1, scale: 1.0f32, causal: false };
+    let sizes = Attention {
+        batch: 1,
+        heads: 1,
+        queries: 2,
+        keys: 3,
+        head_dim: 1,
+        scale: 1.0f32,
+        causal: false,
+        dropped: None,
+    };
     let layout = HeadLayout { offset: 0, batch_stride: 3, token_stride: 1, head_stride: 1 };
     let heads = |data| Heads { data, layout };
     let (mut o, mut largest, mut inverse) = ([0.0; 2], [0.0; 2], [0.0; 2]);
@@ -171,6 +203,7 @@ fn large_scores_do_not_overflow() {
         &mut o,
         HeadLayout { batch_stride: 2, ..layout },
         [&mut largest, &mut inverse],
+        Scores { before: None, after: None },
     );
     assert_eq!((o, largest, inverse), ([1.0, 3.0], [1000.0, 1000.0], [1.0, 1.0]));
 }

@@ -1,0 +1,197 @@
+//! Attention with all of its options: the public methods that the plain ones call.
+
+use smallvec::SmallVec;
+
+use super::{Attention, WeightDropout};
+use crate::device::OPERANDS;
+use crate::error::{Error, Result};
+use crate::ops::dropout::check_probability;
+use crate::ops::random::Generator;
+use crate::ops::{Op, apply_all, check_dtypes};
+use crate::precision::precision;
+use crate::tensor::{Shape, Tensor};
+
+/// The options of [`Tensor::scaled_dot_product_attention_with`]. The default is plain attention.
+///
+/// ```
+/// use refrain::SdpaOptions;
+/// let options = SdpaOptions { causal: true, ..SdpaOptions::default() };
+/// assert!(options.dropout.is_none() && options.scores.is_none());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SdpaOptions<'a> {
+    /// The factor of the products of queries and keys. `None`: `1 / sqrt(dim)`.
+    pub scale: Option<f64>,
+    /// Whether query `i` sees only the keys `0..=i`.
+    pub causal: bool,
+    /// Dropout of the softmax weights: the probability, and the generator of the mask.
+    pub dropout: Option<(f64, &'a Generator)>,
+    /// Scores that are added before the softmax, usually those of the layer before (RealFormer: He et al., Findings of
+    /// ACL 2021).
+    pub scores: Option<&'a Tensor>,
+    /// Whether to return the scores, for the next layer.
+    pub returns_scores: bool,
+}
+
+impl Attention {
+    /// Attention by these options.
+    fn new(options: &SdpaOptions<'_>, dim: usize, packed: bool) -> Attention {
+        Attention {
+            scale: options.scale.unwrap_or(1.0 / (dim as f64).sqrt()),
+            causal: options.causal,
+            packed,
+            precision: precision(),
+            adds_scores: options.scores.is_some(),
+            returns_scores: options.returns_scores,
+            dropout: None,
+        }
+    }
+
+    /// Runs the operation on queries, keys and values whose scores have the shape `shape`. Returns the output and the
+    /// scores.
+    fn run(
+        self,
+        op: &'static str,
+        qkv: &[&Tensor],
+        shape: [usize; 4],
+        options: &SdpaOptions<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let dtype = qkv[0].dtype();
+        if (self.adds_scores || self.returns_scores) && qkv[0].dims()[qkv[0].rank() - 1] == 0 {
+            return Err(Error::invalid(op, "heads of no numbers have no scores; pass heads of at least one"));
+        }
+        let scores = match options.scores {
+            None => None,
+            Some(scores) if scores.dims() != shape => {
+                let hint =
+                    "scores must be [batch, heads, queries, keys] (without heads if the queries have none)";
+                return Err(Error::shapes(op, scores.shape(), &Shape::from(shape), hint));
+            }
+            Some(scores) if scores.dtype() != dtype && precision().result(scores.dtype()) == dtype => {
+                Some(scores.to_dtype(dtype)?)
+            }
+            Some(scores) => {
+                check_dtypes(op, qkv[0], scores)?;
+                Some(scores.clone())
+            }
+        };
+        let mut operands: SmallVec<[&Tensor; OPERANDS]> = qkv.iter().copied().chain(&scores).collect();
+        let results = match options.dropout {
+            Some((p, generator)) if p != 0.0 => {
+                check_probability(op, p)?;
+                operands.push(generator.state_tensor());
+                let weights = shape.iter().fold(1u64, |n, &size| n.saturating_mul(size as u64));
+                generator.draw(weights, |offset| {
+                    apply_all(Attention { dropout: Some(WeightDropout { p, offset }), ..self }, &operands)
+                })?
+            }
+            _ => apply_all(self, &operands)?,
+        };
+        let result =
+            |o: usize| results.get(o).cloned().ok_or_else(|| Error::internal(op, "a result is missing"));
+        Ok((result(0)?, self.scores().map(result).transpose()?))
+    }
+}
+
+impl Tensor {
+    /// [`Tensor::scaled_dot_product_attention`] with all of its options. Returns the output and, if
+    /// [`SdpaOptions::returns_scores`], the scores:
+    ///
+    /// ```text
+    /// s = scale q k^T + scores        y = dropout(softmax(s)) v
+    /// ```
+    ///
+    /// Scores have the dtype of the operands, and the shape `[batch, heads, n, m]` (`[batch, n, m]` if the operands lack
+    /// `heads`). The result `s` is 0 where a query does not see a key. Gradients go back through the scores on both
+    /// sides. The weights themselves are not stored, neither is the mask of the dropout: it is the one that
+    /// [`Tensor::dropout`] of the weights would draw, and the backward pass draws it again.
+    ///
+    /// ```
+    /// use refrain::{Device, SdpaOptions, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [1, 2, 1], &Device::cpu())?;
+    /// let options = SdpaOptions { returns_scores: true, ..SdpaOptions::default() };
+    /// let (_, scores) = x.scaled_dot_product_attention_with(&x, &x, &options)?;
+    /// assert_eq!(scores.as_ref().unwrap().to_vec::<f32>()?, [1.0, 2.0, 2.0, 4.0]);
+    /// // The next layer adds them to its own.
+    /// let options = SdpaOptions { scores: scores.as_ref(), ..options };
+    /// let (_, sum) = x.scaled_dot_product_attention_with(&x, &x, &options)?;
+    /// assert_eq!(sum.unwrap().to_vec::<f32>()?, [2.0, 4.0, 4.0, 8.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for the plain method; if the scores have another shape or dtype, if the probability of the dropout is not in
+    /// `[0, 1)`, or if the generator is on another device.
+    pub fn scaled_dot_product_attention_with(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        options: &SdpaOptions<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        const OP: &str = Attention::NAME;
+        self.require_float(OP)?;
+        let dtype = precision().result(self.dtype());
+        for other in [key, value] {
+            if precision().result(other.dtype()) != dtype {
+                check_dtypes(OP, self, other)?;
+            }
+        }
+        if [self, key, value].iter().any(|t| t.dtype() != dtype) {
+            let (q, k, v) = (self.to_dtype(dtype)?, key.to_dtype(dtype)?, value.to_dtype(dtype)?);
+            return q.scaled_dot_product_attention_with(&k, &v, options);
+        }
+        if key.shape() != value.shape() {
+            return Err(Error::shapes(
+                OP,
+                key.shape(),
+                value.shape(),
+                "keys and values must have the same shape",
+            ));
+        }
+        let r = self.rank();
+        let fits = (r == 3 || r == 4)
+            && key.rank() == r
+            && (0..r).all(|i| i == r - 2 || self.dims()[i] == key.dims()[i]);
+        if !fits {
+            let hint = "queries must be [batch, heads, n, dim], keys and values [batch, heads, m, dim] (heads may be absent)";
+            return Err(Error::shapes(OP, self.shape(), key.shape(), hint));
+        }
+        if key.dims()[r - 2] == 0 && self.numel() > 0 {
+            return Err(Error::invalid(OP, "there are no keys to attend to; pass at least one"));
+        }
+        let tokens_first = |t: &Tensor| if r == 4 { t.transpose(1, 2) } else { t.unsqueeze(2) };
+        let (q, k, v) = (tokens_first(self)?, tokens_first(key)?, tokens_first(value)?);
+        let shape = [q.dims()[0], q.dims()[2], q.dims()[1], k.dims()[1]];
+        let scores =
+            options.scores.filter(|t| r == 3 && t.rank() == 3).map(|t| t.unsqueeze(1)).transpose()?;
+        let options = SdpaOptions { scores: scores.as_ref().or(options.scores), ..*options };
+        let op = Attention::new(&options, self.dims()[r - 1], false);
+        let (out, scores) = op.run(OP, &[&q, &k, &v], shape, &options)?;
+        if r == 4 {
+            return Ok((out.transpose(1, 2)?, scores));
+        }
+        Ok((out.squeeze(2)?, scores.map(|t| t.squeeze(1)).transpose()?))
+    }
+
+    /// [`Tensor::scaled_dot_product_attention_qkvpacked`] with the options of
+    /// [`Tensor::scaled_dot_product_attention_with`].
+    ///
+    /// # Errors
+    /// As for the two.
+    pub fn scaled_dot_product_attention_qkvpacked_with(
+        &self,
+        options: &SdpaOptions<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        const OP: &str = "scaled_dot_product_attention_qkvpacked";
+        self.require_float(OP)?;
+        let &[batch, tokens, 3, heads, dim] = self.dims() else {
+            let message = format!("the shape is {}; it must be [batch, tokens, 3, heads, dim]", self.shape());
+            return Err(Error::invalid(OP, message));
+        };
+        let dtype = precision().result(self.dtype());
+        if self.dtype() != dtype {
+            return self.to_dtype(dtype)?.scaled_dot_product_attention_qkvpacked_with(options);
+        }
+        Attention::new(options, dim, true).run(OP, &[self], [batch, heads, tokens, tokens], options)
+    }
+}
