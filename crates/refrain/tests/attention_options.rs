@@ -291,7 +291,7 @@ fn packed_operands_give_what_separate_ones_give() {
                 let scores = numbers(&[batch, heads, tokens, tokens], 0.31, &device).to_dtype(dtype).unwrap();
                 let run = |packed: bool| {
                     let [leaf, scores] = [&leaf, &scores].map(|t| t.copy().unwrap());
-                    [&leaf, &scores].map(|t| t.set_requires_grad(true).unwrap());
+                    [&leaf, &scores].iter().for_each(|t| t.set_requires_grad(true).unwrap());
                     let generator = Generator::new(&device, 3).unwrap();
                     let options = SdpaOptions {
                         causal,

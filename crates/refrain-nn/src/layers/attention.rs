@@ -102,7 +102,8 @@ impl MultiHeadAttention {
 
     /// The concatenated results of the heads, `[batch, tokens, d_model]`, before the projection
     /// [`MultiHeadAttention::output`]. With residual scores, `scores` `[batch, heads, tokens, tokens]` must be those
-    /// of the previous layer (`None` in the first layer); afterwards it has those of this layer.
+    /// of the previous layer (`None` in the first layer); afterwards it has those of this layer, 0 where a token does
+    /// not see another.
     ///
     /// # Errors
     /// As for `forward`, and if the scores have another shape.
