@@ -57,7 +57,8 @@ impl Embedding {
     /// `[R, L]` to `[R, N, D]`.
     pub(super) fn forward(&self, rows: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let padded = if self.end_padding { self.pad(rows)? } else { rows.clone() };
-        let patches = padded.unfold(1, self.patch, self.stride)?; // [R, N, P]
+        // Patches overlap; one copy of them serves the forward and the backward pass.
+        let patches = padded.unfold(1, self.patch, self.stride)?.contiguous()?; // [R, N, P]
         let place = match &self.place {
             PositionVectors::Learned(place) => place.tensor()?,
             PositionVectors::Fixed(place) => place.get().ok_or(Error::Model {
