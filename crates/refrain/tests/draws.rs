@@ -32,6 +32,7 @@ fn failing(device: &Device, generator: &Generator) -> Vec<(&'static str, Result<
         ("dropout_into a leaf", x.dropout_into(0.5, generator, &leaf)),
         ("dropout of too much", x.dropout(1.0, generator).map(drop)),
         ("dropout of integers", whole.dropout(0.5, generator).map(drop)),
+        ("dropout with a residual of another shape", x.dropout_add(0.5, generator, &ones(&[5, 3])).map(drop)),
         ("attention with scores of another shape", attention(&ones(&[2, 3, 4]), Some(&x))),
         ("attention of integers", attention(&Tensor::ones([2, 3, 4], DType::I64, device).unwrap(), None)),
     ]

@@ -290,7 +290,8 @@ const METHODS: &[Method] = methods! {
         a.scaled_dot_product_attention_with(&b, &b, &options).map(|(y, _)| y)
     };
     "": |g, a, b, c| {
-        let options = SdpaOptions { scores: Some(&b), returns_scores: g.flag, ..SdpaOptions::default() };
+        let scores = g.flag.then_some(&b);
+        let options = SdpaOptions { scores, returns_scores: true, ..SdpaOptions::default() };
         a.scaled_dot_product_attention_qkvpacked_with(&options).map(|(y, _)| y)
     };
     "layer_norm": |g, a, b, c| a.layer_norm(&b, &c, g.x);
@@ -316,6 +317,7 @@ const METHODS: &[Method] = methods! {
     "hadamard_transform": |g, a, b, c| a.hadamard_transform();
     "windows": |g, a, b, c| a.windows(&ids(&b), g.n);
     "dropout": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| a.dropout(g.x, &r));
+    "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| a.dropout_add(g.x, &r, &b));
     "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.uniform(&g.shape[..], g.dtype));
     "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.normal_into(&a));
     "set_requires_grad": |g, a, b, c| a.set_requires_grad(g.flag);

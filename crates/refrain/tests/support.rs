@@ -209,6 +209,10 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("normal", |d| generator()?.normal([3], d).map(drop)),
         ("randint", |d| made(generator()?.randint(0, 3, [3])?, d)),
         ("permutation", |d| made(generator()?.permutation(3)?, d)),
+        ("dropout_add", |d| {
+            let generator = generator()?;
+            both(ones(d)?, |x| x.dropout_add(0.5, &generator, x))
+        }),
         ("dropout", |d| {
             let x = ones(d)?;
             if d.is_float() {

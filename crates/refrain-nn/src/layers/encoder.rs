@@ -140,7 +140,7 @@ impl TransformerEncoderLayer {
     }
 }
 
-/// `residual + dropout(linear(x))`. Without dropout, the linear layer itself adds the residual. In mixed precision an
+/// `residual + dropout(linear(x))`. Dropout or, without it, the linear layer itself adds the residual. In mixed precision an
 /// f32 residual is converted to bf16, the dtype of the branch.
 fn add_branch(
     linear: &Linear,
@@ -149,9 +149,9 @@ fn add_branch(
     dropout: &Dropout,
     mode: Mode<'_>,
 ) -> Result<Tensor> {
-    if !dropout.drops(mode) {
+    let Some((p, generator)) = dropout.draws(mode) else {
         return linear.forward_with(x, Activation::None, Some(residual));
-    }
-    let branch = dropout.forward(&linear.forward(x)?, mode)?;
-    Ok(residual.to_dtype(branch.dtype())?.add(&branch)?)
+    };
+    let branch = linear.forward(x)?;
+    Ok(branch.dropout_add(p, generator, &residual.to_dtype(branch.dtype())?)?)
 }

@@ -13,6 +13,7 @@ static BACKWARD: Source = Source { name: "dropout_backward", parts: &[include_st
 params! {
     struct DropoutArgs {
         x: Pointer = "const ELEMENT*",
+        residual: Pointer = "const ELEMENT*",
         /// Seed and counter.
         state: Pointer = "const i64*",
         y: Pointer = "ELEMENT*",
@@ -30,11 +31,14 @@ pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let spec =
-        KernelSpec::new(&SOURCE, "dropout").dtype("ELEMENT", args.write_dtype(0)).flag("MASK", op.keeps_mask);
+    let spec = KernelSpec::new(&SOURCE, "dropout")
+        .dtype("ELEMENT", args.write_dtype(0))
+        .flag("MASK", op.keeps_mask)
+        .flag("ADDS", op.adds);
     let told = DropoutArgs {
         x: args.read(0),
-        state: args.read(1),
+        residual: if op.adds { args.read(1) } else { Pointer::NOTHING },
+        state: args.read(1 + usize::from(op.adds)),
         y: args.write(0),
         mask: if op.keeps_mask { args.write(1) } else { Pointer::NOTHING },
         n: n as i64,

@@ -14,10 +14,11 @@ use crate::ops::random::{host::position, philox};
 const TILE: usize = 1024;
 
 pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
-    let (seed, first) = position(args, 1, op.offset)?;
+    let (seed, first) = position(args, 1 + usize::from(op.adds), op.offset)?;
     let threshold = threshold(op.p);
     with_float!(args, args.write_dtype(0), T, R => {
         let x = if args.in_place(0).is_some() { None } else { Some(args.read::<T>(0)?) };
+        let residual = if op.adds { Some(args.read::<T>(1)?) } else { None };
         let y = args.write::<T>(0)?;
         let scale = R::c(scale(op.p));
         let tile = |i: usize, y: &mut [T], mask: &mut [u8]| {
@@ -27,12 +28,24 @@ pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
             if let Some(x) = x {
                 y.copy_from_slice(&x[i * TILE..][..y.len()]);
             }
+            let residual = residual.map(|residual| &residual[i * TILE..][..y.len()]);
             simd(
                 #[inline(always)]
                 || {
-                    for (y, &w) in y.iter_mut().zip(words.iter()) {
-                        let kept = y.to::<R>() * scale;
-                        *y = T::from_number(if u64::from(w) >= threshold { kept } else { R::ZERO });
+                    match residual {
+                        None => {
+                            for (y, &w) in y.iter_mut().zip(words.iter()) {
+                                let kept = y.to::<R>() * scale;
+                                *y = T::from_number(if u64::from(w) >= threshold { kept } else { R::ZERO });
+                            }
+                        }
+                        Some(residual) => {
+                            for ((y, &w), r) in y.iter_mut().zip(words.iter()).zip(residual) {
+                                let kept = y.to::<R>() * scale;
+                                let branch = if u64::from(w) >= threshold { kept } else { R::ZERO };
+                                *y = T::from_number(r.to::<R>() + branch);
+                            }
+                        }
                     }
                     for (m, &w) in mask.iter_mut().zip(words.iter()) {
                         *m = (u64::from(w) >= threshold) as u8;

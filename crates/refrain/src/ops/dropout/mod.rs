@@ -12,11 +12,14 @@ use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
-/// `x * mask / (1 - p)` and, if a backward pass needs it, the mask. Operands: `x` and the state of the generator.
-/// Element `i` (row-major) is kept if word `i` of the generator is at least `p * 2^32`.
+/// `x * mask / (1 - p)`, plus the residual if there is one, and, if a backward pass needs it, the mask. Operands: `x`,
+/// the residual, and the state of the generator. Element `i` (row-major) is kept if word `i` of the generator is at least
+/// `p * 2^32`.
 #[derive(Clone, Debug)]
 struct Dropout {
     p: f64,
+    /// Whether a residual is added.
+    adds: bool,
     /// Distance of the first block from the generator's base.
     offset: u64,
     keeps_mask: bool,
@@ -25,8 +28,12 @@ struct Dropout {
 impl Op for Dropout {
     const NAME: &'static str = "dropout";
 
+    fn name(&self) -> &'static str {
+        if self.adds { "dropout_add" } else { Self::NAME }
+    }
+
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        x[0].require_float(Self::NAME)?;
+        x[0].require_float(self.name())?;
         let mut specs = Spec::like(x[0]).one();
         if self.keeps_mask {
             specs.push(Spec::new(x[0].shape(), DType::Bool));
@@ -42,8 +49,8 @@ impl Op for Dropout {
         cuda::forward(self, args)
     }
 
-    fn in_place(&self, _: usize, _: usize) -> bool {
-        true
+    fn in_place(&self, _: usize, input: usize) -> bool {
+        input == 0
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -52,8 +59,12 @@ impl Op for Dropout {
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let (grad, mask) = (g.grad()?.clone(), g.output(1)?);
-        g.emit(&[0], Masked { scale: scale(self.p) }, &[&grad, &mask])
+        let grad = g.grad()?.clone();
+        if g.needs(0) {
+            let mask = g.output(1)?;
+            g.emit(&[0], Masked { scale: scale(self.p) }, &[&grad, &mask])?;
+        }
+        if self.adds { g.add(1, grad) } else { Ok(()) }
     }
 }
 
@@ -130,7 +141,7 @@ fn prepare(x: &Tensor, p: f64, dst: Option<&Tensor>) -> Result<Option<Dropout>> 
         return Ok(None);
     }
     let keeps_mask = is_grad_enabled() && x.requires_grad();
-    Ok(Some(Dropout { p, offset: 0, keeps_mask }))
+    Ok(Some(Dropout { p, adds: false, offset: 0, keeps_mask }))
 }
 
 impl Tensor {
@@ -157,6 +168,41 @@ impl Tensor {
         let Some(op) = prepare(self, p, None)? else { return Ok(self.clone()) };
         generator.draw(self.numel() as u64, |offset| {
             apply(Dropout { offset, ..op }, &[self, generator.state_tensor()])
+        })
+    }
+
+    /// `residual + dropout(x)`, with this tensor as `x`, in one launch: the end of a residual branch. The mask is that of
+    /// [`Tensor::dropout`], and the generator advances alike. Both operands have one shape and dtype; the sum is rounded
+    /// once. If `p` is 0, this is [`Tensor::add`].
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Generator, Tensor};
+    /// let device = Device::cpu();
+    /// let generator = Generator::new(&device, 0)?;
+    /// let (x, residual) = (Tensor::ones([1000], DType::F32, &device)?, Tensor::full([1000], 3.0, DType::F32, &device)?);
+    /// let y = x.dropout_add(0.5, &generator, &residual)?;
+    /// assert!(y.to_vec::<f32>()?.iter().all(|&v| v == 3.0 || v == 5.0));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Tensor::dropout`], and if the residual has another shape or dtype.
+    pub fn dropout_add(&self, p: f64, generator: &Generator, residual: &Tensor) -> Result<Tensor> {
+        const OP: &str = "dropout_add";
+        check_probability(OP, p)?;
+        self.require_float(OP)?;
+        check_dtypes(OP, self, residual)?;
+        if self.shape() != residual.shape() {
+            let hint = "the residual must have the shape of the tensor";
+            return Err(Error::shapes(OP, self.shape(), residual.shape(), hint));
+        }
+        if p == 0.0 {
+            return residual.add(self);
+        }
+        let keeps_mask = is_grad_enabled() && self.requires_grad();
+        generator.draw(self.numel() as u64, |offset| {
+            let op = Dropout { p, adds: true, offset, keeps_mask };
+            apply(op, &[self, residual, generator.state_tensor()])
         })
     }
 

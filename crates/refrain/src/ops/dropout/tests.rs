@@ -110,3 +110,50 @@ fn bad_arguments_are_errors() {
     assert!(matches!(x.dropout_into(0.5, &g, &ints), Err(Error::DTypeMismatch { op: "dropout", .. })));
     assert_eq!(g.state().unwrap(), (0, 0));
 }
+
+#[test]
+fn a_residual_is_added_to_what_dropout_gives_and_takes_the_gradient_as_it_is() {
+    let (device, _) = setup(0);
+    let same = || Generator::from_state(&device, 5, 3).unwrap();
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        // A whole number of blocks, and a part of one.
+        for shape in [[70, 300], [7, 3]] {
+            let ramp = |step| {
+                Tensor::arange(0.0, (shape[0] * shape[1]) as f64, 1.0, DType::F64, &device)
+                    .and_then(|x| x.mul_scalar(step)?.sin()?.reshape(shape)?.to_dtype(dtype))
+                    .unwrap()
+            };
+            let (x, residual) = (ramp(0.7).detach(), ramp(0.3).detach());
+            [&x, &residual].iter().for_each(|t| t.set_requires_grad(true).unwrap());
+            let other = same();
+            let y = x.dropout_add(0.3, &other, &residual).unwrap();
+            // The mask, of a dropout of ones.
+            let drawn = same();
+            let mask =
+                values(&Tensor::ones(shape, DType::F64, &device).unwrap().dropout(0.3, &drawn).unwrap());
+            assert_eq!(other.state().unwrap(), drawn.state().unwrap());
+            let (a, b) = (values(&x), values(&residual));
+            let epsilon = dtype.epsilon().unwrap();
+            for (i, y) in values(&y).iter().enumerate() {
+                let expected = b[i] + a[i] * mask[i];
+                assert!(
+                    (y - expected).abs() <= epsilon * (b[i].abs() + 2.0 * a[i].abs()),
+                    "{dtype} {i}: {y}"
+                );
+            }
+            y.sum(()).unwrap().backward().unwrap();
+            assert!(values(&residual.grad().unwrap()).iter().all(|&d| d == 1.0), "{dtype}");
+            for (d, mask) in values(&x.grad().unwrap()).iter().zip(&mask) {
+                assert!((d - mask).abs() <= epsilon * 2.0, "{dtype}: {d} {mask}");
+            }
+        }
+    }
+    let x = Tensor::ones([3], DType::F32, &device).unwrap();
+    let g = same();
+    assert_eq!(values(&x.dropout_add(0.0, &g, &x).unwrap()), [2.0; 3]);
+    let text =
+        x.dropout_add(0.5, &g, &Tensor::ones([4], DType::F32, &device).unwrap()).unwrap_err().to_string();
+    assert!(text.contains("residual"), "{text}");
+    assert!(x.dropout_add(1.0, &g, &x).is_err());
+    assert_eq!(g.state().unwrap(), (5, 3));
+}
