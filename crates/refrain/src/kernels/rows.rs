@@ -48,16 +48,36 @@ pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> 
     buf
 }
 
-/// Element `i` of each slice. A loop of its own, because the closure of `array::from_fn` is not inlined everywhere.
+/// `f` of each item. A loop of its own, because `array::map` is a call where it is not inlined.
 #[inline(always)]
-fn at<T: Copy, S: AsRef<[T]> + ?Sized, const K: usize>(x: &[&S; K], i: usize) -> [T; K] {
-    let mut elements = [x[0].as_ref()[i]; K];
+fn each<A: Copy, B: Copy, const K: usize>(x: [A; K], f: impl Fn(A) -> B) -> [B; K] {
+    let mut y = [f(x[0]); K];
     let mut k = 1;
     while k < K {
-        elements[k] = x[k].as_ref()[i];
+        y[k] = f(x[k]);
         k += 1;
     }
-    elements
+    y
+}
+
+/// Element `i` of each slice.
+#[inline(always)]
+fn at<T: Copy, S: AsRef<[T]> + ?Sized, const K: usize>(x: &[&S; K], i: usize) -> [T; K] {
+    each(
+        *x,
+        #[inline(always)]
+        |x| x.as_ref()[i],
+    )
+}
+
+/// The first `n` elements of each slice.
+#[inline(always)]
+fn first<'a, T, const K: usize>(x: [&'a [T]; K], n: usize) -> [&'a [T]; K] {
+    each(
+        x,
+        #[inline(always)]
+        |x: &'a [T]| &x[..n],
+    )
 }
 
 /// The sum of `f` over slices of one length: short runs are summed in lanes, the sums of the runs in lanes, and the
@@ -65,16 +85,24 @@ fn at<T: Copy, S: AsRef<[T]> + ?Sized, const K: usize>(x: &[&S; K], i: usize) ->
 #[inline(always)]
 pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> N) -> N {
     let n = x[0].len();
-    let x = x.map(|s| &s[..n]);
+    let x = first(x, n);
     let m = n / LANES;
-    let chunks = x.map(|s| &s.as_chunks::<LANES>().0[..m]);
+    let chunks = each(
+        x,
+        #[inline(always)]
+        |x: &[T]| &x.as_chunks::<LANES>().0[..m],
+    );
     let mut total = [N::ZERO; LANES];
     let mut start = 0;
     while start < m {
         let end = m.min(start + RUN);
         let mut lanes = [N::ZERO; LANES];
         for i in start..end {
-            let rows = chunks.map(|s| &s[i]);
+            let rows = each(
+                chunks,
+                #[inline(always)]
+                |x: &[[T; LANES]]| &x[i],
+            );
             for l in 0..LANES {
                 lanes[l] = lanes[l].plus(f(at(&rows, l)));
             }
@@ -133,7 +161,7 @@ pub(crate) fn map<T: Stored, N: Number, const K: usize>(
     accumulate: bool,
     f: impl Fn([N; K]) -> N,
 ) {
-    let x = x.map(|s| &s[..y.len()]);
+    let x = first(x, y.len());
     if accumulate {
         for (i, y) in y.iter_mut().enumerate() {
             *y = T::from_number(y.to::<N>().plus(f(at(&x, i))));

@@ -168,7 +168,14 @@ impl<T: Stored, R: Real> Reducer<T, [R; 2], 2> for GradientSums<'_, R> {
         let mean = self.means[at.result % self.means.len()];
         simd(
             #[inline(always)]
-            || [rows::sum([x[1]], |[d]| d.to()), rows::sum(x, |[x, d]| d.to::<R>() * (x.to::<R>() - mean))],
+            || {
+                let products = rows::sum(
+                    x,
+                    #[inline(always)]
+                    |[x, d]| d.to::<R>() * (x.to::<R>() - mean),
+                );
+                [rows::sum([x[1]], |[d]| d.to()), products]
+            },
         )
     }
 

@@ -19,7 +19,13 @@ impl<T: Stored, R: Real> Reducer<T, R, 2> for Products {
     fn row(&self, x: [&[T]; 2], _: PartPosition) -> R {
         simd(
             #[inline(always)]
-            || rows::sum(x, |[a, b]| a.to::<R>() * b.to::<R>()),
+            || {
+                rows::sum(
+                    x,
+                    #[inline(always)]
+                    |[a, b]| a.to::<R>() * b.to::<R>(),
+                )
+            },
         )
     }
 

@@ -92,8 +92,11 @@ impl<T: Stored, R: Real> Reducer<T, Moments, 1> for InMoments<R> {
             #[inline(always)]
             || {
                 let mean = rows::sum([x], |[v]| v.to::<R>()) / R::from_i64(x.len() as i64);
-                let square = |[v]: [T; 1]| (v.to::<R>() - mean) * (v.to::<R>() - mean);
-                let squares = rows::sum([x], square);
+                let squares = rows::sum(
+                    [x],
+                    #[inline(always)]
+                    |[v]| (v.to::<R>() - mean) * (v.to::<R>() - mean),
+                );
                 Moments { count: x.len() as f64, mean: mean.to_f64(), squares: squares.to_f64() }
             },
         )

@@ -96,18 +96,26 @@ pub(super) fn transpose<T: Real>(x: Matrix<'_, T>, scale: T, first: usize, to: &
     }
     // Blocks of 4 x 4, which the compiler keeps in registers.
     for i in (0..width).step_by(4) {
+        // Loops, because `array::map` is a call where it is not inlined.
         let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
-        let squares = rows.map(|row| row.as_chunks::<4>().0);
-        let rest = rows.map(|row| row.as_chunks::<4>().1);
-        let (to, to_rest) = to.split_at_mut(squares[0].len() * 4 * width);
+        let whole = x.cols / 4 * 4;
+        let (to, to_rest) = to.split_at_mut(whole * width);
         for (s, to) in to.chunks_exact_mut(4 * width).enumerate() {
-            let square = squares.map(|row| row[s]);
+            let mut square = [[T::ZERO; 4]; 4];
+            for r in 0..4 {
+                let row = &rows[r][4 * s..][..4];
+                for c in 0..4 {
+                    square[c][r] = row[c] * scale;
+                }
+            }
             for c in 0..4 {
-                to[c * width + i..][..4].copy_from_slice(&square.map(|row| row[c] * scale));
+                to[c * width + i..][..4].copy_from_slice(&square[c]);
             }
         }
         for (c, to) in to_rest.chunks_exact_mut(width).enumerate() {
-            to[i..][..4].copy_from_slice(&rest.map(|row| row[c] * scale));
+            for r in 0..4 {
+                to[i + r] = rows[r][whole + c] * scale;
+            }
         }
     }
 }
