@@ -15,7 +15,7 @@ pub(crate) trait Stored: Pod + Send + Sync {
     fn from_number<N: Number>(n: N) -> Self;
 }
 
-/// The arithmetic types of kernels: f64, f32 or i64.
+/// The arithmetic types of kernels: f64, f32, i64, and u8 for operands that are all u8 or bool.
 pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     const ZERO: Self;
     const ONE: Self;
@@ -29,6 +29,8 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     /// for a neighbour.
     fn to_odd_f32(self) -> f32;
     fn to_i64(self) -> i64;
+    /// The low byte of [`to_i64`](Self::to_i64).
+    fn to_u8(self) -> u8;
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -75,7 +77,7 @@ stored! {
     bf16, from_f32, |v| narrow::bf16_to_f32(v), |n| narrow::bf16_from_f32(n.to_odd_f32());
     i64, from_i64, |v| v, |n| n.to_i64();
     i32, from_i64, |v| v as i64, |n| n.to_i64() as i32;
-    u8, from_i64, |v| v as i64, |n| n.to_i64() as u8;
+    u8, from_i64, |v| v as i64, |n| n.to_u8();
 }
 
 /// Converts each element. Both slices have the same length.
@@ -120,7 +122,7 @@ fn odd_f64(v: i64) -> f64 {
 }
 
 macro_rules! float_number {
-    ($t:ty, $odd:expr) => {
+    ($t:ty, $odd:expr, $to_u8:expr) => {
         impl Number for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -154,6 +156,11 @@ macro_rules! float_number {
                 self as i64
             }
             #[inline(always)]
+            fn to_u8(self) -> u8 {
+                let low_byte_of: fn($t) -> u8 = $to_u8;
+                low_byte_of(self)
+            }
+            #[inline(always)]
             fn plus(self, other: $t) -> $t {
                 self + other
             }
@@ -180,77 +187,100 @@ macro_rules! float_number {
         }
     };
 }
-float_number!(f64, odd);
-float_number!(f32, |v| v);
+float_number!(f64, odd, |v| v as i64 as u8);
+float_number!(f32, |v| v, low_byte);
 
-impl Number for i64 {
-    const ZERO: i64 = 0;
-    const ONE: i64 = 1;
-    #[inline(always)]
-    fn from_f64(v: f64) -> i64 {
-        v as i64
-    }
-    #[inline(always)]
-    fn from_f32(v: f32) -> i64 {
-        v as i64
-    }
-    #[inline(always)]
-    fn from_i64(v: i64) -> i64 {
-        v
-    }
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        self as f64
-    }
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self as f32
-    }
-    #[inline(always)]
-    fn to_odd_f32(self) -> f32 {
-        odd(odd_f64(self))
-    }
-    #[inline(always)]
-    fn to_i64(self) -> i64 {
-        self
-    }
-    #[inline(always)]
-    fn plus(self, other: i64) -> i64 {
-        self.wrapping_add(other)
-    }
-    #[inline(always)]
-    fn minus(self, other: i64) -> i64 {
-        self.wrapping_sub(other)
-    }
-    #[inline(always)]
-    fn times(self, other: i64) -> i64 {
-        self.wrapping_mul(other)
-    }
-    #[inline(always)]
-    fn over(self, other: i64) -> i64 {
-        if other == 0 { 0 } else { self.wrapping_div(other) }
-    }
-    fn power(self, exponent: i64) -> i64 {
-        match (self, exponent) {
-            (_, 0) | (1, _) => 1,
-            (-1, e) => 1 - 2 * (e & 1),
-            (_, e) if e < 0 => 0,
-            (base, e) => {
-                let (mut result, mut square, mut e) = (1i64, base, e);
-                while e > 0 {
-                    if e & 1 == 1 {
-                        result = result.wrapping_mul(square);
-                    }
-                    square = square.wrapping_mul(square);
-                    e >>= 1;
-                }
-                result
+/// `v as i64 as u8`, by conversions to 32 bits, for which there are SIMD instructions everywhere.
+#[inline(always)]
+fn low_byte(v: f32) -> u8 {
+    // From 2^31 on, every f32 is a multiple of 256. From 2^63 on, an i64 has its largest value.
+    let near = if v.abs() < 2_147_483_648.0 { v } else { 0.0 };
+    let beyond = if v >= 9_223_372_036_854_775_808.0 { 255 } else { 0 };
+    near as i32 as u8 | beyond
+}
+
+macro_rules! integer_number {
+    ($t:ty) => {
+        impl Number for $t {
+            const ZERO: $t = 0;
+            const ONE: $t = 1;
+            #[inline(always)]
+            fn from_f64(v: f64) -> $t {
+                v as i64 as $t
+            }
+            #[inline(always)]
+            fn from_f32(v: f32) -> $t {
+                v as i64 as $t
+            }
+            #[inline(always)]
+            fn from_i64(v: i64) -> $t {
+                v as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+            #[inline(always)]
+            fn to_odd_f32(self) -> f32 {
+                odd(odd_f64(self as i64))
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+            #[inline(always)]
+            fn to_u8(self) -> u8 {
+                self as u8
+            }
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t {
+                self.wrapping_sub(other)
+            }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t {
+                self.wrapping_mul(other)
+            }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t {
+                if other == 0 { 0 } else { self.wrapping_div(other) }
+            }
+            fn power(self, exponent: $t) -> $t {
+                integer_power(self as i64, exponent as i64) as $t
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                false
             }
         }
-    }
-    #[inline(always)]
-    fn is_nan(self) -> bool {
-        false
+    };
+}
+integer_number!(i64);
+integer_number!(u8);
+
+fn integer_power(base: i64, exponent: i64) -> i64 {
+    match (base, exponent) {
+        (_, 0) | (1, _) => 1,
+        (-1, e) => 1 - 2 * (e & 1),
+        (_, e) if e < 0 => 0,
+        (_, e) => {
+            let (mut result, mut square, mut e) = (1i64, base, e);
+            while e > 0 {
+                if e & 1 == 1 {
+                    result = result.wrapping_mul(square);
+                }
+                square = square.wrapping_mul(square);
+                e >>= 1;
+            }
+            result
+        }
     }
 }
 
@@ -271,8 +301,10 @@ pub(crate) trait Real:
     fn exp(self) -> Self;
     fn ln(self) -> Self;
     fn sqrt(self) -> Self;
-    fn sin(self) -> Self;
-    fn cos(self) -> Self;
+    /// `y[i] = sin(x[i])`, faster than one by one.
+    fn sines(x: &[Self], y: &mut [Self]);
+    /// `y[i] = cos(x[i])`, faster than one by one.
+    fn cosines(x: &[Self], y: &mut [Self]);
     fn tanh(self) -> Self;
     fn erf(self) -> Self;
     fn abs(self) -> Self;
@@ -309,15 +341,13 @@ macro_rules! real {
                 use $math as math;
                 math::exp(self)
             }
-            #[inline(always)]
-            fn sin(self) -> $t {
+            fn sines(x: &[$t], y: &mut [$t]) {
                 use $math as math;
-                math::sin(self)
+                math::sines(x, y);
             }
-            #[inline(always)]
-            fn cos(self) -> $t {
+            fn cosines(x: &[$t], y: &mut [$t]) {
                 use $math as math;
-                math::cos(self)
+                math::cosines(x, y);
             }
             #[inline(always)]
             fn tanh(self) -> $t {
@@ -491,3 +521,17 @@ macro_rules! with_mixed {
     };
 }
 pub(crate) use with_mixed;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_float_becomes_the_low_byte_of_an_integer_of_64_bits() {
+        let near = [0.0, 255.0, 256.0, 2_147_483_648.0, 4_294_967_296.0, 9_223_372_036_854_775_808.0];
+        let beside = near.into_iter().flat_map(|v: f32| [v.next_down(), v, v.next_up(), -v, -v.next_up()]);
+        for v in beside.chain((0..u32::MAX).step_by(997).map(f32::from_bits)) {
+            assert_eq!(v.to_u8(), v as i64 as u8, "{v:e}");
+        }
+    }
+}

@@ -2,15 +2,20 @@
 //! CPU (in Rust) and for CUDA (in C++):
 //!
 //! - `floats`: the function of a float `x`, in arithmetic of type `R`;
+//!   `floats(slices)` is a function of all elements, `f(x, y)`, where that is faster than one by one;
 //! - `integers`: the function of an integer `x`, an `i64`. Without this line, the function refuses integers;
 //! - `derivative`: the gradient of the operand, from the gradient `d` of the result. `derivative(Input)` also has the operand
-//!   `x`, `derivative(Output)` the result `y`. `derivative(Linear)` applies the function itself to `d`. Without this line,
-//!   the gradient is 0.
+//!   `x`, `derivative(Output)` the result `y`. `derivative(Linear)` applies the function itself to `d`.
+//!   `derivative(Input)(slices)` is `f(x, d, dx)`. Without this line, the gradient is 0.
 //!
 //! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the C++ expression. A function that has
 //! parameters, or checks of its own, writes its methods itself.
 
+use std::hint::select_unpredictable;
+
 use super::table::functions;
+use crate::device::cpu::numeric::Real;
+use crate::device::cpu::simd::simd;
 use crate::kernels::activations::{gelu, gelu_derivative, silu_derivative};
 
 // In derivatives, products are ordered so that each intermediate lies between the gradient and the result. So none leaves
@@ -97,19 +102,19 @@ functions! {
 
     /// The sine. For floats.
     sin, sin_into => Sin {
-        floats: (|x| x.sin(), "sin_(x)"),
-        derivative(Input): (|x, d| x.cos() * d, "cos_(x) * d"),
+        floats(slices): (R::sines, "sin_(x)"),
+        derivative(Input)(slices): (sine_slopes, "cos_(x) * d"),
     }
 
     /// The cosine. For floats.
     cos, cos_into => Cos {
-        floats: (|x| x.cos(), "cos_(x)"),
-        derivative(Input): (|x, d| -x.sin() * d, "-sin_(x) * d"),
+        floats(slices): (R::cosines, "cos_(x)"),
+        derivative(Input)(slices): (cosine_slopes, "-sin_(x) * d"),
     }
 
     /// The hyperbolic tangent. For floats.
     tanh, tanh_into => Tanh {
-        floats: (|x| x.tanh(), "tanh_(x)"),
+        floats(slices): (tanhs, "tanh_(x)"),
         derivative(Output): (|y, d| (R::ONE - y * y) * d, "((R)1 - y * y) * d"),
     }
 
@@ -128,8 +133,8 @@ functions! {
 
     /// `x/2 * (1 + erf(x / sqrt 2))` (Hendrycks and Gimpel, 2016). For floats.
     gelu, gelu_into => Gelu {
-        floats: (gelu, "gelu_(x)"),
-        derivative(Input): (|x, d| gelu_derivative(x) * d, "gelu_derivative(x) * d"),
+        floats(slices): (gelus, "gelu_(x)"),
+        derivative(Input)(slices): (gelu_slopes, "gelu_derivative(x) * d"),
     }
 
     /// `x/2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the approximation of [`Tensor::gelu`](crate::tensor::Tensor::gelu). For floats.
@@ -146,7 +151,7 @@ functions! {
 
     /// The error function. For floats.
     erf, erf_into => Erf {
-        floats: (|x| x.erf(), "erf_(x)"),
+        floats(slices): (erfs, "erf_(x)"),
         derivative(Input): (
             // 2 / sqrt(pi)
             |x, d| R::c(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp() * d,
@@ -175,13 +180,9 @@ functions! {
     clamp => Clamp(min, max) {
         floats: (
             |x| {
-                if x < R::c(min) {
-                    R::c(min)
-                } else if x > R::c(max) {
-                    R::c(max)
-                } else {
-                    x
-                }
+                // Without branches, so that the loop becomes SIMD code.
+                let above = select_unpredictable(x < R::c(min), R::c(min), x);
+                select_unpredictable(above > R::c(max), R::c(max), above)
             },
             "clamp_(x, (R)s[0], (R)s[1])"
         ),
@@ -194,4 +195,66 @@ functions! {
             "x > (R)s[0] && x < (R)s[1] ? d : (R)0"
         ),
     }
+}
+
+// Long functions in loops of their own: a closure as long as these would be called for each number.
+
+fn tanhs<R: Real>(x: &[R], y: &mut [R]) {
+    simd(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = x.tanh();
+            }
+        },
+    );
+}
+
+fn erfs<R: Real>(x: &[R], y: &mut [R]) {
+    simd(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = x.erf();
+            }
+        },
+    );
+}
+
+fn gelus<R: Real>(x: &[R], y: &mut [R]) {
+    simd(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = gelu(x);
+            }
+        },
+    );
+}
+
+fn gelu_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {
+    simd(
+        #[inline(always)]
+        || {
+            for ((dx, &x), &d) in dx.iter_mut().zip(x).zip(d) {
+                *dx = gelu_derivative(x) * d;
+            }
+        },
+    );
+}
+
+fn sine_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {
+    R::cosines(x, dx);
+    simd(
+        #[inline(always)]
+        || dx.iter_mut().zip(d).for_each(|(dx, &d)| *dx = *dx * d),
+    );
+}
+
+fn cosine_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {
+    R::sines(x, dx);
+    simd(
+        #[inline(always)]
+        || dx.iter_mut().zip(d).for_each(|(dx, &d)| *dx = -*dx * d),
+    );
 }

@@ -38,9 +38,9 @@ macro_rules! functions {
     ($(
         $(#[$doc:meta])*
         $method:ident $(, $into:ident)? => $name:ident $(($($scalar:ident),+))? {
-            floats: ($float:expr, $float_text:literal),
+            floats $(($by:ident))?: ($float:expr, $float_text:literal),
             $(integers: ($int:expr, $int_text:literal),)?
-            $(derivative($from:ident) $(: ($slope:expr, $slope_text:literal))?,)?
+            $(derivative($from:ident) $($(($slope_by:ident))?: ($slope:expr, $slope_text:literal))?,)?
         }
     )*) => {
         /// A unary function.
@@ -94,7 +94,7 @@ macro_rules! functions {
             /// The function of floats.
             pub(super) fn floats<R: $crate::device::cpu::numeric::Real>(self, x: &[R], y: &mut [R]) {
                 match self {
-                    $(Unary::$name $({ $($scalar),+ })? => $crate::ops::unary::table::map(x, y, $float),)*
+                    $(Unary::$name $({ $($scalar),+ })? => functions!(@floats x, y, $float $(, $by)?),)*
                 }
             }
 
@@ -113,7 +113,7 @@ macro_rules! functions {
             pub(super) fn slopes<R: $crate::device::cpu::numeric::Real>(self, v: &[R], dy: &[R], dx: &mut [R]) {
                 match self {
                     $(Unary::$name $({ $($scalar),+ })? => {
-                        $($($crate::ops::unary::table::map2(v, dy, dx, $slope))?)?
+                        $($(functions!(@slopes v, dy, dx, $slope $(, $slope_by)?))?)?
                     })*
                 }
             }
@@ -121,6 +121,12 @@ macro_rules! functions {
 
         $(functions!(@methods [$(#[$doc])*] $method $(, $into)? => $name);)*
     };
+    (@floats $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map($x, $y, $float) };
+    (@floats $x:ident, $y:ident, $float:expr, slices) => { $float($x, $y) };
+    (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr) => {
+        $crate::ops::unary::table::map2($v, $dy, $dx, $slope)
+    };
+    (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr, slices) => { $slope($v, $dy, $dx) };
     (@from) => { None };
     (@from $from:ident) => { Some($crate::ops::unary::table::From::$from) };
     (@text) => { None };

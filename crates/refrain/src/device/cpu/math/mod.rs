@@ -8,7 +8,11 @@
 //!
 //! The polynomials are minimax fits (Remez exchange) of the functions in the comments.
 //!
-//! The functions for `f64` are in [`f64`](self::f64), which calls `libm`.
+//! The functions for `f64` are in [`f64`](self::f64).
+
+pub mod f64;
+#[cfg(test)]
+mod tests;
 
 use pulp::Simd;
 
@@ -193,165 +197,60 @@ pub fn gelu_tanh_grad(x: f32) -> f32 {
     s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * (x * x)))
 }
 
-/// The sine, nearly always correctly rounded. Not vectorised.
+/// The sine, nearly always correctly rounded. For a loop of them, see [`sines`].
 pub fn sin(x: f32) -> f32 {
     libm::sin(f64::from(x)) as f32
 }
 
-/// The cosine, nearly always correctly rounded. Not vectorised.
+/// The cosine, nearly always correctly rounded. For a loop of them, see [`cosines`].
 pub fn cos(x: f32) -> f32 {
     libm::cos(f64::from(x)) as f32
 }
 
-/// The same functions for `f64`.
-pub mod f64 {
-    pub use libm::{cos, erf, exp, log, sin, tanh};
-    use pulp::Simd;
-
-    /// `e^x` for each lane.
-    #[inline(always)]
-    pub(in super::super) fn exp_vectors<S: Simd>(_simd: S, x: S::f64s) -> S::f64s {
-        let mut y = x;
-        for y in bytemuck::cast_slice_mut::<_, f64>(std::slice::from_mut(&mut y)) {
-            *y = exp(*y);
-        }
-        y
-    }
-
-    /// The logistic function `1 / (1 + e^-x)`.
-    pub fn sigmoid(x: f64) -> f64 {
-        let e = exp(-x.abs());
-        (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
-    }
-
-    const TWO_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
-
-    /// See [`super::gelu_tanh`].
-    pub fn gelu_tanh(x: f64) -> f64 {
-        x * sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x))
-    }
-
-    /// See [`super::gelu_tanh_grad`].
-    pub fn gelu_tanh_grad(x: f64) -> f64 {
-        let x = x.clamp(-50.0, 50.0);
-        let s = sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x));
-        s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x * x))
-    }
+/// `y[i] = sin(x[i])`
+pub fn sines(x: &[f32], y: &mut [f32]) {
+    f64::by_quarters(
+        x,
+        y,
+        #[inline(always)]
+        |x| quarter_wave(x, 0),
+        sin,
+    );
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The distance of two numbers, in representable numbers.
-    fn ulps(a: f32, b: f32) -> u64 {
-        if a.is_nan() && b.is_nan() {
-            return 0;
-        }
-        if a.is_nan() || b.is_nan() {
-            return u64::MAX;
-        }
-        let order = |x: f32| {
-            let bits = i64::from(x.to_bits() as i32);
-            if bits < 0 { i64::from(i32::MIN) - bits } else { bits }
-        };
-        order(a).abs_diff(order(b))
-    }
-
-    /// Every 997th `f32` of either sign, and the special values.
-    fn samples() -> impl Iterator<Item = f32> {
-        let special = [
-            0.0,
-            -0.0,
-            1.0,
-            -1.0,
-            f32::INFINITY,
-            f32::NEG_INFINITY,
-            f32::NAN,
-            f32::MIN_POSITIVE,
-            f32::MAX,
-            f32::MIN,
-            1e-45,
-            -1e-45,
-            88.72284,
-            -87.33655,
-            -103.97,
-            0.625,
-            0.92,
-        ];
-        special.into_iter().chain((0..u32::MAX).step_by(997).map(f32::from_bits))
-    }
-
-    fn check(name: &str, bound: u64, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) {
-        let mut worst = (0, 0.0);
-        for x in samples() {
-            let (y, want) = (f(x), exact(f64::from(x)) as f32);
-            let d = ulps(y, want);
-            if d > worst.0 {
-                worst = (d, x);
-            }
-            if want == 0.0 && y == 0.0 {
-                assert_eq!(y.is_sign_negative(), want.is_sign_negative(), "{name}({x:e}): sign of zero");
-            }
-        }
-        let (d, x) = worst;
-        println!("{name}: {d} ulp at {x:e}");
-        let want = exact(f64::from(x));
-        assert!(d <= bound, "{name}({x:e}) = {:e}, not {want:e}: {d} ulp", f(x));
-    }
-
-    #[test]
-    fn elementary_functions_are_within_4_ulp() {
-        check("exp", 4, exp, libm::exp);
-        check("log", 4, log, libm::log);
-        check("tanh", 4, tanh, libm::tanh);
-        check("sigmoid", 4, sigmoid, f64::sigmoid);
-        check("erf", 4, erf, libm::erf);
-        check("sin", 1, sin, libm::sin);
-        check("cos", 1, cos, libm::cos);
-    }
-
-    #[test]
-    fn exp_vectors_is_within_4_ulp() {
-        struct Exp(f32);
-        impl pulp::WithSimd for Exp {
-            type Output = f32;
-
-            #[inline(always)]
-            fn with_simd<S: Simd>(self, simd: S) -> f32 {
-                let y = [exp_vectors(simd, simd.splat_f32s(self.0))];
-                bytemuck::cast_slice(&y)[0]
-            }
-        }
-        let arch = crate::device::cpu::simd::arch();
-        let smallest = f64::from(f32::MIN_POSITIVE).ln() + 0.05;
-        let exact = |x: f64| if x < smallest { 0.0 } else { libm::exp(x) };
-        // The range of the test, without numbers below its lower bound.
-        let of = |x: f32| if f64::from(x) < smallest || x > 88.0 { f32::NEG_INFINITY } else { x };
-        check("exp_vectors", 4, |x| arch.dispatch(Exp(of(x))), |x| exact(f64::from(of(x as f32))));
-        assert_eq!(arch.dispatch(Exp(-1e30)), 0.0);
-    }
-
-    /// `x sigmoid(v)` has the relative error of `e^v`: the few roundings of `v` times `|v|`.
-    #[test]
-    fn gelu_tanh_is_as_precise_as_its_formula() {
-        let eps = f64::from(f32::EPSILON);
-        for x in samples().filter(|x| !x.is_nan() && *x != f32::NEG_INFINITY) {
-            let wide = f64::from(x);
-            let v = 1.6 * (wide.abs() + 0.045 * wide.abs().powi(3)).min(110.0);
-            let want = f64::gelu_tanh(wide);
-            let error = (f64::from(gelu_tanh(x)) - want).abs();
-            let bound =
-                want.abs() * eps * 2.0 * (2.0 + v) + f64::from(f32::MIN_POSITIVE) * eps * (1.0 + wide.abs());
-            assert!(error <= bound || x == f32::INFINITY, "gelu_tanh({x:e}): {error:e} > {bound:e}");
-            let want = f64::gelu_tanh_grad(wide);
-            let error = (f64::from(gelu_tanh_grad(x)) - want).abs();
-            let bound = eps * 2.0 * (2.0 + v) * want.abs().max(1e-3 + 0.0 * wide);
-            assert!(error <= bound.max(2.0 * eps), "gelu_tanh_grad({x:e}): {error:e} > {bound:e}");
-        }
-        assert!(gelu_tanh(f32::NAN).is_nan() && gelu_tanh_grad(f32::NAN).is_nan());
-        assert_eq!(gelu_tanh(f32::INFINITY), f32::INFINITY);
-        assert_eq!(gelu_tanh_grad(f32::INFINITY), 1.0);
-        assert_eq!(gelu_tanh_grad(f32::NEG_INFINITY), 0.0);
-    }
+/// `y[i] = cos(x[i])`
+pub fn cosines(x: &[f32], y: &mut [f32]) {
+    f64::by_quarters(
+        x,
+        y,
+        #[inline(always)]
+        |x| quarter_wave(x, 1),
+        cos,
+    );
 }
+
+/// The sine of `x` plus `more` quarters of a turn, for `|x| <= 10^6`, in the arithmetic of f64.
+#[inline(always)]
+fn quarter_wave(x: f32, more: u64) -> f32 {
+    let (r, n) = f64::quarters(f64::from(x));
+    let z = r * r;
+    // One product, so that the sign of zero stays.
+    let sine = r * (1.0 + z * f64::polynomial(z, SIN));
+    let cosine = 1.0 - 0.5 * z + z * z * f64::polynomial(z, COS);
+    f64::of_quarter(n.wrapping_add(more), sine, cosine) as f32
+}
+
+/// `(sin(r) / r - 1) / r^2` in `r^2` for `|r| <= pi / 4`.
+const SIN: [f64; 4] = [
+    -0.166_666_666_638_530_44,
+    0.008_333_331_873_837_089,
+    -0.000_198_400_862_637_554_43,
+    2.724_986_465_513_958_5e-6,
+];
+/// `(cos(r) - 1 + r^2 / 2) / r^4` in `r^2` for `|r| <= pi / 4`.
+const COS: [f64; 4] = [
+    0.041_666_666_664_319_33,
+    -0.001_388_888_767_128_810_8,
+    2.480_059_998_353_171e-5,
+    -2.730_090_816_799_653_7e-7,
+];

@@ -1,0 +1,233 @@
+//! The same functions for `f64`, also without branches and calls. Only `erf`, and `sin` and `cos` of single numbers, call `libm`.
+
+pub use libm::{cos, erf, sin};
+use pulp::Simd;
+
+use super::super::simd::simd;
+
+const LOG2_E: f64 = std::f64::consts::LOG2_E;
+/// ln 2 in two parts. The first part has so few bits that its product with an exponent is exact.
+const LN_2_HIGH: f64 = 0.693_147_180_559_663;
+const LN_2_LOW: f64 = 2.823_529_056_303_157_8e-13;
+/// Adding and subtracting this rounds to an integer. The low bits of the sum are that integer.
+const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+
+/// `c[0] + c[1] x + c[2] x^2 + ...`
+#[inline(always)]
+pub(super) fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
+    let mut sum = c[N - 1];
+    for i in (0..N - 1).rev() {
+        sum = sum * x + c[i];
+    }
+    sum
+}
+
+/// `2^n` for `-1022 <= n <= 1023`.
+#[inline(always)]
+fn power_of_two(n: i64) -> f64 {
+    f64::from_bits((n.wrapping_add(1023) as u64) << 52)
+}
+
+/// `(e^r - 1 - r) / r^2` for `|r| <= ln(2) / 2`.
+const EXP: [f64; 10] = [
+    0.500_000_000_000_000_1,
+    0.166_666_666_666_666_69,
+    0.041_666_666_666_624_13,
+    0.008_333_333_333_330_062,
+    0.001_388_888_891_721_371_7,
+    0.000_198_412_698_630_536_18,
+    2.480_152_129_595_437_6e-5,
+    2.755_726_845_999_706_4e-6,
+    2.762_008_844_540_974_6e-7,
+    2.510_038_549_551_032e-8,
+];
+
+/// `e^x`.
+#[inline(always)]
+pub fn exp(x: f64) -> f64 {
+    // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
+    let x = if x < -746.0 { -746.0 } else { x };
+    let x = if x > 710.0 { 710.0 } else { x };
+    let t = x * LOG2_E + ROUND;
+    let n = t - ROUND;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
+    let p = r * r * polynomial(r, EXP) + r + 1.0;
+    // 2^n in two factors, because n is between -1076 and 1024.
+    let n = (t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x` for each lane.
+#[inline(always)]
+pub(in super::super) fn exp_vectors<S: Simd>(_simd: S, x: S::f64s) -> S::f64s {
+    let mut y = x;
+    for y in bytemuck::cast_slice_mut::<_, f64>(std::slice::from_mut(&mut y)) {
+        *y = exp(*y);
+    }
+    y
+}
+
+/// `(ln((1 + s) / (1 - s)) / s - 2) / s^2` in `s^2`, for `(1 + s) / (1 - s)` from `sqrt(1/2)` to `sqrt(2)`.
+const LOG: [f64; 7] = [
+    0.666_666_666_666_667,
+    0.399_999_999_998_988_9,
+    0.285_714_286_262_538_36,
+    0.222_222_110_893_794_96,
+    0.181_828_924_325_368_7,
+    0.153_316_117_220_550_08,
+    0.146_178_071_534_173_25,
+];
+
+/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+#[inline(always)]
+pub fn log(x: f64) -> f64 {
+    // Subnormal numbers are first scaled to normal ones.
+    let small = x < f64::MIN_POSITIVE;
+    let scaled = if small { x * 18_014_398_509_481_984.0 } else { x };
+    let shift = if small { -54.0 } else { 0.0 };
+    // scaled = m 2^e with m from sqrt(1/2) to sqrt(2).
+    let middle = std::f64::consts::FRAC_1_SQRT_2.to_bits();
+    let bits = scaled.to_bits().wrapping_sub(middle);
+    // As a sum, because not every machine converts integers of 64 bits.
+    let e = f64::from_bits(ROUND.to_bits().wrapping_add((bits as i64 >> 52) as u64)) - ROUND + shift;
+    let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle));
+    let f = m - 1.0;
+    let s = f / (2.0 + f);
+    let z = s * s;
+    // ln(1 + f) = 2 s + s z p, and 2 s = f - s f.
+    let y = e * LN_2_HIGH + (f - (s * (f - z * polynomial(z, LOG)) - e * LN_2_LOW));
+    let y = if x == f64::INFINITY { x } else { y };
+    let y = if x == 0.0 { f64::NEG_INFINITY } else { y };
+    if x >= 0.0 { y } else { f64::NAN }
+}
+
+/// The hyperbolic tangent.
+#[inline(always)]
+pub fn tanh(x: f64) -> f64 {
+    let a = x.abs();
+    let large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
+    // Lambert's continued fraction x / (1 + x^2 / (3 + x^2 / (5 + ...))) down to 15, for |x| <= 0.625.
+    let z = x * x;
+    let above = polynomial(z, [675_675.0, 45_045.0, 594.0, 1.0]);
+    let below = polynomial(z, [2_027_025.0, 945_945.0, 51_975.0, 630.0, 1.0]);
+    let small = x - x * (z * above / below);
+    (if a > 0.625 { large } else { small }).copysign(x)
+}
+
+/// The logistic function `1 / (1 + e^-x)`.
+#[inline(always)]
+pub fn sigmoid(x: f64) -> f64 {
+    let e = exp(-x.abs());
+    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+}
+
+const TWO_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
+
+/// See [`super::gelu_tanh`].
+#[inline(always)]
+pub fn gelu_tanh(x: f64) -> f64 {
+    x * sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x))
+}
+
+/// See [`super::gelu_tanh_grad`].
+#[inline(always)]
+pub fn gelu_tanh_grad(x: f64) -> f64 {
+    let x = if x < -50.0 { -50.0 } else { x };
+    let x = if x > 50.0 { 50.0 } else { x };
+    let s = sigmoid(TWO_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x));
+    s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x * x))
+}
+
+/// pi / 2 in three parts of 33, 33 and 53 bits: the products of the first two with an integer of 20 bits are exact.
+const HALF_PI: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
+/// The largest number that [`quarters`] takes.
+const MOST: f64 = 1e6;
+
+/// How far `x` is from the nearest multiple `n` of a quarter of a turn, and the bits of a number whose lowest are those
+/// of `n`. For `|x| <= 10^6`.
+#[inline(always)]
+pub(super) fn quarters(x: f64) -> (f64, u64) {
+    let t = x * std::f64::consts::FRAC_2_PI + ROUND;
+    let n = t - ROUND;
+    (x - n * HALF_PI[0] - n * HALF_PI[1] - n * HALF_PI[2], t.to_bits())
+}
+
+/// The sine in quarter `n` of a turn, from the sine and the cosine in the first.
+#[inline(always)]
+pub(super) fn of_quarter(n: u64, sine: f64, cosine: f64) -> f64 {
+    let size = if n & 1 == 0 { sine } else { cosine };
+    f64::from_bits(size.to_bits() ^ (n & 2) << 62)
+}
+
+/// `y[i] = near(x[i])`, but `far` for numbers beyond what [`quarters`] takes.
+#[inline(always)]
+pub(super) fn by_quarters<T: Copy + Into<f64>>(x: &[T], y: &mut [T], near: impl Fn(T) -> T, far: fn(T) -> T) {
+    let is_far = |x: T| {
+        let x: f64 = x.into();
+        (x.abs() > MOST) | x.is_nan()
+    };
+    let any = simd(
+        #[inline(always)]
+        || {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = near(x));
+            x.iter().fold(false, |any, &x| any | is_far(x))
+        },
+    );
+    if any {
+        y.iter_mut().zip(x).filter(|(_, x)| is_far(**x)).for_each(|(y, &x)| *y = far(x));
+    }
+}
+
+/// `y[i] = sin(x[i])`
+pub fn sines(x: &[f64], y: &mut [f64]) {
+    by_quarters(
+        x,
+        y,
+        #[inline(always)]
+        |x| quarter_wave(x, 0),
+        sin,
+    );
+}
+
+/// `y[i] = cos(x[i])`
+pub fn cosines(x: &[f64], y: &mut [f64]) {
+    by_quarters(
+        x,
+        y,
+        #[inline(always)]
+        |x| quarter_wave(x, 1),
+        cos,
+    );
+}
+
+/// The sine of `x` plus `more` quarters of a turn, for `|x| <= 10^6`.
+#[inline(always)]
+fn quarter_wave(x: f64, more: u64) -> f64 {
+    let (r, n) = quarters(x);
+    let z = r * r;
+    // Of the absolute value, so that the sign of zero stays.
+    let a = r.abs();
+    let sine = (a + a * z * polynomial(z, SIN)).copysign(r);
+    let cosine = 1.0 - 0.5 * z + z * z * polynomial(z, COS);
+    of_quarter(n.wrapping_add(more), sine, cosine)
+}
+
+/// `(sin(r) / r - 1) / r^2` in `r^2` for `|r| <= pi / 4`.
+const SIN: [f64; 6] = [
+    -0.166_666_666_666_666_66,
+    0.008_333_333_333_330_946,
+    -0.000_198_412_698_367_549_7,
+    2.755_731_610_068_303e-6,
+    -2.505_113_145_542_794_6e-8,
+    1.591_810_123_027_412e-10,
+];
+/// `(cos(r) - 1 + r^2 / 2) / r^4` in `r^2` for `|r| <= pi / 4`.
+const COS: [f64; 6] = [
+    0.041_666_666_666_666_664,
+    -0.001_388_888_888_888_739_5,
+    2.480_158_729_876_343_3e-5,
+    -2.755_731_727_056_032_6e-7,
+    2.087_614_602_468_974_9e-9,
+    -1.138_261_486_855_632_5e-11,
+];

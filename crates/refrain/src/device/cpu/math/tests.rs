@@ -1,0 +1,225 @@
+use super::*;
+
+/// The distance of two numbers, in representable numbers.
+fn ulps(a: f32, b: f32) -> u64 {
+    if a.is_nan() && b.is_nan() {
+        return 0;
+    }
+    if a.is_nan() || b.is_nan() {
+        return u64::MAX;
+    }
+    let order = |x: f32| {
+        let bits = i64::from(x.to_bits() as i32);
+        if bits < 0 { i64::from(i32::MIN) - bits } else { bits }
+    };
+    order(a).abs_diff(order(b))
+}
+
+/// Every 997th `f32` of either sign, and the special values.
+fn samples() -> impl Iterator<Item = f32> {
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::MIN,
+        1e-45,
+        -1e-45,
+        88.72284,
+        -87.33655,
+        -103.97,
+        0.625,
+        0.92,
+    ];
+    special.into_iter().chain((0..u32::MAX).step_by(997).map(f32::from_bits))
+}
+
+fn check(name: &str, bound: u64, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) {
+    let mut worst = (0, 0.0);
+    for x in samples() {
+        let (y, want) = (f(x), exact(f64::from(x)) as f32);
+        let d = ulps(y, want);
+        if d > worst.0 {
+            worst = (d, x);
+        }
+        if want == 0.0 && y == 0.0 {
+            assert_eq!(y.is_sign_negative(), want.is_sign_negative(), "{name}({x:e}): sign of zero");
+        }
+    }
+    let (d, x) = worst;
+    println!("{name}: {d} ulp at {x:e}");
+    let want = exact(f64::from(x));
+    assert!(d <= bound, "{name}({x:e}) = {:e}, not {want:e}: {d} ulp", f(x));
+}
+
+#[test]
+fn elementary_functions_are_within_4_ulp() {
+    check("exp", 4, exp, libm::exp);
+    check("log", 4, log, libm::log);
+    check("tanh", 4, tanh, libm::tanh);
+    check("sigmoid", 4, sigmoid, f64::sigmoid);
+    check("erf", 4, erf, libm::erf);
+    check("sin", 1, sin, libm::sin);
+    check("cos", 1, cos, libm::cos);
+}
+
+#[test]
+fn exp_vectors_is_within_4_ulp() {
+    struct Exp(f32);
+    impl pulp::WithSimd for Exp {
+        type Output = f32;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> f32 {
+            let y = [exp_vectors(simd, simd.splat_f32s(self.0))];
+            bytemuck::cast_slice(&y)[0]
+        }
+    }
+    let arch = crate::device::cpu::simd::arch();
+    let smallest = f64::from(f32::MIN_POSITIVE).ln() + 0.05;
+    let exact = |x: f64| if x < smallest { 0.0 } else { libm::exp(x) };
+    // The range of the test, without numbers below its lower bound.
+    let of = |x: f32| if f64::from(x) < smallest || x > 88.0 { f32::NEG_INFINITY } else { x };
+    check("exp_vectors", 4, |x| arch.dispatch(Exp(of(x))), |x| exact(f64::from(of(x as f32))));
+    assert_eq!(arch.dispatch(Exp(-1e30)), 0.0);
+}
+
+/// `x sigmoid(v)` has the relative error of `e^v`: the few roundings of `v` times `|v|`.
+#[test]
+fn gelu_tanh_is_as_precise_as_its_formula() {
+    let eps = f64::from(f32::EPSILON);
+    for x in samples().filter(|x| !x.is_nan() && *x != f32::NEG_INFINITY) {
+        let wide = f64::from(x);
+        let v = 1.6 * (wide.abs() + 0.045 * wide.abs().powi(3)).min(110.0);
+        let want = f64::gelu_tanh(wide);
+        let error = (f64::from(gelu_tanh(x)) - want).abs();
+        let bound =
+            want.abs() * eps * 2.0 * (2.0 + v) + f64::from(f32::MIN_POSITIVE) * eps * (1.0 + wide.abs());
+        assert!(error <= bound || x == f32::INFINITY, "gelu_tanh({x:e}): {error:e} > {bound:e}");
+        let want = f64::gelu_tanh_grad(wide);
+        let error = (f64::from(gelu_tanh_grad(x)) - want).abs();
+        let bound = eps * 2.0 * (2.0 + v) * want.abs().max(1e-3 + 0.0 * wide);
+        assert!(error <= bound.max(2.0 * eps), "gelu_tanh_grad({x:e}): {error:e} > {bound:e}");
+    }
+    assert!(gelu_tanh(f32::NAN).is_nan() && gelu_tanh_grad(f32::NAN).is_nan());
+    assert_eq!(gelu_tanh(f32::INFINITY), f32::INFINITY);
+    assert_eq!(gelu_tanh_grad(f32::INFINITY), 1.0);
+    assert_eq!(gelu_tanh_grad(f32::NEG_INFINITY), 0.0);
+}
+
+/// The results of a function of slices, for all samples.
+fn of_slices(f: fn(&[f32], &mut [f32])) -> Vec<f32> {
+    let x: Vec<f32> = samples().collect();
+    let mut y = vec![0.0; x.len()];
+    f(&x, &mut y);
+    y
+}
+
+#[test]
+fn sines_of_slices_are_those_of_numbers_within_1_ulp() {
+    for (name, all, one) in
+        [("sin", of_slices(sines), sin as fn(f32) -> f32), ("cos", of_slices(cosines), cos)]
+    {
+        for (x, y) in samples().zip(all) {
+            assert!(ulps(y, one(x)) <= 1, "{name}({x:e}) = {y:e}, not {:e}", one(x));
+            assert!(
+                y != 0.0 || y.is_sign_negative() == one(x).is_sign_negative(),
+                "{name}({x:e}): sign of zero"
+            );
+        }
+    }
+    // Numbers beyond the reduction between others, which stay as they are.
+    let (x, mut y) = ([1.0, 1e30, -2.0, f32::NAN, f32::INFINITY, 3.0], [0.0; 6]);
+    sines(&x, &mut y);
+    for (x, y) in x.into_iter().zip(y) {
+        assert!(ulps(y, sin(x)) <= 1, "sin({x:e}) = {y:e}");
+    }
+}
+
+mod of_f64 {
+    use super::super::f64::{self as math};
+
+    fn ulps(a: f64, b: f64) -> u64 {
+        match (a.is_nan(), b.is_nan()) {
+            (true, true) => return 0,
+            (true, false) | (false, true) => return u64::MAX,
+            (false, false) => {}
+        }
+        let order = |x: f64| {
+            let bits = i128::from(x.to_bits() as i64);
+            if bits < 0 { i128::from(i64::MIN) - bits } else { bits }
+        };
+        order(a).abs_diff(order(b)) as u64
+    }
+
+    /// Numbers all over the range, many of moderate size, and the special values.
+    fn samples() -> impl Iterator<Item = f64> {
+        let special = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            0.5,
+            0.625,
+            -0.625,
+            709.78,
+            709.79,
+            -708.4,
+            -745.13,
+            -745.14,
+            1e6,
+            1e300,
+            5e-324,
+            -5e-324,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+            f64::MIN,
+        ];
+        let all = (0..400_000u64).map(|i| f64::from_bits(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let moderate = (0..400_000).map(|i| (f64::from(i) - 200_000.0) * 0.004_123_456_789);
+        let small = (0..100_000).map(|i| (f64::from(i) - 50_000.0) * 0.000_061_234_567_89);
+        // Beside multiples of a quarter of a turn.
+        let turns = (-40_000..40_000).map(|i| f64::from(i) * std::f64::consts::FRAC_PI_2);
+        special.into_iter().chain(all).chain(moderate).chain(small).chain(turns)
+    }
+
+    /// The reference is libm's, within 1 ulp of the exact result.
+    fn check(name: &str, bound: u64, f: impl Fn(f64) -> f64, reference: impl Fn(f64) -> f64) {
+        let mut worst = (0, 0.0);
+        for x in samples() {
+            let (y, want) = (f(x), reference(x));
+            let d = ulps(y, want);
+            if d > worst.0 {
+                worst = (d, x);
+            }
+            if want == 0.0 && y == 0.0 {
+                assert_eq!(y.is_sign_negative(), want.is_sign_negative(), "{name}({x:e}): sign of zero");
+            }
+        }
+        let (d, x) = worst;
+        println!("{name}: {d} ulp at {x:e}");
+        assert!(d <= bound, "{name}({x:e}) = {:e}, not {:e}: {d} ulp", f(x), reference(x));
+    }
+
+    #[test]
+    fn elementary_functions_are_within_4_ulp() {
+        check("exp", 3, math::exp, libm::exp);
+        check("log", 3, math::log, libm::log);
+        check("tanh", 3, math::tanh, libm::tanh);
+        let one = |f: fn(&[f64], &mut [f64]), x: f64| {
+            let mut y = [0.0];
+            f(&[x], &mut y);
+            y[0]
+        };
+        check("sin", 3, |x| one(math::sines, x), libm::sin);
+        check("cos", 3, |x| one(math::cosines, x), libm::cos);
+    }
+}
