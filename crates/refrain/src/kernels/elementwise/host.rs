@@ -49,8 +49,16 @@ pub(crate) fn number(args: &HostArgs<'_>, compute: DType, op: &impl NumberTile) 
     match compute {
         DType::F64 => run(args, |x: &[&[f64]], y: &mut [f64]| op.tile(x, y)),
         DType::F32 | DType::F16 | DType::BF16 => run(args, |x: &[&[f32]], y: &mut [f32]| op.tile(x, y)),
+        _ if all_bytes(args) => run_into::<u8, u8>(args, Some(&|x: &[&[u8]], y: &mut [u8]| op.tile(x, y))),
         _ => run(args, |x: &[&[i64]], y: &mut [i64]| op.tile(x, y)),
     }
+}
+
+/// Whether all operands and the result are u8 or bool: then the arithmetic is that of u8, which wraps around like that
+/// of i64 cut to its low byte.
+fn all_bytes(args: &HostArgs<'_>) -> bool {
+    let is_byte = |dtype| matches!(dtype, DType::U8 | DType::Bool);
+    is_byte(args.write_dtype(0)) && (0..args.reads()).all(|i| is_byte(args.read_dtype(i)))
 }
 
 /// Runs an operation in integer arithmetic.
@@ -65,6 +73,7 @@ pub(crate) fn copy(args: &HostArgs<'_>, compute: DType) -> Result<()> {
         DType::F32 | DType::F16 | DType::BF16 => {
             with_stored!(args.write_dtype(0), T => run_into::<T, f32>(args, None))
         }
+        _ if all_bytes(args) => run_into::<u8, u8>(args, None),
         _ => with_stored!(args.write_dtype(0), T => run_into::<T, i64>(args, None)),
     }
 }

@@ -97,3 +97,40 @@ fn comparisons_give_bools_for_every_dtype() {
         assert_eq!(y.logical_xor(&y.logical_not().unwrap()).unwrap().to_vec::<bool>().unwrap(), [true, true]);
     }
 }
+
+#[test]
+fn arithmetic_of_bytes_is_that_of_wide_integers_cut_to_their_low_byte() {
+    let device = device();
+    let all: Vec<u8> = (0..=255).collect();
+    let a = Tensor::from_slice(&all, [256, 1], &device).unwrap();
+    let b = Tensor::from_slice(&all, [1, 256], &device).unwrap();
+    let wide = |x: &Tensor| x.to_dtype(DType::I64).unwrap();
+    let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 10] = [
+        Tensor::add,
+        Tensor::sub,
+        Tensor::mul,
+        Tensor::div,
+        Tensor::pow,
+        Tensor::maximum,
+        Tensor::minimum,
+        Tensor::lt,
+        Tensor::eq,
+        Tensor::logical_xor,
+    ];
+    for (i, f) in functions.into_iter().enumerate() {
+        let narrow = f(&a, &b).unwrap().to_dtype(DType::U8).unwrap().to_vec::<u8>().unwrap();
+        let wide = f(&wide(&a), &wide(&b)).unwrap().to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap();
+        let low: Vec<u8> = wide.iter().map(|&v| v as u8).collect();
+        assert_eq!(narrow, low, "function {i}");
+    }
+    let scalar: [fn(&Tensor) -> Result<Tensor>; 4] =
+        [|x| x.add_scalar(200.0), |x| x.scalar_sub(7.0), |x| x.mul_scalar(77.0), |x| x.div_scalar(255.0)];
+    for (i, f) in scalar.into_iter().enumerate() {
+        let low: Vec<u8> = f(&wide(&a)).unwrap().to_vec::<i64>().unwrap().iter().map(|&v| v as u8).collect();
+        assert_eq!(f(&a).unwrap().to_vec::<u8>().unwrap(), low, "scalar {i}");
+    }
+    let (chosen, other) = (b.gt_scalar(100.0).unwrap(), a.broadcast_to([256, 256]).unwrap());
+    let got = chosen.where_cond(&other, &b).unwrap().to_vec::<u8>().unwrap();
+    let want = (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| if b > 100 { a } else { b }));
+    assert_eq!(got, want.collect::<Vec<u8>>());
+}
