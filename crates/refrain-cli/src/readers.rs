@@ -110,7 +110,7 @@ pub fn killed_run(file: &Path, series: &Series, folder: &Path) -> Result<(), Str
 pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
         let trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
-        let forecast = trained.values(series)?;
+        let forecast = trained.values(series)?.values;
         let score = trained.score(Console::silent(), series)?;
         let errors = [
             score.test_mse,
@@ -141,7 +141,7 @@ pub fn resume(folder: &Path, series: &Series) -> Result<Trainer<Forecasting>, St
     let resume = || -> Result<Trainer<Forecasting>> {
         let saved = SavedRun::open(folder)?;
         let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder)?;
-        saved.check_size(config.task.model.size()?)?;
+        saved.check_size(config.task.trained_model().size()?)?;
         forecasting::train::check_series(&config, series)?;
         Ok(forecasting::train::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.1)
     };

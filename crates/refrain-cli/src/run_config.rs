@@ -7,6 +7,7 @@ use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{MaxGap, Scaler, Series, Split, SplitRule, TimeStep};
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::tasks::classification::ClassWeights;
+use refrain_forecast::tasks::forecasting::IntervalSettings;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
@@ -49,8 +50,34 @@ pub trait TaskConfig: Serialize + DeserializeOwned {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecasts {
     pub data: SeriesData,
+    /// The forecaster, with the horizon of a forecast.
     pub model: ModelConfig,
     pub loss: Loss,
+    /// Runs of older versions have no intervals.
+    #[serde(default)]
+    pub intervals: IntervalSettings,
+}
+
+impl Forecasts {
+    /// The model that is trained: it forecasts several values in each row if the loss asks for them.
+    pub fn trained_model(&self) -> ModelConfig {
+        self.model.widened(self.loss.values())
+    }
+
+    /// Refuses intervals that nothing makes.
+    fn check_intervals(&self) -> Result<()> {
+        let levels = &self.intervals.levels;
+        if self.loss.levels() == levels {
+            return Ok(());
+        }
+        Err(Error::usage(
+            format!(
+                "intervals of {levels} % need a loss that learns quantiles, and the loss is {}",
+                self.loss.name()
+            ),
+            "pass --loss quantile, or leave --levels out",
+        ))
+    }
 }
 
 /// A classifier and the panel that it learns from.
@@ -197,7 +224,11 @@ impl RunConfig<Forecasts> {
             max_gap,
             sha256: series.fingerprint(),
         };
-        Ok((RunConfig::of(Forecasts { data, model, loss: settings.loss()? }, settings)?, split))
+        let (loss, intervals) = (settings.loss()?, settings.intervals()?);
+        let task = Forecasts { data, model, loss, intervals };
+        task.check_intervals()?;
+        task.trained_model().validate()?;
+        Ok((RunConfig::of(task, settings)?, split))
     }
 
     /// How the run splits a series.
@@ -235,6 +266,10 @@ impl TaskConfig for Forecasts {
         self.model.validate()?;
         self.loss.validate()?;
         let refuse = |problem: String| Err(Error::contradiction(folder, problem));
+        if self.check_intervals().is_err() {
+            let (levels, loss) = (&self.intervals.levels, self.loss.levels());
+            return refuse(format!("its intervals are {levels}, those of its loss {loss}"));
+        }
         let SeriesData { channels, scaler, season, .. } = &self.data;
         let (named, window) = (channels.len(), self.model.window());
         if [window.channels, scaler.mean.len(), scaler.std.len()] != [named; 3] {

@@ -16,6 +16,7 @@ use refrain_forecast::models::nlinear::NLinearConfig;
 use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
 use refrain_forecast::tasks::classification::{ClassWeights, Classification};
 use refrain_forecast::tasks::forecasting::Forecasting;
+use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::training::{Estimate, LrSchedule, Task, Trainer, TrainingConfig};
 
 const BATCH: usize = 16;
@@ -109,7 +110,7 @@ fn a_training_takes_about_what_it_is_told_to_take() {
                 let estimate = Forecasting::estimate(&model, &training(), rows, &split, precision).unwrap();
                 let task = || {
                     let windows = Windows::new(&grid, 96, 24, &device).unwrap();
-                    Forecasting::new(model.clone(), windows, &split, 1).unwrap()
+                    Forecasting::new(model.clone(), Loss::default(), windows, &split, 1).unwrap()
                 };
                 close(name, &device, measured(&device, precision, task, &estimate));
             }
@@ -119,7 +120,7 @@ fn a_training_takes_about_what_it_is_told_to_take() {
             let estimate = Forecasting::estimate(&model, &training(), rows, &split, Precision::F32).unwrap();
             let task = || {
                 let windows = Windows::new(&grid, 96, 24, &device).unwrap();
-                Forecasting::new(model.clone(), windows, &split, 1).unwrap()
+                Forecasting::new(model.clone(), Loss::default(), windows, &split, 1).unwrap()
             };
             close("NLinear", &device, measured(&device, Precision::F32, task, &estimate));
         }

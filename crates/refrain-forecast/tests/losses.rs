@@ -13,16 +13,19 @@ use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::nlinear::NLinearConfig;
 use refrain_forecast::tasks::forecasting::Forecasting;
-use refrain_forecast::tasks::forecasting::loss::{Huber, Loss, Mae, Mse};
+use refrain_forecast::tasks::forecasting::loss::{Huber, Loss, Mae, Mse, Quantile};
 use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
 use safetensors::SafeTensors;
 
-const LOSSES: [(&str, Loss); 4] = [
-    ("mse", Loss::Mse(Mse {})),
-    ("mae", Loss::Mae(Mae {})),
-    ("huber_0.5", Loss::Huber(Huber { delta: 0.5 })),
-    ("huber_1", Loss::Huber(Huber { delta: 1.0 })),
-];
+fn losses() -> [(&'static str, Loss); 5] {
+    [
+        ("mse", Loss::Mse(Mse {})),
+        ("mae", Loss::Mae(Mae {})),
+        ("huber_0.5", Loss::Huber(Huber { delta: 0.5 })),
+        ("huber_1", Loss::Huber(Huber { delta: 1.0 })),
+        ("quantile_80_90", Loss::Quantile(Quantile { levels: "80,90".parse().unwrap() })),
+    ]
+}
 
 fn stored(file: &SafeTensors, name: &str) -> Vec<f64> {
     let bytes = file.tensor(name).unwrap().data().chunks_exact(8);
@@ -78,8 +81,15 @@ fn losses_and_their_gradients_are_pytorchs_with_and_without_filled_values() {
     let file = SafeTensors::deserialize(&bytes).unwrap();
     for device in devices() {
         let read = |name: &str| Tensor::from_slice(&stored(&file, name), [4, 3, 5], &device).unwrap();
-        let (forecast, truth, observed) = (read("forecast"), read("truth"), read("observed"));
-        for (name, loss) in &LOSSES {
+        let (truth, observed) = (read("truth"), read("observed"));
+        for (name, loss) in &losses() {
+            let forecast = match loss.values() {
+                1 => read("forecast"),
+                values => {
+                    let stored = stored(&file, "forecast_of_quantiles");
+                    Tensor::from_slice(&stored, [4, 3, values * 5], &device).unwrap()
+                }
+            };
             for (part, weights) in [("plain", None), ("observed", Some(&observed))] {
                 let [eager, replayed] = both(loss, &forecast, &truth, weights);
                 let what = format!("{name} of what is {part} on {device}");
@@ -116,7 +126,7 @@ fn training_by_any_loss_is_the_same_recorded_and_eager() {
     let history = |loss: &Loss, device: &Device, eager: bool| {
         let windows = Windows::new(&Grid::new(values.clone(), 1), 12, 4, device).unwrap();
         let model = NLinearConfig { channels: 1, context: 12, horizon: 4, individual: false };
-        let task = Forecasting::new(model, windows, &split, 1).unwrap().with_loss(loss.clone()).unwrap();
+        let task = Forecasting::new(model, loss.clone(), windows, &split, 1).unwrap();
         let trainer = Trainer::of(task, config.clone()).unwrap();
         let mut trainer = if eager { trainer.eager() } else { trainer };
         while !trainer.is_done() {
@@ -125,7 +135,7 @@ fn training_by_any_loss_is_the_same_recorded_and_eager() {
         trainer.history().iter().map(|r| (r.train_loss, r.validation.clone())).collect::<Vec<_>>()
     };
     for device in devices() {
-        for (name, loss) in &LOSSES {
+        for (name, loss) in &losses() {
             let eager = history(loss, &device, true);
             assert_eq!(history(loss, &device, false), eager, "{name} on {device}");
             if device.kind() != DeviceKind::Cuda {
@@ -137,6 +147,8 @@ fn training_by_any_loss_is_the_same_recorded_and_eager() {
                 Loss::Mse(_) => None,
                 Loss::Mae(_) => Some(validation.mae),
                 Loss::Huber(_) => validation.loss.filter(|loss| *loss < validation.mse),
+                // The errors of the median are twice its own loss, which is the largest of all quantiles.
+                Loss::Quantile(_) => validation.loss.filter(|loss| *loss < validation.mae),
             };
             assert_eq!(validation.loss, expected, "{name}");
         }

@@ -358,7 +358,8 @@ fn the_loss_is_the_mean_over_what_was_observed() {
         assert!((got - squared / count).abs() < 1e-5 * got, "{device}: {got} and {}", squared / count);
         assert_eq!((weight, count < 7.0 * 12.0), (count, true), "{device}");
         // The test part counts in the same way.
-        let errors = evaluation::evaluate(&*task.model, &task.windows, &split.test).unwrap().standardised();
+        let errors = evaluation::evaluate(&*task.model, &task.windows, &split.test).unwrap();
+        let errors = errors.errors.standardised();
         let (mut squared, mut count) = (0.0, 0.0);
         for start in split.test.starts() {
             for (cell, forecast) in forecast(start as i64).into_iter().enumerate() {

@@ -7,8 +7,8 @@ use refrain_forecast::data::series::MaxGap;
 use refrain_forecast::models::{ModelListing, classifiers, forecasters};
 use refrain_forecast::settings::Setting;
 use refrain_forecast::tasks::classification::PanelSettings;
-use refrain_forecast::tasks::forecasting::SeriesSettings;
 use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings};
 use refrain_forecast::training::TrainingConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -87,9 +87,9 @@ impl Model {
             Task::Forecasting => ("Series (to forecast)", SeriesSettings::settings()),
             Task::Classification => ("Panel (to classify)", PanelSettings::settings()),
         };
-        let losses = match task {
-            Task::Forecasting => Loss::settings(),
-            Task::Classification => Vec::new(),
+        let (losses, intervals) = match task {
+            Task::Forecasting => (Loss::settings(), IntervalSettings::settings()),
+            Task::Classification => (Vec::new(), Vec::new()),
         };
         let groups = [
             (None, vec![model]),
@@ -98,6 +98,7 @@ impl Model {
             (Some(listing.about.title), listing.settings.clone()),
             (Some("Training"), TrainingConfig::settings()),
             (Some("Training"), [vec![precision], losses].concat()),
+            (Some("Intervals (of a forecast)"), intervals),
         ];
         let mut settings = Vec::new();
         for (heading, group) in groups {

@@ -16,8 +16,8 @@ use refrain_forecast::data::series::MaxGap;
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::settings::{Setting, Values, assemble};
 use refrain_forecast::tasks::classification::PanelSettings;
-use refrain_forecast::tasks::forecasting::SeriesSettings;
 use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings};
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
 
@@ -143,6 +143,11 @@ impl Complete {
     /// The loss of a forecast.
     pub fn loss(&self) -> Result<Loss> {
         Ok(Loss::from_settings(&self.values)?)
+    }
+
+    /// The intervals around a forecast.
+    pub fn intervals(&self) -> Result<IntervalSettings> {
+        self.of(&IntervalSettings::settings())
     }
 
     /// How a panel is labelled and cut.

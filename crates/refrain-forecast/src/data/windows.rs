@@ -48,6 +48,11 @@ impl Windows {
         self.series.dims()[1]
     }
 
+    /// Rows of a forecast.
+    pub fn horizon(&self) -> usize {
+        self.horizon
+    }
+
     /// The device of the series.
     pub fn device(&self) -> &Device {
         self.series.device()

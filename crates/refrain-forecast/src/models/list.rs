@@ -122,6 +122,17 @@ macro_rules! forecasters {
                 }
             }
 
+            /// The same model with a horizon that is `values` times as long, for a loss with
+            /// [so many values](crate::tasks::forecasting::loss::Loss::values) in each row.
+            pub fn widened(&self, values: usize) -> ModelConfig {
+                let mut model = self.clone();
+                let horizon = match &mut model {
+                    $(ModelConfig::$variant(config) => &mut config.horizon,)*
+                };
+                *horizon = horizon.saturating_mul(values);
+                model
+            }
+
             /// The name for people.
             pub fn title(&self) -> &'static str {
                 match self {

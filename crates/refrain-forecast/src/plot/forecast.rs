@@ -19,14 +19,29 @@ pub struct Subplot<'a> {
     pub truth: &'a [f64],
     /// The forecast.
     pub forecast: &'a [f64],
+    /// The intervals around it, ascending by level.
+    pub intervals: &'a [Band],
     /// The seasonal naive forecast.
     pub seasonal_naive: &'a [f64],
+}
+
+/// An interval around a forecast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Band {
+    /// The share of the true values that should lie in it, in percent.
+    pub level: f64,
+    /// The lower bound of each row of the forecast.
+    pub low: Vec<f64>,
+    /// The upper bound.
+    pub high: Vec<f64>,
 }
 
 const CONTEXT: Stroke = solid(palette::GREY, 1.3);
 const TRUTH: Stroke = solid(palette::BLACK, 1.3);
 const FORECAST: Stroke = solid(palette::VERMILION, 2.0);
 const SEASONAL_NAIVE: Stroke = Stroke { colour: palette::BLUE, width: 1.3, dashed: true };
+/// What a band is in the legend, and a band of a single row.
+const BAND: Stroke = solid(palette::PALE_VERMILION, 9.0);
 
 /// Draws the panels below one another as an SVG document. `origin` is the row of `time` where the forecast begins. Of
 /// a long context only the last part is drawn: twice the length of the forecast, and at least 48 rows.
@@ -54,7 +69,9 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
     let shown = |panel: &Subplot<'_>| panel.context.len().saturating_sub(context);
     let of_panel = |panel: &Subplot<'_>| {
         let past = &panel.context[shown(panel)..];
-        let all = past.iter().chain(panel.truth).chain(panel.forecast).chain(panel.seasonal_naive);
+        let bounds = panel.intervals.iter().flat_map(|band| band.low.iter().chain(&band.high));
+        let all =
+            past.iter().chain(panel.truth).chain(panel.forecast).chain(panel.seasonal_naive).chain(bounds);
         let y = range(all.copied());
         (y, number_ticks(y.0, y.1, 5))
     };
@@ -68,6 +85,14 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
         entries.push(("truth", TRUTH));
     }
     entries.extend([("forecast", FORECAST), ("seasonal naive", SEASONAL_NAIVE)]);
+    let levels: Vec<String> = match panels.first() {
+        Some(panel) => panel.intervals.iter().map(|band| band.level.to_string()).collect(),
+        None => Vec::new(),
+    };
+    let intervals = format!("{} % intervals", levels.join(" and "));
+    if !levels.is_empty() {
+        entries.push((&intervals, BAND));
+    }
     legend(&mut svg, left, 50.0, &entries);
 
     for (index, (panel, (y, y_ticks))) in panels.iter().zip(&ranges).enumerate() {
@@ -92,6 +117,11 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
                 .map(|(step, &value)| (x_of_row(row.saturating_add(step)), value))
                 .collect()
         };
+        // The widest first; where narrower ones lie upon it, the colour is stronger.
+        for Band { low, high, .. } in panel.intervals.iter().rev() {
+            let bounds = from(origin, low).into_iter().zip(high).map(|((x, low), &high)| (x, low, high));
+            frame.band(&mut svg, &bounds.collect::<Vec<_>>(), BAND);
+        }
         frame.curve(&mut svg, from(past_start, past), CONTEXT);
         frame.curve(&mut svg, from(origin, panel.seasonal_naive), SEASONAL_NAIVE);
         // The observed values continue the context without a gap.
@@ -128,7 +158,15 @@ mod tests {
 
     fn panel<'a>(context: &'a [f64], future: &'a [f64], truth: bool) -> Subplot<'a> {
         let truth = if truth { future } else { &[] };
-        Subplot { name: "a & b", unit: Some("°F"), context, truth, forecast: future, seasonal_naive: future }
+        Subplot {
+            name: "a & b",
+            unit: Some("°F"),
+            context,
+            truth,
+            forecast: future,
+            intervals: &[],
+            seasonal_naive: future,
+        }
     }
 
     fn curves(svg: &str, stroke: Stroke) -> usize {
@@ -157,14 +195,34 @@ mod tests {
     fn the_vertical_axis_covers_every_curve() {
         let (flat, high) = ([0.0; 50], [1000.0; 24]);
         let base = Subplot { seasonal_naive: &flat, forecast: &flat, ..panel(&flat, &flat, true) };
+        let wide = [Band { level: 90.0, low: vec![0.0; 24], high: vec![1000.0; 24] }];
         for panel in [
             Subplot { context: &high, ..base },
             Subplot { truth: &high, ..base },
             Subplot { forecast: &high, ..base },
             Subplot { seasonal_naive: &high, ..base },
+            Subplot { intervals: &wide, ..base },
         ] {
             assert!(forecast_svg("t", &axis(), 50, &[panel]).contains(">1000</text>"), "{panel:?}");
         }
+    }
+
+    #[test]
+    fn intervals_are_bands_with_a_legend() {
+        let flat = [0.0; 24];
+        let band = |level: f64, size: f64| Band { level, low: vec![-size; 24], high: vec![size; 24] };
+        let mut intervals = [band(80.0, 1.0), band(99.5, 2.0)];
+        let plot = |intervals: &[Band]| {
+            let panel = Subplot { intervals, ..panel(&flat, &flat, true) };
+            forecast_svg("t", &axis(), 50, &[panel, panel])
+        };
+        let svg = plot(&intervals);
+        assert_eq!(svg.matches("<polygon").count(), 4);
+        assert!(svg.contains(">80 and 99.5 % intervals</text>"), "{svg}");
+        assert!(!plot(&[]).contains("interval"));
+        // A bound that is no number interrupts the band.
+        (intervals[0].low[0], intervals[1].high[12]) = (f64::NAN, f64::INFINITY);
+        assert_eq!(plot(&intervals).matches("<polygon").count(), 6);
     }
 
     #[test]

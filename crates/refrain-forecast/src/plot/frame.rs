@@ -69,6 +69,21 @@ impl Frame {
             }
         }
     }
+
+    /// Fills the band between a low and a high curve. Where a bound is not finite, there is no band; one of a single point is a
+    /// line.
+    pub fn band(&self, svg: &mut Svg, bounds: &[(f64, f64, f64)], stroke: Stroke) {
+        for run in bounds.split(|(_, low, high)| !(low.is_finite() && high.is_finite())) {
+            let upper = run.iter().map(|&(x, _, high)| (self.x(x), self.y(high)));
+            let lower = run.iter().rev().map(|&(x, low, _)| (self.x(x), self.y(low)));
+            let outline: Vec<(f64, f64)> = upper.chain(lower).collect();
+            match run.len() {
+                0 => {}
+                1 => svg.line(&outline, stroke),
+                _ => svg.area(&outline, stroke.colour),
+            }
+        }
+    }
 }
 
 /// The range of the finite values, with a margin. Without any finite value, 0 to 1.

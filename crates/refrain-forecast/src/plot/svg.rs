@@ -53,6 +53,15 @@ impl Svg {
         ));
     }
 
+    /// Fills the area inside a closed line.
+    pub fn area(&mut self, points: &[(f64, f64)], fill: &str) {
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        self.push(format_args!(
+            r#"<polygon points="{}" fill="{fill}" fill-opacity="0.5"/>"#,
+            points.join(" ")
+        ));
+    }
+
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
         self.push(format_args!(r#"<text x="{x:.1}" y="{y:.1}"{}>{}</text>"#, anchored(anchor), escape(text)));
     }

@@ -3,9 +3,10 @@
     pip install torch numpy safetensors && python losses.py
 
 losses.safetensors holds, all F64 of shape [4, 3, 5]: `forecast`, `truth` and `observed` (1 where a value was observed, 0 where
-it was filled), and for each loss (mse, mae, huber_0.5, huber_1) the loss over all values `<loss>/plain` and over those
+it was filled), and for each loss (mse, mae, huber_0.5, huber_1, quantile_80_90) the loss over all values `<loss>/plain` and over those
 observed `<loss>/observed`, both [], and their gradients by the forecast, `<loss>/plain_gradient` and
-`<loss>/observed_gradient`. The losses are F.mse_loss, F.l1_loss and F.huber_loss with that delta.
+`<loss>/observed_gradient`. The losses are F.mse_loss, F.l1_loss and F.huber_loss with that delta. `forecast_of_quantiles`
+[4, 3, 25] holds the forecasts of five quantiles, one after another; their loss is the mean of max(q (y - x), (q - 1) (y - x)).
 """
 
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 SHAPE = (4, 3, 5)
+QUANTILES = (0.05, 0.1, 0.5, 0.9, 0.95)
 LOSSES = {
     "mse": F.mse_loss,
     "mae": F.l1_loss,
@@ -35,6 +37,17 @@ def main():
             value.backward()
             tensors[f"{name}/{part}"] = value.detach()
             tensors[f"{name}/{part}_gradient"] = x.grad
+    quantiles = torch.tensor(QUANTILES, dtype=torch.float64)[:, None]
+    several = torch.randn((4, 3, 25), generator=generator, dtype=torch.float64)
+    tensors["forecast_of_quantiles"] = several
+    for part, mask in (("plain", torch.ones(SHAPE)), ("observed", observed)):
+        x = several.clone().requires_grad_()
+        short = truth[:, :, None] - x.unflatten(-1, (5, 5))
+        losses = torch.maximum(quantiles * short, (quantiles - 1) * short)
+        value = losses[(mask[:, :, None] > 0).expand_as(losses)].mean()
+        value.backward()
+        tensors[f"quantile_80_90/{part}"] = value.detach()
+        tensors[f"quantile_80_90/{part}_gradient"] = x.grad
     path = Path(__file__).with_name("losses.safetensors")
     save_file(tensors, path)
     print(f"{path.name}: {path.stat().st_size} bytes")

@@ -1,6 +1,7 @@
 //! Forecasters of a series.
 
 pub mod score;
+mod table;
 pub mod train;
 pub mod trained;
 

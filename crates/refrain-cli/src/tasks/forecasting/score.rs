@@ -4,8 +4,9 @@ use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNai
 use refrain_forecast::data::series::{Filled, Series, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::Forecaster;
-use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::evaluation::{self, Evaluation};
 use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors};
+use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
 
 use crate::console::{Console, count, number, table};
@@ -27,6 +28,8 @@ pub struct Score {
     pub linear_mse: f64,
     pub linear_mae: f64,
     pub test_windows: usize,
+    /// The forecast values of the test part whose quantiles crossed, and were sorted.
+    pub quantile_crossings: Crossings,
     /// The longest gap that is filled, in rows.
     pub max_gap: usize,
     pub left_out: filled::Windows,
@@ -48,8 +51,9 @@ pub fn measure(
     let baseline = |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, split, &split.test);
     let seasonal = SeasonalNaive::new(config.task.data.season, split.context)?;
     let linear = Linear::fit(&grid, split, Linear::RIDGE)?;
+    let Evaluation { errors, crossings } = evaluation::evaluate(model, windows, &split.test)?;
     let sums = [
-        (model.name().to_owned(), evaluation::evaluate(model, windows, &split.test)?),
+        (model.name().to_owned(), errors),
         (linear.name().to_owned(), baseline(&linear)),
         (format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal)),
         (LastValue.name().to_owned(), baseline(&LastValue)),
@@ -75,6 +79,7 @@ pub fn measure(
     let rows: Vec<_> = sums.iter().map(row).collect();
     console.line(table(&["forecast", "MSE", "MAE", "MSE (orig.)", "MAE (orig.)"], &rows))?;
 
+    say_crossings(console, crossings)?;
     let [model, linear, seasonal, last] = sums.map(|(_, sums)| (sums.standardised(), sums.original(scaler)));
     let original: Errors = model.1;
     Ok(Score {
@@ -89,8 +94,21 @@ pub fn measure(
         linear_mse: linear.0.mse,
         linear_mae: linear.0.mae,
         test_windows: split.test.windows(),
+        quantile_crossings: crossings,
         max_gap: config.max_gap(series),
         left_out: filled::Windows::of(split),
         filled: split.filled(series),
     })
+}
+
+/// Reports quantiles that crossed, if any did.
+pub fn say_crossings(console: Console, Crossings { crossed, of }: Crossings) -> Result<()> {
+    match crossed {
+        0 => Ok(()),
+        _ => console.line(format!(
+            "quantiles   crossed in {} of {} values, and were sorted",
+            count(crossed),
+            count(of)
+        )),
+    }
 }

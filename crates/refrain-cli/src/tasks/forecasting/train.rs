@@ -3,7 +3,7 @@
 use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Series, Split};
 use refrain_forecast::models::Forecaster;
-use refrain_forecast::plot::{Subplot, forecast_svg};
+use refrain_forecast::plot::{Band, Subplot, forecast_svg};
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
@@ -69,7 +69,7 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
     let saved = run::open_saved(folder.path())?;
     let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
-    saved.check_size(config.task.model.size()?)?;
+    saved.check_size(config.task.trained_model().size()?)?;
     let data = &config.task.data;
     let (series, report) = source::read(&data.source, data.strict, data.step)?;
     source::describe(console, &series, &report)?;
@@ -104,8 +104,7 @@ pub fn trainer(
 ) -> Result<Trainer<Forecasting>> {
     let RunConfig { task, training, .. } = config;
     let windows = windows(config, series, device)?;
-    let task =
-        Forecasting::new(task.model.clone(), windows, split, training.seed)?.with_loss(task.loss.clone())?;
+    let task = Forecasting::new(task.model.clone(), task.loss.clone(), windows, split, training.seed)?;
     Ok(Trainer::of(task, training.clone())?)
 }
 
@@ -132,7 +131,8 @@ pub fn estimate(
     device: &Device,
 ) -> Result<Estimate> {
     let RunConfig { task, training, precision, .. } = config;
-    let estimate = Forecasting::estimate(&*task.model, training, series.rows(), split, precision.setting())?;
+    let model = task.trained_model();
+    let estimate = Forecasting::estimate(&*model, training, series.rows(), split, precision.setting())?;
     console.line(format!("memory      {}", estimate.check(device)?))?;
     Ok(estimate)
 }
@@ -262,7 +262,10 @@ fn forecast_plot(
     const PANELS: usize = 4;
     let (context, horizon, channels) = (split.context, split.horizon, series.channels());
     let origin = split.test.starts().nth(split.test.windows() / 2).unwrap_or(split.test.rows.start) + context;
-    let forecast = evaluation::forecast(model, &config.task.data.scaler, series, origin, device)?;
+    let (levels, scaler) = (config.task.loss.levels(), &config.task.data.scaler);
+    let forecast = evaluation::forecast(model, levels, scaler, series, origin, device)?;
+    let of_channel =
+        |values: &[f64], channel| values.iter().skip(channel).step_by(channels).copied().collect();
     let shown: Vec<usize> = match channels {
         0..=PANELS => (0..channels).collect(),
         _ => (0..PANELS).map(|panel| panel * channels / PANELS).collect(),
@@ -273,21 +276,31 @@ fn forecast_plot(
             let first = origin - context;
             let rows: Vec<f64> = series.channel(channel).skip(first).take(context).collect();
             let truth: Vec<f64> = series.grid().truth(channel).skip(first).take(context + horizon).collect();
-            let forecast: Vec<f64> = forecast.iter().skip(channel).step_by(channels).copied().collect();
+            let bands: Vec<Band> = forecast
+                .intervals
+                .iter()
+                .map(|interval| Band {
+                    level: interval.level,
+                    low: of_channel(&interval.low, channel),
+                    high: of_channel(&interval.high, channel),
+                })
+                .collect();
+            let forecast: Vec<f64> = of_channel(&forecast.values, channel);
             let season = config.task.data.season;
             let seasonal: Vec<f64> =
                 (0..horizon).map(|step| rows[context - season + step % season]).collect();
-            (channel, truth, forecast, seasonal)
+            (channel, truth, forecast, bands, seasonal)
         })
         .collect();
     let panels: Vec<Subplot> = columns
         .iter()
-        .map(|(channel, truth, forecast, seasonal)| Subplot {
+        .map(|(channel, truth, forecast, bands, seasonal)| Subplot {
             name: &series.names()[*channel],
             unit: source::unit(&config.task.data.source, &series.names()[*channel]),
             context: &truth[..context],
             truth: &truth[context..],
             forecast,
+            intervals: bands,
             seasonal_naive: seasonal,
         })
         .collect();

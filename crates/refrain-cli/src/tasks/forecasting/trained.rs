@@ -3,15 +3,15 @@
 use refrain::{DType, Device, with_precision};
 use refrain_forecast::data::series::Series;
 use refrain_forecast::models::Forecaster;
-use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
 use serde::Serialize;
 
 use super::score::{self, Score};
+use super::table;
 use super::windows;
 use crate::console::{Console, count};
 use crate::error::Result;
 use crate::filled;
-use crate::output::Cell;
 use crate::run::SavedModel;
 use crate::run_config::{Forecasts, RunConfig};
 use crate::source;
@@ -37,7 +37,7 @@ struct Outcome<'a> {
 impl TrainedForecaster {
     pub fn load(saved: &SavedModel, device: &Device) -> Result<TrainedForecaster> {
         let config = RunConfig::<Forecasts>::from_kept(saved.config()?, &saved.folder)?;
-        let model = config.task.model.load(&saved.checkpoint, DType::F32, device)?;
+        let model = config.task.trained_model().load(&saved.checkpoint, DType::F32, device)?;
         Ok(TrainedForecaster { config, model, device: device.clone() })
     }
 
@@ -61,14 +61,15 @@ impl TrainedForecaster {
         })
     }
 
-    /// The values that follow the last row of a series, row-major `[horizon, channels]`, in the precision of the run.
-    pub fn values(&self, series: &Series) -> Result<Vec<f64>> {
+    /// The forecast of the rows that follow the last row of a series, in the precision of the run.
+    pub fn values(&self, series: &Series) -> Result<Forecast> {
         let TrainedForecaster { config, model, device } = self;
         config.check_channels(series)?;
         let rows = series.rows();
         series.check_gaps(rows.saturating_sub(model.window().context)..rows, config.max_gap(series))?;
         let scaler = &config.task.data.scaler;
-        let forecast = || evaluation::forecast(&**model, scaler, series, rows, device);
+        let levels = config.task.loss.levels();
+        let forecast = || evaluation::forecast(&**model, levels, scaler, series, rows, device);
         Ok(with_precision(config.precision.setting(), forecast)?)
     }
 }
@@ -88,19 +89,17 @@ impl Trained for TrainedForecaster {
         })
     }
 
-    /// The columns are `time` and the channels.
+    /// See [`table::of`] for the columns.
     fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction> {
         let series = self.read(console, data)?;
-        let values = self.values(&series)?;
-        let time = |step: usize| series.time().format(series.rows() + step);
-        let row = |(step, values): (usize, &[f64])| {
-            let values = values.iter().map(|&value| Cell::Number(value as f32));
-            std::iter::once(Cell::Text(time(step))).chain(values).collect()
-        };
-        let horizon = self.model.window().horizon;
+        let forecast = self.values(&series)?;
+        score::say_crossings(console, forecast.crossings)?;
+        let (columns, rows) = table::of(&series, &forecast);
+        let (first, horizon) = (series.rows(), self.config.task.model.window().horizon);
+        let time = |step: usize| series.time().format(first + step);
         Ok(Prediction {
-            columns: std::iter::once("time".to_owned()).chain(series.names().iter().cloned()).collect(),
-            rows: values.chunks_exact(series.channels()).enumerate().map(row).collect(),
+            columns,
+            rows,
             weights_sha256: self.model.weights_sha256()?,
             summary: format!("{} rows from {} to {}", count(horizon), time(0), time(horizon - 1)),
         })

@@ -57,6 +57,7 @@ impl fmt::Display for ReadReport {
 pub(crate) struct Rows {
     file: String,
     pub(crate) names: Vec<String>,
+    long: bool,
     pub(crate) time: TimeAxis,
     /// Row-major `[rows, channels]`, NaN where a value is missing.
     pub(crate) values: Vec<f64>,
@@ -66,7 +67,7 @@ pub(crate) struct Rows {
 
 /// Puts the rows onto their calendar, or the one that is given.
 pub(crate) fn onto_grid(table: Table, given: Option<TimeStep>) -> Result<Rows> {
-    let Table { file, names, utc, times, lines, values } = table;
+    let Table { file, names, long, utc, times, lines, values } = table;
     if times.len() < 2 {
         return Err(Error::TooFewRows { file, rows: times.len() });
     }
@@ -104,13 +105,20 @@ pub(crate) fn onto_grid(table: Table, given: Option<TimeStep>) -> Result<Rows> {
         }
         grid
     };
-    Ok(Rows { file, names, time: TimeAxis::new(times[0], step, utc), values, gap_rows: missing as usize })
+    Ok(Rows {
+        file,
+        names,
+        long,
+        time: TimeAxis::new(times[0], step, utc),
+        values,
+        gap_rows: missing as usize,
+    })
 }
 
 /// Replaces each missing value by the last observed value before it in its channel, never by a later one, and marks it as
 /// filled. Missing values before the first observed one take the first; no window reaches them ([`Grid::gaps_to_avoid`]).
 pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadReport)> {
-    let Rows { file, names, time, mut values, gap_rows } = rows;
+    let Rows { file, names, long, time, mut values, gap_rows } = rows;
     let (rows, channels) = (values.len() / names.len(), names.len());
     let missing: Vec<bool> = values.iter().map(|value| value.is_nan()).collect();
     let mut report = ReadReport { rows_read: rows - gap_rows, gap_rows, missing: Vec::new() };
@@ -137,5 +145,5 @@ pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadRep
     if strict && !report.is_complete() {
         return Err(Error::MissingRefused { file, missing: report.to_string() });
     }
-    Ok((Series { file, names, time, grid: Grid::with_filled(values, channels, missing) }, report))
+    Ok((Series { file, names, time, grid: Grid::with_filled(values, channels, missing), long }, report))
 }

@@ -41,6 +41,7 @@ pub struct Series {
     names: Vec<String>,
     time: TimeAxis,
     grid: Grid,
+    long: bool,
 }
 
 impl Series {
@@ -87,6 +88,11 @@ impl Series {
     /// The name of the file, for messages.
     pub fn file(&self) -> &str {
         &self.file
+    }
+
+    /// Whether the file has one row for each id and time (`unique_id`, `ds`, `y`), so that the channels are ids.
+    pub fn is_long(&self) -> bool {
+        self.long
     }
 
     /// The names of the channels.

@@ -11,6 +11,8 @@ use std::collections::HashMap;
 pub(crate) struct Table {
     pub file: String,
     pub names: Vec<String>,
+    /// Whether the file is in the long format.
+    pub long: bool,
     pub utc: bool,
     pub times: Vec<DateTime>,
     /// The line of each row. In the long format, the first line with its time stamp.
@@ -60,7 +62,15 @@ fn read_wide(Rows { header: mut names, rows }: Rows<'_>, file: &str) -> Result<T
         lines.push(line);
     }
     numbers.check(&names, file)?;
-    Ok(Table { file: file.to_owned(), names, utc: stamps.zoned == Some(true), times, lines, values })
+    Ok(Table {
+        file: file.to_owned(),
+        names,
+        long: false,
+        utc: stamps.zoned == Some(true),
+        times,
+        lines,
+        values,
+    })
 }
 
 fn read_long(Rows { header, rows }: Rows<'_>, file: &str) -> Result<Table> {
@@ -109,7 +119,15 @@ fn read_long(Rows { header, rows }: Rows<'_>, file: &str) -> Result<Table> {
         let row = values.len() - names.len();
         values[row + channel] = value;
     }
-    Ok(Table { file: file.to_owned(), names, utc: stamps.zoned == Some(true), times, lines, values })
+    Ok(Table {
+        file: file.to_owned(),
+        names,
+        long: true,
+        utc: stamps.zoned == Some(true),
+        times,
+        lines,
+        values,
+    })
 }
 
 /// Refuses rows that would give a nearly empty table of names by times. Such a table grows with the square of the

@@ -3,7 +3,9 @@
 use crate::data::series::{Part, Scaler, Series};
 use crate::data::windows::Windows;
 use crate::models::{Forecaster, Mode};
+use crate::tasks::forecasting::Levels;
 use crate::tasks::forecasting::metrics::ErrorSums;
+use crate::tasks::forecasting::quantiles::{self, Crossings, Interval};
 use crate::{Error, Result};
 use refrain::{Device, Tensor, no_grad};
 
@@ -11,32 +13,46 @@ use refrain::{Device, Tensor, no_grad};
 /// memory.
 const ROWS_AT_ONCE: usize = 1024;
 
+/// The errors of a model over a part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// The errors of the forecast; of several quantiles, of the median.
+    pub errors: ErrorSums,
+    /// The rows whose quantiles had to be sorted.
+    pub crossings: Crossings,
+}
+
 /// The errors of a model over all windows and channels of a part. Only observed values count.
 ///
 /// # Errors
-/// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series.
-pub fn evaluate(model: &dyn Forecaster, windows: &Windows, part: &Part) -> Result<ErrorSums> {
-    let mut sums = ErrorSums::new(windows.channels());
-    each_row(model, windows, part, |channel, forecast, truth| sums.add(channel, forecast, truth))?;
-    Ok(sums)
+/// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series;
+/// [`Error::Model`] if their horizons differ.
+pub fn evaluate(model: &dyn Forecaster, windows: &Windows, part: &Part) -> Result<Evaluation> {
+    let (mut errors, mut crossings) = (ErrorSums::new(windows.channels()), Crossings::default());
+    each_row(model, windows, part, |channel, values, truth| {
+        crossings.add(quantiles::sort(values, truth.len()));
+        errors.add(channel, quantiles::median(values, truth.len()), truth);
+    })?;
+    Ok(Evaluation { errors, crossings })
 }
 
-/// Calls `row` with the channel, the forecast and the true values of each window and channel of a part. Values that were not
-/// observed are NaN.
+/// Calls `row` with the channel, the forecast and the true values of each window and channel of a part. Of several quantiles
+/// the forecast has all, one after another. Values that were not observed are NaN.
 pub(super) fn each_row(
     model: &dyn Forecaster,
     windows: &Windows,
     part: &Part,
-    mut row: impl FnMut(usize, &[f32], &[f32]),
+    mut row: impl FnMut(usize, &mut [f32], &[f32]),
 ) -> Result<()> {
-    let (channels, horizon) = (windows.channels(), model.window().horizon);
+    let (channels, horizon, length) = (windows.channels(), windows.horizon(), model.window().horizon);
+    quantiles::check_length(length, horizon)?;
     let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     no_grad(|| {
         for starts in windows.batches(part, (ROWS_AT_ONCE / channels.max(1)).max(1))? {
             let (x, y) = windows.cut(&starts)?;
             let prediction = model.forward(&x, Mode::Eval)?;
             forecast.resize(prediction.numel(), 0.0_f32);
-            truth.resize(prediction.numel(), 0.0_f32);
+            truth.resize(y.numel(), 0.0_f32);
             prediction.read_into(&mut forecast)?;
             y.read_into(&mut truth)?;
             if part.has_filled() {
@@ -45,27 +61,41 @@ pub(super) fn each_row(
                 let filled = truth.iter_mut().zip(&weights).filter(|(_, weight)| **weight == 0.0);
                 filled.for_each(|(truth, _)| *truth = f32::NAN);
             }
-            let rows = forecast.chunks_exact(horizon).zip(truth.chunks_exact(horizon));
+            let rows = forecast.chunks_exact_mut(length).zip(truth.chunks_exact(horizon));
             rows.enumerate().for_each(|(at, (forecast, truth))| row(at % channels, forecast, truth));
         }
         Ok(())
     })
 }
 
-/// The forecast of the `horizon` rows that begin at row `origin`, in original units, row-major `[horizon, channels]`.
+/// A forecast of the rows after an origin, in original units. All values are row-major `[horizon, channels]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forecast {
+    /// The forecast; of several quantiles, the median.
+    pub values: Vec<f64>,
+    /// The intervals around it, one for each level, ascending.
+    pub intervals: Vec<Interval>,
+    /// The rows whose quantiles had to be sorted.
+    pub crossings: Crossings,
+}
+
+/// The forecast of the rows that begin at row `origin`. The model has the quantiles of these levels (none for a model that has
+/// one value in each row).
 ///
 /// # Errors
 /// [`Error::NotFinite`] if a value of it is not finite; [`Error::ShortContext`] if there are fewer rows before
-/// `origin` than the context of the model; [`Error::Engine`] if the series and the model have different channels.
+/// `origin` than the context of the model; [`Error::Model`] if the model has other quantiles; [`Error::Engine`] if the series
+/// and the model have different channels.
 pub fn forecast(
     model: &dyn Forecaster,
+    levels: &Levels,
     scaler: &Scaler,
     series: &Series,
     origin: usize,
     device: &Device,
-) -> Result<Vec<f64>> {
+) -> Result<Forecast> {
     let (channels, window) = (series.channels(), model.window());
-    let (context, horizon) = (window.context, window.horizon);
+    let (context, length) = (window.context, window.horizon);
     if origin < context || origin > series.rows() {
         return Err(Error::ShortContext {
             file: series.file().to_owned(),
@@ -73,16 +103,44 @@ pub fn forecast(
             context,
         });
     }
+    let horizon = length / levels.values();
+    quantiles::check_length(length, horizon)?;
     let past = scaler.transform(&series.values()[(origin - context) * channels..origin * channels]);
     let past: Vec<f32> = past.iter().map(|&value| value as f32).collect();
     let x = Tensor::from_slice(&past, [1, context, channels], device)?.transpose(1, 2)?;
-    let y = no_grad(|| model.forward(&x, Mode::Eval))?.transpose(1, 2)?;
-    let y: Vec<f64> = y.to_vec::<f32>()?.into_iter().map(f64::from).collect();
-    debug_assert_eq!(y.len(), horizon * channels);
-    let forecast = scaler.inverse(&y);
+    let y = no_grad(|| model.forward(&x, Mode::Eval))?;
+    let mut y = y.to_vec::<f32>()?; // [channels, values, horizon]
+    let mut crossings = Crossings::default();
+    y.chunks_exact_mut(length).for_each(|values| crossings.add(quantiles::sort(values, horizon)));
+    let of_value = |value: usize| {
+        let at = |row: usize, channel: usize| y[channel * length + value * horizon + row];
+        let cells = (0..horizon).flat_map(|row| (0..channels).map(move |channel| (row, channel)));
+        let values: Vec<f64> = cells.map(|(row, channel)| f64::from(at(row, channel))).collect();
+        scaler.inverse(&values)
+    };
+    let middle = levels.len();
+    let intervals: Vec<Interval> = levels
+        .iter()
+        .enumerate()
+        .map(|(at, level)| Interval {
+            level,
+            low: of_value(middle - 1 - at),
+            high: of_value(middle + 1 + at),
+        })
+        .collect();
+    let forecast = Forecast { values: of_value(middle), intervals, crossings };
     // It was computed in f32.
-    match forecast.iter().find(|&&value| !(value as f32).is_finite()) {
-        Some(value) => Err(Error::NotFinite { what: "a value of the forecast".to_owned(), value: *value }),
+    let fault = forecast.all().find(|&value| !(value as f32).is_finite());
+    match fault {
+        Some(value) => Err(Error::NotFinite { what: "a value of the forecast".to_owned(), value }),
         None => Ok(forecast),
+    }
+}
+
+impl Forecast {
+    /// All numbers of it.
+    fn all(&self) -> impl Iterator<Item = f64> + '_ {
+        let bounds = self.intervals.iter().flat_map(|interval| interval.low.iter().chain(&interval.high));
+        self.values.iter().chain(bounds).copied()
     }
 }

@@ -1,18 +1,21 @@
 //! Forecasting: a model on windows of a series, its loss, its metrics and its evaluation.
 
 pub mod evaluation;
+mod levels;
 pub mod loss;
 pub mod metrics;
+pub mod quantiles;
 mod settings;
 
-pub use settings::SeriesSettings;
+pub use levels::Levels;
+pub use settings::{IntervalSettings, SeriesSettings};
 
-use crate::Result;
 use crate::baselines::Linear;
 use crate::data::series::{Part, Split};
 use crate::data::windows::Windows;
 use crate::models::{Forecaster, ForecasterConfig, Mode, ModelConfig};
 use crate::training::{Demand, Estimate, SavedRun, Task, Trainer, TrainingConfig};
+use crate::{Error, Result};
 use loss::Loss;
 use metrics::ErrorSums;
 use refrain::{DType, Device, Precision, Tensor};
@@ -20,7 +23,11 @@ use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
 
 /// Learns to forecast the horizon of each window from its context. It minimises the mean loss over the observed values of
-/// the horizon; filled values are inputs only. The loss is the mean squared error, or that of [`Forecasting::with_loss`].
+/// the horizon; filled values are inputs only.
+///
+/// A loss with several [values](Loss::values) in each row needs a model with a horizon that is as many times longer
+/// ([`ModelConfig::widened`]): it forecasts the rows of the first quantile, then those of the second, and so on. So every
+/// forecaster can learn quantiles.
 pub struct Forecasting {
     /// The model.
     pub model: Box<dyn Forecaster>,
@@ -31,7 +38,7 @@ pub struct Forecasting {
     validation: Part,
 }
 
-/// The errors over the validation windows, standardised.
+/// The errors over the validation windows, standardised. Of several quantiles, the median is the forecast.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ForecastErrors {
     /// Mean squared error.
@@ -79,13 +86,18 @@ impl Task for Forecasting {
     fn validate(&self) -> Result<ForecastErrors> {
         let mut sums = ErrorSums::new(self.windows.channels());
         let mut losses = (self.loss != Loss::default()).then_some((0.0, 0_u64));
-        evaluation::each_row(&*self.model, &self.windows, &self.validation, |channel, forecast, truth| {
-            sums.add(channel, forecast, truth);
-            let Some((sum, count)) = &mut losses else { return };
-            for (&forecast, &truth) in forecast.iter().zip(truth).filter(|(_, truth)| !truth.is_nan()) {
-                *sum += self.loss.of_error(f64::from(forecast) - f64::from(truth));
-                *count += 1;
+        evaluation::each_row(&*self.model, &self.windows, &self.validation, |channel, values, truth| {
+            if let Some((sum, count)) = &mut losses {
+                for (value, forecast) in values.chunks_exact(truth.len()).enumerate() {
+                    for (&forecast, &truth) in forecast.iter().zip(truth).filter(|(_, truth)| !truth.is_nan())
+                    {
+                        *sum += self.loss.of_error(value, f64::from(forecast) - f64::from(truth));
+                        *count += 1;
+                    }
+                }
             }
+            quantiles::sort(values, truth.len());
+            sums.add(channel, quantiles::median(values, truth.len()), truth);
         })?;
         let errors = sums.standardised();
         let loss = losses.map(|(sum, count)| sum / count as f64);
@@ -98,40 +110,50 @@ impl Task for Forecasting {
 }
 
 impl Forecasting {
-    /// A forecaster with these settings and random weights, on windows of a series.
+    /// A forecaster with these settings and random weights, on windows of a series. Its horizon is that of the windows; for a
+    /// loss with several values in each row it is [widened](ModelConfig::widened).
     ///
     /// # Errors
-    /// [`crate::Error::Model`] for invalid settings, [`crate::Error::Engine`] if the device has not enough memory.
+    /// [`Error::Model`] and [`Error::Training`] for invalid settings, [`Error::Engine`] if the device has not enough memory.
     pub fn new(
         model: impl Into<ModelConfig>,
+        loss: Loss,
         windows: Windows,
         split: &Split,
         seed: u64,
     ) -> Result<Forecasting> {
-        let model = model.into().build(DType::F32, windows.device(), seed)?;
-        Ok(Forecasting::of(model, windows, split))
+        let model = model.into().widened(loss.values()).build(DType::F32, windows.device(), seed)?;
+        Forecasting::of(model, loss, windows, split)
     }
 
-    /// A forecaster, on windows of a series. The windows have the shape that the forecaster expects.
-    pub fn of(model: Box<dyn Forecaster>, windows: Windows, split: &Split) -> Forecasting {
-        let (train, validation) = (split.train.clone(), split.validation.clone());
-        Forecasting { model, windows, loss: Loss::default(), train, validation }
-    }
-
-    /// Minimises another loss.
+    /// A forecaster, on windows of a series.
     ///
     /// # Errors
-    /// [`crate::Error::Training`] if there is no such loss.
-    pub fn with_loss(self, loss: Loss) -> Result<Forecasting> {
+    /// [`Error::Model`] if the forecaster's windows differ from these; [`Error::Training`] if there is no such loss.
+    pub fn of(
+        model: Box<dyn Forecaster>,
+        loss: Loss,
+        windows: Windows,
+        split: &Split,
+    ) -> Result<Forecasting> {
         loss.validate()?;
-        Ok(Forecasting { loss, ..self })
+        let (values, horizon) = (loss.values(), windows.horizon());
+        if model.window().horizon != values * horizon {
+            let found = model.window().horizon;
+            let problem = format!(
+                "the horizon of the model is {found}, but the loss needs {values} values in {horizon} rows"
+            );
+            return Err(Error::Model { problem, fix: "make the model of settings that are `widened`" });
+        }
+        let (train, validation) = (split.train.clone(), split.validation.clone());
+        Ok(Forecasting { model, windows, loss, train, validation })
     }
 
     /// The resources that training a model on a series of this many rows needs, including the comparison with the
-    /// baselines.
+    /// baselines. For a loss with several values in each row, the model is a [widened](ModelConfig::widened) one.
     ///
     /// # Errors
-    /// [`crate::Error::Model`] for invalid settings.
+    /// [`Error::Model`] for invalid settings.
     pub fn estimate(
         model: &dyn ForecasterConfig,
         config: &TrainingConfig,
@@ -139,13 +161,13 @@ impl Forecasting {
         split: &Split,
         precision: Precision,
     ) -> Result<Estimate> {
-        let window = model.window();
+        let channels = model.window().channels;
         let demand = Demand {
             size: model.size()?,
             layers: model.layers(),
             activations: model.activations(config.at_once(split.train.windows())),
-            data: rows as f64 * window.channels as f64,
-            beside: Linear::bytes(window.context, window.horizon, window.channels),
+            data: rows as f64 * channels as f64,
+            beside: Linear::bytes(split.context, split.horizon, channels),
         };
         Ok(Estimate::new(demand, precision))
     }
@@ -156,7 +178,7 @@ impl Trainer<Forecasting> {
     /// a forecaster of your own, make the [`Forecasting`] and pass it to [`Trainer::of`].
     ///
     /// # Errors
-    /// [`crate::Error::Model`] and [`crate::Error::Training`] for invalid settings; [`crate::Error::Engine`] if the
+    /// [`Error::Model`] and [`Error::Training`] for invalid settings; [`Error::Engine`] if the
     /// device has not enough memory.
     pub fn new(
         model: impl Into<ModelConfig>,
@@ -165,7 +187,7 @@ impl Trainer<Forecasting> {
         split: &Split,
     ) -> Result<Trainer<Forecasting>> {
         config.validate()?;
-        Trainer::of(Forecasting::new(model, windows, split, config.seed)?, config)
+        Trainer::of(Forecasting::new(model, Loss::default(), windows, split, config.seed)?, config)
     }
 
     /// A run that [`Trainer::save`] left, to go on bit for bit as if it had not stopped. Model,

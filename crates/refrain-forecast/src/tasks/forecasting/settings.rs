@@ -1,5 +1,6 @@
-//! What a user can choose of a series that is to be forecast.
+//! What a user can choose of a series that is to be forecast, and of the forecast.
 
+use super::Levels;
 use crate::data::series::SplitRule;
 use crate::settings::settings;
 
@@ -16,5 +17,14 @@ settings! {
         pub horizon: usize = 96, "ROWS";
         /// Rows of a season, for the seasonal naive forecast; 0 infers it (24 for hours, 7 for days, ...)
         pub season: usize = 0, "ROWS";
+    }
+}
+
+settings! {
+    /// The intervals around a forecast.
+    #[derive(Default)]
+    pub struct IntervalSettings {
+        /// Intervals around the forecast: the percentages of the true values that should lie in them, such as `80,90`; or `none`.
+        pub levels: Levels = Levels::NONE, "PERCENT";
     }
 }

@@ -29,7 +29,7 @@ impl ErrorLoss for Huber {
         Ok(size.sub(&small.mul_scalar(0.5)?)?.mul(&small)?)
     }
 
-    fn of_error(&self, error: f64) -> f64 {
+    fn of_error(&self, _: usize, error: f64) -> f64 {
         let small = error.abs().min(self.delta);
         small * (error.abs() - small / 2.0)
     }

@@ -23,7 +23,7 @@ impl ErrorLoss for Mae {
         Ok(errors.abs()?)
     }
 
-    fn of_error(&self, error: f64) -> f64 {
+    fn of_error(&self, _: usize, error: f64) -> f64 {
         error.abs()
     }
 }

@@ -1,5 +1,6 @@
 //! Losses of forecasts: what training minimises.
 
+use super::{IntervalSettings, Levels};
 use crate::settings::{Setting, Values, assemble};
 use crate::{Error, Result};
 use refrain::Tensor;
@@ -7,9 +8,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A loss is a function of each error, `forecast - truth`, and the mean of it over all of them.
+///
+/// A loss with [levels](ErrorLoss::levels) gets several forecasts of each true value, one for each quantile of the levels. Then
+/// forecasts and errors are `[.., quantiles, horizon]`, and the truth is `[.., 1, horizon]`.
 trait ErrorLoss {
     /// Its name for people, such as `MSE`.
     fn title(&self) -> &'static str;
+
+    /// The levels of the intervals that a model learns to forecast.
+    fn levels(&self) -> &Levels {
+        const { &Levels::NONE }
+    }
 
     /// The mean over all elements, `[]`, by the engine's operation.
     fn mean(&self, forecast: &Tensor, truth: &Tensor) -> Result<Tensor>;
@@ -17,8 +26,8 @@ trait ErrorLoss {
     /// The function of each error, on the device.
     fn of_errors(&self, errors: &Tensor) -> Result<Tensor>;
 
-    /// The function of one error, on the host.
-    fn of_error(&self, error: f64) -> f64;
+    /// The function of one error, on the host. `value` is the number of its quantile, or 0.
+    fn of_error(&self, value: usize, error: f64) -> f64;
 
     /// Whether there is such a loss.
     ///
@@ -29,9 +38,19 @@ trait ErrorLoss {
     }
 }
 
-/// Makes [`Loss`] of a line for each loss: its name on the command line and in run folders, its file, and its settings.
+/// What [`Loss`] knows of a loss before it is made.
+struct Listed {
+    name: &'static str,
+    /// Its own settings. Their names on the command line begin with that of the loss.
+    settings: Vec<Setting>,
+    /// The names of the [`IntervalSettings`] that it shares.
+    shares: &'static [&'static str],
+}
+
+/// Makes [`Loss`] of a line for each loss: its name on the command line and in run folders, its file, its settings, and the
+/// names of the interval settings that it shares.
 macro_rules! losses {
-    ($($name:literal $module:ident::$type:ident;)*) => {
+    ($($name:literal $module:ident::$type:ident $(, $shared:literal)*;)*) => {
         $(mod $module;)*
         $(pub use $module::$type;)*
 
@@ -67,9 +86,9 @@ macro_rules! losses {
             )*
         }
 
-        /// Every loss: its name and its settings.
-        fn list() -> Vec<(&'static str, Vec<Setting>)> {
-            vec![$(($name, $type::settings())),*]
+        /// Every loss.
+        fn list() -> Vec<Listed> {
+            vec![$(Listed { name: $name, settings: $type::settings(), shares: &[$($shared),*] }),*]
         }
 
         impl Loss {
@@ -93,6 +112,7 @@ losses! {
     "mse" mse::Mse;
     "mae" mae::Mae;
     "huber" huber::Huber;
+    "quantile" quantile::Quantile, "levels";
 }
 
 /// The mean squared error.
@@ -105,36 +125,47 @@ impl Default for Loss {
 impl Loss {
     /// What a user can choose: `loss`, and the settings of each loss under names that begin with that of the loss.
     pub fn settings() -> Vec<Setting> {
-        let names: Vec<&str> = list().iter().map(|(name, _)| *name).collect();
+        let all = list();
+        let names: Vec<&str> = all.iter().map(|loss| loss.name).collect();
         let about = format!("The loss that training minimises: {}", names.join(", "));
-        let of_each = list().into_iter().flat_map(|(name, own)| own.into_iter().map(|own| own.of(name)));
+        let of_each =
+            all.into_iter().flat_map(|loss| loss.settings.into_iter().map(move |own| own.of(loss.name)));
         std::iter::once(Setting::new("loss", &[&about], "NAME", Name::Mse)).chain(of_each).collect()
     }
 
     /// The loss of settings: those of `values`, else the defaults.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a value of the wrong type, and a setting of another loss.
+    /// [`Error::Setting`] for a value of the wrong type, and a setting of another loss; [`Error::Training`] for settings that
+    /// are none of a loss.
     pub fn from_settings(values: &Values) -> Result<Loss> {
         let chosen = values.get("loss").and_then(Value::as_str).unwrap_or(Loss::default().name()).to_owned();
-        let mut own = (Vec::new(), Values::new());
-        for (name, settings) in list() {
-            for setting in settings {
-                let full = setting.clone().of(name);
+        let (mut own, mut set) = (Vec::new(), Values::new());
+        let mut beside: Values = [("name".to_owned(), chosen.as_str().into())].into_iter().collect();
+        for loss in list() {
+            for setting in loss.settings {
+                let full = setting.clone().of(loss.name);
                 let value = values.get(full.name());
-                if name == chosen {
+                if loss.name == chosen {
                     let wrong = |problem| Error::Setting { name: full.name().to_owned(), problem };
                     value.map_or(Ok(()), |value| setting.check(value)).map_err(wrong)?;
-                    own.1.extend(value.map(|value| (setting.name().to_owned(), value.clone())));
-                    own.0.push(setting);
+                    set.extend(value.map(|value| (setting.name().to_owned(), value.clone())));
+                    own.push(setting);
                 } else if value.is_some() {
-                    let problem = format!("it is a setting of the loss {name}, and the loss is {chosen}");
+                    let problem =
+                        format!("it is a setting of the loss {}, and the loss is {chosen}", loss.name);
                     return Err(Error::Setting { name: full.name().to_owned(), problem });
                 }
             }
+            if loss.name == chosen {
+                let shared = |setting: &Setting| loss.shares.contains(&setting.name());
+                for setting in IntervalSettings::settings().into_iter().filter(shared) {
+                    let value = values.get(setting.name()).unwrap_or(setting.default());
+                    beside.insert(setting.name().to_owned(), value.clone());
+                }
+            }
         }
-        let loss: Loss =
-            assemble(&own.0, &own.1, [("name".to_owned(), chosen.into())].into_iter().collect())?;
+        let loss: Loss = assemble(&own, &set, beside)?;
         loss.validate()?;
         Ok(loss)
     }
@@ -152,20 +183,40 @@ impl Loss {
         self.inner().title()
     }
 
-    /// The mean loss, `[]`, of forecasts beside what came true, both of one shape. With `weights` of that shape it is the
-    /// weighted mean: a value that was filled has the weight 0, and does not count.
+    /// The levels of the intervals that a model learns to forecast by this loss.
+    pub fn levels(&self) -> &Levels {
+        self.inner().levels()
+    }
+
+    /// How many values a model forecasts of each row and channel: one, or one for each quantile of the levels.
+    pub fn values(&self) -> usize {
+        self.levels().values()
+    }
+
+    /// The mean loss, `[]`, of forecasts beside what came true. Both have the shape `[.., horizon]`; if the loss has several
+    /// [`values`](Loss::values), forecasts are `[.., values * horizon]`, quantile after quantile. With `weights` of the shape
+    /// of the truth it is the weighted mean: a value that was filled has the weight 0, and does not count.
     ///
     /// # Errors
     /// [`Error::Engine`] if shapes, dtypes or devices do not fit, or the device fails.
     pub fn mean(&self, forecast: &Tensor, truth: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
-        let Some(weights) = weights else { return self.inner().mean(forecast, truth) };
-        let errors = forecast.to_dtype(truth.dtype())?.sub(truth)?;
-        Ok(self.inner().of_errors(&errors)?.mul(weights)?.sum(())?.div(&weights.sum(())?)?)
+        if self.values() == 1 {
+            let Some(weights) = weights else { return self.inner().mean(forecast, truth) };
+            let errors = forecast.to_dtype(truth.dtype())?.sub(truth)?;
+            return Ok(self.inner().of_errors(&errors)?.mul(weights)?.sum(())?.div(&weights.sum(())?)?);
+        }
+        let mut dims = truth.dims().to_vec();
+        dims.insert(dims.len().saturating_sub(1), self.values());
+        let forecast = forecast.to_dtype(truth.dtype())?.reshape(dims)?; // [.., values, horizon]
+        let truth = truth.unsqueeze(-2)?;
+        let Some(weights) = weights else { return self.inner().mean(&forecast, &truth) };
+        let losses = self.inner().of_errors(&forecast.sub(&truth)?)?.mul(&weights.unsqueeze(-2)?)?;
+        Ok(losses.sum(())?.div(&weights.sum(())?.mul_scalar(self.values() as f64)?)?)
     }
 
-    /// The loss of one error.
-    pub(super) fn of_error(&self, error: f64) -> f64 {
-        self.inner().of_error(error)
+    /// The loss of one error of the forecast with this number (0 unless there are several [`values`](Loss::values)).
+    pub(super) fn of_error(&self, value: usize, error: f64) -> f64 {
+        self.inner().of_error(value, error)
     }
 }
 
