@@ -59,7 +59,8 @@ fn trainer(
     series: &Series,
     device: &Device,
 ) -> Result<(RunConfig<Forecasts>, Option<Trainer<Forecasting>>)> {
-    let (config, split) = RunConfig::<Forecasts>::new(settings, series)?;
+    let (config, mut split) = RunConfig::<Forecasts>::new(settings, series)?;
+    config.hold_out_calibration(&mut split, series)?;
     kept(&config);
     let estimate = forecasting::train::estimate(Console::silent(), &config, series, &split, device)?;
     if estimate.bytes(device) > SMALL {
@@ -143,7 +144,7 @@ pub fn resume(folder: &Path, series: &Series) -> Result<Trainer<Forecasting>, St
         let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder)?;
         saved.check_size(config.task.trained_model().size()?)?;
         forecasting::train::check_series(&config, series)?;
-        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.1)
+        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.trainer)
     };
     resume().map_err(|error| error.to_string())
 }

@@ -58,6 +58,7 @@ pub fn fold_folder(fold: usize) -> String {
 pub const LOCK: &str = "run.lock";
 pub const FOLDS: &str = "folds.json";
 pub const METRICS: &str = "metrics.jsonl";
+pub const CALIBRATION: &str = "calibration.json";
 pub const LOSS: &str = "loss.svg";
 pub const FORECAST: &str = "forecast.svg";
 
@@ -121,7 +122,8 @@ fn warn(unverified: Option<String>) {
 }
 
 /// The files that a run writes into its folders.
-pub const FILES: [&str; 7] = [MODEL, refrain_nn::checkpoint::CONFIG, FOLDS, METRICS, LOSS, FORECAST, LOCK];
+pub const FILES: [&str; 8] =
+    [MODEL, refrain_nn::checkpoint::CONFIG, FOLDS, METRICS, CALIBRATION, LOSS, FORECAST, LOCK];
 
 /// Whether a folder with this name (in lower case) belongs inside a run folder.
 pub fn is_inner_folder(name: &str) -> bool {

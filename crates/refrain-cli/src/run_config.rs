@@ -4,10 +4,11 @@ use std::path::Path;
 
 use refrain_forecast::baselines::SeasonalNaive;
 use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
-use refrain_forecast::data::series::{MaxGap, Scaler, Series, Split, SplitRule, TimeStep};
+use refrain_forecast::data::series::{MaxGap, Part, Scaler, Series, Split, SplitRule, TimeStep};
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::tasks::classification::ClassWeights;
 use refrain_forecast::tasks::forecasting::IntervalSettings;
+use refrain_forecast::tasks::forecasting::conformal::Calibration;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
@@ -64,18 +65,23 @@ impl Forecasts {
         self.model.widened(self.loss.values())
     }
 
-    /// Refuses intervals that nothing makes.
+    /// Refuses intervals that nothing makes, and a calibration of none.
     fn check_intervals(&self) -> Result<()> {
-        let levels = &self.intervals.levels;
-        if self.loss.levels() == levels {
+        let IntervalSettings { levels, calibrate } = &self.intervals;
+        let learned = self.loss.levels();
+        if *calibrate && levels.is_empty() {
+            return Err(Error::usage(
+                "there are no intervals to calibrate",
+                "choose their levels in percent, such as --levels 80,90, or leave --calibrate out",
+            ));
+        }
+        if learned == levels || (*calibrate && learned.is_empty()) {
             return Ok(());
         }
+        let loss = self.loss.name();
         Err(Error::usage(
-            format!(
-                "intervals of {levels} % need a loss that learns quantiles, and the loss is {}",
-                self.loss.name()
-            ),
-            "pass --loss quantile, or leave --levels out",
+            format!("intervals of {levels} % are learned by a loss of quantiles, and the loss is {loss}"),
+            "pass --loss quantile, or --calibrate to measure them after training, or leave --levels out",
         ))
     }
 }
@@ -235,6 +241,17 @@ impl RunConfig<Forecasts> {
     pub fn split(&self, series: &Series) -> Result<Split> {
         let WindowShape { context, horizon, .. } = self.task.model.window();
         Ok(Split::new(series, &self.task.data.split, context, horizon, self.max_gap(series))?)
+    }
+
+    /// Takes the part that intervals are calibrated on from a split, if they are to be calibrated.
+    pub fn hold_out_calibration(&self, split: &mut Split, series: &Series) -> Result<Option<Part>> {
+        let IntervalSettings { levels, calibrate } = &self.task.intervals;
+        if !calibrate {
+            return Ok(None);
+        }
+        let part = split.hold_out_calibration(series)?;
+        Calibration::check_windows(levels, &part)?;
+        Ok(Some(part))
     }
 
     /// The longest gap that the run fills in a series, in rows.

@@ -181,6 +181,40 @@ fn every_forecaster_learns_quantiles_and_forecasts_intervals() {
     }
 }
 
+#[test]
+fn intervals_are_calibrated_after_training_for_any_forecaster_and_loss() {
+    let point: &[&str] = &["--levels", "80,90"];
+    for (model, own, loss) in [("nlinear", &[][..], point), (MODELS[0].0, MODELS[0].1, QUANTILE)] {
+        let place = place();
+        let train = |out: &str, more: &[&str]| {
+            train(&place, model, &[own, loss, &["--calibrate", "--out", out], more]).succeeded()
+        };
+        let said = train("run", &[]);
+        assert!(said.err.contains(", calibration 10 windows from "), "{}", said.err);
+        train("other", &["--seed", "1"]);
+        let forecast = || place.refrain(&["forecast", "--model", "run", "--out", "-"]);
+        let csv = forecast().succeeded().out;
+        let header = "time,a,a-lo-80,a-hi-80,a-lo-90,a-hi-90,b,b-lo-80,b-hi-80,b-lo-90,b-hi-90";
+        assert_eq!(csv.lines().next(), Some(header), "{model}");
+        let plot = std::fs::read_to_string(place.path("run/forecast.svg")).unwrap();
+        assert_eq!(plot.matches("<polygon").count(), 4, "{model}");
+
+        // A run that has none yet, one of other weights, a damaged one.
+        let file = place.path("run/calibration.json");
+        let kept = std::fs::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        forecast().failed(&["no calibration.json", "train --resume"]);
+        place.refrain(&["evaluate", "--model", "run"]).failed(&["no calibration.json"]);
+        place.refrain(&["train", "--resume", "run"]).succeeded();
+        assert_eq!(std::fs::read(&file).unwrap(), kept, "{model}");
+        assert_eq!(forecast().succeeded().out, csv, "{model}");
+        std::fs::copy(place.path("other/calibration.json"), &file).unwrap();
+        forecast().failed(&["belongs to other weights"]);
+        std::fs::write(&file, &kept[..kept.len() / 2]).unwrap();
+        forecast().failed(&["calibration.json", "cannot be read"]);
+    }
+}
+
 /// Two tables with the same texts and nearly the same numbers.
 #[track_caller]
 fn near(table: &str, expected: &str) {
@@ -207,7 +241,7 @@ fn settings_that_do_not_go_together_are_refused() {
         ("nlinear", &["--huber-delta", "2"], &["huber-delta", "the loss is mse"]),
         ("nlinear", &["--loss", "huber", "--huber-delta", "0"], &["delta of the Huber loss is 0"]),
         ("nlinear", &["--loss", "quantile"], &["the quantile loss has no levels", "--levels 80,90"]),
-        ("nlinear", &["--levels", "80,90"], &["intervals of 80,90 %", "the loss is mse", "--loss quantile"]),
+        ("nlinear", &["--levels", "80,90"], &["intervals of 80,90 %", "the loss is mse", "--calibrate"]),
         ("nlinear", &["--levels", "80,120"], &["--levels", "120 is not between 0 and 100"]),
         (
             "nlinear",

@@ -374,6 +374,14 @@ pub enum Error {
         /// Rows of one window.
         needed: usize,
     },
+    /// Intervals cannot be calibrated.
+    #[error("{problem}; {fix}")]
+    Calibration {
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        fix: &'static str,
+    },
     /// The rule of the split is wrong in itself or does not suit this series.
     #[error("cannot split {file}: {problem}; {fix}")]
     Split {

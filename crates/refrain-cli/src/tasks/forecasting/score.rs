@@ -4,6 +4,7 @@ use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNai
 use refrain_forecast::data::series::{Filled, Series, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::Forecaster;
+use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::evaluation::{self, Evaluation};
 use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
@@ -43,7 +44,7 @@ pub fn measure(
     config: &RunConfig<Forecasts>,
     series: &Series,
     split: &Split,
-    model: &dyn Forecaster,
+    (model, intervals): (&dyn Forecaster, &Intervals),
     windows: &Windows,
 ) -> Result<Score> {
     let scaler = &config.task.data.scaler;
@@ -51,7 +52,7 @@ pub fn measure(
     let baseline = |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, split, &split.test);
     let seasonal = SeasonalNaive::new(config.task.data.season, split.context)?;
     let linear = Linear::fit(&grid, split, Linear::RIDGE)?;
-    let Evaluation { errors, crossings } = evaluation::evaluate(model, windows, &split.test)?;
+    let Evaluation { errors, crossings } = evaluation::evaluate(model, intervals, windows, &split.test)?;
     let sums = [
         (model.name().to_owned(), errors),
         (linear.name().to_owned(), baseline(&linear)),

@@ -1,9 +1,10 @@
 //! A forecaster on a series.
 
 use refrain::{Device, with_precision};
-use refrain_forecast::data::series::{Series, Split};
+use refrain_forecast::data::series::{Part, Series, Split};
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::plot::{Band, Subplot, forecast_svg};
+use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
@@ -30,8 +31,15 @@ struct Run {
     config: RunConfig<Forecasts>,
     folder: RunFolder,
     series: Series,
+    parts: Parts,
+}
+
+/// The parts of a series, and the trainer on them.
+pub struct Parts {
     split: Split,
-    trainer: Trainer<Forecasting>,
+    /// What intervals are calibrated on.
+    calibration: Option<Part>,
+    pub trainer: Trainer<Forecasting>,
 }
 
 /// What `--json` prints.
@@ -56,13 +64,15 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     let data = settings.data()?;
     let (series, report) = source::read(&data, settings.series()?.strict, None)?;
     source::describe(console, &series, &report)?;
-    let (config, split) = RunConfig::<Forecasts>::new(settings, &series)?;
+    let (config, mut split) = RunConfig::<Forecasts>::new(settings, &series)?;
+    let calibration = config.hold_out_calibration(&mut split, &series)?;
     estimate(console, &config, &series, &split, &device)?;
     let trainer = trainer(&config, &series, &split, &device)?;
     let folder = RunFolder::create(args.out.as_deref(), &source::stem(&data))?;
     // Now it is known that the folder is writable, and the run can be resumed from its first step.
     trainer.save(folder.path(), &as_json(&config)?)?;
-    finish(console, args, Run { config, folder, series, split, trainer }, &device)
+    let parts = Parts { split, calibration, trainer };
+    finish(console, args, Run { config, folder, series, parts }, &device)
 }
 
 pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
@@ -77,13 +87,13 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     if let Some(settings) = settings {
         run::check_same(&config, &RunConfig::<Forecasts>::new(settings, &series)?.0, folder.path())?;
     }
-    let (split, trainer) = resumed(console, &config, &saved, &series, &device)?;
+    let parts = resumed(console, &config, &saved, &series, &device)?;
     console.line(format!(
         "resumed     {} after {} steps",
         folder.path().display(),
-        count(trainer.steps())
+        count(parts.trainer.steps())
     ))?;
-    finish(console, args, Run { config, folder, series, split, trainer }, &device)
+    finish(console, args, Run { config, folder, series, parts }, &device)
 }
 
 /// The series is that which the run began with.
@@ -115,11 +125,12 @@ pub fn resumed(
     saved: &SavedRun,
     series: &Series,
     device: &Device,
-) -> Result<(Split, Trainer<Forecasting>)> {
-    let split = config.split(series)?;
+) -> Result<Parts> {
+    let mut split = config.split(series)?;
+    let calibration = config.hold_out_calibration(&mut split, series)?;
     estimate(console, config, series, &split, device)?;
     let trainer = trainer(config, series, &split, device)?.resume_from(saved)?;
-    Ok((split, trainer))
+    Ok(Parts { split, calibration, trainer })
 }
 
 /// Prints the resources that the run needs, before anything is allocated. Returns an error if they do not fit.
@@ -140,7 +151,7 @@ pub fn estimate(
 /// Trains to the end, and measures.
 fn finish(console: Console, args: &Train, mut run: Run, device: &Device) -> Result<()> {
     if args.eager {
-        run.trainer = run.trainer.eager();
+        run.parts.trainer = run.parts.trainer.eager();
     }
     describe(console, &run, device)?;
     with_precision(run.config.precision.setting(), || {
@@ -150,7 +161,7 @@ fn finish(console: Console, args: &Train, mut run: Run, device: &Device) -> Resu
 }
 
 fn report(console: Console, run: Run, device: &Device) -> Result<()> {
-    let Run { config, folder, series, split, trainer } = run;
+    let Run { config, folder, series, parts: Parts { split, calibration, trainer } } = run;
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
     let best = epochs::best(&history);
@@ -160,9 +171,18 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     let loss = config.task.loss.title();
     let plot = epochs::loss_plot::<Forecasting>(&format!("{name}: {loss} by epoch (standardised)"), &history);
     folder.write(run::LOSS, plot.as_bytes())?;
-    let plot = forecast_plot(&config, &series, &split, &*model, device)?;
+    let intervals = match calibration {
+        None => Intervals::learned(config.task.loss.levels().clone()),
+        Some(part) => {
+            let levels = &config.task.intervals.levels;
+            let calibration = Calibration::fit(&*model, levels, &windows, &part)?;
+            folder.write(run::CALIBRATION, as_json(&calibration)?.to_string().as_bytes())?;
+            Intervals::calibrated(calibration)
+        }
+    };
+    let plot = forecast_plot(&config, &series, &split, &*model, &intervals, device)?;
     folder.write(run::FORECAST, plot.as_bytes())?;
-    let score = score::measure(console, &config, &series, &split, &*model, &windows)?;
+    let score = score::measure(console, &config, &series, &split, (&*model, &intervals), &windows)?;
     let plural = if history.len() == 1 { "" } else { "s" };
     let trained = console::seconds(seconds);
     console
@@ -184,15 +204,17 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
 }
 
 fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
-    let (model, training, split) = (&run.config.task.model, &run.config.training, &run.split);
+    let (model, training) = (&run.config.task.model, &run.config.training);
+    let Parts { split, calibration, trainer } = &run.parts;
     let window = model.window();
-    let part = |name: &str, part: &refrain_forecast::data::series::Part| {
+    let part = |name: &str, part: &Part| {
         let axis = run.series.time();
         let first = axis.format(part.rows.start);
         format!("{name} {} windows from {first}", count(part.windows()))
     };
+    let calibration = calibration.as_ref().map(|of| part(", calibration", of)).unwrap_or_default();
     console.line(format!(
-        "split       {}, {}, {}",
+        "split       {}, {}{calibration}, {}",
         part("training", &split.train),
         part("validation", &split.validation),
         part("test", &split.test)
@@ -204,7 +226,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         window.context,
         window.horizon,
         model.summary(),
-        count(run.trainer.model().parameter_count()),
+        count(trainer.model().parameter_count()),
     ))?;
     let loss = match &run.config.task.loss {
         Loss::Mse(_) => String::new(),
@@ -213,7 +235,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
     console.line(format!(
         "training    {} epochs at most of {} steps of {} windows, {}learning rate {}, seed {}, {}, on {}",
         training.epochs,
-        count(run.trainer.steps_per_epoch()),
+        count(trainer.steps_per_epoch()),
         training.batch_size,
         loss,
         training.lr,
@@ -231,11 +253,11 @@ fn train(console: Console, args: &Train, run: &mut Run) -> Result<()> {
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
     let how = epochs::How { label: "", every: args.checkpoint_every, interrupt: &interrupt };
-    let Some(signal) = epochs::train(console, &mut run.trainer, &run.folder, &config, how, epoch_line)?
+    let Some(signal) = epochs::train(console, &mut run.parts.trainer, &run.folder, &config, how, epoch_line)?
     else {
         return Ok(());
     };
-    let (trainer, dir) = (&run.trainer, run.folder.path().to_owned());
+    let (trainer, dir) = (&run.parts.trainer, run.folder.path().to_owned());
     Err(Error::Interrupted { signal, epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
 }
 
@@ -257,13 +279,14 @@ fn forecast_plot(
     series: &Series,
     split: &Split,
     model: &dyn Forecaster,
+    intervals: &Intervals,
     device: &Device,
 ) -> Result<String> {
     const PANELS: usize = 4;
     let (context, horizon, channels) = (split.context, split.horizon, series.channels());
     let origin = split.test.starts().nth(split.test.windows() / 2).unwrap_or(split.test.rows.start) + context;
-    let (levels, scaler) = (config.task.loss.levels(), &config.task.data.scaler);
-    let forecast = evaluation::forecast(model, levels, scaler, series, origin, device)?;
+    let scaler = &config.task.data.scaler;
+    let forecast = evaluation::forecast(model, intervals, scaler, series, (origin, horizon), device)?;
     let of_channel =
         |values: &[f64], channel| values.iter().skip(channel).step_by(channels).copied().collect();
     let shown: Vec<usize> = match channels {

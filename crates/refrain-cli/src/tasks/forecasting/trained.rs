@@ -1,8 +1,12 @@
 //! A trained forecaster: its errors on a series, and its forecast.
 
+use std::io::ErrorKind;
+use std::path::Path;
+
 use refrain::{DType, Device, with_precision};
 use refrain_forecast::data::series::Series;
 use refrain_forecast::models::Forecaster;
+use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
 use serde::Serialize;
 
@@ -10,9 +14,9 @@ use super::score::{self, Score};
 use super::table;
 use super::windows;
 use crate::console::{Console, count};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filled;
-use crate::run::SavedModel;
+use crate::run::{self, SavedModel};
 use crate::run_config::{Forecasts, RunConfig};
 use crate::source;
 use crate::tasks::{Prediction, Trained};
@@ -21,6 +25,7 @@ use crate::tasks::{Prediction, Trained};
 pub struct TrainedForecaster {
     config: RunConfig<Forecasts>,
     model: Box<dyn Forecaster>,
+    intervals: Intervals,
     device: Device,
 }
 
@@ -38,7 +43,8 @@ impl TrainedForecaster {
     pub fn load(saved: &SavedModel, device: &Device) -> Result<TrainedForecaster> {
         let config = RunConfig::<Forecasts>::from_kept(saved.config()?, &saved.folder)?;
         let model = config.task.trained_model().load(&saved.checkpoint, DType::F32, device)?;
-        Ok(TrainedForecaster { config, model, device: device.clone() })
+        let intervals = intervals(&config, &*model, &saved.folder)?;
+        Ok(TrainedForecaster { config, model, intervals, device: device.clone() })
     }
 
     fn read(&self, console: Console, name: &str) -> Result<Series> {
@@ -50,28 +56,51 @@ impl TrainedForecaster {
 
     /// The errors on the test part of a series, in the precision of the run. The table is printed.
     pub fn score(&self, console: Console, series: &Series) -> Result<Score> {
-        let TrainedForecaster { config, model, device } = self;
+        let TrainedForecaster { config, model, intervals, device } = self;
         config.check_channels(series)?;
         let split = config.split(series)?;
         filled::Windows::of(&split).report(console, config.max_gap(series))?;
         filled::report(console, &split.filled(series))?;
         let windows = windows(config, series, device)?;
         with_precision(config.precision.setting(), || {
-            score::measure(console, config, series, &split, &**model, &windows)
+            score::measure(console, config, series, &split, (&**model, intervals), &windows)
         })
     }
 
     /// The forecast of the rows that follow the last row of a series, in the precision of the run.
     pub fn values(&self, series: &Series) -> Result<Forecast> {
-        let TrainedForecaster { config, model, device } = self;
+        let TrainedForecaster { config, model, intervals, device } = self;
         config.check_channels(series)?;
         let rows = series.rows();
         series.check_gaps(rows.saturating_sub(model.window().context)..rows, config.max_gap(series))?;
         let scaler = &config.task.data.scaler;
-        let levels = config.task.loss.levels();
-        let forecast = || evaluation::forecast(&**model, levels, scaler, series, rows, device);
+        let horizon = config.task.model.window().horizon;
+        let forecast = || evaluation::forecast(&**model, intervals, scaler, series, (rows, horizon), device);
         Ok(with_precision(config.precision.setting(), forecast)?)
     }
+}
+
+/// The intervals of a model: those of the calibration in its folder, or those that it has learned.
+fn intervals(config: &RunConfig<Forecasts>, model: &dyn Forecaster, folder: &Path) -> Result<Intervals> {
+    let Forecasts { loss, intervals, .. } = &config.task;
+    if !intervals.calibrate {
+        return Ok(Intervals::learned(loss.levels().clone()));
+    }
+    let path = folder.join(run::CALIBRATION);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let problem =
+                format!("there is no {} in it, which is written when training ends", run::CALIBRATION);
+            return Err(Error::run(folder, problem, "resume the run with `refrain train --resume`"));
+        }
+        Err(source) => return Err(Error::read(&path, source)),
+    };
+    let damaged =
+        |error| Error::run(&path, format!("it cannot be read: {error}"), "restore the file, or train again");
+    let calibration: Calibration = serde_json::from_str(&text).map_err(damaged)?;
+    calibration.check(model, &intervals.levels, config.task.model.window().horizon)?;
+    Ok(Intervals::calibrated(calibration))
 }
 
 impl Trained for TrainedForecaster {

@@ -205,6 +205,43 @@ impl Split {
         })
     }
 
+    /// Takes the second half of the validation part away from it and returns it, to calibrate intervals on. No value that a
+    /// window of one half forecasts is forecast by a window of the other.
+    ///
+    /// # Errors
+    /// [`Error::Split`] if a half does not hold one window.
+    pub fn hold_out_calibration(&mut self, series: &Series) -> Result<Part> {
+        let (own, windows) = (self.validation.own.clone(), self.validation.windows.clone());
+        let middle = own.start + own.len() / 2;
+        let within = |starts: Range<usize>| -> Vec<Range<usize>> {
+            let clipped = windows.iter().map(|run| run.start.max(starts.start)..run.end.min(starts.end));
+            clipped.filter(|run| !run.is_empty()).collect()
+        };
+        let begin = middle.saturating_sub(self.context);
+        let first = within(0..(middle + 1).saturating_sub(self.context + self.horizon));
+        let second = within(begin..usize::MAX);
+        if first.is_empty() || second.is_empty() {
+            let problem = format!(
+                "half of the {} rows of the validation part has no window with a horizon of {} rows",
+                own.len(),
+                self.horizon
+            );
+            let fix = "choose a longer validation part or a shorter horizon, or leave --calibrate out";
+            return Err(Error::Split { file: series.file().to_owned(), problem, fix });
+        }
+        let calibration = Part {
+            rows: begin..own.end,
+            own: middle..own.end,
+            left_out: LeftOut::default(),
+            windows: second,
+            filled: self.validation.filled,
+        };
+        self.validation.rows.end = middle;
+        self.validation.own.end = middle;
+        self.validation.windows = first;
+        Ok(calibration)
+    }
+
     /// How much of each channel was filled in each part. Parts without any are left out.
     pub fn filled(&self, series: &Series) -> Vec<Filled> {
         let parts = [(TRAINING, &self.train), (VALIDATION, &self.validation), (TEST, &self.test)];

@@ -27,7 +27,13 @@ pub struct Evaluation {
 /// # Errors
 /// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series;
 /// [`Error::Model`] if their horizons differ.
-pub fn evaluate(model: &dyn Forecaster, windows: &Windows, part: &Part) -> Result<Evaluation> {
+pub fn evaluate(
+    model: &dyn Forecaster,
+    intervals: &Intervals,
+    windows: &Windows,
+    part: &Part,
+) -> Result<Evaluation> {
+    intervals.check(model.window().horizon, windows.horizon())?;
     let (mut errors, mut crossings) = (ErrorSums::new(windows.channels()), Crossings::default());
     each_row(model, windows, part, |channel, values, truth| {
         crossings.add(quantiles::sort(values, truth.len()));
@@ -45,7 +51,6 @@ pub(super) fn each_row(
     mut row: impl FnMut(usize, &mut [f32], &[f32]),
 ) -> Result<()> {
     let (channels, horizon, length) = (windows.channels(), windows.horizon(), model.window().horizon);
-    quantiles::check_length(length, horizon)?;
     let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     no_grad(|| {
         for starts in windows.batches(part, (ROWS_AT_ONCE / channels.max(1)).max(1))? {
@@ -79,8 +84,7 @@ pub struct Forecast {
     pub crossings: Crossings,
 }
 
-/// The forecast of the rows that begin at row `origin`. The model has the quantiles of these levels (none for a model that has
-/// one value in each row).
+/// The forecast of the `horizon` rows that begin at row `origin`.
 ///
 /// # Errors
 /// [`Error::NotFinite`] if a value of it is not finite; [`Error::ShortContext`] if there are fewer rows before
@@ -88,10 +92,10 @@ pub struct Forecast {
 /// and the model have different channels.
 pub fn forecast(
     model: &dyn Forecaster,
-    levels: &Levels,
+    intervals: &Intervals,
     scaler: &Scaler,
     series: &Series,
-    origin: usize,
+    (origin, horizon): (usize, usize),
     device: &Device,
 ) -> Result<Forecast> {
     let (channels, window) = (series.channels(), model.window());
@@ -103,32 +107,32 @@ pub fn forecast(
             context,
         });
     }
-    let horizon = length / levels.values();
-    quantiles::check_length(length, horizon)?;
+    intervals.check(length, horizon)?;
     let past = scaler.transform(&series.values()[(origin - context) * channels..origin * channels]);
     let past: Vec<f32> = past.iter().map(|&value| value as f32).collect();
     let x = Tensor::from_slice(&past, [1, context, channels], device)?.transpose(1, 2)?;
     let y = no_grad(|| model.forward(&x, Mode::Eval))?;
     let mut y = y.to_vec::<f32>()?; // [channels, values, horizon]
-    let mut crossings = Crossings::default();
-    y.chunks_exact_mut(length).for_each(|values| crossings.add(quantiles::sort(values, horizon)));
-    let of_value = |value: usize| {
-        let at = |row: usize, channel: usize| y[channel * length + value * horizon + row];
+    let (mut crossings, mut all, mut of_channel) = (Crossings::default(), Vec::new(), Vec::new());
+    for (channel, values) in y.chunks_exact_mut(length).enumerate() {
+        crossings.add(quantiles::sort(values, horizon));
+        intervals.quantiles(channel, values, horizon, &mut of_channel);
+        all.extend_from_slice(&of_channel); // [channels, quantiles, horizon]
+    }
+    let levels = intervals.levels();
+    let of_quantile = |quantile: usize| {
         let cells = (0..horizon).flat_map(|row| (0..channels).map(move |channel| (row, channel)));
-        let values: Vec<f64> = cells.map(|(row, channel)| f64::from(at(row, channel))).collect();
+        let at = |(row, channel): (usize, usize)| (channel * levels.values() + quantile) * horizon + row;
+        let values: Vec<f64> = cells.map(|cell| f64::from(all[at(cell)])).collect();
         scaler.inverse(&values)
     };
     let middle = levels.len();
-    let intervals: Vec<Interval> = levels
-        .iter()
-        .enumerate()
-        .map(|(at, level)| Interval {
-            level,
-            low: of_value(middle - 1 - at),
-            high: of_value(middle + 1 + at),
-        })
-        .collect();
-    let forecast = Forecast { values: of_value(middle), intervals, crossings };
+    let of_level = |(at, level)| {
+        let [low, high] = [middle - 1 - at, middle + 1 + at].map(of_quantile);
+        Interval { level, low, high }
+    };
+    let intervals = levels.iter().enumerate().map(of_level).collect();
+    let forecast = Forecast { values: of_quantile(middle), intervals, crossings };
     // It was computed in f32.
     let fault = forecast.all().find(|&value| !(value as f32).is_finite());
     match fault {

@@ -1,5 +1,6 @@
 //! Forecasting: a model on windows of a series, its loss, its metrics and its evaluation.
 
+pub mod conformal;
 pub mod evaluation;
 mod levels;
 pub mod loss;

@@ -1,5 +1,6 @@
 //! Several quantiles of each value: sorting those that cross, and the intervals between them.
 
+use super::Levels;
 use crate::{Error, Result};
 use serde::Serialize;
 
@@ -58,15 +59,25 @@ pub(super) fn median(values: &[f32], horizon: usize) -> &[f32] {
     &values[quantiles / 2 * horizon..][..horizon]
 }
 
-/// Refuses a model whose horizon is not an odd multiple of that of the windows.
-pub(super) fn check_length(length: usize, horizon: usize) -> Result<()> {
-    if horizon > 0 && length.is_multiple_of(horizon) && !(length / horizon).is_multiple_of(2) {
-        return Ok(());
+/// How many values a model with this horizon forecasts in each of so many rows: one, or one for each quantile of the levels.
+///
+/// # Errors
+/// [`Error::Model`] for any other number.
+pub(super) fn check_length(length: usize, horizon: usize, levels: &Levels) -> Result<usize> {
+    let values = if horizon > 0 && length.is_multiple_of(horizon) { length / horizon } else { 0 };
+    match values == 1 || values == levels.values() {
+        true => Ok(values),
+        false => Err(no_quantiles(length, horizon)),
     }
-    let problem = format!(
-        "the model forecasts {length} values of each channel, which are no quantiles of {horizon} rows"
-    );
-    Err(Error::Model { problem, fix: "use the windows and levels that the model was trained with" })
+}
+
+pub(super) fn no_quantiles(length: usize, horizon: usize) -> Error {
+    Error::Model {
+        problem: format!(
+            "the model forecasts {length} values of each channel, which are not the quantiles of {horizon} rows"
+        ),
+        fix: "use the windows and levels that the model was trained with",
+    }
 }
 
 #[cfg(test)]
@@ -87,9 +98,11 @@ mod tests {
 
     #[test]
     fn what_is_no_number_of_quantiles_is_refused() {
-        check_length(12, 4).unwrap();
-        for (length, horizon) in [(8, 4), (13, 4), (4, 0), (0, 4)] {
-            assert!(check_length(length, horizon).unwrap_err().to_string().contains("no quantiles of"));
+        let levels: Levels = "80,90".parse().unwrap();
+        assert_eq!([4, 20].map(|length| check_length(length, 4, &levels).unwrap()), [1, 5]);
+        for (length, horizon) in [(8, 4), (12, 4), (21, 4), (4, 0), (0, 4)] {
+            let message = check_length(length, horizon, &levels).unwrap_err().to_string();
+            assert!(message.contains("not the quantiles of"), "{message}");
         }
     }
 }

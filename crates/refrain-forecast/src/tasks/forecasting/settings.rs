@@ -26,5 +26,9 @@ settings! {
     pub struct IntervalSettings {
         /// Intervals around the forecast: the percentages of the true values that should lie in them, such as `80,90`; or `none`.
         pub levels: Levels = Levels::NONE, "PERCENT";
+        /// Calibrate the intervals on the second half of the validation part, so that they cover what they promise; early stopping uses the first half.
+        ///
+        /// This is split conformal prediction. It also gives intervals to a model that has learned none.
+        pub calibrate: bool = false, "BOOL";
     }
 }

@@ -1,0 +1,295 @@
+//! Split conformal prediction: intervals that cover what their levels promise.
+
+use super::Levels;
+use super::evaluation::each_row;
+use super::quantiles::{self, check_length};
+use crate::data::series::Part;
+use crate::data::windows::Windows;
+use crate::models::Forecaster;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// By how much the intervals of a model must be wider (or may be narrower) to cover the share of the true values that their
+/// levels promise.
+///
+/// It is measured on windows that training has not seen: the score of a true value is its distance to the interval, negative
+/// inside of it. Of n scores of a channel and a step of the horizon, the correction for the level `l` is the
+/// `ceil((n + 1) l / 100)`-th smallest (Vovk et al., 2005; for quantiles: Romano, Patterson and Candès, "Conformalized Quantile
+/// Regression", 2019). If the windows to come are exchangeable with those, the interval covers at least `l` %. The interval of a
+/// model without quantiles begins as the forecast itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// The levels of the intervals.
+    pub levels: Levels,
+    /// Number of channels.
+    pub channels: usize,
+    /// Rows of a forecast.
+    pub horizon: usize,
+    /// The number of windows that it was measured on.
+    pub windows: usize,
+    /// The weights of the model that it belongs to.
+    pub weights_sha256: String,
+    /// The corrections `[levels, channels, horizon]`, in units of the channels' standard deviations.
+    corrections: Vec<f32>,
+}
+
+/// The scores of so many values are in memory at a time.
+const SCORES_AT_ONCE: usize = 1 << 26;
+
+impl Calibration {
+    /// Measures the corrections for a model on all windows of a part. Only observed values count. The part must be one that
+    /// neither training nor early stopping has used.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if a channel and step has too few observed values for a level, or a forecast is not finite;
+    /// [`Error::Model`] if the model has other quantiles; [`Error::Engine`] if the device fails.
+    pub fn fit(
+        model: &dyn Forecaster,
+        levels: &Levels,
+        windows: &Windows,
+        part: &Part,
+    ) -> Result<Calibration> {
+        let (channels, horizon) = (windows.channels(), windows.horizon());
+        let values = check_length(model.window().horizon, horizon, levels)?;
+        // Of one value, the scores of all levels are the same.
+        let bounds: Vec<(usize, usize)> = match values {
+            1 => vec![(0, 0)],
+            _ => (0..levels.len()).map(|at| (levels.len() - 1 - at, levels.len() + 1 + at)).collect(),
+        };
+        let a_channel = part.windows().saturating_mul(horizon).saturating_mul(bounds.len());
+        let at_once = (SCORES_AT_ONCE / a_channel.max(1)).clamp(1, channels.max(1));
+        let mut corrections = vec![0.0; levels.len() * channels * horizon];
+        for first in (0..channels).step_by(at_once) {
+            let those = first..channels.min(first + at_once);
+            let mut scores = vec![Vec::new(); bounds.len() * those.len() * horizon];
+            each_row(model, windows, part, |channel, values, truth| {
+                if !those.contains(&channel) {
+                    return;
+                }
+                quantiles::sort(values, horizon);
+                for (kind, (low, high)) in bounds.iter().enumerate() {
+                    for (step, &truth) in truth.iter().enumerate().filter(|(_, truth)| !truth.is_nan()) {
+                        let (low, high) = (values[low * horizon + step], values[high * horizon + step]);
+                        let of_step = (kind * those.len() + channel - those.start) * horizon + step;
+                        scores[of_step].push(distance(low, high, truth));
+                    }
+                }
+            })?;
+            for (at, level) in levels.iter().enumerate() {
+                let kind = at.min(bounds.len() - 1);
+                for channel in those.clone() {
+                    for step in 0..horizon {
+                        let of_step = (kind * those.len() + channel - those.start) * horizon + step;
+                        let correction = correction(&mut scores[of_step], level)
+                            .map_err(|problem| refuse(problem, level, channel, step))?;
+                        corrections[(at * channels + channel) * horizon + step] = correction;
+                    }
+                }
+            }
+        }
+        Ok(Calibration {
+            levels: levels.clone(),
+            channels,
+            horizon,
+            windows: part.windows(),
+            weights_sha256: model.weights_sha256()?,
+            corrections,
+        })
+    }
+
+    /// Refuses a part with too few windows for some level, before a model is trained.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`].
+    pub fn check_windows(levels: &Levels, part: &Part) -> Result<()> {
+        let (windows, highest) = (part.windows(), levels.iter().next_back().unwrap_or(0.0));
+        if windows as f64 >= needed(highest) {
+            return Ok(());
+        }
+        let problem = format!(
+            "{windows} windows are too few to calibrate intervals of {highest} %, which need {}",
+            needed(highest)
+        );
+        Err(Error::Calibration { problem, fix: FIX })
+    }
+
+    /// Refuses a calibration of another model, or one that is damaged.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`].
+    pub fn check(&self, model: &dyn Forecaster, levels: &Levels, horizon: usize) -> Result<()> {
+        let refuse = |problem: &str| {
+            let fix = "restore the file, or train again";
+            Err(Error::Calibration { problem: format!("the calibration of the intervals {problem}"), fix })
+        };
+        if (&self.levels, self.channels, self.horizon) != (levels, model.window().channels, horizon) {
+            return refuse("has other levels, channels or rows than the model");
+        }
+        let cells = self.levels.len() * self.channels * self.horizon;
+        if self.corrections.len() != cells || !self.corrections.iter().all(|value| value.is_finite()) {
+            return refuse("is damaged");
+        }
+        match self.weights_sha256 == model.weights_sha256()? {
+            true => Ok(()),
+            false => refuse("belongs to other weights"),
+        }
+    }
+
+    /// The corrections of each step, of the level with this number.
+    pub(super) fn of(&self, level: usize, channel: usize) -> &[f32] {
+        &self.corrections[(level * self.channels + channel) * self.horizon..][..self.horizon]
+    }
+}
+
+/// How far a value lies outside of an interval; negative inside.
+fn distance(low: f32, high: f32, truth: f32) -> f32 {
+    let (below, above) = (low - truth, truth - high);
+    // A bound of NaN contains nothing.
+    if below.is_nan() || above.is_nan() { f32::INFINITY } else { below.max(above) }
+}
+
+/// The `ceil((n + 1) level / 100)`-th smallest of n scores.
+fn correction(scores: &mut [f32], level: f64) -> Result<f32, String> {
+    let n = scores.len();
+    // Rounding must not add one to a whole number.
+    let rank = ((n as f64 + 1.0) * level / 100.0 - 1e-9).ceil().max(1.0) as usize;
+    if rank > n {
+        return Err(format!("there are {n} observed values, and at least {} are needed", needed(level)));
+    }
+    let (_, score, _) = scores.select_nth_unstable_by(rank - 1, f32::total_cmp);
+    match score.is_finite() {
+        true => Ok(*score),
+        false => Err("a forecast is not finite".to_owned()),
+    }
+}
+
+/// The fewest scores that have one of the rank for a level.
+fn needed(level: f64) -> f64 {
+    (level / (100.0 - level) - 1e-9).ceil()
+}
+
+const FIX: &str = "choose a longer validation part by --split, or a lower level";
+
+fn refuse(problem: String, level: f64, channel: usize, step: usize) -> Error {
+    Error::Calibration {
+        problem: format!(
+            "the interval of {level} % of channel {} cannot be calibrated for step {} of the horizon: {problem}",
+            channel + 1,
+            step + 1
+        ),
+        fix: FIX,
+    }
+}
+
+/// The intervals around the forecasts of a model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Intervals {
+    levels: Levels,
+    calibration: Option<Calibration>,
+}
+
+impl Intervals {
+    /// Those that a model has learned, as it forecasts them; or none.
+    pub fn learned(levels: Levels) -> Intervals {
+        Intervals { levels, calibration: None }
+    }
+
+    /// Those of a calibration: around the quantiles that a model has learned, or around its forecast.
+    pub fn calibrated(calibration: Calibration) -> Intervals {
+        Intervals { levels: calibration.levels.clone(), calibration: Some(calibration) }
+    }
+
+    /// Their levels.
+    pub fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
+    /// How many values a model that has these intervals forecasts in each row.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the number is impossible.
+    pub(super) fn check(&self, length: usize, horizon: usize) -> Result<()> {
+        let values = check_length(length, horizon, &self.levels)?;
+        match values == self.levels.values() || self.calibration.is_some() {
+            true => Ok(()),
+            false => Err(quantiles::no_quantiles(length, horizon)),
+        }
+    }
+
+    /// The quantiles `[quantiles of the levels, horizon]` of a channel, ascending in each row, of what a model has forecast,
+    /// sorted. The interval of a higher level always contains that of a lower one, and all contain the median.
+    pub(super) fn quantiles(&self, channel: usize, sorted: &[f32], horizon: usize, out: &mut Vec<f32>) {
+        let (middle, values) = (self.levels.len(), sorted.len() / horizon);
+        out.resize(self.levels.values() * horizon, 0.0);
+        out[middle * horizon..][..horizon].copy_from_slice(quantiles::median(sorted, horizon));
+        for at in 0..middle {
+            let corrections = self.calibration.as_ref().map(|calibration| calibration.of(at, channel));
+            let (low, high) = match values {
+                1 => (0, 0),
+                _ => (middle - 1 - at, middle + 1 + at),
+            };
+            for step in 0..horizon {
+                let by = corrections.map_or(0.0, |corrections| corrections[step]);
+                let inner = [middle - at, middle + at].map(|quantile| out[quantile * horizon + step]);
+                let (low, high) = (sorted[low * horizon + step] - by, sorted[high * horizon + step] + by);
+                // Written so that a NaN stays.
+                let (low, high) = (
+                    if low > inner[0] { inner[0] } else { low },
+                    if high < inner[1] { inner[1] } else { high },
+                );
+                out[(middle - 1 - at) * horizon + step] = low;
+                out[(middle + 1 + at) * horizon + step] = high;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_correction_is_the_score_of_its_rank() {
+        let scores = |n: usize| (0..n).map(|i| (i * 7 % n) as f32).collect::<Vec<_>>();
+        // Of 99 scores 0 to 98, the 90th smallest; of 100, the 91st.
+        assert_eq!(correction(&mut scores(99), 90.0), Ok(89.0));
+        assert_eq!(correction(&mut scores(100), 90.0), Ok(90.0));
+        assert_eq!(correction(&mut scores(9), 90.0), Ok(8.0));
+        assert_eq!(correction(&mut scores(19), 95.0), Ok(18.0));
+        assert!(correction(&mut scores(8), 90.0).unwrap_err().contains("8 observed values, and at least 9"));
+        assert!(correction(&mut scores(18), 95.0).unwrap_err().contains("at least 19"));
+        assert!(correction(&mut [], 50.0).is_err());
+        assert!(correction(&mut [f32::INFINITY; 20], 50.0).unwrap_err().contains("not finite"));
+    }
+
+    #[test]
+    fn intervals_of_higher_levels_contain_those_of_lower_ones() {
+        let calibration = |corrections: Vec<f32>| Calibration {
+            levels: "80,90".parse().unwrap(),
+            channels: 1,
+            horizon: 2,
+            windows: 100,
+            weights_sha256: String::new(),
+            corrections,
+        };
+        let mut out = Vec::new();
+        let mut of = |corrections: [f32; 4], sorted: &[f32]| {
+            let intervals = Intervals::calibrated(calibration(corrections.to_vec()));
+            intervals.check(sorted.len(), 2).unwrap();
+            intervals.quantiles(0, sorted, 2, &mut out);
+            out.clone()
+        };
+        // One value: the forecast and its corrections.
+        let got = of([1.0, 2.0, 3.0, 1.5], &[10.0, 20.0]);
+        assert_eq!(got, [7.0, 18.0, 9.0, 18.0, 10.0, 20.0, 11.0, 22.0, 13.0, 22.0]);
+        // Quantiles: a correction below zero makes an interval narrower, down to the median.
+        let sorted = [1.0, 1.0, 2.0, 2.0, 5.0, 5.0, 8.0, 8.0, 9.0, 9.0];
+        let got = of([-1.0, -7.0, 0.0, 1.0], &sorted);
+        assert_eq!(got, [1.0, 0.0, 3.0, 5.0, 5.0, 5.0, 7.0, 5.0, 9.0, 10.0]);
+        let got = of([0.0; 4], &[f32::NAN; 10]);
+        assert!(got.iter().all(|value| value.is_nan()));
+        let learned = Intervals::learned("80,90".parse().unwrap());
+        assert!(learned.check(2, 2).is_err() && learned.check(10, 2).is_ok() && learned.check(6, 2).is_err());
+    }
+}
