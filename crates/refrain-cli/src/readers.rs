@@ -112,14 +112,8 @@ pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
         let trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
         let forecast = trained.values(series)?.values;
-        let score = trained.score(Console::silent(), series)?;
-        let errors = [
-            score.test_mse,
-            score.test_mae,
-            score.test_mse_original,
-            score.test_mae_original,
-            score.linear_mse,
-        ];
+        let (score, _) = trained.score(Console::silent(), series)?;
+        let errors = [score.test_mse, score.test_mae, score.test_rmse, score.test_smape, score.linear_mse];
         Ok([forecast, errors.to_vec()].concat())
     };
     results().map_err(|error| error.to_string())

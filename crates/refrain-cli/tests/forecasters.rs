@@ -182,6 +182,65 @@ fn every_forecaster_learns_quantiles_and_forecasts_intervals() {
 }
 
 #[test]
+fn evaluate_tells_the_metrics_of_every_channel_and_step() {
+    let place = place();
+    train(&place, "nlinear", &[QUANTILE, &["--calibrate", "--out", "run"]]).succeeded();
+    let json = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
+    let of = |value: &serde_json::Value, name: &str| {
+        value[name].as_f64().unwrap_or_else(|| panic!("no number {name} in {value}"))
+    };
+    let parts = [json["steps"].as_array().unwrap(), json["channels"].as_array().unwrap()];
+    assert_eq!(parts.map(Vec::len), [6, 2]);
+    for (name, total) in
+        [("mse", "test_mse"), ("mae", "test_mae"), ("mase", "test_mase"), ("crps", "test_crps")]
+    {
+        // All cells were observed, so the whole is the mean of its parts.
+        let mean = |parts: Vec<f64>| parts.iter().sum::<f64>() / parts.len() as f64;
+        let steps = mean(parts[0].iter().map(|step| of(step, name)).collect());
+        let channels = mean(parts[1].iter().map(|channel| of(&channel["standardised"], name)).collect());
+        for whole in [steps, channels] {
+            assert!((whole - of(&json, total)).abs() < 1e-9, "{name}: {whole} and {}", of(&json, total));
+        }
+    }
+    assert!((of(&json, "test_rmse") - of(&json, "test_mse").sqrt()).abs() < 1e-12);
+    let config = std::fs::read_to_string(place.path("run/config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    for (channel, name) in ["a", "b"].into_iter().enumerate() {
+        let OfChannel { standardised, original } = serde_json::from_value(parts[1][channel].clone()).unwrap();
+        let std = config["config"]["data"]["scaler"]["std"][channel].as_f64().unwrap();
+        assert_eq!(parts[1][channel]["name"], name);
+        for (metric, unit) in [("mse", std * std), ("mae", std), ("rmse", std), ("crps", std), ("mase", 1.0)]
+        {
+            let (one, other) = (of(&standardised, metric) * unit, of(&original, metric));
+            assert!((one - other).abs() < 1e-9 * other, "{metric} of {name}: {one} and {other}");
+        }
+        let intervals = original["intervals"].as_array().unwrap();
+        assert_eq!([0, 1].map(|at| of(&intervals[at], "level")), [80.0, 90.0]);
+        assert!(of(&intervals[0], "coverage") <= of(&intervals[1], "coverage"));
+        assert!(of(&intervals[0], "width") < of(&intervals[1], "width"));
+    }
+    let said = place.refrain(&["evaluate", "--model", "run"]).succeeded().out;
+    for word in [
+        "each channel in its own unit",
+        "MASE",
+        "sMAPE",
+        "CRPS",
+        "in 90 %",
+        "width 80 %",
+        "steps of the horizon",
+    ] {
+        assert!(said.contains(word), "no {word:?} in {said}");
+    }
+}
+
+/// A channel as `evaluate --json` tells it.
+#[derive(serde::Deserialize)]
+struct OfChannel {
+    standardised: serde_json::Value,
+    original: serde_json::Value,
+}
+
+#[test]
 fn intervals_are_calibrated_after_training_for_any_forecaster_and_loss() {
     let point: &[&str] = &["--levels", "80,90"];
     for (model, own, loss) in [("nlinear", &[][..], point), (MODELS[0].0, MODELS[0].1, QUANTILE)] {

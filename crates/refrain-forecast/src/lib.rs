@@ -41,7 +41,7 @@
 //! // Gaps of up to 24 rows (one day) are filled.
 //! let split = Split::new(&series, &SplitRule::default(), 336, 96, 24)?;
 //! let scaler = Scaler::fit(&series, split.train.rows.clone())?;
-//! let errors = evaluate(&LastValue, &series.grid().standardised(&scaler), &split, &split.test);
+//! let errors = evaluate(&LastValue, &series.grid().standardised(&scaler), &scaler, &split, &split.test);
 //! assert!(errors.standardised().mse > 0.0);
 //! # Ok::<(), refrain_forecast::Error>(())
 //! ```

@@ -12,12 +12,15 @@ use std::time::Duration;
 use bench::{WalkBench, WalkOptions};
 use common::device;
 use refrain::{Precision, Tensor, with_precision};
-use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule, TimeAxis, TimeStep};
+use refrain_forecast::data::series::{
+    Grid, Part, ReadOptions, Scaler, Series, Split, SplitRule, TimeAxis, TimeStep,
+};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::ModelConfig;
 use refrain_forecast::models::patchtst::{
     FfnActivation, Mode, NormKind, NormPosition, PatchTstConfig, Positions,
 };
+use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, evaluation};
 use refrain_forecast::training::{EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig};
 use serde_json::json;
@@ -358,7 +361,9 @@ fn the_loss_is_the_mean_over_what_was_observed() {
         assert!((got - squared / count).abs() < 1e-5 * got, "{device}: {got} and {}", squared / count);
         assert_eq!((weight, count < 7.0 * 12.0), (count, true), "{device}");
         // The test part counts in the same way.
-        let errors = evaluation::evaluate(&*task.model, &task.windows, &split.test).unwrap();
+        let unit = Scaler { mean: vec![0.0; CHANNELS], std: vec![1.0; CHANNELS] };
+        let none = Intervals::default();
+        let errors = evaluation::evaluate(&*task.model, &none, &unit, &task.windows, &split.test).unwrap();
         let errors = errors.errors.standardised();
         let (mut squared, mut count) = (0.0, 0.0);
         for start in split.test.starts() {

@@ -8,7 +8,8 @@ mod observed;
 pub use linear::Linear;
 pub use naive::{LastValue, SeasonalNaive};
 
-use crate::data::series::{Grid, Part, Split};
+use crate::data::series::{Grid, Part, Scaler, Split};
+use crate::tasks::forecasting::Levels;
 use crate::tasks::forecasting::metrics::ErrorSums;
 use rayon::prelude::*;
 
@@ -21,14 +22,21 @@ pub trait Baseline: Sync {
     fn forecast(&self, context: &[f64], forecast: &mut [f64]);
 }
 
-/// The errors of a baseline over every window and channel of a part of a standardised grid. Only observed values
-/// count. The sums do not depend on the number of threads.
+/// The errors of a baseline over every window and channel of a part of a grid that a scaler has standardised. Only observed
+/// values count. The sums do not depend on the number of threads.
 ///
 /// # Panics
-/// If the part reaches past the grid.
-pub fn evaluate(baseline: &dyn Baseline, grid: &Grid, split: &Split, part: &Part) -> ErrorSums {
+/// If the part reaches past the grid, or the scaler is one of other channels.
+pub fn evaluate(
+    baseline: &dyn Baseline,
+    grid: &Grid,
+    scaler: &Scaler,
+    split: &Split,
+    part: &Part,
+) -> ErrorSums {
     const WINDOWS_A_TASK: usize = 256;
     let (channels, columns) = (grid.channels(), columns(grid, part));
+    assert_eq!(scaler.mean.len(), channels, "a scaler of the channels");
     let truth = part.has_filled().then(|| {
         let truth =
             |channel: usize| grid.truth(channel).skip(part.rows.start).take(part.rows.len()).collect();
@@ -36,23 +44,22 @@ pub fn evaluate(baseline: &dyn Baseline, grid: &Grid, split: &Split, part: &Part
     });
     let truth = truth.as_ref().unwrap_or(&columns);
     let starts: Vec<usize> = part.starts().map(|start| start - part.rows.start).collect();
-    let tasks = starts.len().div_ceil(WINDOWS_A_TASK);
-    let sums: Vec<ErrorSums> = (0..channels * tasks)
-        .into_par_iter()
-        .map(|task| {
-            let (channel, first) = (task / tasks, task % tasks * WINDOWS_A_TASK);
-            let mut sums = ErrorSums::new(channels);
-            let mut forecast = vec![0.0; split.horizon];
-            for &start in &starts[first..starts.len().min(first + WINDOWS_A_TASK)] {
-                let origin = start + split.context;
-                baseline.forecast(&columns[channel][start..origin], &mut forecast);
-                sums.add(channel, &forecast, &truth[channel][origin..origin + split.horizon]);
-            }
-            sums
-        })
-        .collect();
-    let mut total = ErrorSums::new(channels);
-    sums.iter().for_each(|sums| total.merge(sums));
+    let of_task = |channel: usize, starts: &[usize]| {
+        let unit = Scaler { mean: vec![scaler.mean[channel]], std: vec![scaler.std[channel]] };
+        let mut sums = ErrorSums::new(split.horizon, &Levels::NONE, &unit);
+        let mut forecast = vec![0.0; split.horizon];
+        for &start in starts {
+            let origin = start + split.context;
+            baseline.forecast(&columns[channel][start..origin], &mut forecast);
+            sums.add(0, &forecast, &truth[channel][origin..origin + split.horizon]);
+        }
+        sums
+    };
+    let mut total = ErrorSums::new(split.horizon, &Levels::NONE, scaler);
+    for channel in 0..channels {
+        let tasks = starts.par_chunks(WINDOWS_A_TASK).map(|starts| of_task(channel, starts));
+        tasks.collect::<Vec<_>>().iter().for_each(|sums| total.merge(channel, sums));
+    }
     total
 }
 
@@ -82,7 +89,8 @@ mod tests {
             test: part.clone(),
         };
         let grid = Grid::new(values.clone(), channels);
-        let got = evaluate(&LastValue, &grid, &split, &part).standardised();
+        let unit = Scaler { mean: vec![0.0; 3], std: vec![1.0; 3] };
+        let got = evaluate(&LastValue, &grid, &unit, &split, &part).standardised();
         let (mut squared, mut absolute, mut count) = (0.0, 0.0, 0.0);
         for last in 20 + 4..rows - 2 {
             for step in 1..=2 {
@@ -112,7 +120,8 @@ mod tests {
         let text = format!("time,a,b\n{}", (0..100).map(row).collect::<String>());
         let (series, _) = Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default()).unwrap();
         let split = Split::new(&series, &SplitRule::default(), 5, 3, 1).unwrap();
-        let errors = evaluate(&LastValue, series.grid(), &split, &split.test);
+        let unit = Scaler { mean: vec![0.0; 2], std: vec![1.0; 2] };
+        let errors = evaluate(&LastValue, series.grid(), &unit, &split, &split.test);
         let (mut squared, mut count) = (0.0, 0.0);
         for start in split.test.starts() {
             let last = series.values()[2 * (start + 4)];
@@ -121,7 +130,7 @@ mod tests {
                 count += 1.0;
             }
         }
-        assert!((errors.channel(0).mse - squared / count).abs() < 1e-9, "{errors:?}");
-        assert!((errors.channel(1).mse - 14.0 / 3.0).abs() < 1e-9, "{errors:?}");
+        assert!((errors.channel(0, &[1.0; 2]).mse - squared / count).abs() < 1e-9, "{errors:?}");
+        assert!((errors.channel(1, &[1.0; 2]).mse - 14.0 / 3.0).abs() < 1e-9, "{errors:?}");
     }
 }

@@ -6,7 +6,7 @@ use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::evaluation::{self, Evaluation};
-use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors};
+use refrain_forecast::tasks::forecasting::metrics::{IntervalMetrics, Metrics, naive_errors};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
 
@@ -14,14 +14,21 @@ use crate::console::{Console, count, number, table};
 use crate::error::{Result, finite};
 use crate::filled;
 use crate::run_config::{Forecasts, RunConfig};
+use crate::source;
 
-/// The errors on the test part, of the model and of the baselines.
+/// The errors on the test part, of the model and of the baselines, in units of the channels' standard deviations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Score {
     pub test_mse: f64,
     pub test_mae: f64,
-    pub test_mse_original: f64,
-    pub test_mae_original: f64,
+    pub test_rmse: f64,
+    pub test_mase: f64,
+    pub test_smape: f64,
+    /// Only with intervals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_crps: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub test_intervals: Vec<IntervalMetrics>,
     pub last_value_mse: f64,
     pub last_value_mae: f64,
     pub seasonal_naive_mse: f64,
@@ -38,6 +45,26 @@ pub struct Score {
     pub filled: Vec<Filled>,
 }
 
+/// The errors of the model in detail.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Details {
+    channels: Vec<OfChannel>,
+    /// Of each step of the horizon, over all channels, in units of their standard deviations.
+    steps: Vec<Metrics>,
+}
+
+/// The errors of one channel.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct OfChannel {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'static str>,
+    /// In units of its standard deviation.
+    standardised: Metrics,
+    /// In its own unit.
+    original: Metrics,
+}
+
 /// Measures a model on the test part, prints the table and returns the figures.
 pub fn measure(
     console: Console,
@@ -46,60 +73,111 @@ pub fn measure(
     split: &Split,
     (model, intervals): (&dyn Forecaster, &Intervals),
     windows: &Windows,
-) -> Result<Score> {
-    let scaler = &config.task.data.scaler;
-    let (grid, channels) = (series.grid().standardised(scaler), series.channels());
-    let baseline = |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, split, &split.test);
-    let seasonal = SeasonalNaive::new(config.task.data.season, split.context)?;
+) -> Result<(Score, Details)> {
+    let data = &config.task.data;
+    let (grid, channels) = (series.grid().standardised(&data.scaler), series.channels());
+    let baseline =
+        |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, &data.scaler, split, &split.test);
+    let seasonal = SeasonalNaive::new(data.season, split.context)?;
     let linear = Linear::fit(&grid, split, Linear::RIDGE)?;
-    let Evaluation { errors, crossings } = evaluation::evaluate(model, intervals, windows, &split.test)?;
-    let sums = [
-        (model.name().to_owned(), errors),
-        (linear.name().to_owned(), baseline(&linear)),
-        (format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal)),
-        (LastValue.name().to_owned(), baseline(&LastValue)),
+    let Evaluation { errors, crossings } =
+        evaluation::evaluate(model, intervals, &data.scaler, windows, &split.test)?;
+    let naive = naive_errors(&grid, split.train.rows.clone(), data.season);
+    let all = [
+        (model.name().to_owned(), errors.overall(&naive)),
+        (linear.name().to_owned(), baseline(&linear).overall(&naive)),
+        (format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal).overall(&naive)),
+        (LastValue.name().to_owned(), baseline(&LastValue).overall(&naive)),
     ];
-
-    for (name, sums) in &sums {
-        for Errors { mse, mae } in [sums.standardised(), sums.original(scaler)] {
-            finite(format!("the MSE of {name}"), mse)?;
-            finite(format!("the MAE of {name}"), mae)?;
-        }
+    for (name, metrics) in &all {
+        finite(format!("the MSE of {name}"), metrics.mse)?;
+        finite(format!("the MAE of {name}"), metrics.mae)?;
     }
-    let row = |(name, sums): &(String, ErrorSums)| {
-        let (standardised, original) = (sums.standardised(), sums.original(scaler));
-        let cells = [standardised.mse, standardised.mae, original.mse, original.mae].map(number);
-        std::iter::once(name.clone()).chain(cells).collect::<Vec<_>>()
-    };
     console.line(format!(
-        "\ntest errors over {} windows of {} channels{}, standardised and in original units",
+        "\ntest errors over {} windows of {} channels{}, standardised",
         count(split.test.windows()),
         channels,
         if split.test.has_filled() { ", over observed values" } else { "" }
     ))?;
-    let rows: Vec<_> = sums.iter().map(row).collect();
-    console.line(table(&["forecast", "MSE", "MAE", "MSE (orig.)", "MAE (orig.)"], &rows))?;
-
+    let of_channel = |channel: usize| OfChannel {
+        name: series.names()[channel].clone(),
+        unit: source::unit(&data.source, &series.names()[channel]),
+        standardised: errors.channel(channel, &naive),
+        original: errors.channel_original(channel, &naive),
+    };
+    let details = Details { channels: (0..channels).map(of_channel).collect(), steps: errors.steps(&naive) };
+    show(console, "forecast", &all)?;
     say_crossings(console, crossings)?;
-    let [model, linear, seasonal, last] = sums.map(|(_, sums)| (sums.standardised(), sums.original(scaler)));
-    let original: Errors = model.1;
-    Ok(Score {
-        test_mse: model.0.mse,
-        test_mae: model.0.mae,
-        test_mse_original: original.mse,
-        test_mae_original: original.mae,
-        last_value_mse: last.0.mse,
-        last_value_mae: last.0.mae,
-        seasonal_naive_mse: seasonal.0.mse,
-        seasonal_naive_mae: seasonal.0.mae,
-        linear_mse: linear.0.mse,
-        linear_mae: linear.0.mae,
+
+    let [model, linear, seasonal, last] = all.map(|(_, metrics)| metrics);
+    let score = Score {
+        test_mse: model.mse,
+        test_mae: model.mae,
+        test_rmse: model.rmse,
+        test_mase: model.mase,
+        test_smape: model.smape,
+        test_crps: model.crps,
+        test_intervals: model.intervals,
+        last_value_mse: last.mse,
+        last_value_mae: last.mae,
+        seasonal_naive_mse: seasonal.mse,
+        seasonal_naive_mae: seasonal.mae,
+        linear_mse: linear.mse,
+        linear_mae: linear.mae,
         test_windows: split.test.windows(),
         quantile_crossings: crossings,
         max_gap: config.max_gap(series),
         left_out: filled::Windows::of(split),
         filled: split.filled(series),
-    })
+    };
+    Ok((score, details))
+}
+
+impl Details {
+    /// Prints the errors of each channel and of some steps of the horizon.
+    pub fn show(&self, console: Console) -> Result<()> {
+        const FEW: usize = 24;
+        let named = |of: &OfChannel| match of.unit {
+            Some(unit) => (format!("{} ({unit})", of.name), of.original.clone()),
+            None => (of.name.clone(), of.original.clone()),
+        };
+        let rows: Vec<_> = self.channels.iter().take(FEW).map(named).collect();
+        console.line("\neach channel in its own unit")?;
+        show(console, "channel", &rows)?;
+        if self.channels.len() > FEW {
+            console.line(format!("... and {} more; --json has all", count(self.channels.len() - FEW)))?;
+        }
+        let last = self.steps.len().saturating_sub(1);
+        let mut some: Vec<usize> = (0..=4).map(|part| last * part / 4).collect();
+        some.dedup();
+        let rows: Vec<_> =
+            some.iter().map(|&step| ((step + 1).to_string(), self.steps[step].clone())).collect();
+        console.line("\nsteps of the horizon, standardised; --json has all")?;
+        show(console, "step", &rows)
+    }
+}
+
+/// Prints a table of metrics. Those of intervals are columns if any row has them.
+fn show(console: Console, first: &str, rows: &[(String, Metrics)]) -> Result<()> {
+    let levels: Vec<f64> =
+        rows.first().map_or(Vec::new(), |(_, of)| of.intervals.iter().map(|i| i.level).collect());
+    let mut header: Vec<String> = [first, "MSE", "MAE", "RMSE", "MASE", "sMAPE"].map(str::to_owned).to_vec();
+    if !levels.is_empty() {
+        header.push("CRPS".to_owned());
+    }
+    header.extend(levels.iter().flat_map(|level| [format!("in {level} %"), format!("width {level} %")]));
+    let row = |(name, of): &(String, Metrics)| {
+        let mut cells = vec![name.clone()];
+        cells.extend([of.mse, of.mae, of.rmse].map(number));
+        cells.push(if of.mase.is_nan() { "-".to_owned() } else { number(of.mase) });
+        cells.push(format!("{:.1} %", of.smape));
+        cells.extend(of.crps.map(number));
+        let of_interval = |of: &IntervalMetrics| [format!("{:.1} %", of.coverage), number(of.width)];
+        cells.extend(of.intervals.iter().flat_map(of_interval));
+        cells
+    };
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    console.line(table(&header, &rows.iter().map(row).collect::<Vec<_>>()))
 }
 
 /// Reports quantiles that crossed, if any did.

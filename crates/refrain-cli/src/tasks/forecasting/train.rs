@@ -182,7 +182,7 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
     };
     let plot = forecast_plot(&config, &series, &split, &*model, &intervals, device)?;
     folder.write(run::FORECAST, plot.as_bytes())?;
-    let score = score::measure(console, &config, &series, &split, (&*model, &intervals), &windows)?;
+    let (score, _) = score::measure(console, &config, &series, &split, (&*model, &intervals), &windows)?;
     let plural = if history.len() == 1 { "" } else { "s" };
     let trained = console::seconds(seconds);
     console

@@ -10,7 +10,7 @@ use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
 use serde::Serialize;
 
-use super::score::{self, Score};
+use super::score::{self, Details, Score};
 use super::table;
 use super::windows;
 use crate::console::{Console, count};
@@ -34,6 +34,8 @@ pub struct TrainedForecaster {
 struct Outcome<'a> {
     #[serde(flatten)]
     score: &'a Score,
+    #[serde(flatten)]
+    details: &'a Details,
     parameters: usize,
     weights_sha256: String,
     device: String,
@@ -55,7 +57,7 @@ impl TrainedForecaster {
     }
 
     /// The errors on the test part of a series, in the precision of the run. The table is printed.
-    pub fn score(&self, console: Console, series: &Series) -> Result<Score> {
+    pub fn score(&self, console: Console, series: &Series) -> Result<(Score, Details)> {
         let TrainedForecaster { config, model, intervals, device } = self;
         config.check_channels(series)?;
         let split = config.split(series)?;
@@ -109,9 +111,11 @@ impl Trained for TrainedForecaster {
     }
 
     fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()> {
-        let score = self.score(console, &self.read(console, data)?)?;
+        let (score, details) = self.score(console, &self.read(console, data)?)?;
+        details.show(console)?;
         console.result(&Outcome {
             score: &score,
+            details: &details,
             parameters: self.model.parameter_count(),
             weights_sha256: self.model.weights_sha256()?,
             device: self.device.name(),

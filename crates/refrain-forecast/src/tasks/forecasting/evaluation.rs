@@ -3,7 +3,7 @@
 use crate::data::series::{Part, Scaler, Series};
 use crate::data::windows::Windows;
 use crate::models::{Forecaster, Mode};
-use crate::tasks::forecasting::Levels;
+use crate::tasks::forecasting::conformal::Intervals;
 use crate::tasks::forecasting::metrics::ErrorSums;
 use crate::tasks::forecasting::quantiles::{self, Crossings, Interval};
 use crate::{Error, Result};
@@ -22,22 +22,26 @@ pub struct Evaluation {
     pub crossings: Crossings,
 }
 
-/// The errors of a model over all windows and channels of a part. Only observed values count.
+/// The errors of a model over all windows and channels of a part. Only observed values count. The scaler is that of the windows.
 ///
 /// # Errors
 /// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series;
-/// [`Error::Model`] if their horizons differ.
+/// [`Error::Model`] if the model has no such intervals.
 pub fn evaluate(
     model: &dyn Forecaster,
     intervals: &Intervals,
+    scaler: &Scaler,
     windows: &Windows,
     part: &Part,
 ) -> Result<Evaluation> {
-    intervals.check(model.window().horizon, windows.horizon())?;
-    let (mut errors, mut crossings) = (ErrorSums::new(windows.channels()), Crossings::default());
+    let horizon = windows.horizon();
+    intervals.check(model.window().horizon, horizon)?;
+    let mut errors = ErrorSums::new(horizon, intervals.levels(), scaler);
+    let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
     each_row(model, windows, part, |channel, values, truth| {
-        crossings.add(quantiles::sort(values, truth.len()));
-        errors.add(channel, quantiles::median(values, truth.len()), truth);
+        crossings.add(quantiles::sort(values, horizon));
+        intervals.quantiles(channel, values, horizon, &mut quantiles);
+        errors.add(channel, &quantiles, truth);
     })?;
     Ok(Evaluation { errors, crossings })
 }

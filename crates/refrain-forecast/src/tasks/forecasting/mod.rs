@@ -18,7 +18,6 @@ use crate::models::{Forecaster, ForecasterConfig, Mode, ModelConfig};
 use crate::training::{Demand, Estimate, SavedRun, Task, Trainer, TrainingConfig};
 use crate::{Error, Result};
 use loss::Loss;
-use metrics::ErrorSums;
 use refrain::{DType, Device, Precision, Tensor};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
@@ -85,24 +84,27 @@ impl Task for Forecasting {
     }
 
     fn validate(&self) -> Result<ForecastErrors> {
-        let mut sums = ErrorSums::new(self.windows.channels());
-        let mut losses = (self.loss != Loss::default()).then_some((0.0, 0_u64));
-        evaluation::each_row(&*self.model, &self.windows, &self.validation, |channel, values, truth| {
-            if let Some((sum, count)) = &mut losses {
-                for (value, forecast) in values.chunks_exact(truth.len()).enumerate() {
-                    for (&forecast, &truth) in forecast.iter().zip(truth).filter(|(_, truth)| !truth.is_nan())
-                    {
-                        *sum += self.loss.of_error(value, f64::from(forecast) - f64::from(truth));
-                        *count += 1;
-                    }
+        let (mut squared, mut absolute, mut total, mut count) = (0.0, 0.0, 0.0, 0_u64);
+        evaluation::each_row(&*self.model, &self.windows, &self.validation, |_, values, truth| {
+            let observed = |(_, truth): &(&f32, &f32)| !truth.is_nan();
+            for (value, forecast) in values.chunks_exact(truth.len()).enumerate() {
+                for (&forecast, &truth) in forecast.iter().zip(truth).filter(observed) {
+                    total += self.loss.of_error(value, f64::from(forecast) - f64::from(truth));
                 }
             }
             quantiles::sort(values, truth.len());
-            sums.add(channel, quantiles::median(values, truth.len()), truth);
+            for (&forecast, &truth) in
+                quantiles::median(values, truth.len()).iter().zip(truth).filter(observed)
+            {
+                let error = f64::from(forecast) - f64::from(truth);
+                squared += error * error;
+                absolute += error.abs();
+                count += 1;
+            }
         })?;
-        let errors = sums.standardised();
-        let loss = losses.map(|(sum, count)| sum / count as f64);
-        Ok(ForecastErrors { mse: errors.mse, mae: errors.mae, loss })
+        let mean = |sum: f64| sum / count as f64;
+        let loss = (self.loss != Loss::default()).then(|| mean(total) / self.loss.values() as f64);
+        Ok(ForecastErrors { mse: mean(squared), mae: mean(absolute), loss })
     }
 
     fn error(validation: &ForecastErrors) -> f64 {

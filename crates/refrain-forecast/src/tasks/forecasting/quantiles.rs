@@ -54,7 +54,7 @@ pub(super) fn sort(values: &mut [f32], horizon: usize) -> Crossings {
 }
 
 /// The median of sorted `[quantiles, horizon]` values: the middle row.
-pub(super) fn median(values: &[f32], horizon: usize) -> &[f32] {
+pub(super) fn median<T>(values: &[T], horizon: usize) -> &[T] {
     let quantiles = values.len() / horizon;
     &values[quantiles / 2 * horizon..][..horizon]
 }
