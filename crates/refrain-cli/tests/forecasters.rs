@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use common::{Place, Said, same_table, series, tells_of_replays};
 
-const MODELS: [(&str, &[&str]); 3] = [
+const MODELS: [(&str, &[&str]); 4] = [
     (
         "patchtst",
         &["--patch", "6", "--stride", "3", "--d-model", "8", "--heads", "2", "--ffn", "16", "--layers", "1"],
     ),
     ("nlinear", &[]),
     ("nlinear", &["--individual"]),
+    ("dlinear", &["--moving-average", "5"]),
 ];
 const BATCHES: &[&str] =
     &["--context", "24", "--horizon", "6", "--batch-size", "32", "--epochs", "2", "--json"];
@@ -307,7 +308,7 @@ fn settings_that_do_not_go_together_are_refused() {
             &["--horizon", "9999999", "--loss", "quantile", "--levels", "80"],
             &["horizon is 29999997"],
         ),
-        ("arima", &[], &["no model \"arima\"", "patchtst, nlinear, cross-asset"]),
+        ("arima", &[], &["no model \"arima\"", "patchtst, nlinear, dlinear, cross-asset"]),
         ("cross-asset", &["--loss", "mae"], &["is a setting of patchtst and nlinear"]),
     ] {
         train(&place, model, &[more, &["--out", "run"]]).failed(words);

@@ -12,6 +12,7 @@ use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, Panel};
 use refrain_forecast::data::series::{Grid, MaxGap, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
+use refrain_forecast::models::dlinear::DLinearConfig;
 use refrain_forecast::models::nlinear::NLinearConfig;
 use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
 use refrain_forecast::tasks::classification::{ClassWeights, Classification};
@@ -123,6 +124,16 @@ fn a_training_takes_about_what_it_is_told_to_take() {
                 Forecasting::new(model.clone(), Loss::default(), windows, &split, 1).unwrap()
             };
             close("NLinear", &device, measured(&device, Precision::F32, task, &estimate));
+        }
+        for individual in [false, true] {
+            let model =
+                DLinearConfig { channels: 8, context: 96, horizon: 24, moving_average: 25, individual };
+            let estimate = Forecasting::estimate(&model, &training(), rows, &split, Precision::F32).unwrap();
+            let task = || {
+                let windows = Windows::new(&grid, 96, 24, &device).unwrap();
+                Forecasting::new(model.clone(), Loss::default(), windows, &split, 1).unwrap()
+            };
+            close("DLinear", &device, measured(&device, Precision::F32, task, &estimate));
         }
         let estimate = Classification::estimate(&small, &training(), &panel, &fold, Precision::F32).unwrap();
         let task =

@@ -3,6 +3,7 @@
 mod channel_linear;
 mod checks;
 pub mod cross_asset;
+pub mod dlinear;
 mod forecaster;
 mod list;
 pub mod nlinear;
@@ -18,4 +19,5 @@ pub use refrain_nn::Mode;
 list::forecasters! {
     "patchtst" PatchTst(patchtst::PatchTstConfig);
     "nlinear" NLinear(nlinear::NLinearConfig);
+    "dlinear" DLinear(dlinear::DLinearConfig);
 }
