@@ -24,7 +24,7 @@ pub struct Cli {
 pub enum Command {
     /// Train a forecaster of a series, or a classifier of the sources of a panel
     #[command(
-        after_help = "Without arguments, this trains PatchTST on the bundled weather of New York City. With --model cross-asset, \
+        after_help = "Without arguments, this trains PatchTST on the bundled weather of New York City, with the preset of that name. With --model cross-asset, \
         it trains on the same weather as a panel: the airports are the sources, and the model predicts whether it \
         will be warmer or colder by more than 2 °F in six hours."
     )]
@@ -53,7 +53,7 @@ pub enum Command {
 pub struct Train {
     #[command(flatten)]
     pub settings: Settings,
-    /// A named set of settings; --config and flags override it
+    /// A named set of settings; --config and flags override it [default: that of the data, if it has one]
     #[arg(long, value_name = "NAME", value_parser = preset_names())]
     pub preset: Option<String>,
     /// A TOML file with settings; flags override it

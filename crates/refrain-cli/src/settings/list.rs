@@ -39,7 +39,12 @@ pub struct Model {
 
 impl Model {
     pub fn has(&self, name: &str) -> bool {
-        self.settings.iter().any(|of| of.setting.name() == name)
+        self.default(name).is_some()
+    }
+
+    /// The default of a setting, if the model has it.
+    pub fn default(&self, name: &str) -> Option<&Value> {
+        self.settings.iter().find(|of| of.setting.name() == name).map(|of| of.setting.default())
     }
 }
 

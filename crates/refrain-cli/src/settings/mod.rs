@@ -46,8 +46,8 @@ impl Settings {
     pub fn resolve(flags: Settings, file: Option<&Path>, preset: Option<&str>) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
         let set = flags.or(file);
-        let preset = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
-        let set = set.or(preset);
+        let named = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
+        let set = set.or(named);
         let name = match set.0.get(MODEL) {
             Some(name) => name.as_str().unwrap_or_default(),
             None => models()[0].listing.name,
@@ -60,13 +60,21 @@ impl Settings {
             ));
         };
         set.check_model(model)?;
+        // A preset with the name of the data is for that data.
+        let data = set.0.get("data").or(model.default("data")).and_then(serde_json::Value::as_str);
+        let own = model.listing.about.presets.iter().find(|own| preset.is_none() && Some(own.name) == data);
+        let preset = preset.or(own.map(|own| own.name)).map(str::to_owned);
+        let set = match own {
+            Some(own) => set.or(file::parse(own.toml, Path::new(own.name))?),
+            None => set,
+        };
         if set.has("price") && !(set.has("label-horizon") && set.has("label-threshold")) {
             return Err(Error::usage(
                 "--price needs --label-horizon and --label-threshold, which define up, down and flat",
                 "set --label-horizon (how many rows ahead) and --label-threshold (the largest change that is flat)",
             ));
         }
-        Ok(Complete { model, values: set.or(model.listing.about.training.clone()).0 })
+        Ok(Complete { model, preset, values: set.or(model.listing.about.training.clone()).0 })
     }
 
     /// Refuses settings that the model does not have.
@@ -105,6 +113,8 @@ fn preset_of(name: &str, set: &Settings) -> Result<Values> {
 #[derive(Debug, Clone)]
 pub struct Complete {
     model: &'static Model,
+    /// The name of the preset, if there is one.
+    preset: Option<String>,
     /// What is not among them has its default.
     values: Values,
 }
@@ -113,6 +123,11 @@ impl Complete {
     /// What the model is for.
     pub fn task(&self) -> Task {
         self.model.task
+    }
+
+    /// The preset that values were taken from: the one that the user named, or that of the data.
+    pub fn preset(&self) -> Option<&str> {
+        self.preset.as_deref()
     }
 
     /// The series or panel.
@@ -175,8 +190,7 @@ impl Complete {
     }
 
     fn get<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let default = || self.model.settings.iter().find(|of| of.setting.name() == name);
-        let value = self.values.get(name).or_else(|| default().map(|of| of.setting.default()));
+        let value = self.values.get(name).or_else(|| self.model.default(name));
         T::deserialize(value.unwrap_or(&serde_json::Value::Null)).map_err(Error::Json)
     }
 }
@@ -212,6 +226,31 @@ mod tests {
         );
         let expected = SplitRule::Fractions { train: 0.5, validation: 0.2, test: 0.3 };
         assert_eq!(complete.series().unwrap().split, expected);
+    }
+
+    #[test]
+    fn the_bundled_weather_has_a_preset_of_its_own_unless_another_is_named() {
+        let model = |pairs: &[(&str, Value)], preset: Option<&str>| {
+            let complete = Settings::resolve(settings(pairs), None, preset).unwrap();
+            let model = serde_json::to_value(complete.forecaster(WINDOW).unwrap()).unwrap();
+            (complete.preset().map(str::to_owned), model["d_model"].clone(), model["revin"].clone())
+        };
+        let own = || Some("nyc-weather".to_owned());
+        assert_eq!(model(&[], None), (own(), json!(32), json!(false)));
+        let data = |name: &str| ("data", json!(name));
+        assert_eq!(
+            model(&[data("nyc-weather"), ("revin", json!(true))], None),
+            (own(), json!(32), json!(true))
+        );
+        assert_eq!(model(&[data("a.csv")], None), (None, json!(64), json!(true)));
+        assert_eq!(model(&[data("a.csv")], Some("nyc-weather")), (own(), json!(32), json!(false)));
+        let etth1 = model(&[data("nyc-weather")], Some("etth1"));
+        assert_eq!(etth1, (Some("etth1".to_owned()), json!(16), json!(true)));
+        // Other models have none.
+        for name in ["nlinear", "cross-asset"] {
+            let complete = Settings::resolve(settings(&[("model", json!(name))]), None, None).unwrap();
+            assert_eq!(complete.preset(), None, "{name}");
+        }
     }
 
     #[test]

@@ -64,6 +64,9 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     let data = settings.data()?;
     let (series, report) = source::read(&data, settings.series()?.strict, None)?;
     source::describe(console, &series, &report)?;
+    if let Some(preset) = settings.preset() {
+        console.line(format!("preset      {preset}"))?;
+    }
     let (config, mut split) = RunConfig::<Forecasts>::new(settings, &series)?;
     let calibration = config.hold_out_calibration(&mut split, &series)?;
     estimate(console, &config, &series, &split, &device)?;

@@ -178,7 +178,7 @@ impl ForecasterConfig for PatchTstConfig {
         About {
             title: "PatchTST",
             does: "forecasts series by attention among patches of each channel's past",
-            presets: &[ETTH1],
+            presets: &[NYC_WEATHER, ETTH1],
             training: Values::new(),
         }
     }
@@ -250,6 +250,14 @@ impl ForecasterConfig for PatchTstConfig {
         Ok(Box::new(PatchTst::new(self.clone(), dtype, device, seed)?))
     }
 }
+
+/// It has the name of the data that it is for, so it is taken for that data unless another is named.
+const NYC_WEATHER: Preset = Preset {
+    name: crate::data::NYC_WEATHER,
+    help: "the bundled weather; taken for this data unless another preset is named",
+    toml: include_str!("nyc-weather.toml"),
+    data: None,
+};
 
 const ETTH1: Preset = Preset {
     name: "etth1",
