@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use refrain_forecast::tasks::forecasting::conformal::Calibration;
 use refrain_forecast::training::SavedRun;
 use refrain_nn::checkpoint::Checkpoint;
 use serde::Serialize;
@@ -58,7 +59,7 @@ pub fn fold_folder(fold: usize) -> String {
 pub const LOCK: &str = "run.lock";
 pub const FOLDS: &str = "folds.json";
 pub const METRICS: &str = "metrics.jsonl";
-pub const CALIBRATION: &str = "calibration.json";
+pub const CALIBRATION: &str = Calibration::FILE;
 pub const LOSS: &str = "loss.svg";
 pub const FORECAST: &str = "forecast.svg";
 

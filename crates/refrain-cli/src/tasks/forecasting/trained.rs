@@ -1,6 +1,5 @@
 //! A trained forecaster: its errors on a series, and its forecast.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use refrain::{DType, Device, with_precision};
@@ -14,9 +13,9 @@ use super::score::{self, Details, Score};
 use super::table;
 use super::windows;
 use crate::console::{Console, count};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filled;
-use crate::run::{self, SavedModel};
+use crate::run::SavedModel;
 use crate::run_config::{Forecasts, RunConfig};
 use crate::source;
 use crate::tasks::{Prediction, Trained};
@@ -88,19 +87,7 @@ fn intervals(config: &RunConfig<Forecasts>, model: &dyn Forecaster, folder: &Pat
     if !intervals.calibrate {
         return Ok(Intervals::learned(loss.levels().clone()));
     }
-    let path = folder.join(run::CALIBRATION);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let problem =
-                format!("there is no {} in it, which is written when training ends", run::CALIBRATION);
-            return Err(Error::run(folder, problem, "resume the run with `refrain train --resume`"));
-        }
-        Err(source) => return Err(Error::read(&path, source)),
-    };
-    let damaged =
-        |error| Error::run(&path, format!("it cannot be read: {error}"), "restore the file, or train again");
-    let calibration: Calibration = serde_json::from_str(&text).map_err(damaged)?;
+    let calibration = Calibration::read(folder)?;
     calibration.check(model, &intervals.levels, config.task.model.window().horizon)?;
     Ok(Intervals::calibrated(calibration))
 }

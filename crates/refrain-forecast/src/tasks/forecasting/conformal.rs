@@ -8,6 +8,8 @@ use crate::data::windows::Windows;
 use crate::models::Forecaster;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::Path;
 
 /// By how much the intervals of a model must be wider (or may be narrower) to cover the share of the true values that their
 /// levels promise.
@@ -38,6 +40,9 @@ pub struct Calibration {
 const SCORES_AT_ONCE: usize = 1 << 26;
 
 impl Calibration {
+    /// Its file in a run folder.
+    pub const FILE: &str = "calibration.json";
+
     /// Measures the corrections for a model on all windows of a part. Only observed values count. The part must be one that
     /// neither training nor early stopping has used.
     ///
@@ -95,6 +100,33 @@ impl Calibration {
             windows: part.windows(),
             weights_sha256: model.weights_sha256()?,
             corrections,
+        })
+    }
+
+    /// The calibration that `refrain train` wrote into a run folder when training ended.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if there is none, or it is damaged; [`Error::Read`].
+    pub fn read(folder: &Path) -> Result<Calibration> {
+        let path = folder.join(Calibration::FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let problem = format!(
+                    "{}: there is no {}, which is written when training ends",
+                    folder.display(),
+                    Calibration::FILE
+                );
+                return Err(Error::Calibration {
+                    problem,
+                    fix: "resume the run with `refrain train --resume`",
+                });
+            }
+            Err(source) => return Err(Error::Read { path, source }),
+        };
+        serde_json::from_str(&text).map_err(|error| Error::Calibration {
+            problem: format!("{} cannot be read: {error}", path.display()),
+            fix: "restore the file, or train again",
         })
     }
 

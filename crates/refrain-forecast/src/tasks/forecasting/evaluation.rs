@@ -116,7 +116,18 @@ pub fn forecast(
     let past: Vec<f32> = past.iter().map(|&value| value as f32).collect();
     let x = Tensor::from_slice(&past, [1, context, channels], device)?.transpose(1, 2)?;
     let y = no_grad(|| model.forward(&x, Mode::Eval))?;
-    let mut y = y.to_vec::<f32>()?; // [channels, values, horizon]
+    decode(y.to_vec::<f32>()?, intervals, scaler, horizon)
+}
+
+/// The forecast that a model's standardised values `[channels, values, horizon]` mean.
+pub(super) fn decode(
+    mut y: Vec<f32>,
+    intervals: &Intervals,
+    scaler: &Scaler,
+    horizon: usize,
+) -> Result<Forecast> {
+    let channels = scaler.mean.len();
+    let length = y.len() / channels;
     let (mut crossings, mut all, mut of_channel) = (Crossings::default(), Vec::new(), Vec::new());
     for (channel, values) in y.chunks_exact_mut(length).enumerate() {
         crossings.add(quantiles::sort(values, horizon));

@@ -5,10 +5,12 @@ pub mod evaluation;
 mod levels;
 pub mod loss;
 pub mod metrics;
+mod predictor;
 pub mod quantiles;
 mod settings;
 
 pub use levels::Levels;
+pub use predictor::Predictor;
 pub use settings::{IntervalSettings, SeriesSettings};
 
 use crate::baselines::Linear;

@@ -1,0 +1,240 @@
+//! Forecasts of a trained model, again and again, from many threads.
+
+use super::IntervalSettings;
+use super::conformal::{Calibration, Intervals};
+use super::evaluation::{Forecast, decode};
+use super::loss::Loss;
+use crate::data::series::Scaler;
+use crate::models::{Forecaster, Mode, ModelConfig, WindowShape};
+use crate::{Error, Result};
+use refrain::{DType, Device, Precision, Step, Tensor, no_grad, unrelated_to_recordings, with_precision};
+use refrain_nn::Checkpoint;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// A trained model that makes forecasts of contexts.
+///
+/// It loads the model once. Its forward pass is recorded at the first forecast and then replayed, which gives the same values
+/// bit for bit. Any number of threads may use one predictor; so many forecasts are made at a time as it has workers, each with its
+/// own copy of the weights.
+///
+/// ```no_run
+/// use refrain::Device;
+/// use refrain_forecast::tasks::forecasting::Predictor;
+///
+/// let predictor = Predictor::load("runs/mine".as_ref(), &Device::cpu(), 1)?;
+/// // The newest rows, `[context, channels]` in original units.
+/// let context = vec![0.0; predictor.window().context * predictor.channels().len()];
+/// let forecast = predictor.forecast(&context)?;
+/// println!("{:?}", forecast.values); // [horizon, channels]
+/// # Ok::<(), refrain_forecast::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Predictor {
+    channels: Vec<String>,
+    window: WindowShape,
+    scaler: Scaler,
+    intervals: Intervals,
+    jobs: Option<Sender<Job>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// A context `[channels, context]`, and where its forecast goes.
+struct Job {
+    context: Vec<f32>,
+    reply: Sender<Result<Vec<f32>>>,
+}
+
+/// What a worker makes its model of.
+struct Blueprint {
+    model: ModelConfig,
+    checkpoint: Checkpoint,
+    precision: Precision,
+    device: Device,
+}
+
+/// What a predictor reads of the configuration that a run folder keeps.
+#[derive(Deserialize)]
+struct Kept {
+    model: ModelConfig,
+    #[serde(default)]
+    loss: Loss,
+    #[serde(default)]
+    intervals: IntervalSettings,
+    data: KeptData,
+    #[serde(default)]
+    precision: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct KeptData {
+    channels: Vec<String>,
+    scaler: Scaler,
+}
+
+impl Predictor {
+    /// The best model of the run in a folder that `refrain train` wrote, with so many workers.
+    ///
+    /// # Errors
+    /// [`Error::Nn`] if there is no such run, or if it is damaged; [`Error::Training`] if it is a run of another task;
+    /// [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
+    pub fn load(folder: &Path, device: &Device, workers: usize) -> Result<Predictor> {
+        let checkpoint = Checkpoint::open(folder)?;
+        let mut config: Value = checkpoint.config()?;
+        // Runs of version 1 knew one forecaster.
+        if config["version"].is_string() && config["model"].is_object() {
+            config["model"]["name"] = json!("patchtst");
+        }
+        let refuse = |problem: String| Error::Training {
+            problem: format!("{}: {problem}", folder.display()),
+            fix: "pass the folder of a forecaster that `refrain train` wrote",
+        };
+        let kept: Kept =
+            serde_json::from_value(config).map_err(|error| refuse(format!("no forecaster: {error}")))?;
+        let precision = match kept.precision.as_deref() {
+            None | Some("f32") => Precision::F32,
+            Some("tf32") => Precision::Tf32,
+            Some("bf16") => Precision::Bf16,
+            Some(other) => return Err(refuse(format!("there is no precision {other:?}"))),
+        };
+        let model = kept.model.widened(kept.loss.values());
+        let (horizon, channels) = (kept.model.window().horizon, kept.data.channels.len());
+        let sizes = [kept.model.window().channels, kept.data.scaler.mean.len(), kept.data.scaler.std.len()];
+        if sizes != [channels; 3] || kept.data.scaler.fault().is_some() {
+            return Err(refuse("its channels and its scaler contradict each other".to_owned()));
+        }
+        let mut intervals = Intervals::learned(kept.loss.levels().clone());
+        if kept.intervals.calibrate {
+            let loaded = model.load(&checkpoint, DType::F32, device)?;
+            let calibration = Calibration::read(folder)?;
+            calibration.check(&*loaded, &kept.intervals.levels, horizon)?;
+            intervals = Intervals::calibrated(calibration);
+        }
+        let blueprint = Blueprint { model, checkpoint, precision, device: device.clone() };
+        let window = kept.model.window();
+        Predictor::start(blueprint, window, kept.data, intervals, workers.max(1))
+    }
+
+    fn start(
+        blueprint: Blueprint,
+        window: WindowShape,
+        data: KeptData,
+        intervals: Intervals,
+        workers: usize,
+    ) -> Result<Predictor> {
+        intervals.check(blueprint.model.window().horizon, window.horizon)?;
+        let (jobs, queue) = channel::<Job>();
+        let (blueprint, queue) = (Arc::new(blueprint), Arc::new(Mutex::new(queue)));
+        let (ready, started) = channel();
+        let spawn = |_| {
+            let (blueprint, queue, ready) = (blueprint.clone(), queue.clone(), ready.clone());
+            std::thread::spawn(move || {
+                // Nothing that it does belongs to a step that another thread records.
+                unrelated_to_recordings(|| work(&blueprint, &queue, &ready));
+            })
+        };
+        let handles: Vec<JoinHandle<()>> = (0..workers).map(spawn).collect();
+        // A worker that panics ends the wait below.
+        drop(ready);
+        let predictor = Predictor {
+            channels: data.channels,
+            window,
+            scaler: data.scaler,
+            intervals,
+            jobs: Some(jobs),
+            workers: handles,
+        };
+        for _ in 0..workers {
+            started.recv().unwrap_or_else(|_| Err(gone()))?;
+        }
+        Ok(predictor)
+    }
+
+    /// The names of the channels, in the order of the values.
+    pub fn channels(&self) -> &[String] {
+        &self.channels
+    }
+
+    /// The shape of its windows.
+    pub fn window(&self) -> WindowShape {
+        self.window
+    }
+
+    /// The intervals of its forecasts.
+    pub fn intervals(&self) -> &Intervals {
+        &self.intervals
+    }
+
+    /// The forecast of the rows after a context, which is row-major `[context, channels]` in original units.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the context has another number of values; [`Error::NotFinite`] if a value of the forecast is not
+    /// finite; [`Error::Engine`] if the device fails.
+    pub fn forecast(&self, context: &[f64]) -> Result<Forecast> {
+        let WindowShape { channels, context: rows, horizon } = self.window;
+        if context.len() != channels * rows {
+            let found = context.len();
+            return Err(Error::Model {
+                problem: format!(
+                    "the context has {found} values, but the model needs {rows} rows of {channels}"
+                ),
+                fix: "pass the newest rows, [context, channels]",
+            });
+        }
+        let past = self.scaler.transform(context);
+        let at = |channel: usize, row: usize| past[row * channels + channel] as f32;
+        let cells = (0..channels).flat_map(|channel| (0..rows).map(move |row| (channel, row)));
+        let (reply, answer) = channel();
+        let job = Job { context: cells.map(|(channel, row)| at(channel, row)).collect(), reply };
+        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+        jobs.send(job).map_err(|_| gone())?;
+        let values = answer.recv().unwrap_or_else(|_| Err(gone()))?;
+        decode(values, &self.intervals, &self.scaler, horizon)
+    }
+}
+
+impl Drop for Predictor {
+    fn drop(&mut self) {
+        self.jobs = None; // The queue ends, and so do the workers.
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// The error of a worker that has ended early.
+fn gone() -> Error {
+    Error::Training {
+        problem: "a worker of the predictor has ended".to_owned(),
+        fix: "read its message on standard error, and load the run again",
+    }
+}
+
+/// Makes a model, and forecasts until the queue ends.
+fn work(blueprint: &Blueprint, queue: &Mutex<Receiver<Job>>, ready: &Sender<Result<()>>) {
+    let Blueprint { model, checkpoint, precision, device } = blueprint;
+    let loaded = model.load(checkpoint, DType::F32, device);
+    let model: Box<dyn Forecaster> = match loaded {
+        Ok(model) => model,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    let WindowShape { channels, context, .. } = model.window();
+    let _ = ready.send(Ok(()));
+    let mut step =
+        Step::new(device, move |x: &[Tensor]| Ok(vec![no_grad(|| model.forward(&x[0], Mode::Eval))?]));
+    let mut forecast = |values: &[f32]| -> Result<Vec<f32>> {
+        let x = Tensor::from_slice(values, [1, channels, context], device)?;
+        Ok(step.call(&[x])?.to_vec::<f32>(0)?)
+    };
+    loop {
+        // Only one worker waits for the next job at a time; the others wait for the lock.
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(Job { context, reply }) = job else { break };
+        let _ = reply.send(with_precision(*precision, || forecast(&context)));
+    }
+    let _ = step.finish();
+}
