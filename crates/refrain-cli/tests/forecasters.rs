@@ -301,13 +301,10 @@ fn settings_that_do_not_go_together_are_refused() {
         ("nlinear", &["--huber-delta", "2"], &["huber-delta", "the loss is mse"]),
         ("nlinear", &["--loss", "huber", "--huber-delta", "0"], &["delta of the Huber loss is 0"]),
         ("nlinear", &["--loss", "quantile"], &["the quantile loss has no levels", "--levels 80,90"]),
+        ("nlinear", &["--calibrate"], &["no intervals to calibrate", "--levels 80,90"]),
+        ("nlinear", &["--calibrate", "--levels", "99"], &["10 windows are too few", "need 99"]),
         ("nlinear", &["--levels", "80,90"], &["intervals of 80,90 %", "the loss is mse", "--calibrate"]),
         ("nlinear", &["--levels", "80,120"], &["--levels", "120 is not between 0 and 100"]),
-        (
-            "nlinear",
-            &["--horizon", "9999999", "--loss", "quantile", "--levels", "80"],
-            &["horizon is 29999997"],
-        ),
         ("arima", &[], &["no model \"arima\"", "patchtst, nlinear, dlinear, cross-asset"]),
         ("cross-asset", &["--loss", "mae"], &["is a setting of patchtst and nlinear"]),
     ] {

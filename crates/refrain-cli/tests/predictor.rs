@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 /// The rows of `series(..)` as a predictor takes them.
 fn rows(text: &str) -> Vec<f64> {
-    let cells = |line: &str| -> Vec<f64> { line.split(',').skip(1).map(|cell| cell.parse().unwrap()).collect() };
+    let cells =
+        |line: &str| -> Vec<f64> { line.split(',').skip(1).map(|cell| cell.parse().unwrap()).collect() };
     text.lines().skip(1).flat_map(cells).collect()
 }
 

@@ -154,8 +154,9 @@ impl ForecasterConfig for DLinearConfig {
 
     fn activations(&self, windows: usize) -> f64 {
         let of = |size: usize| size as f64;
-        let context = 3.0 * of(self.context) + of(self.moving_average);
-        of(windows) * of(self.channels) * (context + 6.0 * of(self.horizon))
+        // The windows of the moving average are laid out one by one.
+        let context = of(self.context) * (1.0 + of(self.moving_average));
+        of(windows) * of(self.channels) * (context + 4.5 * of(self.horizon))
     }
 
     fn summary(&self) -> String {
