@@ -1,7 +1,8 @@
-//! Attention on CUDA. Short sequences run on tensor cores ([`Fragments`]), all others in f32 (or f64) arithmetic.
-//! There, a few lanes share a query, and keys and values pass through shared memory. The order of additions does not
+//! Attention on CUDA. Short sequences run on tensor cores ([`Fragments`]), and so do others in bf16 ([`Flash`]), the rest in
+//! f32 (or f64) arithmetic. There, a few lanes share a query, and keys and values pass through shared memory. The order of additions does not
 //! depend on the shape of the blocks.
 
+use super::flash::Flash;
 use super::fragments::Fragments;
 use super::{Attention, AttentionBackward};
 
@@ -22,7 +23,7 @@ static BACKWARD_LONG: Source =
 /// Keys per iteration of a kernel (`CHUNK` in the kernel text).
 const CHUNK: usize = 4;
 /// Numbers in the `Softmax` of a row (in the kernel text).
-const SOFTMAX: usize = 3;
+pub(super) const SOFTMAX: usize = 3;
 /// Threads of a block, if there are enough rows.
 const THREADS: usize = 128;
 /// From this many rows per sequence, a thread works on two rows.
@@ -252,6 +253,11 @@ impl Job {
         }
     }
 
+    /// By blocks of one pair each, so many for a pair.
+    pub(super) fn in_parts(&self, parts: usize) -> Job {
+        Job { pairs_per_block: 1, parts: parts as i64, ..*self }
+    }
+
     /// By these blocks.
     fn by(self, blocks: &Blocks) -> Job {
         let [pairs_per_block, parts, tile] =
@@ -348,8 +354,12 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
         ..Job::new(op, &plan, [q, k, v])
     };
     let options = WeightOptions::new(op, &job, args);
-    if let Some(fragments) = Fragments::new(op, q, k) {
+    let flash = Flash::new(op, q, k);
+    if let Some(fragments) = Fragments::new(op, q, k).filter(|f| f.hold_gradients() || flash.is_none()) {
         return fragments.forward(args, &all, &job, options);
+    }
+    if let Some(flash) = flash {
+        return flash.forward(args, &all, &job, options);
     }
     let blocks = plan.blocks(launch.op, plan.queries, plan.keys)?;
     let spec = options.constants(plan.spec(&FORWARD, "attention_forward", &all));
@@ -360,7 +370,8 @@ pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
     let layouts = op.layouts(|i| launch.reads[i].layout);
     let [q, k, _] = &views(op, &layouts, |i| View::read(launch, i));
     let plan = AttentionPlan::new(q, k, false);
-    let alone = Fragments::for_gradients(op, q, k).is_some() || plan.whole().is_some();
+    let alone = Fragments::for_gradients(op, q, k).is_some()
+        || Flash::new(op, q, k).is_none() && plan.whole().is_some();
     if alone { 0 } else { plan.pairs * plan.queries * SOFTMAX * plan.size }
 }
 
@@ -395,6 +406,9 @@ pub(super) fn backward(gradient: &AttentionBackward, args: &mut CudaArgs<'_>) ->
     let options = WeightOptions::new(op, &job, args);
     if let Some(fragments) = Fragments::for_gradients(op, q, k) {
         return fragments.backward(args, &all, &job, options);
+    }
+    if let Some(flash) = Flash::new(op, q, k) {
+        return flash.backward(args, &all, &job, options);
     }
     if let Some(blocks) = plan.whole() {
         let spec = options.constants(plan.spec(&BACKWARD, "attention_backward", &all));

@@ -68,7 +68,12 @@ impl Fragments {
 
     /// Also `None` if the registers of a warp can't hold the gradients of keys and values.
     pub(super) fn for_gradients(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
-        Fragments::new(op, q, k).filter(|f| f.key_eights.div_ceil(2) * (16 + 8 * f.eights) <= SUMS)
+        Fragments::new(op, q, k).filter(Fragments::hold_gradients)
+    }
+
+    /// Whether the registers of a warp can hold the gradients of keys and values.
+    pub(super) fn hold_gradients(&self) -> bool {
+        self.key_eights.div_ceil(2) * (16 + 8 * self.eights) <= SUMS
     }
 
     /// Numbers of shared memory for `rows` rows of a head (`Tile` in the kernel text).

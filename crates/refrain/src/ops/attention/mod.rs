@@ -1,6 +1,7 @@
 //! Scaled dot-product attention as one operation. The scores never leave the cache.
 
 mod cuda;
+mod flash;
 mod fragments;
 mod host;
 mod options;

@@ -113,8 +113,8 @@ fn sequences_of_every_length_agree_with_the_operations_that_it_is_made_of() {
 }
 
 #[test]
-fn short_sequences_agree_with_f64_in_every_dtype_and_precision() {
-    // Lengths, widths and strides that do and do not fill the fragments of tensor cores.
+fn sequences_agree_with_f64_in_every_dtype_and_precision() {
+    // Lengths, widths and strides that do and do not fill the fragments, blocks and tiles of tensor cores.
     let cases = [
         ([2, 3, 41, 41], 8, false, None),
         ([2, 3, 41, 41], 8, true, Some(-0.6)),
@@ -127,6 +127,13 @@ fn short_sequences_agree_with_f64_in_every_dtype_and_precision() {
         ([2, 2, 7, 50], 12, true, None),
         ([1, 2, 63, 9], 33, false, None),
         ([1, 3, 30, 64], 64, false, None),
+        ([2, 3, 63, 63], 64, false, None),
+        ([1, 2, 70, 150], 64, true, None),
+        ([1, 2, 130, 130], 40, true, Some(-0.3)),
+        ([1, 2, 200, 65], 128, false, None),
+        ([1, 1, 90, 90], 33, true, None),
+        ([1, 2, 20, 300], 96, false, None),
+        ([2, 1, 300, 20], 16, true, Some(0.0)),
     ];
     let kinds = [
         (DType::F32, Precision::F32, 4e-6),
@@ -169,13 +176,19 @@ fn short_sequences_agree_with_f64_in_every_dtype_and_precision() {
 
 #[test]
 fn a_query_that_is_not_a_number_spoils_its_own_output_only() {
-    let x: Vec<f32> = (0..2 * 9 * 8).map(|i| (i as f32 * 0.7).sin()).collect();
-    let mut spoilt = x.clone();
-    spoilt[3 * 8 + 5] = f32::NAN;
-    let [x, spoilt] = [x, spoilt].map(|x| Tensor::from_slice(&x, [1, 2, 9, 8], &device()).unwrap());
-    let o = spoilt.scaled_dot_product_attention(&x, &x, None, false).unwrap().to_vec::<f32>().unwrap();
-    for (row, o) in o.chunks(8).enumerate() {
-        assert!(o.iter().all(|x| x.is_nan() == (row == 3)), "row {row}: {o:?}");
+    for (dtype, tokens, dim) in [(DType::F32, 9, 8), (DType::BF16, 9, 8), (DType::BF16, 140, 40)] {
+        let x: Vec<f32> = (0..2 * tokens * dim).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut spoilt = x.clone();
+        spoilt[3 * dim + 5] = f32::NAN;
+        let [x, spoilt] = [x, spoilt].map(|x| {
+            let x = Tensor::from_slice(&x, [1, 2, tokens, dim], &device()).unwrap();
+            x.to_dtype(dtype).unwrap()
+        });
+        let o = spoilt.scaled_dot_product_attention(&x, &x, None, false).unwrap();
+        let o = o.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+        for (row, o) in o.chunks(dim).enumerate() {
+            assert!(o.iter().all(|x| x.is_nan() == (row == 3)), "{dtype}, row {row}: {o:?}");
+        }
     }
 }
 

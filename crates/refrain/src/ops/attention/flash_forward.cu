@@ -1,0 +1,75 @@
+// The outputs and the saved row statistics of a block of queries, by which the keys and values pass.
+
+KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
+    static_assert((int)sizeof(bf16_t) * PITCH * (ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
+    bf16_t* q_tile = reinterpret_cast<bf16_t*>(memory);
+    bf16_t* k_tiles = q_tile + ROWS * PITCH;
+    bf16_t* v_tiles = k_tiles + 2 * TILE * PITCH;
+    u32 parts = (u32)j.parts;
+    i64 pair = blockIdx.x / parts;
+    int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
+    Head q(j.q, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys), out(j.o, j, pair, queries);
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    int first = block + warp * 16, tiles = ((CAUSAL ? min(keys, block + ROWS) : keys) + TILE - 1) / TILE;
+    Exponent exponent(j);
+    q.load<ROWS>(q_tile, block);
+    k.load<TILE>(k_tiles, 0);
+    v.load<TILE>(v_tiles, 0);
+    commit();
+
+    u32 x[STEPS][4];
+    float o[EIGHTS][4], largest[2] = {-INFINITY_F, -INFINITY_F}, total[2] = {0, 0};
+    clear(o, EIGHTS);
+    for (int n = 0; n < tiles; n++) {
+        if (n + 1 < tiles) {
+            k.load<TILE>(k_tiles + (n + 1) % 2 * TILE * PITCH, (n + 1) * TILE);
+            v.load<TILE>(v_tiles + (n + 1) % 2 * TILE * PITCH, (n + 1) * TILE);
+        }
+        commit();
+        wait_for_copies<1>();
+        __syncthreads();
+        if (n == 0) load_left(x, q_tile, warp * 16);
+        float s[TILE_EIGHTS][4];
+        multiply_rows(s, x, k_tiles + n % 2 * TILE * PITCH);
+        bool all = !CAUSAL && (n + 1) * TILE <= keys;
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int query = first + g + h * 8;
+            float most = largest[h];
+            #pragma unroll
+            for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
+                float& y = s[i / 2][2 * h + i % 2];
+                y *= exponent.sign;
+                if (!all && !seen(j, query, n * TILE + i / 2 * 8 + 2 * t + i % 2)) y = -INFINITY_F;
+                most = fmaxf(most, y);
+            }
+            most = largest_of_row(most);
+            float base = base_of(most), keep = largest[h] == -INFINITY_F ? 0.0f : exponent.of(largest[h], base), sum = 0;
+            largest[h] = most;
+            #pragma unroll
+            for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
+                float& y = s[i / 2][2 * h + i % 2];
+                y = exponent.of(y, base);
+                if (!all && !seen(j, query, n * TILE + i / 2 * 8 + 2 * t + i % 2)) y = 0;
+                sum += y;
+            }
+            total[h] = total[h] * keep + sum;
+            #pragma unroll
+            for (int i = 0; i < 2 * EIGHTS; i++) o[i / 2][2 * h + i % 2] *= keep;
+        }
+        add_rows(o, s, v_tiles + n % 2 * TILE * PITCH);
+        __syncthreads();
+    }
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float inverse = quotient(1.0f, over_row(total[h]));
+        int query = first + g + h * 8;
+        if (t == 0 && query < queries) {
+            reinterpret_cast<float*>(j.largest)[pair * queries + query] = exponent.sign * largest[h];
+            reinterpret_cast<float*>(j.inverse)[pair * queries + query] = inverse;
+        }
+        #pragma unroll
+        for (int i = 0; i < 2 * EIGHTS; i++) o[i / 2][2 * h + i % 2] *= inverse;
+    }
+    out.store_rows(q_tile + warp * 16 * PITCH, first, [&](int d, int e) { return o[d][e]; });
+}

@@ -1,0 +1,76 @@
+// The gradients of a block of keys and values (any number of them), by which the queries pass.
+KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
+    static_assert((int)sizeof(bf16_t) * PITCH * (2 * ROWS + 4 * TILE) + 2 * TILE * (int)sizeof(Softmax) == MEMORY_BYTES,
+                  "as the launch counts it");
+    bf16_t* k_tile = reinterpret_cast<bf16_t*>(memory);
+    bf16_t* v_tile = k_tile + ROWS * PITCH;
+    bf16_t* q_tiles = v_tile + ROWS * PITCH;
+    bf16_t* g_tiles = q_tiles + 2 * TILE * PITCH;
+    float* row_tiles = reinterpret_cast<float*>(g_tiles + 2 * TILE * PITCH);
+    u32 parts = (u32)j.parts;
+    i64 pair = blockIdx.x / parts;
+    int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
+    Head q(j.q, j, pair, queries), d_o(j.d_o, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys);
+    Head dk(j.dk, j, pair, keys), dv(j.dv, j, pair, keys);
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    // Earlier queries do not see the keys of this block.
+    int first = block + warp * 16, begin = CAUSAL ? block / TILE : 0, tiles = (queries + TILE - 1) / TILE;
+    const float* rows = reinterpret_cast<const float*>(j.softmaxes) + pair * queries * 3;
+    Exponent exponent(j);
+    float scale = (float)j.scale;
+    auto load = [&](int n) {
+        q.load<TILE>(q_tiles + n % 2 * TILE * PITCH, n * TILE);
+        d_o.load<TILE>(g_tiles + n % 2 * TILE * PITCH, n * TILE);
+        for (int i = threadIdx.x; i < TILE * 3; i += THREADS) {
+            int at = n * TILE * 3 + i;
+            bool there = at < queries * 3;
+            copy_async<4>(row_tiles + n % 2 * TILE * 3 + i, there ? rows + at : rows, there ? 4 : 0);
+        }
+    };
+    k.load<ROWS>(k_tile, block);
+    v.load<ROWS>(v_tile, block);
+    if (begin < tiles) load(begin);
+    commit();
+
+    // The keys and values of wide heads are read again for each tile, because the registers do not hold them.
+    constexpr bool KEEP = WIDTH <= 64;
+    u32 x[STEPS][4], y[STEPS][4];
+    float d_keys[EIGHTS][4], d_values[EIGHTS][4];
+    clear(d_keys, EIGHTS);
+    clear(d_values, EIGHTS);
+    for (int n = begin; n < tiles; n++) {
+        if (n + 1 < tiles) load(n + 1);
+        commit();
+        wait_for_copies<1>();
+        __syncthreads();
+        const bf16_t* q_tile = q_tiles + n % 2 * TILE * PITCH;
+        const bf16_t* g_tile = g_tiles + n % 2 * TILE * PITCH;
+        float s[TILE_EIGHTS][4], d[TILE_EIGHTS][4];
+        if (n == begin || !KEEP) load_left(x, k_tile, warp * 16);
+        multiply_rows(s, x, q_tile);
+        if (n == begin || !KEEP) load_left(y, v_tile, warp * 16);
+        multiply_rows(d, y, g_tile);
+        #pragma unroll
+        for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+            int at = c / 2 * 8 + 2 * t + c % 2, query = n * TILE + at;
+            const float* row = row_tiles + (n % 2 * TILE + at) * 3;
+            float largest = row[0], inverse = row[1], delta = row[2];
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float& score = s[c / 2][2 * h + c % 2];
+                float p = exponent.of(score * exponent.sign, largest) * inverse;
+                if (query >= queries || CAUSAL && first + g + h * 8 > query) p = 0;
+                float& weight = d[c / 2][2 * h + c % 2];
+                score = p * (weight - delta);
+                weight = p;
+            }
+        }
+        add_rows(d_values, d, g_tile);
+        add_rows(d_keys, s, q_tile);
+        __syncthreads();
+    }
+    wait_for_copies<0>();
+    __syncthreads();
+    dk.store_rows(k_tile + warp * 16 * PITCH, first, [&](int d, int e) { return d_keys[d][e] * scale; });
+    dv.store_rows(v_tile + warp * 16 * PITCH, first, [&](int d, int e) { return d_values[d][e]; });
+}
