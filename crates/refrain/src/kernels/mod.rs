@@ -9,4 +9,5 @@ pub(crate) mod positions;
 pub(crate) mod products;
 pub(crate) mod reduction;
 pub(crate) mod rows;
+pub(crate) mod sort;
 pub(crate) mod units;

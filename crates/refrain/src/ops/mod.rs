@@ -35,7 +35,6 @@ pub(crate) mod softmax;
 #[cfg(test)]
 #[path = "../../tests/contributing/softsign/mod.rs"]
 mod softsign; // The example of CONTRIBUTING.
-pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod unary;

@@ -6,7 +6,7 @@ use crate::device::cuda::{
 };
 use crate::error::Result;
 use crate::kernels::units;
-use crate::ops::sort::Sort;
+use crate::kernels::sort::Sort;
 use crate::tensor::{Dims, Shape, row_major};
 
 static GATHER: Source = Source { name: "gather", parts: &[include_str!("kernel.cu")] };

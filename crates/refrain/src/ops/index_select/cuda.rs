@@ -5,7 +5,7 @@ use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;
 use crate::kernels::units;
-use crate::ops::sort::Sort;
+use crate::kernels::sort::Sort;
 use crate::tensor::Shape;
 
 static SELECT: Source = Source { name: "index_select", parts: &[include_str!("kernel.cu")] };
