@@ -92,8 +92,10 @@ pub use gradcheck::gradcheck;
 pub use operation::custom_op;
 
 pub use ops::attention::SdpaOptions;
+pub use ops::conv::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions};
 pub use ops::index::{AxisIndex, Index};
 pub use ops::optim;
+pub use ops::pool::{Pool1dOptions, Pool2dOptions};
 pub use ops::random::Generator;
 pub use precision::{precision, with_precision};
 pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};

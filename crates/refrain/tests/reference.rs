@@ -81,18 +81,31 @@ families! {
     normalisations => "norm";
     products => "matmul";
     indexing => "index";
+    orders => "order";
+    convolutions_and_pooling => "conv";
     attention => "attention";
     losses => "loss";
 }
 
 #[test]
 fn every_entry_of_the_table_is_used() {
-    let used: BTreeSet<String> =
-        ["unary", "binary", "reduce", "shape", "norm", "matmul", "index", "attention", "loss"]
-            .into_iter()
-            .flat_map(family)
-            .map(|c| c.op)
-            .collect();
+    let used: BTreeSet<String> = [
+        "unary",
+        "binary",
+        "reduce",
+        "shape",
+        "norm",
+        "matmul",
+        "index",
+        "order",
+        "conv",
+        "attention",
+        "loss",
+    ]
+    .into_iter()
+    .flat_map(family)
+    .map(|c| c.op)
+    .collect();
     for Entry { op, .. } in entries() {
         assert!(used.contains(op), "no stored case of {op}");
     }

@@ -213,6 +213,8 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
             let generator = generator()?;
             both(ones(d)?, |x| x.dropout_add(0.5, &generator, x))
         }),
+        ("bernoulli", |d| generator()?.bernoulli(&ones(d)?).map(drop)),
+        ("multinomial", |d| generator()?.multinomial(&ones(d)?, 2, false).map(drop)),
         ("dropout", |d| {
             let x = ones(d)?;
             if d.is_float() {
@@ -226,7 +228,19 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
 
 fn table() -> String {
     let mut rows: BTreeMap<&str, Vec<Support>> = BTreeMap::new();
-    let families = ["unary", "binary", "reduce", "shape", "norm", "matmul", "index", "attention", "loss"];
+    let families = [
+        "unary",
+        "binary",
+        "reduce",
+        "shape",
+        "norm",
+        "matmul",
+        "index",
+        "order",
+        "conv",
+        "attention",
+        "loss",
+    ];
     let files = families.map(|name| folder().join(format!("tests/reference/{name}.safetensors")));
     let cases: Vec<Case> = files.iter().flat_map(|f| load(f)).collect();
     for entry in entries() {

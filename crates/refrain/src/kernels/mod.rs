@@ -11,3 +11,4 @@ pub(crate) mod reduction;
 pub(crate) mod rows;
 pub(crate) mod sort;
 pub(crate) mod units;
+pub(crate) mod window;

@@ -33,6 +33,49 @@ fn smooth(
     })
 }
 
+fn norm(x: &Tensor, p: f64, axes: Axes, keepdim: bool) -> Result<Tensor> {
+    const OP: &str = "norm";
+    x.require_float(OP)?;
+    if p.is_nan() || p < 1.0 {
+        return Err(Error::invalid(
+            OP,
+            format!("there is no norm of order {p}; use 1, 2, infinity or another order from 1"),
+        ));
+    }
+    let Prepared { kept, shape, x, .. } = prepare(OP, x, &axes, keepdim)?;
+    let reduced: Vec<isize> = (0..x.rank()).filter(|&i| kept[i] != x.dims()[i]).map(|i| i as isize).collect();
+    widened(&x, |x| {
+        if p == f64::INFINITY {
+            return x.abs()?.max(&reduced[..])?.reshape(&shape);
+        }
+        let value = move |x: &Tensor| match p {
+            1.0 => x.abs()?.sum_keepdim(&reduced[..]),
+            2.0 => x.square()?.sum_keepdim(&reduced[..])?.sqrt(),
+            _ => x.abs()?.pow_scalar(p)?.sum_keepdim(&reduced[..])?.pow_scalar(1.0 / p),
+        };
+        let results = custom_op(
+            OP,
+            &[x],
+            |x| {
+                let y = value(&x[0])?;
+                Ok((vec![y.clone()], vec![x[0].clone(), y]))
+            },
+            move |gradients, saved| {
+                // sign(x) (|x| / y)^(p - 1) dy
+                let (x, y, dy) = (&saved[0], &saved[1], &gradients[0]);
+                let slope = match p {
+                    1.0 => x.sign()?,
+                    2.0 => x.div(y)?,
+                    _ => (x.sign()? * (x.abs()? / y)?.pow_scalar(p - 1.0)?)?,
+                };
+                let zero = y.eq_scalar(0.0)?;
+                Ok(vec![Some((slope * dy)?.masked_fill(&zero, 0.0)?)])
+            },
+        )?;
+        results.into_iter().next().ok_or_else(|| Error::internal(OP, "no result"))?.reshape(&shape)
+    })
+}
+
 impl Tensor {
     /// `ln(1 + e^x)`, a smooth form of [`Tensor::relu`]. For floats.
     ///
@@ -111,6 +154,30 @@ impl Tensor {
     pub fn std_keepdim(&self, axes: impl Into<Axes>, correction: usize) -> Result<Tensor> {
         self.require_float("std")?;
         widened(self, |x| x.var_keepdim(axes, correction)?.sqrt())
+    }
+
+    /// The norm of order `p` over `axes`: `sum(|x|^p)^(1/p)`, and for an infinite `p` the largest absolute value. 2 is the
+    /// length of a vector. For floats. The gradient at a norm of 0 is 0, as in PyTorch.
+    ///
+    /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
+    ///
+    /// # Errors
+    /// If `p` is below 1 or NaN.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[3.0f32, -4.0], [2], &Device::cpu())?;
+    /// assert_eq!(x.norm(2.0, ())?.to_scalar::<f32>()?, 5.0);
+    /// assert_eq!(x.norm(1.0, ())?.to_scalar::<f32>()?, 7.0);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn norm(&self, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
+        norm(self, p, axes.into(), false)
+    }
+
+    /// [`Tensor::norm`] that keeps the reduced axes as sizes of 1.
+    pub fn norm_keepdim(&self, p: f64, axes: impl Into<Axes>) -> Result<Tensor> {
+        norm(self, p, axes.into(), true)
     }
 
     /// The product, in the order of a balanced tree. The gradient is right also beside zeros. For integers and bools the

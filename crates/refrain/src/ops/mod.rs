@@ -8,10 +8,12 @@ pub(crate) mod batch_norm;
 pub(crate) mod binary;
 mod composed;
 pub(crate) mod concat;
+pub mod conv;
 pub(crate) mod copy;
 mod create;
 pub(crate) mod dropout;
 pub(crate) mod fill;
+pub(crate) mod flip;
 pub(crate) mod fold;
 pub(crate) mod gather;
 pub(crate) mod hadamard;
@@ -21,22 +23,27 @@ pub(crate) mod index_select;
 pub(crate) mod l2_normalize;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
+pub(crate) mod logsumexp;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod one_hot;
 mod operators;
 pub mod optim;
 pub(crate) mod pad;
+pub mod pool;
 pub(crate) mod qk_norm;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod repeat;
+pub(crate) mod scan;
 pub(crate) mod softmax;
 #[cfg(test)]
 #[path = "../../tests/contributing/softsign/mod.rs"]
 mod softsign; // The example of CONTRIBUTING.
+pub(crate) mod sort;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod tril;
 pub(crate) mod unary;
 mod views;
 pub(crate) mod where_cond;

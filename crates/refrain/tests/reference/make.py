@@ -33,6 +33,7 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     where             condition (U8), x, y, broadcast
     cast              dtype; to integers by truncation
     sum mean var max min        axes (list, null for all), keepdim; var: correction (0 or 1)
+    logsumexp norm              axes, keepdim; norm: p, a number or "inf"
     argmax argmin     axes, keepdim; position in the row-major flattening of the reduced axes, first on ties
     softmax log_softmax         axis
     layer_norm        x, [weight, [bias]]; normalized_shape, eps          rms_norm: x, [weight]; the same
@@ -49,6 +50,16 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     pad               padding: [before, after] for every axis; value
     gather index_select scatter_add      x, index, [source]; axis         one_hot: num_classes, I64 to I64
     embedding         ids, weight
+    cumsum cumprod    axis
+    flip roll         axes, lists; roll: shifts, one an axis
+    tril triu         diagonal
+    conv1d conv2d     x, weight, [bias]; stride, padding, dilation, groups: numbers, or lists for two axes
+    conv_transpose*   the same, and output_padding
+    max_pool* avg_pool*         x; kernel, stride, padding; avg_pool*: all, whether the padding counts
+    masked_fill       x, mask (U8); value
+    scatter           x, index, source; axis; the last entry that names a place wins
+    sort argsort      axis, descending; stable; sort gives values and positions
+    topk              k, axis, largest; values and positions, in order
     sdpa              q [B, H, Nq, D], k and v [B, H, Nk, D]; causal, scale (missing: 1/sqrt(D))
     hadamard          last axis times the Sylvester matrix / sqrt(n)
     *_loss            prediction, target; mean over all elements. huber_loss: delta (not divided by it);
@@ -77,6 +88,8 @@ PERMUTE, NARROW = {"permute": [2, 0, 1]}, {"narrow": [1, 1, 3]}
 
 def unary(f):
     def domain(op):
+        if op == "log1p":
+            return lambda *s: uniform(-0.75, 4.0, *s)
         if op in ("log", "sqrt", "rsqrt"):
             return lambda *s: uniform(0.125, 4.0, *s)
         if op in ("reciprocal", "relu", "abs", "sign"):
@@ -97,14 +110,17 @@ def unary(f):
         f.add(op, prefix + "broadcast", [sample(1, 4, 1)], attrs, [{"broadcast": [3, 4, 2]}])
 
     wide = const([-80.0, -24.0, -12.0, -8.0, -6.0, -4.0, 4.0, 6.0, 8.0, 12.0, 24.0, 80.0])
-    for op in ("exp", "tanh", "sigmoid", "erf", "silu", "sin", "cos"):
+    for op in ("exp", "expm1", "tanh", "sigmoid", "erf", "silu", "sin", "cos"):
         f.add(op, "wide", [wide], tag="wide")
     for approximate in ("none", "tanh"):
         f.add("gelu", f"{approximate}_wide", [wide], {"approximate": approximate}, tag="wide")
     positive = const([2.0**k for k in (-60, -24, -14, -3, 0, 5, 15, 60)])
-    for op in ("log", "sqrt", "rsqrt", "reciprocal"):
+    for op in ("log", "log1p", "sqrt", "rsqrt", "reciprocal"):
         f.add(op, "wide", [positive], tag="wide")
     f.add("erf", "small", [const([0.0, 2.0**-10, -(2.0**-7), 0.0625, 0.5, -0.875, 1.5, 2.5, -3.5])])
+    small = const([0.0, 2.0**-10, -(2.0**-9), 2.0**-7, -(2.0**-5), 0.125, -0.25, 0.5, 2.0, 2.5])
+    for op in ("log1p", "expm1"):
+        f.add(op, "small", [small])
     halves = const([-3.5, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.0])
     for op in ("floor", "ceil", "round"):
         f.add(op, "halves", [halves], tag="kink")
@@ -113,7 +129,7 @@ def unary(f):
     f.add("clamp", "bounds", [const([-1.0, -0.75, 0.0, 0.5, 1.0])], {"min": -0.75, "max": 0.5}, tag="kink")
 
     special = const([0.0, -0.0, INF, -INF, NAN])
-    for op in ("neg abs sign exp log sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf "
+    for op in ("neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf "
                "floor ceil round").split():
         f.add(op, "special", [special], diff=[False], tag="special")
     f.add("clamp", "special", [special], {"min": -0.5, "max": 0.5}, diff=[False], tag="special")
@@ -227,6 +243,20 @@ def reduce(f):
             f.add(op, f"ties_{label}", [few(3, 5, 4)], {"axes": axes, "keepdim": False}, tag="kink")
         f.add(op, "special", [const([[1.0, NAN, 2.0], [-INF, 0.0, INF], [-INF, -INF, -INF]])],
               {"axes": [1], "keepdim": False}, diff=[False], tag="special")
+    for op, attrs in (("logsumexp", {}), ("norm", {"p": 2}), ("norm", {"p": 1}), ("norm", {"p": 3}), ("norm", {"p": "inf"})):
+        prefix = "".join(f"{k}{v}_" for k, v in attrs.items())
+        sample = away_from_zero(0.125, 3.0, 3, 5, 7)
+        for axes in ([0], [1], [-1], [0, 2], None):
+            label = "all" if axes is None else "_".join(f"{a}" for a in axes).replace("-", "m")
+            f.add(op, f"{prefix}3d_{label}", [sample], dict(attrs, axes=axes, keepdim=False))
+        f.add(op, f"{prefix}keepdim", [sample], dict(attrs, axes=[1], keepdim=True))
+        f.add(op, f"{prefix}permuted", [distinct(3, 4, 5, odd=True)], dict(attrs, axes=[1], keepdim=False), [PERMUTE])
+        f.add(op, f"{prefix}long", [distinct(2, 127, odd=True)], dict(attrs, axes=[1], keepdim=False))
+        f.add(op, f"{prefix}empty", [normal(2, 0, 3)], dict(attrs, axes=[2], keepdim=False))
+    f.add("logsumexp", "shifted", [normal(3, 6, mean=96.0, std=16.0)], {"axes": [1], "keepdim": False})
+    f.add("logsumexp", "special", [const([[1.0, -INF, 0.5], [-INF, -INF, -INF], [INF, 0.0, INF], [NAN, 0.0, INF]])],
+          {"axes": [1], "keepdim": False}, diff=[False], tag="special")
+    f.add("norm", "p2_zero", [const([[0.0, 0.0], [3.0, -4.0]])], {"p": 2, "axes": [1], "keepdim": False}, tag="kink")
     for op in ("argmax", "argmin"):
         for axes in ([0], [1], [2], [-1], [0, 2], None):
             label = "all" if axes is None else "_".join(f"{a}" for a in axes).replace("-", "m")
@@ -394,6 +424,118 @@ def index(f):
     f.add("embedding", "empty", [ids(6, 0), normal(6, 4)])
 
 
+def order(f):
+    for op in ("cumsum", "cumprod"):
+        for axis in (0, 1, 2, -1):
+            f.add(op, f"axis{axis}".replace("-", "m"), [away_from_zero(0.5, 1.5, 3, 5, 7)], {"axis": axis})
+        f.add(op, "one", [normal(4, 1, 6)], {"axis": 1})
+        f.add(op, "long", [uniform(0.9, 1.1, 2, 131)], {"axis": 1})
+        f.add(op, "empty", [normal(2, 0, 3)], {"axis": 1})
+        f.add(op, "permuted", [away_from_zero(0.5, 1.5, 3, 4, 5)], {"axis": 2}, [PERMUTE])
+        f.add(op, "permuted_first", [away_from_zero(0.5, 1.5, 3, 4, 5)], {"axis": 0}, [PERMUTE])
+    f.add("cumprod", "zeros", [const([[0.0, 2.0, 3.0, -1.5], [2.0, 0.0, 0.5, 3.0], [1.5, 0.0, 0.0, 2.0],
+                                      [1.5, 2.0, 3.0, 0.0]])], {"axis": 1})
+    for axes in ([0], [2], [0, 1], [1, 2], [0, 1, 2]):
+        f.add("flip", "_".join(map(str, axes)), [normal(2, 3, 4)], {"axes": axes})
+    f.add("flip", "permuted", [normal(3, 4, 5)], {"axes": [1]}, [PERMUTE])
+    f.add("flip", "empty", [normal(2, 0)], {"axes": [0]})
+    for name, shifts, axes in (("one", [1], [0]), ("back", [-2], [2]), ("far", [9], [1]), ("both", [1, -3], [0, 2])):
+        f.add("roll", name, [normal(2, 3, 4)], {"shifts": shifts, "axes": axes})
+    f.add("roll", "permuted", [normal(3, 4, 5)], {"shifts": [2], "axes": [2]}, [PERMUTE])
+    f.add("roll", "empty", [normal(2, 0)], {"shifts": [1], "axes": [1]})
+    for op in ("tril", "triu"):
+        for diagonal in (0, 1, -1, 5, -5):
+            f.add(op, f"{diagonal}".replace("-", "m"), [normal(2, 3, 4)], {"diagonal": diagonal})
+        f.add(op, "permuted", [normal(4, 3)], {"diagonal": 0}, [{"permute": [1, 0]}])
+        f.add(op, "empty", [normal(0, 3, 3)], {"diagonal": 0})
+    for name, (x, mask) in {"same": ((3, 5), (3, 5)), "row": ((3, 5), (5,)), "wider": ((5,), (3, 5)),
+                            "middle": ((3, 1, 5), (4, 1)), "empty": ((2, 0), (1, 1))}.items():
+        f.add("masked_fill", name, [normal(*x), flags(*mask)], {"value": -1.5})
+    f.add("masked_fill", "permuted", [normal(4, 3), flags(3, 4)], {"value": 0.5}, [{"permute": [1, 0]}, None])
+    f.add("masked_fill", "infinite", [normal(4, 3), flags(4, 3)], {"value": 2.0})
+
+    for axis, (x, i) in {0: ((4, 5), (3, 5)), 1: ((4, 5), (4, 9)), -1: ((2, 3, 5), (2, 2, 4))}.items():
+        f.add("scatter", f"axis{axis}".replace("-", "m"), [normal(*x), ids(x[axis], *i), normal(*i)], {"axis": axis})
+    f.add("scatter", "one_place", [normal(1), const([0, 0, 0], torch.int64), normal(3)], {"axis": 0})
+    f.add("scatter", "larger_source", [normal(3, 4), ids(4, 3, 2), normal(4, 5)], {"axis": 1})
+    f.add("scatter", "empty", [normal(3, 4), ids(4, 3, 0), normal(3, 0)], {"axis": 1}, diff=[True, False, False])
+    f.add("scatter", "permuted", [normal(5, 4), ids(5, 4, 3), normal(3, 4)], {"axis": 1},
+          [{"permute": [1, 0]}, None, {"permute": [1, 0]}])
+
+    for op in ("sort", "argsort"):
+        for descending in (False, True):
+            suffix = "_descending" if descending else ""
+            for axis in (0, 1, -1):
+                f.add(op, f"axis{axis}{suffix}".replace("-", "m"), [distinct(3, 5, 7)], {"axis": axis, "descending": descending})
+            f.add(op, f"ties{suffix}", [few(4, 9)], {"axis": 1, "descending": descending})
+            f.add(op, f"ties_first{suffix}", [few(9, 4)], {"axis": 0, "descending": descending})
+            f.add(op, f"permuted{suffix}", [distinct(3, 4, 5)], {"axis": 1, "descending": descending}, [PERMUTE])
+            f.add(op, f"empty{suffix}", [normal(2, 0)], {"axis": 0, "descending": descending})
+            f.add(op, f"special{suffix}", [const([NAN, 1.0, -INF, 0.0, -0.0, INF, NAN, -1.0])],
+                  {"axis": 0, "descending": descending}, diff=[False], tag="special")
+    for largest in (True, False):
+        suffix = "" if largest else "_smallest"
+        for axis, k in ((0, 2), (1, 5), (-1, 3), (2, 1)):
+            f.add("topk", f"axis{axis}_{k}{suffix}".replace("-", "m"), [distinct(3, 5, 7)],
+                  {"axis": axis, "k": k, "largest": largest})
+        f.add("topk", f"none{suffix}", [distinct(3, 5)], {"axis": 1, "k": 0, "largest": largest})
+        f.add("topk", f"permuted{suffix}", [distinct(3, 4, 5)], {"axis": 1, "k": 2, "largest": largest}, [PERMUTE])
+        f.add("topk", f"special{suffix}", [const([NAN, 1.0, -INF, 0.5, INF, -1.0])],
+              {"axis": 0, "k": 4, "largest": largest}, diff=[False], tag="special")
+
+
+def conv(f):
+    plain = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    for name, (x, weight, attrs) in {
+        "plain": ((2, 3, 5, 6), (4, 3, 3, 3), {}),
+        "padded": ((1, 2, 4, 5), (3, 2, 3, 3), {"padding": [1, 1]}),
+        "strided": ((2, 2, 7, 6), (3, 2, 3, 2), {"stride": [2, 1], "padding": [1, 0]}),
+        "dilated": ((1, 2, 7, 8), (2, 2, 3, 3), {"dilation": [2, 3], "padding": [2, 1]}),
+        "all": ((2, 4, 8, 7), (6, 2, 3, 2), {"stride": [2, 3], "padding": [1, 2], "dilation": [2, 1], "groups": 2}),
+        "depthwise": ((2, 4, 5, 5), (4, 1, 3, 3), {"padding": [1, 1], "groups": 4}),
+        "one_by_one": ((2, 5, 3, 4), (3, 5, 1, 1), {}),
+        "wide_channels": ((1, 19, 4, 4), (17, 19, 3, 3), {"padding": [1, 1]}),
+        "empty": ((0, 2, 4, 4), (3, 2, 3, 3), {}),
+    }.items():
+        attrs = {**plain, **attrs}
+        f.add("conv2d", name, [normal(*x), normal(*weight)], attrs)
+        f.add("conv2d", f"{name}_bias", [normal(*x), normal(*weight), normal(weight[0])], attrs)
+    f.add("conv2d", "channels_last", [normal(2, 5, 6, 3), normal(4, 3, 3, 3)], {**plain, "padding": [1, 1]},
+          [{"permute": [0, 3, 1, 2]}, None])
+    f.add("conv2d", "narrowed", [normal(2, 3, 5, 9), normal(2, 3, 2, 2)], plain, [{"narrow": [3, 1, 6]}, None])
+    f.add("conv2d", "weight_permuted", [normal(1, 3, 4, 4), normal(3, 2, 2, 2)], plain, [None, {"permute": [1, 0, 2, 3]}])
+    f.add("conv1d", "plain", [normal(2, 3, 9), normal(4, 3, 3), normal(4)], {"stride": 1, "padding": 0, "dilation": 1, "groups": 1})
+    f.add("conv1d", "all", [normal(2, 4, 13), normal(6, 2, 3), normal(6)], {"stride": 2, "padding": 3, "dilation": 2, "groups": 2})
+    transposed = {**plain, "output_padding": [0, 0]}
+    for name, (x, weight, attrs) in {
+        "plain": ((2, 3, 4, 3), (3, 4, 3, 3), {}),
+        "strided": ((2, 2, 3, 4), (2, 3, 3, 2), {"stride": [2, 3], "padding": [1, 0], "output_padding": [1, 2]}),
+        "all": ((1, 4, 3, 3), (4, 2, 3, 2), {"stride": [2, 2], "padding": [1, 1], "dilation": [2, 1], "groups": 2}),
+    }.items():
+        attrs = {**transposed, **attrs}
+        f.add("conv_transpose2d", name, [normal(*x), normal(*weight)], attrs)
+        bias = weight[1] * attrs["groups"]
+        f.add("conv_transpose2d", f"{name}_bias", [normal(*x), normal(*weight), normal(bias)], attrs)
+    f.add("conv_transpose1d", "all", [normal(2, 4, 5), normal(4, 3, 3), normal(6)],
+          {"stride": 2, "padding": 1, "output_padding": 1, "dilation": 1, "groups": 2})
+
+    for name, (x, attrs) in {
+        "halves": ((2, 3, 4, 6), {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]}),
+        "overlap": ((2, 2, 5, 7), {"kernel": [3, 2], "stride": [1, 2], "padding": [1, 1]}),
+        "gaps": ((1, 2, 7, 8), {"kernel": [2, 2], "stride": [3, 4], "padding": [0, 1]}),
+        "one": ((2, 1, 3, 3), {"kernel": [1, 1], "stride": [1, 1], "padding": [0, 0]}),
+        "whole": ((2, 2, 3, 4), {"kernel": [3, 4], "stride": [3, 4], "padding": [0, 0]}),
+        "empty": ((0, 2, 4, 4), {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]}),
+    }.items():
+        f.add("max_pool2d", name, [distinct(*x)], attrs)
+        for every in (True, False):
+            f.add("avg_pool2d", f"{name}_all" if every else name, [normal(*x)], {**attrs, "all": every})
+    f.add("max_pool2d", "permuted", [distinct(2, 4, 6, 3)], {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]},
+          [{"permute": [0, 3, 1, 2]}])
+    f.add("max_pool1d", "overlap", [distinct(2, 3, 9)], {"kernel": 3, "stride": 2, "padding": 1})
+    f.add("avg_pool1d", "overlap", [normal(2, 3, 9)], {"kernel": 3, "stride": 2, "padding": 1, "all": False})
+
+
 def attention(f):
     for name, (b, h, nq, nk, d, attrs) in {
         "plain": (2, 3, 5, 5, 4, {}), "odd": (1, 2, 7, 7, 5, {}), "longer_keys": (2, 2, 3, 9, 6, {}),
@@ -477,7 +619,7 @@ def shape(f):
 
 
 if __name__ == "__main__":
-    families = {g.__name__: g for g in (unary, binary, reduce, norm, matmul, index, attention, loss, shape)}
+    families = {g.__name__: g for g in (unary, binary, reduce, norm, matmul, index, order, conv, attention, loss, shape)}
     for name in sys.argv[1:] or families:
         family = Family(name)
         families[name](family)

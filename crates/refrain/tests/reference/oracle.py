@@ -162,7 +162,7 @@ CAST = {"i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "f64": torch
 
 UNARY = {
     **{n: getattr(torch, n) for n in (
-        "neg abs sign exp log sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf floor ceil round".split()
+        "neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf floor ceil round".split()
     )},
     "gelu": F.gelu,
     "silu": F.silu,
@@ -171,7 +171,36 @@ UNARY = {
 BINARY = {n: binary(getattr(torch, n)) for n in "add sub mul div pow minimum maximum".split()}
 COMPARE = {n: binary(getattr(torch, n)) for n in "eq ne lt le gt ge".split()}
 LOGICAL = {f"logical_{n}": getattr(torch, f"logical_{n}") for n in "and or xor not".split()}
+
+
+def norm(x, dims, keepdim, p):
+    return torch.linalg.vector_norm(x, float(p), dims, keepdim)
+
+
+def convolution(name):
+    def op(x, weight, *bias, **attrs):
+        return getattr(F, name)(x, weight, *bias, **attrs)
+
+    return op
+
+
+def scatter(x, index, source, axis):
+    """The last entry that names a place wins; the others get no gradient."""
+    size, rows = x.shape[axis], index.shape[axis]
+    x, index, source = (t.movedim(axis, 0) for t in (x, index, source))
+    for r in range(rows):
+        row = tuple(slice(0, n) for n in index.shape[1:])
+        chosen = torch.arange(size).reshape(-1, *[1] * (x.dim() - 1)) == index[r]
+        part = torch.where(chosen, source[r][row], x[(slice(None), *row)])
+        full = x.clone()
+        full[(slice(None), *row)] = part
+        x = full
+    return x.movedim(0, axis)
+
+
 REDUCE = {
+    "logsumexp": reduction(torch.logsumexp),
+    "norm": reduction(norm),
     "sum": reduction(torch.sum),
     "mean": reduction(torch.mean),
     "var": reduction(lambda x, dims, keepdim, correction: torch.var(x, dims, correction=correction, keepdim=keepdim)),
@@ -206,6 +235,22 @@ OPS = {
     "embedding": F.embedding,
     "sdpa": sdpa,
     "hadamard": hadamard,
+    "cumsum": lambda x, axis: torch.cumsum(x, axis),
+    "cumprod": lambda x, axis: torch.cumprod(x, axis),
+    "flip": lambda x, axes: x.flip(axes),
+    "roll": lambda x, shifts, axes: x.roll(shifts, axes),
+    "tril": lambda x, diagonal: x.tril(diagonal),
+    "triu": lambda x, diagonal: x.triu(diagonal),
+    **{name: convolution(name) for name in ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")},
+    "max_pool1d": lambda x, kernel, stride, padding: F.max_pool1d(x, kernel, stride, padding),
+    "max_pool2d": lambda x, kernel, stride, padding: F.max_pool2d(x, kernel, stride, padding),
+    "avg_pool1d": lambda x, kernel, stride, padding, all: F.avg_pool1d(x, kernel, stride, padding, False, all),
+    "avg_pool2d": lambda x, kernel, stride, padding, all: F.avg_pool2d(x, kernel, stride, padding, False, all),
+    "masked_fill": lambda x, mask, value: x.masked_fill(mask, value),
+    "scatter": scatter,
+    "sort": lambda x, axis, descending: tuple(torch.sort(x, dim=axis, descending=descending, stable=True)),
+    "argsort": lambda x, axis, descending: torch.sort(x.detach(), dim=axis, descending=descending, stable=True)[1],
+    "topk": lambda x, k, axis, largest: tuple(torch.topk(x, k, axis, largest, True)),
     "mse_loss": F.mse_loss,
     "l1_loss": F.l1_loss,
     "huber_loss": lambda p, t, delta: F.huber_loss(p, t, delta=delta),

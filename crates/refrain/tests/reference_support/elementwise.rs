@@ -45,6 +45,8 @@ pub fn entries() -> Vec<Entry> {
         sign, sign_into;
         exp, exp_into;
         log, log_into;
+        log1p, log1p_into;
+        expm1, expm1_into;
         sqrt, sqrt_into;
         rsqrt, rsqrt_into;
         reciprocal, reciprocal_into;
@@ -151,6 +153,8 @@ fn unary_bounds(c: &Case) -> Bounds {
         match c.op.as_str() {
             "exp" => y,
             "log" => 1.0 / x,
+            "log1p" => 1.0 / (1.0 + x),
+            "expm1" => 1.0 + y.abs(),
             "sqrt" => 0.5 / y,
             "rsqrt" => 0.5 * y * y * y,
             "reciprocal" => y * y,

@@ -3,10 +3,12 @@
 pub mod arrange;
 pub mod bound;
 pub mod case;
+mod conv;
 mod elementwise;
 mod index;
 pub mod nd;
 mod norm;
+mod order;
 mod products;
 pub mod run;
 mod shapes;
@@ -36,6 +38,8 @@ pub fn entries() -> Vec<Entry> {
         products::entries(),
         norm::entries(),
         index::entries(),
+        order::entries(),
+        conv::entries(),
         softmax::entries(),
     ]
     .into_iter()

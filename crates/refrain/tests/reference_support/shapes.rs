@@ -65,6 +65,24 @@ pub fn entries() -> Vec<Entry> {
         into: |c, x, y| Some(x[0].var_into(&c.axes()[..], c.u("correction"), &y[0])),
         bounds: var_bounds,
     });
+    all.push(Entry {
+        op: "logsumexp",
+        run: |c, x| match c.b("keepdim") {
+            true => one(x[0].logsumexp_keepdim(&c.axes()[..])),
+            false => one(x[0].logsumexp(&c.axes()[..])),
+        },
+        into: |c, x, y| Some(x[0].logsumexp_into(&c.axes()[..], &y[0])),
+        bounds: logsumexp_bounds,
+    });
+    all.push(Entry {
+        op: "norm",
+        run: |c, x| match c.b("keepdim") {
+            true => one(x[0].norm_keepdim(order_of_norm(c), &c.axes()[..])),
+            false => one(x[0].norm(order_of_norm(c), &c.axes()[..])),
+        },
+        into: none,
+        bounds: norm_bounds,
+    });
     all.extend(views! {
         reshape => |c, x| x.reshape(c.shape("shape"));
         transpose => |c, x| x.transpose(c.i("axis0"), c.i("axis1"));
@@ -118,4 +136,36 @@ fn var_bounds(c: &Case) -> Bounds {
     let out = far.mul(&far).sum(&axes).scale(1.0 / divisor).reshape(&c.outputs[0].nd.dims);
     let grad = d.map_or(x, |d| far.mul(&d).scale(2.0 / divisor));
     Bounds::Formula { outs: vec![Bound::Terms(out, n.max(1.0))], grads: vec![Bound::Terms(grad, n.max(1.0))] }
+}
+
+/// `max + ln(sum(exp(x - max)))`; backward `dy exp(x - y)`, where x - y is rounded, and y before.
+fn logsumexp_bounds(c: &Case) -> Bounds {
+    let (x, axes, d) = reduced(c);
+    let n: f64 = axes.iter().map(|&a| x.dims[a] as f64).product();
+    let finite = |v: f64| if v.is_finite() { v.abs() } else { 0.0 };
+    let out = x.map(finite).max(&axes).map(|v| v.max(0.0) + n.ln() + 1.0).reshape(&c.outputs[0].nd.dims);
+    let out = Bound::Terms(out, n.max(1.0));
+    let Some(d) = d else { return Bounds::Formula { outs: vec![out], grads: vec![Bound::Exact] } };
+    let kept: Vec<usize> =
+        x.dims.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { 1 } else { d }).collect();
+    let y = c.outputs[0].nd.reshape(&kept);
+    let share = x.zip(&y, |x, y| (x - y).exp() * (2.0 + (x - y).abs() + y.abs()));
+    Bounds::Formula { outs: vec![out], grads: vec![Bound::Terms(share.mul(&d), n.max(1.0))] }
+}
+
+fn order_of_norm(c: &Case) -> f64 {
+    if c.attrs["p"].is_string() { f64::INFINITY } else { c.f("p") }
+}
+
+/// `sum(|x|^p)^(1/p)`: a power passes the rounding of its base on with the factor p; backward `sign(x) (|x| / y)^(p - 1) dy`.
+fn norm_bounds(c: &Case) -> Bounds {
+    let (x, axes, d) = reduced(c);
+    let p = order_of_norm(c);
+    if p == f64::INFINITY {
+        return Bounds::of(Bound::Exact, [d.unwrap_or(x)]);
+    }
+    let n: f64 = axes.iter().map(|&a| x.dims[a] as f64).product();
+    let out = Bound::Terms(c.outputs[0].nd.scale(1.0 + p), n.max(1.0));
+    let grad = d.map_or(x, |d| d.scale(2.0 + p));
+    Bounds::Formula { outs: vec![out], grads: vec![Bound::Terms(grad, n.max(1.0))] }
 }

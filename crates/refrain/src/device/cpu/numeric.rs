@@ -312,6 +312,28 @@ pub(crate) trait Real:
     fn ceil(self) -> Self;
     fn round_ties_even(self) -> Self;
     fn sigmoid(self) -> Self;
+    /// `ln(1 + x)`: the logarithm of the rounded sum, times what the rounding has changed (Kahan).
+    #[inline(always)]
+    fn log1p(self) -> Self {
+        let sum = Self::ONE + self;
+        let rounded = sum - Self::ONE;
+        let ratio = if rounded == self { Self::ONE } else { self / rounded };
+        if rounded == Self::ZERO { self } else { sum.ln() * ratio }
+    }
+    /// `e^x - 1`: near 0, the difference times the ratio of x and the logarithm of the rounded power (Kahan).
+    #[inline(always)]
+    fn expm1(self) -> Self {
+        let power = self.exp();
+        let difference = power - Self::ONE;
+        let near = difference * (self / power.ln());
+        if self.abs() > Self::c(2.0) {
+            difference
+        } else if difference == Self::ZERO {
+            self
+        } else {
+            near
+        }
+    }
     fn gelu_tanh(self) -> Self;
     fn gelu_tanh_grad(self) -> Self;
     /// Neither 0 nor subnormal nor infinite nor NaN.

@@ -126,6 +126,8 @@ DEVICE float log_(float x) { return logf(x); }
 DEVICE double log_(double x) { return log(x); }
 DEVICE float log1p_(float x) { return log1pf(x); }
 DEVICE double log1p_(double x) { return log1p(x); }
+DEVICE float expm1_(float x) { return expm1f(x); }
+DEVICE double expm1_(double x) { return expm1(x); }
 DEVICE float sqrt_(float x) { return sqrtf(x); }
 DEVICE double sqrt_(double x) { return sqrt(x); }
 DEVICE float sin_(float x) { return sinf(x); }

@@ -1,5 +1,6 @@
-//! A stable sort on CUDA. It finds for each position the entries of an index that name it, in order. With it,
-//! positions are summed without atomics, always in the same order.
+//! A stable sort on CUDA, of 32-bit keys. With it, an operation finds for each position the entries of an index that name it,
+//! in order, so that positions are summed without atomics, always in the same order. Wider keys are sorted by 32 bits at a
+//! time, lowest first.
 
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
 use crate::error::{Error, Result};
@@ -92,19 +93,27 @@ impl Sort {
         Pointer::WORKSPACE
     }
 
+    /// Where keys and entries are after so many passes.
+    pub(crate) fn after(&self, passes: u32) -> Sorted {
+        let half = Pointer::WORKSPACE.plus((passes % 2) as usize * 2 * self.row());
+        Sorted { keys: half, entries: half.plus(self.row()) }
+    }
+
     /// Sorts, in working memory of [`Sort::workspace`] bytes.
     pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<Sorted> {
-        let row = self.row();
+        let passes = self.run_after(0, args)?;
+        Ok(self.after(passes))
+    }
+
+    /// Sorts after `done` passes of earlier sorts of as many keys: what those have left, with new keys in their place
+    /// ([`Sort::after`]), stably. Returns how many passes are done then.
+    pub(crate) fn run_after(&self, done: u32, args: &mut CudaArgs<'_>) -> Result<u32> {
         let (blocks, n) = (self.blocks(), self.n as i64);
-        let counts = Pointer::WORKSPACE.plus(4 * row);
+        let counts = Pointer::WORKSPACE.plus(4 * self.row());
         let totals = counts.plus(blocks * DIGITS * 4);
-        let at = |pass: u32| {
-            let half = Pointer::WORKSPACE.plus((pass % 2) as usize * 2 * row);
-            Sorted { keys: half, entries: half.plus(row) }
-        };
-        for pass in 0..self.passes {
-            let shift = i64::from(pass * DIGIT_BITS);
-            let (from, to) = (at(pass), at(pass + 1));
+        for pass in done..done + self.passes {
+            let shift = i64::from((pass - done) * DIGIT_BITS);
+            let (from, to) = (self.after(pass), self.after(pass + 1));
             let count = CountArgs { keys: from.keys, counts, n, shift };
             args.kernel(KernelSpec::new(&COUNT, "count"), Grid::line(blocks, THREADS), &count)?;
             let sum_up = SumUpArgs { counts, totals, blocks: blocks as i64 };
@@ -122,6 +131,6 @@ impl Sort {
             let spec = KernelSpec::new(&PLACE, "place").flag("FIRST", pass == 0);
             args.kernel(spec, Grid::line(blocks, THREADS), &place)?;
         }
-        Ok(at(self.passes))
+        Ok(done + self.passes)
     }
 }

@@ -1,5 +1,7 @@
 // Each place looks through the entries that can name it. Constants, beside those of places.cu: BASE, whether there is one
-// (it may be y itself).
+// (it may be y itself); SET, whether an element replaces what is there, so that the last one remains.
+
+DEVICE C put_on(C sum, C element) { return SET ? element : plus(sum, element); }
 
 KERNEL(add, Places, p) {
     const ELEMENT *base = p.base, *source = p.source;
@@ -27,13 +29,13 @@ KERNEL(add, Places, p) {
                 for (int k = 0; k < 4; k++) named[k] = index[column + (r + k) * p.row_stride];
                 #pragma unroll
                 for (int k = 0; k < 4; k++) {
-                    if (named[k] == place) sum = plus(sum, to<C>(source[column + (r + k) * p.row_stride]));
+                    if (named[k] == place) sum = put_on(sum, to<C>(source[column + (r + k) * p.row_stride]));
                     else if (place == 0) check(p, named[k]);
                 }
             }
             for (; r < p.rows; r++) {
                 u64 e = column + r * p.row_stride;
-                if (index[e] == place) sum = plus(sum, to<C>(source[e]));
+                if (index[e] == place) sum = put_on(sum, to<C>(source[e]));
                 else if (place == 0) check(p, index[e]);
             }
         }

@@ -1,12 +1,12 @@
-//! `gather` and `scatter_add` on CUDA.
+//! `gather`, `scatter_add` and `scatter` on CUDA.
 
 use crate::device::Launch;
 use crate::device::cuda::{
     Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, padded, params, with_rank,
 };
 use crate::error::Result;
-use crate::kernels::units;
 use crate::kernels::sort::Sort;
+use crate::kernels::units;
 use crate::tensor::{Dims, Shape, row_major};
 
 static GATHER: Source = Source { name: "gather", parts: &[include_str!("kernel.cu")] };
@@ -15,6 +15,7 @@ const SUMS: &str = include_str!("sums.cu");
 static ADD: Source = Source { name: "scatter_add", parts: &[SUMS, PLACES, include_str!("add.cu")] };
 static BEGIN: Source = Source { name: "scatter_add", parts: &[SUMS, include_str!("begin.cu")] };
 static KEYS: Source = Source { name: "scatter_add", parts: &[PLACES, include_str!("keys.cu")] };
+static SET_RUNS: Source = Source { name: "scatter", parts: &[SUMS, include_str!("set_runs.cu")] };
 static ADD_RUNS: Source = Source { name: "scatter_add", parts: &[SUMS, include_str!("add_runs.cu")] };
 
 params! {
@@ -169,15 +170,26 @@ pub(super) fn workspace(axis: usize, shape: &Shape, launch: &Launch<'_>) -> Resu
 
 pub(super) fn gather_backward(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let base = args.accumulate(0).then(|| args.write(0));
-    add(axis, base, args.read(0), args)
+    put(Put::Add, axis, base, args.read(0), args)
 }
 
 pub(super) fn scatter_add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
-    add(axis, Some(args.read(0)), args.read(2), args)
+    put(Put::Add, axis, Some(args.read(0)), args.read(2), args)
 }
 
-/// Sets the output to `base` (or 0) and adds `source` at the positions that operand 1 names.
-fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<'_>) -> Result<()> {
+pub(super) fn scatter(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
+    put(Put::Set, axis, Some(args.read(0)), args.read(2), args)
+}
+
+/// What an element does to the position that it is put at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    Add,
+    Set,
+}
+
+/// Sets the output to `base` (or 0) and puts `source` at the positions that operand 1 names.
+fn put(how: Put, axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<'_>) -> Result<()> {
     let (to, index, dtype) = (args.write_shape(0), args.read_shape(1), args.write_dtype(0));
     let (n, entries) = (to.numel(), index.numel());
     if n == 0 {
@@ -211,7 +223,7 @@ fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<
         strides: [],
     };
     let Some(sort) = sort else {
-        let spec = with_index(on_top(KernelSpec::new(&ADD, "add")));
+        let spec = with_index(on_top(KernelSpec::new(&ADD, "add"))).flag("SET", how == Put::Set);
         return with_rank!(args.op(), rank, RANK => {
             args.kernel(spec, units::grid(args, n), &places.along::<RANK>(&walk))
         });
@@ -234,7 +246,11 @@ fn add(axis: usize, base: Option<Pointer>, source: Pointer, args: &mut CudaArgs<
         entries: entries as i64,
     };
     let grid = Grid::line(entries.div_ceil(THREADS), THREADS as u32);
-    args.kernel(KernelSpec::new(&ADD_RUNS, "add_runs").dtype("ELEMENT", dtype), grid, &told)
+    let spec = match how {
+        Put::Add => KernelSpec::new(&ADD_RUNS, "add_runs"),
+        Put::Set => KernelSpec::new(&SET_RUNS, "set_runs"),
+    };
+    args.kernel(spec.dtype("ELEMENT", dtype), grid, &told)
 }
 
 impl Places<0> {

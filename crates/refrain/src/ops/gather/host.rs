@@ -1,4 +1,4 @@
-//! `gather` and `scatter_add` on the CPU.
+//! `gather`, `scatter_add` and `scatter` on the CPU.
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
@@ -76,6 +76,22 @@ fn add_to_copy<T: Stored, N: Number, I: Position>(
     Ok(())
 }
 
+pub(super) fn scatter<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>) -> Result<()> {
+    let to = args.write_shape(0);
+    check(args, index, axis, to)?;
+    let plan = GatherPlan::new(axis, args.write_layout(0), args.read_shape(1));
+    with_stored!(args.write_dtype(0), T => {
+        let y = args.write::<T>(0)?;
+        if args.in_place(0).is_none() {
+            y.copy_from_slice(args.read::<T>(0)?);
+        }
+        plan.blocks(index, args.read::<T>(2)?, y, |index, source, y| {
+            plan.block(index, source, y, |y, s: T| *y = s);
+        });
+    });
+    Ok(())
+}
+
 /// Where the elements of an index of one shape belong in a tensor of another shape. Both are divided into blocks at
 /// the axis. Blocks of the tensor do not overlap, so they can be processed in parallel.
 struct GatherPlan<'a> {
@@ -111,6 +127,24 @@ impl<'a> GatherPlan<'a> {
 
     /// `y[position] += source`, in the order of the index.
     fn add<T: Stored, N: Number, I: Position>(&self, index: &[I], source: &[T], y: &mut [T]) {
+        self.blocks(index, source, y, |index, source, y| match N::same_mut(y) {
+            Some(y) => self.block(index, source, y, |y: &mut N, s: T| *y = y.plus(s.to())),
+            None => {
+                let mut sum = Scratch::<N>::collect(y.len(), y.iter().map(|v| v.to()));
+                self.block(index, source, &mut sum, |y: &mut N, s: T| *y = y.plus(s.to()));
+                y.iter_mut().zip(&*sum).for_each(|(y, &v)| *y = T::from_number(v));
+            }
+        });
+    }
+
+    /// Calls `body` with the index, the source and the result of each block that the index covers.
+    fn blocks<T: Stored, I: Position>(
+        &self,
+        index: &[I],
+        source: &[T],
+        y: &mut [T],
+        body: impl Fn(&[I], &[T], &mut [T]) + Sync,
+    ) {
         let size = self.rows * self.inner.len();
         if size == 0 {
             return;
@@ -122,25 +156,23 @@ impl<'a> GatherPlan<'a> {
                 return;
             }
             let b = at.iter().zip(from).fold(0, |b, (i, n)| b * n + i);
-            let (index, source) = (&index[b * size..][..size], &source[b * size..][..size]);
-            match N::same_mut(y) {
-                Some(y) => self.add_block(index, source, y),
-                None => {
-                    let mut sum = Scratch::<N>::collect(y.len(), y.iter().map(|v| v.to()));
-                    self.add_block(index, source, &mut sum);
-                    y.iter_mut().zip(&*sum).for_each(|(y, &v)| *y = T::from_number(v));
-                }
-            }
+            body(&index[b * size..][..size], &source[b * size..][..size], y);
         });
     }
 
-    fn add_block<T: Stored, N: Number, I: Position>(&self, index: &[I], source: &[T], y: &mut [N]) {
+    /// Calls `put` with the position that each entry names and its element of the source, in the order of the index.
+    fn block<T: Stored, Y, I: Position>(
+        &self,
+        index: &[I],
+        source: &[T],
+        y: &mut [Y],
+        put: impl Fn(&mut Y, T),
+    ) {
         let width = self.inner.len();
         for (index, source) in index.chunks_exact(width).zip(source.chunks_exact(width)) {
-            for ((&i, s), inner) in index.iter().zip(source).zip(&*self.inner) {
+            for ((&i, &s), inner) in index.iter().zip(source).zip(&*self.inner) {
                 if let Some(i) = i.within(self.size) {
-                    let y = &mut y[i * self.stride + inner];
-                    *y = y.plus(s.to());
+                    put(&mut y[i * self.stride + inner], s);
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! `gather` picks elements along an axis; `scatter_add` adds elements at indexed positions. Each is the adjoint of
-//! the other.
+//! the other. `scatter` replaces elements at indexed positions.
 
 mod cuda;
 mod host;
@@ -23,6 +23,13 @@ struct Gather {
 /// `x` with `x[.., index[.., i, ..], ..] += source[.., i, ..]`. Operands: `x`, `index`, `source`.
 #[derive(Clone, Debug)]
 struct ScatterAdd {
+    axis: usize,
+}
+
+/// `x` with `x[.., index[.., i, ..], ..] = source[.., i, ..]`; the last entry that names a position wins. Operands: `x`,
+/// `index`, `source`.
+#[derive(Clone, Debug)]
+struct Scatter {
     axis: usize,
 }
 
@@ -183,6 +190,59 @@ impl Op for ScatterAdd {
     }
 }
 
+impl Op for Scatter {
+    const NAME: &'static str = "scatter";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        check_dtypes(Self::NAME, x[0], x[2])?;
+        check_index(Self::NAME, self.axis, x[0].shape(), x[1])?;
+        check_source(Self::NAME, x[1], x[2])?;
+        Ok(Spec::like(x[0]).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        with_positions!(args, 1, index => host::scatter(self.axis, index, args))
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::scatter(self.axis, args)
+    }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
+        cuda::workspace(self.axis, launch.reads[0].layout.shape(), launch)
+    }
+
+    fn in_place(&self, _: usize, input: usize) -> bool {
+        input == 0
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::default().input(1)
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let (grad, index, axis) = (g.grad()?.clone(), g.input(1)?, self.axis as isize);
+        if g.needs(0) {
+            let zeros = Tensor::zeros(index.shape(), grad.dtype(), grad.device())?;
+            g.emit(&[0], self.clone(), &[&grad, &index, &zeros])?;
+        }
+        if g.needs(2) {
+            // Of the entries that name a position, the one that is found there has won; the others get no gradient.
+            let count = index.numel() as f64;
+            let entries =
+                Tensor::arange(0.0, count, 1.0, DType::I64, grad.device())?.reshape(index.shape())?;
+            let won = Tensor::zeros(grad.shape(), DType::I64, grad.device())?;
+            let lost = won.scatter(axis, &index, &entries)?.gather(axis, &index)?.ne(&entries)?;
+            g.add(2, grad.gather(axis, &index)?.masked_fill(&lost, 0.0)?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Tensor {
     /// Picks elements along an axis. For a matrix and axis 0, `out[i, j] = x[index[i, j], j]`; for axis 1, `out[i, j]
     /// = x[i, index[i, j]]`. For every dtype. The index is i64 or i32, and the result has its shape. The index has as
@@ -239,5 +299,32 @@ impl Tensor {
         // Only this tensor may share memory with the result.
         let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
         apply_into(ScatterAdd { axis }, &[self, &apart(index)?, &apart(&covered(source, index)?)?], dst)
+    }
+
+    /// Replaces elements of this tensor at indexed positions by those of `source`. For a matrix and axis 0, `out[index[i, j],
+    /// j] = source[i, j]`. For every dtype. Shapes, index and errors are those of [`Tensor::scatter_add`].
+    ///
+    /// If several entries name a position, the last one wins, on every device; the others get a gradient of 0.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let x = Tensor::from_slice(&[0.0f32, 0.0, 0.0], [3], &device)?;
+    /// let index = Tensor::from_slice(&[2i64, 0, 2], [3], &device)?;
+    /// let source = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3], &device)?;
+    /// assert_eq!(x.scatter(0, &index, &source)?.to_vec::<f32>()?, [2.0, 0.0, 3.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn scatter(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+        let axis = resolve_axis(Scatter::NAME, axis, self.rank())?;
+        apply(Scatter { axis }, &[self, index, &covered(source, index)?])
+    }
+
+    /// [`Tensor::scatter`] into the memory of `dst` (which may be this tensor).
+    pub fn scatter_into(&self, axis: isize, index: &Tensor, source: &Tensor, dst: &Tensor) -> Result<()> {
+        let axis = resolve_axis(Scatter::NAME, axis, self.rank())?;
+        // Only this tensor may share memory with the result.
+        let apart = |t: &Tensor| if t.shares_storage(dst) { t.copy() } else { Ok(t.clone()) };
+        apply_into(Scatter { axis }, &[self, &apart(index)?, &apart(&covered(source, index)?)?], dst)
     }
 }

@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_sums, device, error_of, own_devices};
+use crate::ops::testing::{assert_sums, device, error_of, leaf, own_devices, values};
 use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
 
 fn range(shape: &[usize]) -> Tensor {
@@ -239,4 +239,46 @@ fn empty_ones_have_their_shape() {
     x.set_requires_grad(true).unwrap();
     x.gather(1, &none).unwrap().sum(()).unwrap().backward().unwrap();
     assert_eq!(x.grad().unwrap().to_vec::<f64>().unwrap(), [0.0; 6]);
+}
+
+#[test]
+fn the_last_entry_that_names_a_position_wins_whatever_the_size() {
+    // Few positions with many entries, and many of both: a GPU searches the first and sorts the others.
+    for (places, entries) in [(3, 10), (5, 5000), (4000, 9000)] {
+        let named: Vec<i64> = (0..entries).map(|i| (i * i + 7 * i) as i64 % places as i64).collect();
+        let index = Tensor::from_slice(&named, [entries], &device()).unwrap();
+        let mut expected = vec![-1.0; places];
+        named.iter().enumerate().for_each(|(i, &at)| expected[at as usize] = i as f64);
+        for dtype in [DType::F64, DType::I32] {
+            let source = Tensor::arange(0.0, entries as f64, 1.0, dtype, &device()).unwrap();
+            let x = Tensor::full([places], -1.0, dtype, &device()).unwrap();
+            let y = x.scatter(0, &index, &source).unwrap();
+            assert_eq!(values(&y), expected, "{places} {entries} {dtype}");
+            x.scatter_into(0, &index, &source, &x).unwrap();
+            assert_eq!(values(&x), expected);
+        }
+    }
+}
+
+#[test]
+fn what_scatter_replaces_and_who_loses_gets_no_gradient() {
+    let index = Tensor::from_slice(&[1i64, 0, 1, 3, 2, 2], [3, 2], &device()).unwrap();
+    for axis in [0, 1] {
+        let x = leaf(&[4, 4]);
+        let source = leaf(&[3, 2]);
+        gradcheck(|t| t[0].scatter(axis, &index, &t[1])?.square(), &[x, source], 1e-6).unwrap();
+    }
+}
+
+#[test]
+fn scatter_names_an_index_out_of_range_and_another_dtype() {
+    for own in own_devices() {
+        let x = Tensor::zeros([3], DType::F32, &own).unwrap();
+        let index = Tensor::from_slice(&[1i64, 3], [2], &own).unwrap();
+        let source = Tensor::ones([2], DType::F32, &own).unwrap();
+        let text = error_of(&own, x.scatter(0, &index, &source)).to_string();
+        assert!(text.starts_with("scatter") && text.contains("3"), "{text}");
+        let wide = source.to_dtype(DType::F64).unwrap();
+        assert!(matches!(x.scatter(0, &index, &wide), Err(Error::DTypeMismatch { op: "scatter", .. })));
+    }
 }

@@ -4,8 +4,8 @@ use super::IndexAdd;
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Pointer, Reporter, Source, params};
 use crate::error::Result;
-use crate::kernels::units;
 use crate::kernels::sort::Sort;
+use crate::kernels::units;
 use crate::tensor::Shape;
 
 static SELECT: Source = Source { name: "index_select", parts: &[include_str!("kernel.cu")] };

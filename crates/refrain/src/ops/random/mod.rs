@@ -17,7 +17,7 @@ use crate::autograd::no_grad;
 use crate::device::{CudaArgs, Device, HostArgs, recording};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::{DType, Shape, Tensor};
+use crate::tensor::{DType, Dims, Shape, Tensor, check_devices};
 
 /// A source of random numbers on a device: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
 /// 3", 2011). The numbers depend only on a seed and a position.
@@ -152,18 +152,78 @@ impl Generator {
     }
 
     /// The numbers `0..count` in random order: i64 `[count]`. The order is that of as many keys of [`Generator::uniform`] in
-    /// f64, sorted on the host.
+    /// f64. In a recorded step, each replay draws a new order.
     ///
     /// # Errors
-    /// [`Error::NotRecordable`] in a step, because the host sorts: draw it before, for example once for each epoch.
+    /// If the device fails.
     pub fn permutation(&self, count: usize) -> Result<Tensor> {
-        const OP: &str = "permutation";
-        let message = "the host sorts; draw the order before the step, into a tensor from outside";
-        recording::forbid(OP, self.device(), None, message)?;
-        let keys = self.uniform(count, DType::F64)?.to_vec::<f64>()?;
-        let mut order: Vec<i64> = (0..count as i64).collect();
-        order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
-        Tensor::from_slice(&order, count, self.device())
+        self.uniform(count, DType::F64)?.argsort(0, false)
+    }
+
+    /// Ones and zeros in the shape and dtype of `p`; each element is 1 with the probability that `p` has in its place. Never
+    /// where `p` is 0 or less or NaN, always where it is 1 or more. Probabilities have steps of 2^-24 (2^-53 in f64). For
+    /// floats. In a recorded step, each replay draws new ones.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for other dtypes, [`Error::DeviceMismatch`] if `p` is on another device.
+    pub fn bernoulli(&self, p: &Tensor) -> Result<Tensor> {
+        const OP: &str = "bernoulli";
+        p.require_float(OP)?;
+        check_devices(OP, &[&self.0.state, p])?;
+        no_grad(|| {
+            let wide = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            self.uniform(p.shape(), wide)?.lt(&p.to_dtype(wide)?)?.to_dtype(p.dtype())
+        })
+    }
+
+    /// Positions along the last axis of `weights`, each drawn with a probability in proportion to its weight: i64 `[.., count]`
+    /// for weights `[.., n]`. For floats; weights are not negative and need not sum to 1. Without `replacement` the
+    /// positions of a row differ. A position of weight 0 is drawn only if no other is left.
+    ///
+    /// Each weight is divided by a random number of the exponential distribution, and the largest quotients win (Efraimidis
+    /// and Spirakis, 2006), so that nothing is read back: a step can record it, and each replay draws new positions. It
+    /// draws `n` random numbers for a row, with replacement `count * n`.
+    ///
+    /// ```
+    /// use refrain::{Device, Generator, Tensor};
+    /// let device = Device::cpu();
+    /// let weights = Tensor::from_slice(&[0.0f32, 3.0, 1.0], [3], &device)?;
+    /// let drawn = Generator::new(&device, 5)?.multinomial(&weights, 100, true)?.to_vec::<i64>()?;
+    /// assert!(drawn.contains(&1) && drawn.contains(&2) && !drawn.contains(&0));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the weights are a scalar or there are no positions, or without `replacement` fewer than
+    /// `count`; [`Error::Unsupported`] for other dtypes; [`Error::DeviceMismatch`].
+    pub fn multinomial(&self, weights: &Tensor, count: usize, replacement: bool) -> Result<Tensor> {
+        const OP: &str = "multinomial";
+        /// Less than every random number but 0, whose quotient would not be a number.
+        const LEAST: f64 = 1.0 / (1u128 << 64) as f64;
+        weights.require_float(OP)?;
+        check_devices(OP, &[&self.0.state, weights])?;
+        let n = weights.dims().last().copied().unwrap_or(0);
+        if n == 0 || !replacement && count > n {
+            let kind = if replacement { "with" } else { "without" };
+            let message = format!(
+                "{count} positions can't be drawn {kind} replacement from weights of shape {}",
+                weights.shape()
+            );
+            return Err(Error::invalid(OP, message));
+        }
+        no_grad(|| {
+            let weights = weights.to_dtype(DType::F64)?;
+            let mut shape = Dims::from_slice(weights.dims());
+            if replacement {
+                shape.insert(shape.len() - 1, count);
+            }
+            let random =
+                self.uniform(&shape[..], DType::F64)?.neg()?.log1p()?.neg()?.maximum_scalar(LEAST)?;
+            if replacement {
+                return weights.unsqueeze(-2)?.div(&random)?.argmax(-1);
+            }
+            Ok(weights.div(&random)?.topk(count, -1, true)?.1)
+        })
     }
 
     fn sample<T>(

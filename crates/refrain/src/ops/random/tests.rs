@@ -210,7 +210,65 @@ fn a_permutation_orders_the_numbers_by_their_keys() {
     assert!(order.windows(2).all(|w| keys[w[0] as usize] < keys[w[1] as usize]));
     assert_eq!(order.iter().collect::<HashSet<_>>().len(), n);
     assert_eq!(generator(9).permutation(0).unwrap().dims(), [0]);
-    let g = generator(9);
-    let refused = Step::new(&device(), |_| Ok(vec![g.permutation(3)?])).call(&[]).map(drop);
-    assert!(matches!(refused, Err(Error::NotRecordable { op: "permutation", .. })), "{refused:?}");
+    let (g, eager) = (generator(9), generator(9));
+    let mut step = Step::new(&device(), |_| Ok(vec![g.permutation(50)?]));
+    for _ in 0..3 {
+        let recorded = step.call(&[]).unwrap().to_vec::<i64>(0).unwrap();
+        assert_eq!(recorded, eager.permutation(50).unwrap().to_vec::<i64>().unwrap());
+    }
+    step.finish().unwrap();
+}
+
+#[test]
+fn ones_are_as_frequent_as_their_probability() {
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let p = Tensor::from_slice(&[0.0f64, 0.25, 1.0, -1.0, 2.0, f64::NAN], [6, 1], &device()).unwrap();
+        let p = p.broadcast_to([6, 20_000]).unwrap().to_dtype(dtype).unwrap();
+        let drawn = generator(3).bernoulli(&p).unwrap();
+        assert_eq!(drawn.dtype(), dtype);
+        let drawn = values(&drawn);
+        assert!(drawn.iter().all(|&v| v == 0.0 || v == 1.0));
+        let share = |row: usize| drawn[row * 20_000..][..20_000].iter().sum::<f64>() / 20_000.0;
+        let shares: Vec<f64> = (0..6).map(share).collect();
+        assert_eq!([shares[0], shares[2], shares[3], shares[4], shares[5]], [0.0, 1.0, 0.0, 1.0, 0.0]);
+        // Five standard deviations.
+        assert!((shares[1] - 0.25).abs() < 0.0155, "{dtype}: {}", shares[1]);
+    }
+}
+
+#[test]
+fn positions_are_drawn_in_proportion_to_their_weights() {
+    let weights = Tensor::from_slice(&[1.0f64, 0.0, 6.0, 3.0], [4], &device()).unwrap();
+    let drawn = generator(4).multinomial(&weights, 20_000, true).unwrap().to_vec::<i64>().unwrap();
+    let share = |i: i64| drawn.iter().filter(|&&d| d == i).count() as f64 / 20_000.0;
+    assert_eq!(share(1), 0.0);
+    for (i, expected) in [(0, 0.1), (2, 0.6), (3, 0.3)] {
+        // Five standard deviations.
+        assert!((share(i) - expected).abs() < 0.018, "{i}: {}", share(i));
+    }
+    let rows = weights.to_dtype(DType::F32).unwrap().broadcast_to([5000, 4]).unwrap();
+    let drawn = generator(4).multinomial(&rows, 4, false).unwrap();
+    assert_eq!(drawn.dims(), [5000, 4]);
+    let drawn = drawn.to_vec::<i64>().unwrap();
+    let mut firsts = [0; 4];
+    for row in drawn.chunks(4) {
+        assert_eq!(row.iter().collect::<HashSet<_>>().len(), 4);
+        assert_eq!(row[3], 1, "weight 0 comes last");
+        firsts[row[0] as usize] += 1;
+    }
+    assert!((firsts[2] as f64 / 5000.0 - 0.6).abs() < 0.035, "{firsts:?}");
+}
+
+#[test]
+fn what_can_not_be_drawn_is_named() {
+    let (g, x) = (generator(1), Tensor::ones([2, 3], DType::F32, &device()).unwrap());
+    let text = g.multinomial(&x, 4, false).unwrap_err().to_string();
+    assert!(
+        text.starts_with("multinomial") && text.contains("4 positions") && text.contains("[2, 3]"),
+        "{text}"
+    );
+    assert!(g.multinomial(&x.narrow(1, 0, 0).unwrap(), 1, true).is_err());
+    let whole = x.to_dtype(DType::I64).unwrap();
+    assert!(matches!(g.multinomial(&whole, 1, true), Err(Error::Unsupported { op: "multinomial", .. })));
+    assert!(matches!(g.bernoulli(&whole), Err(Error::Unsupported { op: "bernoulli", .. })));
 }

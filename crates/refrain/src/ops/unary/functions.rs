@@ -75,6 +75,18 @@ functions! {
         derivative(Input): (|x, d| d / x, "d / x"),
     }
 
+    /// `ln(1 + x)`, exact also for small `x`. For floats.
+    log1p, log1p_into => Log1p {
+        floats: (|x| x.log1p(), "log1p_(x)"),
+        derivative(Input): (|x, d| d / (R::ONE + x), "d / ((R)1 + x)"),
+    }
+
+    /// `e^x - 1`, exact also for small `x`. For floats.
+    expm1, expm1_into => Expm1 {
+        floats: (|x| x.expm1(), "expm1_(x)"),
+        derivative(Output): (|y, d| y * d + d, "y * d + d"),
+    }
+
     /// The square root. For floats.
     sqrt, sqrt_into => Sqrt {
         floats: (|x| x.sqrt(), "sqrt_(x)"),

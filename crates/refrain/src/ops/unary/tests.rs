@@ -6,11 +6,13 @@ fn gradients_agree_with_finite_differences() {
     let device = device();
     let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
     x.set_requires_grad(true).unwrap();
-    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 19] = [
+    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 21] = [
         Tensor::neg,
         Tensor::abs,
         Tensor::exp,
         Tensor::log,
+        Tensor::log1p,
+        Tensor::expm1,
         Tensor::sqrt,
         Tensor::rsqrt,
         Tensor::reciprocal,

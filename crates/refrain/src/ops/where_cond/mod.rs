@@ -1,6 +1,7 @@
 //! Chooses between two tensors, elementwise.
 
 mod cuda;
+mod masked_fill;
 #[cfg(test)]
 mod tests;
 

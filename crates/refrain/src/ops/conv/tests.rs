@@ -1,0 +1,167 @@
+use crate::ops::testing::{assert_close, device, leaf, numbers, values};
+use crate::{
+    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Tensor, gradcheck,
+};
+
+fn tensor(shape: &[usize]) -> Tensor {
+    Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap()
+}
+
+/// The sum by its definition: each element of each window times its weight.
+fn direct(x: &Tensor, weight: &Tensor, o: &Conv2dOptions) -> Vec<f64> {
+    let (&[n, c, h, w], &[out, in_group, kh, kw]) = (x.dims(), weight.dims()) else { unreachable!() };
+    let (x, weight) = (values(x), values(weight));
+    let count = |axis: usize, size: usize, k: usize| {
+        (size + 2 * o.padding[axis] - o.dilation[axis] * (k - 1) - 1) / o.stride[axis] + 1
+    };
+    let (rows, columns) = (count(0, h, kh), count(1, w, kw));
+    let mut y = Vec::new();
+    for image in 0..n {
+        for channel in 0..out {
+            let first = channel / (out / o.groups) * in_group;
+            for row in 0..rows {
+                for column in 0..columns {
+                    let mut sum = 0.0;
+                    for (k, &v) in
+                        weight[channel * in_group * kh * kw..][..in_group * kh * kw].iter().enumerate()
+                    {
+                        let i = (row * o.stride[0] + k / kw % kh * o.dilation[0]).checked_sub(o.padding[0]);
+                        let j = (column * o.stride[1] + k % kw * o.dilation[1]).checked_sub(o.padding[1]);
+                        if let (Some(i), Some(j)) = (i.filter(|&i| i < h), j.filter(|&j| j < w)) {
+                            sum += v * x[((image * c + first + k / kw / kh) * h + i) * w + j];
+                        }
+                    }
+                    y.push(sum);
+                }
+            }
+        }
+    }
+    y
+}
+
+fn options(stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], groups: usize) -> Conv2dOptions {
+    Conv2dOptions { stride, padding, dilation, groups }
+}
+
+fn cases() -> Vec<([usize; 4], [usize; 4], Conv2dOptions)> {
+    vec![
+        ([2, 3, 5, 6], [4, 3, 3, 3], options([1, 1], [0, 0], [1, 1], 1)),
+        ([2, 3, 5, 6], [4, 3, 3, 2], options([2, 1], [1, 1], [1, 1], 1)),
+        ([1, 2, 7, 8], [3, 2, 3, 3], options([2, 3], [2, 1], [2, 1], 1)),
+        ([2, 4, 5, 5], [6, 2, 3, 3], options([1, 1], [1, 1], [1, 1], 2)),
+        ([2, 4, 6, 5], [4, 1, 2, 3], options([1, 2], [0, 2], [1, 2], 4)),
+        ([3, 5, 4, 4], [2, 5, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
+        ([1, 1, 1, 1], [1, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+    ]
+}
+
+#[test]
+fn each_result_is_the_sum_over_its_window() {
+    for (x, weight, o) in cases() {
+        let (x, weight) = (tensor(&x), tensor(&weight));
+        let y = x.conv2d(&weight, None, &o).unwrap();
+        let expected = direct(&x, &weight, &o);
+        assert_close(&values(&y), &expected, 1e-10);
+        let bias = tensor(&[weight.dims()[0]]);
+        let plane = y.dims()[2] * y.dims()[3];
+        let shifted: Vec<f64> =
+            (expected.iter().enumerate()).map(|(i, v)| v + values(&bias)[i / plane % bias.numel()]).collect();
+        assert_close(&values(&x.conv2d(&weight, Some(&bias), &o).unwrap()), &shifted, 1e-10);
+        // The channels last in memory.
+        let turned = x.permute(&[0, 2, 3, 1]).unwrap().copy().unwrap().permute(&[0, 3, 1, 2]).unwrap();
+        assert_close(&values(&turned.conv2d(&weight, None, &o).unwrap()), &expected, 1e-10);
+    }
+}
+
+#[test]
+fn gradients_of_images_weight_and_bias_agree_with_finite_differences() {
+    for (x, weight, o) in cases() {
+        let bias = leaf(&[weight[0]]);
+        let f = |t: &[Tensor]| t[0].conv2d(&t[1], Some(&t[2]), &o)?.square();
+        gradcheck(f, &[leaf(&x), leaf(&weight), bias], 1e-4).unwrap();
+    }
+    let o = Conv1dOptions { stride: 2, padding: 1, dilation: 2, groups: 2 };
+    let f = |t: &[Tensor]| t[0].conv1d(&t[1], Some(&t[2]), &o)?.square();
+    gradcheck(f, &[leaf(&[2, 4, 9]), leaf(&[6, 2, 3]), leaf(&[6])], 1e-4).unwrap();
+}
+
+#[test]
+fn a_transposed_convolution_is_the_adjoint() {
+    for (x, weight, o) in cases() {
+        let (x, weight) = (leaf(&x), tensor(&weight));
+        let y = x.conv2d(&weight, None, &o).unwrap();
+        let d = tensor(y.dims());
+        y.backward_with(&d).unwrap();
+        let size = |axis: usize| {
+            let reach = o.dilation[axis] * (weight.dims()[2 + axis] - 1) + 1;
+            x.dims()[2 + axis] + 2 * o.padding[axis] - (y.dims()[2 + axis] - 1) * o.stride[axis] - reach
+        };
+        let transposed = ConvTranspose2dOptions {
+            stride: o.stride,
+            padding: o.padding,
+            output_padding: [size(0), size(1)],
+            dilation: o.dilation,
+            groups: o.groups,
+        };
+        let back = d.conv_transpose2d(&weight, None, &transposed).unwrap();
+        assert_eq!(back.dims(), x.dims());
+        assert_close(&values(&back), &values(&x.grad().unwrap()), 1e-10);
+    }
+}
+
+#[test]
+fn gradients_of_a_transposed_convolution_agree_with_finite_differences() {
+    let base = ConvTranspose2dOptions::default();
+    for (x, weight, o) in [
+        ([2, 3, 3, 2], [3, 2, 3, 3], base),
+        (
+            [1, 2, 3, 3],
+            [2, 2, 3, 2],
+            ConvTranspose2dOptions { stride: [2, 3], padding: [1, 0], output_padding: [1, 2], ..base },
+        ),
+        ([1, 4, 2, 3], [4, 1, 2, 2], ConvTranspose2dOptions { dilation: [2, 1], groups: 2, ..base }),
+    ] {
+        let bias = leaf(&[weight[1] * o.groups]);
+        let f = |t: &[Tensor]| t[0].conv_transpose2d(&t[1], Some(&t[2]), &o)?.square();
+        gradcheck(f, &[leaf(&x), leaf(&weight), bias], 1e-4).unwrap();
+    }
+    let o = ConvTranspose1dOptions { stride: 2, padding: 1, ..ConvTranspose1dOptions::default() };
+    let f = |t: &[Tensor]| t[0].conv_transpose1d(&t[1], None, &o)?.square();
+    gradcheck(f, &[leaf(&[2, 3, 4]), leaf(&[3, 2, 3])], 1e-4).unwrap();
+}
+
+#[test]
+fn narrow_floats_are_summed_in_f32_and_no_images_are_taken() {
+    let o = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    for dtype in [DType::BF16, DType::F16] {
+        let x = Tensor::ones([1, 64, 6, 6], dtype, &device()).unwrap();
+        let weight = Tensor::ones([2, 64, 3, 3], dtype, &device()).unwrap();
+        let y = values(&x.conv2d(&weight, None, &o).unwrap());
+        // One by one, bf16 would stop at 256.
+        assert_eq!((y[0], y[7]), (256.0, 576.0), "{dtype}");
+    }
+    let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device()).unwrap();
+    let weight = Tensor::ones([3, 2, 3, 3], DType::F32, &device()).unwrap();
+    assert_eq!(none.conv2d(&weight, None, &o).unwrap().dims(), [0, 3, 4, 4]);
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let (x, weight) = (tensor(&[1, 4, 5, 5]), tensor(&[2, 4, 3, 3]));
+    let o = Conv2dOptions::default();
+    let message = |o: &Conv2dOptions| x.conv2d(&weight, None, o).unwrap_err().to_string();
+    assert!(message(&Conv2dOptions { groups: 2, ..o }).contains("for 8 channels"));
+    assert!(message(&Conv2dOptions { groups: 3, ..o }).contains("3 groups"));
+    assert!(message(&Conv2dOptions { groups: 0, ..o }).contains("0 groups"));
+    assert!(message(&Conv2dOptions { stride: [0, 1], ..o }).contains("stride 0"));
+    assert!(message(&Conv2dOptions { dilation: [3, 1], ..o }).contains("does not fit"));
+    assert!(x.conv2d(&weight, Some(&tensor(&[3])), &o).unwrap_err().to_string().contains("must be [2]"));
+    assert!(
+        x.conv1d(&weight, None, &Conv1dOptions::default()).unwrap_err().to_string().starts_with("conv1d")
+    );
+    let t = ConvTranspose2dOptions { padding: [9, 0], ..ConvTranspose2dOptions::default() };
+    let weight = tensor(&[4, 2, 3, 3]);
+    assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("leave nothing"));
+    let t = ConvTranspose2dOptions { output_padding: [1, 0], ..ConvTranspose2dOptions::default() };
+    assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("output_padding 1"));
+}

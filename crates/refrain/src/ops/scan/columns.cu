@@ -1,0 +1,18 @@
+// Lines whose steps lie `inner` elements apart: a thread for each chunk of a line, neighbouring threads for neighbouring
+// lines. Constant: TOTALS, whether only the total of each chunk is wanted.
+
+KERNEL(scan_columns, ScanArgs, p) {
+    const i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (item >= p.outer * p.chunks * p.inner) return;
+    const i64 slab = item / p.inner, column = item - slab * p.inner;
+    const i64 outer = slab / p.chunks, chunk = slab - outer * p.chunks;
+    const i64 base = outer * p.n * p.inner + column, start = chunk * p.length;
+    const i64 end = start + p.length < p.n ? start + p.length : p.n;
+    State s = !TOTALS && p.chunks > 1 ? totals(p)[item] : nothing();
+    #pragma unroll 4
+    for (i64 t = start; t < end; t++) {
+        s = combine(s, step(p, base, t));
+        if (!TOTALS) finish(p, base, t, s);
+    }
+    if (TOTALS) totals(p)[item] = s;
+}

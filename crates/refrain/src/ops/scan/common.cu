@@ -1,0 +1,70 @@
+// Running sums and products along the middle of [outer, n, inner]. Constants: KIND, one of those below; COMPUTE (the
+// arithmetic); IN and OUT (dtypes); REVERSE, whether step t is element n - 1 - t; ADD.
+
+#define SUM 1
+#define PRODUCT 2
+// The gradient of a running product: the steps are s = d[k] + x[k + 1] * s from the end.
+#define GRADIENT 3
+
+#define WARP_COUNT 8
+
+DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE double plus(double a, double b) { return a + b; }
+DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE double times(double a, double b) { return a * b; }
+
+typedef arithmetic<COMPUTE>::type C;
+
+DEVICE i64 place(const ScanArgs& p, i64 t) { return REVERSE ? p.n - 1 - t : t; }
+
+// What some steps come to. `after` are the steps behind those of `before`.
+#if KIND == GRADIENT
+// The steps together turn s into value + factor * s.
+struct State { C value, factor; };
+DEVICE State nothing() { return {(C)0, (C)1}; }
+DEVICE State combine(const State& before, const State& after) {
+    return {after.value + after.factor * before.value, after.factor * before.factor};
+}
+DEVICE State moved_up(const State& s, int distance) {
+    return {__shfl_up_sync(FULL, s.value, distance), __shfl_up_sync(FULL, s.factor, distance)};
+}
+DEVICE State of_lane(const State& s, int lane) {
+    return {__shfl_sync(FULL, s.value, lane), __shfl_sync(FULL, s.factor, lane)};
+}
+// Step t of the line that begins at `base`.
+DEVICE State step(const ScanArgs& p, i64 base, i64 t) {
+    const i64 at = base + place(p, t) * p.inner;
+    return {to<C>(p.d[at]), t > 0 ? to<C>(p.x[at + p.inner]) : (C)0};
+}
+DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s) {
+    const i64 k = place(p, t), at = base + k * p.inner;
+    const C before = k > 0 ? to<C>(p.product[at - p.inner]) : (C)1;
+    put<ADD>(p.y + at, before * s.value);
+}
+#else
+struct State { C value; };
+DEVICE State nothing() { return {KIND == SUM ? (C)0 : (C)1}; }
+DEVICE State combine(const State& before, const State& after) {
+    return {KIND == SUM ? plus(before.value, after.value) : times(before.value, after.value)};
+}
+DEVICE State moved_up(const State& s, int distance) { return {__shfl_up_sync(FULL, s.value, distance)}; }
+DEVICE State of_lane(const State& s, int lane) { return {__shfl_sync(FULL, s.value, lane)}; }
+DEVICE State step(const ScanArgs& p, i64 base, i64 t) { return {to<C>(p.x[base + place(p, t) * p.inner])}; }
+DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s) {
+    put<ADD>(p.y + base + place(p, t) * p.inner, s.value);
+}
+#endif
+
+DEVICE State* totals(const ScanArgs& p) { return reinterpret_cast<State*>(p.totals); }
+
+// What the lanes up to this one come to.
+DEVICE State scan_warp(State s, int lane) {
+    #pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const State other = moved_up(s, d);
+        if (lane >= d) s = combine(other, s);
+    }
+    return s;
+}

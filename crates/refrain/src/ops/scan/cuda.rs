@@ -1,0 +1,126 @@
+//! Running sums and products on CUDA. A line is cut into chunks that are scanned side by side. If there is more than one,
+//! a first pass gives the total of each chunk, a second one what lies before each chunk, and a third one the result.
+//!
+//! How a line is cut depends only on the extents, so results do not depend on the size of the device.
+
+use super::{Kind, Scan};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use crate::error::Result;
+use crate::kernels::reduction::Extent;
+use crate::tensor::DType;
+
+static ROWS: Source = Source { name: "scan", parts: &[include_str!("common.cu"), include_str!("rows.cu")] };
+static COLUMNS: Source =
+    Source { name: "scan", parts: &[include_str!("common.cu"), include_str!("columns.cu")] };
+static BEFORE: Source =
+    Source { name: "scan", parts: &[include_str!("common.cu"), include_str!("before.cu")] };
+
+const THREADS: usize = 256;
+/// Elements that a warp scans of a row.
+const WARP: usize = 256;
+/// Elements that a block scans of a row.
+const BLOCK: usize = WARP * 8;
+/// This many threads fill a device. Fewer columns are cut into chunks.
+const FULL: usize = 1 << 17;
+/// The least rows of a column that are worth a thread.
+const LEAST: usize = 32;
+/// The maximum size of a state in bytes: two f64.
+const STATE: usize = 16;
+
+params! {
+    struct ScanArgs {
+        x: Pointer = "const IN*",
+        /// Of the gradient of a product: the running product, and its gradient.
+        product: Pointer = "const IN*",
+        d: Pointer = "const IN*",
+        y: Pointer = "OUT*",
+        /// Of each chunk, its total, then what lies before it.
+        totals: Pointer,
+        outer: i64,
+        n: i64,
+        inner: i64,
+        /// The number of chunks of a line, and how long each is.
+        chunks: i64,
+        length: i64,
+    }
+}
+
+/// How lines are cut: the length of a chunk, and how many there are.
+fn cut(extent: Extent) -> (usize, usize) {
+    let Extent { outer, n, inner } = extent;
+    let length = match inner {
+        1 if n <= WARP => WARP,
+        1 => BLOCK,
+        _ => {
+            let wanted = (n / LEAST).min(FULL.div_ceil((outer * inner).max(1))).max(1);
+            n.div_ceil(wanted).max(1)
+        }
+    };
+    (length, n.div_ceil(length).max(1))
+}
+
+pub(super) fn workspace(extent: Extent) -> usize {
+    match cut(extent).1 {
+        1 => 0,
+        chunks => extent.outer * extent.inner * chunks * STATE,
+    }
+}
+
+pub(super) fn forward(scan: &Scan, args: &mut CudaArgs<'_>) -> Result<()> {
+    let kind = if scan.kind == Kind::Sum { "SUM" } else { "PRODUCT" };
+    run(kind, scan.reverse, scan.extent, args)
+}
+
+pub(super) fn product_backward(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
+    run("GRADIENT", true, extent, args)
+}
+
+fn run(kind: &'static str, reverse: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
+    let Extent { outer, n, inner } = extent;
+    if outer * n * inner == 0 {
+        return Ok(());
+    }
+    let (length, chunks) = cut(extent);
+    let (dtype, out) = (args.read_dtype(0), args.write_dtype(0));
+    let backward = kind == "GRADIENT";
+    let told = ScanArgs {
+        x: args.read(0),
+        product: if backward { args.read(1) } else { Pointer::NOTHING },
+        d: if backward { args.read(2) } else { Pointer::NOTHING },
+        y: args.write(0),
+        totals: if chunks > 1 { args.workspace() } else { Pointer::NOTHING },
+        outer: outer as i64,
+        n: n as i64,
+        inner: inner as i64,
+        chunks: chunks as i64,
+        length: length as i64,
+    };
+    let compute = if dtype.is_float() { dtype.accumulator() } else { DType::I64 };
+    let add = args.accumulate(0);
+    let common = |source: &'static Source, entry: &'static str| {
+        KernelSpec::new(source, entry)
+            .word("KIND", kind)
+            .dtype("COMPUTE", compute)
+            .dtype("IN", dtype)
+            .dtype("OUT", out)
+            .flag("REVERSE", reverse)
+            .flag("ADD", add)
+    };
+    let lines = outer * inner;
+    let pass = |totals: bool, args: &mut CudaArgs<'_>| {
+        if inner == 1 {
+            let one_warp = length == WARP;
+            let blocks = if one_warp { outer.div_ceil(THREADS / 32) } else { outer * chunks };
+            let spec = common(&ROWS, "scan_rows").int("WARPS", if one_warp { 1 } else { 8 });
+            args.kernel(spec.flag("TOTALS", totals), Grid::line(blocks, THREADS as u32), &told)
+        } else {
+            let spec = common(&COLUMNS, "scan_columns").flag("TOTALS", totals);
+            args.kernel(spec, Grid::line((lines * chunks).div_ceil(THREADS), THREADS as u32), &told)
+        }
+    };
+    if chunks > 1 {
+        pass(true, args)?;
+        args.kernel(common(&BEFORE, "scan_before"), Grid::line(lines, THREADS as u32), &told)?;
+    }
+    pass(false, args)
+}
