@@ -9,7 +9,7 @@
 //! | you want to | use |
 //! | --- | --- |
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
-//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
+//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv2d`], [`MaxPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
 //! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
@@ -67,9 +67,10 @@ pub use ema::Ema;
 pub use error::{Error, Result};
 pub use init::Init;
 pub use layers::{
-    AttentionOptions, BatchNorm, Dropout, Embedding, EncoderDropout, GroupNorm, LayerNorm, Linear, Mlp, Mode,
-    Module, MultiHeadAttention, NormKind, RmsNorm, Sequential, TransformerEncoderLayer,
-    TransformerEncoderOptions,
+    AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
+    Dropout, Embedding, EncoderDropout, GroupNorm, Gru, GruCell, LayerNorm, Linear, Lstm, LstmCell,
+    LstmState, MaxPool1d, MaxPool2d, Mlp, Mode, Module, MultiHeadAttention, NormKind, RmsNorm, Rotary,
+    Sequential, TransformerEncoderLayer, TransformerEncoderOptions,
 };
 pub use optim::{AdamW, LearningRate, Optimizer, Plateau, PlateauOptions, PlateauState, Sgd, StepState};
 pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};

@@ -1,6 +1,7 @@
 //! Layers. A layer declares its parameters in its constructor and computes in `forward`.
 
 mod attention;
+mod conv;
 mod dropout;
 mod embedding;
 mod encoder;
@@ -8,8 +9,13 @@ mod group_norm;
 mod linear;
 mod module;
 mod norm;
+mod recurrent;
+mod rotary;
 
 pub use attention::{AttentionOptions, MultiHeadAttention};
+pub use conv::{
+    AvgPool1d, AvgPool2d, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, MaxPool1d, MaxPool2d,
+};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use encoder::{EncoderDropout, TransformerEncoderLayer, TransformerEncoderOptions};
@@ -17,6 +23,8 @@ pub use group_norm::GroupNorm;
 pub use linear::Linear;
 pub use module::{Mlp, Module, Sequential};
 pub use norm::{BatchNorm, LayerNorm, NormKind, RmsNorm};
+pub use recurrent::{Gru, GruCell, Lstm, LstmCell, LstmState};
+pub use rotary::Rotary;
 
 use refrain::Generator;
 

@@ -3,7 +3,8 @@
 use refrain::{Activation, Tensor};
 
 use super::{
-    BatchNorm, Dropout, Embedding, GroupNorm, LayerNorm, Linear, Mode, MultiHeadAttention, RmsNorm,
+    AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout, Embedding,
+    GroupNorm, LayerNorm, Linear, MaxPool1d, MaxPool2d, Mode, MultiHeadAttention, RmsNorm,
     TransformerEncoderLayer,
 };
 use crate::error::{Error, Result};
@@ -55,6 +56,7 @@ macro_rules! without_mode {
     )*};
 }
 without_mode!(Linear, Embedding, LayerNorm, RmsNorm, GroupNorm);
+without_mode!(Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, MaxPool1d, MaxPool2d, AvgPool1d, AvgPool2d);
 
 macro_rules! with_mode {
     ($($layer:ty),*) => {$(

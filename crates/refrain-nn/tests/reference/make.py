@@ -2,7 +2,7 @@
 
     pip install torch numpy safetensors && python make.py
 
-Both files hold one metadata key, `cases`: a JSON list of {"name", "op", "attrs", ...}; the tensors of a case
+The files hold one metadata key, `cases`: a JSON list of {"name", "op", "attrs", ...}; the tensors of a case
 are named `<case>/...`, all F64. Parameters, gradients, inputs and cotangents have at most eight significant
 bits, so they are exact in f32 and bf16 too.
 
@@ -34,6 +34,12 @@ layers.safetensors
                     norm1.{weight,bias}, norm2.{weight,bias}, ffn.0.{weight,bias}, ffn.2.{weight,bias}
                     pre-norm  x + attn(norm1(x)), then x + ffn(norm2(x)); post-norm  norm1(x + attn(x)), then
                     norm2(x + ffn(x)). Heads split D into consecutive runs.
+
+recurrent.safetensors
+    gru, lstm       attrs: inputs, hidden, layers. in0 [B, T, inputs], h0 and (lstm) c0 [layers, B, hidden], out0 [B, T,
+                    hidden], h1 and c1, the last states; grad_out0, grad_in0, grad_h0; param/<name> and grad/<name> by the
+                    names of PyTorch. Gradients are those of sum(out0 * grad_out0) + sum(h1) + sum(c1).
+    rotary          attrs: width, base, start. in0 [.., T, width], out0: computed with complex numbers
 """
 
 import json
@@ -201,6 +207,36 @@ def encoder(out, name, d, heads, ffn, batch, tokens, norm_first, activation):
           batch, tokens)
 
 
+def recurrent(out, op, inputs, hidden, layers):
+    keep = out.add(f"{op}_{layers}", op, dict(inputs=inputs, hidden=hidden, layers=layers))
+    layer = {"gru": nn.GRU, "lstm": nn.LSTM}[op](inputs, hidden, layers, batch_first=True)
+    x = normal(2, 5, inputs).requires_grad_()
+    states = [normal(layers, 2, hidden).requires_grad_() for _ in range(2 if op == "lstm" else 1)]
+    y, last = layer(x, tuple(states) if op == "lstm" else states[0])
+    last = last if op == "lstm" else (last,)
+    cotangent = normal(*y.shape)
+    ((y * cotangent).sum() + sum(s.sum() for s in last)).backward()
+    for key, value in (("in0", x), ("out0", y), ("grad_out0", cotangent), ("grad_in0", x.grad), ("grad_h0", states[0].grad)):
+        keep(key, value)
+    for name, before, after in zip("hc", states, last):
+        keep(f"{name}0", before)
+        keep(f"{name}1", after)
+    for name, parameter in layer.named_parameters():
+        keep(f"param/{name}", parameter)
+        keep(f"grad/{name}", parameter.grad)
+
+
+def rotary(out, name, width, moments, base, start):
+    keep = out.add(name, "rotary", dict(width=width, base=base, start=start))
+    x = normal(2, 3, moments, width)
+    pairs = torch.complex(x[..., : width // 2], x[..., width // 2 :])
+    places = torch.arange(start, start + moments, dtype=torch.float64)
+    angles = places[:, None] * base ** (-2 * torch.arange(width // 2) / width)
+    turned = pairs * torch.polar(torch.ones_like(angles), angles)
+    keep("in0", x)
+    keep("out0", torch.cat([turned.real, turned.imag], -1))
+
+
 if __name__ == "__main__":
     optim = Cases("optim")
     rates = [1e-3, 1e-3, 5e-4, 2e-3, 1e-3]
@@ -226,3 +262,10 @@ if __name__ == "__main__":
         encoder(layers, f"encoder_post_{activation}", 12, 3, 20, 2, 5, False, activation)
     encoder(layers, "encoder_pre_odd", 7, 1, 9, 3, 4, True, "gelu_tanh")
     layers.save()
+    out = Cases("recurrent")
+    for layers in (1, 2):
+        recurrent(out, "gru", 3, 4, layers)
+        recurrent(out, "lstm", 3, 4, layers)
+    rotary(out, "rotary", 8, 5, 10000.0, 0)
+    rotary(out, "rotary_later", 6, 4, 100.0, 3)
+    out.save()

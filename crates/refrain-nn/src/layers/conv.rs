@@ -1,0 +1,146 @@
+//! Convolutions and pooling as layers.
+
+use refrain::{
+    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, Pool1dOptions,
+    Pool2dOptions, Tensor,
+};
+
+use crate::error::{Error, Result};
+use crate::init::Init;
+use crate::parameters::{Parameter, ParameterBuilder};
+
+/// The channels of one group. The operation checks the others.
+fn in_groups(layer: &'static str, channels: usize, groups: usize) -> Result<usize> {
+    if groups == 0 || !channels.is_multiple_of(groups) {
+        let message =
+            format!("{groups} groups for {channels} channels; their number must divide that of the channels");
+        return Err(Error::invalid(layer, message));
+    }
+    Ok(channels / groups)
+}
+
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $name:ident, $options:ident, $method:ident, $kernel:ty, $turned:literal, $shape:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $name {
+            weight: Parameter,
+            bias: Parameter,
+            options: $options,
+        }
+
+        impl $name {
+            /// A layer from `inputs` to `outputs` channels with windows of this size, and the initial values of PyTorch:
+            /// weight and bias are uniform within `1 / sqrt(fan_in)` of 0.
+            ///
+            /// # Errors
+            /// If the groups do not divide the channels, or the names are used already in this scope.
+            pub fn new(
+                builder: &ParameterBuilder,
+                inputs: usize,
+                outputs: usize,
+                kernel: $kernel,
+                options: $options,
+            ) -> Result<$name> {
+                let grouped = |channels| in_groups(stringify!($name), channels, options.groups);
+                let mut shape = match $turned {
+                    true => vec![inputs, grouped(outputs)?],
+                    false => vec![outputs, grouped(inputs)?],
+                };
+                shape.extend(Sizes::from(kernel).0);
+                let fan_in = shape[1..].iter().product();
+                Ok($name {
+                    weight: builder.parameter("weight", shape, Init::torch_linear())?,
+                    bias: builder.parameter("bias", outputs, Init::torch_bias(fan_in))?,
+                    options,
+                })
+            }
+
+            #[doc = concat!("`", $shape, "`, as [`Tensor::", stringify!($method), "`] says.")]
+            ///
+            /// # Errors
+            /// If the channels, the dtype or the device are not those of the parameters, or a window does not fit.
+            pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                Ok(x.$method(self.weight.tensor()?, Some(self.bias.tensor()?), &self.options)?)
+            }
+
+            /// The weight.
+            pub fn weight(&self) -> &Parameter {
+                &self.weight
+            }
+
+            /// The bias, `[outputs]`.
+            pub fn bias(&self) -> &Parameter {
+                &self.bias
+            }
+        }
+    )*};
+}
+
+/// The size of a window along each axis.
+struct Sizes(Vec<usize>);
+
+impl From<usize> for Sizes {
+    fn from(size: usize) -> Sizes {
+        Sizes(vec![size])
+    }
+}
+
+impl From<[usize; 2]> for Sizes {
+    fn from(sizes: [usize; 2]) -> Sizes {
+        Sizes(sizes.to_vec())
+    }
+}
+
+convolutions! {
+    /// A convolution of series, with parameters `weight` `[outputs, inputs / groups, length]` and `bias` `[outputs]`.
+    Conv1d, Conv1dOptions, conv1d, usize, false, "[N, inputs, L] to [N, outputs, L']";
+    /// A convolution of images, with parameters `weight` `[outputs, inputs / groups, height, width]` and `bias` `[outputs]`.
+    ///
+    /// ```
+    /// use refrain::{Conv2dOptions, DType, Device, Generator, Tensor};
+    /// use refrain_nn::{Conv2d, ParameterBuilder};
+    ///
+    /// let device = Device::cpu();
+    /// let builder = ParameterBuilder::new(&device, DType::F32);
+    /// let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    /// let conv = Conv2d::new(&builder, 3, 8, [3, 3], options)?;
+    /// builder.build(&Generator::new(&device, 0)?)?;
+    /// let y = conv.forward(&Tensor::ones([2, 3, 16, 16], DType::F32, &device)?)?;
+    /// assert_eq!(y.dims(), [2, 8, 16, 16]);
+    /// # Ok::<(), refrain_nn::Error>(())
+    /// ```
+    Conv2d, Conv2dOptions, conv2d, [usize; 2], false, "[N, inputs, H, W] to [N, outputs, H', W']";
+    /// A transposed convolution of series, with parameters `weight` `[inputs, outputs / groups, length]` and `bias`.
+    ConvTranspose1d, ConvTranspose1dOptions, conv_transpose1d, usize, true, "[N, inputs, L] to [N, outputs, L']";
+    /// A transposed convolution of images, with parameters `weight` `[inputs, outputs / groups, height, width]` and `bias`.
+    ConvTranspose2d, ConvTranspose2dOptions, conv_transpose2d, [usize; 2], true, "[N, inputs, H, W] to [N, outputs, H', W']";
+}
+
+macro_rules! pools {
+    ($($(#[$doc:meta])* $name:ident, $options:ident, $method:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name(pub $options);
+
+        impl $name {
+            #[doc = concat!("As [`Tensor::", stringify!($method), "`] says.")]
+            ///
+            /// # Errors
+            /// If the shape or the dtype is another one, or a window does not fit.
+            pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                Ok(x.$method(&self.0)?)
+            }
+        }
+    )*};
+}
+
+pools! {
+    /// The largest element of each window of series.
+    MaxPool1d, Pool1dOptions, max_pool1d;
+    /// The largest element of each window of images.
+    MaxPool2d, Pool2dOptions, max_pool2d;
+    /// The mean of each window of series.
+    AvgPool1d, Pool1dOptions, avg_pool1d;
+    /// The mean of each window of images.
+    AvgPool2d, Pool2dOptions, avg_pool2d;
+}

@@ -1,0 +1,61 @@
+//! Rotary positions.
+
+use refrain::{DType, Device, Tensor};
+
+use crate::error::{Error, Result};
+
+const LAYER: &str = "Rotary";
+
+/// Rotary position embedding (Su et al., 2021): pairs of features are turned by an angle that grows with the position, so that
+/// the product of a query and a key depends on their distance. Feature `i` of the first half is paired with feature `i` of the
+/// second half (as in Llama and GPT-NeoX). It has no parameters.
+pub struct Rotary {
+    /// `[positions, width / 2]`
+    cosines: Tensor,
+    sines: Tensor,
+}
+
+impl Rotary {
+    /// For heads of `width` features and up to `positions` positions, with angles `position * base^(-2 i / width)` (`base` is
+    /// usually 10,000). The angles are computed in f64 and kept in `dtype`.
+    ///
+    /// # Errors
+    /// If `width` is odd, or the dtype is not floating-point.
+    pub fn new(width: usize, positions: usize, base: f64, dtype: DType, device: &Device) -> Result<Rotary> {
+        if width == 0 || !width.is_multiple_of(2) {
+            let message = format!("heads of {width} features have no halves; use an even number");
+            return Err(Error::invalid(LAYER, message));
+        }
+        let half = width / 2;
+        let angle = |at: usize| (at / half) as f64 * base.powf(-2.0 * (at % half) as f64 / width as f64);
+        let angles: Vec<f64> = (0..positions * half).map(angle).collect();
+        let angles = Tensor::from_slice(&angles, [positions, half], device)?;
+        Ok(Rotary { cosines: angles.cos()?.to_dtype(dtype)?, sines: angles.sin()?.to_dtype(dtype)? })
+    }
+
+    /// Turns queries or keys `[.., T, width]` that begin at position `start`.
+    ///
+    /// # Errors
+    /// If the last size is not `width`, the positions go beyond those of this layer, or the dtype is another one.
+    pub fn forward(&self, x: &Tensor, start: usize) -> Result<Tensor> {
+        let (positions, half) = (self.cosines.dims()[0], self.cosines.dims()[1]);
+        let moments = match x.dims() {
+            [.., moments, width] if *width == 2 * half => *moments,
+            _ => {
+                let message =
+                    format!("the input has shape {}; it must be [.., time, {}]", x.shape(), 2 * half);
+                return Err(Error::invalid(LAYER, message));
+            }
+        };
+        if start.checked_add(moments).is_none_or(|end| end > positions) {
+            let message = format!(
+                "{moments} moments from position {start} go beyond the {positions} positions of this layer"
+            );
+            return Err(Error::invalid(LAYER, message));
+        }
+        let (cos, sin) = (self.cosines.narrow(0, start, moments)?, self.sines.narrow(0, start, moments)?);
+        let (a, b) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
+        let turned = [a.mul(&cos)?.sub(&b.mul(&sin)?)?, b.mul(&cos)?.add(&a.mul(&sin)?)?];
+        Ok(Tensor::concat(&[&turned[0], &turned[1]], -1)?)
+    }
+}
