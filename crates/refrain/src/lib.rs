@@ -94,6 +94,7 @@ pub use operation::custom_op;
 pub use ops::attention::SdpaOptions;
 pub use ops::conv::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions};
 pub use ops::index::{AxisIndex, Index};
+pub use ops::loss::{CrossEntropyOptions, Reduction};
 pub use ops::optim;
 pub use ops::pool::{Pool1dOptions, Pool2dOptions};
 pub use ops::random::Generator;

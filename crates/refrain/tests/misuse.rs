@@ -10,6 +10,10 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use refrain::{Activation, DType, Device, Error, Generator, SdpaOptions, Shape, Tensor, no_grad};
+use refrain::{
+    Activation, Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, DType, Device, Error, Generator,
+    Pool1dOptions, Shape, Tensor, no_grad,
+};
 
 /// Sizes of dimensions: small ones, and sometimes one too large for any memory. Nothing in between, which the machine
 /// would try to allocate.
@@ -314,6 +318,38 @@ const METHODS: &[Method] = methods! {
     "embedding": |g, a, b, c| a.embedding(&ids(&b));
     "where_cond": |g, a, b, c| flags(&a).where_cond(&b, &c);
     "where_cond": |g, a, b, c| a.where_cond(&b, &c);
+    "masked_fill": |g, a, b, c| a.masked_fill(&flags(&b), g.x);
+    "masked_fill": |g, a, b, c| a.masked_fill_into(&b, g.x, &a);
+    "logsumexp": |g, a, b, c| a.logsumexp(&g.axes[..]);
+    "": |g, a, b, c| a.norm(g.x, &g.axes[..]).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "cumsum": |g, a, b, c| a.cumsum(g.axis);
+    "": |g, a, b, c| a.cumprod(g.axis).and_then(|y| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "flip": |g, a, b, c| a.flip(&g.axes[..]);
+    "roll": |g, a, b, c| a.roll(&[g.n as isize, g.axis][..g.m.min(2)], &[g.axis, g.other_axis]);
+    "tril": |g, a, b, c| a.tril(g.n as i64);
+    "triu": |g, a, b, c| a.triu_into(g.axis as i64, &b);
+    "sort": |g, a, b, c| a.sort(g.axis, g.flag);
+    "argsort": |g, a, b, c| a.argsort_into(g.axis, g.flag, &b);
+    "topk": |g, a, b, c| a.topk(g.n, g.axis, g.flag);
+    "": |g, a, b, c| a.topk(g.n, g.axis, g.flag).and_then(|(y, _)| y.backward_with(&y.ones_like()?).or(Ok(())));
+    "scatter": |g, a, b, c| a.scatter(g.axis, &ids(&b), &c);
+    "": |g, a, b, c| a.scatter_into(g.axis, &ids(&b), &c, &a);
+    "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.bernoulli(&a));
+    "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.multinomial(&a, g.n, g.flag));
+    "": |g, a, b, c| {
+        let [stride, padding, dilation, groups] = [g.n, g.m, g.n, g.m];
+        a.conv1d(&b, g.flag.then_some(&c), &Conv1dOptions { stride, padding, dilation, groups })
+    };
+    "": |g, a, b, c| {
+        let o = Conv2dOptions { stride: [g.n, 1], padding: [g.m, 1], ..Conv2dOptions::default() };
+        a.unsqueeze(0).and_then(|x| x.conv2d(&b.unsqueeze(0)?, None, &o))
+    };
+    "": |g, a, b, c| {
+        let [stride, padding, output_padding, dilation, groups] = [g.n, g.m, g.m, g.n, 1];
+        a.conv_transpose1d(&b, None, &ConvTranspose1dOptions { stride, padding, output_padding, dilation, groups })
+    };
+    "max_pool1d": |g, a, b, c| a.max_pool1d(&Pool1dOptions { kernel: g.n, stride: g.m, padding: g.m, count_include_pad: g.flag });
+    "avg_pool1d": |g, a, b, c| a.avg_pool1d(&Pool1dOptions { kernel: g.n, stride: g.n, padding: g.m, count_include_pad: g.flag });
     "hadamard_transform": |g, a, b, c| a.hadamard_transform();
     "windows": |g, a, b, c| a.windows(&ids(&b), g.n);
     "dropout": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| a.dropout(g.x, &r));

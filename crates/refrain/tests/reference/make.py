@@ -66,6 +66,9 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
                       quantile_loss: prediction [..., Q], target [...], q: list of Q; with e = target -
                       prediction, max(q e, (q - 1) e)
     cross_entropy     logits [N, C], ids [N]; label_smoothing
+    cross_entropy_with          logits, ids, [weights [C]]; label_smoothing, ignore_index or null, reduction as in PyTorch
+    bce_with_logits   logits, targets; the mean
+    kl_div            logarithms, probabilities; "batchmean"       cosine_similarity: a, b; axis, eps
     shapes            named and parametrised as the methods; several outputs for split and chunk
 
 Kinks as PyTorch takes them: abs, sign, relu and l1_loss give 0 at 0; floor, ceil, round and sign give 0
@@ -581,6 +584,24 @@ def loss(f):
             f.add("cross_entropy", suffix + name, [normal(n, c, std=2.0), ids(c, n)], {"label_smoothing": smoothing})
         f.add("cross_entropy", suffix + "permuted", [normal(5, 7), ids(5, 7)], {"label_smoothing": smoothing},
               [{"permute": [1, 0]}, None])
+    for name, shape in {"3d": (3, 5, 7), "one": (1,), "scalar": ()}.items():
+        f.add("bce_with_logits", name, [normal(*shape, std=2.0), uniform(0.125, 0.875, *shape)])
+    f.add("bce_with_logits", "classes", [normal(4, 5, std=4.0), few(4, 5, values=(0.0, 1.0))], diff=[True, False])
+    f.add("bce_with_logits", "permuted", [normal(3, 4), uniform(0.125, 0.875, 4, 3)], {}, [{"permute": [1, 0]}, None])
+    for name, shape in {"3d": (3, 5, 7), "2d": (4, 6), "1d": (5,)}.items():
+        f.add("kl_div", name, [uniform(-4.0, -0.25, *shape), uniform(0.125, 0.875, *shape)])
+    f.add("kl_div", "zeros", [uniform(-4.0, -0.25, 3, 4), few(3, 4, values=(0.0, 0.5))], diff=[True, False])
+    for axis in (0, 1, -1):
+        f.add("cosine_similarity", f"axis{axis}".replace("-", "m"), [normal(3, 5, 7), normal(3, 5, 7)], {"axis": axis, "eps": 1e-8})
+    f.add("cosine_similarity", "broadcast", [normal(3, 5), normal(5)], {"axis": -1, "eps": 1e-8})
+    for reduction in ("mean", "sum", "none"):
+        for smoothing in (0.0, 0.1):
+            attrs = {"label_smoothing": smoothing, "ignore_index": 1, "reduction": reduction}
+            suffix = f"{reduction}_smoothed" if smoothing else reduction
+            f.add("cross_entropy_with", suffix, [normal(7, 4, std=2.0), ids(4, 7), uniform(0.25, 2.0, 4)], attrs,
+                  diff=[True, False, False])
+    f.add("cross_entropy_with", "plain", [normal(5, 3), ids(3, 5)],
+          {"label_smoothing": 0.0, "ignore_index": None, "reduction": "mean"})
     f.add("cross_entropy", "large_logits", [normal(4, 5, mean=96.0, std=32.0), ids(5, 4)], {"label_smoothing": 0.0})
 
 

@@ -158,6 +158,11 @@ def quantile_loss(prediction, target, *, q):
     return torch.maximum(q * error, (q - 1) * error).mean()
 
 
+def cross_entropy_with(logits, ids, weights=None, *, label_smoothing, ignore_index, reduction):
+    ignore = -1 if ignore_index is None else ignore_index
+    return F.cross_entropy(logits, ids, weights, ignore_index=ignore, reduction=reduction, label_smoothing=label_smoothing)
+
+
 CAST = {"i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "f64": torch.float64}
 
 UNARY = {
@@ -255,6 +260,10 @@ OPS = {
     "l1_loss": F.l1_loss,
     "huber_loss": lambda p, t, delta: F.huber_loss(p, t, delta=delta),
     "quantile_loss": quantile_loss,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+    "kl_div": lambda log_q, p: F.kl_div(log_q, p, reduction="batchmean"),
+    "cosine_similarity": lambda a, b, axis, eps: F.cosine_similarity(a, b, axis, eps),
+    "cross_entropy_with": cross_entropy_with,
     "cross_entropy": lambda p, t, label_smoothing: F.cross_entropy(p, t, label_smoothing=label_smoothing),
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, axis0, axis1: x.transpose(axis0, axis1),

@@ -1,9 +1,11 @@
 //! Softmax and the losses.
 
+use refrain::{CrossEntropyOptions, Reduction, Tensor};
+
 use super::bound::{Bound, Bounds};
 use super::case::Case;
 use super::nd::Nd;
-use super::{Entry, one};
+use super::{Entry, none, one};
 
 macro_rules! losses {
     ($($name:ident, $into:ident $(, $key:literal)?;)*) => {
@@ -55,6 +57,27 @@ pub fn entries() -> Vec<Entry> {
             bounds: cross_entropy_bounds,
         },
     ];
+    all.extend([
+        Entry {
+            op: "bce_with_logits",
+            run: |_, x| one(x[0].bce_with_logits(&x[1])),
+            into: |_, x, y| Some(x[0].bce_with_logits_into(&x[1], &y[0])),
+            bounds: bce_bounds,
+        },
+        Entry { op: "kl_div", run: |_, x| one(x[0].kl_div(&x[1])), into: none, bounds: kl_bounds },
+        Entry {
+            op: "cosine_similarity",
+            run: |c, x| one(x[0].cosine_similarity(&x[1], c.i("axis"), c.f("eps"))),
+            into: none,
+            bounds: cosine_bounds,
+        },
+        Entry {
+            op: "cross_entropy_with",
+            run: |c, x| one(x[0].cross_entropy_with(&x[1], &entropy_options(c, x))),
+            into: none,
+            bounds: weighted_bounds,
+        },
+    ]);
     all.extend(losses! {
         mse_loss, mse_loss_into;
         l1_loss, l1_loss_into;
@@ -158,5 +181,94 @@ fn cross_entropy_bounds(c: &Case) -> Bounds {
     Bounds::Formula {
         outs: vec![Bound::Terms(total.reshape(&[]), n + classes)],
         grads: vec![Bound::Terms(grad, classes), Bound::Exact],
+    }
+}
+
+/// The mean of `max(x, 0) - x t + ln(1 + e^-|x|)`; backward `(sigmoid(x) - t) / n` and `-x / n`.
+fn bce_bounds(c: &Case) -> Bounds {
+    let (x, t) = (c.operand(0), c.operand(1));
+    let n = x.data.len().max(1) as f64;
+    let all: Vec<usize> = (0..x.dims.len()).collect();
+    let total = x.zip(&t, |x, t| x.abs() * (1.0 + t) + 1.0).sum(&all).scale(1.0 / n).reshape(&[]);
+    let d = c.cotangent(0).abs().data[0] / n;
+    let grads = vec![Bound::Terms(t.map(|t| (1.0 + t) * d), 1.0), Bound::Terms(x.abs().scale(d), 1.0)];
+    Bounds::Formula { outs: vec![Bound::Terms(total, n)], grads }
+}
+
+/// `sum(p (ln(p) - log_q)) / rows`; backward `-p / rows` and `(ln(p) - log_q + 1) / rows`.
+fn kl_bounds(c: &Case) -> Bounds {
+    let (log_q, p) = (c.operand(0), c.operand(1));
+    let (n, rows) = (p.data.len() as f64, p.dims[0] as f64);
+    let all: Vec<usize> = (0..p.dims.len()).collect();
+    let far = p.zip(&log_q, |p, l| if p > 0.0 { p.ln().abs() + l.abs() } else { 0.0 });
+    let total = p.mul(&far).sum(&all).scale(1.0 / rows).reshape(&[]);
+    let d = c.cotangent(0).abs().data[0] / rows;
+    let grads = vec![Bound::Terms(p.scale(d), 1.0), Bound::Terms(far.map(|f| (f + 1.0) * d), 1.0)];
+    Bounds::Formula { outs: vec![Bound::Terms(total, n)], grads }
+}
+
+/// The sum of products of normalised elements; backward `(b - a cos) d / |a|` of normalised a and b.
+fn cosine_bounds(c: &Case) -> Bounds {
+    let (a, b) = (c.operand(0), c.operand(1));
+    let axis = c.i("axis").rem_euclid(a.dims.len() as isize) as usize;
+    let n = a.dims[axis] as f64;
+    let length = |x: &Nd| {
+        let last = x.dims.len() + axis - a.dims.len();
+        x.mul(x).sum(&[last]).map(f64::sqrt)
+    };
+    let (of_a, of_b) = (length(&a), length(&b));
+    let unit_a = a.zip(&of_a, |x, l| (x / l).abs());
+    let unit_b = b.zip(&of_b, |x, l| (x / l).abs());
+    let terms = unit_a.mul(&unit_b).sum(&[axis]);
+    let d = c.cotangent(0).abs().reshape(&terms.dims);
+    let out = terms.scale(3.0).reshape(&c.outputs[0].nd.dims);
+    let grad = |own: &Nd, other: &Nd, length: &Nd| {
+        own.mul(&terms).scale(3.0).add(&other.scale(3.0)).mul(&d).zip(length, |v, l| v / l)
+    };
+    Bounds::Formula {
+        outs: vec![Bound::Terms(out, n)],
+        grads: vec![
+            Bound::Terms(grad(&unit_a, &unit_b, &of_a), n),
+            Bound::Terms(grad(&unit_b, &unit_a, &of_b), n),
+        ],
+    }
+}
+
+fn entropy_options<'a>(c: &Case, x: &'a [Tensor]) -> CrossEntropyOptions<'a> {
+    CrossEntropyOptions {
+        label_smoothing: c.f("label_smoothing"),
+        weights: x.get(2),
+        ignore_index: c.has("ignore_index").then(|| c.i("ignore_index") as i64),
+        reduction: match c.s("reduction") {
+            "sum" => Reduction::Sum,
+            "none" => Reduction::None,
+            _ => Reduction::Mean,
+        },
+    }
+}
+
+/// The terms of the cross entropy, weighted, and divided by the weights of the rows that count if it is a mean.
+fn weighted_bounds(c: &Case) -> Bounds {
+    let x = c.operand(0);
+    let (rows, classes) = (x.dims[0], x.dims[1] as f64);
+    let most = c.inputs.get(2).map_or(1.0, |w| w.nd.data.iter().copied().fold(0.0, f64::max));
+    let ignored = if c.has("ignore_index") { c.f("ignore_index") } else { -1.0 };
+    let ids = &c.inputs[1].nd.data;
+    let weight = |id: f64| c.inputs.get(2).map_or(1.0, |w| w.nd.data[id as usize]);
+    let all: f64 = ids.iter().filter(|&&id| id != ignored).map(|&id| weight(id)).sum();
+    let by = if c.s("reduction") == "mean" { all } else { 1.0 };
+    let (p, off) = probabilities(&x, 1);
+    let of_rows = x.abs().max(&[1]).scale(2.0).map(|v| (v + classes.ln() + 1.0) * most / by);
+    let d = Nd { dims: vec![rows, 1], data: c.cotangent(0).abs().expand(&[rows]).data };
+    let off = off.add(&x.max(&[1]).abs());
+    let grad = p.mul(&off).map(|p| (p + 1.0) * most / by).mul(&d);
+    let out = match c.s("reduction") {
+        "none" => of_rows.reshape(&[rows]),
+        _ => of_rows.sum(&[0]).reshape(&[]),
+    };
+    let k = rows as f64 + classes;
+    Bounds::Formula {
+        outs: vec![Bound::Terms(out, k)],
+        grads: c.inputs.iter().map(|_| Bound::Terms(grad.clone(), k)).collect(),
     }
 }

@@ -106,6 +106,7 @@ fn word(loss: Pointwise) -> (&'static str, f64) {
         Pointwise::Mse => ("MSE", 0.0),
         Pointwise::L1 => ("L1", 0.0),
         Pointwise::Huber { delta } => ("HUBER", delta),
+        Pointwise::Bce => ("BCE", 0.0),
     }
 }
 
@@ -116,10 +117,10 @@ pub(super) fn forward(loss: Pointwise, args: &mut CudaArgs<'_>) -> Result<()> {
     total.run(args, &TERMS, |spec| constants(spec, out).word("LOSS", word))
 }
 
-pub(super) fn backward(loss: Pointwise, scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {
+pub(super) fn backward(loss: Pointwise, by: usize, scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let (word, delta) = word(loss);
     let compute = args.write_dtype(0).accumulator();
-    run(args, &GRADIENT, compute, &[scale, delta], |spec| spec.word("LOSS", word))
+    run(args, &GRADIENT, compute, &[scale, delta], |spec| spec.word("LOSS", word).int("BY", by as i64))
 }
 
 fn check_levels(args: &CudaArgs<'_>, levels: &[f64]) -> Result<()> {

@@ -12,10 +12,10 @@ use crate::kernels::rows::{TASK, each_task, load, sum};
 /// Elements that are converted and summed at a time.
 pub(super) const BLOCK: usize = 1024;
 
-/// `sum(f(prediction - target)) / numel` of operands 0 and 1.
-pub(super) fn mean_error<T: Stored, U: Stored, R: Real>(
+/// `sum(f(prediction, target)) / numel` of operands 0 and 1.
+pub(super) fn mean_of<T: Stored, U: Stored, R: Real>(
     args: &HostArgs<'_>,
-    f: impl Fn(R) -> R + Sync + Send,
+    f: impl Fn(R, R) -> R + Sync + Send,
 ) -> Result<()> {
     let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
     let total = total_of(x.len(), x.par_chunks(TASK).zip(t.par_chunks(TASK)), |(x, t)| {
@@ -26,7 +26,7 @@ pub(super) fn mean_error<T: Stored, U: Stored, R: Real>(
                 || {
                     let mut total = 0.0;
                     for (x, t) in x.chunks(BLOCK).zip(t.chunks(BLOCK)) {
-                        total += sum([load(x, x_buf), load(t, t_buf)], |[x, t]| f(x - t)).to_f64();
+                        total += sum([load(x, x_buf), load(t, t_buf)], |[x, t]| f(x, t)).to_f64();
                     }
                     total
                 },

@@ -8,6 +8,9 @@
 // s[1..] are the levels, extra[0] is the target of dtype TARGET.
 #define QUANTILE 4
 
+// Of logits.
+#define BCE 5
+
 DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& r) {
 #if LOSS == QUANTILE
     COMPUTE q = (COMPUTE)r.s[1 + position % LEVELS];
@@ -15,7 +18,9 @@ DEVICE void add(Local& l, const COMPUTE* x, i64 position, i64, const Reduction& 
     l.sum += (e < (COMPUTE)0 ? q - (COMPUTE)1 : q) * e;
 #else
     COMPUTE e = x[0] - x[1], a = abs_(e);
-#if LOSS == MSE
+#if LOSS == BCE
+    l.sum += (x[0] < (COMPUTE)0 ? (COMPUTE)0 : x[0]) - x[0] * x[1] + log1p_(exp_(-abs_(x[0])));
+#elif LOSS == MSE
     l.sum += e * e;
 #elif LOSS == L1
     l.sum += a;

@@ -2,10 +2,12 @@
 
 mod cross_entropy;
 mod cuda;
+mod distance;
 mod host;
 mod quantile;
 #[cfg(test)]
 mod tests;
+mod weighted;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves};
@@ -20,6 +22,8 @@ use crate::precision::precision;
 use crate::tensor::{DType, Tensor};
 use crate::types::Precision;
 
+pub use weighted::{CrossEntropyOptions, Reduction};
+
 /// The dtype of a loss: that of its operands; f32 in mixed precision, where these may be bf16 and f32.
 fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {
     let mixed = |t: &Tensor| precision().result(t.dtype()) == DType::BF16;
@@ -30,7 +34,7 @@ fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DTyp
     Ok(prediction.dtype())
 }
 
-/// A function of the error `e = prediction - target`. The loss is its mean.
+/// A function of the error `e = prediction - target`, or of both. The loss is its mean.
 #[derive(Clone, Copy, Debug)]
 enum Pointwise {
     /// `e^2`
@@ -39,6 +43,8 @@ enum Pointwise {
     L1,
     /// `e^2 / 2` up to delta, then its tangent.
     Huber { delta: f64 },
+    /// `-t ln(p) - (1 - t) ln(1 - p)` with `p = sigmoid(x)`, computed from x: `max(x, 0) - x t + ln(1 + e^-|x|)`.
+    Bce,
 }
 
 impl Op for Pointwise {
@@ -49,6 +55,7 @@ impl Op for Pointwise {
             Pointwise::Mse => "mse_loss",
             Pointwise::L1 => "l1_loss",
             Pointwise::Huber { .. } => "huber_loss",
+            Pointwise::Bce => "bce_with_logits",
         }
     }
 
@@ -70,11 +77,13 @@ impl Op for Pointwise {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => match *self {
-            Pointwise::Mse => host::mean_error::<T, U, R>(args, |e| e * e),
-            Pointwise::L1 => host::mean_error::<T, U, R>(args, |e| e.abs()),
+            Pointwise::Mse => host::mean_of::<T, U, R>(args, |x, t| (x - t) * (x - t)),
+            Pointwise::L1 => host::mean_of::<T, U, R>(args, |x, t| (x - t).abs()),
+            Pointwise::Bce => host::mean_of::<T, U, R>(args, |x, t| x.relu() - x * t + (-x.abs()).exp().log1p()),
             Pointwise::Huber { delta } => {
                 let (delta, half) = (R::c(delta), R::c(0.5));
-                host::mean_error::<T, U, R>(args, |e| {
+                host::mean_of::<T, U, R>(args, |x, t| {
+                    let e = x - t;
                     let a = e.abs();
                     if a < delta { half * e * e } else { delta * (a - half * delta) }
                 })
@@ -100,7 +109,7 @@ impl Op for Pointwise {
         for by in 0..2 {
             if g.needs(by) {
                 let share = 1.0 / x.numel() as f64;
-                let scale = if by == 0 { share } else { -share };
+                let scale = if by == 0 || matches!(self, Pointwise::Bce) { share } else { -share };
                 g.emit(&[by], PointwiseBackward { loss: *self, by, scale }, &[&x, &t, &dy])?;
             }
         }
@@ -108,7 +117,8 @@ impl Op for Pointwise {
     }
 }
 
-/// Operands: prediction, target and dy. Result: `scale * dy * f'(e)`.
+/// Operands: prediction, target and dy. Result: `scale * dy * f'(e)`; of [`Pointwise::Bce`], `scale * dy` times the derivative
+/// by the operand.
 #[derive(Clone, Copy, Debug)]
 struct PointwiseBackward {
     loss: Pointwise,
@@ -134,6 +144,10 @@ impl FloatTile for PointwiseBackward {
                         zero * d
                     }
                 }),
+                Pointwise::Bce if self.by == 0 => {
+                    map(dx, x, false, |[x, t, d]| (x.sigmoid() - t) * (scale * d))
+                }
+                Pointwise::Bce => map(dx, x, false, |[x, _, d]| -x * (scale * d)),
                 Pointwise::Huber { delta } => {
                     let delta = R::c(delta);
                     map(dx, x, false, |[x, t, d]| {
@@ -156,6 +170,7 @@ impl Op for PointwiseBackward {
             Pointwise::Mse => "mse_loss_backward",
             Pointwise::L1 => "l1_loss_backward",
             Pointwise::Huber { .. } => "huber_loss_backward",
+            Pointwise::Bce => "bce_with_logits_backward",
         }
     }
 
@@ -168,7 +183,7 @@ impl Op for PointwiseBackward {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        cuda::backward(self.loss, self.scale, args)
+        cuda::backward(self.loss, self.by, self.scale, args)
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -210,6 +225,10 @@ macro_rules! methods {
 methods! {
     /// The mean squared error, `mean((prediction - target)^2)`, of this prediction.
     mse_loss, mse_loss_into() => Pointwise::Mse;
+    /// The binary cross entropy of these logits with probabilities (0 or 1 where the class is known): the mean of
+    /// `-t ln(p) - (1 - t) ln(1 - p)` with `p = sigmoid(x)`. It is computed from the logits, so that no large one loses its
+    /// gradient.
+    bce_with_logits, bce_with_logits_into() => Pointwise::Bce;
     /// The mean absolute error, `mean(|prediction - target|)`, of this prediction. The derivative at 0 is 0.
     l1_loss, l1_loss_into() => Pointwise::L1;
     /// The Huber loss of this prediction, the mean over all errors `e = prediction - target` (Huber, 1964): `e^2 / 2`
