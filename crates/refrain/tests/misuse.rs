@@ -9,10 +9,9 @@ use common::{devices, turn};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use refrain::{Activation, DType, Device, Error, Generator, SdpaOptions, Shape, Tensor, no_grad};
 use refrain::{
     Activation, Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, DType, Device, Error, Generator,
-    Pool1dOptions, Shape, Tensor, no_grad,
+    Pool1dOptions, SdpaOptions, Shape, Tensor, no_grad,
 };
 
 /// Sizes of dimensions: small ones, and sometimes one too large for any memory. Nothing in between, which the machine
@@ -336,17 +335,22 @@ const METHODS: &[Method] = methods! {
     "": |g, a, b, c| a.scatter_into(g.axis, &ids(&b), &c, &a);
     "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.bernoulli(&a));
     "": |g, a, b, c| Generator::new(a.device(), 1).and_then(|r| r.multinomial(&a, g.n, g.flag));
-    "": |g, a, b, c| {
-        let [stride, padding, dilation, groups] = [g.n, g.m, g.n, g.m];
-        a.conv1d(&b, g.flag.then_some(&c), &Conv1dOptions { stride, padding, dilation, groups })
+    "conv1d": |g, a, b, c| {
+        let [stride, padding, dilation, groups] = [g.n, g.m, g.n, if g.flag { 1 } else { g.m }];
+        let ones = |shape: [usize; 3]| Tensor::ones(shape, a.dtype(), a.device()).unwrap();
+        let options = Conv1dOptions { stride, padding, dilation, groups };
+        ones([2, 4, 6]).conv1d(&ones([4, 4, 2]), None, &options)
     };
+    "": |g, a, b, c| a.conv1d(&b, None, &Conv1dOptions::default());
     "": |g, a, b, c| {
-        let o = Conv2dOptions { stride: [g.n, 1], padding: [g.m, 1], ..Conv2dOptions::default() };
-        a.unsqueeze(0).and_then(|x| x.conv2d(&b.unsqueeze(0)?, None, &o))
+        let options = Conv2dOptions { stride: [g.n, 1], padding: [g.m, 1], ..Conv2dOptions::default() };
+        a.unsqueeze(0).and_then(|x| x.conv2d(&x, None, &options))
     };
-    "": |g, a, b, c| {
-        let [stride, padding, output_padding, dilation, groups] = [g.n, g.m, g.m, g.n, 1];
-        a.conv_transpose1d(&b, None, &ConvTranspose1dOptions { stride, padding, output_padding, dilation, groups })
+    "conv_transpose1d": |g, a, b, c| {
+        let [stride, padding, output_padding, dilation] = [g.n, g.m, g.m, g.n];
+        let ones = |shape: [usize; 3]| Tensor::ones(shape, a.dtype(), a.device()).unwrap();
+        let options = ConvTranspose1dOptions { stride, padding, output_padding, dilation, groups: 1 };
+        ones([2, 4, 6]).conv_transpose1d(&ones([4, 3, 2]), None, &options)
     };
     "max_pool1d": |g, a, b, c| a.max_pool1d(&Pool1dOptions { kernel: g.n, stride: g.m, padding: g.m, count_include_pad: g.flag });
     "avg_pool1d": |g, a, b, c| a.avg_pool1d(&Pool1dOptions { kernel: g.n, stride: g.n, padding: g.m, count_include_pad: g.flag });
