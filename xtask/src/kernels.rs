@@ -34,9 +34,9 @@ impl FromStr for Share {
 /// A source and the architecture to compile it for.
 pub type Job = (PathBuf, String);
 
-/// Jobs for every source and each architecture of `all`, and for one source per kernel and each architecture of
-/// `sample`.
-pub fn jobs(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<Vec<Job>> {
+/// Jobs for each architecture of `all` and every source, but at most `most` of a kernel; and for one source per kernel
+/// and each architecture of `sample`.
+pub fn jobs(folder: &Path, all: &[String], sample: &[String], most: usize) -> anyhow::Result<Vec<Job>> {
     let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "cu"));
@@ -45,16 +45,23 @@ pub fn jobs(folder: &Path, all: &[String], sample: &[String]) -> anyhow::Result<
         bail!("no kernels in {}: run the tests with REFRAIN_KERNELS={0} first", folder.display());
     }
     // The last part of a file name is the hash of the source; the part before it names the file and the entry point.
-    let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for file in &files {
+    let mut kernels: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for file in files {
         let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let kernel = stem.rsplit_once('-').map_or(stem.clone(), |(kernel, _)| kernel.to_owned());
-        first.entry(kernel).or_insert_with(|| file.clone());
+        kernels.entry(kernel).or_default().push(file);
     }
-    let pairs = |files: Vec<PathBuf>, architectures: &[String]| -> Vec<Job> {
-        files.into_iter().flat_map(|f| architectures.iter().map(move |a| (f.clone(), a.clone()))).collect()
+    let pairs = |file: &PathBuf, architectures: &[String]| -> Vec<Job> {
+        architectures.iter().map(|architecture| (file.clone(), architecture.clone())).collect()
     };
-    Ok([pairs(files, all), pairs(first.into_values().collect(), sample)].concat())
+    let mut jobs = Vec::new();
+    for files in kernels.values() {
+        let count = files.len().min(most.max(1));
+        // Sorted by their hashes, so these are a random choice.
+        jobs.extend((0..count).flat_map(|i| pairs(&files[i * files.len() / count], all)));
+        jobs.extend(pairs(&files[0], sample));
+    }
+    Ok(jobs)
 }
 
 /// Runs this command as one process per processor, since within one process NVRTC compiles one source at a time.

@@ -33,6 +33,9 @@ enum Task {
         /// Architectures for one specialisation of each kernel
         #[arg(long, value_name = "SM", value_delimiter = ',', default_value = "sm_80,sm_100,sm_120,sm_121")]
         sample_arch: Vec<String>,
+        /// Compile at most this many specialisations of a kernel, spread evenly over all
+        #[arg(long, value_name = "N")]
+        most: Option<usize>,
         /// Allowed bytes of spilled registers (five times as many in f64); subroutine calls spill a few
         #[arg(long, value_name = "BYTES", default_value_t = 64)]
         spill: usize,
@@ -45,8 +48,8 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Bundle { out } => bundle::make(&out),
-        Task::Kernels { folder, arch, sample_arch, spill, share } => {
-            let jobs = kernels::jobs(&folder, &arch, &sample_arch)?;
+        Task::Kernels { folder, arch, sample_arch, most, spill, share } => {
+            let jobs = kernels::jobs(&folder, &arch, &sample_arch, most.unwrap_or(usize::MAX))?;
             match share {
                 None => kernels::share_out(jobs.len()),
                 Some(share) => kernels::compile(&jobs, share, spill),

@@ -21,7 +21,7 @@ use crate::settings::{Complete, Task};
 use crate::source;
 
 /// The version of the stored configuration. Version 1 had no number of its own: `version` was that of the program.
-const VERSION: u64 = 2;
+const VERSION: u64 = refrain_forecast::tasks::forecasting::RUN_VERSION;
 
 /// The stored configuration of a run: what every run has, and what its task adds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -250,7 +250,8 @@ impl RunConfig<Forecasts> {
             return Ok(None);
         }
         let part = split.hold_out_calibration(series)?;
-        Calibration::check_windows(levels, &part)?;
+        let WindowShape { context, horizon, .. } = self.task.model.window();
+        Calibration::check_windows(levels, series.grid(), (context, horizon), &part)?;
         Ok(Some(part))
     }
 

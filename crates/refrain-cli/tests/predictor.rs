@@ -57,7 +57,8 @@ fn a_predictor_forecasts_what_the_command_forecasts_from_any_thread_again_and_ag
         place.write("a.csv", &text);
         let train = [&["train", "--data", "a.csv", "--out", "run"][..], &settings].concat();
         place.refrain(&train).succeeded();
-        let json = place.refrain(&["forecast", "--model", "run", "--json"]).succeeded().json();
+        let json =
+            place.refrain(&["forecast", "--model", "run", "--json", "--device", "cpu"]).succeeded().json();
         let values = rows(&text);
         let predictor = load(&place.path("run"), 2);
         assert_eq!(predictor.channels(), ["a", "b"]);

@@ -148,8 +148,10 @@ fn too_few_windows_for_a_level_are_refused() {
     let model = model(1, &device, 1);
     let fit = |levels: &str| Calibration::fit(&*model, &levels.parse().unwrap(), &windows, &part);
     fit("80").unwrap();
-    Calibration::check_windows(&"80".parse().unwrap(), &part).unwrap();
-    let message = Calibration::check_windows(&levels(), &part).unwrap_err().to_string();
+    let check =
+        |levels: &Levels| Calibration::check_windows(levels, series.grid(), (CONTEXT, HORIZON), &part);
+    check(&"80".parse().unwrap()).unwrap();
+    let message = check(&levels()).unwrap_err().to_string();
     assert!(message.contains("8 windows are too few") && message.contains("which need 9"), "{message}");
     let message = fit("80,90").unwrap_err().to_string();
     assert!(message.contains("90 %") && message.contains("at least 9 are needed"), "{message}");

@@ -164,7 +164,10 @@ fn all_options_agree_with_the_operations_that_they_are_made_of_in_every_dtype_an
                 let found = case.results(&inputs, |x| with_precision(precision, || case.fused(x)));
                 assert_eq!(found.len(), expected.len());
                 for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-                    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    assert_eq!(found.len(), expected.len());
+                    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+                    let worst = differences
+                        .fold(0.0, |most: f64, d| if d.is_nan() { f64::INFINITY } else { most.max(d) });
                     let most = expected.iter().fold(1.0, |most: f64, b| most.max(b.abs()));
                     let context = format!("{name} in {dtype} {precision:?} on {device}, {case:?}");
                     assert!(worst <= tolerance * most, "{context}: off by {worst} of {most}");

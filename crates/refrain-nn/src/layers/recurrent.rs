@@ -58,6 +58,19 @@ trait Cell: Sized {
     fn output(state: &Self::State) -> &Tensor;
 }
 
+/// Checks that a state is `[B, hidden]` for an input `[B, ..]`: others would be broadcast.
+fn check_state(layer: &'static str, input: &Tensor, hidden: usize, state: &Tensor) -> Result<()> {
+    let rows = &input.dims()[..input.rank().saturating_sub(1)];
+    match state.dims().split_last() {
+        Some((&last, batch)) if last == hidden && batch == rows => Ok(()),
+        _ => {
+            let message =
+                format!("a state has shape {}; it must be {rows:?} with {hidden} behind", state.shape());
+            Err(Error::invalid(layer, message))
+        }
+    }
+}
+
 /// All moments of all layers: the outputs of the last one `[B, T, hidden]`, and the last state of each.
 fn run<C: Cell>(cells: &[C], x: &Tensor, initial: Option<&[C::State]>) -> Result<(Tensor, Vec<C::State>)> {
     let &[batch, moments, _] = x.dims() else {
@@ -143,6 +156,7 @@ impl Cell for GruCell {
     }
 
     fn step(&self, input: &Tensor, h: &Tensor) -> Result<Tensor> {
+        check_state(Self::NAME, input, self.hidden, h)?;
         let (n, of_hidden) = (self.hidden, self.gates.of_hidden(h)?);
         let part = |t: &Tensor, from: usize, gates: usize| t.narrow(-1, from * n, gates * n);
         let rz = part(input, 0, 2)?.add(&part(&of_hidden, 0, 2)?)?.sigmoid()?;
@@ -212,6 +226,8 @@ impl Cell for LstmCell {
 
     fn step(&self, input: &Tensor, state: &LstmState) -> Result<LstmState> {
         let n = self.hidden;
+        check_state(Self::NAME, input, n, &state.h)?;
+        check_state(Self::NAME, input, n, &state.c)?;
         let all = input.add(&self.gates.of_hidden(&state.h)?)?;
         let part = |t: &Tensor, from: usize, gates: usize| t.narrow(-1, from * n, gates * n);
         let inward = part(&all, 0, 2)?.sigmoid()?;

@@ -5,6 +5,8 @@ use refrain::{DType, Device, Tensor};
 use crate::error::{Error, Result};
 
 const LAYER: &str = "Rotary";
+/// Angles are computed on the host.
+const MOST_ANGLES: usize = 1 << 30;
 
 /// Rotary position embedding (Su et al., 2021): pairs of features are turned by an angle that grows with the position, so that
 /// the product of a query and a key depends on their distance. Feature `i` of the first half is paired with feature `i` of the
@@ -20,15 +22,26 @@ impl Rotary {
     /// usually 10,000). The angles are computed in f64 and kept in `dtype`.
     ///
     /// # Errors
-    /// If `width` is odd, or the dtype is not floating-point.
+    /// If `width` is odd, if the dtype is not floating-point, or with more than 2^30 angles.
     pub fn new(width: usize, positions: usize, base: f64, dtype: DType, device: &Device) -> Result<Rotary> {
         if width == 0 || !width.is_multiple_of(2) {
             let message = format!("heads of {width} features have no halves; use an even number");
             return Err(Error::invalid(LAYER, message));
         }
+        if !dtype.is_float() {
+            return Err(Error::invalid(
+                LAYER,
+                format!("angles have no dtype {dtype}; use a floating-point dtype"),
+            ));
+        }
         let half = width / 2;
+        let Some(count) = positions.checked_mul(half).filter(|&count| count <= MOST_ANGLES) else {
+            let message =
+                format!("{positions} positions of {width} features are too many; use fewer positions");
+            return Err(Error::invalid(LAYER, message));
+        };
         let angle = |at: usize| (at / half) as f64 * base.powf(-2.0 * (at % half) as f64 / width as f64);
-        let angles: Vec<f64> = (0..positions * half).map(angle).collect();
+        let angles: Vec<f64> = (0..count).map(angle).collect();
         let angles = Tensor::from_slice(&angles, [positions, half], device)?;
         Ok(Rotary { cosines: angles.cos()?.to_dtype(dtype)?, sines: angles.sin()?.to_dtype(dtype)? })
     }

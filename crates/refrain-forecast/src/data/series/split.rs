@@ -229,6 +229,7 @@ impl Split {
             let fix = "choose a longer validation part or a shorter horizon, or leave --calibrate out";
             return Err(Error::Split { file: series.file().to_owned(), problem, fix });
         }
+        let cutter = Cutter { series, context: self.context, horizon: self.horizon, max_gap: 0 };
         let calibration = Part {
             rows: begin..own.end,
             own: middle..own.end,
@@ -239,6 +240,9 @@ impl Split {
         self.validation.rows.end = middle;
         self.validation.own.end = middle;
         self.validation.windows = first;
+        // Otherwise early stopping would not see some channel.
+        let validation = own.start..middle;
+        cutter.observed_in(&self.validation, validation, "the validation part without what calibrates")?;
         Ok(calibration)
     }
 

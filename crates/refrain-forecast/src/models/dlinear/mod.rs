@@ -8,7 +8,7 @@ use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::{check_sizes, refuse};
 use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
-use refrain::{DType, Device, Generator, Tensor, no_grad};
+use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Mode, ModelSize, ParameterBuilder, Parameters};
 use serde_json::json;
 
@@ -104,11 +104,8 @@ impl Forecaster for DLinear {
 
     fn forward(&self, x: &Tensor, _: Mode<'_>) -> Result<Tensor> {
         let batch = self.window().batch(x)?;
-        let (trend, rest) = no_grad(|| -> Result<_> {
-            let trend = self.config.trend(x)?;
-            let rest = x.sub(&trend)?;
-            Ok((trend, rest))
-        })?;
+        let trend = self.config.trend(x)?;
+        let rest = x.sub(&trend)?;
         let trend = self.layers.trend.forward(&trend, batch)?.to_dtype(x.dtype())?;
         let rest = self.layers.rest.forward(&rest, batch)?.to_dtype(x.dtype())?;
         Ok(trend.add(&rest)?)

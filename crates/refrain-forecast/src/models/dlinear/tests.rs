@@ -1,5 +1,6 @@
 use super::*;
 use crate::models::testing::{check_gradients, device};
+use refrain::gradcheck;
 
 const CONFIG: DLinearConfig =
     DLinearConfig { channels: 3, context: 8, horizon: 4, moving_average: 5, individual: false };
@@ -32,6 +33,8 @@ fn gradients_are_those_of_finite_differences() {
         check_gradients(model.parameters(), 1e-6, || {
             model.forward(&x, Mode::Eval).unwrap().square().unwrap().sum(()).unwrap()
         });
+        x.set_requires_grad(true).unwrap();
+        gradcheck(|x| model.forward(&x[0], Mode::Eval).unwrap().square()?.sum(()), &[x], 1e-6).unwrap();
     }
 }
 

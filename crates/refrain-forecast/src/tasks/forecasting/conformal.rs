@@ -3,7 +3,7 @@
 use super::Levels;
 use super::evaluation::each_row;
 use super::quantiles::{self, check_length};
-use crate::data::series::Part;
+use crate::data::series::{Grid, Part};
 use crate::data::windows::Windows;
 use crate::models::Forecaster;
 use crate::{Error, Result};
@@ -130,20 +130,38 @@ impl Calibration {
         })
     }
 
-    /// Refuses a part with too few windows for some level, before a model is trained.
+    /// Refuses a part with too few windows for some level, or with too few observed values of a channel at a step of the
+    /// horizon, before a model is trained.
     ///
     /// # Errors
     /// [`Error::Calibration`].
-    pub fn check_windows(levels: &Levels, part: &Part) -> Result<()> {
+    pub fn check_windows(
+        levels: &Levels,
+        grid: &Grid,
+        (context, horizon): (usize, usize),
+        part: &Part,
+    ) -> Result<()> {
         let (windows, highest) = (part.windows(), levels.iter().next_back().unwrap_or(0.0));
-        if windows as f64 >= needed(highest) {
-            return Ok(());
+        if (windows as f64) < needed(highest) {
+            let problem = format!(
+                "{windows} windows are too few to calibrate intervals of {highest} %, which need {}",
+                needed(highest)
+            );
+            return Err(Error::Calibration { problem, fix: FIX });
         }
-        let problem = format!(
-            "{windows} windows are too few to calibrate intervals of {highest} %, which need {}",
-            needed(highest)
-        );
-        Err(Error::Calibration { problem, fix: FIX })
+        let steps = (0..grid.channels()).flat_map(|channel| (0..horizon).map(move |step| (channel, step)));
+        for (channel, step) in steps {
+            let observed = part.starts().filter(|start| grid.is_observed(start + context + step, channel));
+            let observed = observed.count();
+            if (observed as f64) < needed(highest) {
+                let problem = format!(
+                    "it has {observed} observed values in the calibration part, and needs {}",
+                    needed(highest)
+                );
+                return Err(refuse(problem, highest, channel, step));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a calibration of another model, or one that is damaged.

@@ -10,7 +10,7 @@ pub mod quantiles;
 mod settings;
 
 pub use levels::Levels;
-pub use predictor::Predictor;
+pub use predictor::{Predictor, RUN_VERSION};
 pub use settings::{IntervalSettings, SeriesSettings};
 
 use crate::baselines::Linear;

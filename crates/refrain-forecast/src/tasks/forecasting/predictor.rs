@@ -57,6 +57,9 @@ struct Blueprint {
     device: Device,
 }
 
+/// The newest version of the configuration in a run folder.
+pub const RUN_VERSION: u64 = 2;
+
 /// What a predictor reads of the configuration that a run folder keeps.
 #[derive(Deserialize)]
 struct Kept {
@@ -93,6 +96,11 @@ impl Predictor {
             problem: format!("{}: {problem}", folder.display()),
             fix: "pass the folder of a forecaster that `refrain train` wrote",
         };
+        if let Some(version) = config["version"].as_u64().filter(|&version| version > RUN_VERSION) {
+            return Err(refuse(format!(
+                "its configuration is of version {version}, and this program reads 1 to {RUN_VERSION}"
+            )));
+        }
         let kept: Kept =
             serde_json::from_value(config).map_err(|error| refuse(format!("no forecaster: {error}")))?;
         let precision = match kept.precision.as_deref() {
@@ -134,7 +142,7 @@ impl Predictor {
             let (blueprint, queue, ready) = (blueprint.clone(), queue.clone(), ready.clone());
             std::thread::spawn(move || {
                 // Nothing that it does belongs to a step that another thread records.
-                unrelated_to_recordings(|| work(&blueprint, &queue, &ready));
+                unrelated_to_recordings(|| work(&blueprint, &queue, ready));
             })
         };
         let handles: Vec<JoinHandle<()>> = (0..workers).map(spawn).collect();
@@ -215,15 +223,20 @@ fn gone() -> Error {
 }
 
 /// Makes a model, and forecasts until the queue ends.
-fn work(blueprint: &Blueprint, queue: &Mutex<Receiver<Job>>, ready: &Sender<Result<()>>) {
+fn work(blueprint: &Blueprint, queue: &Mutex<Receiver<Job>>, ready: Sender<Result<()>>) {
     let Blueprint { model, checkpoint, precision, device } = blueprint;
     let loaded = model.load(checkpoint, DType::F32, device);
     let model: Box<dyn Forecaster> = match loaded {
         Ok(model) => model,
-        Err(error) => return drop(ready.send(Err(error))),
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
     };
     let WindowShape { channels, context, .. } = model.window();
     let _ = ready.send(Ok(()));
+    // If another worker panics, nobody holds a sender any more, and the wait for it ends.
+    drop(ready);
     let mut step =
         Step::new(device, move |x: &[Tensor]| Ok(vec![no_grad(|| model.forward(&x[0], Mode::Eval))?]));
     let mut forecast = |values: &[f32]| -> Result<Vec<f32>> {

@@ -12,6 +12,13 @@ fn ramp(shape: &[usize], step: f64) -> Tensor {
     t
 }
 
+/// The largest difference; infinite if one is not a number.
+fn apart(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { most.max(d) })
+}
+
 #[test]
 fn gradients_agree_with_finite_differences() {
     let (q, k, v) = (ramp(&[2, 3, 5, 4], 0.7), ramp(&[2, 3, 6, 4], 1.3), ramp(&[2, 3, 6, 4], 0.4));
@@ -105,7 +112,7 @@ fn sequences_of_every_length_agree_with_the_operations_that_it_is_made_of() {
             found.push(all.map(|t| t.contiguous().unwrap().to_vec::<f64>().unwrap()).collect::<Vec<_>>());
         }
         for (what, (a, b)) in ["o", "dq", "dk", "dv"].iter().zip(found[0].iter().zip(&found[1])) {
-            let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let worst = apart(a, b);
             let case = format!("{what} of {queries} x {keys}, {heads} heads of {dim}, causal: {causal}");
             assert!(worst < 1e-11, "{case}: {worst}");
         }
@@ -164,7 +171,7 @@ fn sequences_agree_with_f64_in_every_dtype_and_precision() {
                     .collect::<Vec<_>>()
             };
             for (what, (a, b)) in ["o", "dq", "dk", "dv"].iter().zip(run(dtype).iter().zip(run(DType::F64))) {
-                let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                let worst = apart(a, &b);
                 let most = b.iter().fold(1.0, |most: f64, b| most.max(b.abs()));
                 let case =
                     format!("{what} of {queries} x {keys}, {heads} heads of {dim}, {dtype} {precision:?}");

@@ -43,9 +43,11 @@ impl Tensor {
             return Err(Error::shapes(OP, self.shape(), p.shape(), hint));
         }
         let rows = self.dims()[0] as f64;
+        let (dtype, wide) = (self.dtype(), self.dtype().accumulator());
+        let (log_q, p) = (self.to_dtype(wide)?, p.to_dtype(wide)?);
         let results = custom_op(
             OP,
-            &[self, p],
+            &[&log_q, &p],
             |t| {
                 let (log_q, p) = (&t[0], &t[1]);
                 let nothing = p.eq_scalar(0.0)?;
@@ -58,6 +60,6 @@ impl Tensor {
                 Ok(vec![Some(p.neg()?.mul(&d)?), Some(by_p)])
             },
         )?;
-        results.into_iter().next().ok_or_else(|| Error::internal(OP, "no result"))
+        results.into_iter().next().ok_or_else(|| Error::internal(OP, "no result"))?.to_dtype(dtype)
     }
 }

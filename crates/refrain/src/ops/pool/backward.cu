@@ -26,8 +26,9 @@ KERNEL(pool_backward, PoolBackwardArgs, p) {
 #if KIND == MAX
                 if (p.places[window] == place) sum += to<C>(p.d[window]);
 #else
-                const i64 count = KIND == MEAN_OF_ALL ? w.kernel[0] * w.kernel[1]
-                                                      : length_of(w, 0, row) * length_of(w, 1, column);
+                const double count = KIND == MEAN_OF_ALL
+                    ? (double)w.kernel[0] * (double)w.kernel[1]
+                    : (double)(length_of(w, 0, row) * length_of(w, 1, column));
                 sum += to<C>(p.d[window]) / (C)count;
 #endif
             }

@@ -20,9 +20,10 @@ impl Pool {
     }
 
     /// What the sum of a window is divided by.
-    fn divisor(&self, [rows, columns]: &[std::ops::Range<usize>; 2]) -> usize {
+    fn divisor(&self, [rows, columns]: &[std::ops::Range<usize>; 2]) -> f64 {
         let all = self.kind == Kind::Mean { all: true };
-        if all { self.window.kernel.iter().product() } else { rows.len() * columns.len() }
+        let [rows, columns] = if all { self.window.kernel } else { [rows.len(), columns.len()] };
+        rows as f64 * columns as f64
     }
 }
 
@@ -66,7 +67,7 @@ pub(super) fn forward(pool: &Pool, args: &HostArgs<'_>) -> Result<()> {
                 for i in rows.clone() {
                     x[i * width..][columns.clone()].iter().for_each(|v| sum += v.to::<R>());
                 }
-                *y = T::from_number(sum / R::from_f64(pool.divisor(&ranges) as f64));
+                *y = T::from_number(sum / R::from_f64(pool.divisor(&ranges)));
             }
         });
         Ok(())
@@ -93,7 +94,7 @@ pub(super) fn backward(pool: &Pool, args: &HostArgs<'_>) -> Result<()> {
                     continue;
                 }
                 let ranges = pool.ranges(at);
-                let share = d / R::from_f64(pool.divisor(&ranges) as f64);
+                let share = d / R::from_f64(pool.divisor(&ranges));
                 let [rows, columns] = ranges;
                 for i in rows {
                     sums[i * width..][columns.clone()].iter_mut().for_each(|sum| *sum += share);

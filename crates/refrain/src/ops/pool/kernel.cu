@@ -32,7 +32,8 @@ KERNEL(pool, PoolArgs, p) {
         for (i64 i = top; i < bottom; i++) {
             for (i64 j = left; j < right; j++) sum += to<C>(x[i * w.size[1] + j]);
         }
-        const i64 count = KIND == MEAN_OF_ALL ? w.kernel[0] * w.kernel[1] : (bottom - top) * (right - left);
+        const double count = KIND == MEAN_OF_ALL ? (double)w.kernel[0] * (double)w.kernel[1]
+                                                 : (double)((bottom - top) * (right - left));
         p.y[at] = from<ELEMENT>(sum / (C)count);
 #endif
     }

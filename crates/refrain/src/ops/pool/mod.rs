@@ -87,6 +87,11 @@ impl Pool {
             let message = format!("the images have shape {}; it must be [N, C, H, W]", x.shape());
             return Err(Error::invalid(name, message));
         };
+        if images[2] == 0 || images[3] == 0 {
+            let message =
+                format!("images of shape {} have no numbers; pass images of at least one", x.shape());
+            return Err(Error::invalid(name, message));
+        }
         let &Pool2dOptions { kernel, stride, padding, .. } = options;
         if padding.iter().zip(&kernel).any(|(&padding, &kernel)| padding > kernel / 2) {
             let message =

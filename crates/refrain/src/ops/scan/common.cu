@@ -25,7 +25,9 @@ DEVICE i64 place(const ScanArgs& p, i64 t) { return REVERSE ? p.n - 1 - t : t; }
 struct State { C value, factor; };
 DEVICE State nothing() { return {(C)0, (C)1}; }
 DEVICE State combine(const State& before, const State& after) {
-    return {after.value + after.factor * before.value, after.factor * before.factor};
+    // Nothing stays nothing, also where the product of many factors is infinite.
+    const C carried = before.value == (C)0 && !is_nan(after.factor) ? (C)0 : after.factor * before.value;
+    return {after.value + carried, after.factor * before.factor};
 }
 DEVICE State moved_up(const State& s, int distance) {
     return {__shfl_up_sync(FULL, s.value, distance), __shfl_up_sync(FULL, s.factor, distance)};
@@ -36,7 +38,7 @@ DEVICE State of_lane(const State& s, int lane) {
 // Step t of the line that begins at `base`.
 DEVICE State step(const ScanArgs& p, i64 base, i64 t) {
     const i64 at = base + place(p, t) * p.inner;
-    return {to<C>(p.d[at]), t > 0 ? to<C>(p.x[at + p.inner]) : (C)0};
+    return {to<C>(p.d[at]), t > 0 ? to<C>(p.x[at + p.inner]) : (C)1};
 }
 DEVICE void finish(const ScanArgs& p, i64 base, i64 t, const State& s) {
     const i64 k = place(p, t), at = base + k * p.inner;

@@ -7,7 +7,7 @@
 use super::Sort as SortOp;
 use super::gradient::SortBackward;
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::reduction::Extent;
 use crate::kernels::sort::Sort;
 use crate::kernels::units;
@@ -168,6 +168,10 @@ fn tiles(
     let mut to = args.workspace();
     loop {
         let tiles = count.div_ceil(MOST);
+        if lines * tiles > i32::MAX as usize {
+            let message = format!("{lines} lines are too many to sort on a GPU at once; split the tensor");
+            return Err(Error::invalid(op.name, message));
+        }
         let size = if tiles > 1 { MOST } else { count.next_power_of_two().max(FEWEST) };
         let told = SortArgs { from, to, count: count as i64, tiles: tiles as i64, ..told };
         let spec = constants(&TILE, "sort_tile")

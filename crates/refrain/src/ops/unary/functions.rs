@@ -84,7 +84,7 @@ functions! {
     /// `e^x - 1`, exact also for small `x`. For floats.
     expm1, expm1_into => Expm1 {
         floats: (|x| x.expm1(), "expm1_(x)"),
-        derivative(Output): (|y, d| y * d + d, "y * d + d"),
+        derivative(Input): (|x, d| x.exp() * d, "exp_(x) * d"),
     }
 
     /// The square root. For floats.
