@@ -264,7 +264,9 @@ fn written_and_read(series: &Series) -> Result<(), String> {
     let options = ReadOptions { strict: false, step: Some(series.time().step()) };
     let (again, _) = Series::from_csv(text.as_bytes(), series.file(), &options)
         .map_err(|error| format!("written down it is refused: {error}\n{text}"))?;
-    match again == *series {
+    // A long file is written as a wide one.
+    let parts = |of: &Series| (of.names().to_vec(), of.time().clone(), of.grid().clone());
+    match parts(&again) == parts(series) {
         true => Ok(()),
         false => Err(format!("written down it is read otherwise:\n{text}")),
     }
