@@ -64,7 +64,7 @@ pub fn jobs(folder: &Path, all: &[String], sample: &[String], most: usize) -> an
     Ok(jobs)
 }
 
-/// Runs this command as one process per processor, since within one process NVRTC compiles one source at a time.
+/// Runs this command as one process per processor, so that older versions of NVRTC also compile side by side.
 pub fn share_out(jobs: usize) -> anyhow::Result<()> {
     let processes = std::thread::available_parallelism().map_or(1, usize::from).min(jobs);
     println!("{jobs} compilations by {processes} processes");
