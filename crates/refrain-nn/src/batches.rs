@@ -34,7 +34,8 @@ use crate::error::{Error, Result};
 /// # Ok::<(), refrain_nn::Error>(())
 /// ```
 pub struct Batches {
-    samples: Vec<i64>,
+    /// The samples as they were given, i64 `[count]`.
+    samples: Tensor,
     seed: u64,
     batch: usize,
     /// The samples in the order of the epoch, i64 `[count]`.
@@ -67,20 +68,20 @@ impl Batches {
             seed,
             batch,
             order: Tensor::from_slice(&samples, count, device)?,
+            samples: Tensor::from_slice(&samples, count, device)?,
             cursor: Tensor::zeros([1], DType::I64, device)?,
             places: [places(batch.min(count))?, places(count % batch)?],
-            samples,
         })
     }
 
     /// The number of steps of an epoch, one for each batch.
     pub fn steps(&self) -> usize {
-        self.samples.len().div_ceil(self.batch)
+        self.samples.numel().div_ceil(self.batch)
     }
 
     /// The number of full batches of an epoch; these come first.
     pub fn whole(&self) -> usize {
-        self.samples.len() / self.batch
+        self.samples.numel() / self.batch
     }
 
     /// Starts an epoch (counted from 0) in its shuffled order, at a step: 0, or where the epoch was left.
@@ -88,12 +89,13 @@ impl Batches {
     /// # Errors
     /// If the device fails.
     pub fn begin(&self, epoch: u64, step: usize) -> Result<()> {
-        let count = self.samples.len();
+        let count = self.samples.numel();
         // A number of 53 random bits takes half a block of the generator, so epochs do not share blocks.
         let offset = epoch.wrapping_mul(count as u64);
         let generator = Generator::from_state(self.order.device(), self.seed, offset)?;
-        let order = generator.permutation(count)?.to_vec::<i64>()?;
-        self.start(&order.into_iter().map(|place| self.samples[place as usize]).collect::<Vec<_>>(), step)
+        // The order stays on the device: nothing passes through the host, however many samples there are.
+        self.samples.index_select_into(0, &generator.permutation(count)?, &self.order)?;
+        self.start(step)
     }
 
     /// Starts an epoch in the order in which the samples were given, at a step.
@@ -101,12 +103,12 @@ impl Batches {
     /// # Errors
     /// If the device fails.
     pub fn begin_in_order(&self, step: usize) -> Result<()> {
-        self.start(&self.samples, step)
+        self.order.copy_from(&self.samples)?;
+        self.start(step)
     }
 
-    fn start(&self, order: &[i64], step: usize) -> Result<()> {
-        self.order.write_from(order)?;
-        Ok(self.cursor.fill(step.saturating_mul(self.batch).min(order.len()) as f64)?)
+    fn start(&self, step: usize) -> Result<()> {
+        Ok(self.cursor.fill(step.saturating_mul(self.batch).min(self.order.numel()) as f64)?)
     }
 
     /// The argument of [`Batches::next`] at a step, i64 `[B]`: it has as many places as the batch has samples. Pass it to a
