@@ -37,7 +37,8 @@ pub enum Command {
     Evaluate(Evaluate),
     /// Forecast the rows that follow the last row of a series, or the classes of the sources of a panel
     #[command(
-        after_help = "A forecaster writes the column time and one column per channel, in the units of the series. A classifier writes the columns source, time, up, \
+        after_help = "A forecaster writes the column time and one column per channel, in the units of the series; for a long file the columns unique_id, \
+        ds and forecast. A model of independent series forecasts any ids, also those that it has not been trained on. A classifier writes the columns source, time, up, \
         down and flat: the probability of each class for each source at the last moment of the panel, which needs \
         no labels. It uses the model of the last fold; for another, pass its folder (DIR/fold-2)."
     )]
@@ -104,6 +105,9 @@ pub struct Forecast {
     /// The series or panel to forecast [default: the data of the training]; - is standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
+    /// Only these ids of a long file, columns of a wide one, or sources of a panel, separated by commas [default: all]
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub ids: Option<Vec<String>>,
     /// The CSV file to write; - is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "json")]
     pub out: Option<PathBuf>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use refrain::Device;
 use refrain_forecast::data::panel::Panel;
-use refrain_forecast::data::series::Series;
+use refrain_forecast::data::series::{Series, SeriesSet};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::training::{SavedRun, Trainer};
 use serde::Serialize;
@@ -59,14 +59,14 @@ fn trainer(
     series: &Series,
     device: &Device,
 ) -> Result<(RunConfig<Forecasts>, Option<Trainer<Forecasting>>)> {
-    let (config, mut split) = RunConfig::<Forecasts>::new(settings, series)?;
-    config.hold_out_calibration(&mut split, series)?;
+    let (config, mut data) = RunConfig::<Forecasts>::new(settings, series.clone().into())?;
+    config.hold_out_calibration(&mut data)?;
     kept(&config);
-    let estimate = forecasting::train::estimate(Console::silent(), &config, series, &split, device)?;
+    let estimate = forecasting::train::estimate(Console::silent(), &config, &data, device)?;
     if estimate.bytes(device) > SMALL {
         return Ok((config, None));
     }
-    let trainer = forecasting::train::trainer(&config, series, &split, device)?;
+    let trainer = forecasting::train::trainer(&config, &data, device)?;
     Ok((config, Some(trainer)))
 }
 
@@ -110,11 +110,14 @@ pub fn killed_run(file: &Path, series: &Series, folder: &Path) -> Result<(), Str
 /// What the commands say.
 pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
-        let trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
-        let forecast = trained.values(series)?.values;
-        let (score, _) = trained.score(Console::silent(), series)?;
-        let errors = [score.test_mse, score.test_mae, score.test_rmse, score.test_smape, score.linear_mse];
-        Ok([forecast, errors.to_vec()].concat())
+        let mut trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
+        let set = || SeriesSet::from(series.clone());
+        let next = trained.next(set())?;
+        let mut all: Vec<f64> = next.forecasts.into_iter().flat_map(|forecast| forecast.values).collect();
+        let (score, _) = trained.score(Console::silent(), set())?;
+        all.extend([score.test_mse, score.test_mae, score.test_rmse, score.test_smape]);
+        all.extend(score.linear_mse);
+        Ok(all)
     };
     results().map_err(|error| error.to_string())
 }
@@ -137,8 +140,9 @@ pub fn resume(folder: &Path, series: &Series) -> Result<Trainer<Forecasting>, St
         let saved = SavedRun::open(folder)?;
         let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder)?;
         saved.check_size(config.task.trained_model().size()?)?;
-        forecasting::train::check_series(&config, series)?;
-        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, series, &Device::cpu())?.trainer)
+        let set = SeriesSet::from(series.clone());
+        forecasting::train::check_series(&config, &set)?;
+        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, set, &Device::cpu())?.trainer)
     };
     resume().map_err(|error| error.to_string())
 }

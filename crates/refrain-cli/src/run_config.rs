@@ -4,8 +4,10 @@ use std::path::Path;
 
 use refrain_forecast::baselines::SeasonalNaive;
 use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
-use refrain_forecast::data::series::{MaxGap, Part, Scaler, Series, Split, SplitRule, TimeStep};
-use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
+use refrain_forecast::data::series::{
+    Layout, LongColumns, MaxGap, Part, ReadOptions, Scaler, Scaling, SeriesSet, SplitRule, TimeStep,
+};
+use refrain_forecast::models::{ChannelUse, ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::tasks::classification::ClassWeights;
 use refrain_forecast::tasks::forecasting::IntervalSettings;
 use refrain_forecast::tasks::forecasting::conformal::Calibration;
@@ -19,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::precision::Precision;
 use crate::settings::{Complete, Task};
 use crate::source;
+use crate::tasks::forecasting::Data;
 
 /// The version of the stored configuration. Version 1 had no number of its own: `version` was that of the program.
 const VERSION: u64 = refrain_forecast::tasks::forecasting::RUN_VERSION;
@@ -105,6 +108,15 @@ pub struct SeriesData {
     pub split: SplitRule,
     /// Rows of a season, for the seasonal naive forecast.
     pub season: usize,
+    /// Whether the series are independent. Then they have neither channels nor a scaler here: the model forecasts any series,
+    /// and each is scaled by its own values.
+    #[serde(default)]
+    pub independent: bool,
+    #[serde(default)]
+    pub scaling: Scaling,
+    /// The columns of a long file.
+    #[serde(default)]
+    pub columns: LongColumns,
     /// Names of the channels, in the model's order.
     pub channels: Vec<String>,
     pub scaler: Scaler,
@@ -202,70 +214,174 @@ fn upgraded(mut kept: Value) -> Value {
 }
 
 impl RunConfig<Forecasts> {
-    /// The configuration of a new run on this series.
-    pub fn new(settings: &Complete, series: &Series) -> Result<(RunConfig<Forecasts>, Split)> {
+    /// The configuration of a new run on these series, and the series cut into parts.
+    pub fn new(settings: &Complete, set: SeriesSet) -> Result<(RunConfig<Forecasts>, Data)> {
         let of_series = settings.series()?;
-        let (context, horizon) = (of_series.context, of_series.horizon);
-        let model = settings.forecaster(WindowShape { channels: series.channels(), context, horizon })?;
+        let (context, horizon, step) = (of_series.context, of_series.horizon, set.step());
+        let model = settings.forecaster(WindowShape { channels: set.channels(), context, horizon })?;
         model.validate()?;
+        if set.is_independent() {
+            check_shared(&model, &set)?;
+        }
         settings.training()?.validate()?;
         let season = match of_series.season {
-            0 => series.time().step().season(context),
+            0 => step.season(context),
             season => season,
         };
         let max_gap = settings.max_gap()?;
-        let longest = max_gap.rows(season, series.time().step(), context);
-        let split = Split::new(series, &of_series.split, context, horizon, longest)?;
-        let scaler = Scaler::fit(series, split.train.rows.clone())?;
+        let longest = max_gap.rows(season, step, context);
+        let (split, stack) = set.split(&of_series.split, context, horizon, longest)?;
+        let scaler = set.scaler(&stack, of_series.scaling)?;
         // Report a season that does not fit before training, not after it.
         SeasonalNaive::new(season, context)?;
+        let independent = set.is_independent();
         let data = SeriesData {
             source: source::lasting(&settings.data()?),
             strict: of_series.strict,
-            step: Some(series.time().step()),
+            step: Some(step),
             split: of_series.split,
             season,
-            channels: series.names().to_vec(),
-            scaler,
+            independent,
+            scaling: of_series.scaling,
+            columns: of_series.read_options(None).columns,
+            channels: if independent { Vec::new() } else { set.first().names().to_vec() },
+            scaler: if independent { Scaler::unit(0) } else { scaler.clone() },
             max_gap,
-            sha256: series.fingerprint(),
+            sha256: set.fingerprint(),
         };
         let (loss, intervals) = (settings.loss()?, settings.intervals()?);
         let task = Forecasts { data, model, loss, intervals };
         task.check_intervals()?;
         task.trained_model().validate()?;
-        Ok((RunConfig::of(task, settings)?, split))
+        Ok((RunConfig::of(task, settings)?, Data { set, split, stack, scaler }))
     }
 
-    /// How the run splits a series.
-    pub fn split(&self, series: &Series) -> Result<Split> {
-        let WindowShape { context, horizon, .. } = self.task.model.window();
-        Ok(Split::new(series, &self.task.data.split, context, horizon, self.max_gap(series))?)
+    /// How the data of the run is read.
+    pub fn read_options(&self) -> ReadOptions {
+        let SeriesData { strict, step, columns, .. } = &self.task.data;
+        ReadOptions { strict: *strict, step: *step, columns: columns.clone() }
+    }
+
+    /// How the file with this name becomes series: the run's own as in training. Of others, a model that treats channels alike takes
+    /// those of any layout.
+    pub fn layout(&self, source: &str) -> Layout {
+        let Forecasts { data, model, .. } = &self.task;
+        match model.channel_use() {
+            _ if data.independent => Layout::Independent,
+            ChannelUse::Shared if source != data.source => Layout::Auto,
+            _ => Layout::Grid,
+        }
+    }
+
+    /// Series of this run or of other data, cut into parts as the run cuts its own. What the run knows is scaled as in training,
+    /// anything else by its own training part.
+    pub fn cut(&self, set: SeriesSet) -> Result<Data> {
+        let Forecasts { data, model, .. } = &self.task;
+        let WindowShape { context, horizon, .. } = model.window();
+        let (split, stack) = set.split(&data.split, context, horizon, self.max_gap(set.step()))?;
+        let scaler = match set.is_independent() || !self.knows_all(&set) {
+            true => self.with_known(set.scaler(&stack, data.scaling)?, &set),
+            false => self.with_known(Scaler::unit(set.channels()), &set),
+        };
+        Ok(Data { set, split, stack, scaler })
+    }
+
+    /// The scale of series whose next rows are to be forecast: that of training for what the run knows, otherwise that of all
+    /// rows.
+    pub fn scaler_of_all(&self, set: &SeriesSet) -> Result<Scaler> {
+        let scaling = self.task.data.scaling;
+        let scaler = match (set.is_independent(), scaling) {
+            (true, _) => set.scaler_of_all(scaling),
+            (false, Scaling::Standard) if !self.knows_all(set) => Scaler::fit(set.first(), 0..set.rows())?,
+            (false, _) => Scaler::unit(set.channels()),
+        };
+        Ok(self.with_known(scaler, set))
+    }
+
+    fn knows_all(&self, set: &SeriesSet) -> bool {
+        set.names().all(|name| self.task.data.channels.contains(name))
+    }
+
+    /// A scaler with the scale of training for those channels of a grid that the run knows.
+    fn with_known(&self, mut scaler: Scaler, set: &SeriesSet) -> Scaler {
+        let SeriesData { channels, scaler: known, .. } = &self.task.data;
+        if set.is_independent() {
+            return scaler;
+        }
+        for (at, name) in set.names().enumerate() {
+            if let Some(own) = channels.iter().position(|channel| channel == name) {
+                (scaler.mean[at], scaler.std[at]) = (known.mean[own], known.std[own]);
+            }
+        }
+        scaler
     }
 
     /// Takes the part that intervals are calibrated on from a split, if they are to be calibrated.
-    pub fn hold_out_calibration(&self, split: &mut Split, series: &Series) -> Result<Option<Part>> {
+    pub fn hold_out_calibration(&self, data: &mut Data) -> Result<Option<Part>> {
         let IntervalSettings { levels, calibrate } = &self.task.intervals;
         if !calibrate {
             return Ok(None);
         }
-        let part = split.hold_out_calibration(series)?;
+        let part = data.set.hold_out_calibration(&mut data.split, &data.stack)?;
         let WindowShape { context, horizon, .. } = self.task.model.window();
-        Calibration::check_windows(levels, series.grid(), (context, horizon), &part)?;
+        Calibration::check_windows(levels, &data.set, &data.stack, (context, horizon), &part)?;
         Ok(Some(part))
     }
 
-    /// The longest gap that the run fills in a series, in rows.
-    pub fn max_gap(&self, series: &Series) -> usize {
+    /// The longest gap that the run fills in a series with this step, in rows.
+    pub fn max_gap(&self, step: TimeStep) -> usize {
         let Forecasts { data, model, .. } = &self.task;
-        data.max_gap.rows(data.season, series.time().step(), model.window().context)
+        data.max_gap.rows(data.season, step, model.window().context)
     }
 
-    /// Checks that a series has the channels that the model was trained on.
-    pub fn check_channels(&self, series: &Series) -> Result<()> {
+    /// Checks that a file became series as that of the run did, with its channels.
+    pub fn check_channels(&self, set: &SeriesSet) -> Result<()> {
+        let SeriesData { source, independent, channels, .. } = &self.task.data;
+        if set.is_independent() != *independent {
+            return Err(Error::changed_since(source));
+        }
+        if *independent {
+            return Ok(());
+        }
         let fix = "pass a series with the same columns in the same order";
-        check_names(series.file(), "channels", series.names(), &self.task.data.channels, fix)
+        check_names(set.file(), "channels", set.first().names(), channels, fix)
     }
+
+    /// Series that the model can forecast: a model with weights for each channel, or that mixes channels, needs those that it was
+    /// trained on, in any order; they are put in its order, and others are left out.
+    pub fn matched(&self, set: SeriesSet) -> Result<SeriesSet> {
+        let Forecasts { data, model, .. } = &self.task;
+        if data.independent || model.channel_use() == ChannelUse::Shared {
+            return Ok(set);
+        }
+        if data.channels.iter().all(|name| set.names().any(|found| found == name)) {
+            return Ok(set.select(&data.channels)?);
+        }
+        let found: Vec<String> = set.names().cloned().collect();
+        let fix = "pass a series that has the same columns, in any order";
+        check_names(set.file(), "channels", &found, &data.channels, fix)?;
+        Ok(set)
+    }
+}
+
+/// Refuses a model that needs a grid, for independent series.
+fn check_shared(model: &ModelConfig, set: &SeriesSet) -> Result<()> {
+    let why = match model.channel_use() {
+        ChannelUse::Shared => return Ok(()),
+        ChannelUse::Own => "has weights for each channel",
+        ChannelUse::Mixed => "mixes channels",
+    };
+    Err(Error::usage(
+        format!(
+            "{}: its {} series are independent (they do not start and end together), but the model ({}) {why}, so it needs \
+             channels on one grid",
+            set.file(),
+            set.series().len(),
+            model.title(),
+        ),
+        "choose a model that treats all channels alike (`--model nlinear`, or PatchTST without --individual-head), or pass \
+         --layout grid, which fills the ends",
+    ))
 }
 
 /// Checks that data has the names that the model was trained on.
@@ -288,9 +404,16 @@ impl TaskConfig for Forecasts {
             let (levels, loss) = (&self.intervals.levels, self.loss.levels());
             return refuse(format!("its intervals are {levels}, those of its loss {loss}"));
         }
-        let SeriesData { channels, scaler, season, .. } = &self.data;
+        let SeriesData { channels, scaler, season, independent, .. } = &self.data;
         let (named, window) = (channels.len(), self.model.window());
-        if [window.channels, scaler.mean.len(), scaler.std.len()] != [named; 3] {
+        if *independent {
+            let shared = window.channels == 1 && self.model.channel_use() == ChannelUse::Shared;
+            if !shared || named + scaler.mean.len() + scaler.std.len() > 0 {
+                return refuse(
+                    "a model of independent series has one channel, and no name or scale".to_owned(),
+                );
+            }
+        } else if [window.channels, scaler.mean.len(), scaler.std.len()] != [named; 3] {
             return refuse(format!("{named} channels are named, the model has {}", window.channels));
         }
         if let Some(channel) = scaler.fault() {

@@ -4,23 +4,22 @@ use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
 use refrain_forecast::data::panel::{Class, Panel, PanelOptions, PanelReport};
-use refrain_forecast::data::series::{ReadOptions, ReadReport, Series, TimeStep};
+use refrain_forecast::data::series::{Layout, ReadOptions, ReadReport, SeriesSet};
 use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit, read_text};
 
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
 
-/// Reads a series by its name on the command line. `step` is its calendar, if known.
-pub fn read(source: &str, strict: bool, step: Option<TimeStep>) -> Result<(Series, ReadReport)> {
-    let options = ReadOptions { strict, step };
+/// Reads series by their name on the command line.
+pub fn read(source: &str, options: &ReadOptions, layout: Layout) -> Result<(SeriesSet, ReadReport)> {
     if source == NYC_WEATHER {
-        return Ok(Series::from_csv(nyc_weather(), NYC_WEATHER, &options)?);
+        return Ok(SeriesSet::from_csv(nyc_weather(), NYC_WEATHER, options, layout)?);
     }
     if is_stdin(source) {
-        return Ok(Series::from_csv(&read_stdin()?, STDIN_FILE, &options)?);
+        return Ok(SeriesSet::from_csv(&read_stdin()?, STDIN_FILE, options, layout)?);
     }
     check_name(source)?;
-    Ok(Series::read(Path::new(source), &options)?)
+    Ok(SeriesSet::read(Path::new(source), options, layout)?)
 }
 
 /// Reads a panel by its name on the command line.
@@ -104,17 +103,30 @@ pub fn unit(source: &str, channel: &str) -> Option<&'static str> {
 }
 
 /// Prints what was read.
-pub fn describe(console: Console, series: &Series, report: &ReadReport) -> Result<()> {
-    let time = series.time();
-    console.line(format!(
-        "series      {}: {} rows of {} channels, every {} from {} to {}",
-        series.file(),
-        count(series.rows()),
-        series.channels(),
-        time.step(),
-        time.format(0),
-        time.format(series.rows() - 1),
-    ))?;
+pub fn describe(console: Console, set: &SeriesSet, report: &ReadReport) -> Result<()> {
+    let (series, time) = (set.first(), set.first().time());
+    let content = match set.is_independent() {
+        true => {
+            let lengths = || set.series().iter().map(|series| series.rows());
+            format!(
+                "{} independent series of {} to {} rows, {} in all, every {}",
+                count(set.series().len()),
+                count(lengths().min().unwrap_or(0)),
+                count(lengths().max().unwrap_or(0)),
+                count(set.rows()),
+                time.step(),
+            )
+        }
+        false => format!(
+            "{} rows of {} channels, every {} from {} to {}",
+            count(series.rows()),
+            series.channels(),
+            time.step(),
+            time.format(0),
+            time.format(series.rows() - 1),
+        ),
+    };
+    console.line(format!("series      {}: {content}", set.file()))?;
     if report.is_complete() {
         return console.line("gaps        none");
     }

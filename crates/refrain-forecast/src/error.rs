@@ -198,6 +198,18 @@ pub enum Error {
         /// Number of different time stamps.
         times: usize,
     },
+    /// There is no series or channel of a name.
+    #[error(
+        "{file}: there is no series or channel `{name}` among its {known}; check the spelling, or leave the name out"
+    )]
+    UnknownName {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+        /// Number of series or channels.
+        known: usize,
+    },
     /// A row of the long format, or of a panel, does not name its series or source.
     #[error(
         "{file}, line {line}, column `{column}`: empty; write the name of the series or source of this row"

@@ -11,7 +11,7 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`data::series`] | reads a series, infers its calendar, fills short gaps, splits it in time, standardises it |
+//! | [`data::series`] | reads series (one table, or any number of independent ones), infers their calendar, fills short gaps, splits them in time, scales them |
 //! | [`data::panel`] | reads a panel, makes labels, cuts it into chronological folds |
 //! | [`models`] | PatchTST, NLinear, DLinear and cross-asset attention |
 //! | [`tasks`] | what a model learns: its loss, its metrics, its evaluation |
@@ -41,10 +41,16 @@
 //! // Gaps of up to 24 rows (one day) are filled.
 //! let split = Split::new(&series, &SplitRule::default(), 336, 96, 24)?;
 //! let scaler = Scaler::fit(&series, split.train.rows.clone())?;
-//! let errors = evaluate(&LastValue, &series.grid().standardised(&scaler), &scaler, &split, &split.test);
+//! let grid = series.grid().standardised(&scaler);
+//! let errors = evaluate(&LastValue, &grid, &scaler.into(), &split, &split.test);
 //! assert!(errors.standardised().mse > 0.0);
 //! # Ok::<(), refrain_forecast::Error>(())
 //! ```
+
+/// The page's example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/ragged-series.md")]
+struct RaggedSeriesPage;
 
 pub mod baselines;
 pub mod data;

@@ -5,7 +5,7 @@ mod common;
 use common::devices;
 use refrain::{DType, Device};
 use refrain_forecast::data::series::{
-    Part, ReadOptions, Scaler, Series, Split, SplitRule, TimeAxis, TimeStep,
+    Part, ReadOptions, Scaler, Series, SeriesSet, Split, SplitRule, TimeAxis, TimeStep,
 };
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::nlinear::NLinearConfig;
@@ -148,8 +148,9 @@ fn too_few_windows_for_a_level_are_refused() {
     let model = model(1, &device, 1);
     let fit = |levels: &str| Calibration::fit(&*model, &levels.parse().unwrap(), &windows, &part);
     fit("80").unwrap();
-    let check =
-        |levels: &Levels| Calibration::check_windows(levels, series.grid(), (CONTEXT, HORIZON), &part);
+    let set = SeriesSet::from(series.clone());
+    let (_, stack) = set.split(&SplitRule::default(), CONTEXT, HORIZON, 24).unwrap();
+    let check = |levels: &Levels| Calibration::check_windows(levels, &set, &stack, (CONTEXT, HORIZON), &part);
     check(&"80".parse().unwrap()).unwrap();
     let message = check(&levels()).unwrap_err().to_string();
     assert!(message.contains("8 windows are too few") && message.contains("which need 9"), "{message}");

@@ -5,7 +5,8 @@ use refrain_forecast::Error;
 use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{Gap, TimeAxis};
 use refrain_forecast::data::series::{
-    MaxGap, Part, ReadOptions, Scaler, Series, Split, SplitRule, TimeStep, Weekdays,
+    Layout, MaxGap, Part, ReadOptions, Scaler, Scaling, Series, SeriesSet, Split, SplitRule, TimeStep,
+    Weekdays,
 };
 use refrain_forecast::data::windows::Windows;
 
@@ -46,7 +47,7 @@ pub fn labelled() -> String {
 pub fn random(random: &mut Random) -> Vec<u8> {
     let rows = [0, 1, 2, 3, 10, 60, 100][random.below(7)];
     let date = |day: usize| format!("{:04}-{:02}-{:02}", 2020 + day / 336, 1 + day / 28 % 12, 1 + day % 28);
-    let whole = match random.below(9) {
+    let whole = match random.below(10) {
         0 => series(rows),
         1 => table("ds,x,y", rows, date),
         2 => {
@@ -59,6 +60,7 @@ pub fn random(random: &mut Random) -> Vec<u8> {
         5 => long(rows),
         6 => panel(rows * 3, "time,source,volume,price"),
         7 => panel(rows * 3, "date,symbol,volume,label"),
+        8 => ragged(random),
         _ => by_grammar(random),
     };
     text::changed(&whole, random)
@@ -71,6 +73,19 @@ fn start() -> jiff::civil::DateTime {
 fn long(rows: usize) -> String {
     let row = |at: usize| format!("{},2020-01-{:02},{}\n", ["a", "b"][at % 2], 1 + at / 2 % 28, at * at % 17);
     (0..rows.min(56)).fold("unique_id,ds,y\n".to_owned(), |all, at| all + &row(at))
+}
+
+/// Ids of different starts and lengths, with some rows missing.
+fn ragged(random: &mut Random) -> String {
+    let axis = TimeAxis::new(start(), TimeStep::seconds(86400), false);
+    let mut text = "unique_id,ds,y\n".to_owned();
+    for id in 0..1 + random.below(6) {
+        let (first, rows) = (random.below(40), random.below(90));
+        for row in (first..first + rows).filter(|_| !random.once_in(20)).collect::<Vec<_>>() {
+            text += &format!("s{id},{},{}\n", axis.format(row), row * row % 17);
+        }
+    }
+    text
 }
 
 /// Rows of cells, some of which make no sense, on a calendar that most keep to.
@@ -118,7 +133,7 @@ pub fn check(bytes: &[u8]) -> Result<(), String> {
         [None, Some(TimeStep::seconds(3600)), Some(TimeStep::Months(1)), Some(TimeStep::BUSINESS_DAYS)]
     {
         for strict in [false, true] {
-            match Series::from_csv(bytes, "a.csv", &ReadOptions { strict, step }) {
+            match Series::from_csv(bytes, "a.csv", &ReadOptions { strict, step, ..ReadOptions::default() }) {
                 Ok((series, report)) => {
                     sound(&series)?;
                     if strict && !(report.is_complete() && series.grid().is_complete()) {
@@ -127,6 +142,14 @@ pub fn check(bytes: &[u8]) -> Result<(), String> {
                 }
                 Err(error) => refused(error)?,
             }
+        }
+    }
+    for (layout, strict) in [(Layout::Auto, false), (Layout::Independent, false), (Layout::Independent, true)]
+    {
+        let options = ReadOptions { strict, ..ReadOptions::default() };
+        match SeriesSet::from_csv(bytes, "a.csv", &options, layout) {
+            Ok((set, _)) => sound_set(&set)?,
+            Err(error) => refused(error)?,
         }
     }
     for (price, horizon, threshold, change, max_gap) in [
@@ -227,6 +250,59 @@ fn sound_split(series: &Series, split: &Split, max_gap: usize) -> Result<(), Str
     Ok(())
 }
 
+/// All that is promised of a set of series: each is sound, and every value that a window of it takes is of its own series.
+fn sound_set(set: &SeriesSet) -> Result<(), String> {
+    let fault = |what: &str| Err(format!("{what} in {} series", set.series().len()));
+    for series in set.series() {
+        let (rows, grid) = (series.rows(), series.grid());
+        if set.is_independent()
+            && (series.channels() != 1 || !grid.is_observed(0, 0) || !grid.is_observed(rows - 1, 0))
+        {
+            return fault("an independent series that begins or ends without a value");
+        }
+    }
+    for (context, horizon, max_gap) in [(4, 2, 3), (1, 1, 0), (50, 7, 2)] {
+        let (split, stack) = match set.split(&SplitRule::default(), context, horizon, max_gap) {
+            Ok(split) => split,
+            Err(error) => {
+                message(&error.to_string())?;
+                continue;
+            }
+        };
+        let scaler = match set.scaler(&stack, Scaling::Standard) {
+            Ok(scaler) => scaler,
+            Err(error) => {
+                message(&error.to_string())?;
+                continue;
+            }
+        };
+        let windows = match Windows::of(set, &stack, &scaler, (context, horizon), &Device::cpu()) {
+            Ok(windows) => windows,
+            Err(error) => {
+                message(&error.to_string())?;
+                continue;
+            }
+        };
+        for part in [&split.train, &split.validation, &split.test] {
+            for starts in windows.batches(part, 1 << 10).map_err(|e| e.to_string())? {
+                let (x, y) = windows.cut(&starts).map_err(|e| e.to_string())?;
+                let weights = windows.weights(&starts, part).map_err(|e| e.to_string())?;
+                for values in [x, y, weights.clone()].map(|tensor| tensor.to_vec::<f32>()) {
+                    if values.map_err(|e| e.to_string())?.iter().any(|value| !value.is_finite()) {
+                        return fault("a window of values that are not finite");
+                    }
+                }
+                let counted =
+                    weights.sum(()).and_then(|sum| sum.to_scalar::<f32>()).map_err(|e| e.to_string())?;
+                if counted < starts.numel() as f32 {
+                    return fault("a window that forecasts nothing");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Nothing that a spreadsheet would run.
 fn header(names: &[String]) -> Result<(), String> {
     let names = [&["time".to_owned()][..], names].concat();
@@ -261,7 +337,7 @@ fn written_and_read(series: &Series) -> Result<(), String> {
         let mut all = std::iter::once(series.time().format(row)).chain((0..series.channels()).map(value));
         text += &(cells(&mut all) + "\n");
     }
-    let options = ReadOptions { strict: false, step: Some(series.time().step()) };
+    let options = ReadOptions { step: Some(series.time().step()), ..ReadOptions::default() };
     let (again, _) = Series::from_csv(text.as_bytes(), series.file(), &options)
         .map_err(|error| format!("written down it is refused: {error}\n{text}"))?;
     // A long file is written as a wide one.

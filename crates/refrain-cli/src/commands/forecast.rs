@@ -32,7 +32,7 @@ pub fn run(args: Forecast) -> Result<()> {
         Some(_) => Console::of_files(args.json || to_stdout),
         None => Console::new(args.json),
     };
-    let prediction = trained.forecast(console, &data)?;
+    let prediction = trained.forecast(console, &data, args.ids.as_deref())?;
     let mut line = format!("forecast    {}", prediction.summary);
     if let Some(out) = out {
         out.write(console, &prediction.csv()?)?;

@@ -26,8 +26,8 @@ pub trait Trained {
     /// Measures the model on the test part of the data, prints the table, and prints the figures as JSON if asked to.
     fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()>;
 
-    /// Predicts what follows the last row of the data.
-    fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction>;
+    /// Predicts what follows the last row of the data: of all series, or of those with these ids.
+    fn forecast(self: Box<Self>, console: Console, data: &str, ids: Option<&[String]>) -> Result<Prediction>;
 }
 
 /// A prediction as a table.

@@ -364,7 +364,7 @@ mod tests {
         let split = split(400, 30, 5);
         let grid = Grid::new(values, 1);
         let linear = Linear::fit(&grid, &split, 1e-9).unwrap();
-        let unit = crate::data::series::Scaler { mean: vec![0.0], std: vec![1.0] };
+        let unit = crate::data::series::Scaler::unit(1).into();
         let errors = super::super::evaluate(&linear, &grid, &unit, &split, &split.test).standardised();
         assert!(errors.mae < 1e-4, "{errors:?}");
     }

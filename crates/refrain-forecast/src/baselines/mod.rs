@@ -8,59 +8,107 @@ mod observed;
 pub use linear::Linear;
 pub use naive::{LastValue, SeasonalNaive};
 
-use crate::data::series::{Grid, Part, Scaler, Split};
+use crate::data::series::{Grid, Part, SeriesSet, Split, Stack};
 use crate::tasks::forecasting::Levels;
-use crate::tasks::forecasting::metrics::ErrorSums;
+use crate::tasks::forecasting::metrics::{ErrorSums, Units};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// A forecaster that predicts one channel from its own past.
 pub trait Baseline: Sync {
     /// The name to print in tables.
     fn name(&self) -> &'static str;
 
-    /// Predicts the `forecast.len()` values after `context` (oldest first, in the units of `context`).
+    /// Predicts the `forecast.len()` values after `context` (oldest first, in the units of `context`; at least one).
     fn forecast(&self, context: &[f64], forecast: &mut [f64]);
 }
 
-/// The errors of a baseline over every window and channel of a part of a grid that a scaler has standardised. Only observed
+/// How many windows a task of the thread pool computes, and how many series are computed before their sums are added up.
+const AT_ONCE: usize = 256;
+
+/// The errors of a baseline over every window and channel of a part of a grid that was scaled to these units. Only observed
 /// values count. The sums do not depend on the number of threads.
 ///
 /// # Panics
-/// If the part reaches past the grid, or the scaler is one of other channels.
+/// If the part reaches past the grid, or the units are those of other channels.
 pub fn evaluate(
     baseline: &dyn Baseline,
     grid: &Grid,
-    scaler: &Scaler,
+    units: &Units,
     split: &Split,
     part: &Part,
 ) -> ErrorSums {
-    const WINDOWS_A_TASK: usize = 256;
     let (channels, columns) = (grid.channels(), columns(grid, part));
-    assert_eq!(scaler.mean.len(), channels, "a scaler of the channels");
+    assert_eq!(units.naive.len(), channels, "units of the channels");
     let truth = part.has_filled().then(|| {
         let truth =
             |channel: usize| grid.truth(channel).skip(part.rows.start).take(part.rows.len()).collect();
         (0..channels).map(truth).collect::<Vec<Vec<f64>>>()
     });
     let truth = truth.as_ref().unwrap_or(&columns);
-    let starts: Vec<usize> = part.starts().map(|start| start - part.rows.start).collect();
-    let of_task = |channel: usize, starts: &[usize]| {
-        let unit = Scaler { mean: vec![scaler.mean[channel]], std: vec![scaler.std[channel]] };
-        let mut sums = ErrorSums::new(split.horizon, &Levels::NONE, &unit);
-        let mut forecast = vec![0.0; split.horizon];
-        for &start in starts {
-            let origin = start + split.context;
-            baseline.forecast(&columns[channel][start..origin], &mut forecast);
-            sums.add(0, &forecast, &truth[channel][origin..origin + split.horizon]);
-        }
-        sums
-    };
-    let mut total = ErrorSums::new(split.horizon, &Levels::NONE, scaler);
+    let origins: Vec<usize> = part.starts().map(|start| start + split.context - part.rows.start).collect();
+    let mut total = ErrorSums::new(split.horizon, &Levels::NONE, units);
     for channel in 0..channels {
-        let tasks = starts.par_chunks(WINDOWS_A_TASK).map(|starts| of_task(channel, starts));
+        let column = Column { values: &columns[channel], truth: &truth[channel], units: units.of(channel) };
+        let tasks = origins.par_chunks(AT_ONCE).map(|origins| column.errors(baseline, split, origins));
         tasks.collect::<Vec<_>>().iter().for_each(|sums| total.merge(channel, sums));
     }
     total
+}
+
+/// The same for the series of a set. Of independent series, a context has no more rows than there are.
+///
+/// # Panics
+/// If the part or the units are those of other series.
+pub fn evaluate_set(
+    baseline: &dyn Baseline,
+    set: &SeriesSet,
+    stack: &Stack,
+    units: &Units,
+    (split, part): (&Split, &Part),
+) -> ErrorSums {
+    if !set.is_independent() {
+        return evaluate(baseline, &set.first().grid().standardised(&units.scaler), units, split, part);
+    }
+    let of_series = |(number, runs, end): &(usize, Vec<Range<usize>>, usize)| {
+        let units = units.of(*number);
+        let grid = set.series()[*number].grid().standardised(&units.scaler);
+        let unknown = std::iter::repeat_n(f64::NAN, split.horizon);
+        let truth: Vec<f64> = grid.truth(0).take(*end).chain(unknown).collect();
+        let origins: Vec<usize> = runs.iter().cloned().flatten().collect();
+        Column { values: grid.values(), truth: &truth, units }.errors(baseline, split, &origins)
+    };
+    let mut total = ErrorSums::new(split.horizon, &Levels::NONE, units);
+    let mut all = stack.origins(part, split.context);
+    loop {
+        let some: Vec<_> = all.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            return total;
+        }
+        let sums: Vec<ErrorSums> = some.par_iter().map(of_series).collect();
+        some.iter().zip(&sums).for_each(|((number, ..), sums)| total.merge(*number, sums));
+    }
+}
+
+/// A channel of a series.
+struct Column<'a> {
+    values: &'a [f64],
+    /// The same, with NaN for what does not count.
+    truth: &'a [f64],
+    units: Units,
+}
+
+impl Column<'_> {
+    /// The errors of a baseline over the horizons that begin at some rows.
+    fn errors(&self, baseline: &dyn Baseline, split: &Split, origins: &[usize]) -> ErrorSums {
+        let mut sums = ErrorSums::new(split.horizon, &Levels::NONE, &self.units);
+        let mut forecast = vec![0.0; split.horizon];
+        for &origin in origins {
+            baseline.forecast(&self.values[origin.saturating_sub(split.context)..origin], &mut forecast);
+            sums.add(0, &forecast, &self.truth[origin..origin + split.horizon]);
+        }
+        sums
+    }
 }
 
 /// The rows of a part by channel, including filled values.
@@ -73,7 +121,7 @@ fn columns(grid: &Grid, part: &Part) -> Vec<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::series::{ReadOptions, Series, SplitRule, TimeAxis, TimeStep};
+    use crate::data::series::{ReadOptions, Scaler, Series, SplitRule, TimeAxis, TimeStep};
 
     /// Its errors are those that a simple loop over all windows computes.
     #[test]
@@ -89,7 +137,7 @@ mod tests {
             test: part.clone(),
         };
         let grid = Grid::new(values.clone(), channels);
-        let unit = Scaler { mean: vec![0.0; 3], std: vec![1.0; 3] };
+        let unit = Scaler::unit(3).into();
         let got = evaluate(&LastValue, &grid, &unit, &split, &part).standardised();
         let (mut squared, mut absolute, mut count) = (0.0, 0.0, 0.0);
         for last in 20 + 4..rows - 2 {
@@ -120,7 +168,7 @@ mod tests {
         let text = format!("time,a,b\n{}", (0..100).map(row).collect::<String>());
         let (series, _) = Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default()).unwrap();
         let split = Split::new(&series, &SplitRule::default(), 5, 3, 1).unwrap();
-        let unit = Scaler { mean: vec![0.0; 2], std: vec![1.0; 2] };
+        let unit = Scaler::unit(2).into();
         let errors = evaluate(&LastValue, series.grid(), &unit, &split, &split.test);
         let (mut squared, mut count) = (0.0, 0.0);
         for start in split.test.starts() {
@@ -130,7 +178,7 @@ mod tests {
                 count += 1.0;
             }
         }
-        assert!((errors.channel(0, &[1.0; 2]).mse - squared / count).abs() < 1e-9, "{errors:?}");
-        assert!((errors.channel(1, &[1.0; 2]).mse - 14.0 / 3.0).abs() < 1e-9, "{errors:?}");
+        assert!((errors.channel(0).mse - squared / count).abs() < 1e-9, "{errors:?}");
+        assert!((errors.channel(1).mse - 14.0 / 3.0).abs() < 1e-9, "{errors:?}");
     }
 }

@@ -51,9 +51,9 @@ impl Baseline for SeasonalNaive {
         "seasonal naive"
     }
 
-    /// The context has at least one season.
+    /// A context that is shorter than a season is repeated as a whole.
     fn forecast(&self, context: &[f64], forecast: &mut [f64]) {
-        let last = &context[context.len() - self.season..];
+        let last = &context[context.len().saturating_sub(self.season)..];
         for (value, &past) in forecast.iter_mut().zip(last.iter().cycle()) {
             *value = past;
         }
@@ -72,6 +72,8 @@ mod tests {
         assert_eq!(forecast, [5.0; 4]);
         SeasonalNaive::new(3, 5).unwrap().forecast(&context, &mut forecast);
         assert_eq!(forecast, [3.0, 4.0, 5.0, 3.0]);
+        SeasonalNaive::new(3, 5).unwrap().forecast(&context[..2], &mut forecast);
+        assert_eq!(forecast, [1.0, 2.0, 1.0, 2.0]);
         SeasonalNaive::new(5, 5).unwrap().forecast(&context, &mut forecast);
         assert_eq!(forecast, [1.0, 2.0, 3.0, 4.0]);
     }

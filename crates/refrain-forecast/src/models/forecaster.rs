@@ -59,6 +59,11 @@ pub trait ForecasterConfig {
     /// [`Error::Model`], which says what to change.
     fn validate(&self) -> Result<()>;
 
+    /// How the model uses its channels.
+    fn channel_use(&self) -> ChannelUse {
+        ChannelUse::Mixed
+    }
+
     /// The size of the model, computed without allocating it.
     ///
     /// # Errors
@@ -81,6 +86,18 @@ pub trait ForecasterConfig {
     /// # Errors
     /// [`Error::Model`] for invalid settings, [`Error::Engine`] if the device has not enough memory.
     fn build(&self, dtype: DType, device: &Device, seed: u64) -> Result<Box<dyn Forecaster>>;
+}
+
+/// How a forecaster uses the channels of a series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelUse {
+    /// Each channel is forecast from its own past by the same weights. Such a model can learn from independent series, and
+    /// forecast any number of channels, also those that it has not been trained on.
+    Shared,
+    /// Each channel is forecast from its own past, by some weights of its own.
+    Own,
+    /// A channel may be forecast from the past of others.
+    Mixed,
 }
 
 /// The shape of a forecaster's windows.

@@ -133,6 +133,16 @@ macro_rules! forecasters {
                 model
             }
 
+            /// The same model for another number of channels. If it [shares](ChannelUse::Shared) its weights among the
+            /// channels, it has the same weights.
+            pub fn with_channels(&self, channels: usize) -> ModelConfig {
+                let mut model = self.clone();
+                match &mut model {
+                    $(ModelConfig::$variant(config) => config.channels = channels,)*
+                }
+                model
+            }
+
             /// The name for people.
             pub fn title(&self) -> &'static str {
                 match self {

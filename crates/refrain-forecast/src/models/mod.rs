@@ -12,7 +12,7 @@ pub mod patchtst;
 mod testing;
 pub(crate) mod weights;
 
-pub use forecaster::{About, Forecaster, ForecasterConfig, ModelListing, WindowShape};
+pub use forecaster::{About, ChannelUse, Forecaster, ForecasterConfig, ModelListing, WindowShape};
 pub use list::{ClassifierConfig, classifiers};
 pub use refrain_nn::Mode;
 

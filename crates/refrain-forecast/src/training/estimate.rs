@@ -31,6 +31,8 @@ pub(crate) struct Demand {
     pub(crate) activations: f64,
     /// f32 values of the data on the device.
     pub(crate) data: f64,
+    /// Training samples.
+    pub(crate) samples: f64,
     /// Bytes on the host for work besides the training.
     pub(crate) beside: f64,
 }
@@ -40,6 +42,8 @@ const A_PARAMETER: f64 = 20.0;
 /// Bytes on the host for each parameter while a checkpoint is written: value and moments as read, and again in the
 /// file.
 const SAVED: f64 = 24.0;
+/// Bytes on the device for each training sample: its number, its place in the order of an epoch, and what shuffles it.
+const A_SAMPLE: f64 = 32.0;
 /// Tensors start at multiples of 256 bytes. On average half of that is lost, in each of four buffers.
 const LOST_A_TENSOR: f64 = 512.0;
 /// Bytes on the host for a layer of the recorded step: about sixty launches.
@@ -51,14 +55,18 @@ const ERROR: f64 = 0.25;
 
 impl Estimate {
     pub(crate) fn new(demand: Demand, precision: Precision) -> Estimate {
-        let Demand { size, layers, activations, data, beside } = demand;
+        let Demand { size, layers, activations, data, samples, beside } = demand;
         let (parameters, tensors) = ((size.parameters + size.buffers) as f64, size.tensors as f64);
         let width = if precision == Precision::Bf16 { 4.0 * OF_BF16 } else { 4.0 };
         let activations = activations * width;
         Estimate {
             size,
             activations,
-            device: parameters * A_PARAMETER + tensors * LOST_A_TENSOR + activations + 4.0 * data,
+            device: parameters * A_PARAMETER
+                + tensors * LOST_A_TENSOR
+                + activations
+                + 4.0 * data
+                + A_SAMPLE * samples,
             host: parameters * SAVED + layers as f64 * RECORDED_A_LAYER + 16.0 * data + beside,
         }
     }
@@ -155,7 +163,7 @@ mod tests {
 
     fn estimate(activations: f64, tensors: u64) -> Estimate {
         let size = ModelSize { tensors, parameters: 1_234_567, buffers: 0 };
-        let demand = Demand { size, layers: 1, activations, data: 0.0, beside: 0.0 };
+        let demand = Demand { size, layers: 1, activations, data: 0.0, samples: 0.0, beside: 0.0 };
         Estimate::new(demand, Precision::F32)
     }
 

@@ -107,7 +107,7 @@ impl Trained for TrainedClassifier {
     }
 
     /// The columns are `source`, `time` and the classes. The model is that of the last fold, which saw the newest rows.
-    fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction> {
+    fn forecast(self: Box<Self>, console: Console, data: &str, ids: Option<&[String]>) -> Result<Prediction> {
         let TrainedClassifier { config, folds, .. } = *self;
         let PanelData { options, features, .. } = &config.task.data;
         let (panel, report) = source::read_unlabelled_panel(data, options, features)?;
@@ -116,6 +116,12 @@ impl Trained for TrainedClassifier {
         let Some(TrainedFold { number, model, scaler }) = folds.last() else {
             return Err(Error::usage("the run has no fold", "train again"));
         };
+        let unknown = |name: &&String| !panel.sources().contains(name);
+        if let Some(name) = ids.and_then(|ids| ids.iter().find(unknown)) {
+            let problem = format!("{data} has no source `{name}`");
+            return Err(Error::usage(problem, "check the spelling, or leave --ids out"));
+        }
+        let asked = |source: &String| ids.is_none_or(|ids| ids.contains(source));
         let last = panel.rows() - 1;
         let probabilities = with_precision(config.precision.setting(), || {
             evaluation::probabilities(model, scaler, &panel, last)
@@ -127,7 +133,13 @@ impl Trained for TrainedClassifier {
         let classes = Class::ALL.map(|class| class.name().to_owned());
         Ok(Prediction {
             columns: ["source", "time"].map(str::to_owned).into_iter().chain(classes).collect(),
-            rows: panel.sources().iter().zip(probabilities).map(row).collect(),
+            rows: panel
+                .sources()
+                .iter()
+                .zip(probabilities)
+                .filter(|(name, _)| asked(name))
+                .map(row)
+                .collect(),
             weights_sha256: model.weights_sha256()?,
             summary: format!(
                 "the classes of {} sources at {}, by the model of fold {number}",

@@ -6,16 +6,24 @@ pub mod train;
 pub mod trained;
 
 use refrain::Device;
-use refrain_forecast::data::series::Series;
+use refrain_forecast::data::series::{Scaler, SeriesSet, Split, Stack};
 use refrain_forecast::data::windows::Windows;
-use refrain_forecast::models::WindowShape;
 
 use crate::error::Result;
-use crate::run_config::{Forecasts, RunConfig};
 
-/// The windows of a run's series, on the device.
-pub fn windows(config: &RunConfig<Forecasts>, series: &Series, device: &Device) -> Result<Windows> {
-    let grid = series.grid().standardised(&config.task.data.scaler);
-    let WindowShape { context, horizon, .. } = config.task.model.window();
-    Ok(Windows::new(&grid, context, horizon, device)?)
+/// Series cut into parts.
+pub struct Data {
+    pub set: SeriesSet,
+    pub split: Split,
+    pub stack: Stack,
+    /// The scale of each channel of each series.
+    pub scaler: Scaler,
+}
+
+impl Data {
+    /// The windows on the device.
+    pub fn windows(&self, device: &Device) -> Result<Windows> {
+        let Data { set, split, stack, scaler } = self;
+        Ok(Windows::of(set, stack, scaler, (split.context, split.horizon), device)?)
+    }
 }

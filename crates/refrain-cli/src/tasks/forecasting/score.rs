@@ -1,19 +1,20 @@
 //! The test errors of a model, compared with those of baselines.
 
 use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
-use refrain_forecast::data::series::{Filled, Series, Split};
+use refrain_forecast::data::series::Filled;
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::evaluation::{self, Evaluation};
-use refrain_forecast::tasks::forecasting::metrics::{IntervalMetrics, Metrics, naive_errors};
+use refrain_forecast::tasks::forecasting::metrics::{IntervalMetrics, Metrics, Units};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
 
+use super::Data;
 use crate::console::{Console, count, number, table};
 use crate::error::{Result, finite};
 use crate::filled;
-use crate::run_config::{Forecasts, RunConfig};
+use crate::run_config::{Forecasts, RunConfig, SeriesData};
 use crate::source;
 
 /// The errors on the test part, of the model and of the baselines, in units of the channels' standard deviations.
@@ -33,8 +34,11 @@ pub struct Score {
     pub last_value_mae: f64,
     pub seasonal_naive_mse: f64,
     pub seasonal_naive_mae: f64,
-    pub linear_mse: f64,
-    pub linear_mae: f64,
+    /// Not of independent series.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear_mse: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear_mae: Option<f64>,
     pub test_windows: usize,
     /// The forecast values of the test part whose quantiles crossed, and were sorted.
     pub quantile_crossings: Crossings,
@@ -48,6 +52,8 @@ pub struct Score {
 /// The errors of the model in detail.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Details {
+    #[serde(skip)]
+    independent: bool,
     channels: Vec<OfChannel>,
     /// Of each step of the horizon, over all channels, in units of their standard deviations.
     steps: Vec<Metrics>,
@@ -69,47 +75,59 @@ struct OfChannel {
 pub fn measure(
     console: Console,
     config: &RunConfig<Forecasts>,
-    series: &Series,
-    split: &Split,
+    data: &Data,
     (model, intervals): (&dyn Forecaster, &Intervals),
     windows: &Windows,
 ) -> Result<(Score, Details)> {
-    let data = &config.task.data;
-    let (grid, channels) = (series.grid().standardised(&data.scaler), series.channels());
-    let baseline =
-        |baseline: &dyn Baseline| baselines::evaluate(baseline, &grid, &data.scaler, split, &split.test);
-    let seasonal = SeasonalNaive::new(data.season, split.context)?;
-    let linear = Linear::fit(&grid, split, Linear::RIDGE)?;
+    let Data { set, split, stack, scaler } = data;
+    let SeriesData { season, source, .. } = &config.task.data;
+    let units = Units::new(set, stack, scaler, *season);
+    let baseline = |baseline: &dyn Baseline| {
+        baselines::evaluate_set(baseline, set, stack, &units, (split, &split.test)).overall()
+    };
+    let seasonal = SeasonalNaive::new(*season, split.context)?;
+    // It is fitted to windows of a grid.
+    let linear = match set.is_independent() {
+        true => None,
+        false => Some(Linear::fit(&set.first().grid().standardised(scaler), split, Linear::RIDGE)?),
+    };
     let Evaluation { errors, crossings } =
-        evaluation::evaluate(model, intervals, &data.scaler, windows, &split.test)?;
-    let naive = naive_errors(&grid, split.train.rows.clone(), data.season);
-    let all = [
-        (model.name().to_owned(), errors.overall(&naive)),
-        (linear.name().to_owned(), baseline(&linear).overall(&naive)),
-        (format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal).overall(&naive)),
-        (LastValue.name().to_owned(), baseline(&LastValue).overall(&naive)),
-    ];
+        evaluation::evaluate(model, intervals, &units, windows, &split.test)?;
+    let of_model = errors.overall();
+    let linear = linear.map(|linear| (linear.name().to_owned(), baseline(&linear)));
+    let of_seasonal = baseline(&seasonal);
+    let last = baseline(&LastValue);
+    let mut all = vec![(model.name().to_owned(), of_model.clone())];
+    all.extend(linear.clone());
+    all.push((format!("{} ({} rows)", seasonal.name(), seasonal.season()), of_seasonal.clone()));
+    all.push((LastValue.name().to_owned(), last.clone()));
     for (name, metrics) in &all {
         finite(format!("the MSE of {name}"), metrics.mse)?;
         finite(format!("the MAE of {name}"), metrics.mae)?;
     }
     console.line(format!(
-        "\ntest errors over {} windows of {} channels{}, standardised",
+        "\ntest errors over {} windows of {}{}, standardised",
         count(split.test.windows()),
-        channels,
+        match set.is_independent() {
+            true => format!("{} series", count(set.series().len())),
+            false => format!("{} channels", set.channels()),
+        },
         if split.test.has_filled() { ", over observed values" } else { "" }
     ))?;
-    let of_channel = |channel: usize| OfChannel {
-        name: series.names()[channel].clone(),
-        unit: source::unit(&data.source, &series.names()[channel]),
-        standardised: errors.channel(channel, &naive),
-        original: errors.channel_original(channel, &naive),
+    let of_channel = |(channel, name): (usize, &String)| OfChannel {
+        name: name.clone(),
+        unit: source::unit(source, name),
+        standardised: errors.channel(channel),
+        original: errors.channel_original(channel),
     };
-    let details = Details { channels: (0..channels).map(of_channel).collect(), steps: errors.steps(&naive) };
+    // A series without a test window has no errors.
+    let tested = |of: &OfChannel| of.standardised.count > 0 || !set.is_independent();
+    let channels = set.names().enumerate().map(of_channel).filter(tested).collect();
+    let details = Details { independent: set.is_independent(), channels, steps: errors.steps() };
     show(console, "forecast", &all)?;
     say_crossings(console, crossings)?;
 
-    let [model, linear, seasonal, last] = all.map(|(_, metrics)| metrics);
+    let (model, seasonal) = (of_model, of_seasonal);
     let score = Score {
         test_mse: model.mse,
         test_mae: model.mae,
@@ -122,13 +140,13 @@ pub fn measure(
         last_value_mae: last.mae,
         seasonal_naive_mse: seasonal.mse,
         seasonal_naive_mae: seasonal.mae,
-        linear_mse: linear.mse,
-        linear_mae: linear.mae,
+        linear_mse: linear.as_ref().map(|(_, metrics)| metrics.mse),
+        linear_mae: linear.as_ref().map(|(_, metrics)| metrics.mae),
         test_windows: split.test.windows(),
         quantile_crossings: crossings,
-        max_gap: config.max_gap(series),
+        max_gap: config.max_gap(set.step()),
         left_out: filled::Windows::of(split),
-        filled: split.filled(series),
+        filled: set.filled(split, stack),
     };
     Ok((score, details))
 }
@@ -142,8 +160,9 @@ impl Details {
             None => (of.name.clone(), of.original.clone()),
         };
         let rows: Vec<_> = self.channels.iter().take(FEW).map(named).collect();
-        console.line("\neach channel in its own unit")?;
-        show(console, "channel", &rows)?;
+        let each = if self.independent { "series" } else { "channel" };
+        console.line(format!("\neach {each} in its own unit"))?;
+        show(console, each, &rows)?;
         if self.channels.len() > FEW {
             console.line(format!("... and {} more; --json has all", count(self.channels.len() - FEW)))?;
         }

@@ -1,7 +1,7 @@
 //! A forecaster on a series.
 
 use refrain::{Device, with_precision};
-use refrain_forecast::data::series::{Part, Series, Split};
+use refrain_forecast::data::series::{Part, SeriesSet};
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::plot::{Band, Subplot, forecast_svg};
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
@@ -11,8 +11,8 @@ use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use serde::Serialize;
 
+use super::Data;
 use super::score::{self, Score};
-use super::windows;
 use crate::cli::Train;
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
@@ -30,13 +30,12 @@ use crate::tasks::{as_json, epochs};
 struct Run {
     config: RunConfig<Forecasts>,
     folder: RunFolder,
-    series: Series,
     parts: Parts,
 }
 
-/// The parts of a series, and the trainer on them.
+/// Series cut into parts, and the trainer on them.
 pub struct Parts {
-    split: Split,
+    data: Data,
     /// What intervals are calibrated on.
     calibration: Option<Part>,
     pub trainer: Trainer<Forecasting>,
@@ -61,21 +60,22 @@ struct Outcome<'a> {
 
 pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
-    let data = settings.data()?;
-    let (series, report) = source::read(&data, settings.series()?.strict, None)?;
-    source::describe(console, &series, &report)?;
+    let (data, of_series) = (settings.data()?, settings.series()?);
+    let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
+    source::describe(console, &set, &report)?;
     if let Some(preset) = settings.preset() {
         console.line(format!("preset      {preset}"))?;
     }
-    let (config, mut split) = RunConfig::<Forecasts>::new(settings, &series)?;
-    let calibration = config.hold_out_calibration(&mut split, &series)?;
-    estimate(console, &config, &series, &split, &device)?;
-    let trainer = trainer(&config, &series, &split, &device)?;
-    let folder = RunFolder::create(args.out.as_deref(), &source::stem(&data))?;
+    let stem = source::stem(&data);
+    let (config, mut data) = RunConfig::<Forecasts>::new(settings, set)?;
+    let calibration = config.hold_out_calibration(&mut data)?;
+    estimate(console, &config, &data, &device)?;
+    let trainer = trainer(&config, &data, &device)?;
+    let folder = RunFolder::create(args.out.as_deref(), &stem)?;
     // Now it is known that the folder is writable, and the run can be resumed from its first step.
     trainer.save(folder.path(), &as_json(&config)?)?;
-    let parts = Parts { split, calibration, trainer };
-    finish(console, args, Run { config, folder, series, parts }, &device)
+    let parts = Parts { data, calibration, trainer };
+    finish(console, args, Run { config, folder, parts }, &device)
 }
 
 pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
@@ -83,41 +83,36 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     let saved = run::open_saved(folder.path())?;
     let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
     saved.check_size(config.task.trained_model().size()?)?;
-    let data = &config.task.data;
-    let (series, report) = source::read(&data.source, data.strict, data.step)?;
-    source::describe(console, &series, &report)?;
-    check_series(&config, &series)?;
+    let source = &config.task.data.source;
+    let (set, report) = source::read(source, &config.read_options(), config.layout(source))?;
+    source::describe(console, &set, &report)?;
+    check_series(&config, &set)?;
     if let Some(settings) = settings {
-        run::check_same(&config, &RunConfig::<Forecasts>::new(settings, &series)?.0, folder.path())?;
+        run::check_same(&config, &RunConfig::<Forecasts>::new(settings, set.clone())?.0, folder.path())?;
     }
-    let parts = resumed(console, &config, &saved, &series, &device)?;
+    let parts = resumed(console, &config, &saved, set, &device)?;
     console.line(format!(
         "resumed     {} after {} steps",
         folder.path().display(),
         count(parts.trainer.steps())
     ))?;
-    finish(console, args, Run { config, folder, series, parts }, &device)
+    finish(console, args, Run { config, folder, parts }, &device)
 }
 
 /// The series is that which the run began with.
-pub fn check_series(config: &RunConfig<Forecasts>, series: &Series) -> Result<()> {
-    config.check_channels(series)?;
-    match series.fingerprint() == config.task.data.sha256 {
+pub fn check_series(config: &RunConfig<Forecasts>, set: &SeriesSet) -> Result<()> {
+    config.check_channels(set)?;
+    match set.fingerprint() == config.task.data.sha256 {
         true => Ok(()),
         false => Err(Error::changed_since(&config.task.data.source)),
     }
 }
 
 /// The trainer of a run before its first step.
-pub fn trainer(
-    config: &RunConfig<Forecasts>,
-    series: &Series,
-    split: &Split,
-    device: &Device,
-) -> Result<Trainer<Forecasting>> {
+pub fn trainer(config: &RunConfig<Forecasts>, data: &Data, device: &Device) -> Result<Trainer<Forecasting>> {
     let RunConfig { task, training, .. } = config;
-    let windows = windows(config, series, device)?;
-    let task = Forecasting::new(task.model.clone(), task.loss.clone(), windows, split, training.seed)?;
+    let windows = data.windows(device)?;
+    let task = Forecasting::new(task.model.clone(), task.loss.clone(), windows, &data.split, training.seed)?;
     Ok(Trainer::of(task, training.clone())?)
 }
 
@@ -126,28 +121,32 @@ pub fn resumed(
     console: Console,
     config: &RunConfig<Forecasts>,
     saved: &SavedRun,
-    series: &Series,
+    set: SeriesSet,
     device: &Device,
 ) -> Result<Parts> {
-    let mut split = config.split(series)?;
-    let calibration = config.hold_out_calibration(&mut split, series)?;
-    estimate(console, config, series, &split, device)?;
-    let trainer = trainer(config, series, &split, device)?.resume_from(saved)?;
-    Ok(Parts { split, calibration, trainer })
+    let mut data = config.cut(set)?;
+    let calibration = config.hold_out_calibration(&mut data)?;
+    estimate(console, config, &data, device)?;
+    let trainer = trainer(config, &data, device)?.resume_from(saved)?;
+    Ok(Parts { data, calibration, trainer })
 }
 
 /// Prints the resources that the run needs, before anything is allocated. Returns an error if they do not fit.
 pub fn estimate(
     console: Console,
     config: &RunConfig<Forecasts>,
-    series: &Series,
-    split: &Split,
+    data: &Data,
     device: &Device,
 ) -> Result<Estimate> {
     let RunConfig { task, training, precision, .. } = config;
     let model = task.trained_model();
-    let estimate = Forecasting::estimate(&*model, training, series.rows(), split, precision.setting())?;
-    console.line(format!("memory      {}", estimate.check(device)?))?;
+    let (rows, padding) = (data.stack.rows(), data.stack.padding());
+    let estimate = Forecasting::estimate(&*model, training, rows, &data.split, precision.setting())?;
+    let padding = match padding {
+        0 => String::new(),
+        rows => format!("; {} rows of padding for short series", count(rows)),
+    };
+    console.line(format!("memory      {}{padding}", estimate.check(device)?))?;
     Ok(estimate)
 }
 
@@ -164,7 +163,7 @@ fn finish(console: Console, args: &Train, mut run: Run, device: &Device) -> Resu
 }
 
 fn report(console: Console, run: Run, device: &Device) -> Result<()> {
-    let Run { config, folder, series, parts: Parts { split, calibration, trainer } } = run;
+    let Run { config, folder, parts: Parts { data, calibration, trainer } } = run;
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
     let best = epochs::best(&history);
@@ -183,9 +182,9 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
             Intervals::calibrated(calibration)
         }
     };
-    let plot = forecast_plot(&config, &series, &split, &*model, &intervals, device)?;
+    let plot = forecast_plot(&config, &data, (&*model, &intervals), device)?;
     folder.write(run::FORECAST, plot.as_bytes())?;
-    let (score, _) = score::measure(console, &config, &series, &split, (&*model, &intervals), &windows)?;
+    let (score, _) = score::measure(console, &config, &data, (&*model, &intervals), &windows)?;
     let plural = if history.len() == 1 { "" } else { "s" };
     let trained = console::seconds(seconds);
     console
@@ -208,12 +207,15 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
 
 fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
     let (model, training) = (&run.config.task.model, &run.config.training);
-    let Parts { split, calibration, trainer } = &run.parts;
+    let Parts { data, calibration, trainer } = &run.parts;
+    let (split, set) = (&data.split, &data.set);
     let window = model.window();
-    let part = |name: &str, part: &Part| {
-        let axis = run.series.time();
-        let first = axis.format(part.rows.start);
-        format!("{name} {} windows from {first}", count(part.windows()))
+    let part = |name: &str, part: &Part| match set.is_independent() {
+        true => format!("{name} {} windows", count(part.windows())),
+        false => {
+            let first = set.first().time().format(part.rows.start);
+            format!("{name} {} windows from {first}", count(part.windows()))
+        }
     };
     let calibration = calibration.as_ref().map(|of| part(", calibration", of)).unwrap_or_default();
     console.line(format!(
@@ -222,7 +224,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         part("validation", &split.validation),
         part("test", &split.test)
     ))?;
-    filled::Windows::of(split).report(console, run.config.max_gap(&run.series))?;
+    filled::Windows::of(split).report(console, run.config.max_gap(set.step()))?;
     console.line(format!(
         "model       {}: context {} -> horizon {}, {}: {} parameters",
         model.title(),
@@ -247,7 +249,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         device.name(),
     ))?;
     console.line(format!("folder      {}", run.folder.path().display()))?;
-    filled::report(console, &split.filled(&run.series))?;
+    filled::report(console, &set.filled(split, &data.stack))?;
     console.line("")
 }
 
@@ -276,32 +278,44 @@ fn epoch_line(report: &EpochReport<ForecastErrors>) -> String {
     )
 }
 
-/// A few channels, evenly chosen, in the middle of the test part. Filled values are not drawn.
+/// A few channels, evenly chosen, in the middle of the test part; of independent series, the one with the most rows. Filled
+/// values are not drawn.
 fn forecast_plot(
     config: &RunConfig<Forecasts>,
-    series: &Series,
-    split: &Split,
-    model: &dyn Forecaster,
-    intervals: &Intervals,
+    data: &Data,
+    (model, intervals): (&dyn Forecaster, &Intervals),
     device: &Device,
 ) -> Result<String> {
     const PANELS: usize = 4;
-    let (context, horizon, channels) = (split.context, split.horizon, series.channels());
-    let origin = split.test.starts().nth(split.test.windows() / 2).unwrap_or(split.test.rows.start) + context;
-    let scaler = &config.task.data.scaler;
-    let forecast = evaluation::forecast(model, intervals, scaler, series, (origin, horizon), device)?;
+    let Data { set, split, stack, scaler } = data;
+    let (context, horizon, season) = (split.context, split.horizon, config.task.data.season);
+    let tested = stack.origins(&split.test, context);
+    let longest =
+        tested.max_by_key(|(number, ..)| (set.series()[*number].rows(), std::cmp::Reverse(*number)));
+    let Some((number, runs, _)) = longest else { return Ok(String::new()) };
+    let origins: usize = runs.iter().map(|run| run.len()).sum();
+    let origin = runs.into_iter().flatten().nth(origins / 2).unwrap_or(context);
+    let (series, channels) = (&set.series()[number], set.channels());
+    let forecast = match set.is_independent() {
+        true => {
+            let scaler = scaler.of(number..number + 1);
+            evaluation::forecast_independent(model, intervals, &scaler, &[(series, origin)], horizon, device)?
+        }
+        false => evaluation::forecast(model, intervals, scaler, series, (origin, horizon), device)?,
+    };
     let of_channel =
         |values: &[f64], channel| values.iter().skip(channel).step_by(channels).copied().collect();
     let shown: Vec<usize> = match channels {
         0..=PANELS => (0..channels).collect(),
         _ => (0..PANELS).map(|panel| panel * channels / PANELS).collect(),
     };
+    let first = origin.saturating_sub(context);
     let columns: Vec<_> = shown
         .iter()
         .map(|&channel| {
-            let first = origin - context;
-            let rows: Vec<f64> = series.channel(channel).skip(first).take(context).collect();
-            let truth: Vec<f64> = series.grid().truth(channel).skip(first).take(context + horizon).collect();
+            let rows: Vec<f64> = series.channel(channel).skip(first).take(origin - first).collect();
+            let mut truth: Vec<f64> = series.grid().truth(channel).skip(first).collect();
+            truth.resize(origin - first + horizon, f64::NAN);
             let bands: Vec<Band> = forecast
                 .intervals
                 .iter()
@@ -312,9 +326,8 @@ fn forecast_plot(
                 })
                 .collect();
             let forecast: Vec<f64> = of_channel(&forecast.values, channel);
-            let season = config.task.data.season;
-            let seasonal: Vec<f64> =
-                (0..horizon).map(|step| rows[context - season + step % season]).collect();
+            let last = &rows[rows.len().saturating_sub(season)..];
+            let seasonal: Vec<f64> = last.iter().copied().cycle().take(horizon).collect();
             (channel, truth, forecast, bands, seasonal)
         })
         .collect();
@@ -323,8 +336,8 @@ fn forecast_plot(
         .map(|(channel, truth, forecast, bands, seasonal)| Subplot {
             name: &series.names()[*channel],
             unit: source::unit(&config.task.data.source, &series.names()[*channel]),
-            context: &truth[..context],
-            truth: &truth[context..],
+            context: &truth[..origin - first],
+            truth: &truth[origin - first..],
             forecast,
             intervals: bands,
             seasonal_naive: seasonal,

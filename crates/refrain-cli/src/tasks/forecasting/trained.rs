@@ -1,17 +1,17 @@
 //! A trained forecaster: its errors on a series, and its forecast.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use refrain::{DType, Device, with_precision};
-use refrain_forecast::data::series::Series;
+use refrain_forecast::data::series::{Series, SeriesSet};
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
+use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
 
 use super::score::{self, Details, Score};
 use super::table;
-use super::windows;
 use crate::console::{Console, count};
 use crate::error::Result;
 use crate::filled;
@@ -23,10 +23,21 @@ use crate::tasks::{Prediction, Trained};
 /// A forecaster with its weights, and the configuration of its run.
 pub struct TrainedForecaster {
     config: RunConfig<Forecasts>,
+    folder: PathBuf,
     model: Box<dyn Forecaster>,
     intervals: Intervals,
     device: Device,
 }
+
+/// A forecast of what follows some series.
+pub struct Next {
+    pub set: SeriesSet,
+    /// Of a grid one forecast of all channels. Of independent series one of each, in groups.
+    pub forecasts: Vec<Forecast>,
+}
+
+/// So many independent series are forecast at a time.
+pub(super) const SERIES_AT_ONCE: usize = 4096;
 
 /// What `evaluate --json` prints.
 #[derive(Serialize)]
@@ -45,39 +56,82 @@ impl TrainedForecaster {
         let config = RunConfig::<Forecasts>::from_kept(saved.config()?, &saved.folder)?;
         let model = config.task.trained_model().load(&saved.checkpoint, DType::F32, device)?;
         let intervals = intervals(&config, &*model, &saved.folder)?;
-        Ok(TrainedForecaster { config, model, intervals, device: device.clone() })
+        let folder = saved.folder.clone();
+        Ok(TrainedForecaster { config, folder, model, intervals, device: device.clone() })
     }
 
-    fn read(&self, console: Console, name: &str) -> Result<Series> {
-        let data = &self.config.task.data;
-        let (series, report) = source::read(name, data.strict, data.step)?;
-        source::describe(console, &series, &report)?;
-        Ok(series)
+    fn read(&self, console: Console, name: &str) -> Result<SeriesSet> {
+        let (set, report) = source::read(name, &self.config.read_options(), self.config.layout(name))?;
+        source::describe(console, &set, &report)?;
+        Ok(set)
     }
 
-    /// The errors on the test part of a series, in the precision of the run. The table is printed.
-    pub fn score(&self, console: Console, series: &Series) -> Result<(Score, Details)> {
-        let TrainedForecaster { config, model, intervals, device } = self;
-        config.check_channels(series)?;
-        let split = config.split(series)?;
-        filled::Windows::of(&split).report(console, config.max_gap(series))?;
-        filled::report(console, &split.filled(series))?;
-        let windows = windows(config, series, device)?;
+    /// The model and its intervals for series with these channels.
+    fn of_channels(&mut self, set: &SeriesSet) -> Result<()> {
+        let trained = &self.config.task.data.channels;
+        if set.is_independent() == self.config.task.data.independent && set.names().eq(trained) {
+            return Ok(());
+        }
+        if !self.config.task.data.independent {
+            let place = |name: &String| trained.iter().position(|known| known == name);
+            // A calibration is that of channels; those of a grid that are forecast one by one have none in common.
+            let names: Vec<String> = set.names().cloned().collect();
+            let places: Vec<Option<usize>> = match set.is_independent() {
+                true => vec![None],
+                false => names.iter().map(place).collect(),
+            };
+            self.intervals = self.intervals.of_channels(&places)?;
+        }
+        if self.model.window().channels != set.channels() {
+            let model = self.config.task.trained_model().with_channels(set.channels());
+            self.model = model.load(&SavedModel::open(&self.folder)?.checkpoint, DType::F32, &self.device)?;
+        }
+        Ok(())
+    }
+
+    /// The errors on the test part of series, in the precision of the run. The table is printed.
+    pub fn score(&mut self, console: Console, set: SeriesSet) -> Result<(Score, Details)> {
+        let set = self.config.matched(set)?;
+        self.of_channels(&set)?;
+        let TrainedForecaster { config, model, intervals, device, .. } = self;
+        let data = config.cut(set)?;
+        filled::Windows::of(&data.split).report(console, config.max_gap(data.set.step()))?;
+        filled::report(console, &data.set.filled(&data.split, &data.stack))?;
+        let windows = data.windows(device)?;
         with_precision(config.precision.setting(), || {
-            score::measure(console, config, series, &split, (&**model, intervals), &windows)
+            score::measure(console, config, &data, (&**model, intervals), &windows)
         })
     }
 
-    /// The forecast of the rows that follow the last row of a series, in the precision of the run.
-    pub fn values(&self, series: &Series) -> Result<Forecast> {
-        let TrainedForecaster { config, model, intervals, device } = self;
-        config.check_channels(series)?;
-        let rows = series.rows();
-        series.check_gaps(rows.saturating_sub(model.window().context)..rows, config.max_gap(series))?;
-        let scaler = &config.task.data.scaler;
+    /// The forecast of the rows that follow the last row of each series, in the precision of the run.
+    pub fn next(&mut self, set: SeriesSet) -> Result<Next> {
+        let set = self.config.matched(set)?;
+        self.of_channels(&set)?;
+        let TrainedForecaster { config, model, intervals, device, .. } = self;
+        let (model, context) = (&**model, model.window().context);
+        for series in set.series() {
+            let rows = series.rows();
+            series.check_gaps(rows.saturating_sub(context)..rows, config.max_gap(set.step()))?;
+        }
+        let scaler = config.scaler_of_all(&set)?;
         let horizon = config.task.model.window().horizon;
-        let forecast = || evaluation::forecast(&**model, intervals, scaler, series, (rows, horizon), device);
-        Ok(with_precision(config.precision.setting(), forecast)?)
+        let forecasts = with_precision(config.precision.setting(), || {
+            if !set.is_independent() {
+                let (series, rows) = (set.first(), set.rows());
+                let forecast =
+                    evaluation::forecast(model, intervals, &scaler, series, (rows, horizon), device)?;
+                return Ok(vec![forecast]);
+            }
+            let groups = set.series().chunks(SERIES_AT_ONCE).enumerate();
+            let of_group = |(group, series): (usize, &[Series])| {
+                let first = group * SERIES_AT_ONCE;
+                let scaler = scaler.of(first..first + series.len());
+                let origins: Vec<_> = series.iter().map(|series| (series, series.rows())).collect();
+                evaluation::forecast_independent(model, intervals, &scaler, &origins, horizon, device)
+            };
+            groups.map(of_group).collect::<refrain_forecast::Result<Vec<_>>>()
+        })?;
+        Ok(Next { set, forecasts })
     }
 }
 
@@ -97,8 +151,9 @@ impl Trained for TrainedForecaster {
         &self.config.task.data.source
     }
 
-    fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()> {
-        let (score, details) = self.score(console, &self.read(console, data)?)?;
+    fn evaluate(mut self: Box<Self>, console: Console, data: &str) -> Result<()> {
+        let set = self.read(console, data)?;
+        let (score, details) = self.score(console, set)?;
         details.show(console)?;
         console.result(&Outcome {
             score: &score,
@@ -110,18 +165,53 @@ impl Trained for TrainedForecaster {
     }
 
     /// See [`table::of`] for the columns.
-    fn forecast(self: Box<Self>, console: Console, data: &str) -> Result<Prediction> {
-        let series = self.read(console, data)?;
-        let forecast = self.values(&series)?;
-        score::say_crossings(console, forecast.crossings)?;
-        let (columns, rows) = table::of(&series, &forecast);
-        let (first, horizon) = (series.rows(), self.config.task.model.window().horizon);
-        let time = |step: usize| series.time().format(first + step);
-        Ok(Prediction {
-            columns,
-            rows,
-            weights_sha256: self.model.weights_sha256()?,
-            summary: format!("{} rows from {} to {}", count(horizon), time(0), time(horizon - 1)),
-        })
+    fn forecast(
+        mut self: Box<Self>,
+        console: Console,
+        data: &str,
+        ids: Option<&[String]>,
+    ) -> Result<Prediction> {
+        let set = self.read(console, data)?;
+        let mut next = self.next(match ids {
+            // What a model needs of a grid it gets; only the table is of some channels.
+            Some(ids) if set.is_independent() => set.select(ids)?,
+            _ => set,
+        })?;
+        if let (Some(ids), false) = (ids, next.set.is_independent()) {
+            next = next.of_channels(ids)?;
+        }
+        let mut crossings = Crossings::default();
+        next.forecasts.iter().for_each(|forecast| crossings.add(forecast.crossings));
+        score::say_crossings(console, crossings)?;
+        let (columns, rows) = table::of(&next);
+        let horizon = self.config.task.model.window().horizon;
+        let (series, many) = (next.set.first(), next.set.series().len());
+        let time = |step: usize| series.time().format(series.rows() + step);
+        let summary = match next.set.is_independent() {
+            true => format!("{} rows after each of {} series", count(horizon), count(many)),
+            false => format!("{} rows from {} to {}", count(horizon), time(0), time(horizon - 1)),
+        };
+        Ok(Prediction { columns, rows, weights_sha256: self.model.weights_sha256()?, summary })
+    }
+}
+
+impl Next {
+    /// The forecast of some channels of a grid.
+    fn of_channels(self, names: &[String]) -> Result<Next> {
+        let all: Vec<String> = self.set.names().cloned().collect();
+        let set = self.set.select(names)?;
+        let places: Vec<usize> =
+            set.names().filter_map(|name| all.iter().position(|known| known == name)).collect();
+        let of = |values: &Vec<f64>| -> Vec<f64> {
+            values.chunks(all.len()).flat_map(|row| places.iter().map(|&place| row[place])).collect()
+        };
+        let chosen = |mut forecast: Forecast| {
+            forecast.values = of(&forecast.values);
+            for interval in &mut forecast.intervals {
+                (interval.low, interval.high) = (of(&interval.low), of(&interval.high));
+            }
+            forecast
+        };
+        Ok(Next { set, forecasts: self.forecasts.into_iter().map(chosen).collect() })
     }
 }

@@ -176,7 +176,7 @@ fn read(
         rows.push(Row { time, source, label, numbers });
     }
     let named: Vec<String> = numeric.iter().map(|&column| header[column].clone()).collect();
-    numbers.check(&named, file)?;
+    numbers.check(named.iter().map(String::as_str), file)?;
     Ok((rows, names, stamps.zoned == Some(true)))
 }
 

@@ -40,14 +40,20 @@ impl ReadReport {
     }
 }
 
+/// How many channels a message lists.
+const FEW: usize = 24;
+
 /// One phrase: `16 rows and 3 values missing (a: 2, b: 1)`.
 impl fmt::Display for ReadReport {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let plural = |count| if count == 1 { "" } else { "s" };
         let (rows, values) = (self.gap_rows, self.missing_values());
         write!(f, "{rows} row{} and {values} value{} missing", plural(rows), plural(values))?;
-        for (index, missing) in self.missing.iter().enumerate() {
+        for (index, missing) in self.missing.iter().take(FEW).enumerate() {
             write!(f, "{}{}: {}", if index == 0 { " (" } else { ", " }, missing.channel, missing.count)?;
+        }
+        if self.missing.len() > FEW {
+            write!(f, ", and {} more", self.missing.len() - FEW)?;
         }
         if self.missing.is_empty() { Ok(()) } else { write!(f, ")") }
     }
@@ -67,21 +73,34 @@ pub(crate) struct Rows {
 
 /// Puts the rows onto their calendar, or the one that is given.
 pub(crate) fn onto_grid(table: Table, given: Option<TimeStep>) -> Result<Rows> {
-    let Table { file, names, long, utc, times, lines, values } = table;
-    if times.len() < 2 {
-        return Err(Error::TooFewRows { file, rows: times.len() });
+    if table.times.len() < 2 {
+        return Err(Error::TooFewRows { file: table.file, rows: table.times.len() });
     }
-    let found = match given {
-        Some(step) => calendar::rows_on(step, &times).map(|rows| (step, rows)).map_err(|index| (index, step)),
-        None => calendar::infer(&times),
-    };
-    let (step, rows) = match found {
-        Ok(grid) => grid,
-        Err((index, step)) => {
-            let (line, time, step) = (lines[index], time::format(times[index], utc), step.to_string());
-            return Err(Error::OffGrid { file, line, time, step, given: given.is_some() });
-        }
-    };
+    match given {
+        Some(step) => onto_calendar(table, step, true),
+        None => match calendar::infer(&table.times) {
+            Ok((step, rows)) => onto_rows(table, step, &rows),
+            Err((index, step)) => Err(off_grid(&table, index, step, false)),
+        },
+    }
+}
+
+/// Puts the rows onto a calendar; `given` says whether it is that of a trained model. There may be only one row.
+pub(super) fn onto_calendar(table: Table, step: TimeStep, given: bool) -> Result<Rows> {
+    match calendar::rows_on(step, &table.times) {
+        Ok(rows) => onto_rows(table, step, &rows),
+        Err(index) => Err(off_grid(&table, index, step, given)),
+    }
+}
+
+/// The error for the row with this index, which is not on the calendar.
+pub(super) fn off_grid(table: &Table, index: usize, step: TimeStep, given: bool) -> Error {
+    let (line, time) = (table.lines[index], time::format(table.times[index], table.utc));
+    Error::OffGrid { file: table.file.clone(), line, time, step: step.to_string(), given }
+}
+
+fn onto_rows(table: Table, step: TimeStep, rows: &[u64]) -> Result<Rows> {
+    let Table { file, names, long, utc, times, lines, values } = table;
     let expected = rows[rows.len() - 1].saturating_add(1);
     let missing = expected - rows.len() as u64;
     // One wrong year would otherwise ask for a grid of any size.
@@ -100,7 +119,7 @@ pub(crate) fn onto_grid(table: Table, given: Option<TimeStep>) -> Result<Rows> {
         values
     } else {
         let mut grid = vec![f64::NAN; expected as usize * channels];
-        for (row, &place) in values.chunks_exact(channels).zip(&rows) {
+        for (row, &place) in values.chunks_exact(channels).zip(rows) {
             grid[place as usize * channels..][..channels].copy_from_slice(row);
         }
         grid

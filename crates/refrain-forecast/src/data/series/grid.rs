@@ -102,6 +102,19 @@ impl Grid {
         self.filled.as_deref()
     }
 
+    /// The channels at these places.
+    pub(super) fn with_channels(&self, places: &[usize]) -> Grid {
+        let rows = |row: usize| places.iter().map(move |place| row * self.channels + place);
+        let cells = || (0..self.rows()).flat_map(rows);
+        let values = cells().map(|cell| self.values[cell]).collect();
+        match &self.filled {
+            None => Grid::new(values, places.len()),
+            Some(filled) => {
+                Grid::with_filled(values, places.len(), cells().map(|cell| filled[cell]).collect())
+            }
+        }
+    }
+
     /// The same grid in units of the channels' standard deviations.
     pub fn standardised(&self, scaler: &Scaler) -> Grid {
         Grid { values: scaler.transform(&self.values), ..self.clone() }

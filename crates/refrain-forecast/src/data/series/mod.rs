@@ -5,8 +5,11 @@ mod coverage;
 pub(crate) mod fill;
 mod gap;
 mod grid;
+mod long;
 mod scaler;
+mod set;
 mod split;
+mod stack;
 pub(crate) mod table;
 pub(crate) mod time;
 
@@ -16,8 +19,12 @@ pub(crate) use self::coverage::filled;
 pub use self::fill::{Missing, ReadReport};
 pub use self::gap::MaxGap;
 pub use self::grid::{Gap, Grid};
-pub use self::scaler::Scaler;
+pub use self::long::LongColumns;
+pub use self::scaler::{Scaler, Scaling};
+pub use self::set::{Layout, SeriesSet};
 pub use self::split::{LeftOut, Part, Split, SplitRule};
+pub(crate) use self::stack::PADDING;
+pub use self::stack::Stack;
 
 use crate::data::format::{self, Rows};
 use crate::{Error, Result};
@@ -32,6 +39,8 @@ pub struct ReadOptions {
     /// The calendar, if it is known, for example from the series that a model was trained on. Otherwise it is
     /// inferred.
     pub step: Option<TimeStep>,
+    /// The names of the columns of a long file.
+    pub columns: LongColumns,
 }
 
 /// A series: named channels on a calendar. No value is missing; the grid knows which values were filled.
@@ -56,8 +65,8 @@ impl Series {
 
     /// Reads a series from the text of a CSV file. `file` is its name in messages.
     ///
-    /// The header decides the format. *Long* has exactly the columns `unique_id`, `ds` and `y`; each id becomes a
-    /// channel. *Wide* has a time column (the first of `time`, `date`, `datetime`, `timestamp`, `ds`, `time_hour`,
+    /// The header decides the format. *Long* has exactly the columns `unique_id`, `ds` and `y`, or those that
+    /// [`ReadOptions::columns`] names; each id becomes a channel ([`SeriesSet::read`] can keep the ids apart). *Wide* has a time column (the first of `time`, `date`, `datetime`, `timestamp`, `ds`, `time_hour`,
     /// otherwise the first column); every other column is a channel.
     ///
     /// Time stamps are ISO 8601 with or without a zone, optionally with `/` instead of `-`, and may end at the day or
@@ -81,8 +90,14 @@ impl Series {
     }
 
     fn of_rows(rows: Rows<'_>, file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        let table = table::parse(rows, file)?;
+        let table = table::parse(rows, &options.columns, file)?.into_table()?;
         fill::carry_forward(fill::onto_grid(table, options.step)?, options.strict)
+    }
+
+    /// The channels at these places.
+    fn with_channels(&self, places: &[usize]) -> Series {
+        let names = places.iter().map(|&place| self.names[place].clone()).collect();
+        Series { names, grid: self.grid.with_channels(places), ..self.clone() }
     }
 
     /// The name of the file, for messages.

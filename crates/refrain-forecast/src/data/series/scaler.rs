@@ -5,6 +5,17 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
+/// How values are brought to a common scale before a model sees them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scaling {
+    /// Each channel by its own mean and standard deviation.
+    #[default]
+    Standard,
+    /// Not at all, for a model that normalises each window by itself.
+    None,
+}
+
 /// The mean and standard deviation of each channel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scaler {
@@ -60,6 +71,39 @@ impl Scaler {
         Ok(Scaler { mean, std })
     }
 
+    /// The scale of channels that stay as they are.
+    pub fn unit(channels: usize) -> Scaler {
+        Scaler { mean: vec![0.0; channels], std: vec![1.0; channels] }
+    }
+
+    /// The scale of one series by some of its values.
+    pub(crate) fn of_values(values: &[f64], scaling: Scaling) -> Scaler {
+        let (mean, std) = match scaling {
+            Scaling::Standard => scale(values),
+            Scaling::None => (0.0, 1.0),
+        };
+        Scaler { mean: vec![mean], std: vec![std] }
+    }
+
+    /// That of some channels.
+    ///
+    /// # Panics
+    /// If there are not so many channels.
+    pub fn of(&self, channels: Range<usize>) -> Scaler {
+        Scaler { mean: self.mean[channels.clone()].to_vec(), std: self.std[channels].to_vec() }
+    }
+
+    /// The scale of each of some series of one channel, by the observed values of its own rows. If they are constant, the
+    /// deviation is their size, or 1 if that is (almost) 0 or there is none.
+    pub(super) fn of_each(series: &[Series], rows: impl Iterator<Item = Range<usize>>) -> Scaler {
+        let scale = |(series, rows): (&Series, Range<usize>)| {
+            let truth = series.grid().truth(0).skip(rows.start).take(rows.len());
+            scale(&truth.filter(|value| !value.is_nan()).collect::<Vec<_>>())
+        };
+        let (mean, std) = series.iter().zip(rows).map(scale).unzip();
+        Scaler { mean, std }
+    }
+
     /// The first channel whose mean or deviation is impossible for values of a series.
     pub fn fault(&self) -> Option<usize> {
         let sound = |(mean, std): (&f64, &f64)| {
@@ -81,5 +125,36 @@ impl Scaler {
     fn each(&self, values: &[f64], f: impl Fn(f64, f64, f64) -> f64) -> Vec<f64> {
         let of_channel = self.mean.iter().zip(&self.std).cycle();
         values.iter().zip(of_channel).map(|(&value, (&mean, &std))| f(value, mean, std)).collect()
+    }
+}
+
+/// Mean and population deviation of values that may be constant, or none.
+fn scale(values: &[f64]) -> (f64, f64) {
+    if values.is_empty() {
+        return (0.0, 1.0);
+    }
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let std = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
+    // Rounding alone may leave a deviation of about this.
+    let usable = |size: f64| (size as f32).is_normal();
+    match std > f64::from(f32::EPSILON) * mean.abs() && usable(std) {
+        true => (mean, std),
+        false if usable(mean) => (mean, mean.abs()),
+        false => (mean, 1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constant_values_are_divided_by_their_size() {
+        assert_eq!(scale(&[1.0, 3.0]), (2.0, 1.0));
+        assert_eq!(scale(&[5.0, 5.0, 5.0]), (5.0, 5.0));
+        assert_eq!([scale(&[-4.0]), scale(&[0.0, 0.0]), scale(&[])], [(-4.0, 4.0), (0.0, 1.0), (0.0, 1.0)]);
+        let (mean, std) = scale(&[0.1; 7]);
+        assert!((mean - 0.1).abs() < 1e-15 && (std - 0.1).abs() < 1e-15, "{mean} {std}");
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// How the rows are divided into parts.
 ///
-/// As text it is `ett`, or three fractions such as `0.7,0.1,0.2`.
+/// As text it is `ett`, three fractions such as `0.7,0.1,0.2`, or two numbers of rows such as `24,24`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "Written")]
 pub enum SplitRule {
@@ -21,6 +21,13 @@ pub enum SplitRule {
         validation: f64,
         /// The fraction of the test part.
         test: f64,
+    },
+    /// The last rows are the test part, those before them the validation part; the training part gets the rest.
+    Rows {
+        /// Rows of the validation part.
+        validation: usize,
+        /// Rows of the test part.
+        test: usize,
     },
     /// The convention of the ETT data sets (Zhou et al., AAAI 2021): 12, 4 and 4 months of 30 days from the first row
     /// on. Later rows are not used.
@@ -41,12 +48,17 @@ impl FromStr for SplitRule {
         if text == "ett" {
             return Ok(SplitRule::Ett);
         }
+        let rows: Result<Vec<usize>, _> = text.split(',').map(|part| part.trim().parse()).collect();
+        if let [validation, test] = rows.unwrap_or_default()[..] {
+            return Ok(SplitRule::Rows { validation, test });
+        }
         let parts: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
         match parts.unwrap_or_default()[..] {
             [train, validation, test] => Ok(SplitRule::Fractions { train, validation, test }),
-            _ => {
-                Err(format!("{text:?} is neither `ett` nor three fractions; write for example `0.7,0.1,0.2`"))
-            }
+            _ => Err(format!(
+                "{text:?} is neither `ett`, nor three fractions such as `0.7,0.1,0.2`, nor two numbers of rows such as \
+                 `24,24` (validation and test)"
+            )),
         }
     }
 }
@@ -56,13 +68,40 @@ impl From<SplitRule> for String {
         match rule {
             SplitRule::Ett => "ett".to_owned(),
             SplitRule::Fractions { train, validation, test } => format!("{train},{validation},{test}"),
+            SplitRule::Rows { validation, test } => format!("{validation},{test}"),
+        }
+    }
+}
+
+impl SplitRule {
+    /// The rows of the three parts of a series.
+    fn lengths(&self, rows: usize, step: TimeStep) -> Lengths {
+        match *self {
+            SplitRule::Fractions { train, validation, test } => fractions(rows, train, validation, test),
+            SplitRule::Rows { validation, test } => last_rows(rows, validation, test),
+            SplitRule::Ett => ett(rows, step),
+        }
+    }
+
+    /// The same where a series may be too short for some part: then the earlier ones have no rows.
+    pub(super) fn lengths_of_short(&self, rows: usize, step: TimeStep) -> Lengths {
+        match *self {
+            SplitRule::Rows { validation, test } if validation > 0 && test > 0 => {
+                let test = test.min(rows);
+                let validation = validation.min(rows - test);
+                Ok([rows - test - validation, validation, test])
+            }
+            _ => self.lengths(rows, step),
         }
     }
 }
 
 /// A split rule as it is written down.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "neither `ett` nor three fractions such as `0.7,0.1,0.2`")]
+#[serde(
+    untagged,
+    expecting = "neither `ett`, nor three fractions such as `0.7,0.1,0.2`, nor two numbers of rows such as `24,24`"
+)]
 enum Written {
     Text(String),
     /// As runs of version 1 kept fractions.
@@ -104,7 +143,12 @@ pub struct Part {
     windows: Vec<Range<usize>>,
     /// Whether a value that a window forecasts was filled.
     filled: bool,
+    /// The mark of the values that its windows count.
+    mark: u8,
 }
+
+/// The mark of observed values of a grid.
+pub(crate) const OBSERVED: u8 = 1;
 
 /// How many windows were left out, of all windows at stride 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -127,7 +171,28 @@ impl Part {
     pub fn all(rows: Range<usize>, length: usize) -> Part {
         let starts = rows.start..(rows.end + 1).saturating_sub(length).max(rows.start);
         let windows = if starts.is_empty() { Vec::new() } else { vec![starts] };
-        Part { own: rows.clone(), rows, left_out: LeftOut::default(), windows, filled: false }
+        Part { own: rows.clone(), rows, left_out: LeftOut::default(), windows, filled: false, mark: OBSERVED }
+    }
+
+    /// Windows in the table of a stack. `partial` says whether some value that they forecast does not count.
+    pub(super) fn of_stack(
+        rows: Range<usize>,
+        windows: Vec<Range<usize>>,
+        left_out: LeftOut,
+        partial: bool,
+        mark: u8,
+    ) -> Part {
+        Part { own: rows.clone(), rows, left_out, windows, filled: partial, mark }
+    }
+
+    /// The same part with some of its windows.
+    pub(super) fn with_runs(&self, windows: Vec<Range<usize>>) -> Part {
+        Part { windows, ..self.clone() }
+    }
+
+    /// The mark of the values that its windows count.
+    pub(crate) fn mark(&self) -> u8 {
+        self.mark
     }
 
     /// Number of windows.
@@ -184,17 +249,8 @@ impl Split {
         max_gap: usize,
     ) -> Result<Split> {
         let refuse = |(problem, fix)| Error::Split { file: series.file().to_owned(), problem, fix };
-        if context == 0 || horizon == 0 {
-            let problem = format!("the context is {context} and the horizon {horizon}");
-            return Err(refuse((problem, "both must be at least 1")));
-        }
-        let [train, validation, test] = match *rule {
-            SplitRule::Fractions { train, validation, test } => {
-                fractions(series.rows(), train, validation, test)
-            }
-            SplitRule::Ett => ett(series.rows(), series.time().step()),
-        }
-        .map_err(refuse)?;
+        check_window(context, horizon).map_err(refuse)?;
+        let [train, validation, test] = rule.lengths(series.rows(), series.time().step()).map_err(refuse)?;
         let cutter = Cutter { series, context, horizon, max_gap };
         Ok(Split {
             context,
@@ -236,6 +292,7 @@ impl Split {
             left_out: LeftOut::default(),
             windows: second,
             filled: self.validation.filled,
+            mark: self.validation.mark,
         };
         self.validation.rows.end = middle;
         self.validation.own.end = middle;
@@ -371,6 +428,16 @@ impl Cutter<'_> {
     }
 }
 
+/// Refuses windows without rows.
+pub(super) fn check_window(context: usize, horizon: usize) -> Result<(), (String, &'static str)> {
+    match context == 0 || horizon == 0 {
+        true => {
+            Err((format!("the context is {context} and the horizon {horizon}"), "both must be at least 1"))
+        }
+        false => Ok(()),
+    }
+}
+
 type Lengths = Result<[usize; 3], (String, &'static str)>;
 
 fn fractions(rows: usize, train: f64, validation: f64, test: f64) -> Lengths {
@@ -382,6 +449,22 @@ fn fractions(rows: usize, train: f64, validation: f64, test: f64) -> Lengths {
     let share = |part: f64| ((rows as f64 * part) as usize).min(rows);
     let (train, test) = (share(train), share(test));
     Ok([train, rows.saturating_sub(train + test), test])
+}
+
+fn last_rows(rows: usize, validation: usize, test: usize) -> Lengths {
+    if validation == 0 || test == 0 {
+        let problem = format!("{validation} rows of validation and {test} of test");
+        return Err((problem, "both must be at least 1"));
+    }
+    match rows.checked_sub(validation.saturating_add(test)) {
+        Some(train @ 1..) => Ok([train, validation, test]),
+        _ => Err((
+            format!(
+                "{validation} rows of validation and {test} of test leave none of its {rows} rows to train on"
+            ),
+            "choose fewer rows",
+        )),
+    }
 }
 
 fn ett(rows: usize, step: TimeStep) -> Lengths {

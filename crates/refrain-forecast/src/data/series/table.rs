@@ -1,11 +1,11 @@
 //! The rows of a file to a table of time stamps and numbers, in the wide or the long format.
 
+use super::LongColumns;
 use super::time::{self, Stamp};
 use crate::data::format::Rows;
 use crate::data::text::shorten;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
-use std::collections::HashMap;
 
 /// The content of the file, before it is put on the grid. Rows ascend in time; missing values are NaN.
 pub(crate) struct Table {
@@ -21,15 +21,32 @@ pub(crate) struct Table {
 }
 
 const TIME_COLUMNS: [&str; 6] = ["time", "date", "datetime", "timestamp", "ds", "time_hour"];
-const LONG_COLUMNS: [&str; 3] = ["unique_id", "ds", "y"];
 
-pub(crate) fn parse(rows: Rows<'_>, file: &str) -> Result<Table> {
-    let long = LONG_COLUMNS.iter().all(|name| rows.header.iter().any(|column| column == name));
-    let table = if long { read_long(rows, file) } else { read_wide(rows, file) }?;
-    if table.times.is_empty() {
-        return Err(Error::Empty { file: file.to_owned() });
+/// The content of a file, in either format.
+pub(crate) enum Content {
+    Wide(Table),
+    Long(super::long::Long),
+}
+
+impl Content {
+    /// As a table: the ids of a long file become columns.
+    pub(crate) fn into_table(self) -> Result<Table> {
+        match self {
+            Content::Wide(table) => Ok(table),
+            Content::Long(long) => long.pivoted(),
+        }
     }
-    Ok(table)
+}
+
+pub(crate) fn parse(rows: Rows<'_>, columns: &LongColumns, file: &str) -> Result<Content> {
+    if let Some(places) = columns.find(&rows.header, file)? {
+        return Ok(Content::Long(super::long::read(rows, places, file)?));
+    }
+    let table = read_wide(rows, columns, file)?;
+    match table.times.is_empty() {
+        true => Err(Error::Empty { file: file.to_owned() }),
+        false => Ok(Content::Wide(table)),
+    }
 }
 
 /// The first column with a usual name of time columns, if there is one.
@@ -38,8 +55,16 @@ pub(crate) fn time_column(header: &[String]) -> Option<usize> {
     TIME_COLUMNS.iter().find_map(is_time)
 }
 
-fn read_wide(Rows { header: mut names, rows }: Rows<'_>, file: &str) -> Result<Table> {
-    let time_column = time_column(&names).unwrap_or(0);
+fn read_wide(Rows { header: mut names, rows }: Rows<'_>, columns: &LongColumns, file: &str) -> Result<Table> {
+    let time_column = match names.iter().position(|name| *name == columns.time) {
+        _ if columns.time == LongColumns::default().time => time_column(&names).unwrap_or(0),
+        Some(named) => named,
+        None => {
+            let problem = format!("there is no column `{}`", columns.time);
+            let fix = "name the column of time stamps by --time-column";
+            return Err(Error::Header { file: file.to_owned(), problem, fix });
+        }
+    };
     let time_name = names.remove(time_column);
     let mut stamps = Stamps::new(file, time_name);
     let mut numbers = Numbers::new(names.len());
@@ -61,68 +86,11 @@ fn read_wide(Rows { header: mut names, rows }: Rows<'_>, file: &str) -> Result<T
         }
         lines.push(line);
     }
-    numbers.check(&names, file)?;
+    numbers.check(names.iter().map(String::as_str), file)?;
     Ok(Table {
         file: file.to_owned(),
         names,
         long: false,
-        utc: stamps.zoned == Some(true),
-        times,
-        lines,
-        values,
-    })
-}
-
-fn read_long(Rows { header, rows }: Rows<'_>, file: &str) -> Result<Table> {
-    if let Some(extra) = header.iter().find(|column| !LONG_COLUMNS.contains(&column.as_str())) {
-        let problem =
-            format!("the long format has the columns `unique_id`, `ds` and `y`, but there is also `{extra}`");
-        return Err(Error::Header { file: file.to_owned(), problem, fix: "remove it, only `y` is forecast" });
-    }
-    // check_header has verified that each of the three occurs once.
-    let place = |name: &str| header.iter().position(|column| column == name).unwrap_or(0);
-    let (id_place, time_place, value_place) = (place("unique_id"), place("ds"), place("y"));
-    let mut stamps = Stamps::new(file, "ds".to_owned());
-    let mut numbers = Numbers::new(0);
-    let (mut names, mut channels, mut last) = (Vec::new(), HashMap::new(), Vec::new());
-    let mut observations = Vec::new(); // (time, line, channel, value)
-    for row in rows {
-        let row = row?;
-        let line = row.line;
-        let id = row.cell(id_place);
-        if id.is_empty() {
-            return Err(Error::MissingId { file: file.to_owned(), line, column: "unique_id".to_owned() });
-        }
-        let channel = *channels.entry(id.to_owned()).or_insert_with(|| {
-            names.push(id.to_owned());
-            last.push(None);
-            numbers.add_column();
-            names.len() - 1
-        });
-        let time = stamps.parse(row.cell(time_place), line)?;
-        stamps.check_order(last[channel], (time, line), Some(id))?;
-        last[channel] = Some((time, line));
-        let value = numbers.parse(channel, row.cell(value_place), line);
-        observations.push((time, line, channel, value));
-    }
-    numbers.check(&names, file)?;
-    observations.sort_unstable_by_key(|&(time, line, ..)| (time, line));
-    let distinct = observations.chunk_by(|a, b| a.0 == b.0).count();
-    check_scatter(observations.len(), names.len(), distinct, file)?;
-    let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::<f64>::new());
-    for (time, line, channel, value) in observations {
-        if times.last() != Some(&time) {
-            times.push(time);
-            lines.push(line);
-            values.resize(values.len() + names.len(), f64::NAN);
-        }
-        let row = values.len() - names.len();
-        values[row + channel] = value;
-    }
-    Ok(Table {
-        file: file.to_owned(),
-        names,
-        long: true,
         utc: stamps.zoned == Some(true),
         times,
         lines,
@@ -204,7 +172,7 @@ impl Numbers {
         Numbers { columns: vec![Column::default(); columns] }
     }
 
-    fn add_column(&mut self) {
+    pub(super) fn add_column(&mut self) {
         self.columns.push(Column::default());
     }
 
@@ -227,12 +195,12 @@ impl Numbers {
         }
     }
 
-    pub(crate) fn check(self, names: &[String], file: &str) -> Result<()> {
+    pub(crate) fn check<'a>(self, names: impl Iterator<Item = &'a str>, file: &str) -> Result<()> {
         for (column, name) in self.columns.into_iter().zip(names) {
             let Some((line, text, count)) = column.bad else {
                 continue;
             };
-            let (file, name) = (file.to_owned(), name.clone());
+            let (file, name) = (file.to_owned(), name.to_owned());
             return Err(if column.numbers == 0 {
                 Error::TextColumn { file, line, column: name, text }
             } else {

@@ -6,7 +6,7 @@ mod tests;
 use crate::Result;
 use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::{check_sizes, refuse};
-use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Mode, ModelSize, ParameterBuilder, Parameters};
@@ -140,6 +140,13 @@ impl ForecasterConfig for DLinearConfig {
             return refuse(problem, "choose an odd number such as 25");
         }
         Ok(())
+    }
+
+    fn channel_use(&self) -> ChannelUse {
+        match self.individual {
+            true => ChannelUse::Own,
+            false => ChannelUse::Shared,
+        }
     }
 
     fn size(&self) -> Result<ModelSize> {

@@ -6,7 +6,7 @@ mod tests;
 use crate::Result;
 use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::check_sizes;
-use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Mode, ModelSize, ParameterBuilder, Parameters};
@@ -106,6 +106,13 @@ impl ForecasterConfig for NLinearConfig {
 
     fn validate(&self) -> Result<()> {
         check_sizes(&[("channels", self.channels), ("context", self.context), ("horizon", self.horizon)])
+    }
+
+    fn channel_use(&self) -> ChannelUse {
+        match self.individual {
+            true => ChannelUse::Own,
+            false => ChannelUse::Shared,
+        }
     }
 
     fn size(&self) -> Result<ModelSize> {

@@ -3,7 +3,7 @@
 use super::{Layers, PatchTst};
 use crate::Result;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
-use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Preset, Values, settings};
 use refrain::{Activation, DType, Device};
 use refrain_nn::{
@@ -210,6 +210,14 @@ impl ForecasterConfig for PatchTstConfig {
             ("attention_dropout", self.attention_dropout),
             ("head_dropout", self.head_dropout),
         ])
+    }
+
+    fn channel_use(&self) -> ChannelUse {
+        // RevIN has an affine map for each channel.
+        match self.individual_head || (self.revin && self.channels > 1) {
+            true => ChannelUse::Own,
+            false => ChannelUse::Shared,
+        }
     }
 
     fn size(&self) -> Result<ModelSize> {

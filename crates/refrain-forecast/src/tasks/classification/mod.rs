@@ -78,6 +78,7 @@ impl Classification {
             activations: model.activations(config.at_once(fold.train.len())),
             // Features, classes and weights.
             data: cells * (model.features as f64 + 3.0),
+            samples: fold.train.len() as f64,
             beside: 0.0,
         };
         Ok(Estimate::new(demand, precision))

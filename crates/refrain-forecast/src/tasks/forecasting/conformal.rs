@@ -3,7 +3,7 @@
 use super::Levels;
 use super::evaluation::each_row;
 use super::quantiles::{self, check_length};
-use crate::data::series::{Grid, Part};
+use crate::data::series::{Part, SeriesSet, Stack};
 use crate::data::windows::Windows;
 use crate::models::Forecaster;
 use crate::{Error, Result};
@@ -68,7 +68,7 @@ impl Calibration {
         for first in (0..channels).step_by(at_once) {
             let those = first..channels.min(first + at_once);
             let mut scores = vec![Vec::new(); bounds.len() * those.len() * horizon];
-            each_row(model, windows, part, |channel, values, truth| {
+            each_row(model, windows, part, |_, channel, values, truth| {
                 if !those.contains(&channel) {
                     return;
                 }
@@ -137,7 +137,8 @@ impl Calibration {
     /// [`Error::Calibration`].
     pub fn check_windows(
         levels: &Levels,
-        grid: &Grid,
+        set: &SeriesSet,
+        stack: &Stack,
         (context, horizon): (usize, usize),
         part: &Part,
     ) -> Result<()> {
@@ -149,10 +150,21 @@ impl Calibration {
             );
             return Err(Error::Calibration { problem, fix: FIX });
         }
-        let steps = (0..grid.channels()).flat_map(|channel| (0..horizon).map(move |step| (channel, step)));
-        for (channel, step) in steps {
-            let observed = part.starts().filter(|start| grid.is_observed(start + context + step, channel));
-            let observed = observed.count();
+        let channels = set.channels();
+        let mut counts = vec![0_usize; channels * horizon];
+        for (series, runs, end) in stack.origins(part, context) {
+            let grid = set.series()[series].grid();
+            for origin in runs.into_iter().flatten() {
+                for row in origin..(origin + horizon).min(end) {
+                    for channel in 0..channels {
+                        counts[channel * horizon + row - origin] +=
+                            usize::from(grid.is_observed(row, channel));
+                    }
+                }
+            }
+        }
+        for (at, observed) in counts.into_iter().enumerate() {
+            let (channel, step) = (at / horizon, at % horizon);
             if (observed as f64) < needed(highest) {
                 let problem = format!(
                     "it has {observed} observed values in the calibration part, and needs {}",
@@ -248,6 +260,28 @@ impl Intervals {
     /// Those of a calibration: around the quantiles that a model has learned, or around its forecast.
     pub fn calibrated(calibration: Calibration) -> Intervals {
         Intervals { levels: calibration.levels.clone(), calibration: Some(calibration) }
+    }
+
+    /// The intervals for forecasts of other channels: for each the number of the channel that it was calibrated as, if it was.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if they are calibrated, and a channel was not.
+    pub fn of_channels(&self, places: &[Option<usize>]) -> Result<Intervals> {
+        let Some(own) = &self.calibration else { return Ok(self.clone()) };
+        let mut corrections = Vec::with_capacity(own.levels.len() * places.len() * own.horizon);
+        for level in 0..own.levels.len() {
+            for place in places {
+                let Some(place) = place.filter(|&place| place < own.channels) else {
+                    let problem = "the intervals are calibrated for each channel of the training data, and here is another \
+                                   channel"
+                        .to_owned();
+                    let fix = "train with --layout independent, whose calibration holds for any series, or without --calibrate";
+                    return Err(Error::Calibration { problem, fix });
+                };
+                corrections.extend_from_slice(own.of(level, place));
+            }
+        }
+        Ok(Intervals::calibrated(Calibration { channels: places.len(), corrections, ..own.clone() }))
     }
 
     /// Their levels.

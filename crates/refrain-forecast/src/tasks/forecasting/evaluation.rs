@@ -4,7 +4,7 @@ use crate::data::series::{Part, Scaler, Series};
 use crate::data::windows::Windows;
 use crate::models::{Forecaster, Mode};
 use crate::tasks::forecasting::conformal::Intervals;
-use crate::tasks::forecasting::metrics::ErrorSums;
+use crate::tasks::forecasting::metrics::{ErrorSums, Units};
 use crate::tasks::forecasting::quantiles::{self, Crossings, Interval};
 use crate::{Error, Result};
 use refrain::{Device, Tensor, no_grad};
@@ -22,7 +22,8 @@ pub struct Evaluation {
     pub crossings: Crossings,
 }
 
-/// The errors of a model over all windows and channels of a part. Only observed values count. The scaler is that of the windows.
+/// The errors of a model over all windows and channels of a part. Only observed values count. The units are those of the windows'
+/// series and channels.
 ///
 /// # Errors
 /// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series;
@@ -30,32 +31,33 @@ pub struct Evaluation {
 pub fn evaluate(
     model: &dyn Forecaster,
     intervals: &Intervals,
-    scaler: &Scaler,
+    units: &Units,
     windows: &Windows,
     part: &Part,
 ) -> Result<Evaluation> {
-    let horizon = windows.horizon();
+    let (channels, horizon) = (windows.channels(), windows.horizon());
     intervals.check(model.window().horizon, horizon)?;
-    let mut errors = ErrorSums::new(horizon, intervals.levels(), scaler);
+    let mut errors = ErrorSums::new(horizon, intervals.levels(), units);
     let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
-    each_row(model, windows, part, |channel, values, truth| {
+    each_row(model, windows, part, |series, channel, values, truth| {
         crossings.add(quantiles::sort(values, horizon));
         intervals.quantiles(channel, values, horizon, &mut quantiles);
-        errors.add(channel, &quantiles, truth);
+        errors.add(series * channels + channel, &quantiles, truth);
     })?;
     Ok(Evaluation { errors, crossings })
 }
 
-/// Calls `row` with the channel, the forecast and the true values of each window and channel of a part. Of several quantiles
-/// the forecast has all, one after another. Values that were not observed are NaN.
+/// Calls `row` with the series, the channel, the forecast and the true values of each window and channel of a part. Of several
+/// quantiles the forecast has all, one after another. Values that do not count are NaN.
 pub(super) fn each_row(
     model: &dyn Forecaster,
     windows: &Windows,
     part: &Part,
-    mut row: impl FnMut(usize, &mut [f32], &[f32]),
+    mut row: impl FnMut(usize, usize, &mut [f32], &[f32]),
 ) -> Result<()> {
     let (channels, horizon, length) = (windows.channels(), windows.horizon(), model.window().horizon);
     let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all_starts = part.starts();
     no_grad(|| {
         for starts in windows.batches(part, (ROWS_AT_ONCE / channels.max(1)).max(1))? {
             let (x, y) = windows.cut(&starts)?;
@@ -66,18 +68,25 @@ pub(super) fn each_row(
             y.read_into(&mut truth)?;
             if part.has_filled() {
                 weights.resize(truth.len(), 0.0_f32);
-                windows.weights(&starts)?.read_into(&mut weights)?;
+                windows.weights(&starts, part)?.read_into(&mut weights)?;
                 let filled = truth.iter_mut().zip(&weights).filter(|(_, weight)| **weight == 0.0);
                 filled.for_each(|(truth, _)| *truth = f32::NAN);
             }
-            let rows = forecast.chunks_exact_mut(length).zip(truth.chunks_exact(horizon));
-            rows.enumerate().for_each(|(at, (forecast, truth))| row(at % channels, forecast, truth));
+            let of_window =
+                forecast.chunks_exact_mut(length * channels).zip(truth.chunks_exact(horizon * channels));
+            for ((forecast, truth), start) in of_window.zip(all_starts.by_ref()) {
+                let series = windows.series_of(start);
+                let rows = forecast.chunks_exact_mut(length).zip(truth.chunks_exact(horizon));
+                rows.enumerate()
+                    .for_each(|(channel, (forecast, truth))| row(series, channel, forecast, truth));
+            }
         }
         Ok(())
     })
 }
 
-/// A forecast of the rows after an origin, in original units. All values are row-major `[horizon, channels]`.
+/// A forecast of the rows after an origin, in original units. All values are row-major `[horizon, channels]`; of several
+/// independent series, each is a channel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
     /// The forecast; of several quantiles, the median.
@@ -116,14 +125,57 @@ pub fn forecast(
     let past: Vec<f32> = past.iter().map(|&value| value as f32).collect();
     let x = Tensor::from_slice(&past, [1, context, channels], device)?.transpose(1, 2)?;
     let y = no_grad(|| model.forward(&x, Mode::Eval))?;
-    decode(y.to_vec::<f32>()?, intervals, scaler, horizon)
+    decode(y.to_vec::<f32>()?, intervals, scaler, channels, horizon)
 }
 
-/// The forecast that a model's standardised values `[channels, values, horizon]` mean.
+/// The forecast of the `horizon` rows that begin at a row of each of some independent series. The scaler has the scale of each.
+/// Where a series has fewer rows before than the context, the mean of these stands for what is missing.
+///
+/// # Errors
+/// Those of [`forecast`]; [`Error::ShortContext`] if a series has no row before its origin.
+///
+/// # Panics
+/// If the scaler is one of other series.
+pub fn forecast_independent(
+    model: &dyn Forecaster,
+    intervals: &Intervals,
+    scaler: &Scaler,
+    origins: &[(&Series, usize)],
+    horizon: usize,
+    device: &Device,
+) -> Result<Forecast> {
+    assert_eq!(scaler.mean.len(), origins.len(), "a scale of each series");
+    let (context, length) = (model.window().context, model.window().horizon);
+    intervals.check(length, horizon)?;
+    let (mut contexts, mut y) = (Vec::with_capacity(context * origins.len()), Vec::new());
+    for (at, &(series, origin)) in origins.iter().enumerate() {
+        if origin == 0 || origin > series.rows() {
+            let (file, rows) = (series.file().to_owned(), origin.min(series.rows()));
+            return Err(Error::ShortContext { file, rows, context: 1 });
+        }
+        let values = &series.values()[origin.saturating_sub(context)..origin];
+        extend_context(&mut contexts, &scaler.of(at..at + 1).transform(values), context);
+    }
+    for contexts in contexts.chunks(context * ROWS_AT_ONCE) {
+        let x = Tensor::from_slice(contexts, [contexts.len() / context, 1, context], device)?;
+        y.extend(no_grad(|| model.forward(&x, Mode::Eval))?.to_vec::<f32>()?);
+    }
+    decode(y, intervals, scaler, 1, horizon)
+}
+
+/// Adds a context of the newest values; what is missing before them is their mean, as in [`Windows::cut`].
+pub(super) fn extend_context(contexts: &mut Vec<f32>, newest: &[f64], context: usize) {
+    let mean = newest.iter().sum::<f64>() / newest.len() as f64;
+    contexts.extend(std::iter::repeat_n(mean as f32, context - newest.len()));
+    contexts.extend(newest.iter().map(|&value| value as f32));
+}
+
+/// The forecast that a model's standardised values `[series, channels, values, horizon]` mean.
 pub(super) fn decode(
     mut y: Vec<f32>,
     intervals: &Intervals,
     scaler: &Scaler,
+    of_each: usize,
     horizon: usize,
 ) -> Result<Forecast> {
     let channels = scaler.mean.len();
@@ -131,7 +183,7 @@ pub(super) fn decode(
     let (mut crossings, mut all, mut of_channel) = (Crossings::default(), Vec::new(), Vec::new());
     for (channel, values) in y.chunks_exact_mut(length).enumerate() {
         crossings.add(quantiles::sort(values, horizon));
-        intervals.quantiles(channel, values, horizon, &mut of_channel);
+        intervals.quantiles(channel % of_each, values, horizon, &mut of_channel);
         all.extend_from_slice(&of_channel); // [channels, quantiles, horizon]
     }
     let levels = intervals.levels();

@@ -73,21 +73,22 @@ impl Task for Forecasting {
     fn loss(&self, starts: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, y) = self.windows.cut(starts)?;
         let forecast = self.model.forward(&x, mode)?;
-        let weights = self.train.has_filled().then(|| self.windows.weights(starts)).transpose()?;
+        let weights =
+            self.train.has_filled().then(|| self.windows.weights(starts, &self.train)).transpose()?;
         self.loss.mean(&forecast, &y, weights.as_ref())
     }
 
     /// The number of observed values, if some were not observed.
     fn weight(&self, starts: &Tensor) -> Result<Tensor> {
         match self.train.has_filled() {
-            true => Ok(self.windows.weights(starts)?.sum(())?),
+            true => Ok(self.windows.weights(starts, &self.train)?.sum(())?),
             false => Ok(Tensor::full((), starts.numel() as f64, DType::F32, self.device())?),
         }
     }
 
     fn validate(&self) -> Result<ForecastErrors> {
         let (mut squared, mut absolute, mut total, mut count) = (0.0, 0.0, 0.0, 0_u64);
-        evaluation::each_row(&*self.model, &self.windows, &self.validation, |_, values, truth| {
+        evaluation::each_row(&*self.model, &self.windows, &self.validation, |_, _, values, truth| {
             let observed = |(_, truth): &(&f32, &f32)| !truth.is_nan();
             for (value, forecast) in values.chunks_exact(truth.len()).enumerate() {
                 for (&forecast, &truth) in forecast.iter().zip(truth).filter(observed) {
@@ -172,6 +173,7 @@ impl Forecasting {
             layers: model.layers(),
             activations: model.activations(config.at_once(split.train.windows())),
             data: rows as f64 * channels as f64,
+            samples: split.train.windows() as f64,
             beside: Linear::bytes(split.context, split.horizon, channels),
         };
         Ok(Estimate::new(demand, precision))

@@ -2,9 +2,9 @@
 
 use super::IntervalSettings;
 use super::conformal::{Calibration, Intervals};
-use super::evaluation::{Forecast, decode};
+use super::evaluation::{Forecast, decode, extend_context};
 use super::loss::Loss;
-use crate::data::series::Scaler;
+use crate::data::series::{Scaler, Scaling};
 use crate::models::{Forecaster, Mode, ModelConfig, WindowShape};
 use crate::{Error, Result};
 use refrain::{DType, Device, Precision, Step, Tensor, no_grad, unrelated_to_recordings, with_precision};
@@ -38,6 +38,8 @@ pub struct Predictor {
     channels: Vec<String>,
     window: WindowShape,
     scaler: Scaler,
+    /// For a model of independent series: how each is scaled by its own values.
+    independent: Option<Scaling>,
     intervals: Intervals,
     jobs: Option<Sender<Job>>,
     workers: Vec<JoinHandle<()>>,
@@ -77,6 +79,10 @@ struct Kept {
 struct KeptData {
     channels: Vec<String>,
     scaler: Scaler,
+    #[serde(default)]
+    independent: bool,
+    #[serde(default)]
+    scaling: Scaling,
 }
 
 impl Predictor {
@@ -101,7 +107,7 @@ impl Predictor {
                 "its configuration is of version {version}, and this program reads 1 to {RUN_VERSION}"
             )));
         }
-        let kept: Kept =
+        let mut kept: Kept =
             serde_json::from_value(config).map_err(|error| refuse(format!("no forecaster: {error}")))?;
         let precision = match kept.precision.as_deref() {
             None | Some("f32") => Precision::F32,
@@ -110,7 +116,12 @@ impl Predictor {
             Some(other) => return Err(refuse(format!("there is no precision {other:?}"))),
         };
         let model = kept.model.widened(kept.loss.values());
-        let (horizon, channels) = (kept.model.window().horizon, kept.data.channels.len());
+        let horizon = kept.model.window().horizon;
+        // Independent series are one channel each, and have no scale that lasts.
+        let channels = if kept.data.independent { 1 } else { kept.data.channels.len() };
+        if kept.data.independent {
+            kept.data.scaler = Scaler::unit(1);
+        }
         let sizes = [kept.model.window().channels, kept.data.scaler.mean.len(), kept.data.scaler.std.len()];
         if sizes != [channels; 3] || kept.data.scaler.fault().is_some() {
             return Err(refuse("its channels and its scaler contradict each other".to_owned()));
@@ -152,6 +163,7 @@ impl Predictor {
             channels: data.channels,
             window,
             scaler: data.scaler,
+            independent: data.independent.then_some(data.scaling),
             intervals,
             jobs: Some(jobs),
             workers: handles,
@@ -162,7 +174,8 @@ impl Predictor {
         Ok(predictor)
     }
 
-    /// The names of the channels, in the order of the values.
+    /// The names of the channels, in the order of the values. A model of independent series has none: it forecasts any series
+    /// by [`Predictor::forecast_series`].
     pub fn channels(&self) -> &[String] {
         &self.channels
     }
@@ -180,10 +193,17 @@ impl Predictor {
     /// The forecast of the rows after a context, which is row-major `[context, channels]` in original units.
     ///
     /// # Errors
-    /// [`Error::Model`] if the context has another number of values; [`Error::NotFinite`] if a value of the forecast is not
-    /// finite; [`Error::Engine`] if the device fails.
+    /// [`Error::Model`] if the context has another number of values, or the model is one of independent series;
+    /// [`Error::NotFinite`] if a value of the forecast is not finite; [`Error::Engine`] if the device fails.
     pub fn forecast(&self, context: &[f64]) -> Result<Forecast> {
         let WindowShape { channels, context: rows, horizon } = self.window;
+        if self.independent.is_some() {
+            let problem = "it learned from independent series, each with a scale of its own".to_owned();
+            return Err(Error::Model {
+                problem,
+                fix: "pass all known values of a series to `forecast_series`",
+            });
+        }
         if context.len() != channels * rows {
             let found = context.len();
             return Err(Error::Model {
@@ -196,12 +216,40 @@ impl Predictor {
         let past = self.scaler.transform(context);
         let at = |channel: usize, row: usize| past[row * channels + channel] as f32;
         let cells = (0..channels).flat_map(|channel| (0..rows).map(move |row| (channel, row)));
+        let values = self.values(cells.map(|(channel, row)| at(channel, row)).collect())?;
+        decode(values, &self.intervals, &self.scaler, channels, horizon)
+    }
+
+    /// The forecast of the rows after those of a series, which need not be one that the model was trained on. Pass all values
+    /// that are known of it, oldest first: they say its scale, and the newest are the context. There may be fewer than the context
+    /// has; their mean then stands for what is missing.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if there is no value, one is not finite, or the model is not one of independent series;
+    /// [`Error::NotFinite`] if a value of the forecast is not finite; [`Error::Engine`] if the device fails.
+    pub fn forecast_series(&self, known: &[f64]) -> Result<Forecast> {
+        let WindowShape { context, horizon, .. } = self.window;
+        let refuse = |problem: &str, fix| Err(Error::Model { problem: problem.to_owned(), fix });
+        let Some(scaling) = self.independent else {
+            return refuse("it did not learn from independent series", "pass a context to `forecast`");
+        };
+        if known.is_empty() || !known.iter().all(|value| value.is_finite()) {
+            return refuse("a series has no values, or one that is not finite", "pass known values only");
+        }
+        let scaler = Scaler::of_values(known, scaling);
+        let newest = &known[known.len().saturating_sub(context)..];
+        let mut values = Vec::with_capacity(context);
+        extend_context(&mut values, &scaler.transform(newest), context);
+        decode(self.values(values)?, &self.intervals, &scaler, 1, horizon)
+    }
+
+    /// What the model makes of a context `[channels, context]`.
+    fn values(&self, context: Vec<f32>) -> Result<Vec<f32>> {
         let (reply, answer) = channel();
-        let job = Job { context: cells.map(|(channel, row)| at(channel, row)).collect(), reply };
+        let job = Job { context, reply };
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         jobs.send(job).map_err(|_| gone())?;
-        let values = answer.recv().unwrap_or_else(|_| Err(gone()))?;
-        decode(values, &self.intervals, &self.scaler, horizon)
+        answer.recv().unwrap_or_else(|_| Err(gone()))
     }
 }
 

@@ -1,0 +1,191 @@
+//! The long format: one row for each id and time.
+
+use super::table::{Numbers, Stamps, Table, check_scatter, time_column};
+use crate::data::format::Rows;
+use crate::{Error, Result};
+use jiff::civil::DateTime;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// The names of the columns of a long file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongColumns {
+    /// The column of ids.
+    pub id: String,
+    /// The column of time stamps.
+    pub time: String,
+    /// The column of values.
+    pub value: String,
+}
+
+/// `unique_id`, `ds` and `y`.
+impl Default for LongColumns {
+    fn default() -> LongColumns {
+        let [id, time, value] = ["unique_id", "ds", "y"].map(str::to_owned);
+        LongColumns { id, time, value }
+    }
+}
+
+impl LongColumns {
+    /// The places of the three columns in a header. `None` if the file is not long.
+    pub(super) fn find(&self, header: &[String], file: &str) -> Result<Option<[usize; 3]>> {
+        let place = |name: &str| header.iter().position(|column| column == name);
+        let usual = LongColumns::default();
+        if self.id == usual.id && self.value == usual.value && place(&self.id).is_none() {
+            return Ok(None);
+        }
+        let refuse = |problem, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
+        const FIX: &str = "name the columns by --id-column, --time-column and --target";
+        let missing = |name: &str| refuse(format!("there is no column `{name}`"), FIX);
+        let chosen = *self != usual;
+        let Some(id) = place(&self.id) else { return missing(&self.id) };
+        let time = match place(&self.time) {
+            None if chosen && self.time == usual.time => time_column(header),
+            place => place,
+        };
+        let mut others = (0..header.len()).filter(|&column| column != id && Some(column) != time);
+        let value = match place(&self.value) {
+            None if chosen && self.value == usual.value && header.len() == 3 => others.next(),
+            place => place,
+        };
+        match (time, value) {
+            (Some(time), Some(value)) if id != time && time != value && id != value => {
+                // Whoever names columns says which of the others count: none.
+                if let Some(extra) = (0..header.len()).find(|at| ![id, time, value].contains(at) && !chosen) {
+                    let extra = &header[extra];
+                    let problem = format!(
+                        "the long format has the columns `unique_id`, `ds` and `y`, but there is also `{extra}`"
+                    );
+                    return refuse(problem, "remove it, only `y` is forecast");
+                }
+                Ok(Some([id, time, value]))
+            }
+            (Some(_), Some(_)) => {
+                refuse("ids, times and values are to be in the same column".to_owned(), FIX)
+            }
+            // A wide file may have a channel of this name.
+            _ if !chosen => Ok(None),
+            (None, _) => missing(&self.time),
+            (_, None) => missing(&self.value),
+        }
+    }
+}
+
+/// The content of a long file, by id in the order of their first rows.
+pub(crate) struct Long {
+    pub file: String,
+    pub utc: bool,
+    pub ids: Vec<Id>,
+}
+
+/// The rows of one id. Times ascend; missing values are NaN.
+pub(crate) struct Id {
+    pub name: String,
+    pub times: Vec<DateTime>,
+    pub lines: Vec<u64>,
+    pub values: Vec<f64>,
+}
+
+/// Reads the rows of a file with the columns of ids, times and values at these places.
+pub(super) fn read(
+    rows: Rows<'_>,
+    [id_place, time_place, value_place]: [usize; 3],
+    file: &str,
+) -> Result<Long> {
+    let Rows { header, rows } = rows;
+    let mut stamps = Stamps::new(file, header[time_place].clone());
+    let mut numbers = Numbers::new(0);
+    let (mut places, mut ids) = (HashMap::new(), Vec::<Id>::new());
+    for row in rows {
+        let row = row?;
+        let (line, name) = (row.line, row.cell(id_place));
+        if name.is_empty() {
+            let column = header[id_place].clone();
+            return Err(Error::MissingId { file: file.to_owned(), line, column });
+        }
+        let at = match places.get(name) {
+            Some(&at) => at,
+            None => {
+                places.insert(name.to_owned(), ids.len());
+                numbers.add_column();
+                let (times, lines, values) = (Vec::new(), Vec::new(), Vec::new());
+                ids.push(Id { name: name.to_owned(), times, lines, values });
+                ids.len() - 1
+            }
+        };
+        let time = stamps.parse(row.cell(time_place), line)?;
+        let id = &mut ids[at];
+        let previous = id.times.last().copied().zip(id.lines.last().copied());
+        stamps.check_order(previous, (time, line), Some(name))?;
+        id.times.push(time);
+        id.lines.push(line);
+        id.values.push(numbers.parse(at, row.cell(value_place), line));
+    }
+    if ids.is_empty() {
+        return Err(Error::Empty { file: file.to_owned() });
+    }
+    numbers.check(ids.iter().map(|id| id.name.as_str()), file)?;
+    Ok(Long { file: file.to_owned(), utc: stamps.zoned == Some(true), ids })
+}
+
+impl Long {
+    /// Whether all ids begin at one time and end at one time, so that a table of them has no empty ends.
+    pub(super) fn shares_ends(&self) -> bool {
+        let ends = |id: &Id| (id.times.first().copied(), id.times.last().copied());
+        let first = self.ids.first().map(ends);
+        self.ids.iter().all(|id| Some(ends(id)) == first)
+    }
+
+    /// The table with a column for each id and a row for each time.
+    pub(super) fn pivoted(self) -> Result<Table> {
+        let Long { file, utc, ids } = self;
+        let mut observations = Vec::new(); // (time, line, channel, value)
+        for (channel, id) in ids.iter().enumerate() {
+            let rows = id.times.iter().zip(&id.lines).zip(&id.values);
+            observations.extend(rows.map(|((&time, &line), &value)| (time, line, channel, value)));
+        }
+        observations.sort_unstable_by_key(|&(time, line, ..)| (time, line));
+        let names: Vec<String> = ids.into_iter().map(|id| id.name).collect();
+        let distinct = observations.chunk_by(|a, b| a.0 == b.0).count();
+        check_scatter(observations.len(), names.len(), distinct, &file)?;
+        let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::<f64>::new());
+        for (time, line, channel, value) in observations {
+            if times.last() != Some(&time) {
+                times.push(time);
+                lines.push(line);
+                values.resize(values.len() + names.len(), f64::NAN);
+            }
+            let row = values.len() - names.len();
+            values[row + channel] = value;
+        }
+        Ok(Table { file, names, long: true, utc, times, lines, values })
+    }
+
+    /// The columns of a wide table as ids.
+    pub(super) fn of_columns(table: Table) -> Long {
+        let Table { file, names, utc, times, lines, values, .. } = table;
+        let channels = names.len();
+        let id = |(channel, name)| {
+            let values = values.iter().skip(channel).step_by(channels).copied().collect();
+            Id { name, times: times.clone(), lines: lines.clone(), values }
+        };
+        let ids = names.into_iter().enumerate().map(id).collect();
+        Long { file, utc, ids }
+    }
+}
+
+impl Id {
+    /// Its rows from the first to the last value that is not missing.
+    pub(super) fn trimmed(mut self) -> Id {
+        let known = |value: &f64| !value.is_nan();
+        let end = self.values.iter().rposition(known).map_or(0, |last| last + 1);
+        let start = self.values.iter().position(known).unwrap_or(0);
+        self.times.truncate(end);
+        self.times.drain(..start);
+        self.lines.truncate(end);
+        self.lines.drain(..start);
+        self.values.truncate(end);
+        self.values.drain(..start);
+        self
+    }
+}
