@@ -48,7 +48,7 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     for folder in DATA {
         copy(&root().join(folder), &out.join(folder))?;
     }
-    for package in ["refrain", "refrain-nn", "refrain-forecast", "refrain-cli"] {
+    for package in ["refrain", "refrain-nn", "refrain-forecast", "refrain-rendezvous", "refrain-cli"] {
         fs::create_dir_all(out.join("crates").join(package))?;
     }
     let script = out.join("run-tests");

@@ -1,0 +1,90 @@
+//! A connection's outgoing frames: whoever sends never waits for the other side.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Frames on their way to one rank.
+#[derive(Clone)]
+pub struct Outbox {
+    sender: Sender<Option<Arc<Vec<u8>>>>,
+    pending: Arc<AtomicUsize>,
+}
+
+/// The other end of an [`Outbox`].
+pub struct Inbox {
+    receiver: Receiver<Option<Arc<Vec<u8>>>>,
+    pending: Arc<AtomicUsize>,
+}
+
+/// An outbox and its other end.
+pub fn outbox() -> (Outbox, Inbox) {
+    let (sender, receiver) = channel();
+    let pending = Arc::new(AtomicUsize::new(0));
+    (Outbox { sender, pending: pending.clone() }, Inbox { receiver, pending })
+}
+
+impl Outbox {
+    pub fn send(&self, frame: Arc<Vec<u8>>) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        if self.sender.send(Some(frame)).is_err() {
+            self.pending.fetch_sub(1, Ordering::AcqRel); // the connection has ended
+        }
+    }
+
+    /// Ends the thread at the other end, after what was sent.
+    pub fn close(&self) {
+        // It may have ended already.
+        let _ = self.sender.send(None);
+    }
+
+    /// Waits until everything has been handed to the system, but not for long: the other side may not read.
+    pub fn flush(&self, until: Instant) {
+        while self.pending.load(Ordering::Acquire) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Inbox {
+    /// Hands out each frame until the outbox is closed.
+    pub fn each(self, mut take: impl FnMut(&[u8])) {
+        while let Ok(Some(frame)) = self.receiver.recv() {
+            take(&frame);
+            self.pending.fetch_sub(1, Ordering::AcqRel);
+        }
+        // What comes after the end is not delivered, and nobody should wait for it.
+        drop(self.receiver);
+        self.pending.store(0, Ordering::Release);
+    }
+
+    /// Writes each frame to a connection.
+    pub fn write_to(self, mut stream: &TcpStream) {
+        let mut open = true;
+        self.each(|frame| {
+            // Whoever reads from the connection reports that it ended.
+            open = open && stream.write_all(frame).is_ok();
+        });
+    }
+}
+
+/// When the other side was last heard.
+#[derive(Clone)]
+pub struct Heard(Arc<Mutex<Instant>>);
+
+impl Heard {
+    pub fn new(now: Instant) -> Self {
+        Self(Arc::new(Mutex::new(now)))
+    }
+
+    pub fn at(&self, now: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    pub fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
