@@ -181,4 +181,44 @@ mod tests {
         let bytes = Encoder::default().text("a\x1b[2Jb\r\nc").finish();
         assert_eq!(Decoder::new(&bytes).text(), Ok("a?[2Jb?\nc".to_owned()));
     }
+
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_message_is_not_read_if_it_says_that_it_is_too_long() {
+        let (near, mut far) = connected();
+        let mut timed = Timed { stream: &near, deadline: Instant::now() + Duration::from_secs(20) };
+        far.write_all(&[&3_u32.to_le_bytes()[..], b"abc", &4_u32.to_le_bytes()].concat()).unwrap();
+        assert_eq!(timed.message(3).unwrap(), b"abc");
+        assert_eq!(timed.message(3).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn who_sends_a_byte_now_and_then_is_cut_off_at_the_deadline() {
+        let (near, mut far) = connected();
+        let trickle = std::thread::spawn(move || {
+            (0..1000).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                far.write_all(&[0])
+            })
+        });
+        let mut timed = Timed { stream: &near, deadline: Instant::now() + Duration::from_millis(200) };
+        assert!(timed.array::<500>().is_err());
+        drop(near);
+        assert!(trickle.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_connection_is_open_until_the_other_side_ends_it() {
+        let (near, far) = connected();
+        assert!(is_open(&near));
+        drop(far);
+        while is_open(&near) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }

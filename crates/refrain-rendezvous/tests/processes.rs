@@ -7,6 +7,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use refrain_rendezvous::{Rendezvous, World};
+
 use ranks::{Rank, Setting, free_port, start};
 
 /// Not a test: the processes that the tests start begin here.
@@ -127,21 +129,9 @@ fn a_rank_that_differs_is_named_on_every_rank() {
 #[test]
 fn a_rank_of_a_larger_world_is_named_on_every_rank() {
     let meeting = tcp();
-    let assemble = |setting: Setting| setting.with("TEST_ASSEMBLE", 6000);
-    let mut ranks: Vec<_> = [(0, 2), (1, 2), (2, 3)]
-        .into_iter()
-        .map(|(rank, size)| assemble(Setting::new(rank, size, &meeting)).start(""))
-        .collect();
-    // The two that agree may be together before the third comes; then it is too late to tell them.
-    let (status, said) = ranks[2].ends();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(
-        said.contains("world size is 3, but 2 on rank 0 on host0") || said.contains("did not reach rank 0"),
-        "{said}"
-    );
     let mut ranks: Vec<_> = [(0, 3), (2, 4), (3, 4)]
         .into_iter()
-        .map(|(rank, size)| assemble(Setting::new(rank, size, &meeting)).start(""))
+        .map(|(rank, size)| Setting::new(rank, size, &meeting).with("TEST_ASSEMBLE", 8000).start(""))
         .collect();
     all_are_refused(
         &mut ranks,
@@ -154,9 +144,9 @@ fn missing_ranks_are_named_to_those_who_came() {
     let meeting = tcp();
     let mut ranks: Vec<_> = [0, 2]
         .into_iter()
-        .map(|r| Setting::new(r, 4, &meeting).with("TEST_ASSEMBLE", 1500).start(""))
+        .map(|r| Setting::new(r, 4, &meeting).with("TEST_ASSEMBLE", 3000).start(""))
         .collect();
-    all_are_refused(&mut ranks, &["Missing", "ranks 1, 3 of 4 did not come within 1.5s", "world size 4"]);
+    all_are_refused(&mut ranks, &["Missing", "ranks 1, 3 of 4 did not come within 3s", "world size 4"]);
 }
 
 #[test]
@@ -212,7 +202,7 @@ fn a_rank_that_comes_twice_is_named_on_every_rank() {
     let mut ranks: Vec<_> = [(0, "a"), (1, "b"), (1, "c")]
         .into_iter()
         .map(|(rank, host)| {
-            Setting::new(rank, 3, &meeting).with("TEST_HOST", host).with("TEST_ASSEMBLE", 4000).start("")
+            Setting::new(rank, 3, &meeting).with("TEST_HOST", host).with("TEST_ASSEMBLE", 8000).start("")
         })
         .collect();
     all_are_refused(&mut ranks, &["Twice", "rank 1 came twice, from", "a rank of its own"]);
@@ -249,8 +239,9 @@ fn a_rank_that_died_before_all_were_there_may_come_again() {
     std::thread::sleep(Duration::from_millis(400));
     dead.signal("KILL");
     drop(dead);
-    ranks.push(Setting::new(1, 3, &meeting).start("leave"));
     ranks.push(Setting::new(2, 3, &meeting).start("leave"));
+    std::thread::sleep(Duration::from_millis(400));
+    ranks.push(Setting::new(1, 3, &meeting).start("leave"));
     all_end_well(&mut ranks);
 }
 
@@ -459,6 +450,27 @@ fn a_rank_that_left_is_named_by_an_exchange() {
     let mut ranks = start(&tcp(), &["quiet; exchange a", "leave", "quiet; exchange a"], same);
     let (status, said) = ranks[0].ends();
     assert!(status == Some(1) && said.contains("rank 1 on host1 has finished"), "{said}");
+}
+
+#[test]
+fn rank_0_watches_over_the_others_until_they_leave() {
+    let adjust = |_, setting: Setting| setting.with("TEST_WITHIN", 5000);
+    let mut ranks = start(&tcp(), &["say leaving; leave", "sleep 60000", "sleep 60000"], adjust);
+    ranks.iter_mut().for_each(|rank| drop(rank.says("together")));
+    ranks[0].says("leaving");
+    ranks[1].signal("KILL");
+    let _dead = ranks.remove(1);
+    all_learn(&mut ranks, &["failure: rank 1 on host1 failed", "ended without a goodbye"]);
+}
+
+#[test]
+fn a_world_of_one_exchanges_with_itself_and_stops() {
+    let group = Rendezvous::new(World::one()).payload(vec![7]).join().unwrap();
+    assert_eq!(group.exchange("a", &[1, 2]).unwrap(), [[1, 2]]);
+    assert_eq!((group.begin_step(0), group.begin_step(1)), (Ok(true), Ok(true)));
+    group.request_stop();
+    assert_eq!((group.stop_at(), group.begin_step(2)), (Some(2), Ok(false)));
+    assert_eq!((group.payload(), group.leave(), group.failure()), (&[7][..], Ok(()), None));
 }
 
 #[test]

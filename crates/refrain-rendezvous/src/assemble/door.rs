@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -141,13 +141,11 @@ impl Entrance {
             _ => "it closed the connection".to_owned(),
         };
         stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true)).map_err(lost)?;
-        let token = self.rendezvous.token.as_ref();
-        if token.is_none() && !self.rendezvous.public {
-            let here = stream.local_addr().map_err(lost)?;
-            if !is_private(here.ip()) || !is_private(peer.ip()) {
-                return Err("it came over a public address, and the job has no secret".to_owned());
-            }
+        let here = stream.local_addr().map_err(lost)?;
+        if !may_talk(&self.rendezvous, here.ip(), peer.ip()) {
+            return Err("it came over a public address, and the job has no secret".to_owned());
         }
+        let token = self.rendezvous.token.as_ref();
         let mut timed = Timed { stream: &stream, deadline: Instant::now() + TALK };
         let hello = MemberHello::receive(&mut timed).map_err(lost)?;
         let hello = hello.ok_or("it does not speak the protocol of the rendezvous")?;
@@ -196,5 +194,29 @@ impl Entrance {
         drop(hall);
         self.changed.notify_all();
         sent
+    }
+}
+
+/// Without a secret, whoever comes over a public address is turned away, whatever the address of the rendezvous is called.
+fn may_talk(rendezvous: &Rendezvous, here: IpAddr, peer: IpAddr) -> bool {
+    rendezvous.token.is_some() || rendezvous.public || (is_private(here) && is_private(peer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Token;
+    use crate::world::World;
+
+    #[test]
+    fn over_a_public_address_only_who_has_a_secret_is_asked() {
+        let (private, public) = ([10, 0, 0, 1].into(), [8, 8, 8, 8].into());
+        let open = Rendezvous::new(World::one());
+        assert!(may_talk(&open, private, private));
+        assert!(!may_talk(&open, public, private) && !may_talk(&open, private, public));
+        let token = Some(Token::new("0123456789abcdef").unwrap());
+        for guarded in [open.clone().token(token), open.allow_public_without_token(true)] {
+            assert!(may_talk(&guarded, public, public));
+        }
     }
 }

@@ -89,9 +89,9 @@ impl Hub {
         self.failure.is_none() && self.peers.get(rank).is_some_and(|peer| !peer.left)
     }
 
-    /// Whether all ranks but 0 have left, or nobody needs to wait for them any more.
-    pub fn is_over(&self) -> bool {
-        self.failure.is_some() || self.peers[1..].iter().all(|peer| peer.left)
+    /// Whether all ranks but 0 have left, and whether one has failed.
+    pub fn is_over(&self) -> (bool, bool) {
+        (self.peers[1..].iter().all(|peer| peer.left), self.failure.is_some())
     }
 
     /// Whether all ranks have learned of the failure, except the one that failed, which may not be able to.

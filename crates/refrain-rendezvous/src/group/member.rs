@@ -171,11 +171,12 @@ impl Member {
 
     /// Why this rank can't go on with the others, if it can't.
     fn obstacle(&self, state: &State, what: &str) -> Option<String> {
-        if let Some(failure) = &state.failure {
-            return Some(failure.to_string());
-        }
+        // Ranks that break up end one after the other; the cause is the story, not who ended first.
         if let Some(story) = &state.broken {
             return Some(story.clone());
+        }
+        if let Some(failure) = &state.failure {
+            return Some(failure.to_string());
         }
         let (who, host) = match (state.left, state.root_left) {
             (true, _) => (self.rank, &self.hosts[self.rank]),

@@ -193,11 +193,16 @@ impl Group {
         if let Some(hub) = &self.hub {
             locked(hub).receive(0, Up::Goodbye);
             let until = Instant::now() + self.within;
-            while !locked(hub).is_over() && Instant::now() < until {
+            loop {
+                if let Some(failure) = self.failure() {
+                    return Err(failure);
+                }
+                // A failure that the hub knows is known here as soon as the others have learned of it.
+                let (all_left, failed) = locked(hub).is_over();
+                if !failed && (all_left || Instant::now() >= until) {
+                    break;
+                }
                 std::thread::sleep(Duration::from_millis(2));
-            }
-            if let Some(failure) = self.failure() {
-                return Err(failure);
             }
             if !self.member.leave() {
                 locked(hub).broadcast(&Down::Goodbye);

@@ -208,7 +208,7 @@ fn kubernetes(v: &Variables<'_>) -> Result<World> {
         local_rank: v.options.local_rank.unwrap_or(0), // a pod has its own GPUs
         local_size: None,
         job: text(v, "REFRAIN_JOB"),
-        attempt: 0,
+        attempt: v.number("REFRAIN_ATTEMPT")?.unwrap_or(0),
     };
     start.world(v, |_| {
         let missing = |what: &str| {

@@ -78,6 +78,9 @@ impl World {
     /// `MASTER_PORT`), Open MPI (`OMPI_COMM_WORLD_*`), PMI (`PMI_*`), Slurm (`SLURM_*` of a step that `srun` started), a
     /// Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, `WORLD_SIZE`). A process without any of these is a world of one.
     ///
+    /// The pods of an Indexed Job meet at the pod with index 0, whose name follows from `HOSTNAME` and from `REFRAIN_SERVICE`, the
+    /// name of the headless service; `REFRAIN_JOB` and `REFRAIN_ATTEMPT` keep jobs and attempts apart.
+    ///
     /// torchrun's agent listens on `MASTER_PORT` itself, so ranks meet at the next port.
     ///
     /// # Errors

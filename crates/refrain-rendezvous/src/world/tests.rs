@@ -126,7 +126,8 @@ fn pods_of_an_indexed_job_meet_at_the_pod_with_index_0() {
         ("HOSTNAME", "train-2"),
         ("REFRAIN_SERVICE", "ranks"),
     ];
-    let found = world(&with(&pod, &[("REFRAIN_JOB", "uid-1")]));
+    let found = world(&with(&pod, &[("REFRAIN_JOB", "uid-1"), ("REFRAIN_ATTEMPT", "3")]));
+    assert_eq!(found.attempt, 3);
     assert_eq!((found.rank, found.size, found.local_rank, found.job.as_str()), (2, 4, 0, "uid-1"));
     assert_eq!(found.rendezvous, tcp("train-0.ranks", 29501));
     // A JobSet calls its pods by set, job and two indices.

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,17 @@ const ERRAND: &str = "REFRAIN_TEST_ERRAND";
 /// A test that waits longer than this hangs.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, below those that the system gives to outgoing connections.
 pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next =
+            std::process::id().wrapping_mul(131).wrapping_add(7 * NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 15_000 + (next % 15_000) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A process that is a rank. It is killed when this is dropped.
@@ -181,7 +190,11 @@ fn rank(errand: &str) -> Result<(), String> {
         group.hosts(),
         &group.payload()[..2]
     );
-    errand.split(';').try_for_each(|word| act(&group, word.trim()))
+    let done = errand.split(';').try_for_each(|word| act(&group, word.trim()));
+    if done.is_err() && group.failure().is_some() && !quiet {
+        std::thread::sleep(Duration::from_secs(5)); // the function above ends the process
+    }
+    done
 }
 
 /// One word of an errand.
