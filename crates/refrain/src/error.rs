@@ -167,13 +167,34 @@ pub enum Error {
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A simulated device ([`Device::sim`](crate::Device::sim)) found work that would be wrong or hang on a real device:
-    /// two accesses to the same bytes that nothing orders, or a read of memory that was freed or never written.
+    /// two accesses to the same bytes that nothing orders, or a read of memory that was freed or never written. Also ranks of
+    /// [`Communicator::in_process`](crate::Communicator::in_process) that wait for one another.
     Hazard {
         /// The operation that was running.
         op: &'static str,
         /// The device.
         device: String,
         /// What was found, the other operation, and what is missing.
+        message: String,
+    },
+    /// A collective of a [`Communicator`](crate::Communicator) failed: it was aborted, another rank has ended, failed or
+    /// called something else, or the connection is gone. The communicator can't be used any more.
+    Collective {
+        /// The operation.
+        op: &'static str,
+        /// The rank of this process or thread.
+        rank: usize,
+        /// What happened, on which rank, and what to do.
+        message: String,
+    },
+    /// The ranks of a communicator have recorded different programs for one step. Nothing of the step has run.
+    RanksDiffer {
+        /// The ranks whose program differs from that of most ranks (or, if no program is that of most, from the program of
+        /// the lowest rank).
+        ranks: Vec<usize>,
+        /// The number of the first launch that differs, from 0.
+        launch: usize,
+        /// What each rank would launch there, and what to do.
         message: String,
     },
     /// The engine broke one of its own rules. This is a defect; please report it.
@@ -276,6 +297,10 @@ impl fmt::Display for Error {
             }
             Error::Closure { source } => write!(f, "the closure of a step failed: {source}"),
             Error::Hazard { op, device, message } => write!(f, "{op} on {device}: {message}"),
+            Error::Collective { op, rank, message } => write!(f, "{op} on rank {rank}: {message}"),
+            Error::RanksDiffer { launch, message, .. } => {
+                write!(f, "the ranks have recorded different steps, from launch {launch} on: {message}")
+            }
             Error::Internal { op, message } => {
                 write!(f, "{op}: internal error: {message}: please report this")
             }

@@ -26,6 +26,7 @@
 //! | write an operation with a gradient of its own | [`custom_op`] |
 //! | record a training step | [`Step`], [`StepOptions`], [`Outputs`], [`Program`] |
 //! | draw random numbers | [`Generator`] |
+//! | train on several GPUs | [`Communicator`]: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `barrier` |
 //! | update parameters | [`optim`]: AdamW, SGD, clipping and schedules as operations; `refrain-nn` wraps them |
 //! | choose the precision | [`with_precision`], [`Precision`] |
 //! | handle errors | [`Error`]: each variant names the operation and says what to do |
@@ -84,8 +85,9 @@ struct SimulatorPage;
 pub use activation::Activation;
 pub use autograd::{is_grad_enabled, no_grad};
 pub use device::{
-    CaptureStatus, CudaDevice, CudaReport, Device, DeviceKind, Profile, SimGraph, SimStream, Simulator,
-    Stats, compile_kernel, unrelated_to_recordings,
+    CaptureStatus, Communicator, CommunicatorId, CommunicatorOptions, CudaDevice, CudaReport, Device,
+    DeviceKind, HostTransport, Profile, ReduceOp, SimGraph, SimStream, Simulator, Stats, compile_kernel,
+    unrelated_to_recordings,
 };
 pub use error::{Error, Result};
 pub use gradcheck::gradcheck;

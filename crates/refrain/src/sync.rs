@@ -3,13 +3,13 @@
 
 #[cfg(not(shuttle))]
 pub(crate) use std::{
-    sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic},
+    sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic},
     thread, thread_local,
 };
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
-    sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic},
+    sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic},
     thread, thread_local,
 };
 

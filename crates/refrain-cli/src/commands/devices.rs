@@ -37,6 +37,7 @@ struct Gpu {
     driver: String,
     nvrtc: String,
     cublaslt: Option<String>,
+    nccl: Option<String>,
     integrated: bool,
     unified_addressing: bool,
     pageable_memory_access: bool,
@@ -128,13 +129,14 @@ fn gpu(device: &CudaDevice, report: &CudaReport) -> Found {
         driver: version(&report.driver),
         nvrtc: version(&report.nvrtc),
         cublaslt: report.cublaslt.clone().ok(),
+        nccl: report.nccl.clone().ok(),
         integrated: device.integrated,
         unified_addressing: device.unified_addressing,
         pageable_memory_access: device.pageable_memory_access,
         capture: opened.is_ok(),
     };
     let about = format!(
-        "{}, compute capability {}, {:.1} GiB {}, driver for CUDA {}, NVRTC {}, {}, {}{}graph capture",
+        "{}, compute capability {}, {:.1} GiB {}, driver for CUDA {}, NVRTC {}, {}, {}, {}{}graph capture",
         gpu.name,
         gpu.compute_capability,
         gpu.memory_bytes as f64 / (1u64 << 30) as f64,
@@ -142,12 +144,17 @@ fn gpu(device: &CudaDevice, report: &CudaReport) -> Found {
         gpu.driver,
         gpu.nvrtc,
         gpu.cublaslt.as_ref().map_or("no cuBLASLt".to_owned(), |v| format!("cuBLASLt {v}")),
+        gpu.nccl.as_ref().map_or("no NCCL".to_owned(), |v| format!("NCCL {v}")),
         if gpu.unified_addressing { "unified addressing, " } else { "" },
         if gpu.pageable_memory_access { "pageable access, " } else { "" },
     );
     let fix = match &opened {
         Err(e) => Some(e.to_string()),
-        Ok(_) => report.cublaslt.as_ref().err().cloned(),
+        Ok(_) => {
+            // One GPU alone exchanges values with no other.
+            let nccl = report.nccl.as_ref().err().filter(|_| report.devices.len() > 1);
+            report.cublaslt.as_ref().err().or(nccl).cloned()
+        }
     };
     Found { name: format!("cuda:{}", device.ordinal), usable: opened.is_ok(), about, fix, gpu: Some(gpu) }
 }

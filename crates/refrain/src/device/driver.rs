@@ -1,10 +1,13 @@
 //! The interface between the engine and a kind of device.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::device::communicator::CommunicatorId;
+use crate::device::cuda::Nccl;
 use crate::device::launch::Launch;
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The end of the message of a kernel's error that was found after the call had returned.
 pub(in crate::device) const FOUND_LATE: &str = " (the GPU found it while running, and the next call on the device reports it; the documentation of Device::synchronize says what is damaged)";
@@ -108,6 +111,21 @@ pub(crate) trait Driver: Send + Sync {
     /// Prepares a recorded program, so that it can run again and again.
     fn compile(&self, _program: &Bound<'_>) -> Result<Box<dyn Executable>> {
         Ok(Box::new(LaunchByLaunch))
+    }
+
+    /// Makes the communicator of a rank. It waits for the other ranks up to a time limit.
+    fn connect(
+        &self,
+        _id: &CommunicatorId,
+        _rank: usize,
+        _size: usize,
+        _limit: Duration,
+    ) -> Result<Arc<Nccl>> {
+        let message = format!(
+            "{} has its memory on the host; use Communicator::over with a transport between processes, or Communicator::in_process",
+            self.name()
+        );
+        Err(Error::invalid("communicator", message))
     }
 
     /// Runs a compiled program launch by launch and measures the time of each launch in each run.

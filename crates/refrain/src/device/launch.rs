@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::args::HostArgs;
+use super::communicator::Communicator;
 use super::cuda::{CudaArgs, Gpu};
 use super::storage::Storage;
 use crate::error::{Error, Result};
@@ -30,6 +31,13 @@ pub(crate) trait Kernel: Send + Sync {
 
     /// Multiplications and additions of its matrix products, from the shapes of operands and results.
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64;
+
+    /// The communicator that a collective works on. Launches with one are written resources: they keep their order, stay in a
+    /// recorded step even if nobody reads their results, and on the CPU run on the calling thread, because they wait for
+    /// other ranks.
+    fn communicator(&self) -> Option<&Communicator> {
+        None
+    }
 
     /// A copy of the kernel with its parameters, for a recorded program.
     fn boxed(&self) -> Box<dyn Kernel>;

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod capture;
+mod communicator;
 pub(crate) mod cpu;
 pub(crate) mod cuda;
 mod driver;
@@ -22,6 +23,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub(crate) use args::HostArgs;
+pub(crate) use communicator::CollectiveCall;
+pub use communicator::{Communicator, CommunicatorId, CommunicatorOptions, HostTransport, ReduceOp};
 pub(crate) use cuda::CudaArgs;
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;

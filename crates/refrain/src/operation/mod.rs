@@ -17,7 +17,7 @@ pub(crate) use execute::{Dest, execute, spans_apart};
 
 use crate::autograd::{Differentiable, Gradients, Saves};
 use crate::device::cuda::Gpu;
-use crate::device::{CudaArgs, HostArgs, Kernel, Launch, RESULTS};
+use crate::device::{Communicator, CudaArgs, HostArgs, Kernel, Launch, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor};
 
@@ -105,6 +105,11 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         0
     }
 
+    /// The communicator of a collective.
+    fn communicator(&self) -> Option<&Communicator> {
+        None
+    }
+
     /// The layout that the kernel needs for input `i`.
     fn input_needs(&self, _i: usize) -> Needs {
         Needs::Contiguous
@@ -162,6 +167,10 @@ impl<O: Op> Kernel for O {
 
     fn flops(&self, reads: &[&Shape], writes: &[&Shape]) -> u64 {
         Op::flops(self, reads, writes)
+    }
+
+    fn communicator(&self) -> Option<&Communicator> {
+        Op::communicator(self)
     }
 
     fn boxed(&self) -> Box<dyn Kernel> {

@@ -6,7 +6,7 @@ use crate::device::program::StorageRef;
 
 /// The launches that matter, in order: those that write something that existed before the step, an output, or
 /// something that a later launch that matters reads. Launches that can fail always matter, because their error is
-/// also a result.
+/// also a result; and so do collectives, because other ranks wait for them.
 pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
     let mut needed = vec![false; recorded.temporaries.len()];
     for output in &recorded.outputs {
@@ -20,7 +20,7 @@ pub(super) fn live(recorded: &Recorded) -> Vec<usize> {
             StorageRef::External(_) => w.bytes() > 0,
             StorageRef::Temporary(t) => needed[t],
         });
-        let matters = is_read || launch.kernel.can_fail();
+        let matters = is_read || launch.kernel.can_fail() || launch.kernel.communicator().is_some();
         if !matters {
             continue;
         }

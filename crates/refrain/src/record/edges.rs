@@ -16,6 +16,12 @@ pub(super) struct Touch<'a> {
 }
 
 impl Touch<'_> {
+    /// What every collective writes besides its memory, whatever its communicator. So the collectives of a program keep
+    /// their order: on two branches, one rank could begin with the first and another rank with the second, and each would
+    /// wait for the other.
+    pub(super) const NETWORK: Touch<'static> =
+        Touch { memory: usize::MAX, range: 0..1, writes: true, access: None };
+
     /// Whether the order of both matters.
     pub(super) fn conflicts(&self, other: &Touch<'_>) -> bool {
         let (a, b) = (&self.range, &other.range);

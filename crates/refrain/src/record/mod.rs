@@ -7,6 +7,7 @@
 
 mod changed;
 mod dead;
+mod digest;
 mod edges;
 mod options;
 mod outputs;

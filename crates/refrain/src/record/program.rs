@@ -82,8 +82,12 @@ impl Program {
 
     /// The bytes that each launch touches, at the offsets of the plan.
     pub(super) fn touches(&self) -> Vec<Vec<Touch<'_>>> {
+        let of = |launch: &'_ RecordedLaunch| launch.kernel.communicator().map(|_| Touch::NETWORK);
         self.launches()
-            .map(|launch| launch.accesses().map(|(access, writes)| self.touch(access, writes)).collect())
+            .map(|launch| {
+                let accesses = launch.accesses().map(|(access, writes)| self.touch(access, writes));
+                accesses.chain(of(launch)).collect()
+            })
             .collect()
     }
 

@@ -6,7 +6,7 @@ use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::record;
 use super::replay::Ready;
-use crate::device::{Device, Profile, Simulator};
+use crate::device::{Communicator, Device, Profile, ReduceOp, Simulator};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -116,4 +116,33 @@ fn an_accusation_names_both_launches_and_what_they_do() {
     let error = Ready::new(program, &device).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("square on sim:unified: launch 1 (square) reads the byte at "), "{error}");
     assert!(error.contains("which launch 0 (exp) writes"), "{error}");
+}
+
+#[test]
+fn a_collective_in_flight_may_not_be_touched_and_collectives_do_not_run_side_by_side() {
+    for seed in 0..seeds() {
+        let profile = [Profile::Discrete, Profile::Unified][seed as usize % 2];
+        let device = Simulator::new(profile).seed(seed).device();
+        let rank = Communicator::in_process(&[device.clone()]).unwrap().remove(0);
+        let [x, y] = [1.0, 2.0].map(|v| Tensor::full([4], v, DType::F32, &device).unwrap());
+        let without = |edge: [usize; 2]| {
+            let recorded = record(&device, &[], |_| {
+                rank.all_reduce_assign(&x, ReduceOp::Sum)?;
+                x.mul_scalar_assign(2.0)?;
+                rank.all_reduce_assign(&y, ReduceOp::Sum)?;
+                Ok(vec![])
+            });
+            let mut program = Program::new(recorded.unwrap().into()).unwrap();
+            assert!(program.waits[edge[1]].contains(&edge[0]), "{program}");
+            program.waits[edge[1]].retain(|&wait| wait != edge[0]);
+            Ready::new(program, &device).map(drop).unwrap_err().to_string()
+        };
+        let error = without([0, 1]);
+        assert!(error.contains("launch 1 (mul) reads the byte at"), "{error}");
+        assert!(error.contains("which launch 0 (all_reduce) writes"), "{error}");
+        assert!(error.ends_with("the graph lacks the edge 0 -> 1"), "{error}");
+        let error = without([0, 2]);
+        assert!(error.contains("each would wait for the other"), "{error}");
+        assert!(error.ends_with("the graph lacks the edge 0 -> 2"), "{error}");
+    }
 }

@@ -217,7 +217,8 @@ impl<'f> Step<'f> {
     /// # Errors
     /// [`Error::NotRecordable`] if the closure does something that can't be part of a replay, or if this is called in
     /// a worker of a thread pool or within another step. [`Error::Autograd`] and [`Error::Aliased`] for inputs that a
-    /// copy can't replace. [`Error::Escaped`], [`Error::RecordingChanged`], [`Error::Closure`], and the errors of the
+    /// copy can't replace. [`Error::RanksDiffer`] if the step has collectives and the ranks have recorded different steps.
+    /// [`Error::Escaped`], [`Error::RecordingChanged`], [`Error::Closure`], and the errors of the
     /// operations. After an error the device works as before. Nothing of a step that could not be recorded has run.
     pub fn call(&mut self, inputs: &[Tensor]) -> Result<Outputs<'_>> {
         self.repeat(inputs, 1)
@@ -429,7 +430,9 @@ impl<'f> Step<'f> {
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
-        let (run, outputs) = match Ready::new(Program::new(recorded)?, &self.device) {
+        let program = Program::new(recorded)?;
+        program.check_ranks()?;
+        let (run, outputs) = match Ready::new(program, &self.device) {
             Ok(ready) => {
                 let outputs = ready.outputs();
                 (RunMode::Replay(Box::new(ready)), outputs)

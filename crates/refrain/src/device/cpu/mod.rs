@@ -73,8 +73,12 @@ impl Driver for Cpu {
         unsafe { run(launch, OnFault::Stop) }
     }
 
-    fn compile(&self, _: &Bound<'_>) -> Result<Box<dyn Executable>> {
-        Ok(Box::new(OnKernelThreads))
+    fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
+        // A collective waits for other ranks, which may be threads of this process and need the kernel threads meanwhile.
+        match program.has_collectives() {
+            true => Ok(Box::new(LaunchByLaunch)),
+            false => Ok(Box::new(OnKernelThreads)),
+        }
     }
 }
 
@@ -86,12 +90,17 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
     may_switch();
     let bytes = |o: &Operand<'_>| o.layout.numel() * o.dtype.size();
     let all = launch.reads.iter().chain(launch.writes.iter().map(|(o, _)| o));
-    parallel::run(all.map(bytes).sum(), || {
+    let kernel = || {
         // SAFETY: the caller's promise.
         let mut args = unsafe { HostArgs::new(launch, on_fault) };
         launch.kernel.host(&mut args)?;
         args.reported()
-    })
+    };
+    match launch.kernel.communicator() {
+        // It waits for other ranks. Those in this process need the kernel threads meanwhile.
+        Some(_) => kernel(),
+        None => parallel::run(all.map(bytes).sum(), kernel),
+    }
 }
 
 /// Runs all launches of a program on the kernel threads. So the calling thread hands over and waits only once per

@@ -4,6 +4,7 @@ use super::faults::{Bounds, Reporter};
 use super::kernel::{Grid, KernelSpec};
 use super::params::{Declared, Member, Pointer, Put};
 use super::product::{MmaKind, Product};
+use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::launch::{Launch, Mode};
 use crate::error::Result;
 use crate::types::{DType, Layout, Shape};
@@ -24,6 +25,9 @@ pub(crate) trait Sink {
 
     /// Runs a matrix product with cuBLASLt. Returns `false` if the product does not suit it.
     fn library_product(&mut self, op: &'static str, product: &Product) -> Result<bool>;
+
+    /// Runs a collective.
+    fn collective(&mut self, communicator: &Communicator, call: CollectiveCall) -> Result<()>;
 
     /// The matrix instruction of the GPU's tensor cores.
     fn mma(&self) -> MmaKind;
@@ -202,6 +206,11 @@ impl<'a> CudaArgs<'a> {
         params: &P,
     ) -> Result<()> {
         self.sink.kernel(self.launch.op, spec.told(Declared::of::<P>()), grid, params)
+    }
+
+    /// Runs a collective on the first operand (or, in place, on the first result) and the first result.
+    pub(crate) fn collective(&mut self, communicator: &Communicator, call: CollectiveCall) -> Result<()> {
+        self.sink.collective(communicator, call)
     }
 
     /// The matrix instruction of the GPU's tensor cores.

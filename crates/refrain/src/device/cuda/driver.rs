@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use cudarc::driver::result;
@@ -18,9 +18,11 @@ use super::guard::Guard;
 use super::kernel::{Grid, KernelSpec};
 use super::kernels::{Kernels, Wanted};
 use super::memory::{self, Pool, Staging, checked};
+use super::nccl::{self, Buffers, Nccl};
 use super::params::{Addresses, Pointer, Put, Words};
 use super::product::{MmaKind, Product};
 use super::{compile, library, timed};
+use crate::device::communicator::{CollectiveCall, Communicator, CommunicatorId};
 use crate::device::driver::{self, Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
@@ -45,6 +47,8 @@ pub(in crate::device) struct Cuda {
     stream: sys::CUstream,
     /// Memory whose owner was dropped during a capture. It is freed when the capture ends.
     deferred: Mutex<Vec<u64>>,
+    /// The communicators of this device.
+    communicators: Mutex<Vec<Weak<Nccl>>>,
     /// Where its kernels report indices out of range.
     faults: Slot,
     /// `REFRAIN_SYNC=1`: wait after each launch, so that an error names its operation.
@@ -130,7 +134,8 @@ impl Cuda {
     /// The context is current.
     fn new(shared: Arc<Resources>, stream: sys::CUstream) -> std::result::Result<Cuda, String> {
         let faults = shared.faults.slot().map_err(context::describe)?;
-        Ok(Cuda { shared, stream, deferred: Mutex::default(), faults, sync: flag("REFRAIN_SYNC") })
+        let (deferred, communicators) = (Mutex::default(), Mutex::default());
+        Ok(Cuda { shared, stream, deferred, communicators, faults, sync: flag("REFRAIN_SYNC") })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -185,8 +190,12 @@ impl Cuda {
         checked(self.context(), op, unsafe { result::stream::synchronize(self.stream) })
     }
 
-    /// The errors that kernels had reported at the last wait.
-    fn reported(&self) -> Result<()> {
+    /// The errors that kernels had reported at the last wait, and communicators that have failed.
+    fn reported(&self, op: &'static str) -> Result<()> {
+        let communicators = self.communicators.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive: Vec<Arc<Nccl>> = communicators.iter().filter_map(Weak::upgrade).collect();
+        drop(communicators);
+        alive.iter().try_for_each(|nccl| nccl.check(op))?;
         self.faults.take().map_or(Ok(()), Err)
     }
 
@@ -231,6 +240,27 @@ impl Sink for Live<'_> {
             device: self.cuda.context().name().to_string(),
             message,
         })
+    }
+
+    fn collective(&mut self, communicator: &Communicator, call: CollectiveCall) -> Result<()> {
+        let op = self.launch.op;
+        let Some((to, _)) = self.launch.writes.first() else {
+            return Err(Error::internal(op, "a collective has no result"));
+        };
+        let from = self.launch.reads.first().unwrap_or(to);
+        let buffers = Buffers {
+            from: from.address(),
+            to: to.address(),
+            given: from.layout.numel(),
+            got: to.layout.numel(),
+            dtype: to.dtype,
+        };
+        communicator.nccl(op)?.run(op, call, &buffers, self.stream)?;
+        // A replay counts those of its graph.
+        if self.stream == self.cuda.stream {
+            communicator.begin(1);
+        }
+        Ok(())
     }
 
     fn mma(&self) -> MmaKind {
@@ -335,13 +365,13 @@ impl Driver for Cuda {
         // SAFETY: the door checked the range; the storage's lock is held.
         checked(self.context(), op, unsafe { self.shared.staging.download(address, to, self.stream) })?;
         // If nothing was copied, nothing was waited for.
-        if to.is_empty() { Ok(()) } else { self.reported() }
+        if to.is_empty() { Ok(()) } else { self.reported(op) }
     }
 
     fn synchronize(&self) -> Result<()> {
         let _entered = self.outside_capture("synchronize", "which waits for the device")?;
         self.wait("synchronize")?;
-        self.reported()
+        self.reported("synchronize")
     }
 
     fn fault(&self) -> Result<()> {
@@ -351,7 +381,7 @@ impl Driver for Cuda {
         let _entered = self.context().enter("synchronize")?;
         match self.capture_status() {
             // Then all words of the report are there.
-            CaptureStatus::None => self.wait("synchronize").and_then(|()| self.reported()),
+            CaptureStatus::None => self.wait("synchronize").and_then(|()| self.reported("synchronize")),
             _ => Ok(()),
         }
     }
@@ -399,7 +429,7 @@ impl Driver for Cuda {
             }
             None => run()?,
         }
-        self.reported()
+        self.reported(launch.op)
     }
 
     fn compile(&self, program: &Bound<'_>) -> Result<Box<dyn Executable>> {
@@ -408,6 +438,23 @@ impl Driver for Cuda {
         }
         let _entered = self.outside_capture("step", "which is captured itself")?;
         Ok(Box::new(Graph::new(self, program)?))
+    }
+
+    fn connect(&self, id: &CommunicatorId, rank: usize, size: usize, limit: Duration) -> Result<Arc<Nccl>> {
+        const OP: &str = "communicator";
+        let _entered = self.outside_capture(OP, "which waits for other ranks")?;
+        let scratch = self.alloc(OP, size_of::<i64>())?;
+        let address = scratch.address as u64;
+        let made = nccl::connect(&self.shared, self.stream, address, id, [rank, size], limit);
+        // A thread that is left behind may still use it.
+        if !matches!(made, Err(Error::Collective { .. })) {
+            self.free(scratch);
+        }
+        let nccl = made?;
+        let mut communicators = self.communicators.lock().unwrap_or_else(PoisonError::into_inner);
+        communicators.retain(|nccl| nccl.strong_count() > 0);
+        communicators.push(Arc::downgrade(&nccl));
+        Ok(nccl)
     }
 
     fn time(&self, program: &Bound<'_>, runs: usize) -> Result<Vec<Vec<Duration>>> {

@@ -5,6 +5,8 @@
 //! dependencies of the program, so independent launches become parallel branches.
 #![allow(unsafe_code)] // Calls NVIDIA's driver.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use cudarc::driver::result;
@@ -22,6 +24,7 @@ use super::overlap::overlap;
 use super::params::Put;
 use super::product::{MmaKind, Product};
 use crate::device::capture::{self, Capture};
+use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::driver::Driver;
 use crate::device::launch::Launch;
 use crate::device::program::{Bound, Executable};
@@ -36,6 +39,9 @@ pub(super) struct Graph {
     stream: sys::CUstream,
     handle: sys::CUgraphExec,
     sync: bool,
+    /// The communicators of its collectives, once for each. NCCL waits for the graphs of a communicator before it ends one, so
+    /// the graph must go first: this is dropped after the handle.
+    collectives: Vec<Communicator>,
 }
 
 // SAFETY: the handles may be used from any thread, one launch at a time (the door holds the program's locks).
@@ -53,20 +59,26 @@ impl Graph {
         cuda.shared().prepare(&warm.wanted)?;
         // The driver does not accept an empty list of edges.
         let waits = (0..program.len()).any(|at| !program.waits(at).is_empty());
-        Graph::capture(cuda, waits, |stream| capture::program(&Capturing { cuda, stream }, program))
+        let whole = RefCell::default();
+        let capture = |stream| capture::program(&Capturing { cuda, stream, whole: &whole }, program);
+        let mut graph = Graph::capture(cuda, waits.then_some(&whole), capture)?;
+        let communicator = |at| program.with_launch(at, |launch| launch.kernel.communicator().cloned());
+        graph.collectives = (0..program.len()).filter_map(communicator).collect();
+        Ok(graph)
     }
 
-    /// Makes a graph of what `work` sends to a stream. Kernels that wait for one another may overlap.
+    /// Makes a graph of what `work` sends to a stream. With `whole`, kernels that wait for one another may overlap, but for
+    /// the nodes in it.
     pub(super) fn capture(
         cuda: &Cuda,
-        overlaps: bool,
+        whole: Option<&RefCell<HashSet<sys::CUgraphNode>>>,
         work: impl FnOnce(sys::CUstream) -> Result<()>,
     ) -> Result<Graph> {
         let context = cuda.context();
         let stream = PrivateStream::new(context)?;
         let graph = Captured(capture(context, stream.0, work)?);
-        if overlaps {
-            overlap(context, graph.0, &cuda.shared().kernel_handles())?;
+        if let Some(whole) = whole {
+            overlap(context, graph.0, &cuda.shared().kernel_handles(), &whole.borrow())?;
         }
         let mut handle = std::ptr::null_mut();
         // SAFETY: the graph was just captured.
@@ -76,6 +88,7 @@ impl Graph {
             stream: cuda.stream(),
             handle,
             sync: cuda.waits_after_launches(),
+            collectives: Vec::new(),
         };
         // SAFETY: both are valid; what is uploaded is the graph itself.
         checked(context, OP, unsafe { sys::cuGraphUpload(handle, graph.stream) }.result())?;
@@ -86,6 +99,10 @@ impl Graph {
     pub(super) fn launch(&self) -> Result<()> {
         let context = self.shared.context();
         let _entered = context.enter(OP)?;
+        for communicator in &self.collectives {
+            communicator.nccl(OP)?.usable(OP)?;
+            communicator.begin(1);
+        }
         // SAFETY: the graph is instantiated, and its memory lives with the program, which the caller has; the
         // stream is the device's.
         checked(context, OP, unsafe { sys::cuGraphLaunch(self.handle, self.stream) }.result())?;
@@ -129,6 +146,11 @@ impl Sink for Warm<'_> {
     fn library_product(&mut self, _: &'static str, product: &Product) -> Result<bool> {
         // Makes the library choose its algorithm.
         Ok(self.cuda.products().is_some_and(|library| library.workspace(product).is_some()))
+    }
+
+    fn collective(&mut self, communicator: &Communicator, _: CollectiveCall) -> Result<()> {
+        // It ran a first collective when it was made.
+        communicator.nccl(OP)?.usable(OP)
     }
 
     fn mma(&self) -> MmaKind {
@@ -196,6 +218,8 @@ fn capture(
 struct Capturing<'a> {
     cuda: &'a Cuda,
     stream: sys::CUstream,
+    /// The nodes of collectives. What waits for one waits for its end: NCCL's kernels are not ours to overlap.
+    whole: &'a RefCell<HashSet<sys::CUgraphNode>>,
 }
 
 impl Capture for Capturing<'_> {
@@ -241,6 +265,10 @@ impl Capture for Capturing<'_> {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.cuda.run_on(self.stream, launch)
+        self.cuda.run_on(self.stream, launch)?;
+        if launch.kernel.communicator().is_some() {
+            self.whole.borrow_mut().extend(self.dependencies()?);
+        }
+        Ok(())
     }
 }

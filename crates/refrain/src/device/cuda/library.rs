@@ -196,7 +196,7 @@ pub(super) fn probe(
 }
 
 /// Folders outside the system's, in which NVIDIA's libraries may be: CUDA toolkits, and the wheels that pip installs.
-fn places() -> Vec<PathBuf> {
+pub(super) fn places() -> Vec<PathBuf> {
     let mut places = Vec::new();
     let mut toolkit = |root: &Path| {
         for sub in ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"] {
@@ -212,7 +212,7 @@ fn places() -> Vec<PathBuf> {
         toolkit(&root);
     }
     for packages in site_packages() {
-        for sub in ["cu13", "cu12", "cuda_nvrtc", "cublas"] {
+        for sub in ["cu13", "cu12", "cuda_nvrtc", "cublas", "nccl"] {
             places.push(packages.join("nvidia").join(sub).join("lib"));
         }
     }
@@ -261,7 +261,7 @@ fn site_packages() -> Vec<PathBuf> {
     found
 }
 
-fn listed(places: &[PathBuf]) -> String {
+pub(super) fn listed(places: &[PathBuf]) -> String {
     if places.is_empty() {
         return "a CUDA toolkit or a pip wheel (none is installed in the usual places)".to_string();
     }

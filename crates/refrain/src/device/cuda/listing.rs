@@ -9,6 +9,7 @@ use super::args::{CudaArgs, Sink};
 use super::kernel::{Grid, KernelSpec};
 use super::params::{Addresses, Put, Words};
 use super::product::{MmaKind, Product};
+use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::driver::{Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
 use crate::device::program::{Bound, Executable};
@@ -129,6 +130,11 @@ impl Sink for Listing<'_> {
 
     fn library_product(&mut self, _: &'static str, _: &Product) -> Result<bool> {
         Ok(false)
+    }
+
+    /// NCCL's kernels are its own.
+    fn collective(&mut self, _: &Communicator, _: CollectiveCall) -> Result<()> {
+        Ok(())
     }
 
     fn mma(&self) -> MmaKind {

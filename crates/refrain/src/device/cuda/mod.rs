@@ -15,6 +15,7 @@ mod kernels;
 mod library;
 pub(in crate::device) mod listing;
 mod memory;
+mod nccl;
 mod overlap;
 mod params;
 mod product;
@@ -28,6 +29,7 @@ pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::{Bounds, Reporter};
 pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA};
+pub(crate) use nccl::{Nccl, unique_id};
 pub(crate) use params::{Declarations, Member, Pointer, Put, Words, padded, params, with_rank};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 
@@ -41,6 +43,8 @@ pub struct CudaReport {
     pub nvrtc: std::result::Result<(i32, i32), String>,
     /// The version of cuBLASLt. Without it, matrix products use the engine's own kernels.
     pub cublaslt: std::result::Result<String, String>,
+    /// The version of NCCL. Without it, a GPU can't exchange values with other ones.
+    pub nccl: std::result::Result<String, String>,
     /// The GPUs that the driver sees.
     pub devices: Vec<CudaDevice>,
 }
@@ -54,6 +58,7 @@ impl CudaReport {
             driver: context::driver_version(),
             nvrtc: compile::version(),
             cublaslt: cublaslt::library_version(),
+            nccl: nccl::version(),
             devices,
         }
     }

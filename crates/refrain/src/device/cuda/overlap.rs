@@ -21,16 +21,21 @@ const WHOLE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, type_
 const FIRST: i32 = 9;
 
 /// Changes the edges between our own `kernels`, so that a kernel starts when the kernels that it depends on have
-/// started. It then waits for them itself, as all our kernels do (`wait_for_dependencies` in `prelude.cu`). The graph must not be
-/// instantiated yet.
-pub(super) fn overlap(context: &Context, graph: CUgraph, kernels: &HashSet<sys::CUfunction>) -> Result<()> {
+/// started. It then waits for them itself, as all our kernels do (`wait_for_dependencies` in `prelude.cu`). What waits for a node
+/// in `whole` starts when that has ended. The graph must not be instantiated yet.
+pub(super) fn overlap(
+    context: &Context,
+    graph: CUgraph,
+    kernels: &HashSet<sys::CUfunction>,
+    whole: &HashSet<CUgraphNode>,
+) -> Result<()> {
     if context.info.compute_capability.0 < FIRST {
         return Ok(());
     }
     let (mut from, mut to) = (Vec::new(), Vec::new());
     for (earlier, later, data) in edges(context, graph)? {
         let waits = function_of(context, later)?.is_some_and(|function| kernels.contains(&function));
-        if data == WHOLE && waits && function_of(context, earlier)?.is_some() {
+        if data == WHOLE && waits && !whole.contains(&earlier) && function_of(context, earlier)?.is_some() {
             from.push(earlier);
             to.push(later);
         }

@@ -59,7 +59,7 @@ pub(super) fn time(cuda: &Cuda, program: &Bound<'_>, runs: usize) -> Result<Vec<
     })?;
     // Two before the first launch: the time between them is the cost of measuring.
     let events = (0..program.len() + 2).map(|_| Event::new(context)).collect::<Result<Vec<_>>>()?;
-    let graph = Graph::capture(cuda, false, |stream| {
+    let graph = Graph::capture(cuda, None, |stream| {
         events[0].record(context, stream)?;
         events[1].record(context, stream)?;
         (0..program.len()).try_for_each(|at| {

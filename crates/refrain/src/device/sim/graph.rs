@@ -21,15 +21,23 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Returns an error if two launches share a byte that one of them writes, and no path of edges orders them. It
-    /// names the closest such pair; the edge between them is the missing one.
+    /// Returns an error if two launches share a byte that one of them writes, or are collectives, and no path of edges
+    /// orders them. It names the closest such pair; the edge between them is the missing one.
     pub(super) fn check(&self, device: &str) -> Result<()> {
         let mut order = Order::default();
         let mut past: Past<&MemoryAccess> = Past::default();
         // The earlier launch, the later one, and where they meet. The closest pair is the greatest.
         let mut closest: Option<(usize, Reverse<usize>, Reverse<usize>, [&MemoryAccess; 2])> = None;
+        let mut collective: Option<usize> = None;
         for (later, node) in self.nodes.iter().enumerate() {
             order.add(&mut node.waits.clone());
+            if node.work.is_collective()
+                && let Some(earlier) = collective.replace(later)
+                && !order.knows(earlier, later)
+                && !comes_before(earlier, later, |n| &self.nodes[n].waits)
+            {
+                return Err(self.side_by_side([earlier, later], device));
+            }
             for touch in &node.work.touches {
                 for (earlier, other) in past.meeting(touch) {
                     if order.knows(earlier, later) || comes_before(earlier, later, |n| &self.nodes[n].waits) {
@@ -47,6 +55,23 @@ impl Graph {
         closest.map_or(Ok(()), |(earlier, Reverse(later), Reverse(byte), touches)| {
             Err(self.race([earlier, later], touches, byte, device))
         })
+    }
+
+    fn side_by_side(&self, launches: [usize; 2], device: &str) -> Error {
+        let [a, b] = launches;
+        let (earlier, op) = (self.nodes[a].work.op(), self.nodes[b].work.op());
+        Error::Hazard {
+            op,
+            device: device.to_string(),
+            message: format!(
+                "launch {b} ({op}) and launch {a} ({earlier}) are collectives, and nothing orders them: one rank may begin with the first and another rank with the second, and each would wait for the other; the graph lacks the edge {a} -> {b}"
+            ),
+        }
+    }
+
+    /// Whether any launch waits for other ranks.
+    pub(super) fn has_collectives(&self) -> bool {
+        self.nodes.iter().any(|node| node.work.is_collective())
     }
 
     fn race(&self, launches: [usize; 2], touches: [&MemoryAccess; 2], byte: usize, device: &str) -> Error {

@@ -59,6 +59,17 @@ enum Command {
     Graph(Arc<Graph>),
 }
 
+impl Command {
+    /// Whether it waits for other ranks.
+    fn is_collective(&self) -> bool {
+        match self {
+            Command::Poison(_) | Command::Upload(..) => false,
+            Command::Launch(work) => work.is_collective(),
+            Command::Graph(graph) => graph.has_collectives(),
+        }
+    }
+}
+
 /// An active capture.
 struct ActiveCapture {
     stream: Stream,
@@ -285,8 +296,7 @@ impl Machine {
         }
         self.count_launch(&mut state, launch.op)?;
         state.touch(launch.op, &work.touches).map_err(|what| self.hazard(launch.op, what))?;
-        self.submit(&mut state, launch.op, Command::Launch(Box::new(work)));
-        Ok(())
+        self.submit(&mut state, launch.op, Command::Launch(Box::new(work)))
     }
 
     /// A launch of a whole graph on the device's stream.
@@ -298,8 +308,7 @@ impl Machine {
             let op = node.work.op();
             state.touch(op, &node.work.touches).map_err(|what| self.hazard(op, what))?;
         }
-        self.submit(&mut state, op, Command::Graph(graph.clone()));
-        Ok(())
+        self.submit(&mut state, op, Command::Graph(graph.clone()))
     }
 
     fn count_launch(&self, state: &mut State, op: &'static str) -> Result<()> {
@@ -313,14 +322,18 @@ impl Machine {
         }
     }
 
-    fn submit(&self, state: &mut State, op: &'static str, command: Command) {
+    fn submit(&self, state: &mut State, op: &'static str, command: Command) -> Result<()> {
         let n = state.launches;
         if self.simulator.lose_at_launch == Some(n) {
             // The next call notices it, as on a GPU.
             state.lost = Some(format!("lost at launch {n}, as the simulator was configured; it was {op}"));
             state.queue.clear();
         }
+        if command.is_collective() && state.lost.is_none() {
+            return state.run_collective(command);
+        }
         state.push(command);
+        Ok(())
     }
 }
 
@@ -479,26 +492,49 @@ impl State {
     }
 
     fn run_next(&mut self) {
-        let done = match self.queue.pop_front() {
-            None => Ok(()),
-            // Valid for all of these: the memory belongs to the pool, and only queued work touches it. The queue runs
-            // one command at a time, because it has the state to itself.
-            Some(Command::Poison(block)) => {
-                unsafe { set(&block, POISON) };
-                Ok(())
-            }
-            Some(Command::Upload(bytes, to)) => {
-                unsafe { copy_in(&bytes, &to, 0) };
-                Ok(())
-            }
-            Some(Command::Launch(work)) => unsafe { work.run() },
-            Some(Command::Graph(graph)) => unsafe { graph.run(&mut self.rng) },
-        };
-        if let Err(error) = done {
-            self.reported.get_or_insert(match error {
-                Error::InvalidArgument { op, message } => Error::invalid(op, message + FOUND_LATE),
-                other => other,
-            });
+        if let Some(command) = self.queue.pop_front()
+            && let Err(error) = self.run(command)
+        {
+            self.report(error);
         }
+    }
+
+    /// Runs a command that waits for other ranks, after all commands before it. It does not run late: the device works only
+    /// while the host calls it, so another rank could wait forever for work that is queued here. (Nothing is lost by that. A
+    /// read that did not wait for it is found all the same.)
+    ///
+    /// # Errors
+    /// What a collective returns. Other errors are reported later, as always.
+    fn run_collective(&mut self, command: Command) -> Result<()> {
+        while !self.queue.is_empty() {
+            self.run_next();
+        }
+        match self.run(command) {
+            Err(error @ (Error::Hazard { .. } | Error::Collective { .. })) => Err(error),
+            Err(error) => {
+                self.report(error);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn run(&mut self, command: Command) -> Result<()> {
+        // Valid for all of these: the memory belongs to the pool, and only queued work touches it. The queue runs one
+        // command at a time, because it has the state to itself.
+        match command {
+            Command::Poison(block) => unsafe { set(&block, POISON) },
+            Command::Upload(bytes, to) => unsafe { copy_in(&bytes, &to, 0) },
+            Command::Launch(work) => return unsafe { work.run() },
+            Command::Graph(graph) => return unsafe { graph.run(&mut self.rng) },
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, error: Error) {
+        self.reported.get_or_insert(match error {
+            Error::InvalidArgument { op, message } => Error::invalid(op, message + FOUND_LATE),
+            other => other,
+        });
     }
 }

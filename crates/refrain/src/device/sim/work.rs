@@ -133,6 +133,11 @@ impl Work {
         self.launch.op
     }
 
+    /// Whether it waits for other ranks.
+    pub(super) fn is_collective(&self) -> bool {
+        self.launch.kernel.communicator().is_some()
+    }
+
     /// Runs the kernel now. For an index out of range, it does what the kernel of a GPU does.
     ///
     /// # Safety
