@@ -67,14 +67,19 @@ fn text(v: &Variables<'_>, name: &str) -> String {
 fn torchrun(v: &Variables<'_>) -> Result<World> {
     let beside = if v.any(&["RANK"]) { "RANK" } else { "LOCAL_RANK" };
     let size = v.required(v.options.size, "WORLD_SIZE", "--world-size", beside)?;
+    let local_size = v.count("LOCAL_WORLD_SIZE")?;
+    // torchrun has an agent on each host. It counts the restarts that its own processes caused, so the counts of hosts differ.
+    // The agents wait for each other before they start anything again, so attempts do not mix.
+    let several_hosts = local_size.is_some_and(|n| n < size);
+    let restarts = v.number("TORCHELASTIC_RESTART_COUNT")?.filter(|_| !several_hosts);
     let start = Start {
         launcher: "torchrun",
         rank: v.required(v.options.rank, "RANK", "--rank", "LOCAL_RANK")?,
         size,
         local_rank: v.required(v.options.local_rank, "LOCAL_RANK", "--local-rank", "RANK")?,
-        local_size: v.count("LOCAL_WORLD_SIZE")?,
+        local_size,
         job: text(v, "TORCHELASTIC_RUN_ID"),
-        attempt: v.number("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
+        attempt: restarts.unwrap_or(0),
     };
     if size > 1 && v.options.rendezvous.is_none() {
         for (name, other) in [("MASTER_ADDR", "MASTER_PORT"), ("MASTER_PORT", "MASTER_ADDR")] {

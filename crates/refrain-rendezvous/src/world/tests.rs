@@ -65,8 +65,15 @@ fn a_process_that_nobody_started_is_a_world_of_one() {
 fn torchrun_meets_at_the_port_after_its_own() {
     let found = world(TORCHRUN);
     assert_eq!((found.rank, found.size, found.local_rank, found.local_size), (3, 4, 1, Some(2)));
-    assert_eq!((found.job.as_str(), found.attempt, found.launcher), ("run7", 2, "torchrun"));
+    assert_eq!((found.job.as_str(), found.launcher), ("run7", "torchrun"));
     assert_eq!(found.rendezvous, tcp("node01", 29501));
+}
+
+#[test]
+fn restarts_that_torchrun_counts_on_each_host_by_itself_do_not_keep_its_ranks_apart() {
+    assert_eq!(world(TORCHRUN).attempt, 0);
+    let one_host = with(&without(TORCHRUN, "LOCAL_WORLD_SIZE"), &[("LOCAL_WORLD_SIZE", "4")]);
+    assert_eq!(world(&one_host).attempt, 2);
 }
 
 #[test]
