@@ -34,11 +34,11 @@ pub(super) struct Flash {
 }
 
 impl Flash {
-    /// `None` if heads are too wide, f32 heads too narrow, or the dtype is f64.
+    /// `None` if heads are too wide, f32 heads too narrow for so few keys, or the dtype is f64.
     pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Flash> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (pairs, queries, head_dim) = (shape[0] * shape[2], shape[1], shape[3]);
-        let form = form(op, q.dtype, head_dim)?;
+        let form = form(op, q.dtype, head_dim, keys)?;
         let fits = (1..=WIDEST).contains(&head_dim)
             && [pairs * queries.div_ceil(ROWS), pairs * keys.div_ceil(ROWS)]
                 .iter()

@@ -40,11 +40,13 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
             int query = first + g + h * 8;
             i64 line = score_at(j, pair, query, 0);
             if (HANDED) {
+                // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
                 for (int i = 0; i < TILE_EIGHTS; i++) {
                     add_before(j, s[i] + 2 * h, (float)j.scale, line, query, n * TILE + i * 8 + 2 * t);
-                    hand_on(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
                 }
+                #pragma unroll
+                for (int i = 0; i < TILE_EIGHTS; i++) hand_on(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
             }
             u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             float most = largest[h];

@@ -96,6 +96,14 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
                 if (t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
             }
             if (i >= turns - tiles) {
+                // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
+                float d_after[AFTER ? 2 * TILE_EIGHTS : 1];
+                #pragma unroll
+                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+                    int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
+                    bool there = query < queries && key < keys;
+                    if (AFTER) d_after[AFTER ? c : 0] = there ? to<float>(j.d_after[line + key]) : 0.0f;
+                }
                 #pragma unroll
                 for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                     float& score = s[c / 2][2 * h + c % 2];
@@ -104,7 +112,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
                     float p = exponent.of(score, row.largest) * row.inverse;
                     if (!sees) p = 0;
                     score = p * (d[c / 2][2 * h + c % 2] - row.delta);
-                    if (AFTER && there && sees) score += to<float>(j.d_after[line + key]);
+                    if (AFTER && sees) score += d_after[AFTER ? c : 0];
                     if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
                 }
             }

@@ -37,12 +37,12 @@ pub(super) struct Fragments {
 }
 
 impl Fragments {
-    /// `None` if sequences or heads are too long, f32 heads too short, or the dtype is f64.
+    /// `None` if sequences or heads are too long, f32 heads too short for so few keys, or the dtype is f64.
     pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (queries, head_dim) = (shape[1], shape[3]);
         let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
-        let form = form(op, q.dtype, head_dim)?;
+        let form = form(op, q.dtype, head_dim, keys)?;
         (short && shape[0] * shape[2] <= i32::MAX as usize).then_some(Fragments {
             dtype: q.dtype,
             form,

@@ -87,11 +87,11 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             int query = first + h * 8 + g;
             i64 line = score_at(j, pair, query, 0);
             if (HANDED) {
+                // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) {
-                    add_before(j, s[n] + 2 * h, factor, line, query, n * 8 + 2 * t);
-                    hand_on(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
-                }
+                for (int n = 0; n < KEY_EIGHTS; n++) add_before(j, s[n] + 2 * h, factor, line, query, n * 8 + 2 * t);
+                #pragma unroll
+                for (int n = 0; n < KEY_EIGHTS; n++) hand_on(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
             }
             float top = -INFINITY_F, total = 0;
             #pragma unroll

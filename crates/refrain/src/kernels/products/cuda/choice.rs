@@ -110,13 +110,24 @@ impl GroupTile {
         if self.as_they_are() { 64 } else { 32 }
     }
 
-    /// Shared memory of a block: tiles of both operands; for f32, two tiles of B with each number in two parts.
+    /// How many tiles a block has room for: of both operands, or of B alone.
+    fn slots(self) -> usize {
+        if self.as_they_are() { GroupTile::STAGES } else { 2 }
+    }
+
+    /// Shared memory of a block: tiles of both operands; for f32, tiles of B with each number in two parts.
     pub(super) fn bytes(self) -> usize {
+        self.bytes_for(self.slots())
+    }
+
+    /// What a block of so many steps uses of it. Without the rest, more blocks run at once.
+    pub(super) fn bytes_for(self, steps: usize) -> usize {
         let [m, n] = self.size();
-        match self.as_they_are() {
-            true => GroupTile::STAGES * (m + n) * self.depth() * 2,
-            false => 2 * 2 * n * self.depth() * 4,
-        }
+        let slot = match self.as_they_are() {
+            true => (m + n) * self.depth() * 2,
+            false => 2 * n * self.depth() * 4,
+        };
+        steps.min(self.slots()) * slot
     }
 
     /// `None` if the product does not suit warp groups.
