@@ -1,7 +1,7 @@
 //! The errors of a classifier on samples, and the class probabilities at a moment.
 
-use super::confusion::Confusion;
 use super::ClassificationErrors;
+use super::confusion::Confusion;
 use crate::data::panel::Panel;
 use crate::data::series::Scaler;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};

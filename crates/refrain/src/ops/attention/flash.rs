@@ -1,8 +1,8 @@
 //! Attention on tensor cores for sequences of any length: tiles of keys pass by blocks of queries.
 
 use super::Attention;
-use super::forms::{FORMS, form};
 use super::cuda::{JOB, Job, SOFTMAX, WeightOptions, aligned};
+use super::forms::{FORMS, form};
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Source, View};
 use crate::error::Result;
 use crate::tensor::DType;
@@ -13,7 +13,8 @@ static FORWARD: Source =
     Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_forward.cu")] };
 static QUERIES: Source =
     Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_queries.cu")] };
-static KEYS: Source = Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_keys.cu")] };
+static KEYS: Source =
+    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_keys.cu")] };
 
 /// Maximum of numbers per head: the registers hold no more.
 const WIDEST: usize = 128;

@@ -1,8 +1,8 @@
 //! Attention for short sequences on tensor cores: one warp for each sequence and head.
 
 use super::Attention;
-use super::forms::{FORMS, form};
 use super::cuda::{JOB, Job, WeightOptions, aligned};
+use super::forms::{FORMS, form};
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Source, View};
 use crate::error::Result;
 use crate::tensor::DType;

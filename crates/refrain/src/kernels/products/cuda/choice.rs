@@ -152,12 +152,22 @@ impl GroupTile {
         tiles.into_iter().take(if small { 3 } else { 2 }).min_by_key(|tile| tile.time(p))
     }
 
+    /// Blocks of so many steps that run at once. With few steps, memory leaves room for as many as the registers do.
+    fn at_once(self, steps: usize) -> usize {
+        if !self.as_they_are() {
+            return self.at_once;
+        }
+        let by_registers = 64 / (self.warps * self.fragments / 4).max(16);
+        self.at_once * (GroupTile::STAGES / steps.clamp(1, GroupTile::STAGES)).min(by_registers)
+    }
+
     /// The approximate time of a product.
     fn time(self, p: &Product) -> usize {
         let tiles = tiles(p, self.size());
         let cut = GemmKernel::Groups { tile: self }.cut(p, tiles);
         let gathering = if cut.parts > 1 { GroupTile::BESIDE } else { 0 };
-        ((tiles * cut.parts).div_ceil(self.at_once) * (cut.steps + GroupTile::BESIDE) + gathering) * self.pace
+        ((tiles * cut.parts).div_ceil(self.at_once(cut.steps)) * (cut.steps + GroupTile::BESIDE) + gathering)
+            * self.pace
     }
 }
 
