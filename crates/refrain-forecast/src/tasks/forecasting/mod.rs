@@ -110,7 +110,9 @@ impl Task for Forecasting {
         let errors = median.sub(&truth)?;
         let losses = self.loss.of_errors(&forecasts.sub(&truth)?)?;
         let weights = match self.validation.has_filled() {
-            true => Some(self.windows.weights(starts, &self.validation)?.to_dtype(DType::F64)?.unsqueeze(-2)?),
+            true => {
+                Some(self.windows.weights(starts, &self.validation)?.to_dtype(DType::F64)?.unsqueeze(-2)?)
+            }
             false => None,
         };
         let sum = |each: Tensor| -> Result<Tensor> {
