@@ -134,9 +134,9 @@ fn windows_are_those_of_each_series_and_count_only_their_own_part() {
                     let (row, cell) = (origin + step, at * HORIZON + step);
                     let counts = row < ends(LENGTHS[id])[number];
                     assert_eq!(weights[cell], f32::from(u8::from(counts)), "series {id}, row {row}");
-                    if row < LENGTHS[id] {
-                        assert_eq!(y[cell], scaled(row), "series {id}, row {row}");
-                    }
+                    // Beyond its end there is nothing, least of all the next series.
+                    let there = if row < LENGTHS[id] { scaled(row) } else { 0.0 };
+                    assert_eq!(y[cell], there, "series {id}, row {row}");
                 }
             }
         }
