@@ -29,6 +29,12 @@ pub enum Command {
         will be warmer or colder by more than 2 °F in six hours."
     )]
     Train(Box<Train>),
+    /// Forecast a series from several origins in its past, each by a model that has seen nothing after its origin
+    #[command(
+        after_help = "Writes forecasts.csv (unique_id, ds, cutoff, y, forecast and the bounds of intervals), the metrics of each origin, and the \
+        model of each window into the folder --out. A forecaster has the settings of `refrain train`."
+    )]
+    CrossValidate(Box<CrossValidate>),
     /// Measure the errors of a trained model on the test part of its data
     #[command(
         after_help = "A forecaster is compared with baselines on the test part of a series. A classifier is tested on the test \
@@ -75,6 +81,41 @@ pub struct Train {
     /// Resume the run in --out if there is one, or else start it; for jobs that may be restarted
     #[arg(long, requires = "out", conflicts_with = "resume")]
     pub resume_if_possible: bool,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CrossValidate {
+    /// Number of origins
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
+    pub windows: usize,
+    /// Rows from one origin to the next [default: the horizon]
+    #[arg(long, value_name = "ROWS", value_parser = at_least_one)]
+    pub step: Option<usize>,
+    /// Rows before each origin that choose the best epoch [default: the horizon]
+    #[arg(long, value_name = "ROWS", value_parser = at_least_one)]
+    pub validation: Option<usize>,
+    /// Train again for each origin, instead of once for the first
+    #[arg(long)]
+    pub refit: bool,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// A named set of settings; --config and flags override it [default: that of the data, if it has one]
+    #[arg(long, value_name = "NAME", value_parser = preset_names())]
+    pub preset: Option<String>,
+    /// A TOML file with settings; flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The folder for forecasts, metrics and models [default: runs/SERIES-cross-validation-NUMBER]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Run each operation eagerly instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error

@@ -43,6 +43,11 @@ pub enum Error {
         shell_word(dir)
     )]
     Interrupted { signal: Signal, epoch: usize, step: u64, dir: PathBuf },
+    /// The same in the middle of a cross-validation.
+    #[error(
+        "interrupted by {signal}; a cross-validation cannot be resumed, so start it again with another --out"
+    )]
+    Stopped { signal: Signal },
     /// A result cannot be written as JSON.
     #[error("cannot write the result as JSON: {0}")]
     Json(serde_json::Error),
@@ -104,7 +109,7 @@ impl Error {
     /// The exit status: 128 plus the number of the signal, as in shells; 2 for wrong arguments; otherwise 1.
     pub fn status(&self) -> u8 {
         match self {
-            Error::Interrupted { signal, .. } => signal.status(),
+            Error::Interrupted { signal, .. } | Error::Stopped { signal } => signal.status(),
             Error::Usage { .. } => 2,
             _ => 1,
         }

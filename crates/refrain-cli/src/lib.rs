@@ -44,7 +44,11 @@ pub fn main() -> ExitCode {
         },
         Err(Error::Stdout(error)) if enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let label = if matches!(error, Error::Interrupted { .. }) { "" } else { "error: " };
+            let label = if matches!(error, Error::Interrupted { .. } | Error::Stopped { .. }) {
+                ""
+            } else {
+                "error: "
+            };
             note(format!("{label}{error}"));
             ExitCode::from(error.status())
         }

@@ -112,7 +112,7 @@ pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
         let mut trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
         let set = || SeriesSet::from(series.clone());
-        let next = trained.next(set())?;
+        let next = trained.next(Console::silent(), set())?;
         let mut all: Vec<f64> = next.forecasts.into_iter().flat_map(|forecast| forecast.values).collect();
         let (score, _) = trained.score(Console::silent(), set())?;
         all.extend([score.test_mse, score.test_mae, score.test_rmse, score.test_smape]);

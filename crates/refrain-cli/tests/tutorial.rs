@@ -50,6 +50,15 @@ fn the_commands_on_ragged_series_do_what_the_page_says() {
         assert_eq!(date(&first), date(&last).tomorrow().unwrap());
     }
     assert_eq!(two.lines().count(), 15);
+    // Each shop has a forecast after each of three origins, if it has days enough.
+    let validated = read("runs/shops-cv/forecasts.csv");
+    assert!(validated.starts_with("unique_id,ds,cutoff,y,forecast\n"), "{validated}");
+    let enough = |back: usize| {
+        let days = |id: usize| 20 + id * 37 % 120;
+        (1..=1000).filter(|&id| days(id) > back + 7).count()
+    };
+    let expected: usize = [7, 14, 21].into_iter().map(enough).sum();
+    assert_eq!(validated.lines().count(), 1 + 7 * expected);
     // Of the shop of ten days, the model knows the size.
     let new = read("new-forecast.csv");
     assert_eq!(new.lines().count(), 8);

@@ -4,6 +4,7 @@ mod bench_cross_asset;
 mod bench_epochs;
 mod bench_patchtst;
 mod bench_step;
+mod cross_validate;
 mod devices;
 mod evaluate;
 mod forecast;
@@ -16,6 +17,7 @@ use crate::error::Result;
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Train(args) => train::run(*args),
+        Command::CrossValidate(args) => cross_validate::run(*args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Forecast(args) => forecast::run(args),
         Command::Bench(Bench::Patchtst(args)) => bench_patchtst::run(args),

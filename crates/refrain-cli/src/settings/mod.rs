@@ -12,7 +12,7 @@ pub use list::{Task, known};
 use std::path::Path;
 
 use refrain_forecast::data::panel::PanelOptions;
-use refrain_forecast::data::series::MaxGap;
+use refrain_forecast::data::series::{MaxGap, SplitRule};
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::settings::{Setting, Values, assemble};
 use refrain_forecast::tasks::classification::PanelSettings;
@@ -38,7 +38,7 @@ impl Settings {
         self
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
@@ -150,6 +150,13 @@ impl Complete {
         self.of(&SeriesSettings::settings())
     }
 
+    /// The same settings with another split.
+    pub fn with_split(mut self, rule: &SplitRule) -> Result<Complete> {
+        let value = serde_json::to_value(rule).map_err(Error::Json)?;
+        self.values.insert("split".to_owned(), value);
+        Ok(self)
+    }
+
     /// The forecaster for windows of a shape.
     pub fn forecaster(&self, window: WindowShape) -> Result<ModelConfig> {
         Ok(ModelConfig::from_settings(self.model.listing.name, window, &self.values)?)
@@ -198,7 +205,6 @@ impl Complete {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain_forecast::data::series::SplitRule;
     use serde_json::{Value, json};
 
     fn settings(pairs: &[(&str, Value)]) -> Settings {

@@ -37,7 +37,6 @@ impl Threads {
         within: Duration,
     ) -> Result<Self> {
         let outboxes: Vec<_> = locked(hub).outboxes().cloned().collect();
-        let others = outboxes[1..].to_vec();
         let mut threads = Self::default();
         threads.outboxes.extend(outboxes);
         let size = links.len() + 1;
@@ -60,9 +59,9 @@ impl Threads {
         }
         let (own, all) = (member.clone(), hub.clone());
         threads.spawn("rendezvous-own", move || {
-            inbox.each(|frame| {
+            inbox.each(|bytes| {
                 // The frames are this process's own.
-                let Ok(down) = frame.decode() else { return };
+                let Ok(down) = Down::decode(bytes[0], &bytes[5..]) else { return };
                 if matches!(down, Down::Failure(_)) {
                     // The process may end now, and the others must not take that for the cause.
                     let until = Instant::now() + TELL.min(within);
@@ -75,11 +74,10 @@ impl Threads {
         })?;
         let (member, hub) = (member.clone(), hub.clone());
         threads.every(within / 10, move || {
-            let progress = member.progress();
-            let beat = Arc::new(Down::Beat(progress).encode());
-            others.iter().for_each(|out| out.send(beat.clone()));
-            member.send(Up::Beat(progress));
-            locked(&hub).tick(Instant::now());
+            member.send(Up::Beat(member.progress()));
+            let mut hub = locked(&hub);
+            hub.beat(member.progress());
+            hub.tick(Instant::now());
         })?;
         Ok(threads)
     }

@@ -1,5 +1,6 @@
 //! Forecasters of a series.
 
+pub mod cross_validation;
 pub mod score;
 mod table;
 pub mod train;

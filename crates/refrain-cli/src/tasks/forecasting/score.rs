@@ -177,7 +177,7 @@ impl Details {
 }
 
 /// Prints a table of metrics. Those of intervals are columns if any row has them.
-fn show(console: Console, first: &str, rows: &[(String, Metrics)]) -> Result<()> {
+pub(super) fn show(console: Console, first: &str, rows: &[(String, Metrics)]) -> Result<()> {
     let levels: Vec<f64> =
         rows.first().map_or(Vec::new(), |(_, of)| of.intervals.iter().map(|i| i.level).collect());
     let mut header: Vec<String> = [first, "MSE", "MAE", "RMSE", "MASE", "sMAPE"].map(str::to_owned).to_vec();

@@ -3,7 +3,7 @@
 use refrain_forecast::data::series::Series;
 use refrain_forecast::tasks::forecasting::evaluation::Forecast;
 
-use super::trained::{Next, SERIES_AT_ONCE};
+use super::trained::Next;
 use crate::output::Cell;
 
 /// The columns and rows of a forecast of the rows after some series.
@@ -20,18 +20,13 @@ pub fn of(next: &Next) -> (Vec<String>, Vec<Vec<Cell>>) {
     let time = |series: &Series, step: usize| Cell::Text(series.time().format(series.rows() + step));
     if set.is_independent() || set.first().is_long() {
         let columns = ["unique_id", "ds", "forecast"].map(str::to_owned).into_iter().chain(bounds(""));
-        let mut names = set.names();
         let mut rows = Vec::new();
-        for (group, forecast) in next.forecasts.iter().enumerate() {
-            let of_group = width(next, group);
-            for (channel, name) in names.by_ref().take(of_group).enumerate() {
-                let number = if set.is_independent() { rows.len() / horizon(forecast, of_group) } else { 0 };
-                let series = &set.series()[number];
-                rows.extend((0..horizon(forecast, of_group)).map(|step| {
-                    let key = [Cell::Text(name.clone()), time(series, step)];
-                    key.into_iter().chain(cells(forecast, step * of_group + channel)).collect::<Vec<_>>()
-                }));
-            }
+        for (at, (name, forecast, column, width)) in next.columns().enumerate() {
+            let series = &set.series()[if set.is_independent() { at } else { 0 }];
+            rows.extend((0..horizon(forecast, width)).map(|step| {
+                let key = [Cell::Text(name.clone()), time(series, step)];
+                key.into_iter().chain(cells(forecast, step * width + column)).collect::<Vec<_>>()
+            }));
         }
         return (columns.collect(), rows);
     }
@@ -47,21 +42,13 @@ pub fn of(next: &Next) -> (Vec<String>, Vec<Vec<Cell>>) {
     (columns.collect(), next.forecasts.iter().flat_map(of_forecast).collect())
 }
 
-/// Number of channels or series of a group of forecasts.
-fn width(next: &Next, group: usize) -> usize {
-    match next.set.is_independent() {
-        true => (next.set.series().len() - group * SERIES_AT_ONCE).min(SERIES_AT_ONCE),
-        false => next.set.channels(),
-    }
-}
-
 /// Number of rows of a forecast.
 fn horizon(forecast: &Forecast, width: usize) -> usize {
     forecast.values.len() / width
 }
 
 /// The numbers of one cell of a forecast: the value, then the bounds of its intervals.
-fn cells(forecast: &Forecast, at: usize) -> impl Iterator<Item = Cell> + '_ {
+pub(super) fn cells(forecast: &Forecast, at: usize) -> impl Iterator<Item = Cell> + '_ {
     let bounds = forecast.intervals.iter().flat_map(move |interval| [interval.low[at], interval.high[at]]);
     std::iter::once(forecast.values[at]).chain(bounds).map(|value| Cell::Number(value as f32))
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Data;
 use super::score::{self, Score};
-use crate::cli::Train;
+use crate::cli::{CheckpointEvery, Train};
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
 use crate::filled;
@@ -41,11 +41,24 @@ pub struct Parts {
     pub trainer: Trainer<Forecasting>,
 }
 
+/// How a run is trained, besides its settings.
+#[derive(Clone, Copy)]
+pub struct Training {
+    pub eager: bool,
+    pub checkpoint_every: CheckpointEvery,
+}
+
+impl From<&Train> for Training {
+    fn from(args: &Train) -> Training {
+        Training { eager: args.eager, checkpoint_every: args.checkpoint_every }
+    }
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Outcome<'a> {
+pub struct Outcome {
     #[serde(flatten)]
-    score: &'a Score,
+    score: Score,
     epochs: usize,
     best_epoch: usize,
     steps: u64,
@@ -66,16 +79,28 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
     if let Some(preset) = settings.preset() {
         console.line(format!("preset      {preset}"))?;
     }
-    let stem = source::stem(&data);
+    let folder = || RunFolder::create(args.out.as_deref(), &source::stem(&data));
+    console.result(&run(console, args.into(), settings, set, folder, &device)?)
+}
+
+/// A new run on these series, to its end. The folder is made when it is known that the run is possible.
+pub fn run(
+    console: Console,
+    training: Training,
+    settings: &Complete,
+    set: SeriesSet,
+    folder: impl FnOnce() -> Result<RunFolder>,
+    device: &Device,
+) -> Result<Outcome> {
     let (config, mut data) = RunConfig::<Forecasts>::new(settings, set)?;
     let calibration = config.hold_out_calibration(&mut data)?;
-    estimate(console, &config, &data, &device)?;
-    let trainer = trainer(&config, &data, &device)?;
-    let folder = RunFolder::create(args.out.as_deref(), &stem)?;
+    estimate(console, &config, &data, device)?;
+    let trainer = trainer(&config, &data, device)?;
+    let folder = folder()?;
     // Now it is known that the folder is writable, and the run can be resumed from its first step.
     trainer.save(folder.path(), &as_json(&config)?)?;
     let parts = Parts { data, calibration, trainer };
-    finish(console, args, Run { config, folder, parts }, &device)
+    finish(console, training, Run { config, folder, parts }, device)
 }
 
 pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
@@ -96,7 +121,7 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
         folder.path().display(),
         count(parts.trainer.steps())
     ))?;
-    finish(console, args, Run { config, folder, parts }, &device)
+    console.result(&finish(console, args.into(), Run { config, folder, parts }, &device)?)
 }
 
 /// The series is that which the run began with.
@@ -151,18 +176,18 @@ pub fn estimate(
 }
 
 /// Trains to the end, and measures.
-fn finish(console: Console, args: &Train, mut run: Run, device: &Device) -> Result<()> {
-    if args.eager {
+fn finish(console: Console, training: Training, mut run: Run, device: &Device) -> Result<Outcome> {
+    if training.eager {
         run.parts.trainer = run.parts.trainer.eager();
     }
     describe(console, &run, device)?;
     with_precision(run.config.precision.setting(), || {
-        train(console, args, &mut run)?;
+        train(console, training, &mut run)?;
         report(console, run, device)
     })
 }
 
-fn report(console: Console, run: Run, device: &Device) -> Result<()> {
+fn report(console: Console, run: Run, device: &Device) -> Result<Outcome> {
     let Run { config, folder, parts: Parts { data, calibration, trainer } } = run;
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
@@ -191,8 +216,8 @@ fn report(console: Console, run: Run, device: &Device) -> Result<()> {
         .line(format!("\ntrained {} epoch{plural} in {trained}, the best is epoch {best}", history.len()))?;
     replayed.show(console)?;
     console.line(format!("written to {}", folder.path().display()))?;
-    console.result(&Outcome {
-        score: &score,
+    Ok(Outcome {
+        score,
         epochs: history.len(),
         best_epoch: best,
         steps,
@@ -254,10 +279,10 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
 }
 
 /// Trains to the end. The run is saved after each epoch, and when the user interrupts.
-fn train(console: Console, args: &Train, run: &mut Run) -> Result<()> {
+fn train(console: Console, training: Training, run: &mut Run) -> Result<()> {
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
-    let how = epochs::How { label: "", every: args.checkpoint_every, interrupt: &interrupt };
+    let how = epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt };
     let Some(signal) = epochs::train(console, &mut run.parts.trainer, &run.folder, &config, how, epoch_line)?
     else {
         return Ok(());

@@ -10,6 +10,7 @@ use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
 
+use super::Data;
 use super::score::{self, Details, Score};
 use super::table;
 use crate::console::{Console, count};
@@ -37,7 +38,7 @@ pub struct Next {
 }
 
 /// So many independent series are forecast at a time.
-pub(super) const SERIES_AT_ONCE: usize = 4096;
+const SERIES_AT_ONCE: usize = 4096;
 
 /// What `evaluate --json` prints.
 #[derive(Serialize)]
@@ -103,16 +104,23 @@ impl TrainedForecaster {
         })
     }
 
-    /// The forecast of the rows that follow the last row of each series, in the precision of the run.
-    pub fn next(&mut self, set: SeriesSet) -> Result<Next> {
-        let set = self.config.matched(set)?;
+    /// Series cut into parts as the run cuts its own.
+    pub fn cut(&self, set: SeriesSet) -> Result<Data> {
+        self.config.cut(self.config.matched(set)?)
+    }
+
+    /// Rows of a season.
+    pub fn season(&self) -> usize {
+        self.config.task.data.season
+    }
+
+    /// The forecast of the rows that follow the last row of each series, in the precision of the run. Independent series with a
+    /// long gap in the context are left out, with a warning.
+    pub fn next(&mut self, console: Console, set: SeriesSet) -> Result<Next> {
+        let set = without_gaps(console, self.config.matched(set)?, &self.config)?;
         self.of_channels(&set)?;
         let TrainedForecaster { config, model, intervals, device, .. } = self;
-        let (model, context) = (&**model, model.window().context);
-        for series in set.series() {
-            let rows = series.rows();
-            series.check_gaps(rows.saturating_sub(context)..rows, config.max_gap(set.step()))?;
-        }
+        let model = &**model;
         let scaler = config.scaler_of_all(&set)?;
         let horizon = config.task.model.window().horizon;
         let forecasts = with_precision(config.precision.setting(), || {
@@ -133,6 +141,34 @@ impl TrainedForecaster {
         })?;
         Ok(Next { set, forecasts })
     }
+}
+
+/// The series whose context has no long gap. It is an error if there is none.
+fn without_gaps(console: Console, set: SeriesSet, config: &RunConfig<Forecasts>) -> Result<SeriesSet> {
+    const FEW: usize = 8;
+    let (context, max_gap) = (config.task.model.window().context, config.max_gap(set.step()));
+    let check = |series: &Series| {
+        let rows = series.rows();
+        series.check_gaps(rows.saturating_sub(context)..rows, max_gap)
+    };
+    let names = |sound: bool| {
+        let of = set.series().iter().filter(|series| check(series).is_ok() == sound);
+        of.flat_map(|series| series.names().to_vec()).collect::<Vec<String>>()
+    };
+    let (sound, left) = (names(true), names(false));
+    if left.is_empty() {
+        return Ok(set);
+    }
+    if sound.is_empty() || !set.is_independent() {
+        check(set.first())?;
+    }
+    let more =
+        if left.len() > FEW { format!(" and {} more", count(left.len() - FEW)) } else { String::new() };
+    let some = left.iter().take(FEW).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    console.warn(format!(
+        "left out, because of a gap of more than {max_gap} rows before the forecast (--max-gap): {some}{more}"
+    ))?;
+    Ok(set.select(&sound)?)
 }
 
 /// The intervals of a model: those of the calibration in its folder, or those that it has learned.
@@ -172,11 +208,14 @@ impl Trained for TrainedForecaster {
         ids: Option<&[String]>,
     ) -> Result<Prediction> {
         let set = self.read(console, data)?;
-        let mut next = self.next(match ids {
-            // What a model needs of a grid it gets; only the table is of some channels.
-            Some(ids) if set.is_independent() => set.select(ids)?,
-            _ => set,
-        })?;
+        let mut next = self.next(
+            console,
+            match ids {
+                // What a model needs of a grid it gets; only the table is of some channels.
+                Some(ids) if set.is_independent() => set.select(ids)?,
+                _ => set,
+            },
+        )?;
         if let (Some(ids), false) = (ids, next.set.is_independent()) {
             next = next.of_channels(ids)?;
         }
@@ -196,6 +235,24 @@ impl Trained for TrainedForecaster {
 }
 
 impl Next {
+    /// The name of each channel of a grid, or of each independent series; the forecast that it is in, its column there, and the
+    /// number of columns.
+    pub fn columns(&self) -> impl Iterator<Item = (&String, &Forecast, usize, usize)> {
+        let width = |group: usize| match self.set.is_independent() {
+            true => (self.set.series().len() - group * SERIES_AT_ONCE).min(SERIES_AT_ONCE),
+            false => self.set.channels(),
+        };
+        let of_group = move |group: usize| {
+            let width = width(group);
+            (0..width).map(move |column| (group, column, width))
+        };
+        let columns = (0..self.forecasts.len()).flat_map(of_group);
+        self.set
+            .names()
+            .zip(columns)
+            .map(|(name, (group, column, width))| (name, &self.forecasts[group], column, width))
+    }
+
     /// The forecast of some channels of a grid.
     fn of_channels(self, names: &[String]) -> Result<Next> {
         let all: Vec<String> = self.set.names().cloned().collect();

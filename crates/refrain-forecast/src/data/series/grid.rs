@@ -102,6 +102,16 @@ impl Grid {
         self.filled.as_deref()
     }
 
+    /// Its first rows.
+    pub(super) fn first_rows(&self, rows: usize) -> Grid {
+        let cells = rows.min(self.rows()) * self.channels;
+        let values = self.values[..cells].to_vec();
+        match &self.filled {
+            None => Grid::new(values, self.channels),
+            Some(filled) => Grid::with_filled(values, self.channels, filled[..cells].to_vec()),
+        }
+    }
+
     /// The channels at these places.
     pub(super) fn with_channels(&self, places: &[usize]) -> Grid {
         let rows = |row: usize| places.iter().map(move |place| row * self.channels + place);

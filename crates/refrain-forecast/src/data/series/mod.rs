@@ -94,6 +94,11 @@ impl Series {
         fill::carry_forward(fill::onto_grid(table, options.step)?, options.strict)
     }
 
+    /// Its first rows.
+    fn first_rows(&self, rows: usize) -> Series {
+        Series { grid: self.grid.first_rows(rows), ..self.clone() }
+    }
+
     /// The channels at these places.
     fn with_channels(&self, places: &[usize]) -> Series {
         let names = places.iter().map(|&place| self.names[place].clone()).collect();

@@ -186,6 +186,19 @@ impl SeriesSet {
         Ok(SeriesSet { series: names.iter().map(take).collect::<Result<_>>()?, independent: true })
     }
 
+    /// The series without their last rows, of which nothing is left. Independent series with fewer than `least` rows left are
+    /// dropped, unless all are.
+    pub fn without_last(&self, rows: usize, least: usize) -> SeriesSet {
+        let kept = |series: &&Series| series.rows() >= rows.saturating_add(least);
+        let cut = |series: &Series| series.first_rows(series.rows().saturating_sub(rows).max(1));
+        let series: Vec<Series> = match self.independent {
+            true => self.series.iter().filter(kept).map(cut).collect(),
+            false => self.series.iter().map(cut).collect(),
+        };
+        let series = if series.is_empty() { self.series.iter().map(cut).collect() } else { series };
+        SeriesSet { series, independent: self.independent }
+    }
+
     /// SHA-256 over the names, all values and which of them were filled, to recognise the series. Of a grid it is that of
     /// [`Series::fingerprint`].
     pub fn fingerprint(&self) -> String {

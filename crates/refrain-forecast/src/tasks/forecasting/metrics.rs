@@ -163,6 +163,11 @@ impl ErrorSums {
         }
     }
 
+    /// The levels of the intervals.
+    pub fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
     /// Adds a forecast of one channel and the true values, in standardised units. The forecast has the quantiles of the levels,
     /// one after another, `[quantiles, horizon]`; without levels it is the forecast itself. A true value of NaN is unknown and
     /// ignored.
@@ -209,7 +214,7 @@ impl ErrorSums {
         }
     }
 
-    /// Adds the sums of other windows of one channel, of which `other` has no other.
+    /// Adds all sums of other windows to those of a channel.
     ///
     /// # Panics
     /// If there is no such channel, or horizon or levels differ.

@@ -2,7 +2,6 @@
 
 mod cuda;
 mod flash;
-mod forms;
 mod fragments;
 mod host;
 mod options;

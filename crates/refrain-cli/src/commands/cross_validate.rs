@@ -1,0 +1,23 @@
+//! `refrain cross-validate`.
+
+use crate::cli::CrossValidate;
+use crate::error::{Error, Result};
+use crate::settings::{Settings, Task};
+use crate::tasks::forecasting;
+
+pub fn run(args: CrossValidate) -> Result<()> {
+    if args.settings.has("split") {
+        return Err(Error::usage(
+            "cross-validate splits a series by its origins, so it takes no --split",
+            "leave it out; --windows, --step and --validation say where the parts lie",
+        ));
+    }
+    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset.as_deref())?;
+    match settings.task() {
+        Task::Forecasting => forecasting::cross_validation::run(&args, settings),
+        Task::Classification => Err(Error::usage(
+            "cross-validate is for forecasters, and the model is a classifier",
+            "train it with --folds, which does the same for a panel",
+        )),
+    }
+}
