@@ -505,7 +505,8 @@ fn all_ranks_stop_at_the_same_step() {
 
 #[test]
 fn large_exchanges_arrive_whole_and_do_not_count_as_silence() {
-    let mut ranks = start(&tcp(), &["large 20000000; exchange a; leave"; 3], same);
+    let mut ranks =
+        start(&tcp(), &["large 20000000; exchange a; leave"; 3], |_, s| s.with("TEST_WITHIN", 2000));
     for said in all_end_well(&mut ranks) {
         assert!(
             said.contains("large: [(20000000, true, 0), (20000000, true, 1), (20000000, true, 2)]"),

@@ -26,6 +26,10 @@ pub(super) struct Learner<T> {
     /// Micro-batches per step.
     accumulate: usize,
     batch: Batch,
+    /// Gives one batch of validation samples at a time, in order.
+    validation: Batches,
+    /// The sums over those that were measured, f64 `[SUMS]`.
+    sums: Tensor,
 }
 
 /// The sums over the micro-batches of the current step, f64 `[]`.
@@ -53,6 +57,8 @@ impl<T: Task> Learner<T> {
             batches: Batches::new(samples, config.micro_batch(), config.seed ^ ORDER, device)?,
             accumulate: config.accumulate,
             batch: Batch { loss: scalar()?, weight: scalar()?, samples: scalar()? },
+            validation: Batches::new(task.validation_samples(), task.validation_batch(), 0, device)?,
+            sums: Tensor::zeros(T::SUMS, DType::F64, device)?,
             task,
         })
     }
@@ -129,6 +135,29 @@ impl<T: Task> Learner<T> {
         Ok(self.batch.samples.add_scalar_assign(samples.numel() as f64)?)
     }
 
+    /// Measures the model on all validation samples. The passes are replayed if they are recorded.
+    pub(super) fn validate(&self, mut recorded: Option<&mut Recorded>) -> Result<T::Validation> {
+        self.validation.begin_in_order(0)?;
+        self.sums.fill(0.0)?;
+        let (whole, steps) = (self.validation.whole(), self.validation.steps());
+        for (first, count) in [(0, whole), (whole, steps - whole)] {
+            let places = self.validation.places(first);
+            match recorded.as_deref_mut() {
+                _ if count == 0 => {}
+                Some(recorded) => {
+                    recorded.validation.repeat(std::slice::from_ref(places), count)?;
+                }
+                None => (0..count).try_for_each(|_| self.measure(places))?,
+            }
+        }
+        Ok(self.task.validation(&self.sums.to_vec::<f64>()?))
+    }
+
+    /// Adds the sums over the next validation samples, as many as there are positions.
+    fn measure(&self, places: &Tensor) -> Result<()> {
+        no_grad(|| Ok(self.sums.add_assign(&self.task.measure(&self.validation.next(places)?)?)?))
+    }
+
     /// Turns the accumulated gradients into those of the mean loss over all micro-batches, and does the optimiser
     /// step.
     fn update(&self) -> Result<()> {
@@ -146,6 +175,8 @@ pub(super) struct Recorded {
     pass: Step<'static>,
     /// Only with accumulation.
     update: Option<Step<'static>>,
+    /// The pass over a batch of validation samples.
+    validation: Step<'static>,
 }
 
 impl Recorded {
@@ -163,14 +194,19 @@ impl Recorded {
                 Ok(Vec::new())
             })
         });
-        Recorded { pass, update }
+        let of_validation = learner.clone();
+        let validation = Step::new(device, move |places| {
+            of_validation.measure(&places[0])?;
+            Ok(Vec::new())
+        });
+        Recorded { pass, update, validation }
     }
 
     pub(super) fn pass(&self) -> &Step<'static> {
         &self.pass
     }
 
-    /// All recorded steps.
+    /// The recorded steps of training.
     pub(super) fn steps(&self) -> impl Iterator<Item = &Step<'static>> {
         std::iter::once(&self.pass).chain(&self.update)
     }
@@ -178,6 +214,7 @@ impl Recorded {
     /// Checks that the recordings are still valid.
     pub(super) fn check(&mut self) -> Result<()> {
         self.pass.check()?;
+        self.validation.check()?;
         self.update.iter_mut().try_for_each(|update| Ok(update.check()?))
     }
 }

@@ -152,7 +152,7 @@ impl<T: Task> Trainer<T> {
         }
         self.check()?;
         let train_loss = self.mean_loss()?;
-        let validation = self.learner.task.validate()?;
+        let validation = learner.validate(self.recorded.as_mut())?;
         let error = T::error(&validation);
         let epoch = self.state.history.len() + 1;
         let when = format!("in epoch {epoch}");

@@ -39,11 +39,26 @@ pub trait Task: 'static {
         Ok(Tensor::full((), samples.numel() as f64, DType::F32, samples.device())?)
     }
 
-    /// Measures the model on the validation samples.
+    /// The numbers of the validation samples.
+    fn validation_samples(&self) -> Vec<i64>;
+
+    /// How many validation samples are measured at a time: enough to fill the device, few enough to save memory.
+    fn validation_batch(&self) -> usize {
+        1024
+    }
+
+    /// How many numbers [`Task::measure`] gives.
+    const SUMS: usize;
+
+    /// Sums over the validation samples with these numbers (i64 `[B]`), such as those of errors and of counts: f64 `[SUMS]`.
+    /// They are added up on the device over all validation samples. This is recorded and replayed like a step.
     ///
     /// # Errors
     /// If the device fails.
-    fn validate(&self) -> Result<Self::Validation>;
+    fn measure(&self, samples: &Tensor) -> Result<Tensor>;
+
+    /// The result of a validation with these sums over all its samples.
+    fn validation(&self, sums: &[f64]) -> Self::Validation;
 
     /// The error for early stopping and for choosing the best weights. Lower is better.
     fn error(validation: &Self::Validation) -> f64;

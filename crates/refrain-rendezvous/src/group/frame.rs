@@ -131,14 +131,43 @@ pub enum Down {
     Goodbye,
 }
 
+/// The bytes of a frame, in pieces, so that the parts of an exchange need not be copied.
+pub struct Frame(pub Vec<Vec<u8>>);
+
+impl Frame {
+    /// The frame as it is read at the other end.
+    pub fn decode(&self) -> Result<Down, Malformed> {
+        let bytes = self.0.concat();
+        let (kind, body) =
+            bytes.split_first().and_then(|(kind, rest)| Some((*kind, rest.get(4..)?))).ok_or(Malformed)?;
+        Down::decode(kind, body)
+    }
+}
+
 fn frame(kind: u8, body: Encoder) -> Vec<u8> {
     let body = body.finish();
     let mut bytes = Vec::with_capacity(5 + body.len());
-    bytes.push(kind);
-    // Every body is below 4 GiB: texts, and the parts of an exchange, are limited.
-    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&header(kind, body.len()));
     bytes.extend_from_slice(&body);
     bytes
+}
+
+fn header(kind: u8, body: usize) -> [u8; 5] {
+    // Every body is below 4 GiB: texts, and the parts of an exchange, are limited.
+    let [a, b, c, d] = (body as u32).to_le_bytes();
+    [kind, a, b, c, d]
+}
+
+/// The parts of an exchange for a rank.
+fn encode_parts(number: u64, parts: Vec<Vec<u8>>) -> Frame {
+    let body: usize = 16 + parts.iter().map(|part| 8 + part.len()).sum::<usize>();
+    let start = Encoder::default().u64(number).u64(parts.len() as u64).finish();
+    let mut pieces = vec![[&header(2, body)[..], &start].concat()];
+    for part in parts {
+        pieces.push((part.len() as u64).to_le_bytes().to_vec());
+        pieces.push(part);
+    }
+    Frame(pieces)
 }
 
 /// As much of a text as fits into a frame.
@@ -184,22 +213,20 @@ impl Up {
 }
 
 impl Down {
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(self) -> Frame {
         let e = Encoder::default();
-        match self {
+        let bytes = match self {
             Self::Beat(progress) => frame(1, progress.encode(e)),
-            Self::Parts { number, parts } => {
-                let e = e.u64(*number).u64(parts.len() as u64);
-                frame(2, parts.iter().fold(e, |e, part| e.bytes(part)))
-            }
-            Self::Broken(story) => frame(3, e.text(short(story))),
+            Self::Parts { number, parts } => return encode_parts(number, parts),
+            Self::Broken(story) => frame(3, e.text(short(&story))),
             Self::Query => frame(4, e),
-            Self::StopAt(step) => frame(5, e.u64(*step)),
+            Self::StopAt(step) => frame(5, e.u64(step)),
             Self::Failure(f) => {
                 frame(6, e.u64(f.rank as u64).text(short(&f.host)).u64(f.step).text(short(&f.what)))
             }
             Self::Goodbye => frame(7, e),
-        }
+        };
+        Frame(vec![bytes])
     }
 
     pub fn decode(kind: u8, body: &[u8]) -> Result<Self, Malformed> {
@@ -293,8 +320,10 @@ mod tests {
             Down::Goodbye,
         ];
         for down in downs {
-            let bytes = down.encode();
-            assert_eq!(Down::decode(bytes[0], &bytes[5..]), Ok(down.clone()));
+            let frame = down.clone().encode();
+            assert_eq!(frame.decode(), Ok(down.clone()));
+            let bytes = frame.0.concat();
+            assert_eq!(u32::from_le_bytes(bytes[1..5].try_into().unwrap()) as usize, bytes.len() - 5);
             for n in 5..bytes.len() {
                 assert_eq!(Down::decode(bytes[0], &bytes[5..n]), Err(Malformed), "{down:?} cut at {n}");
             }

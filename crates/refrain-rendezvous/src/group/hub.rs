@@ -104,7 +104,7 @@ impl Hub {
         self.peers.iter().map(|peer| &peer.out)
     }
 
-    pub fn broadcast(&self, down: &Down) {
+    pub fn broadcast(&self, down: Down) {
         let frame = Arc::new(down.encode());
         self.peers.iter().for_each(|peer| peer.out.send(frame.clone()));
     }
@@ -126,7 +126,7 @@ impl Hub {
             Up::Stop => {
                 if matches!(self.stop, Stop::Running) {
                     self.stop = Stop::Asked;
-                    self.broadcast(&Down::Query);
+                    self.broadcast(Down::Query);
                 }
             }
             Up::Promise(step) => {
@@ -164,7 +164,7 @@ impl Hub {
         if self.failure.is_none() {
             let Peer { host, progress, .. } = &self.peers[rank];
             let failure = Failure { rank, host: host.clone(), step: progress.step, what };
-            self.broadcast(&Down::Failure(failure.clone()));
+            self.broadcast(Down::Failure(failure.clone()));
             self.failure = Some(failure);
         }
     }
@@ -199,7 +199,7 @@ impl Hub {
         if self.round.iter().all(Option::is_some) {
             let parts =
                 self.round.iter_mut().filter_map(|part| part.take().map(|(_, bytes)| bytes)).collect();
-            self.broadcast(&Down::Parts { number: self.rounds, parts });
+            self.broadcast(Down::Parts { number: self.rounds, parts });
             self.rounds += 1;
         } else if let Some(left) =
             (0..self.peers.len()).find(|&r| self.peers[r].left && self.round[r].is_none())
@@ -213,7 +213,7 @@ impl Hub {
         self.broken = true;
         self.round.iter_mut().for_each(|part| *part = None);
         let rule = "every rank must make the same exchanges in the same order";
-        self.broadcast(&Down::Broken(format!("{stories}: {rule}")));
+        self.broadcast(Down::Broken(format!("{stories}: {rule}")));
     }
 
     /// What a rank does in the exchange that is open.
@@ -236,7 +236,7 @@ impl Hub {
             self.peers.iter().filter(|peer| !peer.left).map(|peer| peer.promise).collect();
         if let Some(step) = promises.and_then(|p| p.into_iter().max()) {
             self.stop = Stop::Agreed;
-            self.broadcast(&Down::StopAt(step));
+            self.broadcast(Down::StopAt(step));
         }
     }
 
@@ -310,10 +310,5 @@ impl Hub {
             what += &format!(", while rank {waiting} on {host} waits in exchange {} ({name:?})", self.rounds);
         }
         what
-    }
-
-    /// The progress of rank 0, which goes to all with its heartbeat.
-    pub fn beat(&self, progress: Progress) {
-        self.broadcast(&Down::Beat(progress));
     }
 }

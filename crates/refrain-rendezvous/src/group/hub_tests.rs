@@ -49,7 +49,7 @@ impl Trial {
         let read = |(out, inbox): (Outbox, Inbox)| {
             out.close();
             let mut told = Vec::new();
-            inbox.each(|frame| told.push(Down::decode(frame[0], &frame[5..]).unwrap()));
+            inbox.each(|frame| told.push(frame.decode().unwrap()));
             told
         };
         self.inboxes.into_iter().map(read).collect()

@@ -7,16 +7,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::frame::Frame;
+
 /// Frames on their way to one rank.
 #[derive(Clone)]
 pub struct Outbox {
-    sender: Sender<Option<Arc<Vec<u8>>>>,
+    sender: Sender<Option<Arc<Frame>>>,
     pending: Arc<AtomicUsize>,
 }
 
 /// The other end of an [`Outbox`].
 pub struct Inbox {
-    receiver: Receiver<Option<Arc<Vec<u8>>>>,
+    receiver: Receiver<Option<Arc<Frame>>>,
     pending: Arc<AtomicUsize>,
 }
 
@@ -28,7 +30,7 @@ pub fn outbox() -> (Outbox, Inbox) {
 }
 
 impl Outbox {
-    pub fn send(&self, frame: Arc<Vec<u8>>) {
+    pub fn send(&self, frame: Arc<Frame>) {
         self.pending.fetch_add(1, Ordering::AcqRel);
         if self.sender.send(Some(frame)).is_err() {
             self.pending.fetch_sub(1, Ordering::AcqRel); // the connection has ended
@@ -51,7 +53,7 @@ impl Outbox {
 
 impl Inbox {
     /// Hands out each frame until the outbox is closed.
-    pub fn each(self, mut take: impl FnMut(&[u8])) {
+    pub fn each(self, mut take: impl FnMut(&Frame)) {
         while let Ok(Some(frame)) = self.receiver.recv() {
             take(&frame);
             self.pending.fetch_sub(1, Ordering::AcqRel);
@@ -66,7 +68,7 @@ impl Inbox {
         let mut open = true;
         self.each(|frame| {
             // Whoever reads from the connection reports that it ended.
-            open = open && stream.write_all(frame).is_ok();
+            open = open && frame.0.iter().all(|piece| stream.write_all(piece).is_ok());
         });
     }
 }

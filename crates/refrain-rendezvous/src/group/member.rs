@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::frame::{Down, Failure, Phase, Progress, TEXT, Up, part_limit};
+use super::frame::{Down, Failure, Frame, Phase, Progress, TEXT, Up, part_limit};
 use super::hub::Hub;
 use super::link::Outbox;
 use super::locked;
@@ -98,7 +98,7 @@ impl Member {
         match &self.uplink {
             Uplink::Alone => {}
             Uplink::Here(hub) => locked(hub).receive(0, up),
-            Uplink::There(out) => out.send(Arc::new(up.encode())),
+            Uplink::There(out) => out.send(Arc::new(Frame(vec![up.encode()]))),
         }
     }
 

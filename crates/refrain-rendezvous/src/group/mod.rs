@@ -205,7 +205,7 @@ impl Group {
                 std::thread::sleep(Duration::from_millis(2));
             }
             if !self.member.leave() {
-                locked(hub).broadcast(&Down::Goodbye);
+                locked(hub).broadcast(Down::Goodbye);
             }
         } else if !self.member.leave() {
             self.member.send(Up::Goodbye);

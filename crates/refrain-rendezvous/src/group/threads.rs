@@ -37,6 +37,7 @@ impl Threads {
         within: Duration,
     ) -> Result<Self> {
         let outboxes: Vec<_> = locked(hub).outboxes().cloned().collect();
+        let others = outboxes[1..].to_vec();
         let mut threads = Self::default();
         threads.outboxes.extend(outboxes);
         let size = links.len() + 1;
@@ -59,9 +60,9 @@ impl Threads {
         }
         let (own, all) = (member.clone(), hub.clone());
         threads.spawn("rendezvous-own", move || {
-            inbox.each(|bytes| {
+            inbox.each(|frame| {
                 // The frames are this process's own.
-                let Ok(down) = Down::decode(bytes[0], &bytes[5..]) else { return };
+                let Ok(down) = frame.decode() else { return };
                 if matches!(down, Down::Failure(_)) {
                     // The process may end now, and the others must not take that for the cause.
                     let until = Instant::now() + TELL.min(within);
@@ -74,10 +75,11 @@ impl Threads {
         })?;
         let (member, hub) = (member.clone(), hub.clone());
         threads.every(within / 10, move || {
-            member.send(Up::Beat(member.progress()));
-            let mut hub = locked(&hub);
-            hub.beat(member.progress());
-            hub.tick(Instant::now());
+            let progress = member.progress();
+            let beat = Arc::new(Down::Beat(progress).encode());
+            others.iter().for_each(|out| out.send(beat.clone()));
+            member.send(Up::Beat(progress));
+            locked(&hub).tick(Instant::now());
         })?;
         Ok(threads)
     }

@@ -1,38 +1,37 @@
 //! The errors of a classifier on samples, and the class probabilities at a moment.
 
+use super::ClassificationErrors;
 use super::confusion::Confusion;
-use super::{Classification, ClassificationErrors};
-use crate::data::panel::{Class, Panel};
+use crate::data::panel::Panel;
 use crate::data::series::Scaler;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::{Error, Result};
-use refrain::{Tensor, no_grad};
+use refrain::{DType, Tensor, no_grad};
 
-/// How many samples are classified at a time.
-const AT_ONCE: usize = 1024;
+/// The cells of the confusion matrix, and two more.
+pub(super) const SUMS: usize = CLASSES * CLASSES + 2;
 
-/// The errors and the confusion matrix of a task's model over samples with a label.
-pub(super) fn measure(task: &Classification, samples: &[i64]) -> Result<(ClassificationErrors, Confusion)> {
-    let sources = task.model.config().sources;
-    let mut confusion = Confusion::default();
-    let (mut loss, mut weight) = (0.0, 0.0);
-    for samples in samples.chunks(AT_ONCE) {
-        let rows = Tensor::from_slice(samples, samples.len(), task.features.device())?;
-        let x = task.features.index_select(0, &rows)?;
-        let logits = no_grad(|| task.model.logits(&x, Mode::Eval))?.to_vec::<f32>()?;
-        let labels = samples.iter().flat_map(|&row| &task.labels[row as usize * sources..][..sources]);
-        for (label, logits) in labels.zip(logits.chunks_exact(CLASSES)) {
-            let Some(truth) = *label else { continue };
-            let of = |class: Class| f64::from(logits[class.index()]);
-            let predicted = Class::ALL.into_iter().max_by(|&a, &b| of(a).total_cmp(&of(b))).unwrap_or(truth);
-            confusion.add(truth, predicted);
-            let weight_of_label = task.class_weights[truth.index()];
-            loss += weight_of_label * (log_sum_exp(logits) - of(truth));
-            weight += weight_of_label;
-        }
-    }
+/// Of logits `[B, S, 3]` beside classes (i64) and their weights (f32), both `[B, S]`: the counts of the confusion matrix,
+/// the sum of the weighted losses and that of the weights, f64 `[SUMS]`. What has the weight 0 has no label, and does not count.
+pub(super) fn sums(logits: &Tensor, classes: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    let device = logits.device();
+    let (logits, weights) = (logits.to_dtype(DType::F64)?, weights.to_dtype(DType::F64)?);
+    let cells = classes.mul_scalar(CLASSES as f64)?.add(&logits.argmax(-1)?)?.unsqueeze(-1)?;
+    let all = Tensor::arange(0.0, (CLASSES * CLASSES) as f64, 1.0, DType::I64, device)?;
+    let labelled = weights.gt_scalar(0.0)?.to_dtype(DType::F64)?.unsqueeze(-1)?;
+    let counts = cells.eq(&all)?.to_dtype(DType::F64)?.mul(&labelled)?.sum([0, 1])?;
+    let likelihood = logits.log_softmax(-1)?.gather(-1, &classes.unsqueeze(-1)?)?.squeeze(-1)?;
+    let loss = likelihood.mul(&weights)?.sum(())?.neg()?.unsqueeze(0)?;
+    Ok(Tensor::concat(&[&counts, &loss, &weights.sum(())?.unsqueeze(0)?], 0)?)
+}
+
+/// The errors and the confusion matrix of these sums.
+pub(super) fn errors(sums: &[f64]) -> (ClassificationErrors, Confusion) {
+    let count = |truth: usize| std::array::from_fn(|predicted| sums[truth * CLASSES + predicted] as u64);
+    let confusion = Confusion { counts: std::array::from_fn(count) };
     let (accuracy, balanced_accuracy) = (confusion.accuracy(), confusion.balanced_accuracy());
-    Ok((ClassificationErrors { loss: loss / weight, accuracy, balanced_accuracy }, confusion))
+    let loss = sums[CLASSES * CLASSES] / sums[CLASSES * CLASSES + 1];
+    (ClassificationErrors { loss, accuracy, balanced_accuracy }, confusion)
 }
 
 /// The probabilities of the classes of each source at a row of a panel, `(sources, 3)`: up, down, flat. The scaler

@@ -13,7 +13,7 @@ use crate::data::windows;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::training::{Demand, Estimate, Task, TrainingConfig};
 use confusion::Confusion;
-use refrain::{DType, Device, Precision, Tensor};
+use refrain::{DType, Device, Precision, Tensor, no_grad};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,6 @@ pub struct Classification {
     features: Tensor, // [rows, S, F] f32, standardised
     classes: Tensor,  // [rows, S] i64, 0 where there is no label
     weights: Tensor,  // [rows, S] f32, 0 where there is no label
-    labels: Vec<Option<Class>>,
     class_weights: [f64; CLASSES],
     majority: Class,
     train: Vec<i64>,
@@ -150,7 +149,6 @@ impl Classification {
             features: Tensor::from_slice(&narrow, [rows, sources, features], &device)?,
             classes: Tensor::from_slice(&classes, [rows, sources], &device)?,
             weights: Tensor::from_slice(&of_labels, [rows, sources], &device)?,
-            labels,
             class_weights,
             majority: Class::ALL.into_iter().max_by(|a, b| most(a, b)).unwrap_or(Class::Flat),
             train: samples(&fold.train),
@@ -174,7 +172,13 @@ impl Classification {
     /// # Errors
     /// [`crate::Error::Engine`] if the device fails.
     pub fn test(&self) -> Result<(ClassificationErrors, Confusion)> {
-        evaluation::measure(self, &self.test)
+        let mut sums = vec![0.0; Classification::SUMS];
+        for rows in self.test.chunks(self.validation_batch()) {
+            let rows = Tensor::from_slice(rows, rows.len(), self.device())?;
+            let more = no_grad(|| self.measure(&rows))?.to_vec::<f64>()?;
+            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+        Ok(evaluation::errors(&sums))
     }
 }
 
@@ -208,8 +212,22 @@ impl Task for Classification {
         Ok(self.weights.index_select(0, rows)?.sum(())?)
     }
 
-    fn validate(&self) -> Result<ClassificationErrors> {
-        Ok(evaluation::measure(self, &self.validation)?.0)
+    fn validation_samples(&self) -> Vec<i64> {
+        self.validation.clone()
+    }
+
+    const SUMS: usize = evaluation::SUMS;
+
+    /// The counts of the confusion matrix, the sum of the weighted losses and that of the weights.
+    fn measure(&self, rows: &Tensor) -> Result<Tensor> {
+        let [features, classes, weights] =
+            [&self.features, &self.classes, &self.weights].map(|x| x.index_select(0, rows));
+        let logits = self.model.logits(&features?, Mode::Eval)?;
+        evaluation::sums(&logits, &classes?, &weights?)
+    }
+
+    fn validation(&self, sums: &[f64]) -> ClassificationErrors {
+        evaluation::errors(sums).0
     }
 
     fn error(validation: &ClassificationErrors) -> f64 {

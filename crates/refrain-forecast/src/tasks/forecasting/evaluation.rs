@@ -13,6 +13,11 @@ use refrain::{Device, Tensor, no_grad};
 /// memory.
 const ROWS_AT_ONCE: usize = 1024;
 
+/// The same in windows.
+pub(super) fn windows_at_once(channels: usize) -> usize {
+    (ROWS_AT_ONCE / channels.max(1)).max(1)
+}
+
 /// The errors of a model over a part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
@@ -59,7 +64,7 @@ pub(super) fn each_row(
     let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut all_starts = part.starts();
     no_grad(|| {
-        for starts in windows.batches(part, (ROWS_AT_ONCE / channels.max(1)).max(1))? {
+        for starts in windows.batches(part, windows_at_once(channels))? {
             let (x, y) = windows.cut(&starts)?;
             let prediction = model.forward(&x, Mode::Eval)?;
             forecast.resize(prediction.numel(), 0.0_f32);

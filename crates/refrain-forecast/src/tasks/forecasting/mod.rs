@@ -86,28 +86,53 @@ impl Task for Forecasting {
         }
     }
 
-    fn validate(&self) -> Result<ForecastErrors> {
-        let (mut squared, mut absolute, mut total, mut count) = (0.0, 0.0, 0.0, 0_u64);
-        evaluation::each_row(&*self.model, &self.windows, &self.validation, |_, _, values, truth| {
-            let observed = |(_, truth): &(&f32, &f32)| !truth.is_nan();
-            for (value, forecast) in values.chunks_exact(truth.len()).enumerate() {
-                for (&forecast, &truth) in forecast.iter().zip(truth).filter(observed) {
-                    total += self.loss.of_error(value, f64::from(forecast) - f64::from(truth));
-                }
+    fn validation_samples(&self) -> Vec<i64> {
+        self.validation.starts().map(|start| start as i64).collect()
+    }
+
+    fn validation_batch(&self) -> usize {
+        evaluation::windows_at_once(self.windows.channels())
+    }
+
+    const SUMS: usize = 4;
+
+    /// The sums of the squared and the absolute errors and of the loss, and the number of observed values.
+    fn measure(&self, starts: &Tensor) -> Result<Tensor> {
+        let (x, y) = self.windows.cut(starts)?;
+        let truth = y.to_dtype(DType::F64)?.unsqueeze(-2)?; // [B, C, 1, horizon]
+        let mut dims = truth.dims().to_vec();
+        dims[2] = self.loss.values();
+        let forecasts = self.model.forward(&x, Mode::Eval)?.to_dtype(DType::F64)?.reshape(dims)?;
+        let median = match self.loss.values() {
+            1 => forecasts.clone(),
+            values => forecasts.sort(2, false)?.0.narrow(2, values / 2, 1)?,
+        };
+        let errors = median.sub(&truth)?;
+        let losses = self.loss.of_errors(&forecasts.sub(&truth)?)?;
+        let weights = match self.validation.has_filled() {
+            true => {
+                Some(self.windows.weights(starts, &self.validation)?.to_dtype(DType::F64)?.unsqueeze(-2)?)
             }
-            quantiles::sort(values, truth.len());
-            for (&forecast, &truth) in
-                quantiles::median(values, truth.len()).iter().zip(truth).filter(observed)
-            {
-                let error = f64::from(forecast) - f64::from(truth);
-                squared += error * error;
-                absolute += error.abs();
-                count += 1;
-            }
-        })?;
-        let mean = |sum: f64| sum / count as f64;
-        let loss = (self.loss != Loss::default()).then(|| mean(total) / self.loss.values() as f64);
-        Ok(ForecastErrors { mse: mean(squared), mae: mean(absolute), loss })
+            false => None,
+        };
+        let sum = |each: Tensor| -> Result<Tensor> {
+            let counted = weights.as_ref().map_or(Ok(each.clone()), |weights| each.mul(weights))?;
+            Ok(counted.sum(())?)
+        };
+        let count = match &weights {
+            Some(weights) => weights.sum(())?,
+            None => Tensor::full((), truth.numel() as f64, DType::F64, self.device())?,
+        };
+        Ok(Tensor::stack(&[&sum(errors.square()?)?, &sum(errors.abs()?)?, &sum(losses)?, &count], 0)?)
+    }
+
+    fn validation(&self, sums: &[f64]) -> ForecastErrors {
+        let [squared, absolute, loss, count] = [0, 1, 2, 3].map(|at| sums[at]);
+        ForecastErrors {
+            mse: squared / count,
+            mae: absolute / count,
+            loss: (self.loss != Loss::default()).then(|| loss / count / self.loss.values() as f64),
+        }
     }
 
     fn error(validation: &ForecastErrors) -> f64 {

@@ -30,7 +30,7 @@ const ROW_PIECE: usize = 4096;
 /// The maximum, which limits the rounding error of what a thread adds one by one.
 const MAX_ROW_PIECE: usize = 1 << 17;
 /// This many rows of a column are worth a thread, and the maximum.
-const COLUMN_ROWS: usize = 8;
+const COLUMN_ROWS: usize = 4;
 const MAX_COLUMN_ROWS: usize = 512;
 /// This many states are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;

@@ -1,19 +1,35 @@
-// Count, mean and sum of squared distances from the mean. A thread adds its elements one by one (Welford, 1962);
-// parts are merged in f64 (Chan, Golub and LeVeque, 1979), so that a mean far from 0 costs no digits.
+// Count, sum and sum of squares of the distances from a pivot: the first element of a result. With an element of the
+// sample as the pivot, a mean far from 0 costs no digits; f64 makes up for a pivot that lies apart.
 
-struct Local { COMPUTE mean, squares; int count; };
-struct State { double mean, squares, count; };
-DEVICE Local first() { return {(COMPUTE)0, (COMPUTE)0, 0}; }
-DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) {
+struct Local { double pivot, sum, squares; int count; };
+struct State { double sum, squares, count; };
+
+DEVICE double pivot_of(const Reduction& r, i64 result) {
+    // Results of the first pass that the second one merges have one pivot.
+    if (result >= r.totals) result %= r.totals;
+    i64 at = result / r.inner * r.n * r.inner + result % r.inner;
+    return to<double>(reinterpret_cast<const IN0*>(r.x[0])[at]);
+}
+DEVICE Local first() { return {0.0, 0.0, 0.0, 0}; }
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {
+    if (l.count == 0) l.pivot = pivot_of(r, result);
+    double distance = (double)x[0] - l.pivot;
+    l.sum += distance;
+    l.squares = fma(distance, distance, l.squares);
     l.count += 1;
-    COMPUTE distance = x[0] - l.mean;
-    l.mean += distance / (COMPUTE)l.count;
-    l.squares += distance * (x[0] - l.mean);
 }
-DEVICE State state(const Local& l) { return {(double)l.mean, (double)l.squares, (double)l.count}; }
-DEVICE State merge(State a, State b) {
-    if (b.count == 0.0) return a;
-    if (a.count == 0.0) return b;
-    double count = a.count + b.count, distance = b.mean - a.mean, share = b.count / count;
-    return {a.mean + distance * share, a.squares + b.squares + distance * distance * (a.count * share), count};
-}
+DEVICE State state(const Local& l) { return {l.sum, l.squares, (double)l.count}; }
+DEVICE State merge(State a, State b) { return {a.sum + b.sum, a.squares + b.squares, a.count + b.count}; }
+
+// Count, mean and sum of squared distances from the mean.
+struct Moments {
+    double mean, squares, count;
+
+    DEVICE Moments(const Reduction& r, i64 result, State s) {
+        count = s.count;
+        mean = count > 0.0 ? pivot_of(r, result) + s.sum / count : 0.0;
+        squares = s.squares - s.sum * (s.sum / count);
+        // Rounding may leave less than nothing.
+        if (squares < 0.0) squares = 0.0;
+    }
+};

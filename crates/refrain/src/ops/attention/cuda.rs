@@ -1,6 +1,6 @@
-//! Attention on CUDA. Short sequences run on tensor cores ([`Fragments`]), and so do others in bf16 ([`Flash`]), the rest in
-//! f32 (or f64) arithmetic. There, a few lanes share a query, and keys and values pass through shared memory. The order of additions does not
-//! depend on the shape of the blocks.
+//! Attention on CUDA. It runs on tensor cores, short sequences by [`Fragments`] and others by [`Flash`]; the rest (f64, heads that are
+//! very wide, and in f32 very narrow ones) in f32 or f64 arithmetic. There, a few lanes share a query, and keys and values pass through
+//! shared memory. The order of additions does not depend on the shape of the blocks.
 
 use super::flash::Flash;
 use super::fragments::Fragments;

@@ -1,23 +1,26 @@
 // The outputs and the saved row statistics of a block of queries, by which the keys and values pass.
 
 KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
-    static_assert((int)sizeof(bf16_t) * PITCH * (ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
-    bf16_t* q_tile = reinterpret_cast<bf16_t*>(memory);
-    bf16_t* k_tiles = q_tile + ROWS * PITCH;
-    bf16_t* v_tiles = k_tiles + 2 * TILE * PITCH;
+    static_assert((int)sizeof(Number) * PITCH * (ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
+    Number* q_tile = reinterpret_cast<Number*>(memory);
+    Number* k_tiles = q_tile + ROWS * PITCH;
+    Number* v_tiles = k_tiles + 2 * TILE * PITCH;
     u32 parts = (u32)j.parts;
     i64 pair = blockIdx.x / parts;
     int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
     Head q(j.q, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys), out(j.o, j, pair, queries);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int first = block + warp * 16, tiles = ((CAUSAL ? min(keys, block + ROWS) : keys) + TILE - 1) / TILE;
+    int first = block + warp * 16, end = CAUSAL && !AFTER ? min(keys, block + ROWS) : keys;
+    int tiles = (end + TILE - 1) / TILE;
     Exponent exponent(j);
+    Dropout dropout(j);
+    dropout.keep_position(j);
     q.load<ROWS>(q_tile, block);
     k.load<TILE>(k_tiles, 0);
     v.load<TILE>(v_tiles, 0);
     commit();
 
-    u32 x[STEPS][4];
+    Lefts<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH);
     float o[EIGHTS][4], largest[2] = {-INFINITY_F, -INFINITY_F}, total[2] = {0, 0};
     clear(o, EIGHTS);
     for (int n = 0; n < tiles; n++) {
@@ -28,13 +31,24 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
         commit();
         wait_for_copies<1>();
         __syncthreads();
-        if (n == 0) load_left(x, q_tile, warp * 16);
+        if (n == 0) x.keep();
         float s[TILE_EIGHTS][4];
         multiply_rows(s, x, k_tiles + n % 2 * TILE * PITCH);
         bool all = !CAUSAL && (n + 1) * TILE <= keys;
         #pragma unroll
         for (int h = 0; h < 2; h++) {
             int query = first + g + h * 8;
+            i64 line = score_at(j, pair, query, 0);
+            if (HANDED) {
+                // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
+                #pragma unroll
+                for (int i = 0; i < TILE_EIGHTS; i++) {
+                    add_before(j, s[i] + 2 * h, (float)j.scale, line, query, n * TILE + i * 8 + 2 * t);
+                }
+                #pragma unroll
+                for (int i = 0; i < TILE_EIGHTS; i++) hand_on(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
+            }
+            u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             float most = largest[h];
             #pragma unroll
             for (int i = 0; i < 2 * TILE_EIGHTS; i++) {
@@ -52,6 +66,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
                 y = exponent.of(y, base);
                 if (!all && !seen(j, query, n * TILE + i / 2 * 8 + 2 * t + i % 2)) y = 0;
                 sum += y;
+                if (DROPS && !(kept >> (i / 2 * 8 + 2 * t + i % 2) & 1)) y = 0;
             }
             total[h] = total[h] * keep + sum;
             #pragma unroll
@@ -68,6 +83,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
             reinterpret_cast<float*>(j.largest)[pair * queries + query] = exponent.sign * largest[h];
             reinterpret_cast<float*>(j.inverse)[pair * queries + query] = inverse;
         }
+        if (DROPS) inverse *= (float)j.kept_scale;
         #pragma unroll
         for (int i = 0; i < 2 * EIGHTS; i++) o[i / 2][2 * h + i % 2] *= inverse;
     }

@@ -1,11 +1,11 @@
 // The gradients of a block of keys and values (any number of them), by which the queries pass.
 KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
-    static_assert((int)sizeof(bf16_t) * PITCH * (2 * ROWS + 4 * TILE) + 2 * TILE * (int)sizeof(Softmax) == MEMORY_BYTES,
+    static_assert((int)sizeof(Number) * PITCH * (2 * ROWS + 4 * TILE) + 2 * TILE * (int)sizeof(Softmax) == MEMORY_BYTES,
                   "as the launch counts it");
-    bf16_t* k_tile = reinterpret_cast<bf16_t*>(memory);
-    bf16_t* v_tile = k_tile + ROWS * PITCH;
-    bf16_t* q_tiles = v_tile + ROWS * PITCH;
-    bf16_t* g_tiles = q_tiles + 2 * TILE * PITCH;
+    Number* k_tile = reinterpret_cast<Number*>(memory);
+    Number* v_tile = k_tile + ROWS * PITCH;
+    Number* q_tiles = v_tile + ROWS * PITCH;
+    Number* g_tiles = q_tiles + 2 * TILE * PITCH;
     float* row_tiles = reinterpret_cast<float*>(g_tiles + 2 * TILE * PITCH);
     u32 parts = (u32)j.parts;
     i64 pair = blockIdx.x / parts;
@@ -17,7 +17,8 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
     int first = block + warp * 16, begin = CAUSAL ? block / TILE : 0, tiles = (queries + TILE - 1) / TILE;
     const float* rows = reinterpret_cast<const float*>(j.softmaxes) + pair * queries * 3;
     Exponent exponent(j);
-    float scale = (float)j.scale;
+    Dropout dropout(j);
+    float scale = (float)j.scale, kept_scale = (float)j.kept_scale;
     auto load = [&](int n) {
         q.load<TILE>(q_tiles + n % 2 * TILE * PITCH, n * TILE);
         d_o.load<TILE>(g_tiles + n % 2 * TILE * PITCH, n * TILE);
@@ -33,8 +34,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
     commit();
 
     // The keys and values of wide heads are read again for each tile, because the registers do not hold them.
-    constexpr bool KEEP = WIDTH <= 64;
-    u32 x[STEPS][4], y[STEPS][4];
+    Lefts<(LEFT_WORDS <= 16)> x(k_tile + warp * 16 * PITCH), y(v_tile + warp * 16 * PITCH);
     float d_keys[EIGHTS][4], d_values[EIGHTS][4];
     clear(d_keys, EIGHTS);
     clear(d_values, EIGHTS);
@@ -43,26 +43,42 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
         commit();
         wait_for_copies<1>();
         __syncthreads();
-        const bf16_t* q_tile = q_tiles + n % 2 * TILE * PITCH;
-        const bf16_t* g_tile = g_tiles + n % 2 * TILE * PITCH;
+        const Number* q_tile = q_tiles + n % 2 * TILE * PITCH;
+        const Number* g_tile = g_tiles + n % 2 * TILE * PITCH;
         float s[TILE_EIGHTS][4], d[TILE_EIGHTS][4];
-        if (n == begin || !KEEP) load_left(x, k_tile, warp * 16);
+        if (n == begin) {
+            x.keep();
+            y.keep();
+        }
         multiply_rows(s, x, q_tile);
-        if (n == begin || !KEEP) load_left(y, v_tile, warp * 16);
         multiply_rows(d, y, g_tile);
+        // Of queries `lane` and `lane + 32` of the tile.
+        u32 kept[(TILE + 31) / 32];
+        #pragma unroll
+        for (int i = 0; i < (TILE + 31) / 32; i++) {
+            kept[i] = DROPS ? kept_of_query(dropout, score_at(j, pair, n * TILE + i * 32 + lane, first)) : 0;
+        }
         #pragma unroll
         for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
             int at = c / 2 * 8 + 2 * t + c % 2, query = n * TILE + at;
+            u32 keeps = DROPS ? __shfl_sync(FULL, kept[c / 8], at & 31) >> g : 0;
             const float* row = row_tiles + (n % 2 * TILE + at) * 3;
             float largest = row[0], inverse = row[1], delta = row[2];
             #pragma unroll
             for (int h = 0; h < 2; h++) {
                 float& score = s[c / 2][2 * h + c % 2];
-                float p = exponent.of(score * exponent.sign, largest) * inverse;
-                if (query >= queries || CAUSAL && first + g + h * 8 > query) p = 0;
                 float& weight = d[c / 2][2 * h + c % 2];
+                int key = first + g + h * 8;
+                bool there = query < queries && key < keys, sees = !CAUSAL || key <= query;
+                i64 place = score_at(j, pair, query, key);
+                if (HANDED) score = fmaf(score, scale, BEFORE && there ? to<float>(j.before[place]) : 0.0f);
+                float p = exponent.of(score * exponent.sign, largest) * inverse;
+                if (query >= queries || !sees) p = 0;
+                bool keep = !DROPS || keeps >> (8 * h) & 1;
+                if (DROPS) weight = keep ? weight * kept_scale : 0.0f;
                 score = p * (weight - delta);
-                weight = p;
+                if (AFTER && there && sees) score += to<float>(j.d_after[place]);
+                weight = !DROPS ? p : keep ? p * kept_scale : 0.0f;
             }
         }
         add_rows(d_values, d, g_tile);

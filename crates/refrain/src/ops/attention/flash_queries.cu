@@ -1,26 +1,28 @@
 // The gradients of the queries (any number of them), and what those of the keys need.
 KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
-    static_assert((int)sizeof(bf16_t) * PITCH * (2 * ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
-    bf16_t* q_tile = reinterpret_cast<bf16_t*>(memory);
-    bf16_t* g_tile = q_tile + ROWS * PITCH;
-    bf16_t* k_tiles = g_tile + ROWS * PITCH;
-    bf16_t* v_tiles = k_tiles + 2 * TILE * PITCH;
+    static_assert((int)sizeof(Number) * PITCH * (2 * ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
+    Number* q_tile = reinterpret_cast<Number*>(memory);
+    Number* g_tile = q_tile + ROWS * PITCH;
+    Number* k_tiles = g_tile + ROWS * PITCH;
+    Number* v_tiles = k_tiles + 2 * TILE * PITCH;
     u32 parts = (u32)j.parts;
     i64 pair = blockIdx.x / parts;
     int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
     Head q(j.q, j, pair, queries), d_o(j.d_o, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys);
     Head dq(j.dq, j, pair, queries);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int first = block + warp * 16, tiles = ((CAUSAL ? min(keys, block + ROWS) : keys) + TILE - 1) / TILE;
+    int first = block + warp * 16, end = CAUSAL && !D_BEFORE ? min(keys, block + ROWS) : keys;
+    int tiles = (end + TILE - 1) / TILE;
     Exponent exponent(j);
-    float scale = (float)j.scale;
+    Dropout dropout(j);
+    float scale = (float)j.scale, kept_scale = (float)j.kept_scale;
     q.load<ROWS>(q_tile, block);
     d_o.load<ROWS>(g_tile, block);
     k.load<TILE>(k_tiles, 0);
     v.load<TILE>(v_tiles, 0);
     commit();
 
-    u32 x[STEPS][4], y[STEPS][4];
+    Lefts<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH), y(g_tile + warp * 16 * PITCH);
     float sums[EIGHTS][4];
     Softmax softmax[2] = {{-INFINITY_F, 0, 0}, {-INFINITY_F, 0, 0}};
     clear(sums, EIGHTS);
@@ -37,10 +39,10 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
         wait_for_copies<1>();
         __syncthreads();
         if (i == 0) {
-            load_left(x, q_tile, warp * 16);
-            load_left(y, g_tile, warp * 16);
+            x.keep();
+            y.keep();
         }
-        const bf16_t* k_tile = k_tiles + i % 2 * TILE * PITCH;
+        const Number* k_tile = k_tiles + i % 2 * TILE * PITCH;
         float s[TILE_EIGHTS][4], d[TILE_EIGHTS][4];
         multiply_rows(s, x, k_tile);
         multiply_rows(d, y, v_tiles + i % 2 * TILE * PITCH);
@@ -49,6 +51,21 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
         for (int h = 0; h < 2; h++) {
             int query = first + g + h * 8;
             Softmax& row = softmax[h];
+            i64 line = score_at(j, pair, query, 0);
+            if (HANDED) {
+                #pragma unroll
+                for (int c = 0; c < TILE_EIGHTS; c++) {
+                    add_before(j, s[c] + 2 * h, scale, line, query, n * TILE + c * 8 + 2 * t);
+                }
+            }
+            if (DROPS) {
+                u64 kept = kept_of_row(dropout, line + n * TILE);
+                #pragma unroll
+                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+                    float& weight = d[c / 2][2 * h + c % 2];
+                    weight = kept >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? weight * kept_scale : 0.0f;
+                }
+            }
             #pragma unroll
             for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                 float& score = s[c / 2][2 * h + c % 2];
@@ -79,12 +96,24 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
                 if (t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
             }
             if (i >= turns - tiles) {
+                // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
+                float d_after[AFTER ? 2 * TILE_EIGHTS : 1];
+                #pragma unroll
+                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+                    int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
+                    bool there = query < queries && key < keys;
+                    if (AFTER) d_after[AFTER ? c : 0] = there ? to<float>(j.d_after[line + key]) : 0.0f;
+                }
                 #pragma unroll
                 for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                     float& score = s[c / 2][2 * h + c % 2];
+                    int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
+                    bool there = query < queries && key < keys, sees = all || seen(j, query, key);
                     float p = exponent.of(score, row.largest) * row.inverse;
-                    if (!all && !seen(j, query, n * TILE + c / 2 * 8 + 2 * t + c % 2)) p = 0;
+                    if (!sees) p = 0;
                     score = p * (d[c / 2][2 * h + c % 2] - row.delta);
+                    if (AFTER && sees) score += d_after[AFTER ? c : 0];
+                    if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
                 }
             }
         }

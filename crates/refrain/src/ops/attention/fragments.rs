@@ -2,17 +2,17 @@
 
 use super::Attention;
 use super::cuda::{JOB, Job, WeightOptions, aligned};
+use super::forms::{FORMS, form};
 use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Source, View};
 use crate::error::Result;
 use crate::tensor::DType;
-use crate::types::Precision;
 
 const COMMON: &str = include_str!("tensor.cu");
 
 static FORWARD: Source =
-    Source { name: "attention", parts: &[MMA, JOB, COMMON, include_str!("tensor_forward.cu")] };
+    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("tensor_forward.cu")] };
 static BACKWARD: Source =
-    Source { name: "attention", parts: &[MMA, JOB, COMMON, include_str!("tensor_backward.cu")] };
+    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("tensor_backward.cu")] };
 
 /// Maximum of queries, of keys, and of numbers per head.
 const MOST: usize = 64;
@@ -26,7 +26,7 @@ const SUMS: usize = 128;
 /// How an attention is divided into tensor-core fragments.
 pub(super) struct Fragments {
     dtype: DType,
-    /// The number format of the fragments (`FORM` in the kernel text).
+    /// The number format of the fragments.
     form: &'static str,
     causal: bool,
     head_dim: usize,
@@ -36,25 +36,13 @@ pub(super) struct Fragments {
     key_eights: usize,
 }
 
-/// Numbers per row of a fragment.
-const EIGHT: usize = 8;
-
 impl Fragments {
-    /// `None` if sequences or heads are too long, f32 heads too short, or the dtype is f64.
+    /// `None` if sequences or heads are too long, f32 heads too short for so few keys, or the dtype is f64.
     pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Fragments> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (queries, head_dim) = (shape[1], shape[3]);
         let short = [queries, keys, head_dim].iter().all(|n| (1..=MOST).contains(n));
-        let form = match (q.dtype, op.precision) {
-            (DType::BF16, _) => "BF16",
-            // TF32 holds f16 exactly, and also intermediate results that f16 is too narrow for.
-            (DType::F16, _) | (DType::F32, Precision::Tf32) => "TF32",
-            // Half of each fragment would be zeros, which does not pay for the three products of f32. Also, truncated
-            // sums of tensor cores are less exact than rounded ones.
-            (DType::F32, _) if head_dim < EIGHT => return None,
-            (DType::F32, _) => "SPLIT_TF32",
-            _ => return None,
-        };
+        let form = form(op, q.dtype, head_dim, keys)?;
         (short && shape[0] * shape[2] <= i32::MAX as usize).then_some(Fragments {
             dtype: q.dtype,
             form,

@@ -2,6 +2,7 @@
 
 mod cuda;
 mod flash;
+mod forms;
 mod fragments;
 mod host;
 mod options;

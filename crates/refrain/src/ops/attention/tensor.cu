@@ -1,5 +1,5 @@
 // Attention for short sequences on tensor cores: each warp processes one head of a sequence, and scores stay in
-// registers. Constants: IN (dtype of the operands), FORM (one of those below), HEAD_DIM, QUERY_BLOCKS (groups of 16
+// registers. Constants: IN (dtype of the operands), FORM (the number format of products), HEAD_DIM, QUERY_BLOCKS (groups of 16
 // queries), KEY_EIGHTS (groups of 8 keys), WARPS (per block), MEMORY_BYTES (shared memory of the launch), ALIGNED
 // (four numbers can be moved in one instruction), CAUSAL.
 //
@@ -8,14 +8,6 @@
 // lane holds the same numbers of a product as it needs of a left operand. Columns t and t + 4 work as well, if both
 // operands use them.
 
-// The number formats: f32 as the sum of two TF32 numbers; rounded to TF32; rounded to bf16.
-#define SPLIT_TF32 0
-#define TF32 1
-#define BF16 2
-
-// TF32 numbers per number, and how many of their products count.
-constexpr int PARTS = FORM == SPLIT_TF32 ? 2 : 1;
-constexpr int TERMS = FORM == SPLIT_TF32 ? 3 : 1;
 // Fragments per multiplication instruction.
 constexpr int UNIT = FORM == BF16 ? 2 : 1;
 
@@ -27,8 +19,6 @@ constexpr int RUNS = EIGHTS == 1 ? 2 : EIGHTS == 2 ? 4 : EIGHTS <= 4 ? 8 : 16;
 constexpr int PITCH = EIGHTS * 8 + 4;
 // With few sums, each term has its own, so that multiplications do not wait for one another.
 constexpr int CHAINS = EIGHTS <= 2 ? TERMS : 1;
-
-constexpr float LOG2_E = 1.4426950408889634f;
 
 // Distance between heads in shared memory. Threads that copy neighbouring heads then use different banks.
 template <int ROWS> struct Tile { static constexpr int SIZE = (ROWS * PITCH + 31) / 32 * 32 + EIGHTS * 8 % 32; };
@@ -132,16 +122,6 @@ DEVICE void wait_for_tile() {
     __syncthreads();
 }
 
-struct Left { u32 at[PARTS][4]; };
-struct Right { u32 at[PARTS][2]; };
-
-// Converts to TF32. f16 is exact in TF32. For numbers computed here, the conversion compensates on average for the
-// truncation.
-template <bool READ> DEVICE u32 rounded(float x) {
-    if (!READ) return __float_as_uint(fmaf(x, 0x1.8p-12f, x));
-    return sizeof(IN) == 2 ? __float_as_uint(x) : round_tf32(x);
-}
-
 // A left operand of UNIT fragments: x(u, e) is number e of the lane in fragment u, rows first.
 template <bool READ, typename X> DEVICE Left left(X x) {
     Left a;
@@ -169,14 +149,6 @@ template <typename Y> DEVICE Right right(Y y) {
         else b.at[0][i] = rounded<true>(y(0, i));
     }
     return b;
-}
-
-// Adds a term of a product. Small terms come first.
-DEVICE void multiply(float* d, const Left& a, const Right& b, int term) {
-    const u32* x = a.at[TERMS > 1 && term == 0 ? PARTS - 1 : 0];
-    const u32* y = b.at[TERMS > 1 && term == 1 ? PARTS - 1 : 0];
-    if (FORM == BF16) multiply_bf16(d, x, y);
-    else multiply_tf32(d, x[0], x[1], x[2], x[3], y[0], y[1]);
 }
 
 // The fragment of a product, in several sums.
@@ -225,12 +197,6 @@ template <typename X> DEVICE void put_rows(float* rows, int row, int t, X x) {
         #pragma unroll
         for (int h = 0; h < 2; h++) put_pair(rows + (row + h * 8) * PITCH + d * 8 + 2 * t, x(d, 2 * h), x(d, 2 * h + 1));
     }
-}
-
-DEVICE float exp2_(float x) {
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
-    return e;
 }
 
 // What is subtracted from the scores of a row in the exponent: the largest score times the scale. A fused multiply-add

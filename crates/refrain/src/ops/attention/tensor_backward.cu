@@ -114,6 +114,13 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                     x = fmaf(x, scale, there ? to<float>(j.before[line + i * 8]) : 0.0f);
                 }
             }
+            // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
+            float d_after[2 * KEY_BLOCKS];
+            #pragma unroll
+            for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
+                bool there = AFTER && query < queries && i * 8 + g < keys;
+                d_after[i] = there ? to<float>(j.d_after[line + i * 8]) : 0.0f;
+            }
             u32 kept = 0;
             if (DROPS) {
                 #pragma unroll 1
@@ -144,7 +151,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 x = weight * (x - delta);
                 if (AFTER || D_BEFORE) {
                     bool there = query < queries && i * 8 + g < keys, sees = there && seen(j, i * 8 + g, query, i);
-                    if (AFTER && sees) x += to<float>(j.d_after[line + i * 8]);
+                    if (AFTER && sees) x += d_after[i];
                     if (D_BEFORE && there) j.d_before[line + i * 8] = from<IN>(sees ? x : 0.0f);
                 }
                 if (DROPS) weight = kept >> i & 1 ? weight * kept_scale : 0.0f;

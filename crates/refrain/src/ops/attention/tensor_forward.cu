@@ -6,36 +6,6 @@ constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
 constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
-// Scales two neighbouring scores of a query, adds those of the layer before, and stores them for the next layer.
-DEVICE void hand_on(const Job& j, float* s, float factor, i64 line, int query, int key) {
-    int keys = (int)j.keys;
-    bool there[2] = {query < (int)j.queries && key < keys, query < (int)j.queries && key + 1 < keys};
-    vec<IN, 2> v = {};
-    if (BEFORE) {
-        const IN* before = j.before + line + key;
-        if (SCORE_VEC > 1) {
-            if (there[0]) v = load<2>(before);
-        } else {
-            #pragma unroll
-            for (int e = 0; e < 2; e++) if (there[e]) v.at[e] = before[e];
-        }
-    }
-    #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        s[e] = fmaf(s[e], factor, to<float>(v.at[e]));
-        v.at[e] = from<IN>(CAUSAL && key + e > query ? 0.0f : s[e]);
-    }
-    if (AFTER) {
-        IN* after = j.after + line + key;
-        if (SCORE_VEC > 1) {
-            if (there[0]) store<2>(after, v);
-        } else {
-            #pragma unroll
-            for (int e = 0; e < 2; e++) if (there[e]) after[e] = v.at[e];
-        }
-    }
-}
-
 KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
@@ -117,8 +87,11 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             int query = first + h * 8 + g;
             i64 line = score_at(j, pair, query, 0);
             if (HANDED) {
+                // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) hand_on(j, s[n] + 2 * h, factor, line, query, n * 8 + 2 * t);
+                for (int n = 0; n < KEY_EIGHTS; n++) add_before(j, s[n] + 2 * h, factor, line, query, n * 8 + 2 * t);
+                #pragma unroll
+                for (int n = 0; n < KEY_EIGHTS; n++) hand_on(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
             }
             float top = -INFINITY_F, total = 0;
             #pragma unroll

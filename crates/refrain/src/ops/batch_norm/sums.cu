@@ -25,7 +25,8 @@ DEVICE void finish(const Reduction& r, i64 channel, State s) {
 }
 #else
 // Results: mean and 1/std, and the new running statistics. Extra operands: the old ones. s: momentum, eps.
-DEVICE void finish(const Reduction& r, i64 channel, State s) {
+DEVICE void finish(const Reduction& r, i64 channel, State sums) {
+    Moments s(r, channel, sums);
     double momentum = r.s[0];
     put_result<COMPUTE>(r.y[0], channel, false, s.mean);
     put_result<COMPUTE>(r.y[1], channel, false, 1.0 / sqrt(s.squares / s.count + r.s[1]));

@@ -80,7 +80,8 @@ DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.
 
 #if KIND == VARIANCE
 // s[0] is the correction. The mean is the second result.
-DEVICE void finish(const Reduction& r, i64 result, State s) {
+DEVICE void finish(const Reduction& r, i64 result, State sums) {
+    Moments s(r, result, sums);
     double nan = (double)NAN_F, by = s.count - r.s[0];
     put_result<OUT>(r.y[0], result, false, s.count > 0.0 ? s.squares / (by > 0.0 ? by : 0.0) : nan);
     put_result<COMPUTE>(r.y[1], result, false, s.count > 0.0 ? s.mean : nan);

@@ -29,11 +29,6 @@ impl ErrorLoss for Huber {
         Ok(size.sub(&small.mul_scalar(0.5)?)?.mul(&small)?)
     }
 
-    fn of_error(&self, _: usize, error: f64) -> f64 {
-        let small = error.abs().min(self.delta);
-        small * (error.abs() - small / 2.0)
-    }
-
     fn validate(&self) -> Result<()> {
         if self.delta > 0.0 && self.delta.is_finite() {
             return Ok(());

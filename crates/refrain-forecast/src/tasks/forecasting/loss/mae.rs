@@ -22,8 +22,4 @@ impl ErrorLoss for Mae {
     fn of_errors(&self, errors: &Tensor) -> Result<Tensor> {
         Ok(errors.abs()?)
     }
-
-    fn of_error(&self, _: usize, error: f64) -> f64 {
-        error.abs()
-    }
 }

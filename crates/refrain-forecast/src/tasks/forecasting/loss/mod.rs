@@ -26,9 +26,6 @@ trait ErrorLoss {
     /// The function of each error, on the device.
     fn of_errors(&self, errors: &Tensor) -> Result<Tensor>;
 
-    /// The function of one error, on the host. `value` is the number of its quantile, or 0.
-    fn of_error(&self, value: usize, error: f64) -> f64;
-
     /// Whether there is such a loss.
     ///
     /// # Errors
@@ -214,9 +211,10 @@ impl Loss {
         Ok(losses.sum(())?.div(&weights.sum(())?.mul_scalar(self.values() as f64)?)?)
     }
 
-    /// The loss of one error of the forecast with this number (0 unless there are several [`values`](Loss::values)).
-    pub(super) fn of_error(&self, value: usize, error: f64) -> f64 {
-        self.inner().of_error(value, error)
+    /// The loss of each error `forecast - truth`. If there are several [`values`](Loss::values), errors are
+    /// `[.., values, horizon]`.
+    pub(super) fn of_errors(&self, errors: &Tensor) -> Result<Tensor> {
+        self.inner().of_errors(errors)
     }
 }
 

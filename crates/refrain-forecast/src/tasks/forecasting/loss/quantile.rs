@@ -38,10 +38,6 @@ impl ErrorLoss for Quantile {
         Ok(errors.relu()?.sub(&errors.mul(&q)?)?)
     }
 
-    fn of_error(&self, value: usize, error: f64) -> f64 {
-        error.max(0.0) - self.levels.quantile(value) * error
-    }
-
     fn validate(&self) -> Result<()> {
         if !self.levels.is_empty() {
             return Ok(());

@@ -28,6 +28,20 @@ fn all_quantiles(loss: &Loss, of: &[f64], device: &Device) -> Tensor {
     Tensor::from_slice(&forecasts, [1, forecasts.len()], device).unwrap()
 }
 
+/// The loss of one error of the forecast with this number, by the formula of the paper.
+fn by_hand(loss: &Loss, at: usize, error: f64) -> f64 {
+    match loss {
+        Loss::Mse(_) => error * error,
+        Loss::Mae(_) => error.abs(),
+        Loss::Huber(Huber { delta }) if error.abs() <= *delta => error * error / 2.0,
+        Loss::Huber(Huber { delta }) => delta * (error.abs() - delta / 2.0),
+        Loss::Quantile(Quantile { levels }) => {
+            let quantile = levels.quantile(at);
+            if error < 0.0 { -quantile * error } else { (1.0 - quantile) * error }
+        }
+    }
+}
+
 fn row(values: &[f64], device: &Device) -> Tensor {
     Tensor::from_slice(values, [1, values.len()], device).unwrap()
 }
@@ -52,7 +66,7 @@ fn a_filled_value_carries_no_weight_in_any_loss() {
             assert!((masked - alone).abs() < 1e-12, "{loss:?} on {device}: {masked} for {alone}");
             let each = forecasts(&loss, &FORECAST[..5]);
             let of_value = |(at, forecast): (usize, &[f64])| -> f64 {
-                forecast.iter().zip(TRUTH).map(|(x, y)| loss.of_error(at, x - y)).sum()
+                forecast.iter().zip(TRUTH).map(|(x, y)| by_hand(&loss, at, x - y)).sum()
             };
             let on_host = each.chunks(5).enumerate().map(of_value).sum::<f64>() / each.len() as f64;
             assert!((masked - on_host).abs() < 1e-12, "{loss:?} on {device}: {masked} for {on_host}");

@@ -110,13 +110,24 @@ impl GroupTile {
         if self.as_they_are() { 64 } else { 32 }
     }
 
-    /// Shared memory of a block: tiles of both operands; for f32, two tiles of B with each number in two parts.
+    /// How many tiles a block has room for: of both operands, or of B alone.
+    fn slots(self) -> usize {
+        if self.as_they_are() { GroupTile::STAGES } else { 2 }
+    }
+
+    /// Shared memory of a block: tiles of both operands; for f32, tiles of B with each number in two parts.
     pub(super) fn bytes(self) -> usize {
+        self.bytes_for(self.slots())
+    }
+
+    /// What a block of so many steps uses of it. Without the rest, more blocks run at once.
+    pub(super) fn bytes_for(self, steps: usize) -> usize {
         let [m, n] = self.size();
-        match self.as_they_are() {
-            true => GroupTile::STAGES * (m + n) * self.depth() * 2,
-            false => 2 * 2 * n * self.depth() * 4,
-        }
+        let slot = match self.as_they_are() {
+            true => (m + n) * self.depth() * 2,
+            false => 2 * n * self.depth() * 4,
+        };
+        steps.min(self.slots()) * slot
     }
 
     /// `None` if the product does not suit warp groups.
@@ -141,12 +152,22 @@ impl GroupTile {
         tiles.into_iter().take(if small { 3 } else { 2 }).min_by_key(|tile| tile.time(p))
     }
 
+    /// Blocks of so many steps that run at once. With few steps, memory leaves room for as many as the registers do.
+    fn at_once(self, steps: usize) -> usize {
+        if !self.as_they_are() {
+            return self.at_once;
+        }
+        let by_registers = 64 / (self.warps * self.fragments / 4).max(16);
+        self.at_once * (GroupTile::STAGES / steps.clamp(1, GroupTile::STAGES)).min(by_registers)
+    }
+
     /// The approximate time of a product.
     fn time(self, p: &Product) -> usize {
         let tiles = tiles(p, self.size());
         let cut = GemmKernel::Groups { tile: self }.cut(p, tiles);
         let gathering = if cut.parts > 1 { GroupTile::BESIDE } else { 0 };
-        ((tiles * cut.parts).div_ceil(self.at_once) * (cut.steps + GroupTile::BESIDE) + gathering) * self.pace
+        ((tiles * cut.parts).div_ceil(self.at_once(cut.steps)) * (cut.steps + GroupTile::BESIDE) + gathering)
+            * self.pace
     }
 }
 

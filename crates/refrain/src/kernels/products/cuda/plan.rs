@@ -117,7 +117,7 @@ impl GemmPlan {
         let grid = Grid::line(self.blocks(p), self.way.threads());
         match self.way {
             GemmKernel::Tensor { tile, .. } => grid.shared(SharedMemory::of(p, tile.size()).bytes),
-            GemmKernel::Groups { tile } => grid.shared(tile.bytes()),
+            GemmKernel::Groups { tile } => grid.shared(tile.bytes_for(self.cut.steps)),
             _ => grid,
         }
     }

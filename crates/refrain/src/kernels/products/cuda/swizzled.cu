@@ -4,7 +4,7 @@
 // tiles.cu:
 //   SUMS         also sums A's rows
 //   STAGES       tiles of both operands in shared memory
-//   MEMORY_BYTES the shared memory of the launch
+//   MEMORY_BYTES the shared memory for all of them; a launch of fewer steps has less
 
 static_assert((FORM == F16 || FORM == BF16) && sizeof(A_TYPE) == 2 && sizeof(B_TYPE) == 2, "what is multiplied");
 static_assert(A_COPY == 8 && B_COPY == 8 && TILE_K == 64 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "the form of a tile");
@@ -65,7 +65,7 @@ struct SumsOfRows {
         finish_sum(j, p, p.tile_m * TILE_M + (int)threadIdx.x, sum);
     }
 };
-static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGES * STAGE_BYTES, "the block's sums find room");
+static_assert(SumsOfRows::APART * TILE_M * 4 <= STAGE_BYTES, "the block's sums find room");
 
 KERNEL(gemm_swizzled, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     extern __shared__ __align__(1024) unsigned char memory[];

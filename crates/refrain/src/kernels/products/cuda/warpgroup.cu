@@ -3,7 +3,7 @@
 // A directly into registers, and share B's tile, split into two parts, in shared memory. A block splits each number
 // once. The warps of a block compute different rows. Constants, beside those of tiles.cu:
 //   SUMS         also sums A's rows
-//   MEMORY_BYTES the shared memory of the launch
+//   MEMORY_BYTES the shared memory for two tiles of B; a launch of one step has half of it
 
 static_assert(FORM == SPLIT_TF32 && TILE_K == 32, "what is multiplied");
 static_assert(WARPS_M % 4 == 0 && WARPS_N == 1 && FRAGS_M == 1, "the form of a tile");
