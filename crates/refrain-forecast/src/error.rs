@@ -422,6 +422,16 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
+    /// A checkpoint of Hugging Face's transformers cannot become a model, or a model such a checkpoint.
+    #[error("{}: {problem}; {fix}", path.display())]
+    HuggingFace {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: String,
+    },
     /// A value of a setting has the wrong type.
     #[error("{name}: {problem}; `refrain train --help` lists the settings")]
     Setting {

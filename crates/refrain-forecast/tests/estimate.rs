@@ -14,7 +14,7 @@ use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use refrain_forecast::models::dlinear::DLinearConfig;
 use refrain_forecast::models::nlinear::NLinearConfig;
-use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig, Positions};
+use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, PatchTstConfig};
 use refrain_forecast::tasks::classification::{ClassWeights, Classification};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::loss::Loss;
@@ -63,25 +63,13 @@ fn close(name: &str, device: &Device, [took, told]: [f64; 2]) {
 fn a_training_takes_about_what_it_is_told_to_take() {
     let base = PatchTstConfig {
         channels: 8,
-        context: 96,
-        horizon: 24,
-        patch: 12,
-        stride: 12,
         end_padding: true,
-        d_model: 32,
-        heads: 4,
-        layers: 2,
-        ffn: 64,
         dropout: 0.2,
-        attention_dropout: 0.0,
-        head_dropout: 0.0,
         norm: NormKind::Batch,
         norm_position: NormPosition::Post,
         activation: FfnActivation::Gelu,
-        positions: Positions::Learned,
-        residual_attention: false,
         revin: true,
-        individual_head: false,
+        ..PatchTstConfig::small(96, 12, 12, 32, 4, 2, 64, 24)
     };
     let cases: [(&str, fn(&mut PatchTstConfig)); 7] = [
         ("base", |_| {}),

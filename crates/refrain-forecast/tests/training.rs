@@ -17,9 +17,7 @@ use refrain_forecast::data::series::{
 };
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::ModelConfig;
-use refrain_forecast::models::patchtst::{
-    FfnActivation, Mode, NormKind, NormPosition, PatchTstConfig, Positions,
-};
+use refrain_forecast::models::patchtst::{FfnActivation, Mode, NormKind, NormPosition, PatchTstConfig};
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, evaluation};
 use refrain_forecast::training::{EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig};
@@ -50,25 +48,16 @@ fn split() -> Split {
 fn model() -> PatchTstConfig {
     PatchTstConfig {
         channels: CHANNELS,
-        context: 24,
-        horizon: 6,
-        patch: 6,
-        stride: 3,
         end_padding: true,
-        d_model: 8,
-        heads: 2,
-        layers: 2,
-        ffn: 16,
         dropout: 0.1,
         attention_dropout: 0.1,
         head_dropout: 0.1,
         norm: NormKind::Batch,
         norm_position: NormPosition::Post,
         activation: FfnActivation::Gelu,
-        positions: Positions::Learned,
         residual_attention: true,
         revin: true,
-        individual_head: false,
+        ..PatchTstConfig::small(24, 6, 3, 8, 2, 2, 16, 6)
     }
 }
 

@@ -23,6 +23,8 @@ fn options(case: &Case<'_>) -> TransformerEncoderOptions {
     TransformerEncoderOptions {
         attention: AttentionOptions::new(case.count("d_model"), case.count("heads")),
         ffn: case.count("ffn"),
+        ffn_bias: true,
+        channel_attention: false,
         norm_first: case.flag("norm_first"),
         norm: NormKind::Layer,
         eps: case.number("eps"),
@@ -255,10 +257,14 @@ fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
         AttentionOptions { residual_scores: true, dropout: 0.2, causal: true, ..plain },
     ];
     for norm in [NormKind::Layer, NormKind::Batch, NormKind::Rms] {
-        for (norm_first, attention) in attentions.into_iter().flat_map(|a| [(true, a), (false, a)]) {
+        let places = [(true, false), (false, false), (true, true), (false, true)];
+        let all = attentions.into_iter().flat_map(|a| places.map(|(first, across)| (first, across, a)));
+        for (norm_first, channel_attention, attention) in all {
             let options = TransformerEncoderOptions {
                 attention,
                 ffn: 6,
+                ffn_bias: !channel_attention,
+                channel_attention,
                 norm_first,
                 norm,
                 eps: 1e-5,
@@ -276,11 +282,48 @@ fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
             let forward = |t: &[Tensor]| {
                 masks.set_state(2, 0)?;
                 let mut scores = None;
-                let h = first.forward_with_scores(&t[0], &mut scores, Mode::Train(&masks));
-                let y = h.and_then(|h| second.forward_with_scores(&h, &mut scores, Mode::Train(&masks)));
+                let h = first.forward_channels(&t[0], 2, &mut scores, Mode::Train(&masks));
+                let y = h.and_then(|h| second.forward_channels(&h, 2, &mut scores, Mode::Train(&masks)));
                 Ok(y.unwrap_or_else(|e| panic!("{e}")))
             };
             gradcheck(forward, &[x, weight], 1e-6).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+        }
+    }
+}
+
+/// Two channels with the same rows stay alike; the rows of one reach the other only by channel attention.
+#[test]
+fn channels_see_each_other_by_channel_attention_alone() {
+    for channel_attention in [false, true] {
+        let options = TransformerEncoderOptions {
+            attention: AttentionOptions::new(4, 2),
+            ffn: 6,
+            ffn_bias: true,
+            channel_attention,
+            norm_first: true,
+            norm: NormKind::Layer,
+            eps: 1e-5,
+            activation: Activation::Gelu,
+            dropout: EncoderDropout::default(),
+        };
+        let builder = ParameterBuilder::new(&device(), DType::F64);
+        let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
+        builder.build(&generator(1)).unwrap();
+        let forward = |x: &Tensor| layer.forward_channels(x, 2, &mut None, Mode::Eval);
+        let first = generator(3).normal([1, 3, 4], DType::F64).unwrap();
+        let row = |y: &Tensor, at: usize| values(&y.narrow(0, at, 1).unwrap());
+        let same = forward(&Tensor::concat(&[&first, &first], 0).unwrap()).unwrap();
+        assert_eq!(row(&same, 0), row(&same, 1));
+        let other = first.mul_scalar(-2.0).unwrap();
+        let apart = forward(&Tensor::concat(&[&first, &other], 0).unwrap()).unwrap();
+        assert_eq!(row(&apart, 0) != row(&same, 0), channel_attention);
+        // Another sample has no influence.
+        let samples = forward(&Tensor::concat(&[&first, &first, &first, &other], 0).unwrap()).unwrap();
+        let differences = row(&samples, 0).into_iter().zip(row(&same, 0)).map(|(a, b)| (a - b).abs());
+        assert!(differences.fold(0.0, f64::max) < 1e-12);
+        if channel_attention {
+            let message = forward(&first).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(message.contains("1 rows of 2 channels"), "{message}");
         }
     }
 }

@@ -83,6 +83,8 @@ impl Gpt {
         let options = TransformerEncoderOptions {
             attention: AttentionOptions { causal: true, ..AttentionOptions::new(d_model, heads) },
             ffn: 4 * d_model,
+            ffn_bias: true,
+            channel_attention: false,
             norm_first: true,
             norm: NormKind::Layer,
             eps: 1e-5,

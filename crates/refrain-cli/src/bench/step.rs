@@ -75,7 +75,7 @@ pub struct StepBench {
 }
 
 enum Model {
-    PatchTst(PatchTst),
+    PatchTst(Box<PatchTst>),
     CrossAsset(CrossAsset),
 }
 
@@ -99,7 +99,7 @@ impl StepBench {
         let normal = |length| generator.normal([sizes.rows, 1, length], DType::F32);
         let batch = || Ok([normal(config.context)?, normal(config.horizon)?]);
         let model = PatchTst::new(config.clone(), DType::F32, device, seed)?;
-        StepBench::with(Model::PatchTst(model), batch, device)
+        StepBench::with(Model::PatchTst(Box::new(model)), batch, device)
     }
 
     /// Cross-asset attention and the cross entropy: random weights and 16 random batches of standard normal features

@@ -54,4 +54,22 @@ impl ChannelLinear {
             }
         })
     }
+
+    /// `[B C, N, inputs]`, several rows of features a channel, to `[B C, N, outputs]`.
+    pub(super) fn forward_rows(&self, features: &Tensor) -> Result<Tensor> {
+        let ChannelLinear { channels, inputs, outputs, .. } = *self;
+        match &self.map {
+            Map::Shared(linear) => Ok(linear.forward(features)?),
+            Map::Individual { weight, bias } => {
+                let (batch, rows) = (features.dims()[0] / channels, features.dims()[1]);
+                let by_channel = features.reshape([batch, channels, rows, inputs])?.transpose(0, 1)?;
+                let by_channel = by_channel.reshape([channels, batch * rows, inputs])?;
+                let (weight, bias) = (weight.tensor()?, bias.tensor()?);
+                let mapped = by_channel.matmul(weight)?;
+                let mapped = mapped.add(&bias.to_dtype(mapped.dtype())?)?;
+                let mapped = mapped.reshape([channels, batch, rows, outputs])?.transpose(0, 1)?;
+                Ok(mapped.reshape([batch * channels, rows, outputs])?)
+            }
+        }
+    }
 }

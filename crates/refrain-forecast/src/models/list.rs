@@ -173,6 +173,16 @@ impl ModelConfig {
         of_name(&super::forecasters(), name, &sizes, values)
     }
 
+    /// The settings by name, as [`ModelConfig::from_settings`] takes them; those of the window are not among them.
+    pub fn values(&self) -> Values {
+        let fields = serde_json::to_value(self).unwrap_or_default();
+        let listings = super::forecasters();
+        let settings =
+            listings.iter().filter(|listing| listing.name == self.name()).flat_map(|of| &of.settings);
+        let value = |name: &str| (name.to_owned(), fields[name.replace('-', "_")].clone());
+        settings.map(|setting| value(setting.name())).collect()
+    }
+
     /// The model with the weights of a checkpoint.
     ///
     /// # Errors

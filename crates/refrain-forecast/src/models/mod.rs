@@ -5,6 +5,7 @@ mod checks;
 pub mod cross_asset;
 pub mod dlinear;
 mod forecaster;
+mod initial;
 mod list;
 pub mod nlinear;
 pub mod patchtst;
@@ -13,6 +14,7 @@ mod testing;
 pub(crate) mod weights;
 
 pub use forecaster::{About, ChannelUse, Forecaster, ForecasterConfig, ModelListing, WindowShape};
+pub use initial::initialise;
 pub use list::{ClassifierConfig, classifiers};
 pub use refrain_nn::Mode;
 

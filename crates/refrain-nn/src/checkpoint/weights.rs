@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use super::load::{Checkpoint, list};
-use super::{TENSORS, bytes, model_tensors, serialize, write_atomic};
+use super::{Stored, TENSORS, bytes, model_tensors, serialize, write_atomic};
 use crate::error::{Error, Result};
 use crate::parameters::{Parameters, RESERVED};
 
@@ -142,6 +142,40 @@ impl Weights {
         let tensor = Tensor::zeros(view.shape(), dtype, device)?;
         bytes::write(&tensor, view.data())?;
         Ok(tensor)
+    }
+
+    /// Writes tensors under these names into one safetensors file that other programs can read. The file has the old
+    /// content or the new one at any moment ([`write_atomic`]).
+    ///
+    /// ```
+    /// # use refrain::{Device, Tensor};
+    /// # use refrain_nn::Weights;
+    /// # let device = Device::cpu();
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("weights.safetensors");
+    /// let bias = Tensor::from_slice(&[1.0f32, 2.0], [2], &device)?;
+    /// Weights::write(&path, [("classifier.bias", &bias)])?;
+    /// assert_eq!(Weights::open(&path)?.tensor("classifier.bias", &device)?.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), refrain_nn::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If two tensors have one name, a number is not finite, the file cannot be written, or a device cannot be read.
+    pub fn write<'a>(
+        path: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let mut all = BTreeMap::new();
+        for (name, tensor) in tensors {
+            let stored =
+                Stored { dtype: tensor.dtype(), shape: tensor.shape().clone(), bytes: bytes::read(tensor)? };
+            if all.insert(name.to_owned(), stored).is_some() {
+                let message = format!("two tensors have the name `{name}`; give each its own");
+                return Err(Error::checkpoint(path, message));
+            }
+        }
+        write_plain(path, &all)
     }
 
     /// The bytes of a tensor for a parameter of this dtype and shape.
@@ -290,11 +324,14 @@ impl Parameters {
     /// # Errors
     /// If a number is not finite, the file cannot be written, or the device cannot be read.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        // Programs of the PyTorch world look at this entry before they load a file.
-        let metadata = [("format".to_owned(), "pt".to_owned())].into();
-        let tensors = model_tensors(self)?;
-        let file = serialize(path, &tensors, |_| Ok(metadata))?;
-        write_atomic(path, &file)
+        write_plain(path.as_ref(), &model_tensors(self)?)
     }
+}
+
+/// Writes tensors without a state.
+fn write_plain(path: &Path, tensors: &BTreeMap<String, Stored>) -> Result<()> {
+    // Programs of the PyTorch world look at this entry before they load a file.
+    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    let file = serialize(path, tensors, |_| Ok(metadata))?;
+    write_atomic(path, &file)
 }

@@ -4,8 +4,11 @@ use refrain::{Activation, Tensor};
 
 use super::norm::Norm;
 use super::{AttentionOptions, Dropout, Linear, Mode, MultiHeadAttention, NormKind};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::init::Init;
 use crate::parameters::ParameterBuilder;
+
+const LAYER: &str = "TransformerEncoderLayer";
 
 /// The dropout probabilities of a [`TransformerEncoderLayer`]. That of the attention weights is
 /// [`AttentionOptions::dropout`].
@@ -33,6 +36,11 @@ pub struct TransformerEncoderOptions {
     pub attention: AttentionOptions,
     /// Hidden features of the feed-forward network.
     pub ffn: usize,
+    /// Whether the two linear layers of the feed-forward network have biases.
+    pub ffn_bias: bool,
+    /// Whether the tokens at one position of several channels attend to each other, between attention and feed-forward
+    /// network, with the same projections ([`TransformerEncoderLayer::forward_channels`]).
+    pub channel_attention: bool,
     /// Whether attention and feed-forward network normalise their input (pre-norm), or the sum of their output and
     /// the residual (post-norm).
     pub norm_first: bool,
@@ -54,9 +62,13 @@ pub struct TransformerEncoderOptions {
 /// post-norm  norm1(x + dropout(attn(x))),  then  norm2(x + dropout(ffn(x)))
 /// ffn(x) = ffn.2(dropout(activation(ffn.0(x))))
 /// ```
+///
+/// With channel attention, `attn` attends a second time between the two, along the channels, with the norm
+/// `norm_channels`.
 pub struct TransformerEncoderLayer {
     norm1: Norm,
     attn: MultiHeadAttention,
+    norm_channels: Option<Norm>,
     norm2: Norm,
     ffn0: Linear,
     ffn2: Linear,
@@ -77,12 +89,19 @@ impl TransformerEncoderLayer {
     ) -> Result<TransformerEncoderLayer> {
         let TransformerEncoderOptions { attention, ffn, norm, eps, dropout, .. } = *options;
         let d_model = attention.d_model;
+        let a_norm = |name| Norm::new(&builder.scope(name), norm, d_model, eps);
+        let linear = |name, inputs, outputs| {
+            let bias = options.ffn_bias.then(|| Init::torch_bias(inputs));
+            let builder = builder.scope("ffn").scope(name);
+            Linear::with_init(&builder, inputs, outputs, Init::torch_linear(), bias)
+        };
         Ok(TransformerEncoderLayer {
-            norm1: Norm::new(&builder.scope("norm1"), norm, d_model, eps)?,
+            norm1: a_norm("norm1")?,
             attn: MultiHeadAttention::new(&builder.scope("attn"), &attention)?,
-            norm2: Norm::new(&builder.scope("norm2"), norm, d_model, eps)?,
-            ffn0: Linear::new(&builder.scope("ffn").scope(0), d_model, ffn)?,
-            ffn2: Linear::new(&builder.scope("ffn").scope(2), ffn, d_model)?,
+            norm_channels: options.channel_attention.then(|| a_norm("norm_channels")).transpose()?,
+            norm2: a_norm("norm2")?,
+            ffn0: linear(0, d_model, ffn)?,
+            ffn2: linear(2, ffn, d_model)?,
             norm_first: options.norm_first,
             activation: options.activation,
             attention_output: Dropout::new(dropout.attention_output)?,
@@ -111,17 +130,66 @@ impl TransformerEncoderLayer {
         scores: &mut Option<Tensor>,
         mode: Mode<'_>,
     ) -> Result<Tensor> {
+        self.forward_channels(x, 1, scores, mode)
+    }
+
+    /// Like [`TransformerEncoderLayer::forward_with_scores`], for `[batch * channels, tokens, d_model]`, the channels of a
+    /// sample one after another. With channel attention, the tokens at one position attend to each other along the
+    /// channels; without, `channels` has no influence.
+    ///
+    /// # Errors
+    /// As for `forward_with_scores`, and if `channels` does not divide the first size.
+    pub fn forward_channels(
+        &self,
+        x: &Tensor,
+        channels: usize,
+        scores: &mut Option<Tensor>,
+        mode: Mode<'_>,
+    ) -> Result<Tensor> {
+        let mut x = self.attend(&self.norm1, x, scores, mode)?;
+        if let Some(norm) = &self.norm_channels {
+            x = self.attend_channels(norm, &x, channels, mode)?;
+        }
         if self.norm_first {
-            let x = self.attend(&self.norm1.forward(x, mode)?, x, scores, mode)?;
             self.feed_forward(&self.norm2.forward(&x, mode)?, &x, mode)
         } else {
-            let x = self.norm1.forward(&self.attend(x, x, scores, mode)?, mode)?;
             self.norm2.forward(&self.feed_forward(&x, &x, mode)?, mode)
         }
     }
 
+    /// Attention with its residual branch and its norm.
+    fn attend(&self, norm: &Norm, x: &Tensor, scores: &mut Option<Tensor>, mode: Mode<'_>) -> Result<Tensor> {
+        if self.norm_first {
+            self.add_attention(&norm.forward(x, mode)?, x, scores, mode)
+        } else {
+            norm.forward(&self.add_attention(x, x, scores, mode)?, mode)
+        }
+    }
+
+    /// Attention along the channels, at each position of its own.
+    fn attend_channels(&self, norm: &Norm, x: &Tensor, channels: usize, mode: Mode<'_>) -> Result<Tensor> {
+        let &[rows, tokens, d_model] = x.dims() else {
+            let message =
+                format!("the input has shape {}; it must be [batch * channels, tokens, d_model]", x.shape());
+            return Err(Error::invalid(LAYER, message));
+        };
+        if channels == 0 || !rows.is_multiple_of(channels) {
+            let message = format!(
+                "{rows} rows of {channels} channels; the number of channels must divide that of the rows"
+            );
+            return Err(Error::invalid(LAYER, message));
+        }
+        let batch = rows / channels;
+        let across = x.reshape([batch, channels, tokens, d_model])?.transpose(1, 2)?;
+        let across = across.reshape([batch * tokens, channels, d_model])?;
+        let y = self.attend(norm, &across, &mut None, mode)?;
+        Ok(y.reshape([batch, tokens, channels, d_model])?
+            .transpose(1, 2)?
+            .reshape([rows, tokens, d_model])?)
+    }
+
     /// `residual + dropout(attn(x))`.
-    fn attend(
+    fn add_attention(
         &self,
         x: &Tensor,
         residual: &Tensor,

@@ -72,6 +72,8 @@ impl CrossAssetConfig {
                 ..AttentionOptions::new(self.d_model, self.heads)
             },
             ffn: self.ffn,
+            ffn_bias: true,
+            channel_attention: false,
             norm_first: true,
             norm: NormKind::Layer,
             eps: EPS,

@@ -1,6 +1,6 @@
 //! The settings of a PatchTST model.
 
-use super::{Layers, PatchTst};
+use super::{DropoutRate, Layers, PatchTst};
 use crate::Result;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
 use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
@@ -28,6 +28,11 @@ settings! {
         ///
         /// It is repeated `stride` times.
         pub end_padding: bool = true, "BOOL";
+        /// Where patches begin if they do not fill the context: start or end.
+        ///
+        /// From the start, the last rows may be in no patch; from the end, the first ones, and the newest row always is.
+        #[serde(default)]
+        pub patches_from: PatchesFrom = PatchesFrom::Start, "PLACE";
         /// Width of the encoder (features per token).
         pub d_model: usize = 64, "N";
         /// Number of attention heads; must divide the width.
@@ -43,6 +48,18 @@ settings! {
         pub dropout: f64 = 0.2, "P";
         /// Dropout of the attention weights.
         pub attention_dropout: f64 = 0.0, "P";
+        /// Dropout of the embedding, a probability or `same` as dropout.
+        #[serde(default)]
+        pub positional_dropout: DropoutRate = DropoutRate::Same, "P";
+        /// Dropout of the residual branches, once each, a probability or `same` as dropout.
+        #[serde(default)]
+        pub path_dropout: DropoutRate = DropoutRate::Same, "P";
+        /// Dropout inside the feed-forward network, a probability or `same` as dropout.
+        #[serde(default)]
+        pub ffn_dropout: DropoutRate = DropoutRate::Same, "P";
+        /// Dropout of the head's input.
+        #[serde(default)]
+        pub head_input_dropout: f64 = 0.0, "P";
         /// Dropout of the head's output.
         pub head_dropout: f64 = 0.0, "P";
         /// Normalisation of the encoder: batch or layer.
@@ -51,21 +68,91 @@ settings! {
         pub norm: NormKind = NormKind::Batch, "KIND";
         /// Where the encoder normalises: pre (before attention and feed-forward network) or post (after them).
         pub norm_position: NormPosition = NormPosition::Post, "PLACE";
-        /// Activation of the feed-forward network: gelu, gelu-tanh or relu.
+        /// What normalisation adds to the variance.
+        #[serde(default = "norm_eps")]
+        pub norm_eps: f64 = norm_eps(), "EPS";
+        /// Activation of the feed-forward network: gelu, gelu-tanh, relu or silu.
         pub activation: FfnActivation = FfnActivation::Gelu, "NAME";
-        /// Position encoding of the patches: learned or sinusoidal.
+        /// Give the linear layers of the feed-forward network biases.
+        #[serde(default = "yes")]
+        pub ffn_bias: bool = true, "BOOL";
+        /// Position encoding of the patches: learned, sinusoidal, or stored (small sines and cosines, kept with the weights).
         pub positions: Positions = Positions::Learned, "KIND";
+        /// Attention among the channels, too, at each patch; then a channel is forecast from all channels.
+        ///
+        /// It uses the projections of the attention among the patches.
+        #[serde(default)]
+        pub channel_attention: bool = false, "BOOL";
         /// Add the attention scores of each layer to the scores of the next layer.
         ///
         /// They are added before the softmax (RealFormer, He et al., 2021).
         pub residual_attention: bool = false, "BOOL";
         /// Normalise each window by its own mean and standard deviation (RevIN).
         ///
-        /// The forecast is brought back (Kim et al., ICLR 2022); each channel has a learnable affine map.
+        /// The forecast is brought back (Kim et al., ICLR 2022).
         pub revin: bool = true, "BOOL";
+        /// What RevIN normalises a window by: std (mean and standard deviation) or mean (mean absolute value, no shift).
+        #[serde(default)]
+        pub revin_scale: RevinScale = RevinScale::Std, "KIND";
+        /// Give each channel a learnable affine map after RevIN.
+        #[serde(default = "yes")]
+        pub revin_affine: bool = true, "BOOL";
+        /// Give each channel its own embedding of patches.
+        #[serde(default)]
+        pub individual_embedding: bool = false, "BOOL";
+        /// What the head gets: flatten (all patches), mean or max (over the patches), or cls (an additional, learned token).
+        #[serde(default)]
+        pub pooling: Pooling = Pooling::Flatten, "KIND";
         /// Give each channel its own head.
         pub individual_head: bool = false, "BOOL";
     }
+}
+
+/// The value for runs that were saved before it could be chosen, and the default.
+fn norm_eps() -> f64 {
+    1e-5
+}
+
+/// The value for runs that were saved before it could be chosen.
+fn yes() -> bool {
+    true
+}
+
+/// Where patches begin if they do not fill the context.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PatchesFrom {
+    /// With the first row of the context.
+    #[default]
+    Start,
+    /// So that the last patch ends with the last row of the context.
+    End,
+}
+
+/// What RevIN normalises a window by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RevinScale {
+    /// Its mean and standard deviation.
+    #[default]
+    Std,
+    /// Its mean absolute value. It is not shifted.
+    Mean,
+}
+
+/// What the head gets of the encoded patches of a channel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pooling {
+    /// All of them, one after another, as in the paper.
+    #[default]
+    Flatten,
+    /// Their mean.
+    Mean,
+    /// The largest value of each feature.
+    Max,
+    /// An additional token before the patches, with a learned vector.
+    Cls,
 }
 
 /// Where the encoder normalises.
@@ -88,6 +175,8 @@ pub enum FfnActivation {
     GeluTanh,
     /// ReLU.
     Relu,
+    /// SiLU, also named swish.
+    Silu,
 }
 
 impl From<FfnActivation> for Activation {
@@ -96,6 +185,7 @@ impl From<FfnActivation> for Activation {
             FfnActivation::Gelu => Activation::Gelu,
             FfnActivation::GeluTanh => Activation::GeluTanh,
             FfnActivation::Relu => Activation::Relu,
+            FfnActivation::Silu => Activation::Silu,
         }
     }
 }
@@ -108,6 +198,9 @@ pub enum Positions {
     Learned,
     /// Fixed sines and cosines (Vaswani et al., 2017).
     Sinusoidal,
+    /// Fixed sines and cosines with mean 0 and standard deviation 0.1, which are kept with the weights: those of the
+    /// checkpoint that a model was imported from.
+    Stored,
 }
 
 impl PatchTstConfig {
@@ -135,15 +228,27 @@ impl PatchTstConfig {
             heads,
             layers,
             ffn,
+            patches_from: PatchesFrom::Start,
             dropout: 0.0,
             attention_dropout: 0.0,
+            positional_dropout: DropoutRate::Same,
+            path_dropout: DropoutRate::Same,
+            ffn_dropout: DropoutRate::Same,
+            head_input_dropout: 0.0,
             head_dropout: 0.0,
             norm: NormKind::Layer,
             norm_position: NormPosition::Pre,
+            norm_eps: norm_eps(),
             activation: FfnActivation::GeluTanh,
+            ffn_bias: true,
             positions: Positions::Learned,
+            channel_attention: false,
             residual_attention: false,
             revin: false,
+            revin_scale: RevinScale::Std,
+            revin_affine: true,
+            individual_embedding: false,
+            pooling: Pooling::Flatten,
             individual_head: false,
         }
     }
@@ -152,6 +257,11 @@ impl PatchTstConfig {
     pub(super) fn encoder_layer(&self) -> TransformerEncoderOptions {
         // Two dropouts in a row equal one: an element is kept with probability (1 - p)^2 and scaled by the inverse.
         let twice = 1.0 - (1.0 - self.dropout) * (1.0 - self.dropout);
+        let dropout = EncoderDropout {
+            attention_output: self.path_dropout.or(twice),
+            ffn_hidden: self.ffn_dropout.or(self.dropout),
+            ffn_output: self.path_dropout.or(self.dropout),
+        };
         TransformerEncoderOptions {
             attention: AttentionOptions {
                 residual_scores: self.residual_attention,
@@ -159,17 +269,47 @@ impl PatchTstConfig {
                 ..AttentionOptions::new(self.d_model, self.heads)
             },
             ffn: self.ffn,
+            ffn_bias: self.ffn_bias,
+            channel_attention: self.channel_attention,
             norm_first: self.norm_position == NormPosition::Pre,
             norm: self.norm,
-            eps: 1e-5,
+            eps: self.norm_eps,
             activation: self.activation.into(),
-            dropout: EncoderDropout { attention_output: twice, ..EncoderDropout::all(self.dropout) },
+            dropout,
         }
     }
 
     /// The number of patches of a context: `(context - patch) / stride + 1`, plus one with end padding.
     pub fn patches(&self) -> usize {
         self.context.saturating_sub(self.patch) / self.stride.max(1) + 1 + usize::from(self.end_padding)
+    }
+
+    /// The tokens of a channel that attend to each other: its patches, and the token of [`Pooling::Cls`].
+    pub fn tokens(&self) -> usize {
+        self.patches() + usize::from(self.pooling == Pooling::Cls)
+    }
+
+    /// The features of a channel that the head gets.
+    pub(super) fn pooled(&self) -> usize {
+        match self.pooling {
+            Pooling::Flatten => self.patches() * self.d_model,
+            Pooling::Mean | Pooling::Max | Pooling::Cls => self.d_model,
+        }
+    }
+
+    /// The first row of the context that is in a patch.
+    pub(super) fn first_row(&self) -> usize {
+        match self.patches_from {
+            PatchesFrom::Start => 0,
+            PatchesFrom::End => self.context.saturating_sub(self.patch) % self.stride.max(1),
+        }
+    }
+
+    /// Whether all channels are treated alike and apart from each other, so that a model fits series of any number of
+    /// channels.
+    pub fn is_channel_independent(&self) -> bool {
+        let affine = self.revin && self.revin_affine;
+        !(affine || self.channel_attention || self.individual_embedding || self.individual_head)
     }
 }
 
@@ -205,9 +345,21 @@ impl ForecasterConfig for PatchTstConfig {
             return refuse(problem, "choose a shorter patch or a longer context");
         }
         check_heads(self.d_model, self.heads)?;
+        if !(self.norm_eps > 0.0 && self.norm_eps.is_finite()) {
+            return refuse(format!("norm_eps is {}", self.norm_eps), "choose a positive number such as 1e-5");
+        }
+        if self.positions == Positions::Stored && !self.d_model.is_multiple_of(2) {
+            let problem =
+                format!("stored positions are pairs of sines and cosines, d_model is {}", self.d_model);
+            return refuse(problem, "choose an even d_model, or learned positions");
+        }
         check_dropouts(&[
             ("dropout", self.dropout),
             ("attention_dropout", self.attention_dropout),
+            ("positional_dropout", self.positional_dropout.or(0.0)),
+            ("path_dropout", self.path_dropout.or(0.0)),
+            ("ffn_dropout", self.ffn_dropout.or(0.0)),
+            ("head_input_dropout", self.head_input_dropout),
             ("head_dropout", self.head_dropout),
         ])
     }
@@ -238,10 +390,11 @@ impl ForecasterConfig for PatchTstConfig {
     fn activations(&self, windows: usize) -> f64 {
         let of = |size: usize| size as f64;
         let rows = of(windows) * of(self.channels);
-        let (patches, heads) = (of(self.patches()), of(self.heads));
+        let (patches, heads) = (of(self.tokens()), of(self.heads));
         // Attention keeps the scores that it hands on, and no weights.
         let scores = if self.residual_attention { 1.25 } else { 0.0 };
-        let layer = 7.75 * of(self.d_model) + 2.75 * of(self.ffn) + scores * heads * patches;
+        let across = if self.channel_attention { 6.0 * of(self.d_model) } else { 0.0 };
+        let layer = 7.75 * of(self.d_model) + across + 2.75 * of(self.ffn) + scores * heads * patches;
         let tokens = rows * patches * (of(self.layers) * layer + 4.0 * of(self.d_model));
         tokens + rows * (2.0 * of(self.context) + 3.0 * of(self.horizon))
     }
@@ -291,13 +444,16 @@ mod tests {
         let good = PatchTstConfig::small(24, 8, 4, 64, 4, 2, 256, 1);
         good.validate().unwrap();
         type Spoil = fn(&mut PatchTstConfig);
-        let cases: [(Spoil, &str); 6] = [
+        let cases: [(Spoil, &str); 9] = [
             (|c| c.patch = 25, "longer than the context of 24"),
             (|c| c.heads = 3, "3 heads do not divide d_model 64"),
             (|c| c.layers = 0, "layers is 0"),
             (|c| c.d_model = usize::MAX, "d_model is"),
             (|c| c.dropout = 1.0, "dropout is 1"),
             (|c| c.head_dropout = f64::NAN, "head_dropout is NaN"),
+            (|c| c.path_dropout = DropoutRate::Of(1.0), "path_dropout is 1"),
+            (|c| c.norm_eps = 0.0, "norm_eps is 0"),
+            (|c| (c.d_model, c.heads, c.positions) = (63, 3, Positions::Stored), "d_model is 63"),
         ];
         for (spoil, expected) in cases {
             let mut config = good.clone();

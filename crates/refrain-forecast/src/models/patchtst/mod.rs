@@ -1,13 +1,16 @@
 //! PatchTST: Nie, Nguyen, Sinthong and Kalagnanam, "A Time Series is Worth 64 Words", ICLR 2023.
 
 mod config;
+mod dropout_rate;
 mod embedding;
 mod head;
+pub mod hugging_face;
 mod revin;
 #[cfg(test)]
 mod tests;
 
-pub use config::{FfnActivation, NormPosition, PatchTstConfig, Positions};
+pub use config::{FfnActivation, NormPosition, PatchTstConfig, PatchesFrom, Pooling, Positions, RevinScale};
+pub use dropout_rate::DropoutRate;
 pub use refrain_nn::{Mode, NormKind};
 
 use crate::Result;
@@ -20,6 +23,8 @@ use revin::RevIn;
 
 /// A forecaster that treats all channels alike. The context is cut into patches, a transformer encoder attends to all
 /// patches of a channel, and a linear head maps its flattened output to the horizon.
+///
+/// Its settings include those of Hugging Face's PatchTST, whose checkpoints [`hugging_face`] reads and writes.
 ///
 /// ```
 /// use refrain::{Device, DType, Tensor};
@@ -81,13 +86,26 @@ impl PatchTst {
         Ok(PatchTst { config, parameters, revin, embedding, layers, head })
     }
 
+    /// [`Forecaster::forward`] of contexts in which some values were not observed: `observed` is 1 or 0 for each value of the
+    /// contexts, in their dtype. The statistics of RevIN are those of the observed values; the others are inputs like any,
+    /// so they must be finite.
+    ///
+    /// # Errors
+    /// Those of [`Forecaster::forward`], and [`crate::Error::Engine`] if `observed` has another shape or dtype.
+    pub fn forward_observed(&self, x: &Tensor, observed: Option<&Tensor>, mode: Mode<'_>) -> Result<Tensor> {
+        let batch = self.window().batch(x)?;
+        let Some(revin) = &self.revin else { return self.encode(x, batch, mode) };
+        let (x, scale) = revin.normalise(x, observed)?;
+        revin.denormalise(&self.encode(&x, batch, mode)?, &scale)
+    }
+
     /// Passes each channel through the encoder in the same way.
     fn encode(&self, x: &Tensor, batch: usize, mode: Mode<'_>) -> Result<Tensor> {
         let rows = x.reshape([batch * self.config.channels, self.config.context])?; // [R, L]
-        let mut h = self.embedding.forward(&rows, mode)?; // [R, N, D]
+        let mut h = self.embedding.forward(&rows, mode)?; // [R, T, D]
         let mut scores = None;
         for layer in &self.layers {
-            h = layer.forward_with_scores(&h, &mut scores, mode)?;
+            h = layer.forward_channels(&h, self.config.channels, &mut scores, mode)?;
         }
         // In mixed precision, the forecast becomes as precise again as what follows: the scale of the window, and the
         // loss.
@@ -114,9 +132,6 @@ impl Forecaster for PatchTst {
     }
 
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        let batch = self.window().batch(x)?;
-        let Some(revin) = &self.revin else { return self.encode(x, batch, mode) };
-        let (x, scale) = revin.normalise(x)?;
-        revin.denormalise(&self.encode(&x, batch, mode)?, &scale)
+        self.forward_observed(x, None, mode)
     }
 }

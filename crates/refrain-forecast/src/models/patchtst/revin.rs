@@ -1,6 +1,6 @@
 //! Reversible instance normalisation (RevIN).
 
-use super::PatchTstConfig;
+use super::{PatchTstConfig, RevinScale};
 use crate::Result;
 use refrain::{Tensor, no_grad};
 use refrain_nn::{Init, Parameter, ParameterBuilder};
@@ -8,51 +8,102 @@ use refrain_nn::{Init, Parameter, ParameterBuilder};
 /// What is added to the variance, as in the reference implementation.
 const EPS: f64 = 1e-5;
 
+/// The smallest mean absolute value, as in Hugging Face's PatchTST.
+const LEAST: f64 = 1e-10;
+
 /// RevIN (Kim et al., "Reversible Instance Normalization for Accurate Time-Series Forecasting against Distribution
-/// Shift", ICLR 2022). Each window of each channel is normalised by its own mean and standard deviation. Then each
-/// channel has an affine map with `weight` and `bias` `[C]`, which start at 1 and 0.
+/// Shift", ICLR 2022). Each window of each channel is normalised by its own mean and standard deviation, or by its mean
+/// absolute value. Then each channel may have an affine map with `weight` and `bias` `[C]`, which start at 1 and 0.
 pub(super) struct RevIn {
+    kind: RevinScale,
+    affine: Option<Affine>,
+}
+
+struct Affine {
     weight: Parameter,
     bias: Parameter,
 }
 
-/// The mean and deviation of a window, both `[B, C, 1]`.
+/// How a window was normalised, all `[B, C, 1]`.
 pub(super) struct Scale {
-    mean: Tensor,
-    std: Tensor,
+    /// What was subtracted, if anything.
+    shift: Option<Tensor>,
+    divisor: Tensor,
 }
 
 impl RevIn {
     pub(super) fn new(builder: &ParameterBuilder, config: &PatchTstConfig) -> Result<RevIn> {
-        Ok(RevIn {
-            weight: builder.parameter("weight", config.channels, Init::Constant(1.0))?,
-            bias: builder.parameter("bias", config.channels, Init::Constant(0.0))?,
-        })
+        let affine = || -> Result<Affine> {
+            Ok(Affine {
+                weight: builder.parameter("weight", config.channels, Init::Constant(1.0))?,
+                bias: builder.parameter("bias", config.channels, Init::Constant(0.0))?,
+            })
+        };
+        let affine = config.revin_affine.then(affine).transpose()?;
+        Ok(RevIn { kind: config.revin_scale, affine })
     }
 
-    /// `(x - mean) / sqrt(var + eps) * weight + bias` over the last axis of `[B, C, L]`. For the backward pass, the
-    /// statistics are constants.
-    pub(super) fn normalise(&self, x: &Tensor) -> Result<(Tensor, Scale)> {
-        let scale = no_grad(|| -> Result<Scale> {
-            let mean = x.mean_keepdim(-1)?;
-            let variance = x.sub(&mean)?.square()?.mean_keepdim(-1)?;
-            Ok(Scale { mean, std: variance.add_scalar(EPS)?.sqrt()? })
+    /// `(x - mean) / sqrt(var + eps) * weight + bias` over the last axis of `[B, C, L]`, or `x / mean(|x|) * weight + bias`.
+    /// For the backward pass, the statistics are constants. They are those of the values whose `observed` `[B, C, L]` is 1.
+    pub(super) fn normalise(&self, x: &Tensor, observed: Option<&Tensor>) -> Result<(Tensor, Scale)> {
+        let scale = no_grad(|| match (self.kind, observed) {
+            (RevinScale::Std, None) => deviation(x),
+            (RevinScale::Std, Some(observed)) => deviation_of_observed(x, observed),
+            (RevinScale::Mean, None) => Ok(magnitude(x.abs()?.mean_keepdim(-1)?)?),
+            (RevinScale::Mean, Some(observed)) => magnitude_of_observed(x, observed),
         })?;
-        let normal = x.sub(&scale.mean)?.div(&scale.std)?;
-        let (weight, bias) = self.affine()?;
+        let shifted = scale.shift.as_ref().map(|shift| x.sub(shift)).transpose()?;
+        let normal = shifted.as_ref().unwrap_or(x).div(&scale.divisor)?;
+        let Some(affine) = &self.affine else { return Ok((normal, scale)) };
+        let (weight, bias) = affine.by_channel()?;
         Ok((normal.mul(&weight)?.add(&bias)?, scale))
     }
 
     /// The inverse, for forecasts `[B, C, H]`.
     pub(super) fn denormalise(&self, y: &Tensor, scale: &Scale) -> Result<Tensor> {
-        let (weight, bias) = self.affine()?;
-        // Avoids a division by zero if a weight has become zero, as the reference implementation does.
-        let y = y.sub(&bias)?.div(&weight.add_scalar(EPS * EPS)?)?;
-        Ok(y.mul(&scale.std)?.add(&scale.mean)?)
+        let mut y = y.clone();
+        if let Some(affine) = &self.affine {
+            let (weight, bias) = affine.by_channel()?;
+            // Avoids a division by zero if a weight has become zero, as the reference implementation does.
+            y = y.sub(&bias)?.div(&weight.add_scalar(EPS * EPS)?)?;
+        }
+        let y = y.mul(&scale.divisor)?;
+        Ok(match &scale.shift {
+            Some(shift) => y.add(shift)?,
+            None => y,
+        })
     }
+}
 
+impl Affine {
     /// Weight and bias as `[C, 1]`.
-    fn affine(&self) -> Result<(Tensor, Tensor)> {
+    fn by_channel(&self) -> Result<(Tensor, Tensor)> {
         Ok((self.weight.tensor()?.unsqueeze(1)?, self.bias.tensor()?.unsqueeze(1)?))
     }
+}
+
+fn deviation(x: &Tensor) -> Result<Scale> {
+    let mean = x.mean_keepdim(-1)?;
+    let variance = x.sub(&mean)?.square()?.mean_keepdim(-1)?;
+    Ok(Scale { shift: Some(mean), divisor: variance.add_scalar(EPS)?.sqrt()? })
+}
+
+fn deviation_of_observed(x: &Tensor, observed: &Tensor) -> Result<Scale> {
+    let count = observed.sum_keepdim(-1)?.maximum_scalar(1.0)?;
+    let mean = x.mul(observed)?.sum_keepdim(-1)?.div(&count)?;
+    let variance = x.sub(&mean)?.mul(observed)?.square()?.sum_keepdim(-1)?.div(&count)?;
+    Ok(Scale { shift: Some(mean), divisor: variance.add_scalar(EPS)?.sqrt()? })
+}
+
+fn magnitude(divisor: Tensor) -> Result<Scale> {
+    Ok(Scale { shift: None, divisor: divisor.maximum_scalar(LEAST)? })
+}
+
+/// A window without an observed value takes the magnitude of its channel over the batch.
+fn magnitude_of_observed(x: &Tensor, observed: &Tensor) -> Result<Scale> {
+    let total = x.mul(observed)?.abs()?.sum_keepdim(-1)?;
+    let count = observed.sum_keepdim(-1)?;
+    let own = total.div(&count.maximum_scalar(1.0)?)?;
+    let of_batch = total.sum_keepdim(0)?.div(&count.sum_keepdim(0)?.maximum_scalar(1.0)?)?;
+    magnitude(count.gt_scalar(0.0)?.where_cond(&own, &of_batch)?)
 }

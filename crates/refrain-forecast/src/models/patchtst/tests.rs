@@ -50,7 +50,7 @@ fn sets_apart(a: &[f64], b: &[f64]) -> bool {
 fn every_setting_changes_the_forecast() {
     let x = contexts(1);
     let base = forecast(&build(config()), &x);
-    let changes: [fn(&mut PatchTstConfig); 9] = [
+    let changes: [fn(&mut PatchTstConfig); 21] = [
         |c| c.norm = NormKind::Batch,
         |c| c.norm_position = NormPosition::Post,
         |c| c.activation = FfnActivation::Gelu,
@@ -60,6 +60,18 @@ fn every_setting_changes_the_forecast() {
         |c| c.revin = true,
         |c| c.individual_head = true,
         |c| c.end_padding = true,
+        |c| c.patches_from = PatchesFrom::End,
+        |c| c.norm_eps = 0.1,
+        |c| c.activation = FfnActivation::Silu,
+        |c| c.ffn_bias = false,
+        |c| c.positions = Positions::Stored,
+        |c| c.channel_attention = true,
+        |c| (c.revin, c.revin_scale) = (true, RevinScale::Mean),
+        |c| c.individual_embedding = true,
+        |c| c.pooling = Pooling::Mean,
+        |c| c.pooling = Pooling::Max,
+        |c| c.pooling = Pooling::Cls,
+        |c| (c.revin, c.revin_affine) = (true, false),
     ];
     for (index, change) in changes.into_iter().enumerate() {
         let mut config = config();
@@ -77,7 +89,16 @@ fn every_setting_changes_the_forecast() {
 #[test]
 fn gradients_are_those_of_finite_differences() {
     let generator = Generator::new(&device(), 0).unwrap();
-    for config in [config(), paper(), PatchTstConfig { individual_head: true, ..paper() }] {
+    let other = PatchTstConfig {
+        channel_attention: true,
+        individual_embedding: true,
+        pooling: Pooling::Cls,
+        revin: true,
+        revin_scale: RevinScale::Mean,
+        revin_affine: false,
+        ..config()
+    };
+    for config in [config(), paper(), PatchTstConfig { individual_head: true, ..paper() }, other] {
         let model = build(config);
         let (x, y) = (contexts(2), contexts(3).narrow(2, 0, 5).unwrap());
         check_gradients(model.parameters(), 1e-7, || {
@@ -173,8 +194,15 @@ fn dropout_acts_in_training_only() {
     let x = contexts(9);
     let plain = forecast(&build(config()), &x);
     let generator = Generator::new(&device(), 1).unwrap();
-    let places: [fn(&mut PatchTstConfig); 3] =
-        [|c| c.dropout = 0.3, |c| c.attention_dropout = 0.3, |c| c.head_dropout = 0.3];
+    let places: [fn(&mut PatchTstConfig); 7] = [
+        |c| c.dropout = 0.3,
+        |c| c.attention_dropout = 0.3,
+        |c| c.head_dropout = 0.3,
+        |c| c.head_input_dropout = 0.3,
+        |c| c.positional_dropout = DropoutRate::Of(0.3),
+        |c| c.path_dropout = DropoutRate::Of(0.3),
+        |c| c.ffn_dropout = DropoutRate::Of(0.3),
+    ];
     for place in places {
         let mut config = config();
         place(&mut config);
@@ -199,11 +227,13 @@ fn contexts_of_another_shape_are_refused() {
 
 #[test]
 fn the_size_that_is_told_before_is_that_of_the_model() {
-    let sizes: [fn(&mut PatchTstConfig); 4] = [
+    let sizes: [fn(&mut PatchTstConfig); 6] = [
         |_| {},
         |c| c.layers = 5,
         |c| (c.layers, c.individual_head) = (1, true),
         |c| (c.positions, c.revin) = (Positions::Sinusoidal, false),
+        |c| (c.positions, c.pooling, c.ffn_bias) = (Positions::Stored, Pooling::Cls, false),
+        |c| (c.channel_attention, c.individual_embedding, c.revin_affine) = (true, true, false),
     ];
     for (change, base) in sizes.into_iter().flat_map(|change| [(change, config()), (change, paper())]) {
         let mut config = base;
@@ -217,4 +247,91 @@ fn the_size_that_is_told_before_is_that_of_the_model() {
     }
     let absurd = PatchTstConfig { layers: 1 << 24, individual_head: true, horizon: 1 << 24, ..paper() };
     assert!(absurd.size().unwrap().parameters > 1 << 30);
+}
+
+/// A probability of its own takes the place of `dropout` in its place alone.
+#[test]
+fn separate_dropouts_take_the_place_of_the_common_one() {
+    let none = PatchTstConfig {
+        dropout: 0.5,
+        positional_dropout: DropoutRate::Of(0.0),
+        path_dropout: DropoutRate::Of(0.0),
+        ffn_dropout: DropoutRate::Of(0.0),
+        ..config()
+    };
+    let (x, generator) = (contexts(9), Generator::new(&device(), 1).unwrap());
+    let train = |config: &PatchTstConfig| {
+        let model = build(config.clone());
+        model.forward(&x, Mode::Train(&generator)).unwrap().to_vec::<f64>().unwrap()
+    };
+    assert_close(&train(&none), &forecast(&build(config()), &x));
+    for place in [
+        |c: &mut PatchTstConfig| c.positional_dropout = DropoutRate::Same,
+        |c: &mut PatchTstConfig| c.path_dropout = DropoutRate::Same,
+        |c: &mut PatchTstConfig| c.ffn_dropout = DropoutRate::Same,
+    ] {
+        let mut config = none.clone();
+        place(&mut config);
+        assert!(sets_apart(&train(&config), &train(&none)));
+    }
+}
+
+/// Patches from the end see the newest row and leave out the oldest, which those from the start do the other way round.
+#[test]
+fn patches_from_the_end_leave_out_the_first_rows() {
+    for (from, unseen) in [(PatchesFrom::Start, 19), (PatchesFrom::End, 0)] {
+        // Patches of 6 every 4 in 20 rows leave out 2.
+        let model = build(PatchTstConfig { patches_from: from, ..config() });
+        let x = contexts(8);
+        let base = forecast(&model, &x);
+        let with = |row: usize| {
+            let other = x.copy().unwrap();
+            other.narrow(2, row, 1).unwrap().fill(9.0).unwrap();
+            forecast(&model, &other)
+        };
+        assert_close(&with(unseen), &base);
+        assert!(sets_apart(&with(19 - unseen), &base));
+    }
+}
+
+#[test]
+fn values_that_were_not_observed_have_no_influence_on_the_scale() {
+    for scale in [RevinScale::Std, RevinScale::Mean] {
+        let revin = PatchTstConfig { revin: true, revin_scale: scale, ..config() };
+        // Patches from the start do not see the last two rows, so they can only change the scale.
+        let model = build(revin);
+        let x = contexts(8);
+        let other = x.copy().unwrap();
+        other.narrow(2, 18, 2).unwrap().fill(50.0).unwrap();
+        let observed = Tensor::ones([2, CHANNELS, 20], DType::F64, &device()).unwrap();
+        observed.narrow(2, 18, 2).unwrap().fill(0.0).unwrap();
+        let forecast = |x: &Tensor, observed: Option<&Tensor>| {
+            model.forward_observed(x, observed, Mode::Eval).unwrap().to_vec::<f64>().unwrap()
+        };
+        assert_close(&forecast(&x, Some(&observed)), &forecast(&other, Some(&observed)));
+        assert!(sets_apart(&forecast(&x, None), &forecast(&other, None)));
+    }
+}
+
+#[test]
+fn settings_of_older_runs_have_the_behaviour_of_their_time() {
+    let mut kept = serde_json::to_value(paper()).unwrap();
+    let newer = [
+        "patches_from",
+        "positional_dropout",
+        "path_dropout",
+        "ffn_dropout",
+        "head_input_dropout",
+        "norm_eps",
+        "ffn_bias",
+        "channel_attention",
+        "revin_scale",
+        "revin_affine",
+        "individual_embedding",
+        "pooling",
+    ];
+    for name in newer {
+        assert!(kept.as_object_mut().unwrap().remove(name).is_some(), "{name}");
+    }
+    assert_eq!(serde_json::from_value::<PatchTstConfig>(kept).unwrap(), paper());
 }
