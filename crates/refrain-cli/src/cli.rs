@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use refrain_forecast::data::series::SplitRule;
+
 use crate::precision::Precision;
 use crate::settings::{Settings, preset_names};
 
@@ -49,6 +51,14 @@ pub enum Command {
         no labels. It uses the model of the last fold; for another, pass its folder (DIR/fold-2)."
     )]
     Forecast(Forecast),
+    /// Make a run folder of a PatchTST of Hugging Face's transformers
+    #[command(
+        after_help = "DIR has config.json and model.safetensors, as save_pretrained of PatchTSTForPrediction or PatchTSTForPretraining writes them.         The series gives the run its channels, its split and the scale of each channel. The run is then evaluated, forecasts, and is trained further         (refrain train --init) like any other."
+    )]
+    Import(Import),
+    /// Write the PatchTST of a run for Hugging Face's transformers
+    #[command(after_help = "PatchTSTForPrediction.from_pretrained loads the folder that this writes.")]
+    Export(Export),
     /// Measure speed
     #[command(subcommand)]
     Bench(Bench),
@@ -66,6 +76,11 @@ pub struct Train {
     /// A TOML file with settings; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Begin with the weights of a forecaster's run, of a PatchTST of Hugging Face, or of a safetensors file
+    ///
+    /// The settings of that model are the defaults. Its head is left out if another horizon or loss is asked for.
+    #[arg(long, value_name = "DIR|FILE", conflicts_with = "resume")]
+    pub init: Option<PathBuf>,
     /// The run folder [default: runs/SERIES-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -155,6 +170,38 @@ pub struct Forecast {
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the forecast as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// The folder with config.json and model.safetensors
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The series that the model is for: `nyc-weather` (bundled), a CSV file, or - for standard input
+    #[arg(long, value_name = "NAME|FILE")]
+    pub data: String,
+    /// How to split the rows in time, as for train: fractions such as `0.7,0.1,0.2`, or `ett`
+    #[arg(long, value_name = "RULE")]
+    pub split: Option<SplitRule>,
+    /// The run folder to write
+    #[arg(long, value_name = "RUN")]
+    pub out: PathBuf,
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The run folder
+    #[arg(value_name = "RUN")]
+    pub model: PathBuf,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
     pub json: bool,
 }

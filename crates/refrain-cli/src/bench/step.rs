@@ -76,7 +76,7 @@ pub struct StepBench {
 
 enum Model {
     PatchTst(Box<PatchTst>),
-    CrossAsset(CrossAsset),
+    CrossAsset(Box<CrossAsset>),
 }
 
 impl Model {
@@ -117,7 +117,7 @@ impl StepBench {
             Ok([x, classes.floor()?.to_dtype(DType::I64)?])
         };
         let model = CrossAsset::new(sizes.model.clone(), DType::F32, device, seed)?;
-        StepBench::with(Model::CrossAsset(model), batch, device)
+        StepBench::with(Model::CrossAsset(Box::new(model)), batch, device)
     }
 
     fn with(

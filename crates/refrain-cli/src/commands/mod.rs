@@ -7,7 +7,9 @@ mod bench_step;
 mod cross_validate;
 mod devices;
 mod evaluate;
+mod export;
 mod forecast;
+mod import;
 mod train;
 
 use crate::cli::{Bench, Command};
@@ -20,6 +22,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::CrossValidate(args) => cross_validate::run(*args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Forecast(args) => forecast::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Export(args) => export::run(args),
         Command::Bench(Bench::Patchtst(args)) => bench_patchtst::run(args),
         Command::Bench(Bench::CrossAsset(args)) => bench_cross_asset::run(args),
         Command::Bench(Bench::Step(args)) => bench_step::run(args),

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::folder::RunFolder;
 use crate::run;
 use crate::settings::{Complete, Settings, Task};
+use crate::tasks::forecasting::init::Init;
 use crate::tasks::{classification, forecasting};
 
 pub fn run(args: Train) -> Result<()> {
@@ -19,12 +20,18 @@ pub fn run(args: Train) -> Result<()> {
         }
         return resume(&args, folder, None);
     }
-    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset.as_deref())?;
+    let init = args.init.as_deref().map(Init::open).transpose()?;
+    let base = init.as_ref().map(Init::values).unwrap_or_default();
+    let settings =
+        args.settings.clone().resolve_over(args.config.as_deref(), args.preset.as_deref(), base)?;
     if let Some(folder) = args.out.as_deref().filter(|out| args.resume_if_possible && run::is_begun(out)) {
         return resume(&args, folder, Some(&settings));
     }
     match settings.task() {
-        Task::Forecasting => forecasting::train::start(&args, &settings),
+        Task::Forecasting => forecasting::train::start(&args, &settings, init.as_ref()),
+        Task::Classification if init.is_some() => {
+            Err(Error::usage("--init is for forecasters", "leave it out, or choose the model of the weights"))
+        }
         Task::Classification => classification::train::start(&args, &settings),
     }
 }

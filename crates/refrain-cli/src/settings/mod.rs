@@ -30,6 +30,11 @@ use list::{MODEL, Model, models};
 pub struct Settings(Values);
 
 impl Settings {
+    /// Settings by name.
+    pub fn of(values: Values) -> Settings {
+        Settings(values)
+    }
+
     /// These settings; what is not set is taken from `base`.
     fn or(mut self, base: Values) -> Settings {
         for (name, value) in base {
@@ -44,8 +49,22 @@ impl Settings {
 
     /// All settings, from flags, file, preset and defaults.
     pub fn resolve(flags: Settings, file: Option<&Path>, preset: Option<&str>) -> Result<Complete> {
+        flags.resolve_over(file, preset, Values::new())
+    }
+
+    /// All settings: these, which are flags, then those of the file, of `base`, of the preset, and the defaults.
+    pub fn resolve_over(self, file: Option<&Path>, preset: Option<&str>, base: Values) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        let set = flags.or(file);
+        let set = self.or(file);
+        if let (Some(of_weights), Some(chosen)) = (base.get(MODEL), set.0.get(MODEL))
+            && of_weights != chosen
+        {
+            return Err(Error::usage(
+                format!("the initial weights are those of the model {of_weights}, not of {chosen}"),
+                "leave the model out, or choose other weights",
+            ));
+        }
+        let set = set.or(base);
         let named = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
         let set = set.or(named);
         let name = match set.0.get(MODEL) {

@@ -60,6 +60,6 @@ pub fn load(folder: &Path, device: &Device) -> Result<Box<dyn Trained>> {
     })
 }
 
-fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
+pub fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(Error::Json)
 }

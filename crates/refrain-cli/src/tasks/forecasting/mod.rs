@@ -1,6 +1,7 @@
 //! Forecasters of a series.
 
 pub mod cross_validation;
+pub mod init;
 pub mod score;
 mod table;
 pub mod train;

@@ -12,6 +12,7 @@ use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use serde::Serialize;
 
 use super::Data;
+use super::init::Init;
 use super::score::{self, Score};
 use crate::cli::{CheckpointEvery, Train};
 use crate::console::{self, Console, count, number, seconds};
@@ -43,14 +44,16 @@ pub struct Parts {
 
 /// How a run is trained, besides its settings.
 #[derive(Clone, Copy)]
-pub struct Training {
+pub struct Training<'a> {
     pub eager: bool,
     pub checkpoint_every: CheckpointEvery,
+    /// What the weights of a new run begin with, if not with random values.
+    pub init: Option<&'a Init>,
 }
 
-impl From<&Train> for Training {
-    fn from(args: &Train) -> Training {
-        Training { eager: args.eager, checkpoint_every: args.checkpoint_every }
+impl From<&Train> for Training<'_> {
+    fn from(args: &Train) -> Self {
+        Training { eager: args.eager, checkpoint_every: args.checkpoint_every, init: None }
     }
 }
 
@@ -71,7 +74,7 @@ pub struct Outcome {
     out: String,
 }
 
-pub fn start(args: &Train, settings: &Complete) -> Result<()> {
+pub fn start(args: &Train, settings: &Complete, init: Option<&Init>) -> Result<()> {
     let (console, device) = (Console::of_files(args.json), args.device.open()?);
     let (data, of_series) = (settings.data()?, settings.series()?);
     let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
@@ -80,13 +83,14 @@ pub fn start(args: &Train, settings: &Complete) -> Result<()> {
         console.line(format!("preset      {preset}"))?;
     }
     let folder = || RunFolder::create(args.out.as_deref(), &source::stem(&data));
-    console.result(&run(console, args.into(), settings, set, folder, &device)?)
+    let training = Training { init, ..args.into() };
+    console.result(&run(console, training, settings, set, folder, &device)?)
 }
 
 /// A new run on these series, to its end. The folder is made when it is known that the run is possible.
 pub fn run(
     console: Console,
-    training: Training,
+    training: Training<'_>,
     settings: &Complete,
     set: SeriesSet,
     folder: impl FnOnce() -> Result<RunFolder>,
@@ -96,6 +100,9 @@ pub fn run(
     let calibration = config.hold_out_calibration(&mut data)?;
     estimate(console, &config, &data, device)?;
     let trainer = trainer(&config, &data, device)?;
+    if let Some(init) = training.init {
+        init.apply(console, trainer.model().parameters())?;
+    }
     let folder = folder()?;
     // Now it is known that the folder is writable, and the run can be resumed from its first step.
     trainer.save(folder.path(), &as_json(&config)?)?;
@@ -176,7 +183,7 @@ pub fn estimate(
 }
 
 /// Trains to the end, and measures.
-fn finish(console: Console, training: Training, mut run: Run, device: &Device) -> Result<Outcome> {
+fn finish(console: Console, training: Training<'_>, mut run: Run, device: &Device) -> Result<Outcome> {
     if training.eager {
         run.parts.trainer = run.parts.trainer.eager();
     }
@@ -279,7 +286,7 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
 }
 
 /// Trains to the end. The run is saved after each epoch, and when the user interrupts.
-fn train(console: Console, training: Training, run: &mut Run) -> Result<()> {
+fn train(console: Console, training: Training<'_>, run: &mut Run) -> Result<()> {
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
     let how = epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt };

@@ -304,13 +304,6 @@ impl PatchTstConfig {
             PatchesFrom::End => self.context.saturating_sub(self.patch) % self.stride.max(1),
         }
     }
-
-    /// Whether all channels are treated alike and apart from each other, so that a model fits series of any number of
-    /// channels.
-    pub fn is_channel_independent(&self) -> bool {
-        let affine = self.revin && self.revin_affine;
-        !(affine || self.channel_attention || self.individual_embedding || self.individual_head)
-    }
 }
 
 impl ForecasterConfig for PatchTstConfig {
@@ -365,8 +358,10 @@ impl ForecasterConfig for PatchTstConfig {
     }
 
     fn channel_use(&self) -> ChannelUse {
-        // RevIN has an affine map for each channel.
-        match self.individual_head || (self.revin && self.channels > 1) {
+        // RevIN may have an affine map for each channel.
+        let affine = self.revin && self.revin_affine && self.channels > 1;
+        match self.individual_head || self.individual_embedding || affine {
+            _ if self.channel_attention => ChannelUse::Mixed,
             true => ChannelUse::Own,
             false => ChannelUse::Shared,
         }
