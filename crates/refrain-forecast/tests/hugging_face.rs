@@ -159,8 +159,9 @@ fn forecasts_and_gradients_are_those_of_transformers() {
             for case in &cases {
                 let found = differences(case, dtype, &device);
                 for (at, part) in ["forecast", "gradients"].into_iter().enumerate() {
-                    // Where transformers in f32 is far from itself in f64, the model amplifies rounding.
-                    let own = if dtype == DType::F32 { 10.0 * case.narrow[at] } else { 0.0 };
+                    // Where transformers in f32 is far from itself in f64, the model amplifies rounding. A multiple of that,
+                    // because PyTorch's batch norm adds up in f64 on a CPU.
+                    let own = if dtype == DType::F32 { 20.0 * case.narrow[at] } else { 0.0 };
                     let (found, name, options) = (found[at], &case.name, &case.options);
                     assert!(
                         found <= limit.max(own),
