@@ -448,6 +448,20 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
+    /// Ranks that train together have parameters of different values.
+    #[error(
+        "{when}, {} other parameters than rank 0, beginning with `{parameter}`; resume all ranks from the last checkpoint; if \
+         it happens again, run the same build and the same library versions on GPUs of one kind, and look for a faulty GPU",
+        of_ranks(ranks)
+    )]
+    RanksDiffer {
+        /// The moment of the comparison.
+        when: String,
+        /// The ranks that differ from rank 0.
+        ranks: Vec<usize>,
+        /// The first parameter (or buffer) that differs.
+        parameter: String,
+    },
     /// A result is not a finite number.
     #[error(
         "{what} is {value}, which is not finite as a 32-bit number; look for values far out of range in the series, or train again \
@@ -481,6 +495,13 @@ pub enum Error {
 
 fn of_series(series: &Option<String>) -> String {
     series.as_ref().map(|name| format!(" of `{name}`")).unwrap_or_default()
+}
+
+/// `rank 1 has`, `ranks 1, 3 have`
+fn of_ranks(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    let (rank, has) = if ranks.len() == 1 { ("rank", "has") } else { ("ranks", "have") };
+    format!("{rank} {} {has}", names.join(", "))
 }
 
 fn more_cells(more: usize) -> String {

@@ -1,9 +1,10 @@
 //! The steps of a training run, on the device.
 
+use super::ranks::Ranks;
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
 use refrain::optim::{AdamWOptions, Schedule};
-use refrain::{DType, Generator, Step, Tensor, no_grad};
+use refrain::{Communicator, DType, Generator, Step, Tensor, no_grad};
 use refrain_nn::{AdamW, Batches, Mode, Optimizer, Parameters};
 use std::rc::Rc;
 
@@ -23,16 +24,26 @@ pub(super) struct Learner<T> {
     pub(super) loss_sum: Tensor,
     /// Gives one micro-batch at a time.
     batches: Batches,
+    /// The passes over a micro-batch, of a full one and of the smaller last one.
+    passes: [Vec<Inputs>; 2],
     /// Micro-batches per step.
     accumulate: usize,
     batch: Batch,
+    /// If several ranks train together.
+    pub(super) ranks: Option<Ranks>,
+    seed: u64,
     /// Gives one batch of validation samples at a time, in order.
     validation: Batches,
     /// The sums over those that were measured, f64 `[SUMS]`.
     sums: Tensor,
 }
 
-/// The sums over the micro-batches of the current step, f64 `[]`.
+/// The inputs of a pass. The places of its samples in the order of the epoch, counted from the cursor: i64 `[B]`. If several
+/// ranks train together: of the samples of all ranks; and which of these are this rank's, and whether they count (1 or 0, f32
+/// `[]`).
+type Inputs = Vec<Tensor>;
+
+/// The sums over the passes of the current step, f64 `[]`.
 struct Batch {
     /// The sum of their mean losses, each times its weight.
     loss: Tensor,
@@ -49,18 +60,54 @@ impl<T: Task> Learner<T> {
         let steps = samples.len().div_ceil(config.batch_size) as u64;
         let schedule = schedule(config, steps.saturating_mul(config.epochs as u64));
         let scalar = || Tensor::zeros((), DType::F64, device);
+        let batches = Batches::new(samples, config.micro_batch(), config.seed ^ ORDER, device)?;
+        let places = |at: usize| vec![vec![batches.places(at).clone()]];
         Ok(Learner {
             optimizer: optimizer(task.parameters(), config, schedule)?,
             schedule,
             dropout: Generator::new(device, config.seed ^ DROPOUT)?,
             loss_sum: scalar()?,
-            batches: Batches::new(samples, config.micro_batch(), config.seed ^ ORDER, device)?,
+            passes: [places(0), places(batches.whole())],
+            batches,
+            ranks: None,
+            seed: config.seed,
             accumulate: config.accumulate,
             batch: Batch { loss: scalar()?, weight: scalar()?, samples: scalar()? },
             validation: Batches::new(task.validation_samples(), task.validation_batch(), 0, device)?,
             sums: Tensor::zeros(T::SUMS, DType::F64, device)?,
             task,
         })
+    }
+
+    /// The same as one of several ranks that train together.
+    pub(super) fn with_communicator(
+        self,
+        communicator: Communicator,
+        config: &TrainingConfig,
+    ) -> Result<Learner<T>> {
+        let (device, samples) = (self.task.device(), self.task.samples());
+        let validation = self.task.validation_samples();
+        let ranks = Ranks::new(communicator, self.task.parameters(), config, [&samples, &validation])?;
+        let own = ranks.part(&validation).to_vec();
+        let passes = [0, self.batches.whole()].map(|at| ranks.shares(self.batches.places(at).numel()));
+        let [full, last] = passes;
+        let learner = Learner {
+            validation: Batches::new(own, self.task.validation_batch(), 0, device)?,
+            passes: [full?, last?],
+            ranks: Some(ranks),
+            ..self
+        };
+        learner.separate_dropout()?;
+        Ok(learner)
+    }
+
+    /// Gives each rank random numbers of its own for dropout, at the same position.
+    pub(super) fn separate_dropout(&self) -> Result<()> {
+        if let Some(ranks) = &self.ranks {
+            let (_, offset) = self.dropout.state()?;
+            self.dropout.set_state(ranks.seed(self.seed ^ DROPOUT), offset)?;
+        }
+        Ok(())
     }
 
     /// Starts an epoch, counted from 0, at a step.
@@ -81,20 +128,28 @@ impl<T: Task> Learner<T> {
 
     /// Runs this many steps that are alike. They are replayed if they are recorded.
     pub(super) fn run(&self, at: u64, count: u64, mut recorded: Option<&mut Recorded>) -> Result<()> {
-        if self.accumulate == 1 {
-            return self.passes(at as usize, count as usize, recorded);
+        if let ([inputs], 1) = (self.passes(at as usize), self.accumulate) {
+            return self.repeat(Pass::Step, inputs, count as usize, recorded);
         }
         for at in at..at + count {
             let first = at as usize * self.accumulate;
             let end = (first + self.accumulate).min(self.batches.steps());
             // Whole micro-batches, then the smaller last one of the epoch.
             let whole = self.batches.whole().clamp(first, end);
-            for (first, end) in [(first, whole), (whole, end)] {
-                self.passes(first, end - first, recorded.as_deref_mut())?;
+            for (first, end) in [(first, whole), (whole, end)].into_iter().filter(|(first, end)| first < end)
+            {
+                match self.passes(first) {
+                    [inputs] => self.repeat(Pass::Part, inputs, end - first, recorded.as_deref_mut())?,
+                    passes => {
+                        for inputs in (first..end).flat_map(|_| passes) {
+                            self.repeat(Pass::Part, inputs, 1, recorded.as_deref_mut())?;
+                        }
+                    }
+                }
             }
-            match recorded.as_deref_mut().and_then(|recorded| recorded.update.as_mut()) {
-                Some(update) => {
-                    update.call(&[])?;
+            match recorded.as_deref_mut() {
+                Some(recorded) => {
+                    recorded.update.call(&[])?;
                 }
                 None => self.update()?,
             }
@@ -102,37 +157,81 @@ impl<T: Task> Learner<T> {
         Ok(())
     }
 
-    /// Runs this many passes over micro-batches of the size of the one at this position.
-    fn passes(&self, at: usize, count: usize, recorded: Option<&mut Recorded>) -> Result<()> {
-        let places = self.batches.places(at);
-        match recorded {
-            _ if count == 0 => {}
-            Some(recorded) => {
-                recorded.pass.repeat(std::slice::from_ref(places), count)?;
-            }
-            None => (0..count).try_for_each(|_| self.pass(places))?,
-        }
-        Ok(())
+    /// The passes over the micro-batch at this position.
+    fn passes(&self, at: usize) -> &[Inputs] {
+        &self.passes[usize::from(at >= self.batches.whole())]
     }
 
-    /// Forward and backward pass over the next samples, as many as there are positions. Without accumulation also the
-    /// update.
-    fn pass(&self, places: &Tensor) -> Result<()> {
-        let samples = self.batches.next(places)?;
-        let loss = self.task.loss(&samples, Mode::Train(&self.dropout))?;
-        let wide = |x: &Tensor| x.detach().to_dtype(DType::F64);
-        if self.accumulate == 1 {
-            loss.backward()?;
-            self.optimizer.step()?;
-            let of_batch = wide(&loss)?.mul_scalar(samples.numel() as f64)?;
-            return Ok(self.loss_sum.add_assign(&of_batch)?);
+    /// Runs a pass this many times.
+    fn repeat(
+        &self,
+        pass: Pass,
+        inputs: &Inputs,
+        count: usize,
+        recorded: Option<&mut Recorded>,
+    ) -> Result<()> {
+        match (recorded, pass) {
+            (None, Pass::Step) => (0..count).try_for_each(|_| self.step(inputs)),
+            (None, Pass::Part) => (0..count).try_for_each(|_| self.part(inputs)),
+            (Some(recorded), pass) => {
+                let step = match pass {
+                    Pass::Step => &mut recorded.step,
+                    Pass::Part => &mut recorded.part,
+                };
+                step.repeat(inputs, count)?;
+                Ok(())
+            }
         }
-        let weight = no_grad(|| self.task.weight(&samples))?;
-        let weighted = loss.mul(&weight.to_dtype(loss.dtype())?)?;
+    }
+
+    /// The numbers of the next samples: this rank's, and all ranks'.
+    fn next(&self, inputs: &[Tensor]) -> Result<[Tensor; 2]> {
+        let all = self.batches.next(&inputs[0])?;
+        let own = inputs.get(1).map_or_else(|| Ok(all.clone()), |own| all.index_select(0, own))?;
+        Ok([own, all])
+    }
+
+    /// The weights of the mean loss of these samples, if they count, and of all ranks' samples.
+    fn weights(&self, [own, all]: &[Tensor; 2], inputs: &[Tensor]) -> Result<[Tensor; 2]> {
+        no_grad(|| {
+            let weight = self.task.weight(own)?;
+            match inputs.get(2) {
+                None => Ok([weight.clone(), weight]),
+                Some(counts) => Ok([weight.mul(counts)?, self.task.weight(all)?]),
+            }
+        })
+    }
+
+    /// A whole step: forward and backward pass over the next samples, and the update.
+    fn step(&self, inputs: &[Tensor]) -> Result<()> {
+        let samples = self.next(inputs)?;
+        let mut loss = self.task.loss(&samples[0], Mode::Train(&self.dropout))?;
+        match &self.ranks {
+            None => loss.backward()?,
+            Some(ranks) => {
+                let [own, all] = self.weights(&samples, inputs)?;
+                // Its sum over the ranks is the mean loss of all samples.
+                let part = loss.mul(&no_grad(|| own.div(&all))?.to_dtype(loss.dtype())?)?;
+                // Before the gradients, so that it takes place beside the backward pass.
+                loss = ranks.sum(&wide(&part)?)?;
+                part.backward()?;
+                ranks.sum_gradients()?;
+            }
+        }
+        self.optimizer.step()?;
+        Ok(self.loss_sum.add_assign(&wide(&loss)?.mul_scalar(samples[1].numel() as f64)?)?)
+    }
+
+    /// A part of a step: forward and backward pass over the next samples. The gradients are added up.
+    fn part(&self, inputs: &[Tensor]) -> Result<()> {
+        let samples = self.next(inputs)?;
+        let loss = self.task.loss(&samples[0], Mode::Train(&self.dropout))?;
+        let [own, all] = self.weights(&samples, inputs)?;
+        let weighted = loss.mul(&own.to_dtype(loss.dtype())?)?;
         weighted.backward()?;
         self.batch.loss.add_assign(&wide(&weighted)?)?;
-        self.batch.weight.add_assign(&wide(&weight)?)?;
-        Ok(self.batch.samples.add_scalar_assign(samples.numel() as f64)?)
+        self.batch.weight.add_assign(&wide(&all)?)?;
+        Ok(self.batch.samples.add_scalar_assign(samples[1].numel() as f64)?)
     }
 
     /// Measures the model on all validation samples. The passes are replayed if they are recorded.
@@ -150,7 +249,9 @@ impl<T: Task> Learner<T> {
                 None => (0..count).try_for_each(|_| self.measure(places))?,
             }
         }
-        Ok(self.task.validation(&self.sums.to_vec::<f64>()?))
+        let sums =
+            self.ranks.as_ref().map_or_else(|| Ok(self.sums.clone()), |ranks| ranks.sum(&self.sums))?;
+        Ok(self.task.validation(&sums.to_vec::<f64>()?))
     }
 
     /// Adds the sums over the next validation samples, as many as there are positions.
@@ -158,23 +259,39 @@ impl<T: Task> Learner<T> {
         no_grad(|| Ok(self.sums.add_assign(&self.task.measure(&self.validation.next(places)?)?)?))
     }
 
-    /// Turns the accumulated gradients into those of the mean loss over all micro-batches, and does the optimiser
-    /// step.
+    /// Turns the accumulated gradients into those of the mean loss over all passes, and does the optimiser step.
     fn update(&self) -> Result<()> {
         let Batch { loss, weight, samples } = &self.batch;
+        let total = self.ranks.as_ref().map_or_else(|| Ok(loss.clone()), |ranks| ranks.sum(loss))?;
+        self.ranks.as_ref().map_or(Ok(()), Ranks::sum_gradients)?;
         let gradients = self.task.parameters().gradients();
         gradients.div_assign(&weight.to_dtype(gradients.dtype())?)?;
         self.optimizer.step()?;
-        self.loss_sum.add_assign(&loss.div(weight)?.mul(samples)?)?;
+        self.loss_sum.add_assign(&total.div(weight)?.mul(samples)?)?;
         [loss, weight, samples].iter().try_for_each(|sum| Ok(sum.fill(0.0)?))
     }
 }
 
+/// What is recorded and repeated.
+#[derive(Clone, Copy)]
+enum Pass {
+    Step,
+    Part,
+}
+
+/// A loss or a weight as f64.
+fn wide(x: &Tensor) -> Result<Tensor> {
+    Ok(x.detach().to_dtype(DType::F64)?)
+}
+
 /// The recorded steps.
 pub(super) struct Recorded {
-    pass: Step<'static>,
-    /// Only with accumulation.
-    update: Option<Step<'static>>,
+    step: Step<'static>,
+    /// With accumulation, and for batches that the ranks cannot share equally.
+    part: Step<'static>,
+    /// After the parts.
+    update: Step<'static>,
+    accumulates: bool,
     /// The pass over a batch of validation samples.
     validation: Step<'static>,
 }
@@ -182,40 +299,37 @@ pub(super) struct Recorded {
 impl Recorded {
     pub(super) fn new<T: Task>(learner: &Rc<Learner<T>>) -> Recorded {
         let device = learner.task.device();
-        let of_pass = learner.clone();
-        let pass = Step::new(device, move |places| {
-            of_pass.pass(&places[0])?;
-            Ok(Vec::new())
-        });
-        let update = (learner.accumulate > 1).then(|| {
-            let of_update = learner.clone();
-            Step::new(device, move |_| {
-                of_update.update()?;
+        let step = |run: fn(&Learner<T>, &[Tensor]) -> Result<()>| {
+            let learner = learner.clone();
+            Step::new(device, move |inputs| {
+                run(&learner, inputs)?;
                 Ok(Vec::new())
             })
-        });
-        let of_validation = learner.clone();
-        let validation = Step::new(device, move |places| {
-            of_validation.measure(&places[0])?;
-            Ok(Vec::new())
-        });
-        Recorded { pass, update, validation }
+        };
+        Recorded {
+            step: step(Learner::step),
+            part: step(Learner::part),
+            update: step(|learner, _| learner.update()),
+            accumulates: learner.accumulate > 1,
+            validation: step(|learner, places| learner.measure(&places[0])),
+        }
     }
 
+    /// The step, with accumulation the pass over a micro-batch.
     pub(super) fn pass(&self) -> &Step<'static> {
-        &self.pass
+        if self.accumulates { &self.part } else { &self.step }
     }
 
     /// The recorded steps of training.
     pub(super) fn steps(&self) -> impl Iterator<Item = &Step<'static>> {
-        std::iter::once(&self.pass).chain(&self.update)
+        let other = if self.accumulates { &self.step } else { &self.part };
+        [self.pass(), other, &self.update].into_iter()
     }
 
     /// Checks that the recordings are still valid.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.pass.check()?;
-        self.validation.check()?;
-        self.update.iter_mut().try_for_each(|update| Ok(update.check()?))
+        let steps = [&mut self.step, &mut self.part, &mut self.update, &mut self.validation];
+        steps.into_iter().try_for_each(|step| Ok(step.check()?))
     }
 }
 

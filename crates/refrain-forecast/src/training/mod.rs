@@ -3,6 +3,7 @@
 mod config;
 mod estimate;
 mod learner;
+mod ranks;
 mod replays;
 mod state;
 mod task;
@@ -18,7 +19,7 @@ pub use task::Task;
 use crate::models::weights;
 use crate::{Error, Result};
 use learner::{Learner, Recorded};
-use refrain::{Step, Tensor};
+use refrain::{Communicator, Step, Tensor};
 use state::State;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -32,6 +33,8 @@ use std::time::{Duration, Instant};
 /// The step is recorded at its first call and then replayed (see [`refrain::Step`]), unless [`Trainer::eager`] turns
 /// that off; the results are the same, bit for bit. If [`TrainingConfig::accumulate`] is above 1, two things are
 /// recorded: the pass over a micro-batch, which adds to the gradients, and the update after the last pass.
+///
+/// Several ranks can train one model together: see [`Trainer::with_communicator`].
 pub struct Trainer<T: Task> {
     learner: Rc<Learner<T>>,
     recorded: Option<Recorded>,
@@ -91,6 +94,44 @@ impl<T: Task> Trainer<T> {
         })
     }
 
+    /// Makes this trainer one of several ranks that train one model together, each on its own device with the whole data.
+    /// Call it on every rank, with the same task and settings, before the first step and before [`Trainer::resume_from`].
+    /// All ranks get the parameters of rank 0.
+    ///
+    /// The batch size and the order of the samples stay those of the whole job. Each rank takes its part of every batch;
+    /// the gradients are added up and weighted so that a step is that of one process with the whole batch, but for the
+    /// rounding of sums. Gradients are exchanged in buckets of 4 MiB, each as soon as it is complete, in a recorded step beside
+    /// the rest of the backward pass. A batch that the ranks cannot share equally takes a second pass, over one sample of each
+    /// rank; so choose a batch size that is a multiple of the number of ranks. Validation is shared, too.
+    ///
+    /// All ranks have the same losses, reports and parameters, bit for bit, in each of two runs, eager or recorded. One rank
+    /// alone gives the bits of a trainer without communicator. The parameters are compared at the end of each epoch and
+    /// whenever the run is saved.
+    ///
+    /// All ranks must call [`Trainer::epoch`] and [`Trainer::save`] alike. If the callback of one rank stops an epoch, it stops
+    /// on all of them at the same step; rank 0 sets the pace.
+    ///
+    /// Dropout: each rank draws masks from its own sequence, so they depend on the number of ranks. Batch norm: not supported,
+    /// because ranks do not exchange its statistics.
+    ///
+    /// # Errors
+    /// [`Error::Training`] if a rank has another model, other settings or other samples, if the model has batch norm (and there
+    /// are several ranks), if the communicator is on another device, and after the first step; [`Error::Engine`] if the ranks
+    /// cannot exchange values.
+    pub fn with_communicator(mut self, communicator: Communicator) -> Result<Trainer<T>> {
+        if self.steps() > 0 {
+            return Err(Error::Training {
+                problem: "a trainer that has taken steps gets a communicator".to_owned(),
+                fix: "call with_communicator before the first step and before resume_from",
+            });
+        }
+        let is_recorded = self.recorded.take().is_some();
+        let learner = only_handle(self.learner)?.with_communicator(communicator, &self.config)?;
+        let learner = Rc::new(learner);
+        let recorded = is_recorded.then(|| Recorded::new(&learner));
+        Ok(Trainer { learner, recorded, ..self })
+    }
+
     /// Runs the steps eagerly instead of replaying a recorded step.
     pub fn eager(mut self) -> Trainer<T> {
         self.recorded = None;
@@ -113,7 +154,7 @@ impl<T: Task> Trainer<T> {
     /// Between two calls of `on_steps`, the steps run on the device without the host.
     ///
     /// # Errors
-    /// [`Error::Training`] if the loss is no longer finite; [`Error::Engine`] if the device fails.
+    /// [`Error::Training`] if the loss is no longer finite; [`Error::RanksDiffer`]; [`Error::Engine`] if the device fails.
     pub fn epoch(
         &mut self,
         pace: impl Into<Pace>,
@@ -145,12 +186,20 @@ impl<T: Task> Trainer<T> {
             steps = (fitting as u64).clamp(1, count.saturating_mul(2));
             self.state.epoch_steps += count;
             self.state.seconds = before + begun.elapsed().as_secs_f64();
-            if on_steps(self).is_break() {
+            let mut stop = on_steps(self).is_break();
+            if let Some(ranks) = &learner.ranks {
+                (stop, steps) = ranks.agree(stop, steps)?;
+            }
+            if stop {
                 self.check()?;
                 return Ok(EpochEnd::Stopped);
             }
         }
         self.check()?;
+        if let Some(ranks) = &learner.ranks {
+            let when = format!("at the end of epoch {}", self.state.history.len() + 1);
+            ranks.compare(learner.task.parameters(), &when)?;
+        }
         let train_loss = self.mean_loss()?;
         let validation = learner.validate(self.recorded.as_mut())?;
         let error = T::error(&validation);
@@ -257,10 +306,14 @@ impl<T: Task> Trainer<T> {
         }
         // The recorded closures hold the other handles.
         self.recorded = None;
-        let learner = Rc::into_inner(self.learner).ok_or(Error::Training {
-            problem: "the model is still in use".to_owned(),
-            fix: "drop what was made from the trainer first",
-        })?;
-        Ok(learner.task)
+        Ok(only_handle(self.learner)?.task)
     }
+}
+
+/// What only this handle refers to.
+fn only_handle<L>(learner: Rc<L>) -> Result<L> {
+    Rc::into_inner(learner).ok_or(Error::Training {
+        problem: "the model is still in use".to_owned(),
+        fix: "drop what was made from the trainer first",
+    })
 }

@@ -77,14 +77,31 @@ impl<T: Task> Trainer<T> {
     ///
     /// Call this at least after each epoch; otherwise the folder may not have the best weights.
     ///
+    /// If several ranks train together, all of them must call this at the same step. Rank 0 writes, the others wait until it
+    /// has. The parameters are compared before.
+    ///
     /// # Errors
-    /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite; nothing is
-    /// overwritten then.
+    /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite, and if rank 0 could
+    /// not write; [`Error::RanksDiffer`]. If the loss is not finite or ranks differ, nothing is overwritten.
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
         let (epoch, steps) = (self.state.history.len() + 1, self.state.epoch_steps);
+        let when = format!("after {steps} steps of epoch {epoch}");
         if steps > 0 {
-            self.check_loss(&format!("after {steps} steps of epoch {epoch}"), self.mean_loss()?)?;
+            self.check_loss(&when, self.mean_loss()?)?;
         }
+        let Some(ranks) = &self.learner.ranks else { return self.write(folder, run) };
+        ranks.compare(self.learner.task.parameters(), &when)?;
+        let written = if ranks.writes() { self.write(folder, run) } else { Ok(()) };
+        let (failed, _) = ranks.agree(written.is_err(), 0)?;
+        written?;
+        if failed {
+            let problem = format!("rank 0 could not save the run {when}");
+            return Err(Error::Training { problem, fix: "see the message of rank 0" });
+        }
+        Ok(())
+    }
+
+    fn write(&self, folder: &Path, run: &Value) -> Result<()> {
         if self.best_is_current {
             let snapshot = Snapshot {
                 parameters: self.learner.task.parameters(),
@@ -107,9 +124,12 @@ impl<T: Task> Trainer<T> {
     /// Restores the state saved by [`Trainer::save`] into this trainer, which must not have trained yet. The run then
     /// continues bit for bit as if it had not stopped. Use the same task and settings as in the original run.
     ///
+    /// If several ranks train together, all of them must resume from the same state, after [`Trainer::with_communicator`].
+    /// Their number may be another one than before; then dropout draws other masks, and sums are rounded otherwise.
+    ///
     /// # Errors
     /// [`Error::Nn`] if the state is broken, or belongs to another model; [`Error::Training`] if it belongs to other data, or
-    /// is impossible.
+    /// is impossible; [`Error::RanksDiffer`].
     pub fn resume_from(mut self, saved: &SavedRun) -> Result<Self> {
         let Saved { state, loss_sum, .. } = saved.latest.config::<Saved<Value, T::Validation>>()?;
         let loss_sum = f64::from_bits(loss_sum);
@@ -124,6 +144,11 @@ impl<T: Task> Trainer<T> {
             &[(DROPOUT, &self.learner.dropout)],
         )?;
         self.learner.loss_sum.fill(loss_sum)?;
+        self.learner.separate_dropout()?;
+        if let Some(ranks) = &self.learner.ranks {
+            ranks.check_step(saved.latest.steps())?;
+            ranks.compare(self.learner.task.parameters(), "after resuming")?;
+        }
         self.state = state;
         Ok(self)
     }
