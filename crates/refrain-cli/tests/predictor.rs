@@ -123,3 +123,49 @@ fn a_run_of_an_older_version_is_loaded() {
     let forecast = predictor.forecast(last).unwrap();
     assert_eq!(forecast.values.len(), window.horizon * window.channels);
 }
+
+#[test]
+fn a_model_of_independent_series_forecasts_any_series_by_all_its_values() {
+    let place = Place::new();
+    let row = |id: &str, at: usize, level: f64| {
+        format!("{id},2024-01-{:02},{}\n", 1 + at, level + (at * at % 7) as f64 * level / 20.0)
+    };
+    let rows = |id: &str, of: std::ops::Range<usize>, level: f64| -> String {
+        of.map(|at| row(id, at, level)).collect()
+    };
+    place.write("a.csv", format!("unique_id,ds,y\n{}{}", rows("a", 0..30, 10.0), rows("b", 4..29, 300.0)));
+    let own = ["--model", "dlinear", "--context", "8", "--horizon", "3", "--season", "7", "--epochs", "3"];
+    let more = ["--loss", "quantile", "--levels", "80", "--batch-size", "4", "--out", "run"];
+    place.refrain(&[&["train", "--data", "a.csv"], &own[..], &more].concat()).succeeded();
+    // One of these is shorter than the context.
+    place.write("b.csv", format!("unique_id,ds,y\n{}{}", rows("x", 0..20, 5.0), rows("y", 3..8, 7000.0)));
+    let arguments = ["forecast", "--model", "run", "--data", "b.csv", "--json", "--device", "cpu"];
+    let json = place.refrain(&arguments).succeeded().json();
+    let predictor = load(&place.path("run"), 1);
+    for (id, of, level) in [("x", 0..20, 5.0), ("y", 3..8, 7000.0)] {
+        let known: Vec<f64> = of.map(|at| level + (at * at % 7) as f64 * level / 20.0).collect();
+        let forecast = predictor.forecast_series(&known).unwrap();
+        let interval = &forecast.intervals[0];
+        let cells =
+            |at: usize| [forecast.values[at], interval.low[at], interval.high[at]].map(|value| value as f32);
+        let told: Vec<[f32; 3]> = json["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row[0] == id)
+            .map(|row| [2, 3, 4].map(|at| row[at].as_f64().unwrap() as f32))
+            .collect();
+        assert_eq!((0..3).map(cells).collect::<Vec<_>>(), told, "{id}");
+    }
+    let refused = |error: refrain_forecast::Error, expected: &str| {
+        assert!(error.to_string().contains(expected), "{error}");
+    };
+    refused(predictor.forecast(&[1.0; 8]).unwrap_err(), "forecast_series");
+    refused(predictor.forecast_series(&[]).unwrap_err(), "no values");
+    refused(predictor.forecast_series(&[1.0, f64::NAN]).unwrap_err(), "not finite");
+    // A model of one table has channels.
+    let grid = Place::new();
+    grid.write("a.csv", series(300));
+    grid.refrain(&[&["train", "--data", "a.csv", "--out", "run"][..], TINY].concat()).succeeded();
+    refused(load(&grid.path("run"), 1).forecast_series(&[1.0; 8]).unwrap_err(), "pass a context");
+}

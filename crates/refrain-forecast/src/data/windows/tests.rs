@@ -11,17 +11,26 @@ use crate::tasks::forecasting::evaluation;
 use crate::tasks::forecasting::loss::Loss;
 use crate::tasks::forecasting::metrics::Units;
 use crate::training::{EpochEnd, LrSchedule, Task, Trainer, TrainingConfig};
+use refrain::no_grad;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 const CONTEXT: usize = 8;
 const HORIZON: usize = 3;
 
+/// `REFRAIN_TEST_DEVICE`, or else the CPU, the simulated GPUs, and the GPU if there is one.
 fn devices() -> Vec<Device> {
     if let Ok(name) = std::env::var("REFRAIN_TEST_DEVICE") {
         return vec![name.parse().unwrap()];
     }
-    ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into_iter().collect()
+    let cuda = Device::cuda(0);
+    if std::env::var("REFRAIN_REQUIRE_CUDA").is_ok_and(|v| v == "1")
+        && let Err(e) = &cuda
+    {
+        panic!("REFRAIN_REQUIRE_CUDA=1, but {e}");
+    }
+    let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
+    std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
 }
 
 /// A value of row `row` of series `id`, each of its own level and size.
@@ -296,6 +305,31 @@ fn the_loss_is_the_mean_over_what_each_series_has_of_its_part() {
         };
         for id in (0..LENGTHS.len()).filter(|&id| ![0, 6].contains(&id)) {
             assert_eq!(errors.channel(id).count, counted(id), "series {id}");
+        }
+    }
+}
+
+/// A forecast that is made of a series alone sees the context that its window has in the table.
+#[test]
+fn a_series_is_forecast_alone_as_among_others() {
+    let case = Case::new(set_of(&LENGTHS, |_, _| false));
+    for device in devices() {
+        let model = patchtst().build(DType::F32, &device, 3).unwrap();
+        let windows = case.windows(&device);
+        let origins: Vec<(usize, usize)> = expected(&LENGTHS, 2);
+        let starts: Vec<i64> = case.split.test.starts().map(|start| start as i64).collect();
+        let table = Tensor::from_slice(&starts, [starts.len()], &device).unwrap();
+        let (x, _) = windows.cut(&table).unwrap();
+        let y = no_grad(|| model.forward(&x, Mode::Eval)).unwrap().to_vec::<f32>().unwrap();
+        for (&(id, origin), y) in origins.iter().zip(y.chunks(HORIZON)) {
+            let scaler = case.scaler.of(id..id + 1);
+            let of = [(&case.set.series()[id], origin)];
+            let none = Intervals::default();
+            let alone =
+                evaluation::forecast_independent(&*model, &none, &scaler, &of, HORIZON, &device).unwrap();
+            for (value, y) in scaler.transform(&alone.values).into_iter().zip(y) {
+                assert!((value - f64::from(*y)).abs() < 1e-4, "series {id} from {origin} on, {device}");
+            }
         }
     }
 }
