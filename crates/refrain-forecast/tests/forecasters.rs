@@ -7,6 +7,7 @@ use std::path::Path;
 use common::devices;
 use refrain::{DType, Device, Step, Tensor};
 use refrain_forecast::models::dlinear::DLinearConfig;
+use refrain_forecast::models::itransformer::ITransformerConfig;
 use refrain_forecast::models::{Mode, ModelConfig};
 use safetensors::SafeTensors;
 
@@ -14,7 +15,17 @@ fn cases() -> Vec<(&'static str, ModelConfig)> {
     let dlinear = |individual| {
         DLinearConfig { channels: 3, context: 12, horizon: 5, moving_average: 7, individual }.into()
     };
-    vec![("dlinear", dlinear(false)), ("dlinear_individual", dlinear(true))]
+    let itransformer = |revin| {
+        let (channels, context, horizon) = (3, 12, 5);
+        let (d_model, heads, layers, ffn, dropout) = (8, 2, 2, 6, 0.1);
+        ITransformerConfig { channels, context, horizon, d_model, heads, layers, ffn, dropout, revin }.into()
+    };
+    vec![
+        ("dlinear", dlinear(false)),
+        ("dlinear_individual", dlinear(true)),
+        ("itransformer", itransformer(true)),
+        ("itransformer_plain", itransformer(false)),
+    ]
 }
 
 fn stored(file: &SafeTensors, name: &str) -> Vec<f64> {

@@ -6,9 +6,11 @@ pub mod cross_asset;
 pub mod dlinear;
 mod forecaster;
 mod initial;
+pub mod itransformer;
 mod list;
 pub mod nlinear;
 pub mod patchtst;
+mod revin;
 #[cfg(test)]
 mod testing;
 pub(crate) mod weights;
@@ -22,4 +24,5 @@ list::forecasters! {
     "patchtst" PatchTst(patchtst::PatchTstConfig);
     "nlinear" NLinear(nlinear::NLinearConfig);
     "dlinear" DLinear(dlinear::DLinearConfig);
+    "itransformer" ITransformer(itransformer::ITransformerConfig);
 }

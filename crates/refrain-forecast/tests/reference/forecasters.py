@@ -5,7 +5,9 @@
 forecasters.safetensors holds, all F64, for each case `<case>/x` [B, C, L], `<case>/forecast` [B, C, H], and for each parameter
 `<case>/weight/<name>` and `<case>/gradient/<name>`, the gradient of the mean of the squared forecast. The cases are
 
-    dlinear, dlinear_individual    DLinear (Zeng et al., AAAI 2023) with a moving average of 7 rows: C 3, L 12, H 5
+    dlinear, dlinear_individual        DLinear (Zeng et al., AAAI 2023) with a moving average of 7 rows: C 3, L 12, H 5
+    itransformer, itransformer_plain   iTransformer (Liu et al., ICLR 2024) with and without the normalisation of windows: C 3, L 12,
+                                       H 5, width 8, 2 heads, 2 layers, feed-forward network of 6
 """
 
 from pathlib import Path
@@ -41,9 +43,55 @@ def dlinear_shapes(individual):
     return {f"{part}.{name}": shape for part in ("trend", "rest") for name, shape in one.items()}
 
 
+WIDTH, HEADS, LAYERS, FFN = 8, 2, 2, 6
+
+
+def itransformer(x, w, normalised):
+    # As in the paper: a token a channel, attention among them, post-norm layers and a norm at the end.
+    mean = x.mean(-1, keepdim=True)
+    deviation = (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+    h = (x - mean) / deviation if normalised else x
+
+    def linear(h, name):
+        return F.linear(h, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(h, name):
+        return F.layer_norm(h, (WIDTH,), w[f"{name}.weight"], w[f"{name}.bias"], 1e-5)
+
+    h = linear(h, "embed")
+    for layer in range(LAYERS):
+        at = f"layers.{layer}"
+        q, k, v = linear(h, f"{at}.attn.qkv").unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
+        heads = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        h = norm(h + linear(heads, f"{at}.attn.o"), f"{at}.norm1")
+        hidden = F.gelu(linear(h, f"{at}.ffn.0"))
+        h = norm(h + linear(hidden, f"{at}.ffn.2"), f"{at}.norm2")
+    y = linear(norm(h, "norm"), "head")
+    return y * deviation + mean if normalised else y
+
+
+def itransformer_shapes():
+    def linear(name, inputs, outputs):
+        return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+    def norm(name):
+        return {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
+
+    shapes = linear("embed", CONTEXT, WIDTH) | norm("norm") | linear("head", WIDTH, HORIZON)
+    for layer in range(LAYERS):
+        at = f"layers.{layer}"
+        shapes |= norm(f"{at}.norm1") | norm(f"{at}.norm2")
+        shapes |= linear(f"{at}.attn.qkv", WIDTH, 3 * WIDTH) | linear(f"{at}.attn.o", WIDTH, WIDTH)
+        shapes |= linear(f"{at}.ffn.0", WIDTH, FFN) | linear(f"{at}.ffn.2", FFN, WIDTH)
+    return shapes
+
+
 CASES = {
     "dlinear": (dlinear_shapes(False), lambda x, w: dlinear(x, w, False)),
     "dlinear_individual": (dlinear_shapes(True), lambda x, w: dlinear(x, w, True)),
+    "itransformer": (itransformer_shapes(), lambda x, w: itransformer(x, w, True)),
+    "itransformer_plain": (itransformer_shapes(), lambda x, w: itransformer(x, w, False)),
 }
 
 

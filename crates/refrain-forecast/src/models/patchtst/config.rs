@@ -1,6 +1,6 @@
 //! The settings of a PatchTST model.
 
-use super::{DropoutRate, Layers, PatchTst};
+use super::{DropoutRate, Layers, PatchTst, RevinScale};
 use crate::Result;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
 use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
@@ -127,17 +127,6 @@ pub enum PatchesFrom {
     Start,
     /// So that the last patch ends with the last row of the context.
     End,
-}
-
-/// What RevIN normalises a window by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RevinScale {
-    /// Its mean and standard deviation.
-    #[default]
-    Std,
-    /// Its mean absolute value. It is not shifted.
-    Mean,
 }
 
 /// What the head gets of the encoded patches of a channel.

@@ -5,21 +5,21 @@ mod dropout_rate;
 mod embedding;
 mod head;
 pub mod hugging_face;
-mod revin;
 #[cfg(test)]
 mod tests;
 
-pub use config::{FfnActivation, NormPosition, PatchTstConfig, PatchesFrom, Pooling, Positions, RevinScale};
+pub use crate::models::revin::RevinScale;
+pub use config::{FfnActivation, NormPosition, PatchTstConfig, PatchesFrom, Pooling, Positions};
 pub use dropout_rate::DropoutRate;
 pub use refrain_nn::{Mode, NormKind};
 
 use crate::Result;
+use crate::models::revin::RevIn;
 use crate::models::{Forecaster, ForecasterConfig, WindowShape};
 use embedding::Embedding;
 use head::Head;
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{ParameterBuilder, Parameters, TransformerEncoderLayer};
-use revin::RevIn;
 
 /// A forecaster that treats all channels alike. The context is cut into patches, a transformer encoder attends to all
 /// patches of a channel, and a linear head maps its flattened output to the horizon.
@@ -56,8 +56,10 @@ struct Layers {
 
 impl Layers {
     fn declare(builder: &ParameterBuilder, config: &PatchTstConfig) -> Result<Layers> {
+        let revin =
+            || RevIn::new(&builder.scope("revin"), config.channels, config.revin_scale, config.revin_affine);
         Ok(Layers {
-            revin: config.revin.then(|| RevIn::new(&builder.scope("revin"), config)).transpose()?,
+            revin: config.revin.then(revin).transpose()?,
             embedding: Embedding::new(builder, config)?,
             layers: (0..config.layers)
                 .map(|layer| {

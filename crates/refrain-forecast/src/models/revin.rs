@@ -1,15 +1,26 @@
 //! Reversible instance normalisation (RevIN).
 
-use super::{PatchTstConfig, RevinScale};
 use crate::Result;
 use refrain::{Tensor, no_grad};
 use refrain_nn::{Init, Parameter, ParameterBuilder};
+use serde::{Deserialize, Serialize};
 
 /// What is added to the variance, as in the reference implementation.
 const EPS: f64 = 1e-5;
 
 /// The smallest mean absolute value, as in Hugging Face's PatchTST.
 const LEAST: f64 = 1e-10;
+
+/// What RevIN normalises a window by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RevinScale {
+    /// Its mean and standard deviation.
+    #[default]
+    Std,
+    /// Its mean absolute value. It is not shifted.
+    Mean,
+}
 
 /// RevIN (Kim et al., "Reversible Instance Normalization for Accurate Time-Series Forecasting against Distribution
 /// Shift", ICLR 2022). Each window of each channel is normalised by its own mean and standard deviation, or by its mean
@@ -32,15 +43,19 @@ pub(super) struct Scale {
 }
 
 impl RevIn {
-    pub(super) fn new(builder: &ParameterBuilder, config: &PatchTstConfig) -> Result<RevIn> {
-        let affine = || -> Result<Affine> {
+    pub(super) fn new(
+        builder: &ParameterBuilder,
+        channels: usize,
+        kind: RevinScale,
+        affine: bool,
+    ) -> Result<RevIn> {
+        let map = || -> Result<Affine> {
             Ok(Affine {
-                weight: builder.parameter("weight", config.channels, Init::Constant(1.0))?,
-                bias: builder.parameter("bias", config.channels, Init::Constant(0.0))?,
+                weight: builder.parameter("weight", channels, Init::Constant(1.0))?,
+                bias: builder.parameter("bias", channels, Init::Constant(0.0))?,
             })
         };
-        let affine = config.revin_affine.then(affine).transpose()?;
-        Ok(RevIn { kind: config.revin_scale, affine })
+        Ok(RevIn { kind, affine: affine.then(map).transpose()? })
     }
 
     /// `(x - mean) / sqrt(var + eps) * weight + bias` over the last axis of `[B, C, L]`, or `x / mean(|x|) * weight + bias`.
