@@ -49,6 +49,64 @@
 //! assert!(losses[19] < losses[0]);
 //! # Ok::<(), refrain_nn::Error>(())
 //! ```
+//!
+//! # Several ranks
+//!
+//! The ranks of a [`refrain::Communicator`] train one model together: each takes its part of every batch, and the gradients are
+//! averaged before the step of the optimiser. Here the ranks are two threads on the CPU; on GPUs, each is a process.
+//!
+//! ```
+//! use refrain::optim::{AdamWOptions, Schedule};
+//! use refrain::{Communicator, DType, Device, Generator, ReduceOp, Step, Tensor};
+//! use refrain_nn::{AdamW, Batches, Linear, Optimizer, ParameterBuilder, Result};
+//!
+//! /// Trains as one of several ranks. Returns the losses.
+//! fn train(rank: Communicator) -> Result<Vec<f32>> {
+//!     let device = rank.device();
+//!     let generator = Generator::new(device, 42)?; // the same on all ranks
+//!     let builder = ParameterBuilder::new(device, DType::F32);
+//!     let layer = Linear::new(&builder, 3, 1)?;
+//!     let parameters = builder.build(&generator)?;
+//!     let optimizer = AdamW::new(&parameters, AdamWOptions::default(), Schedule::Constant { lr: 0.05 })?;
+//!     let x = generator.normal([64, 3], DType::F32)?;
+//!     let y = x.mean_keepdim(1)?;
+//!
+//!     // All ranks have the same order of samples. The places of this rank in a batch are in a tensor, because all ranks must
+//!     // record the same step.
+//!     let batches = Batches::new(0..64, 16, 7, device)?;
+//!     let each = 16 / rank.size();
+//!     let first = (each * rank.rank()) as f64;
+//!     let own = Tensor::arange(first, first + each as f64, 1.0, DType::I64, device)?;
+//!     let mut step = Step::new(device, |places| {
+//!         let samples = batches.next(&places[0])?.index_select(0, &own)?;
+//!         let (x, y) = (x.index_select(0, &samples)?, y.index_select(0, &samples)?);
+//!         let loss = layer.forward(&x)?.mse_loss(&y)?;
+//!         loss.backward()?;
+//!         rank.all_reduce_assign(parameters.gradients(), ReduceOp::Mean)?;
+//!         optimizer.step()?;
+//!         Ok(vec![rank.all_reduce(&loss.detach(), ReduceOp::Mean)?])
+//!     });
+//!
+//!     let mut losses = Vec::new();
+//!     for epoch in 0..20 {
+//!         batches.begin(epoch, 0)?;
+//!         for at in 0..batches.steps() {
+//!             losses.push(step.call(&[batches.places(at).clone()])?.to_scalar::<f32>(0)?);
+//!         }
+//!     }
+//!     step.finish()?;
+//!     Ok(losses)
+//! }
+//!
+//! let ranks = Communicator::in_process(&[Device::cpu(), Device::cpu()])?;
+//! let losses: Vec<Vec<f32>> = std::thread::scope(|scope| {
+//!     let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| train(rank))).collect();
+//!     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_>>()
+//! })?;
+//! assert_eq!(losses[0], losses[1]); // the same bits
+//! assert!(losses[0][79] < 0.1 * losses[0][0]);
+//! # Ok::<(), refrain_nn::Error>(())
+//! ```
 
 mod batches;
 pub mod checkpoint;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use refrain::optim::{Segment, SegmentTable};
-use refrain::{DType, Device, Generator, Shape, Tensor, no_grad};
+use refrain::{Communicator, DType, Device, Generator, Shape, Tensor, no_grad};
 
 use crate::error::{Error, Result};
 use crate::init::Init;
@@ -86,7 +86,11 @@ struct Declarations {
     parameters: Vec<Declaration>,
     buffers: Vec<Declaration>,
     built: bool,
+    batch_ranks: BatchRanks,
 }
+
+/// The ranks whose batches are one batch, for layers that compute statistics over a batch. Empty: this process alone.
+pub(crate) type BatchRanks = Arc<OnceLock<Communicator>>;
 
 /// Collects the parameters that layers declare. A scope of the builder puts a prefix before their names.
 ///
@@ -135,6 +139,11 @@ impl ParameterBuilder {
     /// As for [`ParameterBuilder::parameter`].
     pub fn buffer(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Parameter> {
         self.declare(name, shape.into(), init, |d| &mut d.buffers)
+    }
+
+    /// The ranks whose batches are one batch. They are known later, from [`Parameters::share_batches`].
+    pub(crate) fn batch_ranks(&self) -> BatchRanks {
+        self.declarations.borrow().batch_ranks.clone()
     }
 
     fn declare(
@@ -225,7 +234,8 @@ impl ParameterBuilder {
             let _ = declaration.slot.0.tensor.set(tensor.clone());
         }
         declarations.built = true;
-        Ok(Parameters { values, gradients, segments, entries, buffers })
+        let batch_ranks = declarations.batch_ranks.clone();
+        Ok(Parameters { values, gradients, segments, entries, buffers, batch_ranks })
     }
 }
 
@@ -281,6 +291,7 @@ pub struct Parameters {
     segments: SegmentTable,
     entries: Vec<Entry>,
     buffers: Vec<(String, Tensor)>,
+    batch_ranks: BatchRanks,
 }
 
 impl Parameters {
@@ -389,6 +400,33 @@ impl Parameters {
         let found = self.entries.iter().find(|e| e.name == name);
         let missing = || Error::parameter(name, "there is no parameter of this name; see `names()`");
         found.map(Entry::group).ok_or_else(missing)
+    }
+
+    /// From now on, layers that compute statistics over a batch in training ([`BatchNorm`](crate::BatchNorm)) take the batches
+    /// of all ranks as one batch. Each rank must have equally many samples. Their forward and backward passes exchange sums.
+    ///
+    /// Call it on all ranks, before the first step is recorded. With one rank it changes nothing.
+    ///
+    /// # Errors
+    /// If it was called before, or the communicator is on another device.
+    pub fn share_batches(&self, communicator: &Communicator) -> Result<()> {
+        const WHAT: &str = "share_batches";
+        let (theirs, ours) = (communicator.device(), self.values.device());
+        if theirs != ours {
+            let message = format!(
+                "the communicator is on {theirs} and the parameters on {ours}; make both on the same device"
+            );
+            return Err(Error::invalid(WHAT, message));
+        }
+        if communicator.size() == 1 {
+            return Ok(());
+        }
+        self.batch_ranks.set(communicator.clone()).map_err(|_| {
+            Error::invalid(
+                WHAT,
+                "the model shares its batches already; make a new model for another communicator",
+            )
+        })
     }
 
     /// Sets all gradients to zero, in one launch. The step of an optimiser does this already.

@@ -111,13 +111,12 @@ impl<T: Task> Trainer<T> {
     /// All ranks must call [`Trainer::epoch`] and [`Trainer::save`] alike. If the callback of one rank stops an epoch, it stops
     /// on all of them at the same step; rank 0 sets the pace.
     ///
-    /// Dropout: each rank draws masks from its own sequence, so they depend on the number of ranks. Batch norm: not supported,
-    /// because ranks do not exchange its statistics.
+    /// Dropout: each rank draws masks from its own sequence, so they depend on the number of ranks. Batch norm uses the statistics
+    /// of all ranks' samples; of a batch that the ranks cannot share equally, those of each pass.
     ///
     /// # Errors
-    /// [`Error::Training`] if a rank has another model, other settings or other samples, if the model has batch norm (and there
-    /// are several ranks), if the communicator is on another device, and after the first step; [`Error::Engine`] if the ranks
-    /// cannot exchange values.
+    /// [`Error::Training`] if a rank has another model, other settings or other samples, if the communicator is on another device,
+    /// and after the first step; [`Error::Engine`] if the ranks cannot exchange values.
     pub fn with_communicator(mut self, communicator: Communicator) -> Result<Trainer<T>> {
         if self.steps() > 0 {
             return Err(Error::Training {

@@ -46,6 +46,7 @@ impl Ranks {
         let buckets = starts.map(bucket).collect::<refrain::Result<_>>()?;
         let ranks = Ranks { communicator, buckets };
         ranks.check(parameters, config, samples)?;
+        parameters.share_batches(&ranks.communicator)?;
         no_grad(|| {
             ranks.communicator.broadcast_assign(parameters.values(), 0)?;
             parameters.buffers().try_for_each(|(_, buffer)| ranks.communicator.broadcast_assign(buffer, 0))
@@ -53,7 +54,7 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// Refuses what several ranks cannot train, and ranks that would train something else than rank 0.
+    /// Refuses ranks that would train something else than rank 0.
     fn check(
         &self,
         parameters: &Parameters,
@@ -80,17 +81,7 @@ impl Ranks {
                 return refuse(problem, "start all ranks with the same program, settings and data");
             }
         }
-        let batch_norm = parameters.buffers().find(|(name, _)| name.ends_with("running_mean"));
-        match batch_norm.filter(|_| self.communicator.size() > 1) {
-            Some((name, _)) => refuse(
-                format!(
-                    "the model has batch norm (`{name}`), whose statistics {} ranks do not exchange",
-                    self.communicator.size()
-                ),
-                "choose layer norm (--norm layer), or train on one GPU",
-            ),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// What each rank gives, by rank. All give the same number of values.

@@ -1,11 +1,11 @@
 //! Normalisation layers.
 
-use refrain::Tensor;
+use refrain::{Communicator, DType, ReduceOp, Tensor, no_grad};
 
 use super::Mode;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::init::Init;
-use crate::parameters::{Parameter, ParameterBuilder};
+use crate::parameters::{BatchRanks, Parameter, ParameterBuilder};
 
 /// Layer normalisation over the last dimension (Ba et al., 2016). The parameters `weight` and `bias` have the size of
 /// that dimension and start at 1 and 0.
@@ -39,6 +39,10 @@ impl LayerNorm {
 
 /// Batch normalisation of the channels along one axis (Ioffe and Szegedy, ICML 2015). The parameters `weight` and
 /// `bias` start at 1 and 0, the buffers `running_mean` and `running_var` at 0 and 1.
+///
+/// Of several ranks, each uses the statistics of its own batch, unless [`Parameters::share_batches`] was called.
+///
+/// [`Parameters::share_batches`]: crate::Parameters::share_batches
 pub struct BatchNorm {
     weight: Parameter,
     bias: Parameter,
@@ -47,6 +51,7 @@ pub struct BatchNorm {
     axis: isize,
     eps: f64,
     momentum: f64,
+    ranks: BatchRanks,
 }
 
 impl BatchNorm {
@@ -71,6 +76,7 @@ impl BatchNorm {
             axis,
             eps,
             momentum,
+            ranks: builder.batch_ranks(),
         })
     }
 
@@ -80,6 +86,9 @@ impl BatchNorm {
     /// If the number of channels differs from that of the parameters, or the dtypes do not match (see
     /// [`Tensor::batch_norm`]).
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        if let (true, Some(ranks)) = (mode.is_training(), self.ranks.get()) {
+            return self.over_ranks(x, ranks);
+        }
         Ok(x.batch_norm(
             self.weight.tensor()?,
             self.bias.tensor()?,
@@ -90,6 +99,52 @@ impl BatchNorm {
             self.momentum,
             self.eps,
         )?)
+    }
+}
+
+impl BatchNorm {
+    /// Training with the statistics of the batches of all ranks, which have the same size. Composed of operations, so that the
+    /// gradients go back through the collectives.
+    fn over_ranks(&self, x: &Tensor, ranks: &Communicator) -> Result<Tensor> {
+        let rank = x.rank() as isize;
+        let axis = if self.axis < 0 { self.axis + rank } else { self.axis };
+        let [weight, bias, mean, var] =
+            [&self.weight, &self.bias, &self.running_mean, &self.running_var].map(Parameter::tensor);
+        let (weight, bias, running_mean, running_var) = (weight?, bias?, mean?, var?);
+        let channels = weight.numel();
+        if !(0..rank).contains(&axis) || x.dims()[axis as usize] != channels {
+            let message = format!(
+                "the input has shape {}, but the layer is for {channels} channels along axis {}",
+                x.shape(),
+                self.axis
+            );
+            return Err(Error::invalid("BatchNorm", message));
+        }
+        let count = (x.numel() / channels.max(1) * ranks.size()) as f64;
+        if count < 2.0 {
+            let message = "there are fewer than two values for each channel; use a larger batch";
+            return Err(Error::invalid("BatchNorm", message));
+        }
+        let wide = if x.dtype() == DType::F64 { x.clone() } else { x.to_dtype(DType::F32)? };
+        let others: Vec<isize> = (0..rank).filter(|&other| other != axis).collect();
+        let over_all = |x: &Tensor| ranks.all_reduce(&x.mean_keepdim(&others[..])?, ReduceOp::Mean); // 1 but for the channels
+        let mean = over_all(&wide)?;
+        let centred = wide.sub(&mean)?;
+        let var = over_all(&centred.square()?)?;
+        no_grad(|| -> Result<()> {
+            let unbiased = var.detach().mul_scalar(count / (count - 1.0))?;
+            for (running, new) in [(running_mean, mean.detach()), (running_var, unbiased)] {
+                running.mul_scalar_assign(1.0 - self.momentum)?;
+                running.add_assign(
+                    &new.mul_scalar(self.momentum)?.reshape([channels])?.to_dtype(running.dtype())?,
+                )?;
+            }
+            Ok(())
+        })?;
+        let by_channel =
+            |of: &Tensor| -> Result<Tensor> { Ok(of.to_dtype(wide.dtype())?.reshape(mean.dims())?) };
+        let scale = var.add_scalar(self.eps)?.rsqrt()?.mul(&by_channel(weight)?)?;
+        Ok(centred.mul(&scale)?.add(&by_channel(bias)?)?.to_dtype(x.dtype())?)
     }
 }
 
