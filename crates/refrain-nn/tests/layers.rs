@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Case, Reference, assert_close, assert_within, device, values};
-use refrain::{Activation, DType, Generator, Tensor, gradcheck, no_grad};
+use refrain::{Activation, Communicator, DType, Device, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
     AttentionOptions, BatchNorm, Dropout, EncoderDropout, Init, Linear, Mode, MultiHeadAttention, NormKind,
     ParameterBuilder, Parameters, Result, TransformerEncoderLayer, TransformerEncoderOptions,
@@ -398,4 +398,25 @@ fn attention_with_normalised_queries_and_keys_follows_its_formula_and_its_gradie
 
     let error = attention.forward(&x.flatten(0, 1).unwrap(), Mode::Eval).err().unwrap().to_string();
     assert!(error.contains("[batch, tokens, d_model]"), "{error}");
+}
+
+#[test]
+fn batches_are_shared_once_and_batch_norm_checks_its_input_then_too() {
+    let ranks = Communicator::in_process(&[Device::cpu(), Device::cpu()]).unwrap();
+    let model = |device: &Device| {
+        let builder = ParameterBuilder::new(device, DType::F32);
+        let norm = BatchNorm::new(&builder, 3, 1, 1e-5, 0.1).unwrap();
+        let generator = Generator::new(device, 1).unwrap();
+        (norm, builder.build(&generator).unwrap(), generator)
+    };
+    let (norm, parameters, generator) = model(ranks[0].device());
+    parameters.share_batches(&ranks[0]).unwrap();
+    let error = parameters.share_batches(&ranks[0]).unwrap_err().to_string();
+    assert!(error.contains("shares its batches already; make a new model"), "{error}");
+    let x = Tensor::ones([4, 2], DType::F32, ranks[0].device()).unwrap();
+    let error = norm.forward(&x, Mode::Train(&generator)).unwrap_err().to_string();
+    assert!(error.contains("shape [4, 2], but the layer is for 3 channels along axis 1"), "{error}");
+    let elsewhere: Device = "sim".parse().unwrap();
+    let error = model(&elsewhere).1.share_batches(&ranks[0]).unwrap_err().to_string();
+    assert!(error.contains("on cpu and the parameters on sim"), "{error}");
 }
