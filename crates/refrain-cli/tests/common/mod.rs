@@ -24,6 +24,8 @@ impl Said {
     #[track_caller]
     pub fn succeeded(self) -> Said {
         assert_eq!(self.status, 0, "{}\n{}", self.out, self.err);
+        // Such as that of a recorded step whose last calls nobody checked.
+        assert!(!self.err.contains("refrain: warning"), "the engine warns: {}", self.err);
         self
     }
 

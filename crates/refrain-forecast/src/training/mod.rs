@@ -194,13 +194,13 @@ impl<T: Task> Trainer<T> {
                 return Ok(EpochEnd::Stopped);
             }
         }
-        self.check()?;
         if let Some(ranks) = &learner.ranks {
             let when = format!("at the end of epoch {}", self.state.history.len() + 1);
             ranks.compare(learner.task.parameters(), &when)?;
         }
         let train_loss = self.mean_loss()?;
         let validation = learner.validate(self.recorded.as_mut())?;
+        self.check()?;
         let error = T::error(&validation);
         let epoch = self.state.history.len() + 1;
         let when = format!("in epoch {epoch}");
