@@ -7,6 +7,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use refrain_forecast::data::series::SplitRule;
 
+use refrain_rendezvous::{Address, World, WorldOptions};
+
 use crate::precision::Precision;
 use crate::settings::{Settings, preset_names};
 
@@ -96,6 +98,8 @@ pub struct Train {
     /// Resume the run in --out if there is one, or else start it; for jobs that may be restarted
     #[arg(long, requires = "out", conflicts_with = "resume")]
     pub resume_if_possible: bool,
+    #[command(flatten)]
+    pub ranks: RankArgs,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error
@@ -323,6 +327,39 @@ pub struct Devices {
     pub json: bool,
 }
 
+/// Which of several processes that train together this one is.
+#[derive(Debug, Args)]
+pub struct RankArgs {
+    /// The number of this process among those that train together, from 0 [default: that of torchrun, srun, mpirun or an Indexed Job]
+    #[arg(long, value_name = "N")]
+    pub rank: Option<usize>,
+    /// How many processes train together, one for each GPU [default: that of the launcher, or 1]
+    #[arg(long, value_name = "N")]
+    pub world_size: Option<usize>,
+    /// The number of this process on its host, which is that of its GPU [default: that of the launcher, or 0]
+    #[arg(long, value_name = "N")]
+    pub local_rank: Option<usize>,
+    /// Where the processes meet: tcp://HOST:PORT (of rank 0) or file:///PATH (on a shared disk) [default: where the launcher says]
+    #[arg(long, value_name = "ADDRESS")]
+    pub rendezvous: Option<Address>,
+    /// Meet on a public address although REFRAIN_RENDEZVOUS_TOKEN is not set: whoever reaches it can take part
+    #[arg(long)]
+    pub rendezvous_without_token: bool,
+}
+
+impl RankArgs {
+    /// Which process of how many this is, from the options and the environment.
+    pub fn world(&self) -> Result<World, refrain_rendezvous::Error> {
+        World::from_environment(&WorldOptions {
+            rank: self.rank,
+            size: self.world_size,
+            local_rank: self.local_rank,
+            rendezvous: self.rendezvous.clone(),
+            ..WorldOptions::default()
+        })
+    }
+}
+
 /// The device to compute on.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct DeviceArg {
@@ -335,8 +372,8 @@ pub struct DeviceArg {
 pub enum DeviceChoice {
     Auto,
     Cpu,
-    /// The GPU of this number.
-    Cuda(usize),
+    /// The GPU of this number; without one, the first, or that of the process if several train together.
+    Cuda(Option<usize>),
     /// A simulated GPU.
     Sim(refrain::Simulator),
 }
@@ -345,24 +382,32 @@ fn device(text: &str) -> Result<DeviceChoice, String> {
     match text {
         "auto" => Ok(DeviceChoice::Auto),
         "cpu" => Ok(DeviceChoice::Cpu),
-        "cuda" => Ok(DeviceChoice::Cuda(0)),
+        "cuda" => Ok(DeviceChoice::Cuda(None)),
         _ if text.starts_with("sim") => {
             text.parse().map(DeviceChoice::Sim).map_err(|e: refrain::Error| e.to_string())
         }
-        _ => {
-            text.strip_prefix("cuda:").and_then(|n| n.parse().ok()).map(DeviceChoice::Cuda).ok_or_else(|| {
+        _ => text
+            .strip_prefix("cuda:")
+            .and_then(|n| n.parse().ok())
+            .map(|n| DeviceChoice::Cuda(Some(n)))
+            .ok_or_else(|| {
                 "use auto, cpu, cuda, cuda:N, sim or sim:unified (`refrain devices` lists them)".to_owned()
-            })
-        }
+            }),
     }
 }
 
 impl DeviceArg {
     pub fn open(self) -> refrain::Result<refrain::Device> {
+        self.open_for(0)
+    }
+
+    /// Opens the device of the process with this number on its host.
+    pub fn open_for(self, local_rank: usize) -> refrain::Result<refrain::Device> {
+        let cuda = refrain::Device::cuda;
         match self.device {
-            DeviceChoice::Auto => Ok(refrain::Device::best()),
+            DeviceChoice::Auto => Ok(cuda(local_rank).unwrap_or_else(|_| refrain::Device::cpu())),
             DeviceChoice::Cpu => Ok(refrain::Device::cpu()),
-            DeviceChoice::Cuda(ordinal) => refrain::Device::cuda(ordinal),
+            DeviceChoice::Cuda(ordinal) => cuda(ordinal.unwrap_or(local_rank)),
             DeviceChoice::Sim(simulator) => Ok(simulator.device()),
         }
     }

@@ -15,6 +15,9 @@ pub struct Console {
     silent: bool,
 }
 
+/// What stands before each line on standard error, of a process that is not the first of its job.
+static NAME: OnceLock<String> = OnceLock::new();
+
 /// The first error of writing to standard output in a command that continued.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
@@ -82,9 +85,22 @@ impl Console {
     }
 }
 
+/// Says from now on which of several processes prints on standard error.
+pub fn call_this_process(name: String) {
+    let _ = NAME.set(name);
+}
+
+/// Whether another process speaks for this one, which then prints errors only.
+pub fn another_speaks() -> bool {
+    NAME.get().is_some()
+}
+
 /// Prints a line on standard error. Errors are ignored.
 pub fn note(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = match NAME.get() {
+        None => writeln!(io::stderr(), "{text}"),
+        Some(name) => writeln!(io::stderr(), "{name}: {text}"),
+    };
 }
 
 /// Rows of cells under a header. The first column is aligned left, the others right.

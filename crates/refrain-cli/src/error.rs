@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use refrain_rendezvous::{Failure, RANK_FAILED};
+
 use crate::interrupt::Signal;
 
 /// The result of a command.
@@ -19,6 +21,15 @@ pub enum Error {
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] refrain::Error),
+    /// The processes that should train together did not come together.
+    #[error(transparent)]
+    Rendezvous(#[from] refrain_rendezvous::Error),
+    /// A process that trains together with this one failed.
+    #[error("{0}; start the job again with --resume-if-possible, and it goes on from the last checkpoint")]
+    RankFailed(Failure),
+    /// The processes that train together can't exchange what they must.
+    #[error("{0}")]
+    Exchange(String),
     /// A file cannot be read.
     #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Read { path: PathBuf, source: std::io::Error },
@@ -106,11 +117,13 @@ impl Error {
         Error::run(folder, problem, "restore the folder, or train again")
     }
 
-    /// The exit status: 128 plus the number of the signal, as in shells; 2 for wrong arguments; otherwise 1.
+    /// The exit status: 128 plus the number of the signal, as in shells; 2 for wrong arguments; 75 if another process failed;
+    /// otherwise 1.
     pub fn status(&self) -> u8 {
         match self {
             Error::Interrupted { signal, .. } | Error::Stopped { signal } => signal.status(),
             Error::Usage { .. } => 2,
+            Error::RankFailed(_) => RANK_FAILED,
             _ => 1,
         }
     }

@@ -12,12 +12,12 @@ use crate::console::note;
 use crate::error::{Error, Result};
 use crate::run::{self, LOCK};
 
-/// The folder of one run, locked by this process.
+/// The folder of one run, locked by this process, or by the first of the processes that train together.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Released when the last handle is dropped.
-    _lock: Arc<File>,
+    /// Released when the last handle is dropped. `None` if another process has it.
+    lock: Option<Arc<File>>,
 }
 
 impl RunFolder {
@@ -38,6 +38,11 @@ impl RunFolder {
         Ok(folder)
     }
 
+    /// The folder in which another process writes this run.
+    pub fn of_another(path: &Path) -> RunFolder {
+        RunFolder { path: path.to_owned(), lock: None }
+    }
+
     /// Locks the folder of an existing run.
     pub fn open(path: &Path) -> Result<RunFolder> {
         match run::is_begun(path) {
@@ -52,21 +57,25 @@ impl RunFolder {
         for folder in std::iter::once(path.to_owned()).chain(inner_folders(path)) {
             remove_leftovers(&folder, &run::FILES)?;
         }
-        Ok(RunFolder { path: path.to_owned(), _lock: lock })
+        Ok(RunFolder { path: path.to_owned(), lock: Some(lock) })
     }
 
     /// A folder inside this one, which is created if needed.
     pub fn inside(&self, name: &str) -> Result<RunFolder> {
         let path = self.path.join(name);
         std::fs::create_dir_all(&path).map_err(|source| Error::write(&path, source))?;
-        Ok(RunFolder { path, _lock: self._lock.clone() })
+        Ok(RunFolder { path, lock: self.lock.clone() })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Writes a file, if this process writes the run.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        if self.lock.is_none() {
+            return Ok(());
+        }
         Ok(write_atomic(&self.path.join(name), content)?)
     }
 }
@@ -100,7 +109,7 @@ fn lock(folder: &Path) -> Result<File> {
 }
 
 /// The name of this machine, if known.
-fn host() -> String {
+pub fn host() -> String {
     let linux = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = linux.or_else(|| std::env::var("HOSTNAME").or_else(|_| std::env::var("COMPUTERNAME")).ok());
     let named = named.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());

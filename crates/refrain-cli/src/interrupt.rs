@@ -56,9 +56,18 @@ impl Drop for Interrupt {
 }
 
 impl Signal {
+    /// The signal of this number; there is none with number 0.
+    pub fn of_number(number: u8) -> Option<Signal> {
+        (number > 0).then_some(Signal(number.into()))
+    }
+
+    pub fn number(self) -> u8 {
+        self.0 as u8
+    }
+
     /// The exit status that shells report for a process that a signal ended.
     pub fn status(self) -> u8 {
-        128 + self.0 as u8
+        128 + self.number()
     }
 }
 

@@ -11,6 +11,7 @@ mod error;
 mod filled;
 mod folder;
 mod interrupt;
+mod job;
 mod output;
 mod precision;
 mod progress;
@@ -42,6 +43,8 @@ pub fn main() -> ExitCode {
             }
             _ => ExitCode::SUCCESS,
         },
+        // The first process of the job says it.
+        Err(error @ Error::Interrupted { .. }) if console::another_speaks() => ExitCode::from(error.status()),
         Err(Error::Stdout(error)) if enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let label = if matches!(error, Error::Interrupted { .. } | Error::Stopped { .. }) {

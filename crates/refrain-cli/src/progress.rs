@@ -18,7 +18,11 @@ impl Progress {
 
     /// A bar of this many steps, some of them done.
     pub fn new(label: &str, steps: u64, done: u64) -> Progress {
-        let bar = ProgressBar::new(steps).with_position(done);
+        let bar = match crate::console::another_speaks() {
+            true => ProgressBar::hidden(),
+            false => ProgressBar::new(steps),
+        };
+        let bar = bar.with_position(done);
         let style = ProgressStyle::with_template("{prefix} {bar:28} {pos}/{len} {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(label.to_owned());

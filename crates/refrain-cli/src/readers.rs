@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::console::Console;
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::output::{self, Cell};
 use crate::run::SavedModel;
 use crate::run_config::{Classes, Forecasts, RunConfig, TaskConfig};
@@ -142,7 +143,8 @@ pub fn resume(folder: &Path, series: &Series) -> Result<Trainer<Forecasting>, St
         saved.check_size(config.task.trained_model().size()?)?;
         let set = SeriesSet::from(series.clone());
         forecasting::train::check_series(&config, &set)?;
-        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, set, &Device::cpu())?.trainer)
+        Ok(forecasting::train::resumed(Console::silent(), &config, &saved, set, &Job::alone(Device::cpu()))?
+            .trainer)
     };
     resume().map_err(|error| error.to_string())
 }

@@ -9,41 +9,51 @@ use refrain_nn::checkpoint::Checkpoint;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::console::note;
+use crate::console::{another_speaks, note};
 use crate::error::{Error, Result};
 
 /// Refuses settings that differ from those of the run in a folder. The version of the program may differ.
 pub fn check_same(run: &impl Serialize, wanted: &impl Serialize, folder: &Path) -> Result<()> {
-    const FEW: usize = 3;
     let [run, wanted] = [serde_json::to_value(run), serde_json::to_value(wanted)];
-    let mut all = Vec::new();
-    differences("", &run.map_err(Error::Json)?, &wanted.map_err(Error::Json)?, &mut all);
+    let mut all = differences(&run.map_err(Error::Json)?, &wanted.map_err(Error::Json)?, "now");
     all.retain(|difference| !["version ", "written_by "].iter().any(|name| difference.starts_with(name)));
     if all.is_empty() {
         return Ok(());
     }
-    let more = if all.len() > FEW { format!(" and {} more", all.len() - FEW) } else { String::new() };
-    all.truncate(FEW);
-    let problem = format!("the run in it was started with other settings: {}{more}", all.join(", "));
+    let problem = format!("the run in it was started with other settings: {}", few(all));
     Err(Error::run(folder, problem, "use the same settings, or choose another --out"))
 }
 
-/// Where two settings differ, as in `model.layers 3 (now 2)`.
-fn differences(name: &str, run: &Value, now: &Value, all: &mut Vec<String>) {
-    match (run, now) {
+/// The first of several things, and how many more there are.
+pub fn few(mut all: Vec<String>) -> String {
+    const FEW: usize = 3;
+    let more = if all.len() > FEW { format!(" and {} more", all.len() - FEW) } else { String::new() };
+    all.truncate(FEW);
+    format!("{}{more}", all.join(", "))
+}
+
+/// Where two settings differ, as in `model.layers 3 (now 2)`. `now` says when, or where, the others hold.
+pub fn differences(run: &Value, wanted: &Value, now: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    collect("", run, wanted, now, &mut all);
+    all
+}
+
+fn collect(name: &str, run: &Value, wanted: &Value, now: &str, all: &mut Vec<String>) {
+    match (run, wanted) {
         (Value::Object(a), Value::Object(b)) => {
             let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             for key in keys {
                 let inner = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
                 let of = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or_default();
-                differences(&inner, &of(a), &of(b), all);
+                collect(&inner, &of(a), &of(b), now, all);
             }
         }
         // A run of an older version does not have this setting.
         (Value::Null, _) => {}
-        _ if run == now => {}
-        (Value::Array(_), _) | (_, Value::Array(_)) => all.push(format!("{name} (different now)")),
-        _ => all.push(format!("{name} {run} (now {now})")),
+        _ if run == wanted => {}
+        (Value::Array(_), _) | (_, Value::Array(_)) => all.push(format!("{name} (different {now})")),
+        _ => all.push(format!("{name} {run} ({now} {wanted})")),
     }
 }
 
@@ -117,7 +127,7 @@ pub fn open_saved(folder: &Path) -> Result<SavedRun> {
 }
 
 fn warn(unverified: Option<String>) {
-    if let Some(why) = unverified {
+    if let Some(why) = unverified.filter(|_| !another_speaks()) {
         note(format!("warning: {why}"));
     }
 }

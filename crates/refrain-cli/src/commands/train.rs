@@ -2,15 +2,23 @@
 
 use std::path::Path;
 
+use refrain_rendezvous::World;
+
 use crate::cli::Train;
+use crate::console;
 use crate::error::{Error, Result};
-use crate::folder::RunFolder;
+use crate::folder;
+use crate::job::Job;
 use crate::run;
 use crate::settings::{Complete, Settings, Task};
 use crate::tasks::forecasting::init::Init;
 use crate::tasks::{classification, forecasting};
 
 pub fn run(args: Train) -> Result<()> {
+    let world = args.ranks.world()?;
+    if world.rank > 0 {
+        console::call_this_process(format!("rank {} on {}", world.rank, folder::host()));
+    }
     if let Some(folder) = &args.resume {
         if args.settings != Settings::default() {
             return Err(Error::usage(
@@ -18,34 +26,53 @@ pub fn run(args: Train) -> Result<()> {
                 "leave them out, or start a new run with --out",
             ));
         }
-        return resume(&args, folder, None);
+        return resume(&args, world, folder, None);
     }
     let init = args.init.as_deref().map(Init::open).transpose()?;
     let base = init.as_ref().map(Init::values).unwrap_or_default();
     let settings =
         args.settings.clone().resolve_over(args.config.as_deref(), args.preset.as_deref(), base)?;
     if let Some(folder) = args.out.as_deref().filter(|out| args.resume_if_possible && run::is_begun(out)) {
-        return resume(&args, folder, Some(&settings));
+        return resume(&args, world, folder, Some(&settings));
     }
     match settings.task() {
-        Task::Forecasting => forecasting::train::start(&args, &settings, init.as_ref()),
+        Task::Forecasting => Job::join(world, &args, "a new one")?
+            .run(|job| forecasting::train::start(&args, &settings, init.as_ref(), job)),
         Task::Classification if init.is_some() => {
             Err(Error::usage("--init is for forecasters", "leave it out, or choose the model of the weights"))
         }
-        Task::Classification => classification::train::start(&args, &settings),
+        Task::Classification => {
+            refuse_several(&world)?;
+            classification::train::start(&args, &settings)
+        }
     }
 }
 
 /// Resumes a run. If settings are given, they must be those of the run.
-fn resume(args: &Train, path: &Path, settings: Option<&Complete>) -> Result<()> {
-    // From here on, nobody else writes what is read.
-    let folder = RunFolder::open(path)?;
-    let task = if run::is_panel_run(path) { Task::Classification } else { Task::Forecasting };
-    if settings.is_some_and(|settings| settings.task() != task) {
-        return Err(Error::run(path, "the run in it is for another model", "choose another --out"));
+fn resume(args: &Train, world: World, path: &Path, settings: Option<&Complete>) -> Result<()> {
+    if run::is_panel_run(path) {
+        refuse_several(&world)?;
     }
-    match task {
-        Task::Forecasting => forecasting::train::resume(args, folder, settings),
-        Task::Classification => classification::train::resume(args, folder, settings),
+    Job::join(world, args, "a resumed one")?.run(|job| {
+        // From here on, nobody else writes what is read.
+        let folder = job.open_folder(path)?;
+        let task = if run::is_panel_run(path) { Task::Classification } else { Task::Forecasting };
+        if settings.is_some_and(|settings| settings.task() != task) {
+            return Err(Error::run(path, "the run in it is for another model", "choose another --out"));
+        }
+        match task {
+            Task::Forecasting => forecasting::train::resume(args, folder, settings, job),
+            Task::Classification => classification::train::resume(args, folder, settings),
+        }
+    })
+}
+
+fn refuse_several(world: &World) -> Result<()> {
+    match world.size {
+        1 => Ok(()),
+        size => Err(Error::usage(
+            format!("cross-asset trains in one process, but {} started {size}", world.launcher),
+            "start one, or choose a forecaster",
+        )),
     }
 }

@@ -5,14 +5,16 @@ use std::time::Instant;
 
 use refrain_forecast::plot::{EpochLoss, loss_svg};
 use refrain_forecast::training::{EpochEnd, EpochReport, Pace, Task, Trainer};
+use refrain_rendezvous::Phase;
 use serde_json::Value;
 
 use super::as_json;
 use crate::cli::CheckpointEvery;
 use crate::console::Console;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::folder::RunFolder;
 use crate::interrupt::{Interrupt, Signal};
+use crate::job::Job;
 use crate::progress::Progress;
 use crate::run;
 
@@ -24,9 +26,11 @@ pub struct How<'a> {
     /// When to save, besides after each epoch.
     pub every: CheckpointEvery,
     pub interrupt: &'a Interrupt,
+    /// The processes that train together.
+    pub job: &'a Job,
 }
 
-/// Trains to the end, or until a signal asks the process to end; then the signal is returned. The run is saved after
+/// Trains to the end, or until a signal asks a process of the job to end; then the signal is returned. The run is saved after
 /// each epoch, as often as `how` says, and at a signal. `config` is saved with it; `line` formats the report of an
 /// epoch.
 pub fn train<T: Task>(
@@ -37,7 +41,7 @@ pub fn train<T: Task>(
     how: How<'_>,
     line: impl Fn(&EpochReport<T::Validation>) -> String,
 ) -> Result<Option<Signal>> {
-    let How { label, every, interrupt } = how;
+    let How { label, every, interrupt, job } = how;
     let (samples, epochs) = (trainer.samples_per_epoch(), trainer.config().epochs);
     let pace = match every {
         CheckpointEvery::Steps(steps) => Pace { interval: Progress::INTERVAL, stop_every: Some(steps) },
@@ -48,34 +52,42 @@ pub fn train<T: Task>(
         folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
     }
     let mut saved = Instant::now();
+    let mut is_first = true;
     while !trainer.is_done() {
-        if let Some(signal) = interrupt.asked() {
-            return Ok(Some(signal));
+        if !job.goes_on(interrupt, trainer.steps())? {
+            return job.signal(interrupt);
         }
         let epoch = trainer.history().len() + 1;
         let (steps, done) = (trainer.steps_per_epoch(), trainer.steps_in_epoch());
         let mut progress = Progress::new(&format!("{label}epoch {epoch:>3}/{epochs}"), steps, done);
-        let mut shown = Ok(());
+        let mut told = Ok(());
+        job.set_phase(phase(is_first, None));
         let mut before = trainer.samples_in_epoch();
         let end = trainer.epoch(pace, |trainer| {
             let seen = trainer.samples_in_epoch();
             let left = (samples - seen).saturating_add((epochs - epoch).saturating_mul(samples)) as u64;
             let steps = trainer.steps_in_epoch();
-            shown = progress.at(steps, (seen - before) as u64, left, || trainer.mean_loss());
+            let shown = progress.at(steps, (seen - before) as u64, left, || trainer.mean_loss());
             before = seen;
+            let goes_on = shown.map_err(Error::from).and_then(|()| job.goes_on(interrupt, trainer.steps()));
+            job.set_phase(phase(is_first, Some(trainer.steps_per_epoch() - steps)));
             let due = match every {
                 CheckpointEvery::Time(time) => saved.elapsed() >= time,
                 CheckpointEvery::Steps(steps) => trainer.steps().is_multiple_of(steps),
                 CheckpointEvery::Epoch => false,
             };
-            match shown.is_err() || due || interrupt.asked().is_some() {
+            let stops = !matches!(goes_on, Ok(true));
+            told = goes_on.map(drop);
+            match stops || due {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         });
         progress.clear();
-        shown?;
+        told?;
         let end = end?;
+        is_first &= matches!(end, EpochEnd::Stopped);
+        job.set_phase(Phase::Checkpoint);
         trainer.save(folder.path(), config)?;
         saved = Instant::now();
         if let EpochEnd::Finished(report) = end {
@@ -84,6 +96,16 @@ pub fn train<T: Task>(
         }
     }
     Ok(None)
+}
+
+/// What the steps from here on are, if the epoch has `left` more. In the first epoch of a process, its first step and its last
+/// one, whose batch may be smaller, are compiled and recorded, which may take long.
+fn phase(is_first: bool, left: Option<u64>) -> Phase {
+    match left {
+        Some(0) => Phase::Validation,
+        None | Some(1) if is_first => Phase::Starting,
+        _ => Phase::Training,
+    }
 }
 
 /// One line of JSON for each epoch.

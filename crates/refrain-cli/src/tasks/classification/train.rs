@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
+use crate::job::Job;
 use crate::precision::Precision;
 use crate::replays::ReplayFigures;
 use crate::run;
@@ -189,7 +190,8 @@ impl Run<'_> {
     ) -> Result<(FoldOutcome, Replays)> {
         let config = self.fold_config(&trainer, fold)?;
         let label = format!("fold {fold}/{}  ", self.folds.len());
-        let how = epochs::How { label: &label, every: self.args.checkpoint_every, interrupt };
+        let job = Job::alone(self.device.clone());
+        let how = epochs::How { label: &label, every: self.args.checkpoint_every, interrupt, job: &job };
         let end = epochs::train(self.console, &mut trainer, inside, &config, how, epoch_line)?;
         if let Some(signal) = end {
             let (epoch, step) = (trainer.history().len(), trainer.steps_in_epoch());

@@ -1,5 +1,7 @@
 //! A forecaster on a series.
 
+use std::path::Path;
+
 use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Part, SeriesSet};
 use refrain_forecast::models::Forecaster;
@@ -20,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
+use crate::job::Job;
 use crate::replays::ReplayFigures;
 use crate::run;
 use crate::run_config::{Forecasts, RunConfig};
@@ -74,20 +77,24 @@ pub struct Outcome {
     out: String,
 }
 
-pub fn start(args: &Train, settings: &Complete, init: Option<&Init>) -> Result<()> {
-    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) -> Result<()> {
+    let console = job.console(args.json);
     let (data, of_series) = (settings.data()?, settings.series()?);
     let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
     source::describe(console, &set, &report)?;
     if let Some(preset) = settings.preset() {
         console.line(format!("preset      {preset}"))?;
     }
-    let folder = || RunFolder::create(args.out.as_deref(), &source::stem(&data));
+    let folder = || match job.is_first() {
+        true => RunFolder::create(args.out.as_deref(), &source::stem(&data)),
+        false => Ok(RunFolder::of_another(args.out.as_deref().unwrap_or(Path::new("")))),
+    };
     let training = Training { init, ..args.into() };
-    console.result(&run(console, training, settings, set, folder, &device)?)
+    let run = begin(console, training, settings, set, folder, job)?;
+    conclude(console, training, run, job)
 }
 
-/// A new run on these series, to its end. The folder is made when it is known that the run is possible.
+/// A new run on these series, to its end, in this process alone.
 pub fn run(
     console: Console,
     training: Training<'_>,
@@ -96,22 +103,54 @@ pub fn run(
     folder: impl FnOnce() -> Result<RunFolder>,
     device: &Device,
 ) -> Result<Outcome> {
+    let job = Job::alone(device.clone());
+    let run = begin(console, training, settings, set, folder, &job)?;
+    report(console, train(console, training, run, &job)?, device)
+}
+
+/// A new run on these series before its first step. The folder is made when it is known that the run is possible.
+fn begin(
+    console: Console,
+    training: Training<'_>,
+    settings: &Complete,
+    set: SeriesSet,
+    folder: impl FnOnce() -> Result<RunFolder>,
+    job: &Job,
+) -> Result<Run> {
     let (config, mut data) = RunConfig::<Forecasts>::new(settings, set)?;
+    agree(job, &config, training)?;
     let calibration = config.hold_out_calibration(&mut data)?;
-    estimate(console, &config, &data, device)?;
-    let trainer = trainer(&config, &data, device)?;
+    estimate(console, &config, &data, job.device())?;
+    let trainer = trainer(&config, &data, job.device())?;
     if let Some(init) = training.init {
         init.apply(console, trainer.model().parameters())?;
     }
+    let trainer = together(trainer, job)?;
     let folder = folder()?;
     // Now it is known that the folder is writable, and the run can be resumed from its first step.
     trainer.save(folder.path(), &as_json(&config)?)?;
-    let parts = Parts { data, calibration, trainer };
-    finish(console, training, Run { config, folder, parts }, device)
+    Ok(Run { config, folder, parts: Parts { data, calibration, trainer } })
 }
 
-pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
-    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+/// Refuses processes that would train something else than the first one, or otherwise.
+fn agree(job: &Job, config: &RunConfig<Forecasts>, training: Training<'_>) -> Result<()> {
+    let Training { eager, checkpoint_every, init: _ } = training;
+    let mut all = as_json(config)?;
+    all["eager"] = eager.into();
+    all["checkpoint-every"] = format!("{checkpoint_every:?}").into();
+    job.agree(&all)
+}
+
+/// Makes the trainer one of several, if several processes train together.
+fn together(trainer: Trainer<Forecasting>, job: &Job) -> Result<Trainer<Forecasting>> {
+    match job.communicator() {
+        None => Ok(trainer),
+        Some(communicator) => Ok(trainer.with_communicator(communicator)?),
+    }
+}
+
+pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job: &Job) -> Result<()> {
+    let console = job.console(args.json);
     let saved = run::open_saved(folder.path())?;
     let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
     saved.check_size(config.task.trained_model().size()?)?;
@@ -122,13 +161,14 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     if let Some(settings) = settings {
         run::check_same(&config, &RunConfig::<Forecasts>::new(settings, set.clone())?.0, folder.path())?;
     }
-    let parts = resumed(console, &config, &saved, set, &device)?;
+    agree(job, &config, args.into())?;
+    let parts = resumed(console, &config, &saved, set, job)?;
     console.line(format!(
         "resumed     {} after {} steps",
         folder.path().display(),
         count(parts.trainer.steps())
     ))?;
-    console.result(&finish(console, args.into(), Run { config, folder, parts }, &device)?)
+    conclude(console, args.into(), Run { config, folder, parts }, job)
 }
 
 /// The series is that which the run began with.
@@ -154,12 +194,12 @@ pub fn resumed(
     config: &RunConfig<Forecasts>,
     saved: &SavedRun,
     set: SeriesSet,
-    device: &Device,
+    job: &Job,
 ) -> Result<Parts> {
     let mut data = config.cut(set)?;
     let calibration = config.hold_out_calibration(&mut data)?;
-    estimate(console, config, &data, device)?;
-    let trainer = trainer(config, &data, device)?.resume_from(saved)?;
+    estimate(console, config, &data, job.device())?;
+    let trainer = together(trainer(config, &data, job.device())?, job)?.resume_from(saved)?;
     Ok(Parts { data, calibration, trainer })
 }
 
@@ -182,19 +222,22 @@ pub fn estimate(
     Ok(estimate)
 }
 
-/// Trains to the end, and measures.
-fn finish(console: Console, training: Training<'_>, mut run: Run, device: &Device) -> Result<Outcome> {
-    if training.eager {
-        run.parts.trainer = run.parts.trainer.eager();
+/// Trains to the end. Then the first process measures.
+fn conclude(console: Console, training: Training<'_>, run: Run, job: &Job) -> Result<()> {
+    let run = train(console, training, run, job)?;
+    job.leave()?;
+    match job.is_first() {
+        true => console.result(&report(console, run, job.device())?),
+        false => Ok(()),
     }
-    describe(console, &run, device)?;
-    with_precision(run.config.precision.setting(), || {
-        train(console, training, &mut run)?;
-        report(console, run, device)
-    })
 }
 
+/// Measures a run that is trained.
 fn report(console: Console, run: Run, device: &Device) -> Result<Outcome> {
+    with_precision(run.config.precision.setting(), || measure(console, run, device))
+}
+
+fn measure(console: Console, run: Run, device: &Device) -> Result<Outcome> {
     let Run { config, folder, parts: Parts { data, calibration, trainer } } = run;
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
@@ -237,7 +280,7 @@ fn report(console: Console, run: Run, device: &Device) -> Result<Outcome> {
     })
 }
 
-fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
+fn describe(console: Console, run: &Run, job: &Job) -> Result<()> {
     let (model, training) = (&run.config.task.model, &run.config.training);
     let Parts { data, calibration, trainer } = &run.parts;
     let (split, set) = (&data.split, &data.set);
@@ -278,22 +321,28 @@ fn describe(console: Console, run: &Run, device: &Device) -> Result<()> {
         training.lr,
         training.seed,
         run.config.precision.name(),
-        device.name(),
+        job.device().name(),
     ))?;
+    job.describe(console)?;
     console.line(format!("folder      {}", run.folder.path().display()))?;
     filled::report(console, &set.filled(split, &data.stack))?;
     console.line("")
 }
 
 /// Trains to the end. The run is saved after each epoch, and when the user interrupts.
-fn train(console: Console, training: Training<'_>, run: &mut Run) -> Result<()> {
+fn train(console: Console, training: Training<'_>, mut run: Run, job: &Job) -> Result<Run> {
+    if training.eager {
+        run.parts.trainer = run.parts.trainer.eager();
+    }
+    describe(console, &run, job)?;
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
-    let how = epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt };
-    let Some(signal) = epochs::train(console, &mut run.parts.trainer, &run.folder, &config, how, epoch_line)?
-    else {
-        return Ok(());
-    };
+    let how = epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt, job };
+    let precision = run.config.precision.setting();
+    let Run { folder, parts: Parts { trainer, .. }, .. } = &mut run;
+    let train = || epochs::train(console, trainer, folder, &config, how, epoch_line);
+    let Some(signal) = with_precision(precision, train)? else { return Ok(run) };
+    job.leave()?;
     let (trainer, dir) = (&run.parts.trainer, run.folder.path().to_owned());
     Err(Error::Interrupted { signal, epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
 }
