@@ -33,7 +33,7 @@ pub enum Command {
         will be warmer or colder by more than 2 °F in six hours."
     )]
     Train(Box<Train>),
-    /// Forecast a series from several origins in its past, each by a model that has seen nothing after its origin
+    /// Forecast a series from several origins in its past, each by a model that has seen nothing of it after its origin
     #[command(
         after_help = "Writes forecasts.csv (unique_id, ds, cutoff, y, forecast and the bounds of intervals), the metrics of each origin, and the \
         model of each window into the folder --out. A forecaster has the settings of `refrain train`."

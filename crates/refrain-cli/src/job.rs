@@ -122,7 +122,10 @@ impl Job {
         *locked(communicator) = Some(made);
         let (group, shared) = (group.clone(), communicator.clone());
         let tell = move || {
-            while let Some(collectives) = locked(&shared).as_ref().map(Communicator::collectives) {
+            loop {
+                // In a statement of its own, so that the lock is free while this thread sleeps.
+                let collectives = locked(&shared).as_ref().map(Communicator::collectives);
+                let Some(collectives) = collectives else { break };
                 group.set_collective(collectives);
                 thread::sleep(TOLD_EVERY);
             }
@@ -258,16 +261,15 @@ impl Together {
 
 /// Makes calls that wait for other processes return, and ends this process if it does not end by itself.
 fn end_after(failure: &Failure, shared: &Shared) {
+    // Whatever waits below, and what the system calls at the end, may wait for the GPU.
+    let _ = thread::Builder::new().spawn(|| {
+        thread::sleep(2 * GRACE);
+        std::process::abort();
+    });
     if let Some(communicator) = locked(shared).as_ref() {
         communicator.abort(&failure.to_string());
     }
     thread::sleep(GRACE);
-    let error = Error::RankFailed(failure.clone());
-    note(format!("error: {error}"));
-    // What the system calls at the end may wait for the GPU, too.
-    let _ = thread::Builder::new().spawn(|| {
-        thread::sleep(GRACE);
-        std::process::abort();
-    });
+    note(format!("error: {}", Error::RankFailed(failure.clone())));
     std::process::exit(RANK_FAILED.into());
 }

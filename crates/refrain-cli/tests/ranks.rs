@@ -21,7 +21,7 @@ fn place() -> Place {
 
 /// `train` of a small model with more arguments.
 fn train<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&["train", "--data", "a.csv", "--json", "--threads", "1"], TINY, more].concat()
+    [&["train", "--data", "a.csv", "--device", "cpu", "--json", "--threads", "1"], TINY, more].concat()
 }
 
 /// Many small steps, so that a signal arrives during one.

@@ -64,7 +64,9 @@ fn ids_with_different_ends_are_trained_evaluated_and_forecast_one_by_one() {
     let json = said.json();
     assert!(json["linear_mse"].is_null() && json["seasonal_naive_mse"].is_number(), "{json}");
     let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
-    assert_eq!(evaluated["test_mse"], json["test_mse"]);
+    let [again, told] = [&evaluated, &json].map(|json| json["test_mse"].as_f64().unwrap());
+    // On a GPU, batches of another size may add up in another order.
+    assert!((again / told - 1.0).abs() < 1e-6, "{again} and {told}");
     let names: Vec<_> = evaluated["channels"].as_array().unwrap().iter().map(|of| &of["name"]).collect();
     assert_eq!(names, ["a", "b", "c"]);
     // Each forecast follows its own series.
@@ -177,7 +179,7 @@ fn columns_are_matched_by_name() {
         let evaluated =
             place.refrain(&["evaluate", "--model", "run", "--data", "b.csv", "--json"]).succeeded();
         let near = |json: &serde_json::Value| json["test_mse"].as_f64().unwrap();
-        assert!((near(&evaluated.json()) / near(&trained) - 1.0).abs() < 1e-9);
+        assert!((near(&evaluated.json()) / near(&trained) - 1.0).abs() < 1e-6);
         let one: Vec<Vec<String>> = whole.iter().map(|row| vec![row[0].clone(), row[2].clone()]).collect();
         assert_eq!(table(&["--ids", "b"]), one);
         // Other columns: weights of each channel are needed, or none.

@@ -93,6 +93,8 @@ impl Program {
                 all.push(communicator);
             }
         }
+        // In one order on all ranks, also where they use them in another order.
+        all.sort_by_key(|communicator| communicator.number());
         all
     }
 

@@ -117,7 +117,8 @@ impl Default for CommunicatorOptions {
 /// On the CPU and on simulated GPUs values are added in the order of the ranks, in f32 for f16 and bf16, and rounded once.
 /// On GPUs, NCCL's order follows from the number of elements, the machine and NCCL's version, and f16 and bf16 are rounded at
 /// each addition. All ranks get the same bits, and so do two runs, eager and recorded ones. For that, refrain sets
-/// `NCCL_NVLS_ENABLE=0` (no sums in the switch, no multicast) and, unless you have set it, `NCCL_ALGO=Ring,Tree`, before NCCL is
+/// `NCCL_NVLS_ENABLE=0` (no sums in the switch, no multicast) and, unless you have set them, `NCCL_ALGO=Ring,Tree` and
+/// `NCCL_RUNTIME_CONNECT=0` (no connection is made in a capture), before NCCL is
 /// loaded. It does not work with another value of `NCCL_NVLS_ENABLE`.
 ///
 /// # Steps

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread;
 
 use cudarc::driver::result;
@@ -34,7 +34,7 @@ pub(super) struct Kernels {
 pub(super) struct Function {
     handle: sys::CUfunction,
     /// The dynamic shared memory that it may use.
-    shared: AtomicU32,
+    shared: Mutex<u32>,
 }
 
 // SAFETY: a function handle may be used from any thread of the process.
@@ -121,12 +121,18 @@ impl Kernels {
     ) -> Result<sys::CUfunction> {
         let slot = self.slot(spec.clone());
         let function = slot.get_or_init(|| load(context, op, &spec)).as_ref().map_err(Clone::clone)?;
-        if shared > SHARED_FOR_ALL && function.shared.load(Ordering::Relaxed) < shared {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is loaded and stays so.
-            unsafe { result::function::set_function_attribute(function.handle, attribute, shared as i32) }
+        if shared > SHARED_FOR_ALL {
+            // Checked and set under one lock, since launches of one kernel may need different sizes.
+            let mut granted = function.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if shared > *granted {
+                let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                // SAFETY: the function is loaded and stays so.
+                unsafe {
+                    result::function::set_function_attribute(function.handle, attribute, shared as i32)
+                }
                 .map_err(|e| context.error(op, e))?;
-            function.shared.fetch_max(shared, Ordering::Relaxed);
+                *granted = shared;
+            }
         }
         Ok(function.handle)
     }
@@ -172,5 +178,5 @@ fn load(context: &Context, op: &'static str, spec: &KernelSpec) -> Result<Functi
     let handle = unsafe { result::module::get_function(module, entry) }.map_err(|e| {
         failed(format!("kernel {} was not found: {}", spec.label(), super::context::describe(e)))
     })?;
-    Ok(Function { handle, shared: AtomicU32::new(SHARED_FOR_ALL) })
+    Ok(Function { handle, shared: Mutex::new(SHARED_FOR_ALL) })
 }

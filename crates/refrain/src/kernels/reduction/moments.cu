@@ -1,5 +1,6 @@
 // Count, sum and sum of squares of the distances from a pivot: the first element of a result. With an element of the
-// sample as the pivot, a mean far from 0 costs no digits; f64 makes up for a pivot that lies apart.
+// sample as the pivot, a mean far from 0 costs no digits. A pivot that lies apart costs at most a factor of the number of elements
+// of f64's precision, which only f64 operands can see.
 
 struct Local { double pivot, sum, squares; int count; };
 struct State { double sum, squares, count; };
@@ -8,7 +9,9 @@ DEVICE double pivot_of(const Reduction& r, i64 result) {
     // Results of the first pass that the second one merges have one pivot.
     if (result >= r.totals) result %= r.totals;
     i64 at = result / r.inner * r.n * r.inner + result % r.inner;
-    return to<double>(reinterpret_cast<const IN0*>(r.x[0])[at]);
+    double pivot = to<double>(reinterpret_cast<const IN0*>(r.x[0])[at]);
+    // An infinite one would make the mean NaN, wherever else it is infinite.
+    return fabs(pivot) <= 1.7976931348623157e+308 ? pivot : 0.0;
 }
 DEVICE Local first() { return {0.0, 0.0, 0.0, 0}; }
 DEVICE void add(Local& l, const COMPUTE* x, i64, i64 result, const Reduction& r) {

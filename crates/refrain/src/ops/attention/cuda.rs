@@ -1,6 +1,6 @@
-//! Attention on CUDA. It runs on tensor cores, short sequences by [`Fragments`] and others by [`Flash`]; the rest (f64, heads that are
-//! very wide, and in f32 very narrow ones) in f32 or f64 arithmetic. There, a few lanes share a query, and keys and values pass through
-//! shared memory. The order of additions does not depend on the shape of the blocks.
+//! Attention on CUDA. It runs on tensor cores, short sequences by [`Fragments`] and others by [`Flash`]; the rest (f64, heads of more
+//! than 128 numbers, and in f32 heads of fewer than 8 with fewer than 32 keys) in f32 or f64 arithmetic. There, a few lanes share a
+//! query, and keys and values pass through shared memory. The order of additions does not depend on the shape of the blocks.
 
 use super::flash::Flash;
 use super::fragments::Fragments;
@@ -179,7 +179,7 @@ params! {
         dk: Heads,
         dv: Heads,
         /// `[sequences, heads, queries]`: of the rows of scores what the forward pass keeps, the largest (on tensor
-        /// cores before the scale) and 1 / the sum of the exponentials.
+        /// cores before the scale, unless scores are handed on) and 1 / the sum of the exponentials.
         largest: Pointer,
         inverse: Pointer,
         /// And what kernels of the backward pass tell each other.

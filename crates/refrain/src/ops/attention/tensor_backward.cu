@@ -7,8 +7,8 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
 // How many warps fit on a multiprocessor by their registers. Scores in memory and dropout need some, too.
-constexpr bool WIDE_HEADS = EIGHTS > 2 && (HANDED || DROPS);
-constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !WIDE_HEADS ? 16 : 8;
+constexpr bool MANY_REGISTERS = (EIGHTS > 2 || FORM == SPLIT_TF32 && KEY_BLOCKS > 2) && (HANDED || DROPS);
+constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !MANY_REGISTERS ? 16 : 8;
 
 KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
@@ -177,12 +177,19 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 d_out[d] = right([&](int u, int e) { return d_o[at + (u * 8 + e) * PITCH]; });
             }
             #pragma unroll
-            for (int term = 0; term < TERMS; term++) {
+            for (int i = 0; i < EIGHTS * KEY_BLOCKS; i++) {
+                int m = i % KEY_BLOCKS, d = i / KEY_BLOCKS;
+                // Tensor cores truncate their sums; for f32, these additions round.
+                float of_values[4] = {0, 0, 0, 0}, of_keys[4] = {0, 0, 0, 0};
                 #pragma unroll
-                for (int i = 0; i < EIGHTS * KEY_BLOCKS; i++) {
-                    int m = i % KEY_BLOCKS, d = i / KEY_BLOCKS;
-                    multiply(dv[m][d], x[m], d_out[d], term);
-                    multiply(dk[m][d], y[m], query[d], term);
+                for (int term = 0; term < TERMS; term++) {
+                    multiply(FORM == SPLIT_TF32 ? of_values : dv[m][d], x[m], d_out[d], term);
+                    multiply(FORM == SPLIT_TF32 ? of_keys : dk[m][d], y[m], query[d], term);
+                }
+                #pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    if (FORM == SPLIT_TF32) dv[m][d][e] += of_values[e];
+                    if (FORM == SPLIT_TF32) dk[m][d][e] += of_keys[e];
                 }
             }
         }

@@ -150,6 +150,8 @@ fn prepare_environment() -> Result<(), Missing> {
     set(NVLS, "0");
     // Which of these two NCCL takes follows from the number of elements and the machine.
     set("NCCL_ALGO", "Ring,Tree");
+    // Connects them all at once: not at a first use, which may be in a capture.
+    set("NCCL_RUNTIME_CONNECT", "0");
     Ok(())
 }
 
