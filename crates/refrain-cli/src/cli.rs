@@ -55,7 +55,7 @@ pub enum Command {
     Forecast(Forecast),
     /// Make a run folder of a PatchTST of Hugging Face's transformers
     #[command(
-        after_help = "DIR has config.json and model.safetensors, as save_pretrained of PatchTSTForPrediction or PatchTSTForPretraining writes them.         The series gives the run its channels, its split and the scale of each channel. The run is then evaluated, forecasts, and is trained further         (refrain train --init) like any other."
+        after_help = "DIR has config.json and model.safetensors, as save_pretrained of PatchTSTForPrediction or PatchTSTForPretraining writes them. The series gives the run its channels, its split and the scale of each channel. The run is then evaluated, forecasts, and is trained further (refrain train --init) like any other."
     )]
     Import(Import),
     /// Write the PatchTST of a run for Hugging Face's transformers

@@ -448,16 +448,6 @@ impl Task for Pull {
         Ok(weight.sum(())?.mul(&self.numbers.index_select(0, samples)?.mean(())?)?)
     }
 
-    fn validation_samples(&self) -> Vec<i64> {
-        Vec::new()
-    }
-
-    const SUMS: usize = 0;
-
-    fn measure(&self, _: &Tensor) -> Result<Tensor> {
-        Ok(Tensor::zeros(0, DType::F64, self.device())?)
-    }
-
     fn validation(&self, _: &[f64]) -> Nothing {
         Nothing {}
     }

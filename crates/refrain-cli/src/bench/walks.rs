@@ -64,16 +64,6 @@ impl Task for Walks {
         Ok(output.mean([1, 2])?.mse_loss(&y)?)
     }
 
-    fn validation_samples(&self) -> Vec<i64> {
-        Vec::new()
-    }
-
-    const SUMS: usize = 0;
-
-    fn measure(&self, _: &Tensor) -> Result<Tensor> {
-        Ok(Tensor::zeros(0, DType::F64, self.device())?)
-    }
-
     fn validation(&self, _: &[f64]) -> Nothing {
         Nothing {}
     }

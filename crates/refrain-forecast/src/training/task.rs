@@ -39,8 +39,10 @@ pub trait Task: 'static {
         Ok(Tensor::full((), samples.numel() as f64, DType::F32, samples.device())?)
     }
 
-    /// The numbers of the validation samples.
-    fn validation_samples(&self) -> Vec<i64>;
+    /// The numbers of the validation samples. There are none, unless a task has some.
+    fn validation_samples(&self) -> Vec<i64> {
+        Vec::new()
+    }
 
     /// How many validation samples are measured at a time: enough to fill the device, few enough to save memory.
     fn validation_batch(&self) -> usize {
@@ -48,14 +50,17 @@ pub trait Task: 'static {
     }
 
     /// How many numbers [`Task::measure`] gives.
-    const SUMS: usize;
+    const SUMS: usize = 0;
 
     /// Sums over the validation samples with these numbers (i64 `[B]`), such as those of errors and of counts: f64 `[SUMS]`.
-    /// They are added up on the device over all validation samples. This is recorded and replayed like a step.
+    /// They are added up on the device over all validation samples. This is recorded and replayed like a step. Without
+    /// [`SUMS`](Task::SUMS) there is nothing to measure.
     ///
     /// # Errors
     /// If the device fails.
-    fn measure(&self, samples: &Tensor) -> Result<Tensor>;
+    fn measure(&self, samples: &Tensor) -> Result<Tensor> {
+        Ok(Tensor::zeros(0, DType::F64, samples.device())?)
+    }
 
     /// The result of a validation with these sums over all its samples.
     fn validation(&self, sums: &[f64]) -> Self::Validation;
