@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Place, Said, same_table, series, tells_of_replays};
 
-const MODELS: [(&str, &[&str]); 5] = [
+const MODELS: [(&str, &[&str]); 6] = [
     (
         "patchtst",
         &["--patch", "6", "--stride", "3", "--d-model", "8", "--heads", "2", "--ffn", "16", "--layers", "1"],
@@ -16,6 +16,7 @@ const MODELS: [(&str, &[&str]); 5] = [
     ("nlinear", &["--individual"]),
     ("dlinear", &["--moving-average", "5"]),
     ("itransformer", &["--d-model", "8", "--heads", "2", "--ffn", "16", "--layers", "1"]),
+    ("tsmixer", &["--ffn", "8", "--layers", "1", "--dropout", "0.1"]),
 ];
 const BATCHES: &[&str] =
     &["--context", "24", "--horizon", "6", "--batch-size", "32", "--epochs", "2", "--json"];
@@ -306,7 +307,11 @@ fn settings_that_do_not_go_together_are_refused() {
         ("nlinear", &["--calibrate", "--levels", "99"], &["10 windows are too few", "need 99"]),
         ("nlinear", &["--levels", "80,90"], &["intervals of 80,90 %", "the loss is mse", "--calibrate"]),
         ("nlinear", &["--levels", "80,120"], &["--levels", "120 is not between 0 and 100"]),
-        ("arima", &[], &["no model \"arima\"", "patchtst, nlinear, dlinear, itransformer, cross-asset"]),
+        (
+            "arima",
+            &[],
+            &["no model \"arima\"", "patchtst, nlinear, dlinear, itransformer, tsmixer, cross-asset"],
+        ),
         ("cross-asset", &["--loss", "mae"], &["is a setting of patchtst and nlinear"]),
     ] {
         train(&place, model, &[more, &["--out", "run"]]).failed(words);

@@ -3,7 +3,7 @@
 //! There are two tasks:
 //!
 //! - **Forecasting**: a *series* has one row for each time and one column for each channel. A forecaster (PatchTST, NLinear, DLinear,
-//!   iTransformer) predicts the next rows from the rows before.
+//!   iTransformer, TSMixer) predicts the next rows from the rows before.
 //! - **Classification**: a *panel* has several sources (assets, stations) that are observed at the same moments. Cross-asset
 //!   attention predicts for each source whether it goes up, down or stays flat.
 //!
@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | [`data::series`] | reads series (one table, or any number of independent ones), infers their calendar, fills short gaps, splits them in time, scales them |
 //! | [`data::panel`] | reads a panel, makes labels, cuts it into chronological folds |
-//! | [`models`] | PatchTST, NLinear, DLinear, iTransformer and cross-asset attention |
+//! | [`models`] | PatchTST, NLinear, DLinear, iTransformer, TSMixer and cross-asset attention |
 //! | [`tasks`] | what a model learns: its loss, its metrics, its evaluation |
 //! | [`training`] | the training loop for every task: order of samples, epochs, early stopping, resuming |
 //! | [`baselines`] | last value, seasonal naive and linear forecasts, to compare with |

@@ -5,12 +5,15 @@ mod common;
 use std::path::Path;
 
 use common::devices;
-use refrain::{DType, Device, Step, Tensor};
+use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_forecast::models::dlinear::DLinearConfig;
 use refrain_forecast::models::itransformer::ITransformerConfig;
+use refrain_forecast::models::patchtst::FfnActivation;
+use refrain_forecast::models::tsmixer::{MixerNorm, TsMixerConfig};
 use refrain_forecast::models::{Mode, ModelConfig};
 use safetensors::SafeTensors;
 
+/// The forecasters; a case of the name `.._batch` is in training mode, so that its norms use the statistics of the batch.
 fn cases() -> Vec<(&'static str, ModelConfig)> {
     let dlinear = |individual| {
         DLinearConfig { channels: 3, context: 12, horizon: 5, moving_average: 7, individual }.into()
@@ -20,11 +23,20 @@ fn cases() -> Vec<(&'static str, ModelConfig)> {
         let (d_model, heads, layers, ffn, dropout) = (8, 2, 2, 6, 0.1);
         ITransformerConfig { channels, context, horizon, d_model, heads, layers, ffn, dropout, revin }.into()
     };
+    let tsmixer = TsMixerConfig { ffn: 6, dropout: 0.0, ..TsMixerConfig::new(3, 12, 5) };
+    let batch = TsMixerConfig {
+        norm: MixerNorm::Batch,
+        activation: FfnActivation::Gelu,
+        revin: false,
+        ..tsmixer.clone()
+    };
     vec![
         ("dlinear", dlinear(false)),
         ("dlinear_individual", dlinear(true)),
         ("itransformer", itransformer(true)),
         ("itransformer_plain", itransformer(false)),
+        ("tsmixer", tsmixer.into()),
+        ("tsmixer_batch", batch.into()),
     ]
 }
 
@@ -38,7 +50,8 @@ fn close(what: &str, got: &[f64], expected: &[f64]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let differences = got.iter().zip(expected).map(|(a, b)| (a - b).abs());
     let apart = differences.fold(0.0, |most: f64, d| if d.is_nan() { f64::INFINITY } else { most.max(d) });
-    assert!(apart <= 1e-12, "{what}: {apart:e} apart");
+    let largest = expected.iter().fold(1.0, |most: f64, value| most.max(value.abs()));
+    assert!(apart <= 1e-12 * largest, "{what}: {apart:e} apart, of {largest:e}");
 }
 
 fn compare(case: &str, config: &ModelConfig, file: &SafeTensors, device: &Device) {
@@ -51,8 +64,10 @@ fn compare(case: &str, config: &ModelConfig, file: &SafeTensors, device: &Device
     }
     let shape = file.tensor(&format!("{case}/x")).unwrap().shape().to_vec();
     let x = Tensor::from_slice(&stored(file, &format!("{case}/x")), shape, device).unwrap();
+    let generator = Generator::new(device, 1).unwrap();
+    let mode = || if case.ends_with("_batch") { Mode::Train(&generator) } else { Mode::Eval };
     let pass = |x: &Tensor| -> refrain_forecast::Result<Tensor> {
-        let forecast = model.forward(x, Mode::Eval)?;
+        let forecast = model.forward(x, mode())?;
         forecast.square()?.mean(())?.backward()?;
         Ok(forecast.detach())
     };

@@ -13,6 +13,7 @@ pub mod patchtst;
 mod revin;
 #[cfg(test)]
 mod testing;
+pub mod tsmixer;
 pub(crate) mod weights;
 
 pub use forecaster::{About, ChannelUse, Forecaster, ForecasterConfig, ModelListing, WindowShape};
@@ -25,4 +26,5 @@ list::forecasters! {
     "nlinear" NLinear(nlinear::NLinearConfig);
     "dlinear" DLinear(dlinear::DLinearConfig);
     "itransformer" ITransformer(itransformer::ITransformerConfig);
+    "tsmixer" TsMixer(tsmixer::TsMixerConfig);
 }

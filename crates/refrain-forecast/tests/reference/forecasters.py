@@ -8,6 +8,8 @@ forecasters.safetensors holds, all F64, for each case `<case>/x` [B, C, L], `<ca
     dlinear, dlinear_individual        DLinear (Zeng et al., AAAI 2023) with a moving average of 7 rows: C 3, L 12, H 5
     itransformer, itransformer_plain   iTransformer (Liu et al., ICLR 2024) with and without the normalisation of windows: C 3, L 12,
                                        H 5, width 8, 2 heads, 2 layers, feed-forward network of 6
+    tsmixer, tsmixer_batch             TSMixer (Chen et al., 2023): C 3, L 12, H 5, 2 layers, feed-forward network of 6; with layer
+                                       norm, ReLU and RevIN, and with batch norm in training, GELU and without RevIN
 """
 
 from pathlib import Path
@@ -87,11 +89,61 @@ def itransformer_shapes():
     return shapes
 
 
+def tsmixer(x, w, batch_norm, activation, revin):
+    # As in the paper: residual branches along the rows and along the channels, each with a norm over both before it.
+    mean = x.mean(-1, keepdim=True)
+    deviation = (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+    # The statistics of a window are constants, as in the reference implementation.
+    h = x
+    if revin:
+        h = (x - mean) / deviation * w["revin.weight"][:, None] + w["revin.bias"][:, None]
+
+    def linear(h, name):
+        return F.linear(h, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(h, name):
+        flat, weight, bias = h.flatten(1), w[f"{name}.weight"], w[f"{name}.bias"]
+        if batch_norm:
+            flat = F.batch_norm(flat, None, None, weight, bias, training=True, eps=1e-3)
+        else:
+            flat = F.layer_norm(flat, flat.shape[1:], weight, bias, 1e-3)
+        return flat.view(h.shape)
+
+    for layer in range(LAYERS):
+        at = f"layers.{layer}"
+        h = h + activation(linear(norm(h, f"{at}.time_norm"), f"{at}.time"))
+        rows = norm(h, f"{at}.feature_norm").transpose(1, 2)
+        h = h + linear(activation(linear(rows, f"{at}.features.0")), f"{at}.features.2").transpose(1, 2)
+    y = linear(h, "head")
+    if revin:
+        y = (y - w["revin.bias"][:, None]) / (w["revin.weight"][:, None] + 1e-10) * deviation + mean
+    return y
+
+
+def tsmixer_shapes(revin):
+    def linear(name, inputs, outputs):
+        return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+    def norm(name):
+        return {f"{name}.weight": (CHANNELS * CONTEXT,), f"{name}.bias": (CHANNELS * CONTEXT,)}
+
+    shapes = linear("head", CONTEXT, HORIZON)
+    if revin:
+        shapes |= {"revin.weight": (CHANNELS,), "revin.bias": (CHANNELS,)}
+    for layer in range(LAYERS):
+        at = f"layers.{layer}"
+        shapes |= norm(f"{at}.time_norm") | norm(f"{at}.feature_norm") | linear(f"{at}.time", CONTEXT, CONTEXT)
+        shapes |= linear(f"{at}.features.0", CHANNELS, FFN) | linear(f"{at}.features.2", FFN, CHANNELS)
+    return shapes
+
+
 CASES = {
     "dlinear": (dlinear_shapes(False), lambda x, w: dlinear(x, w, False)),
     "dlinear_individual": (dlinear_shapes(True), lambda x, w: dlinear(x, w, True)),
     "itransformer": (itransformer_shapes(), lambda x, w: itransformer(x, w, True)),
     "itransformer_plain": (itransformer_shapes(), lambda x, w: itransformer(x, w, False)),
+    "tsmixer": (tsmixer_shapes(True), lambda x, w: tsmixer(x, w, False, F.relu, True)),
+    "tsmixer_batch": (tsmixer_shapes(False), lambda x, w: tsmixer(x, w, True, F.gelu, False)),
 }
 
 

@@ -1,0 +1,213 @@
+//! TSMixer: Chen, Li, Yoder, Arik and Pfister, "TSMixer: An All-MLP Architecture for Time Series Forecasting", TMLR 2023.
+
+mod block;
+#[cfg(test)]
+mod tests;
+
+pub use block::MixerNorm;
+
+use crate::Result;
+use crate::models::checks::{check_dropouts, check_sizes};
+use crate::models::patchtst::FfnActivation;
+use crate::models::revin::{RevIn, RevinScale};
+use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::settings::{Preset, Values, settings};
+use block::Block;
+use refrain::{DType, Device, Generator, Tensor};
+use refrain_nn::{Linear, Mode, ModelSize, ParameterBuilder, Parameters};
+use serde_json::json;
+
+settings! {
+    /// The settings of a [`TsMixer`].
+    pub struct TsMixerConfig {
+        /// Number of channels. Each is forecast from the past of all.
+        pub channels: usize;
+        /// Rows that the model sees before a forecast.
+        pub context: usize;
+        /// Rows of a forecast.
+        pub horizon: usize;
+        /// Number of mixing layers.
+        pub layers: usize = 2, "N";
+        /// Width of the feed-forward network that mixes the features of a row.
+        pub ffn: usize = 64, "N";
+        /// Dropout after each linear layer of the mixing layers.
+        pub dropout: f64 = 0.5, "P";
+        /// What the norms normalise over: layer (rows and features of a window) or batch (the windows of a batch).
+        pub norm: MixerNorm = MixerNorm::Layer, "KIND";
+        /// The activation of the mixing layers.
+        pub activation: FfnActivation = FfnActivation::Relu, "NAME";
+        /// Normalise each window by its own mean and standard deviation (RevIN).
+        pub revin: bool = true, "BOOL";
+        /// RevIN has an affine map for each channel.
+        pub revin_affine: bool = true, "BOOL";
+    }
+}
+
+/// A forecaster of linear layers only. Each mixing layer has a linear layer along the rows, which the channels share, and a
+/// feed-forward network along the channels, which the rows share; both are residual. A linear layer, which the channels share, maps
+/// the rows to the horizon.
+///
+/// ```
+/// use refrain::{Device, DType, Tensor};
+/// use refrain_forecast::models::tsmixer::{TsMixer, TsMixerConfig};
+/// use refrain_forecast::models::{Forecaster, Mode};
+///
+/// let config = TsMixerConfig { layers: 1, ffn: 8, ..TsMixerConfig::new(3, 24, 6) };
+/// let model = TsMixer::new(config, DType::F32, &Device::cpu(), 42)?;
+/// let x = Tensor::zeros([2, 3, 24], DType::F32, &Device::cpu())?;
+/// assert_eq!(model.forward(&x, Mode::Eval)?.dims(), [2, 3, 6]);
+/// # Ok::<(), refrain_forecast::Error>(())
+/// ```
+pub struct TsMixer {
+    config: TsMixerConfig,
+    parameters: Parameters,
+    layers: Layers,
+}
+
+struct Layers {
+    revin: Option<RevIn>,
+    blocks: Vec<Block>,
+    head: Linear,
+}
+
+impl TsMixerConfig {
+    /// The default settings for windows of this shape.
+    pub fn new(channels: usize, context: usize, horizon: usize) -> TsMixerConfig {
+        TsMixerConfig {
+            channels,
+            context,
+            horizon,
+            layers: 2,
+            ffn: 64,
+            dropout: 0.5,
+            norm: MixerNorm::Layer,
+            activation: FfnActivation::Relu,
+            revin: true,
+            revin_affine: true,
+        }
+    }
+
+    fn declare(&self, builder: &ParameterBuilder) -> Result<Layers> {
+        let TsMixerConfig { channels, context, horizon, .. } = *self;
+        let revin = || RevIn::new(&builder.scope("revin"), channels, RevinScale::Std, self.revin_affine);
+        let block = |layer: usize| Block::new(&builder.scope("layers").scope(layer), self, channels, context);
+        Ok(Layers {
+            revin: self.revin.then(revin).transpose()?,
+            blocks: (0..self.layers).map(block).collect::<Result<_>>()?,
+            head: Linear::new(&builder.scope("head"), context, horizon)?,
+        })
+    }
+}
+
+impl TsMixer {
+    /// A model with random weights, which depend only on the seed. Linear layers start as in PyTorch, norms and RevIN as
+    /// identity.
+    ///
+    /// # Errors
+    /// [`crate::Error::Model`] for invalid settings, [`crate::Error::Engine`] if the device has not enough memory.
+    pub fn new(config: TsMixerConfig, dtype: DType, device: &Device, seed: u64) -> Result<TsMixer> {
+        config.validate()?;
+        let builder = ParameterBuilder::new(device, dtype);
+        let layers = config.declare(&builder)?;
+        let parameters = builder.build(&Generator::new(device, seed)?)?;
+        Ok(TsMixer { config, parameters, layers })
+    }
+}
+
+impl Layers {
+    /// `[B, C, L]` to `[B, C, H]`.
+    fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        let mut h = x.clone();
+        for block in &self.blocks {
+            h = block.forward(&h, mode)?;
+        }
+        // In mixed precision, the forecast becomes as precise again as what follows.
+        Ok(self.head.forward(&h)?.to_dtype(x.dtype())?)
+    }
+}
+
+impl Forecaster for TsMixer {
+    fn name(&self) -> &str {
+        TsMixerConfig::about().title
+    }
+
+    fn window(&self) -> WindowShape {
+        self.config.window()
+    }
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        self.window().batch(x)?;
+        let Some(revin) = &self.layers.revin else { return self.layers.forward(x, mode) };
+        let (x, scale) = revin.normalise(x, None)?;
+        revin.denormalise(&self.layers.forward(&x, mode)?, &scale)
+    }
+}
+
+impl ForecasterConfig for TsMixerConfig {
+    fn about() -> About {
+        let training: Values =
+            [("lr".to_owned(), json!(1e-3)), ("epochs".to_owned(), json!(10))].into_iter().collect();
+        About {
+            title: "TSMixer",
+            does: "forecasts series by linear layers that mix rows and channels in turn",
+            presets: &[ETTH1],
+            training,
+        }
+    }
+
+    fn window(&self) -> WindowShape {
+        WindowShape { channels: self.channels, context: self.context, horizon: self.horizon }
+    }
+
+    fn validate(&self) -> Result<()> {
+        check_sizes(&[
+            ("channels", self.channels),
+            ("context", self.context),
+            ("horizon", self.horizon),
+            ("layers", self.layers),
+            ("ffn", self.ffn),
+        ])?;
+        check_dropouts(&[("dropout", self.dropout)])
+    }
+
+    fn size(&self) -> Result<ModelSize> {
+        self.validate()?;
+        let of = |layers| -> Result<ModelSize> {
+            let builder = ParameterBuilder::new(&Device::cpu(), DType::F32);
+            TsMixerConfig { layers, ..self.clone() }.declare(&builder)?;
+            Ok(builder.size())
+        };
+        Ok(ModelSize::with_layers(self.layers, of(1)?, of(2)?))
+    }
+
+    fn layers(&self) -> usize {
+        self.layers
+    }
+
+    fn activations(&self, windows: usize) -> f64 {
+        let of = |size: usize| size as f64;
+        let layer = of(self.context) * (10.0 * of(self.channels) + 3.0 * of(self.ffn));
+        let ends = of(self.channels) * (3.0 * of(self.context) + 4.0 * of(self.horizon));
+        of(windows) * (of(self.layers) * layer + ends)
+    }
+
+    fn summary(&self) -> String {
+        let TsMixerConfig { layers, ffn, .. } = self;
+        format!("{layers} mixing layers, FFN {ffn}")
+    }
+
+    fn build(&self, dtype: DType, device: &Device, seed: u64) -> Result<Box<dyn Forecaster>> {
+        Ok(Box::new(TsMixer::new(self.clone(), dtype, device, seed)?))
+    }
+}
+
+const ETTH1: Preset = Preset {
+    name: "tsmixer-etth1",
+    help: "ETTh1 with a context of 512 rows as in the TSMixer paper (Chen et al., 2023); needs --data ETTh1.csv",
+    toml: include_str!("etth1.toml"),
+    data: Some("download ETTh1.csv of https://github.com/zhouhaoyi/ETDataset and pass it with --data"),
+};
