@@ -3,15 +3,12 @@
 
 mod common;
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Place, Said, TINY, said, series};
+use common::job::{Job, LONG, both};
+use common::{Place, Said, TINY, series};
 use serde_json::Value;
-
-/// What a test waits for is there sooner or later.
-const LONG: Duration = Duration::from_secs(120);
 
 fn place() -> Place {
     let place = Place::new();
@@ -27,67 +24,6 @@ fn train<'a>(more: &[&'a str]) -> Vec<&'a str> {
 /// Many small steps, so that a signal arrives during one.
 fn small(out: &str) -> Vec<&str> {
     train(&["--batch-size", "2", "--epochs", "3", "--dropout", "0.1", "--out", out, "--resume-if-possible"])
-}
-
-/// A port that is free, like the one after it.
-fn free_port() -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
-}
-
-/// The processes of a job. Those that are still there at the end are killed.
-struct Job(Vec<Option<Child>>);
-
-impl Job {
-    /// A rank with each of these arguments, with the variables of torchrun.
-    fn start(place: &Place, ranks: &[Vec<&str>]) -> Job {
-        let port = free_port().to_string();
-        let start = |(rank, arguments): (usize, &Vec<&str>)| {
-            let mut command = place.command(arguments);
-            command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
-            command.env("WORLD_SIZE", ranks.len().to_string()).env("MASTER_ADDR", "127.0.0.1");
-            command.env("MASTER_PORT", &port).env("TORCHELASTIC_RUN_ID", "test");
-            Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
-        };
-        Job(ranks.iter().enumerate().map(start).collect())
-    }
-
-    fn signal(&self, rank: usize, signal: &str) {
-        let id = self.0[rank].as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    }
-
-    /// Waits until all have ended; what each said.
-    fn end(mut self) -> Vec<Said> {
-        let begun = Instant::now();
-        let all = self.0.iter_mut().map(|child| {
-            let running = child.as_mut().unwrap();
-            while running.try_wait().unwrap().is_none() {
-                assert!(begun.elapsed() < LONG, "a rank does not end");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            said(child.take().unwrap().wait_with_output().unwrap())
-        });
-        all.collect()
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        for child in self.0.iter_mut().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn both(arguments: Vec<&str>) -> [Vec<&str>; 2] {
-    [arguments.clone(), arguments]
 }
 
 /// Two ranks train to their end. What the first prints as JSON; the other prints nothing.

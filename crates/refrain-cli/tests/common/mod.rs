@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
+#[cfg(unix)]
+pub mod job;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
