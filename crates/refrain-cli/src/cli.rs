@@ -219,7 +219,8 @@ pub enum Bench {
     /// Time one training step on rotating random batches
     #[command(
         after_help = "The first step is timed separately: on a GPU it also compiles the kernels that are not in the cache. \
-        REFRAIN_CACHE= (empty) switches the cache off."
+        REFRAIN_CACHE= (empty) switches the cache off. In a job (torchrun, srun, mpirun), each rank first runs the step alone, then \
+        all of them run it as one training, with their gradients added up; both by the trainer of `refrain train`."
     )]
     Step(BenchStep),
 }
@@ -244,9 +245,14 @@ pub struct BenchPatchtst {
     /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
+    /// In a job: share each batch among the ranks, instead of giving each rank a batch of its own
+    #[arg(long)]
+    pub strong: bool,
     /// Seed of the data, the weights and the order of the samples
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
+    #[command(flatten)]
+    pub ranks: RankArgs,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error
@@ -277,9 +283,14 @@ pub struct BenchCrossAsset {
     /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
+    /// In a job: share each batch among the ranks, instead of giving each rank a batch of its own
+    #[arg(long)]
+    pub strong: bool,
     /// Seed of the data, the weights and the order of the samples
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
+    #[command(flatten)]
+    pub ranks: RankArgs,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error
@@ -301,6 +312,9 @@ pub struct BenchStep {
     /// Also print the time of each operation of the step
     #[arg(long, conflicts_with = "eager")]
     pub profile: bool,
+    /// In a job: share the batch of the configuration among the ranks, instead of giving each rank all of it
+    #[arg(long)]
+    pub strong: bool,
     /// Steps per repeat
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     pub steps: usize,
@@ -313,6 +327,8 @@ pub struct BenchStep {
     /// Seed of the weights and the batches
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
+    #[command(flatten)]
+    pub ranks: RankArgs,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error

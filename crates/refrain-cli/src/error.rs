@@ -21,13 +21,13 @@ pub enum Error {
     /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] refrain::Error),
-    /// The processes that should train together did not come together.
+    /// The processes of the job did not come together.
     #[error(transparent)]
     Rendezvous(#[from] refrain_rendezvous::Error),
-    /// A process that trains together with this one failed.
-    #[error("{0}; start the job again with --resume-if-possible, and it goes on from the last checkpoint")]
-    RankFailed(Failure),
-    /// The processes that train together can't exchange what they must.
+    /// Another process of the job failed.
+    #[error("{failure}; {fix}")]
+    RankFailed { failure: Failure, fix: &'static str },
+    /// The processes of the job can't exchange what they must.
     #[error("{0}")]
     Exchange(String),
     /// A file cannot be read.
@@ -123,7 +123,7 @@ impl Error {
         match self {
             Error::Interrupted { signal, .. } | Error::Stopped { signal } => signal.status(),
             Error::Usage { .. } => 2,
-            Error::RankFailed(_) => RANK_FAILED,
+            Error::RankFailed { .. } => RANK_FAILED,
             _ => 1,
         }
     }

@@ -1,4 +1,4 @@
-//! The processes that train one model together, one for each GPU. Most often there is only this one.
+//! The processes of a job, one for each GPU. Most often there is only this one.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use refrain::{Communicator, CommunicatorId, Device, DeviceKind, HostTransport};
 use refrain_rendezvous::{Failure, Group, Phase, RANK_FAILED, Rendezvous, Token, World};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cli::Train;
-use crate::console::{Console, note};
+use crate::cli::{DeviceArg, RankArgs};
+use crate::console::{self, Console, note};
 use crate::error::{Error, Result};
-use crate::folder::RunFolder;
+use crate::folder::{self, RunFolder};
 use crate::interrupt::{Interrupt, Signal};
 use crate::run;
 
@@ -24,10 +26,26 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How often the others are told which collective this process has come to.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 
-/// The processes that train together, as one of them sees them.
+/// What to do after a rank has failed, for a job that saves checkpoints, and for any other.
+pub const RESUME: &str =
+    "start the job again with --resume-if-possible, and it goes on from the last checkpoint";
+pub const RESTART: &str = "start the job again";
+
+/// The processes that work together, as one of them sees them.
 pub struct Job {
     device: Device,
     together: Option<Together>,
+    /// What to do after a rank has failed.
+    fix: &'static str,
+}
+
+/// Which process of how many this is. What it prints on standard error begins with its rank, unless it is the first.
+pub fn world(ranks: &RankArgs) -> Result<World> {
+    let world = ranks.world()?;
+    if world.rank > 0 {
+        console::call_this_process(format!("rank {} on {}", world.rank, folder::host()));
+    }
+    Ok(world)
 }
 
 /// This process among several.
@@ -58,17 +76,24 @@ impl HostTransport for Sockets {
 }
 
 impl Job {
-    /// A process that trains alone.
+    /// A process that works alone.
     pub fn alone(device: Device) -> Job {
-        Job { device, together: None }
+        Job { device, together: None, fix: RESTART }
     }
 
-    /// Waits for the other processes of this world, if there are any. All of them must be about to do the same.
-    pub fn join(world: World, args: &Train, run: &str) -> Result<Job> {
+    /// Waits for the other processes of this world, if there are any. All of them must be about to do the same `work`. `fix`
+    /// says what to do after a rank has failed.
+    pub fn join(
+        world: World,
+        ranks: &RankArgs,
+        device: DeviceArg,
+        work: &str,
+        fix: &'static str,
+    ) -> Result<Job> {
         if world.size == 1 {
-            return Ok(Job::alone(args.device.open()?));
+            return Ok(Job::alone(device.open()?));
         }
-        let device = args.device.open_for(world.local_rank)?;
+        let device = device.open_for(world.local_rank)?;
         let is_gpu = device.kind() == DeviceKind::Cuda;
         let (is_first, launcher) = (world.rank == 0, world.launcher);
         let id = match is_gpu && is_first {
@@ -77,10 +102,10 @@ impl Job {
         };
         let group = Rendezvous::new(world)
             .token(Token::from_environment()?)
-            .allow_public_without_token(args.ranks.rendezvous_without_token)
+            .allow_public_without_token(ranks.rendezvous_without_token)
             .must_agree("version", env!("CARGO_PKG_VERSION"))
             .must_agree("kind of device", &format!("{:?}", device.kind()))
-            .must_agree("run", run)
+            .must_agree("run", work)
             .payload(id)
             .on_wait(move |line| {
                 if is_first {
@@ -95,7 +120,7 @@ impl Job {
             has_left: Cell::new(false),
             gave_up: Arc::default(),
         };
-        let job = Job { device, together: Some(together) };
+        let job = Job { device, together: Some(together), fix };
         match job.connect() {
             Ok(()) => Ok(job),
             Err(error) => Err(job.end(error)),
@@ -105,10 +130,10 @@ impl Job {
     /// Makes the communicator, and watches over the others from now on.
     fn connect(&self) -> Result<()> {
         let Some(Together { group, communicator, gave_up, .. }) = &self.together else { return Ok(()) };
-        let (shared, gave_up) = (communicator.clone(), gave_up.clone());
+        let (shared, gave_up, fix) = (communicator.clone(), gave_up.clone(), self.fix);
         group.on_failure(move |failure| {
             if !gave_up.load(Ordering::SeqCst) {
-                end_after(failure, &shared);
+                end_after(failure, fix, &shared);
             }
         });
         let (rank, size) = (group.rank(), group.size());
@@ -137,9 +162,9 @@ impl Job {
     }
 
     /// Does the work of this process, and tells the others how it ended.
-    pub fn run(self, work: impl FnOnce(&Job) -> Result<()>) -> Result<()> {
+    pub fn run<T>(self, work: impl FnOnce(&Job) -> Result<T>) -> Result<T> {
         match work(&self) {
-            Ok(()) => self.leave(),
+            Ok(done) => self.leave().map(|()| done),
             Err(error) => Err(self.end(error)),
         }
     }
@@ -149,7 +174,7 @@ impl Job {
         &self.device
     }
 
-    /// Whether this process speaks, writes and measures for all.
+    /// Whether this process prints and writes for all.
     pub fn is_first(&self) -> bool {
         self.together.as_ref().is_none_or(|together| together.group.rank() == 0)
     }
@@ -159,7 +184,12 @@ impl Job {
         if self.is_first() { Console::of_files(json) } else { Console::silent() }
     }
 
-    /// The communicator, if several processes train together.
+    /// The number of processes.
+    pub fn size(&self) -> usize {
+        self.together.as_ref().map_or(1, |together| together.group.size())
+    }
+
+    /// The communicator, if there are several processes.
     pub fn communicator(&self) -> Option<Communicator> {
         locked(&self.together.as_ref()?.communicator).clone()
     }
@@ -173,7 +203,7 @@ impl Job {
         }
     }
 
-    /// Prints who trains together.
+    /// Prints which processes work together.
     pub fn describe(&self, console: Console) -> Result<()> {
         let Some(Together { group, launcher, .. }) = &self.together else { return Ok(()) };
         let mut hosts = group.hosts().to_vec();
@@ -184,9 +214,7 @@ impl Job {
     /// Refuses settings that differ from those of the first process.
     pub fn agree(&self, settings: &Value) -> Result<()> {
         let Some(together) = &self.together else { return Ok(()) };
-        let all = together.exchange("settings", settings.to_string().as_bytes())?;
-        let all = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<Vec<Value>, _>>();
-        let all = all.map_err(Error::Json)?;
+        let all = self.gather("settings", settings)?;
         for (rank, theirs) in all.iter().enumerate().skip(1) {
             let differences = run::differences(&all[0], theirs, &format!("on rank {rank}"));
             if !differences.is_empty() {
@@ -200,6 +228,16 @@ impl Job {
         Ok(())
     }
 
+    /// What each process gives, by rank. All of them must call it.
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, what: &str, mine: &T) -> Result<Vec<T>> {
+        let mine = serde_json::to_vec(mine).map_err(Error::Json)?;
+        let all = match &self.together {
+            Some(together) => together.exchange(what, &mine)?,
+            None => vec![mine],
+        };
+        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(Error::Json)).collect()
+    }
+
     /// Whether this step may begin: no process was asked to end. All of them get the same answer for the same step.
     pub fn goes_on(&self, interrupt: &Interrupt, step: u64) -> Result<bool> {
         let asked = interrupt.asked().is_some();
@@ -207,7 +245,7 @@ impl Job {
         if asked {
             group.request_stop();
         }
-        group.begin_step(step).map_err(Error::RankFailed)
+        group.begin_step(step).map_err(|failure| self.failed(failure))
     }
 
     /// The signal that asked a process of this job to end: that of the first one that got any.
@@ -230,7 +268,7 @@ impl Job {
         let Some(together) = self.together.as_ref().filter(|together| !together.has_left.get()) else {
             return Ok(());
         };
-        together.group.leave().map_err(Error::RankFailed)?;
+        together.group.leave().map_err(|failure| self.failed(failure))?;
         together.has_left.set(true);
         *locked(&together.communicator) = None;
         Ok(())
@@ -238,6 +276,7 @@ impl Job {
 
     /// The error with which this process ends: its own, which it tells the others, or the failure of another one.
     fn end(self, error: Error) -> Error {
+        let fix = self.fix;
         let Some(together) = self.together.filter(|together| !together.has_left.get()) else { return error };
         let failure = together.group.failure();
         if failure.is_none() {
@@ -249,7 +288,11 @@ impl Job {
         }
         // A thread of the group may still wait for this process to end, and would be waited for.
         std::mem::forget(together);
-        failure.map_or(error, Error::RankFailed)
+        failure.map_or(error, |failure| Error::RankFailed { failure, fix })
+    }
+
+    fn failed(&self, failure: Failure) -> Error {
+        Error::RankFailed { failure, fix: self.fix }
     }
 }
 
@@ -260,7 +303,7 @@ impl Together {
 }
 
 /// Makes calls that wait for other processes return, and ends this process if it does not end by itself.
-fn end_after(failure: &Failure, shared: &Shared) {
+fn end_after(failure: &Failure, fix: &'static str, shared: &Shared) {
     // Whatever waits below, and what the system calls at the end, may wait for the GPU.
     let _ = thread::Builder::new().spawn(|| {
         thread::sleep(2 * GRACE);
@@ -270,6 +313,6 @@ fn end_after(failure: &Failure, shared: &Shared) {
         communicator.abort(&failure.to_string());
     }
     thread::sleep(GRACE);
-    note(format!("error: {}", Error::RankFailed(failure.clone())));
+    note(format!("error: {}", Error::RankFailed { failure: failure.clone(), fix }));
     std::process::exit(RANK_FAILED.into());
 }

@@ -18,7 +18,7 @@ fn a_recorded_step_is_the_eager_step_in_little_more_memory_than_any_plan_needs()
         ("seed", patchtst(StepSizes::seed())),
         ("small", patchtst(StepSizes::small())),
         ("large", patchtst(StepSizes::large())),
-        ("cross", [0, 1].map(|_| StepBench::cross_asset(&cross, &device, 5).unwrap())),
+        ("cross", [0, 1].map(|_| StepBench::new(&cross, &device, 5).unwrap())),
     ] {
         let mut step = bench.recorded();
         let steps = if name == "large" { 1 } else { 3 };

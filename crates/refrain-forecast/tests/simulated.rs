@@ -95,5 +95,5 @@ fn a_recorded_step_is_the_cpus_under_every_seed() {
 fn a_recorded_cross_asset_step_is_the_cpus_under_every_seed() {
     let model = CrossAssetConfig { sources: 5, features: 6, d_model: 16, ffn: 32, ..Default::default() };
     let sizes = CrossSizes { model, batch: 12 };
-    as_on_the_cpu(|device| StepBench::cross_asset(&sizes, device, 5).unwrap());
+    as_on_the_cpu(|device| StepBench::new(&sizes, device, 5).unwrap());
 }

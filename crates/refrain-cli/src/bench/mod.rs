@@ -2,11 +2,13 @@
 //! alone.
 
 mod cross_asset;
+mod shared_step;
 mod step;
 mod training;
 pub mod walks;
 
 pub use cross_asset::{CrossBench, CrossBenchOptions};
-pub use step::{CrossSizes, StepBench, StepSizes};
+pub use shared_step::{Repeats, SharedStep};
+pub use step::{CrossSizes, StepBench, StepSizes, Workload};
 pub use training::{Nothing, TrainingBench};
 pub use walks::{WalkBench, WalkOptions};

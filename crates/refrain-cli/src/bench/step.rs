@@ -9,9 +9,12 @@ use refrain_forecast::models::patchtst::{Mode, PatchTst, PatchTstConfig};
 use refrain_nn::{AdamW, Optimizer, Parameters};
 
 /// Random batches that lie on the device and rotate.
-const POOL: usize = 16;
+pub(super) const POOL: usize = 16;
 /// The learning rate.
-const LR: f64 = 1e-3;
+pub(super) const LR: f64 = 1e-3;
+/// The weight decay of AdamW, and the norm to which gradients are clipped.
+pub(super) const WEIGHT_DECAY: f64 = 0.01;
+pub(super) const CLIP: f64 = 1.0;
 
 /// The sizes of model and batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,6 +68,58 @@ impl Default for CrossSizes {
     }
 }
 
+/// A model and its batches.
+pub trait Workload {
+    /// Rows (or samples) of a batch.
+    fn rows(&self) -> usize;
+
+    /// The model with random weights.
+    ///
+    /// # Errors
+    /// [`refrain_forecast::Error::Engine`] if the device has no memory for it.
+    fn model(&self, device: &Device, seed: u64) -> Result<Model>;
+
+    /// Random inputs and targets of this many rows.
+    ///
+    /// # Errors
+    /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
+    fn random(&self, generator: &Generator, rows: usize) -> refrain::Result<[Tensor; 2]>;
+}
+
+/// PatchTST and the mean squared error; all random values are standard normal.
+impl Workload for StepSizes {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn model(&self, device: &Device, seed: u64) -> Result<Model> {
+        Ok(Model::PatchTst(Box::new(PatchTst::new(self.model.clone(), DType::F32, device, seed)?)))
+    }
+
+    fn random(&self, generator: &Generator, rows: usize) -> refrain::Result<[Tensor; 2]> {
+        let normal = |length| generator.normal([rows, 1, length], DType::F32);
+        Ok([normal(self.model.context)?, normal(self.model.horizon)?])
+    }
+}
+
+/// Cross-asset attention and the cross entropy: standard normal features and evenly distributed classes.
+impl Workload for CrossSizes {
+    fn rows(&self) -> usize {
+        self.batch
+    }
+
+    fn model(&self, device: &Device, seed: u64) -> Result<Model> {
+        Ok(Model::CrossAsset(Box::new(CrossAsset::new(self.model.clone(), DType::F32, device, seed)?)))
+    }
+
+    fn random(&self, generator: &Generator, rows: usize) -> refrain::Result<[Tensor; 2]> {
+        let CrossAssetConfig { sources, features, .. } = self.model;
+        let x = generator.normal([rows, sources, features], DType::F32)?;
+        let classes = generator.uniform([rows, sources], DType::F32)?.mul_scalar(CLASSES as f64)?;
+        Ok([x, classes.floor()?.to_dtype(DType::I64)?])
+    }
+}
+
 /// A model, its optimiser and the batches: forward, loss, backward, clipping at 1.0 and AdamW (learning rate 1e-3,
 /// weight decay 0.01).
 pub struct StepBench {
@@ -74,61 +129,44 @@ pub struct StepBench {
     batches: Vec<[Tensor; 2]>,
 }
 
-enum Model {
+/// A model of a [`Workload`].
+pub enum Model {
+    /// Forecasts rows.
     PatchTst(Box<PatchTst>),
+    /// Classifies the sources of samples.
     CrossAsset(Box<CrossAsset>),
 }
 
 impl Model {
-    fn parameters(&self) -> &Parameters {
+    pub(super) fn parameters(&self) -> &Parameters {
         match self {
             Model::PatchTst(model) => model.parameters(),
             Model::CrossAsset(model) => model.parameters(),
         }
     }
+
+    /// The mean loss of rows, without dropout.
+    pub(super) fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        match self {
+            Model::PatchTst(model) => Ok(model.forward(x, Mode::Eval)?.mse_loss(y)?),
+            Model::CrossAsset(model) => model.loss(x, y, Mode::Eval),
+        }
+    }
 }
 
 impl StepBench {
-    /// PatchTST and the mean squared error: random weights and 16 random batches, standard normal.
+    /// Random weights and 16 random batches of a workload.
     ///
     /// # Errors
     /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
-    pub fn new(sizes: &StepSizes, device: &Device, seed: u64) -> Result<StepBench> {
-        let config = sizes.model.clone();
+    pub fn new(workload: &dyn Workload, device: &Device, seed: u64) -> Result<StepBench> {
         let generator = Generator::new(device, seed.wrapping_add(1))?;
-        let normal = |length| generator.normal([sizes.rows, 1, length], DType::F32);
-        let batch = || Ok([normal(config.context)?, normal(config.horizon)?]);
-        let model = PatchTst::new(config.clone(), DType::F32, device, seed)?;
-        StepBench::with(Model::PatchTst(Box::new(model)), batch, device)
-    }
-
-    /// Cross-asset attention and the cross entropy: random weights and 16 random batches of standard normal features
-    /// and evenly distributed classes.
-    ///
-    /// # Errors
-    /// [`refrain_forecast::Error::Engine`] if the device has no memory for them.
-    pub fn cross_asset(sizes: &CrossSizes, device: &Device, seed: u64) -> Result<StepBench> {
-        let CrossAssetConfig { sources, features, .. } = sizes.model;
-        let generator = Generator::new(device, seed.wrapping_add(1))?;
-        let batch = || {
-            let x = generator.normal([sizes.batch, sources, features], DType::F32)?;
-            let classes =
-                generator.uniform([sizes.batch, sources], DType::F32)?.mul_scalar(CLASSES as f64)?;
-            Ok([x, classes.floor()?.to_dtype(DType::I64)?])
-        };
-        let model = CrossAsset::new(sizes.model.clone(), DType::F32, device, seed)?;
-        StepBench::with(Model::CrossAsset(Box::new(model)), batch, device)
-    }
-
-    fn with(
-        model: Model,
-        batch: impl Fn() -> refrain::Result<[Tensor; 2]>,
-        device: &Device,
-    ) -> Result<StepBench> {
-        let batches = (0..POOL).map(|_| batch()).collect::<refrain::Result<_>>()?;
-        let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };
+        let model = workload.model(device, seed)?;
+        let batch = |_| workload.random(&generator, workload.rows());
+        let batches = (0..POOL).map(batch).collect::<refrain::Result<_>>()?;
+        let options = AdamWOptions { weight_decay: WEIGHT_DECAY, ..AdamWOptions::default() };
         let optimizer = AdamW::new(model.parameters(), options, Schedule::Constant { lr: LR })?;
-        let optimizer = optimizer.clip_grad_norm(1.0)?;
+        let optimizer = optimizer.clip_grad_norm(CLIP)?;
         Ok(StepBench { model, optimizer, device: device.clone(), batches })
     }
 
@@ -151,10 +189,7 @@ impl StepBench {
     }
 
     fn run(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        let loss = match &self.model {
-            Model::PatchTst(model) => model.forward(x, Mode::Eval)?.mse_loss(y)?,
-            Model::CrossAsset(model) => model.loss(x, y, Mode::Eval)?,
-        };
+        let loss = self.model.loss(x, y)?;
         loss.backward()?;
         self.optimizer.step()?;
         Ok(loss.detach())

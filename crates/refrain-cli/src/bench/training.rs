@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use refrain::Communicator;
 use refrain_forecast::Result;
 use refrain_forecast::training::{LrSchedule, Replays, Task, Trainer, TrainingConfig};
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,15 @@ impl<T: Task<Validation = Nothing>> TrainingBench<T> {
     pub fn eager(mut self) -> TrainingBench<T> {
         self.trainer = self.trainer.eager();
         self
+    }
+
+    /// Makes it the training of one of several ranks. The batch size is that of all ranks.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::with_communicator`].
+    pub fn with_communicator(mut self, communicator: Communicator) -> Result<TrainingBench<T>> {
+        self.trainer = self.trainer.with_communicator(communicator)?;
+        Ok(self)
     }
 
     /// What the replays used on the device. `None` if the steps run eagerly.

@@ -3,11 +3,12 @@
 use refrain::with_precision;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use serde::Serialize;
+use serde_json::json;
 
-use super::bench_epochs::{self, Measured};
+use super::bench_epochs::{self, Measured, Place, Sizes};
 use crate::bench::{CrossBench, CrossBenchOptions};
 use crate::cli::BenchCrossAsset;
-use crate::console::{Console, count};
+use crate::console::count;
 use crate::error::Result;
 
 /// What `--json` prints.
@@ -24,32 +25,35 @@ pub fn run(args: BenchCrossAsset) -> Result<()> {
 }
 
 fn measure(args: &BenchCrossAsset) -> Result<()> {
-    let console = Console::new(args.json);
-    let device = args.device.open()?;
-    device.reset_peak();
-    let model = CrossAssetConfig::default();
-    let (sources, features) = (model.sources, model.features);
-    let options = CrossBenchOptions {
-        model,
-        samples: args.samples,
-        epochs: args.epochs,
-        batch_size: args.batch_size,
-        accumulate: args.accumulate,
-        lr: args.lr,
-        seed: args.seed,
-    };
-    let bench = CrossBench::new(options, &device)?;
-    let bench = if args.eager { bench.eager() } else { bench };
-    console.line(format!(
-        "{} samples of {sources} sources of {features} features, {} parameters, {}, {} with {} threads",
-        count(args.samples),
-        count(bench.parameter_count()),
-        args.precision.name(),
-        device.name(),
-        rayon::current_num_threads(),
-    ))?;
-    let measured = bench_epochs::measure(console, &device, bench, args.epochs)?;
-    console.result(&Outcome { measured, precision: args.precision.name(), accumulate: args.accumulate })
+    let BenchCrossAsset { samples, epochs, batch_size, accumulate, lr, eager, strong, seed, .. } = *args;
+    let place = Place { ranks: &args.ranks, device: args.device, json: args.json, strong };
+    let sizes = Sizes { samples, batch_size, epochs };
+    let precision = args.precision.name();
+    let settings = json!({
+        "bench": "cross-asset", "sizes": sizes, "accumulate": accumulate, "lr": lr, "precision": precision, "eager": eager,
+        "strong": strong, "seed": seed,
+    });
+    let (console, measured) = bench_epochs::run(
+        &place,
+        sizes,
+        settings,
+        |Sizes { samples, batch_size, epochs }, device| {
+            let model = CrossAssetConfig::default();
+            let (sources, features) = (model.sources, model.features);
+            let options = CrossBenchOptions { model, samples, epochs, batch_size, accumulate, lr, seed };
+            let bench = CrossBench::new(options, device)?;
+            let bench = if eager { bench.eager() } else { bench };
+            let line = format!(
+                "{} samples of {sources} sources of {features} features, {} parameters, {precision}, {} with {} threads",
+                count(samples),
+                count(bench.parameter_count()),
+                device.name(),
+                rayon::current_num_threads(),
+            );
+            Ok((bench, line))
+        },
+    )?;
+    console.result(&Outcome { measured, precision, accumulate })
 }
 
 #[cfg(test)]

@@ -1,40 +1,41 @@
 //! `refrain bench patchtst`.
 
-use super::bench_epochs;
+use serde_json::json;
+
+use super::bench_epochs::{self, Place, Sizes};
 use crate::bench::{WalkBench, WalkOptions};
 use crate::cli::BenchPatchtst;
-use crate::console::{Console, count};
+use crate::console::count;
 use crate::error::{Error, Result};
 
 pub fn run(args: BenchPatchtst) -> Result<()> {
-    let console = Console::new(args.json);
-    let device = args.device.open()?;
-    if !(args.lr > 0.0 && args.lr.is_finite()) {
+    let BenchPatchtst { samples, channels, epochs, batch_size, lr, eager, strong, seed, .. } = args;
+    if !(lr > 0.0 && lr.is_finite()) {
         return Err(Error::usage(
-            format!("the learning rate is {}", args.lr),
+            format!("the learning rate is {lr}"),
             "choose a positive number such as 1e-3",
         ));
     }
-    device.reset_peak();
-    let options = WalkOptions {
-        samples: args.samples,
-        channels: args.channels,
-        epochs: args.epochs,
-        batch_size: args.batch_size,
-        lr: args.lr,
-        seed: args.seed,
-    };
-    let bench = WalkBench::new(options, &device)?;
-    let bench = if args.eager { bench.eager() } else { bench };
-    console.line(format!(
-        "{} samples of {} channels, {} parameters, {} with {} threads",
-        count(args.samples),
-        args.channels,
-        count(bench.parameter_count()),
-        device.name(),
-        rayon::current_num_threads(),
-    ))?;
-    console.result(&bench_epochs::measure(console, &device, bench, args.epochs)?)
+    let place = Place { ranks: &args.ranks, device: args.device, json: args.json, strong };
+    let sizes = Sizes { samples, batch_size, epochs };
+    let settings = json!({
+        "bench": "patchtst", "sizes": sizes, "channels": channels, "lr": lr, "eager": eager, "strong": strong, "seed": seed,
+    });
+    let (console, measured) =
+        bench_epochs::run(&place, sizes, settings, |Sizes { samples, batch_size, epochs }, device| {
+            let options = WalkOptions { samples, channels, epochs, batch_size, lr, seed };
+            let bench = WalkBench::new(options, device)?;
+            let bench = if eager { bench.eager() } else { bench };
+            let line = format!(
+                "{} samples of {channels} channels, {} parameters, {} with {} threads",
+                count(samples),
+                count(bench.parameter_count()),
+                device.name(),
+                rayon::current_num_threads(),
+            );
+            Ok((bench, line))
+        })?;
+    console.result(&measured)
 }
 
 #[cfg(test)]

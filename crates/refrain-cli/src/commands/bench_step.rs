@@ -1,14 +1,16 @@
-//! `refrain bench step`.
+//! `refrain bench step` in one process. Several processes share a step in `bench_step_ranks`.
 
 use std::time::Instant;
 
 use refrain::{ProfileLine, with_precision};
 use serde::Serialize;
 
-use crate::bench::{CrossSizes, StepBench, StepSizes};
+use super::bench_step_ranks;
+use crate::bench::{CrossSizes, StepBench, StepSizes, Workload};
 use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
-use crate::error::{Result, finite};
+use crate::error::{Error, Result, finite};
+use crate::job;
 
 /// What `--json` prints. Times are microseconds per step.
 #[derive(Serialize)]
@@ -47,30 +49,55 @@ struct Line {
     flops: u64,
 }
 
+/// A configuration: its name, its model and batch, and what a row of the batch is.
+pub struct Chosen {
+    pub name: &'static str,
+    pub workload: Box<dyn Workload>,
+    pub row: String,
+}
+
+impl Chosen {
+    fn of(config: StepConfig) -> Chosen {
+        let patchtst = |name, sizes: StepSizes| {
+            let row = format!("rows of {} patches", sizes.model.patches());
+            Chosen { name, workload: Box::new(sizes), row }
+        };
+        match config {
+            StepConfig::Seed => patchtst("seed", StepSizes::seed()),
+            StepConfig::Small => patchtst("small", StepSizes::small()),
+            StepConfig::Large => patchtst("large", StepSizes::large()),
+            StepConfig::Wide => patchtst("wide", StepSizes::wide()),
+            StepConfig::Long => patchtst("long", StepSizes::long()),
+            StepConfig::Cross => {
+                let sizes = CrossSizes::default();
+                let row = format!("samples of {} sources", sizes.model.sources);
+                Chosen { name: "cross", workload: Box::new(sizes), row }
+            }
+        }
+    }
+}
+
 pub fn run(args: BenchStep) -> Result<()> {
+    let (world, chosen) = (job::world(&args.ranks)?, Chosen::of(args.config));
+    if world.size > 1 {
+        return bench_step_ranks::run(&args, world, &chosen);
+    }
+    if args.strong {
+        return Err(Error::usage(
+            "--strong is for several processes",
+            "start them with torchrun, srun or mpirun, or leave --strong out",
+        ));
+    }
+    let Chosen { name: config, workload, row } = chosen;
     let console = Console::new(args.json);
     let device = args.device.open()?;
     let precision = args.precision.name();
-    let patchtst = |name, sizes: StepSizes| -> Result<_> {
-        let batch = format!("{} rows of {} patches", count(sizes.rows), sizes.model.patches());
-        Ok((name, StepBench::new(&sizes, &device, args.seed)?, batch))
-    };
-    let (config, bench, batch) = match args.config {
-        StepConfig::Seed => patchtst("seed", StepSizes::seed())?,
-        StepConfig::Small => patchtst("small", StepSizes::small())?,
-        StepConfig::Large => patchtst("large", StepSizes::large())?,
-        StepConfig::Wide => patchtst("wide", StepSizes::wide())?,
-        StepConfig::Long => patchtst("long", StepSizes::long())?,
-        StepConfig::Cross => {
-            let sizes = CrossSizes::default();
-            let batch = format!("{} samples of {} sources", count(sizes.batch), sizes.model.sources);
-            ("cross", StepBench::cross_asset(&sizes, &device, args.seed)?, batch)
-        }
-    };
+    let bench = StepBench::new(&*workload, &device, args.seed)?;
     let threads = rayon::current_num_threads();
     console.line(format!(
-        "{config}: {} parameters, {batch}, {precision}, {} with {threads} threads",
+        "{config}: {} parameters, {} {row}, {precision}, {} with {threads} threads",
         count(bench.parameter_count()),
+        count(workload.rows()),
         device.name(),
     ))?;
     let parameters = bench.parameter_count();
@@ -177,7 +204,7 @@ impl Line {
 }
 
 /// The median of one or more ascending values.
-fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 

@@ -1,9 +1,10 @@
-//! The commands, one file each; `bench_epochs` is shared by two of them.
+//! The commands, one file each; `bench_epochs` is shared by two of them, and `bench_step_ranks` is `bench_step` in a job.
 
 mod bench_cross_asset;
 mod bench_epochs;
 mod bench_patchtst;
 mod bench_step;
+mod bench_step_ranks;
 mod cross_validate;
 mod devices;
 mod evaluate;

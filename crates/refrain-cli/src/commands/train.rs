@@ -5,20 +5,15 @@ use std::path::Path;
 use refrain_rendezvous::World;
 
 use crate::cli::Train;
-use crate::console;
 use crate::error::{Error, Result};
-use crate::folder;
-use crate::job::Job;
+use crate::job::{self, Job};
 use crate::run;
 use crate::settings::{Complete, Settings, Task};
 use crate::tasks::forecasting::init::Init;
 use crate::tasks::{classification, forecasting};
 
 pub fn run(args: Train) -> Result<()> {
-    let world = args.ranks.world()?;
-    if world.rank > 0 {
-        console::call_this_process(format!("rank {} on {}", world.rank, folder::host()));
-    }
+    let world = job::world(&args.ranks)?;
     if let Some(folder) = &args.resume {
         if args.settings != Settings::default() {
             return Err(Error::usage(
@@ -36,7 +31,7 @@ pub fn run(args: Train) -> Result<()> {
         return resume(&args, world, folder, Some(&settings));
     }
     match settings.task() {
-        Task::Forecasting => Job::join(world, &args, "a new one")?
+        Task::Forecasting => Job::join(world, &args.ranks, args.device, "a new one", job::RESUME)?
             .run(|job| forecasting::train::start(&args, &settings, init.as_ref(), job)),
         Task::Classification if init.is_some() => {
             Err(Error::usage("--init is for forecasters", "leave it out, or choose the model of the weights"))
@@ -53,7 +48,7 @@ fn resume(args: &Train, world: World, path: &Path, settings: Option<&Complete>) 
     if run::is_panel_run(path) {
         refuse_several(&world)?;
     }
-    Job::join(world, args, "a resumed one")?.run(|job| {
+    Job::join(world, &args.ranks, args.device, "a resumed one", job::RESUME)?.run(|job| {
         // From here on, nobody else writes what is read.
         let folder = job.open_folder(path)?;
         let task = if run::is_panel_run(path) { Task::Classification } else { Task::Forecasting };
