@@ -69,14 +69,17 @@ def batch(c, device):
     return tuple(torch.randn(c["rows"], c[length], device=device) for length in ("context", "output"))
 
 
-def torch_step(c, variant, a):
-    """A function from the number of the step to the loss, still on its way."""
+def torch_step(c, variant, a, wrap=None):
+    """A function from the number of the step to the loss, still on its way. `wrap` takes the model and returns it as one rank's
+    part of a model that several ranks train."""
     if a.device == "cpu":
         torch.set_num_threads(a.threads)
     torch.set_float32_matmul_precision("highest" if a.precision == "f32" else "high")
     torch.manual_seed(0)
     graph = variant.endswith("graph")
     model = (CrossAsset(c) if "sources" in c else Forecaster(c)).to(a.device)
+    if wrap is not None:
+        model = wrap(model)
     loss_of = torch.compile(model) if "compiled" in variant else model
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, fused=True, capturable=graph)
@@ -92,17 +95,18 @@ def torch_step(c, variant, a):
         return loss.detach()
 
     if graph:
-        update = captured(update, batches[0])
+        # Distributed models change their buckets in the first ten steps.
+        update = captured(update, batches[0], warmups=3 if wrap is None else 12)
     return lambda i: update(*batches[i % POOL])
 
 
-def captured(update, batch):
+def captured(update, batch, warmups):
     """`update` as a CUDA graph that reads its batch from memory of its own."""
     inputs = [t.clone() for t in batch]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):  # compiles, and makes what the optimizer keeps
+        for _ in range(warmups):  # compiles, and makes what the optimizer keeps
             update(*inputs)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
