@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use refrain::{Communicator, Device, Generator, Tensor};
-use refrain_forecast::training::{LrSchedule, Pace, Replays, Task, Trainer, TrainingConfig};
+use refrain_forecast::training::{Pace, Replays, Task, Trainer};
 use refrain_forecast::{Error, Result};
 use refrain_nn::{Mode, Parameters};
 
-use super::step::{CLIP, LR, Model, POOL, WEIGHT_DECAY, Workload};
-use super::training::Nothing;
+use super::step::{LR, Model, POOL, Workload};
+use super::training::{self, Nothing};
 
 /// How often a step is measured.
 #[derive(Debug, Clone, Copy)]
@@ -96,18 +96,8 @@ impl SharedStep {
         let samples = (0..epoch as i64 * ranks as i64).map(|n| n % POOL as i64).collect();
         let model = workload.model(device, seed)?;
         let task = RandomBatches { model, device: device.clone(), rows, inputs, targets, samples };
-        let config = TrainingConfig {
-            epochs: 1,
-            batch_size: ranks,
-            accumulate: 1,
-            lr: LR,
-            schedule: LrSchedule::Constant,
-            weight_decay: WEIGHT_DECAY,
-            clip: CLIP,
-            patience: 1,
-            seed,
-        };
-        Ok(SharedStep { trainer: Trainer::of(task, config)?, repeats })
+        let pace = training::Pace { epochs: 1, batch_size: ranks, accumulate: 1, lr: LR, seed };
+        Ok(SharedStep { trainer: Trainer::of(task, pace.config())?, repeats })
     }
 
     /// Runs the steps eagerly instead of replaying a recorded step.

@@ -12,9 +12,6 @@ use refrain_nn::{AdamW, Optimizer, Parameters};
 pub(super) const POOL: usize = 16;
 /// The learning rate.
 pub(super) const LR: f64 = 1e-3;
-/// The weight decay of AdamW, and the norm to which gradients are clipped.
-pub(super) const WEIGHT_DECAY: f64 = 0.01;
-pub(super) const CLIP: f64 = 1.0;
 
 /// The sizes of model and batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,9 +161,9 @@ impl StepBench {
         let model = workload.model(device, seed)?;
         let batch = |_| workload.random(&generator, workload.rows());
         let batches = (0..POOL).map(batch).collect::<refrain::Result<_>>()?;
-        let options = AdamWOptions { weight_decay: WEIGHT_DECAY, ..AdamWOptions::default() };
+        let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };
         let optimizer = AdamW::new(model.parameters(), options, Schedule::Constant { lr: LR })?;
-        let optimizer = optimizer.clip_grad_norm(CLIP)?;
+        let optimizer = optimizer.clip_grad_norm(1.0)?;
         Ok(StepBench { model, optimizer, device: device.clone(), batches })
     }
 

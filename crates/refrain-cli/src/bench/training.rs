@@ -43,10 +43,11 @@ pub struct Pace {
     pub seed: u64,
 }
 
-impl<T: Task<Validation = Nothing>> TrainingBench<T> {
-    pub(super) fn of(task: T, pace: &Pace) -> Result<TrainingBench<T>> {
-        let Pace { epochs, batch_size, accumulate, lr, seed } = *pace;
-        let config = TrainingConfig {
+impl Pace {
+    /// AdamW with weight decay 0.01 and a constant learning rate, gradient norm clipped at 1.0.
+    pub(super) fn config(&self) -> TrainingConfig {
+        let Pace { epochs, batch_size, accumulate, lr, seed } = *self;
+        TrainingConfig {
             epochs,
             batch_size,
             accumulate,
@@ -56,8 +57,13 @@ impl<T: Task<Validation = Nothing>> TrainingBench<T> {
             clip: 1.0,
             patience: epochs,
             seed,
-        };
-        Ok(TrainingBench { trainer: Trainer::of(task, config)? })
+        }
+    }
+}
+
+impl<T: Task<Validation = Nothing>> TrainingBench<T> {
+    pub(super) fn of(task: T, pace: &Pace) -> Result<TrainingBench<T>> {
+        Ok(TrainingBench { trainer: Trainer::of(task, pace.config())? })
     }
 
     /// Runs the steps eagerly instead of replaying a recorded step.
