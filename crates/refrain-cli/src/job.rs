@@ -23,8 +23,8 @@ use crate::run;
 /// How long a process may take to end by itself after another one has failed. A call to a GPU may never return.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How often the others are told which collective this process has come to.
-const TOLD_EVERY: Duration = Duration::from_millis(200);
+/// How often a process reports which collective it has reached.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// What to do after a rank has failed, for a job that saves checkpoints, and for any other.
 pub const RESUME: &str =
@@ -146,22 +146,22 @@ impl Job {
         };
         *locked(communicator) = Some(made);
         let (group, shared) = (group.clone(), communicator.clone());
-        let tell = move || {
+        let report = move || {
             loop {
                 // In a statement of its own, so that the lock is free while this thread sleeps.
                 let collectives = locked(&shared).as_ref().map(Communicator::collectives);
                 let Some(collectives) = collectives else { break };
                 group.set_collective(collectives);
-                thread::sleep(TOLD_EVERY);
+                thread::sleep(REPORT_EVERY);
             }
         };
-        let started = thread::Builder::new().name("collectives".to_owned()).spawn(tell);
+        let started = thread::Builder::new().name("collectives".to_owned()).spawn(report);
         started
             .map(drop)
             .map_err(|error| Error::Exchange(format!("cannot start a thread: {error}; end other processes")))
     }
 
-    /// Does the work of this process, and tells the others how it ended.
+    /// Does the work of this process, and reports to the others how it ended.
     pub fn run<T>(self, work: impl FnOnce(&Job) -> Result<T>) -> Result<T> {
         match work(&self) {
             Ok(done) => self.leave().map(|()| done),
@@ -274,7 +274,7 @@ impl Job {
         Ok(())
     }
 
-    /// The error with which this process ends: its own, which it tells the others, or the failure of another one.
+    /// The error with which this process ends: its own, which it reports to the others, or the failure of another one.
     fn end(self, error: Error) -> Error {
         let fix = self.fix;
         let Some(together) = self.together.filter(|together| !together.has_left.get()) else { return error };

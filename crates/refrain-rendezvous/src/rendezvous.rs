@@ -135,7 +135,7 @@ impl Rendezvous {
         self.check()?;
         match assemble::assemble(&self)? {
             Assembled::Alone => Group::alone(self),
-            Assembled::Root(door, seats) => Group::root(self, door, seats),
+            Assembled::Root(door, joined) => Group::root(self, door, joined),
             Assembled::Member(admission) => Group::member(self, admission),
         }
     }

@@ -60,7 +60,7 @@ pub fn train<T: Task>(
         let epoch = trainer.history().len() + 1;
         let (steps, done) = (trainer.steps_per_epoch(), trainer.steps_in_epoch());
         let mut progress = Progress::new(&format!("{label}epoch {epoch:>3}/{epochs}"), steps, done);
-        let mut told = Ok(());
+        let mut may_go_on = Ok(());
         job.set_phase(phase(is_first, None));
         let mut before = trainer.samples_in_epoch();
         let end = trainer.epoch(pace, |trainer| {
@@ -77,14 +77,14 @@ pub fn train<T: Task>(
                 CheckpointEvery::Epoch => false,
             };
             let stops = !matches!(goes_on, Ok(true));
-            told = goes_on.map(drop);
+            may_go_on = goes_on.map(drop);
             match stops || due {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         });
         progress.clear();
-        told?;
+        may_go_on?;
         let end = end?;
         is_first &= matches!(end, EpochEnd::Stopped);
         job.set_phase(Phase::Checkpoint);

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::message::{self, Answer, Join, MemberHello, PROTOCOL, RootHello};
-use super::root::{Hall, Seat, Stage};
+use super::root::{Assembly, JoinedRank, Stage};
 use super::{TALK, name_of};
 use crate::address::is_private;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,7 +35,7 @@ pub struct Entrance {
     pub session: [u8; 16],
     /// Until when ranks are taken in.
     pub deadline: Instant,
-    hall: Mutex<Hall>,
+    assembly: Mutex<Assembly>,
     pub changed: Condvar,
     turned_away: Mutex<BTreeMap<String, usize>>,
     conversations: AtomicUsize,
@@ -56,7 +56,7 @@ impl Door {
             rendezvous: rendezvous.clone(),
             session,
             deadline,
-            hall: Mutex::new(Hall::new(rendezvous.world.size)),
+            assembly: Mutex::new(Assembly::new(rendezvous.world.size)),
             changed: Condvar::new(),
             turned_away: Mutex::default(),
             conversations: AtomicUsize::new(0),
@@ -70,7 +70,7 @@ impl Door {
 
     /// From now on, who comes is told whether its place is taken. The function says whether a rank takes part.
     pub fn together(&self, takes_part: Arc<dyn Fn(usize) -> bool + Send + Sync>) {
-        self.entrance.hall().stage = Stage::Together(takes_part);
+        self.entrance.assembly().stage = Stage::Together(takes_part);
     }
 }
 
@@ -85,8 +85,8 @@ impl Drop for Door {
 }
 
 impl Entrance {
-    pub fn hall(&self) -> MutexGuard<'_, Hall> {
-        self.hall.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn assembly(&self) -> MutexGuard<'_, Assembly> {
+        self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn watch(self: &Arc<Self>, listener: &TcpListener) {
@@ -95,7 +95,7 @@ impl Entrance {
                 Ok((stream, peer)) => self.ask(stream, peer),
                 // Nobody is there, or the process has too many files open: somebody may end meanwhile.
                 Err(_) => {
-                    let assembling = matches!(self.hall().stage, Stage::Assembling);
+                    let assembling = matches!(self.assembly().stage, Stage::Assembling);
                     std::thread::sleep(Duration::from_millis(if assembling { 2 } else { 50 }));
                 }
             }
@@ -178,8 +178,8 @@ impl Entrance {
             return Err(format!("rank {} on {} belongs to {theirs}", join.rank, join.host));
         }
         // The lock is held until the answer is sent, so that the verdict follows it.
-        let mut hall = self.hall();
-        let refusal = hall.refusal(&self.rendezvous, &join);
+        let mut assembly = self.assembly();
+        let refusal = assembly.refusal(&self.rendezvous, &join);
         let taken_in = refusal.is_none();
         let left = self.deadline.saturating_duration_since(Instant::now()) + 3 * TALK;
         let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
@@ -187,11 +187,11 @@ impl Entrance {
         let sent = answer(decision);
         if taken_in && sent.is_ok() {
             let Join { rank, host, facts, .. } = join;
-            hall.seat(&self.rendezvous, rank, Seat { stream, talk, host, facts });
+            assembly.add(&self.rendezvous, rank, JoinedRank { stream, talk, host, facts });
         } else if !taken_in {
             close(&stream);
         }
-        drop(hall);
+        drop(assembly);
         self.changed.notify_all();
         sent
     }

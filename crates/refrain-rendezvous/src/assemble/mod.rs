@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 pub use door::Door;
 pub use member::Admission;
-pub use root::Seat;
+pub use root::JoinedRank;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::rendezvous::Rendezvous;
@@ -38,7 +38,7 @@ const NOTICE: Duration = Duration::from_secs(10);
 /// The ranks are there.
 pub enum Assembled {
     Alone,
-    Root(Door, Vec<Seat>),
+    Root(Door, Vec<JoinedRank>),
     Member(Admission),
 }
 
@@ -60,7 +60,9 @@ pub fn assemble(rendezvous: &Rendezvous) -> Result<Assembled> {
     };
     let deadline = Instant::now() + rendezvous.assemble;
     match world.rank {
-        0 => root::assemble(rendezvous, address, deadline).map(|(door, seats)| Assembled::Root(door, seats)),
+        0 => {
+            root::assemble(rendezvous, address, deadline).map(|(door, joined)| Assembled::Root(door, joined))
+        }
         _ => member::assemble(rendezvous, address, deadline).map(Assembled::Member),
     }
 }

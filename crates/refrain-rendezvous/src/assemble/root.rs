@@ -22,7 +22,7 @@ const LINES: usize = 16;
 const MISFITS: usize = 1024;
 
 /// A rank that is there and waits.
-pub struct Seat {
+pub struct JoinedRank {
     pub stream: TcpStream,
     pub talk: Conversation,
     pub host: String,
@@ -38,21 +38,21 @@ pub enum Stage {
 }
 
 /// Who is there.
-pub struct Hall {
+pub struct Assembly {
     pub stage: Stage,
-    /// By rank; the seat of rank 0 stays empty.
-    seats: Vec<Option<Seat>>,
+    /// By rank; that of rank 0 stays empty.
+    joined: Vec<Option<JoinedRank>>,
     /// Ranks that this world does not have, who are told so with the others.
-    misfits: Vec<(usize, Seat)>,
+    misfits: Vec<(usize, JoinedRank)>,
     /// When it became clear that the ranks can't begin, and why, unless they differ.
     doomed: Option<(Instant, Option<Error>)>,
 }
 
-impl Hall {
+impl Assembly {
     pub fn new(size: usize) -> Self {
         Self {
             stage: Stage::Assembling,
-            seats: (0..size).map(|_| None).collect(),
+            joined: (0..size).map(|_| None).collect(),
             misfits: Vec::new(),
             doomed: None,
         }
@@ -79,14 +79,14 @@ impl Hall {
                 });
             }
         }
-        let first = match self.seats.get(*rank) {
+        let first = match self.joined.get(*rank) {
             _ if *rank == 0 => Some(rendezvous.host.clone()),
-            Some(Some(seat)) if is_open(&seat.stream) => Some(seat.host.clone()),
+            Some(Some(peer)) if is_open(&peer.stream) => Some(peer.host.clone()),
             Some(_) => None,
             None if differences(&rendezvous.facts, &join.facts).is_empty()
                 || self.misfits.len() >= MISFITS =>
             {
-                let message = format!("rank {rank} does not exist in a world of {}", self.seats.len());
+                let message = format!("rank {rank} does not exist in a world of {}", self.joined.len());
                 return Some(Answer::Refused(Error::new(ErrorKind::World, message)));
             }
             None => None,
@@ -99,42 +99,42 @@ impl Hall {
     }
 
     /// Takes a rank in.
-    pub fn seat(&mut self, rendezvous: &Rendezvous, rank: usize, seat: Seat) {
-        if !differences(&rendezvous.facts, &seat.facts).is_empty() {
+    pub fn add(&mut self, rendezvous: &Rendezvous, rank: usize, peer: JoinedRank) {
+        if !differences(&rendezvous.facts, &peer.facts).is_empty() {
             self.doomed.get_or_insert((Instant::now(), None));
         }
-        match self.seats.get_mut(rank) {
-            Some(place) => *place = Some(seat),
-            None => self.misfits.push((rank, seat)),
+        match self.joined.get_mut(rank) {
+            Some(place) => *place = Some(peer),
+            None => self.misfits.push((rank, peer)),
         }
     }
 
     fn missing(&self) -> Vec<usize> {
-        (1..self.seats.len()).filter(|&rank| self.seats[rank].is_none()).collect()
+        (1..self.joined.len()).filter(|&rank| self.joined[rank].is_none()).collect()
     }
 
-    fn present(&self) -> impl Iterator<Item = (usize, &Seat)> {
-        let seated =
-            self.seats.iter().enumerate().filter_map(|(rank, seat)| seat.as_ref().map(|s| (rank, s)));
-        seated.chain(self.misfits.iter().map(|(rank, seat)| (*rank, seat)))
+    fn present(&self) -> impl Iterator<Item = (usize, &JoinedRank)> {
+        let numbered =
+            self.joined.iter().enumerate().filter_map(|(rank, peer)| peer.as_ref().map(|s| (rank, s)));
+        numbered.chain(self.misfits.iter().map(|(rank, peer)| (*rank, peer)))
     }
 
     /// Forgets who has gone.
     fn forget_closed(&mut self) {
-        for seat in &mut self.seats {
-            *seat = seat.take().filter(|seat| is_open(&seat.stream));
+        for peer in &mut self.joined {
+            *peer = peer.take().filter(|peer| is_open(&peer.stream));
         }
-        self.misfits.retain(|(_, seat)| is_open(&seat.stream));
+        self.misfits.retain(|(_, peer)| is_open(&peer.stream));
     }
 
     /// What the ranks that are there differ in, for a message; empty if nothing.
     fn report(&self, rendezvous: &Rendezvous) -> String {
         let mut lines = Vec::new();
-        for (rank, seat) in self.present() {
-            for (name, theirs, ours) in differences(&rendezvous.facts, &seat.facts) {
+        for (rank, peer) in self.present() {
+            for (name, theirs, ours) in differences(&rendezvous.facts, &peer.facts) {
                 lines.push(format!(
                     "\n  rank {rank} on {}: {name} is {theirs}, but {ours} on rank 0 on {}",
-                    seat.host, rendezvous.host
+                    peer.host, rendezvous.host
                 ));
             }
         }
@@ -157,7 +157,11 @@ fn differences<'a>(ours: &'a [Fact], theirs: &'a [Fact]) -> Vec<(&'a str, &'a st
 }
 
 /// Listens, waits for all ranks, and tells them the verdict.
-pub fn assemble(rendezvous: &Rendezvous, address: &Address, deadline: Instant) -> Result<(Door, Vec<Seat>)> {
+pub fn assemble(
+    rendezvous: &Rendezvous,
+    address: &Address,
+    deadline: Instant,
+) -> Result<(Door, Vec<JoinedRank>)> {
     let session = random()?;
     let (listener, note) = match address {
         Address::Tcp { host, port } => {
@@ -177,52 +181,52 @@ pub fn assemble(rendezvous: &Rendezvous, address: &Address, deadline: Instant) -
         }
     };
     let door = Door::open(rendezvous, listener, session, deadline)?;
-    let (verdict, seats) = gather(&door.entrance);
+    let (verdict, joined) = gather(&door.entrance);
     drop(note);
     match verdict {
-        Ok(_) => Ok((door, seats)),
+        Ok(_) => Ok((door, joined)),
         Err(error) => Err(error),
     }
 }
 
 /// Waits for all ranks, and tells each the verdict.
-fn gather(entrance: &Entrance) -> (Verdict, Vec<Seat>) {
+fn gather(entrance: &Entrance) -> (Verdict, Vec<JoinedRank>) {
     let rendezvous = &entrance.rendezvous;
     // Ranks that come a little later hear the verdict, too, if it is that nothing is started.
     let linger = (rendezvous.assemble / 4).min(2 * TALK);
     let mut waiting = Waiting::new();
-    let mut hall = entrance.hall();
+    let mut assembly = entrance.assembly();
     let verdict = loop {
-        hall.forget_closed();
-        let missing = hall.missing();
-        let doomed = hall.doomed.as_ref().is_some_and(|(since, _)| since.elapsed() >= linger);
+        assembly.forget_closed();
+        let missing = assembly.missing();
+        let doomed = assembly.doomed.as_ref().is_some_and(|(since, _)| since.elapsed() >= linger);
         let late = Instant::now() >= entrance.deadline;
         if missing.is_empty() || doomed || late {
-            break verdict(&hall, rendezvous, &missing, &entrance.turned_away());
+            break verdict(&assembly, rendezvous, &missing, &entrance.turned_away());
         }
         waiting.say(rendezvous, || format!("rank 0 on {} waits for {}", rendezvous.host, ranks(&missing)));
-        let wait = entrance.changed.wait_timeout(hall, Duration::from_millis(100));
-        hall = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        let wait = entrance.changed.wait_timeout(assembly, Duration::from_millis(100));
+        assembly = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
     };
     let body = message::encode_verdict(&verdict);
-    for (_, seat) in hall.present() {
-        let mut timed = Timed { stream: &seat.stream, deadline: Instant::now() + TALK };
+    for (_, peer) in assembly.present() {
+        let mut timed = Timed { stream: &peer.stream, deadline: Instant::now() + TALK };
         // A rank that has gone meanwhile is noticed by the group.
-        let _ = message::send(&mut timed, &seat.talk, rendezvous.token.as_ref(), Label::Verdict, &body);
+        let _ = message::send(&mut timed, &peer.talk, rendezvous.token.as_ref(), Label::Verdict, &body);
         if verdict.is_err() {
-            close(&seat.stream);
+            close(&peer.stream);
         }
     }
-    hall.stage = Stage::Over;
-    let seats = hall.seats.iter_mut().filter_map(Option::take).collect();
-    (verdict, seats)
+    assembly.stage = Stage::Over;
+    let joined = assembly.joined.iter_mut().filter_map(Option::take).collect();
+    (verdict, joined)
 }
 
-fn verdict(hall: &Hall, rendezvous: &Rendezvous, missing: &[usize], turned_away: &str) -> Verdict {
-    if let Some((_, Some(error))) = &hall.doomed {
+fn verdict(assembly: &Assembly, rendezvous: &Rendezvous, missing: &[usize], turned_away: &str) -> Verdict {
+    if let Some((_, Some(error))) = &assembly.doomed {
         return Err(error.clone());
     }
-    let report = hall.report(rendezvous);
+    let report = assembly.report(rendezvous);
     if !report.is_empty() {
         let message = format!(
             "ranks differ in what must be the same on all, so nothing was started:{report}\n  \
@@ -242,7 +246,7 @@ fn verdict(hall: &Hall, rendezvous: &Rendezvous, missing: &[usize], turned_away:
         return Err(Error::new(ErrorKind::Missing, message));
     }
     let hosts =
-        hall.seats.iter().map(|seat| seat.as_ref().map_or(rendezvous.host.clone(), |s| s.host.clone()));
+        assembly.joined.iter().map(|peer| peer.as_ref().map_or(rendezvous.host.clone(), |s| s.host.clone()));
     Ok((hosts.collect(), rendezvous.payload.clone()))
 }
 

@@ -44,28 +44,28 @@ impl Trial {
         }
     }
 
-    /// What each rank was told.
-    fn told(self) -> Vec<Vec<Down>> {
+    /// What each rank was sent.
+    fn sent(self) -> Vec<Vec<Down>> {
         let read = |(out, inbox): (Outbox, Inbox)| {
             out.close();
-            let mut told = Vec::new();
-            inbox.each(|frame| told.push(frame.decode().unwrap()));
-            told
+            let mut sent = Vec::new();
+            inbox.each(|frame| sent.push(frame.decode().unwrap()));
+            sent
         };
         self.inboxes.into_iter().map(read).collect()
     }
 
-    /// The one failure that all ranks were told.
+    /// The one failure that all ranks were sent.
     fn failure(self) -> Failure {
-        let told = self.told();
-        let [Down::Failure(failure)] = &told[0][..] else { panic!("{told:?}") };
-        assert!(told.iter().all(|t| *t == told[0]), "{told:?}");
+        let sent = self.sent();
+        let [Down::Failure(failure)] = &sent[0][..] else { panic!("{sent:?}") };
+        assert!(sent.iter().all(|t| *t == sent[0]), "{sent:?}");
         failure.clone()
     }
 }
 
-fn all(told: &[Vec<Down>], down: &Down) -> bool {
-    told.iter().all(|t| t == &[down.clone()])
+fn all(sent: &[Vec<Down>], down: &Down) -> bool {
+    sent.iter().all(|t| t == &[down.clone()])
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn an_exchange_gives_every_rank_the_parts_of_all() {
     for rank in [1, 0, 2] {
         trial.call(rank, 1, "b");
     }
-    let told = trial.told();
+    let sent = trial.sent();
     let parts = vec![vec![0], vec![1], vec![2]];
     let expected = [0, 1].map(|number| Down::Parts { number, parts: parts.clone() });
-    assert!(told.iter().all(|t| *t == expected), "{told:?}");
+    assert!(sent.iter().all(|t| *t == expected), "{sent:?}");
 }
 
 #[test]
@@ -201,8 +201,8 @@ fn ranks_that_make_different_exchanges_learn_both_stories() {
     trial.call(1, 4, "loss");
     trial.call(0, 4, "digest");
     trial.call(0, 4, "loss"); // too late
-    let told = trial.told();
-    let Some(Down::Broken(story)) = told[1].last() else { panic!("{told:?}") };
+    let sent = trial.sent();
+    let Some(Down::Broken(story)) = sent[1].last() else { panic!("{sent:?}") };
     for part in [
         "rank 0 on host0 makes exchange 4 as \"digest\" (after \"b\", \"c\", \"d\")",
         "rank 1 on host1 makes exchange 4 as \"loss\"",
@@ -210,7 +210,7 @@ fn ranks_that_make_different_exchanges_learn_both_stories() {
     ] {
         assert!(story.contains(part), "{story}");
     }
-    assert_eq!(told[0].last(), told[1].last());
+    assert_eq!(sent[0].last(), sent[1].last());
 }
 
 #[test]
@@ -224,8 +224,8 @@ fn an_exchange_with_a_rank_that_has_left_says_so() {
         if !leave_first {
             trial.hub.receive(1, Up::Goodbye);
         }
-        let told = trial.told();
-        let [Down::Broken(story)] = &told[0][..] else { panic!("{told:?}") };
+        let sent = trial.sent();
+        let [Down::Broken(story)] = &sent[0][..] else { panic!("{sent:?}") };
         assert!(
             story.contains("rank 0 on host0 makes exchange 0")
                 && story.contains("rank 1 on host1 has finished"),
@@ -249,14 +249,14 @@ fn all_stop_before_the_first_step_that_none_has_begun() {
     trial.hub.receive(0, Up::Promise(5));
     trial.hub.receive(1, Up::Promise(7));
     trial.hub.receive(2, Up::Promise(6));
-    let told = trial.told();
-    assert!(told.iter().all(|t| *t == [Down::Query, Down::StopAt(7)]), "{told:?}");
+    let sent = trial.sent();
+    assert!(sent.iter().all(|t| *t == [Down::Query, Down::StopAt(7)]), "{sent:?}");
     // A rank that leaves instead of answering is not waited for.
     let mut trial = Trial::new(2);
     trial.hub.receive(0, Up::Stop);
     trial.hub.receive(0, Up::Promise(5));
     trial.hub.receive(1, Up::Goodbye);
-    assert_eq!(trial.told()[0], [Down::Query, Down::StopAt(5)]);
+    assert_eq!(trial.sent()[0], [Down::Query, Down::StopAt(5)]);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn who_gives_up_says_why() {
     trial.hub.receive(1, Up::Abandon("out of memory".to_owned()));
     let expected =
         Failure { rank: 1, host: "host1".to_owned(), step: 0, what: "it gave up: out of memory".to_owned() };
-    assert!(all(&trial.told(), &Down::Failure(expected)));
+    assert!(all(&trial.sent(), &Down::Failure(expected)));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use link::{Heard, outbox};
 use member::{Member, Uplink};
 use threads::Threads;
 
-use crate::assemble::{Admission, Door, Seat};
+use crate::assemble::{Admission, Door, JoinedRank};
 use crate::error::Result;
 use crate::rendezvous::Rendezvous;
 use crate::world::World;
@@ -63,7 +63,7 @@ impl Group {
         Ok(Self { world, payload, within, member, hub: None, threads: Threads::default() })
     }
 
-    pub(crate) fn root(rendezvous: Rendezvous, door: Door, seats: Vec<Seat>) -> Result<Self> {
+    pub(crate) fn root(rendezvous: Rendezvous, door: Door, joined: Vec<JoinedRank>) -> Result<Self> {
         let Rendezvous { world, payload, within, host, .. } = rendezvous;
         let within = within.max(SHORTEST);
         let now = Instant::now();
@@ -71,7 +71,7 @@ impl Group {
         let mut hosts = vec![host.clone()];
         let mut ranks = vec![(host, out, Heard::new(now))];
         let mut links = Vec::new();
-        for Seat { stream, host, .. } in seats {
+        for JoinedRank { stream, host, .. } in joined {
             let (out, inbox) = outbox();
             let heard = Heard::new(now);
             hosts.push(host.clone());
@@ -170,7 +170,7 @@ impl Group {
     }
 
     /// Calls a function when a rank fails: once, on a thread of the group, or at once if one has failed already. On rank 0 it
-    /// is called after the others were told, so it may end the process.
+    /// is called after the others know, so it may end the process.
     pub fn on_failure(&self, callback: impl FnOnce(&Failure) + Send + 'static) {
         self.member.on_failure(Box::new(callback));
     }

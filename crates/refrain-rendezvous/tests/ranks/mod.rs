@@ -236,7 +236,7 @@ fn act(group: &Group, word: &str) -> Result<(), String> {
         "sleep" => std::thread::sleep(Duration::from_millis(number()?)),
         "abandon" => group.abandon(rest),
         "leave" => group.leave().map_err(|e| e.to_string())?,
-        "panic" => panic!("as told"),
+        "panic" => panic!("as asked"),
         "exit" => std::process::exit(3),
         _ => return Err(format!("{word:?} is no errand")),
     }
