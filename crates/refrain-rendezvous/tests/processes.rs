@@ -127,6 +127,21 @@ fn a_rank_that_differs_is_named_on_every_rank() {
 }
 
 #[test]
+fn a_rank_that_differs_and_goes_is_no_obstacle_to_the_others() {
+    let meeting = tcp();
+    let mut ranks = vec![Setting::new(0, 3, &meeting).start("exchange a; leave")];
+    let differs = Setting::new(1, 3, &meeting).with("TEST_CONFIGURATION", "xyz").start("");
+    std::thread::sleep(Duration::from_millis(600));
+    differs.signal("KILL");
+    drop(differs);
+    ranks.push(Setting::new(2, 3, &meeting).start("exchange a; leave"));
+    // Later than rank 0 would have said that the ranks differ.
+    std::thread::sleep(Duration::from_millis(5500));
+    ranks.push(Setting::new(1, 3, &meeting).start("exchange a; leave"));
+    all_end_well(&mut ranks);
+}
+
+#[test]
 fn a_rank_of_a_larger_world_is_named_on_every_rank() {
     let meeting = tcp();
     let mut ranks: Vec<_> = [(0, 3), (2, 4), (3, 4)]
@@ -516,4 +531,45 @@ fn large_exchanges_arrive_whole_and_do_not_count_as_silence() {
     let mut ranks = start(&tcp(), &["quiet; large 67108865", "quiet; sleep 200"], same);
     let (_, said) = ranks[0].ends();
     assert!(said.contains("more than the 67108864 that a rank may give"), "{said}");
+}
+
+/// A port that passes everything on to another one, at half a megabyte a second.
+fn slow_network(to: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let pass = |mut from: TcpStream, mut to: TcpStream| {
+        std::thread::spawn(move || {
+            let mut bytes = [0; 8 << 10];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                if to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(16));
+            }
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        });
+    };
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            // Who comes before rank 0 is there comes again.
+            if let Ok(far) = TcpStream::connect(("127.0.0.1", to)) {
+                pass(near.try_clone().unwrap(), far.try_clone().unwrap());
+                pass(far, near);
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_large_exchange_on_a_slow_network_is_no_failure() {
+    let port = free_port();
+    let errand = "phase training; large 700000; exchange a; leave";
+    let first = Setting::new(0, 2, &format!("tcp://127.0.0.1:{port}")).start(errand);
+    let slow = Setting::new(1, 2, &format!("tcp://127.0.0.1:{}", slow_network(port))).start(errand);
+    let begun = Instant::now();
+    let said = all_end_well(&mut [first, slow]);
+    assert!(said[0].contains("large: [(700000, true, 0), (700000, true, 1)]"), "{}", said[0]);
+    // Longer than a rank may stand still here, in each direction.
+    assert!(begun.elapsed() > Duration::from_millis(1500));
 }

@@ -119,12 +119,15 @@ impl Assembly {
         numbered.chain(self.misfits.iter().map(|(rank, peer)| (*rank, peer)))
     }
 
-    /// Forgets who has gone.
-    fn forget_closed(&mut self) {
+    /// Forgets who has gone. If nobody is left who differs, the others can still begin.
+    fn forget_closed(&mut self, rendezvous: &Rendezvous) {
         for peer in &mut self.joined {
             *peer = peer.take().filter(|peer| is_open(&peer.stream));
         }
         self.misfits.retain(|(_, peer)| is_open(&peer.stream));
+        if matches!(self.doomed, Some((_, None))) && self.report(rendezvous).is_empty() {
+            self.doomed = None;
+        }
     }
 
     /// What the ranks that are there differ in, for a message; empty if nothing.
@@ -197,7 +200,7 @@ fn gather(entrance: &Entrance) -> (Verdict, Vec<JoinedRank>) {
     let mut waiting = Waiting::new();
     let mut assembly = entrance.assembly();
     let verdict = loop {
-        assembly.forget_closed();
+        assembly.forget_closed(rendezvous);
         let missing = assembly.missing();
         let doomed = assembly.doomed.as_ref().is_some_and(|(since, _)| since.elapsed() >= linger);
         let late = Instant::now() >= entrance.deadline;

@@ -16,6 +16,12 @@ pub const TEXT: usize = 1024;
 /// The most bytes of other frames.
 const SMALL: usize = 64 << 10;
 
+/// The kind of a frame that carries what ranks exchange, in both directions.
+const EXCHANGE: u8 = 2;
+
+/// After how many bytes of a frame the other side is heard. A network that is slower than this in six seconds is down.
+const CHUNK: usize = 16 << 10;
+
 /// The most bytes that a rank may give to an exchange.
 pub fn part_limit(size: usize) -> usize {
     (TOTAL / size.max(1)).min(PART)
@@ -66,17 +72,19 @@ impl fmt::Display for Phase {
 pub struct Progress {
     pub step: u64,
     pub collective: u64,
+    /// How many bytes of exchanges it has received.
+    pub received: u64,
     pub phase: Phase,
 }
 
 impl Progress {
     fn encode(self, e: Encoder) -> Encoder {
-        e.u64(self.step).u64(self.collective).u8(self.phase as u8)
+        e.u64(self.step).u64(self.collective).u64(self.received).u8(self.phase as u8)
     }
 
     fn decode(d: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let (step, collective) = (d.u64()?, d.u64()?);
-        Ok(Self { step, collective, phase: Phase::of_number(d.u8()?).ok_or(Malformed)? })
+        let (step, collective, received) = (d.u64()?, d.u64()?, d.u64()?);
+        Ok(Self { step, collective, received, phase: Phase::of_number(d.u8()?).ok_or(Malformed)? })
     }
 }
 
@@ -162,7 +170,7 @@ fn header(kind: u8, body: usize) -> [u8; 5] {
 fn encode_parts(number: u64, parts: Vec<Vec<u8>>) -> Frame {
     let body: usize = 16 + parts.iter().map(|part| 8 + part.len()).sum::<usize>();
     let start = Encoder::default().u64(number).u64(parts.len() as u64).finish();
-    let mut pieces = vec![[&header(2, body)[..], &start].concat()];
+    let mut pieces = vec![[&header(EXCHANGE, body)[..], &start].concat()];
     for part in parts {
         pieces.push((part.len() as u64).to_le_bytes().to_vec());
         pieces.push(part);
@@ -181,7 +189,9 @@ impl Up {
         let e = Encoder::default();
         match self {
             Self::Beat(progress) => frame(1, progress.encode(e)),
-            Self::Exchange { number, what, bytes } => frame(2, e.u64(*number).text(short(what)).bytes(bytes)),
+            Self::Exchange { number, what, bytes } => {
+                frame(EXCHANGE, e.u64(*number).text(short(what)).bytes(bytes))
+            }
             Self::Stop => frame(3, e),
             Self::Promise(step) => frame(4, e.u64(*step)),
             Self::Abandon(why) => frame(5, e.text(short(why))),
@@ -194,7 +204,7 @@ impl Up {
         let mut d = Decoder::new(body);
         let up = match kind {
             1 => Self::Beat(Progress::decode(&mut d)?),
-            2 => Self::Exchange { number: d.u64()?, what: d.text()?, bytes: d.bytes()?.to_vec() },
+            EXCHANGE => Self::Exchange { number: d.u64()?, what: d.text()?, bytes: d.bytes()?.to_vec() },
             3 => Self::Stop,
             4 => Self::Promise(d.u64()?),
             5 => Self::Abandon(d.text()?),
@@ -208,7 +218,7 @@ impl Up {
 
     /// The most bytes of a frame in a world of this size.
     pub fn limit(kind: u8, size: usize) -> usize {
-        if kind == 2 { part_limit(size) + SMALL } else { SMALL }
+        if is_of_exchange(kind) { part_limit(size) + SMALL } else { SMALL }
     }
 }
 
@@ -233,7 +243,7 @@ impl Down {
         let mut d = Decoder::new(body);
         let down = match kind {
             1 => Self::Beat(Progress::decode(&mut d)?),
-            2 => {
+            EXCHANGE => {
                 let number = d.u64()?;
                 let mut parts = Vec::new();
                 for _ in 0..d.u64()? {
@@ -254,28 +264,33 @@ impl Down {
 
     /// The most bytes of a frame in a world of this size.
     pub fn limit(kind: u8, size: usize) -> usize {
-        if kind == 2 { part_limit(size) * size + SMALL + 8 * size } else { SMALL }
+        if is_of_exchange(kind) { part_limit(size) * size + SMALL + 8 * size } else { SMALL }
     }
 }
 
-/// Reads a frame, and calls `heard` whenever some of it has arrived.
+/// Whether a frame carries what ranks exchange, which may take long on a slow network.
+pub fn is_of_exchange(kind: u8) -> bool {
+    kind == EXCHANGE
+}
+
+/// Reads a frame. It calls `heard` whenever some of it has arrived, with its kind and the number of bytes.
 pub fn read(
     mut stream: &TcpStream,
     limit: impl Fn(u8) -> usize,
-    heard: impl Fn(),
+    heard: impl Fn(u8, usize),
 ) -> io::Result<(u8, Vec<u8>)> {
     let mut header = [0; 5];
     stream.read_exact(&mut header)?;
-    heard();
     let [kind, length @ ..] = header;
+    heard(kind, header.len());
     let length = u32::from_le_bytes(length) as usize;
     if length > limit(kind) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut body = vec![0; length];
-    for chunk in body.chunks_mut(256 << 10) {
+    for chunk in body.chunks_mut(CHUNK) {
         stream.read_exact(chunk)?;
-        heard();
+        heard(kind, chunk.len());
     }
     Ok((kind, body))
 }
@@ -285,7 +300,7 @@ mod tests {
     use super::*;
 
     fn progress() -> Progress {
-        Progress { step: 7, collective: 1 << 40, phase: Phase::Checkpoint }
+        Progress { step: 7, collective: 1 << 40, received: 9, phase: Phase::Checkpoint }
     }
 
     #[test]

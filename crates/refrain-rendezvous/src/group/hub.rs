@@ -279,8 +279,10 @@ impl Hub {
                 false => peer.behind = None,
             }
         }
+        // A large exchange on a slow network is progress.
+        let since = |peer: &Peer| peer.behind.map(|behind| behind.max(peer.heard.exchanged()));
         let stalled =
-            |peer: &Peer| peer.behind.is_some_and(|s| now.saturating_duration_since(s) > self.limits.stall);
+            |peer: &Peer| since(peer).is_some_and(|s| now.saturating_duration_since(s) > self.limits.stall);
         // Others may wait for this one, and be waited for in turn: the one that has done least holds them up.
         let slowest = (0..self.peers.len()).filter(|&r| stalled(&self.peers[r]));
         if let Some(rank) = slowest.min_by_key(|&r| (self.peers[r].progress.collective, r)) {

@@ -28,7 +28,7 @@ impl Trial {
 
     fn is(&mut self, rank: usize, step: u64, collective: u64, phase: Phase) {
         self.heard[rank].at(self.now);
-        self.hub.receive(rank, Up::Beat(Progress { step, collective, phase }));
+        self.hub.receive(rank, Up::Beat(Progress { step, collective, received: 0, phase }));
     }
 
     fn call(&mut self, rank: usize, number: u64, what: &str) {
@@ -147,6 +147,34 @@ fn a_rank_that_does_not_come_to_an_exchange_has_failed_unless_its_phase_says_why
     let failure = trial.failure();
     assert_eq!(failure.rank, 2);
     assert!(failure.what.contains("waits in exchange 0 (\"digest\")"), "{}", failure.what);
+}
+
+#[test]
+fn a_large_exchange_on_a_slow_network_is_progress_in_both_directions() {
+    let mut trial = Trial::new(3);
+    (0..3).for_each(|rank| trial.is(rank, 1, 1, Phase::Training));
+    // The bytes of rank 1 come little by little, while the others wait for them.
+    trial.call(0, 0, "large");
+    trial.call(2, 0, "large");
+    for _ in 0..5 {
+        trial.pass(5, &[1, 2]);
+        trial.heard[1].exchanged_at(trial.now);
+    }
+    trial.call(1, 0, "large");
+    // Rank 1 receives what the others have already.
+    trial.call(0, 1, "next");
+    trial.call(2, 1, "next");
+    for received in 0..5 {
+        let progress = Progress { step: 1, collective: 1, received, phase: Phase::Training };
+        trial.hub.receive(1, Up::Beat(progress));
+        trial.pass(5, &[1, 2]);
+    }
+    assert!(trial.hub.takes_part(1));
+    // Then nothing comes any more.
+    trial.pass(4, &[1, 2]);
+    let sent = trial.sent();
+    let Some(Down::Failure(failure)) = sent[0].last() else { panic!("{sent:?}") };
+    assert!(failure.rank == 1 && failure.what.contains("has not moved for 7s"), "{failure}");
 }
 
 #[test]

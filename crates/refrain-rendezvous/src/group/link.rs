@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::Frame;
@@ -75,18 +75,39 @@ impl Inbox {
 
 /// When the other side was last heard.
 #[derive(Clone)]
-pub struct Heard(Arc<Mutex<Instant>>);
+pub struct Heard(Arc<Mutex<Times>>);
+
+#[derive(Clone, Copy)]
+struct Times {
+    heard: Instant,
+    /// When bytes of an exchange came.
+    exchanged: Instant,
+}
 
 impl Heard {
     pub fn new(now: Instant) -> Self {
-        Self(Arc::new(Mutex::new(now)))
+        Self(Arc::new(Mutex::new(Times { heard: now, exchanged: now })))
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn at(&self, now: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.times().heard = now;
+    }
+
+    /// Some of what it gives to an exchange has come.
+    pub fn exchanged_at(&self, now: Instant) {
+        *self.times() = Times { heard: now, exchanged: now };
     }
 
     pub fn silence(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(*self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        now.saturating_duration_since(self.times().heard)
+    }
+
+    /// When bytes of an exchange last came.
+    pub fn exchanged(&self) -> Instant {
+        self.times().exchanged
     }
 }

@@ -25,6 +25,8 @@ pub struct Member {
     uplink: Uplink,
     step: AtomicU64,
     collective: AtomicU64,
+    /// How many bytes of exchanges have come.
+    received: AtomicU64,
     phase: AtomicU8,
     /// The number of the next exchange; locked during one, so that threads take turns.
     exchanges: Mutex<u64>,
@@ -56,6 +58,7 @@ impl Member {
             uplink,
             step: AtomicU64::new(0),
             collective: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             phase: AtomicU8::new(Phase::Starting as u8),
             exchanges: Mutex::new(0),
             state: Mutex::default(),
@@ -79,12 +82,17 @@ impl Member {
         Progress {
             step: self.step.load(Ordering::Relaxed),
             collective: self.collective.load(Ordering::Relaxed),
+            received: self.received.load(Ordering::Relaxed),
             phase: Phase::of_number(self.phase.load(Ordering::Relaxed)).unwrap_or_default(),
         }
     }
 
     pub fn set_collective(&self, number: u64) {
         self.collective.store(number, Ordering::Relaxed);
+    }
+
+    pub fn has_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Others learn a new phase at once: it says whether they may expect that this rank moves.

@@ -46,8 +46,11 @@ impl Threads {
             let stream = threads.connect(stream, inbox, within)?;
             threads.spawn("rendezvous-read", move || {
                 loop {
-                    let now = || heard.at(Instant::now());
-                    let read = frame::read(&stream, |kind| Up::limit(kind, size), now);
+                    let arrived = |kind, _| match frame::is_of_exchange(kind) {
+                        true => heard.exchanged_at(Instant::now()),
+                        false => heard.at(Instant::now()),
+                    };
+                    let read = frame::read(&stream, |kind| Up::limit(kind, size), arrived);
                     match read.map(|(kind, body)| Up::decode(kind, &body)) {
                         Ok(Ok(up)) => locked(&hub).receive(rank, up),
                         Err(error) if error.kind() != io::ErrorKind::InvalidData => {
@@ -100,8 +103,13 @@ impl Threads {
         threads.spawn("rendezvous-read", move || {
             let size = reader.hosts().len();
             loop {
-                let now = || reading.at(Instant::now());
-                let read = frame::read(&stream, |kind| Down::limit(kind, size), now);
+                let arrived = |kind, bytes| {
+                    reading.at(Instant::now());
+                    if frame::is_of_exchange(kind) {
+                        reader.has_received(bytes);
+                    }
+                };
+                let read = frame::read(&stream, |kind| Down::limit(kind, size), arrived);
                 match read.map(|(kind, body)| Down::decode(kind, &body)) {
                     Ok(Ok(down)) => reader.receive(down),
                     Err(error) if error.kind() != io::ErrorKind::InvalidData => return reader.root_closed(),
