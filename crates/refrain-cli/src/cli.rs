@@ -151,6 +151,8 @@ pub struct Evaluate {
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
     #[command(flatten)]
+    pub ranks: RankArgs,
+    #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error
     #[arg(long)]
@@ -171,6 +173,8 @@ pub struct Forecast {
     /// The CSV file to write; - is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "json")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub ranks: RankArgs,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the forecast as one line of JSON on standard output; everything else goes to standard error
@@ -361,6 +365,12 @@ pub struct RankArgs {
     /// Meet on a public address although REFRAIN_RENDEZVOUS_TOKEN is not set: whoever reaches it can take part
     #[arg(long)]
     pub rendezvous_without_token: bool,
+    /// How long the processes wait for each other: 90s, 5min, 2h
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
+    pub rendezvous_timeout: Duration,
+    /// Within what time each process learns that another one died or hangs
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub failure_timeout: Duration,
 }
 
 impl RankArgs {
@@ -477,6 +487,13 @@ fn checkpoint_every(text: &str) -> Result<CheckpointEvery, String> {
     }
 }
 
+fn time(text: &str) -> Result<Duration, String> {
+    match checkpoint_every(text) {
+        Ok(CheckpointEvery::Time(time)) => Ok(time),
+        _ => Err("write a whole number and its unit, such as 90s, 5min or 2h".to_owned()),
+    }
+}
+
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("choose 1 or more".to_owned()),
@@ -519,6 +536,10 @@ mod tests {
         }
         for text in ["5", "0s", "0steps", "-1s", "1.5h", "often", ""] {
             assert!(checkpoint_every(text).unwrap_err().contains("5min"), "{text}");
+        }
+        assert_eq!(time("90s"), Ok(Duration::from_secs(90)));
+        for text in ["500steps", "epoch", "90"] {
+            assert!(time(text).unwrap_err().contains("90s"), "{text}");
         }
     }
 

@@ -60,9 +60,12 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_owned(), lock: Some(lock) })
     }
 
-    /// A folder inside this one, which is created if needed.
+    /// A folder inside this one, which is created if needed, if this process writes the run.
     pub fn inside(&self, name: &str) -> Result<RunFolder> {
         let path = self.path.join(name);
+        if self.lock.is_none() {
+            return Ok(RunFolder::of_another(&path));
+        }
         std::fs::create_dir_all(&path).map_err(|source| Error::write(&path, source))?;
         Ok(RunFolder { path, lock: self.lock.clone() })
     }

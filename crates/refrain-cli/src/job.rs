@@ -103,6 +103,8 @@ impl Job {
         let group = Rendezvous::new(world)
             .token(Token::from_environment()?)
             .allow_public_without_token(ranks.rendezvous_without_token)
+            .assemble_within(ranks.rendezvous_timeout)
+            .notice_failures_within(ranks.failure_timeout)
             .must_agree("version", env!("CARGO_PKG_VERSION"))
             .must_agree("kind of device", &format!("{:?}", device.kind()))
             .must_agree("run", work)
@@ -182,6 +184,11 @@ impl Job {
     /// Where the lines of this process go.
     pub fn console(&self, json: bool) -> Console {
         if self.is_first() { Console::of_files(json) } else { Console::silent() }
+    }
+
+    /// The same for a command whose result is what it prints.
+    pub fn console_of_result(&self, json: bool) -> Console {
+        if self.is_first() { Console::new(json) } else { Console::silent() }
     }
 
     /// The number of processes.
@@ -305,14 +312,58 @@ impl Together {
 /// Makes calls that wait for other processes return, and ends this process if it does not end by itself.
 fn end_after(failure: &Failure, fix: &'static str, shared: &Shared) {
     // Whatever waits below, and what the system calls at the end, may wait for the GPU.
-    let _ = thread::Builder::new().spawn(|| {
-        thread::sleep(2 * GRACE);
-        std::process::abort();
-    });
+    end_in_any_case(2 * GRACE, RANK_FAILED);
     if let Some(communicator) = locked(shared).as_ref() {
         communicator.abort(&failure.to_string());
     }
     thread::sleep(GRACE);
     note(format!("error: {}", Error::RankFailed { failure: failure.clone(), fix }));
     std::process::exit(RANK_FAILED.into());
+}
+
+/// Ends this process with this status after a time, also if a call of `exit` does not return: without what the system calls at
+/// the end.
+fn end_in_any_case(time: Duration, status: u8) {
+    let end = move || {
+        thread::sleep(time);
+        signal_hook::low_level::exit(status.into())
+    };
+    // Without a thread, there is no time to wait for anything.
+    if thread::Builder::new().spawn(end).is_err() {
+        signal_hook::low_level::exit(status.into());
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const CHILD: &str = "REFRAIN_TEST_EXIT_BLOCKS";
+
+    /// What the system calls at the end waits for it.
+    struct Blocks;
+
+    impl Drop for Blocks {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_secs(60));
+        }
+    }
+
+    thread_local!(static AT_EXIT: Blocks = const { Blocks });
+
+    #[test]
+    fn the_status_is_that_of_a_failed_rank_even_if_exit_does_not_return() {
+        if std::env::var_os(CHILD).is_some() {
+            AT_EXIT.with(|_| {});
+            end_in_any_case(Duration::from_millis(300), RANK_FAILED);
+            std::process::exit(1);
+        }
+        let begun = std::time::Instant::now();
+        let name = "job::tests::the_status_is_that_of_a_failed_rank_even_if_exit_does_not_return";
+        let program = std::env::current_exe().unwrap();
+        let ended = Command::new(program).args(["--exact", name]).env(CHILD, "1").output().unwrap();
+        assert_eq!(ended.status.code(), Some(RANK_FAILED.into()), "{ended:?}");
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
 }

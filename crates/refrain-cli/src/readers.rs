@@ -113,11 +113,13 @@ pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
         let mut trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
         let set = || SeriesSet::from(series.clone());
-        let next = trained.next(Console::silent(), set())?;
+        let next = trained.next(Console::silent(), set(), None)?;
         let mut all: Vec<f64> = next.forecasts.into_iter().flat_map(|forecast| forecast.values).collect();
-        let (score, _) = trained.score(Console::silent(), set())?;
-        all.extend([score.test_mse, score.test_mae, score.test_rmse, score.test_smape]);
-        all.extend(score.linear_mse);
+        let score = trained.score(Console::silent(), set(), &Job::alone(Device::cpu()))?;
+        if let Some((score, _)) = score {
+            all.extend([score.test_mse, score.test_mae, score.test_rmse, score.test_smape]);
+            all.extend(score.linear_mse);
+        }
         Ok(all)
     };
     results().map_err(|error| error.to_string())

@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::job::{Job, LONG, both};
@@ -103,11 +102,7 @@ fn ranks_that_nobody_started_meet_where_the_options_say() {
             "--rendezvous-without-token",
         ])
     };
-    let children = ["0", "1"].map(|rank| {
-        let mut command = place.command(&of(rank));
-        Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
-    });
-    let ended = Job(children.into()).end();
+    let ended = Job::of(["0", "1"].map(|rank| place.command(&of(rank)))).end();
     assert!(ended[0].err.contains("\nranks       2, started by the command line, on "), "{}", ended[0].err);
     assert!(ended.iter().all(|said| said.status == 0), "{}", ended[1].err);
     place.refrain(&train(&["--rank", "1"])).failed(&["--rank is given without --world-size"]);
@@ -179,16 +174,6 @@ fn a_rank_with_other_options_is_refused_by_name_on_all() {
     refused(&["--device", "sim"], &["rank 1 on ", "kind of device is Sim"]);
     place.write("b.csv", series(310));
     refused(&["--data", "b.csv"], &["rank 1 on ", "data.sha256"]);
-}
-
-#[test]
-fn a_cross_asset_model_is_refused_to_several_ranks() {
-    let place = place();
-    let cross = vec!["train", "--model", "cross-asset", "--out", "run"];
-    for said in Job::start(&place, &both(cross)).end() {
-        said.failed(&["cross-asset trains in one process, but torchrun started 2"]);
-    }
-    assert!(!place.path("run").exists());
 }
 
 #[test]

@@ -101,11 +101,11 @@ fn a_source_learns_from_what_another_shows() {
     let (panel, fold) = (panel(600, 0, 0.0), Fold { train: 0..440, validation: 440..500, test: 500..600 });
     let model = CrossAssetConfig { d_model: 32, ..model() };
     let task = Classification::new(model, &panel, &fold, ClassWeights::Balanced, &device(), 5).unwrap();
-    let before = task.test().unwrap();
+    let before = task.test(None).unwrap();
     let mut trainer = Trainer::of(task, config).unwrap();
     finish(&mut trainer);
     let task = trainer.into_best().unwrap();
-    let (errors, confusion) = task.test().unwrap();
+    let (errors, confusion) = task.test(None).unwrap();
     let majority = confusion.of_always(task.majority()).accuracy();
     println!("{before:?}, {errors:?}, {majority}");
     assert!(errors.loss < 0.5 * before.0.loss, "{before:?}, {errors:?}");

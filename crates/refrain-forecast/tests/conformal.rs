@@ -88,7 +88,7 @@ fn calibrated_intervals_cover_what_their_level_promises_whatever_the_model() {
         // Nobody has trained them: calibration does not ask how good a model is.
         for values in [1, levels().values()] {
             let model = model(values, &device, 1);
-            let fitted = Calibration::fit(&*model, &levels(), &windows, &calibration).unwrap();
+            let fitted = Calibration::fit(&*model, &levels(), &windows, &calibration, None).unwrap();
             fitted.check(&*model, &levels(), HORIZON).unwrap();
             assert_eq!(fitted.windows, calibration.windows());
             let intervals = Intervals::calibrated(fitted.clone());
@@ -146,7 +146,7 @@ fn too_few_windows_for_a_level_are_refused() {
     let part = Part::all(200..200 + CONTEXT + HORIZON + 7, CONTEXT + HORIZON);
     assert_eq!(part.windows(), 8);
     let model = model(1, &device, 1);
-    let fit = |levels: &str| Calibration::fit(&*model, &levels.parse().unwrap(), &windows, &part);
+    let fit = |levels: &str| Calibration::fit(&*model, &levels.parse().unwrap(), &windows, &part, None);
     fit("80").unwrap();
     let set = SeriesSet::from(series.clone());
     let (_, stack) = set.split(&SplitRule::default(), CONTEXT, HORIZON, 24).unwrap();
@@ -157,6 +157,6 @@ fn too_few_windows_for_a_level_are_refused() {
     let message = fit("80,90").unwrap_err().to_string();
     assert!(message.contains("90 %") && message.contains("at least 9 are needed"), "{message}");
     let seven = self::model(7, &device, 1);
-    let message = Calibration::fit(&*seven, &levels(), &windows, &part).unwrap_err().to_string();
+    let message = Calibration::fit(&*seven, &levels(), &windows, &part, None).unwrap_err().to_string();
     assert!(message.contains("not the quantiles of 3 rows"), "{message}");
 }

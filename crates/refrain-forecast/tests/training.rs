@@ -353,7 +353,8 @@ fn the_loss_is_the_mean_over_what_was_observed() {
         let unit = Scaler { mean: vec![0.0; CHANNELS], std: vec![1.0; CHANNELS] };
         let none = Intervals::default();
         let errors =
-            evaluation::evaluate(&*task.model, &none, &unit.into(), &task.windows, &split.test).unwrap();
+            evaluation::evaluate(&*task.model, &none, &unit.into(), &task.windows, &split.test, None)
+                .unwrap();
         let errors = errors.errors.standardised();
         let (mut squared, mut count) = (0.0, 0.0);
         for start in split.test.starts() {

@@ -83,7 +83,7 @@ pub fn run<T: Task<Validation = Nothing>>(
             "start them with torchrun, srun or mpirun, or leave --strong out",
         )),
         None => {
-            let console = Console::new(json);
+            let console = job.console_of_result(json);
             job.device().reset_peak();
             let (bench, line) = make(sizes, job.device())?;
             console.line(line)?;
@@ -91,7 +91,7 @@ pub fn run<T: Task<Validation = Nothing>>(
         }
         Some(communicator) => {
             job.agree(&settings)?;
-            let console = job.console(json);
+            let console = job.console_of_result(json);
             Ok((console, in_job(console, job, communicator, sizes, strong, make)?))
         }
     })

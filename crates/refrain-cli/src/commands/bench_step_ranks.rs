@@ -76,7 +76,7 @@ fn measure(args: &BenchStep, chosen: &Chosen, job: &Job) -> Result<()> {
         "config": config, "precision": precision, "eager": eager, "strong": strong,
         "steps": steps, "repeats": repeats, "warmup": warmup, "seed": seed,
     }))?;
-    let (console, device) = (job.console(args.json), job.device());
+    let (console, device) = (job.console_of_result(args.json), job.device());
     let all_rows = chosen.workload.rows();
     let rows = if strong { all_rows / ranks } else { all_rows };
     let numbers = Repeats { warmup: warmup as u64, steps: steps as u64, repeats };

@@ -1,13 +1,15 @@
 //! `refrain evaluate`.
 
 use crate::cli::Evaluate;
-use crate::console::Console;
 use crate::error::Result;
+use crate::job::{self, Job};
 use crate::tasks;
 
 pub fn run(args: Evaluate) -> Result<()> {
-    let console = Console::new(args.json);
-    let trained = tasks::load(&args.model, &args.device.open()?)?;
-    let data = args.data.unwrap_or_else(|| trained.source().to_owned());
-    trained.evaluate(console, &data)
+    let job = Job::join(job::world(&args.ranks)?, &args.ranks, args.device, "evaluate", job::RESTART)?;
+    job.run(|job| {
+        let trained = tasks::load(&args.model, job.device())?;
+        let data = args.data.unwrap_or_else(|| trained.source().to_owned());
+        trained.evaluate(job.console_of_result(args.json), &data, job)
+    })
 }

@@ -30,24 +30,20 @@ pub fn run(args: Train) -> Result<()> {
     if let Some(folder) = args.out.as_deref().filter(|out| args.resume_if_possible && run::is_begun(out)) {
         return resume(&args, world, folder, Some(&settings));
     }
+    let join = || Job::join(world, &args.ranks, args.device, "a new one", job::RESUME);
     match settings.task() {
-        Task::Forecasting => Job::join(world, &args.ranks, args.device, "a new one", job::RESUME)?
-            .run(|job| forecasting::train::start(&args, &settings, init.as_ref(), job)),
+        Task::Forecasting => {
+            join()?.run(|job| forecasting::train::start(&args, &settings, init.as_ref(), job))
+        }
         Task::Classification if init.is_some() => {
             Err(Error::usage("--init is for forecasters", "leave it out, or choose the model of the weights"))
         }
-        Task::Classification => {
-            refuse_several(&world)?;
-            classification::train::start(&args, &settings)
-        }
+        Task::Classification => join()?.run(|job| classification::train::start(&args, &settings, job)),
     }
 }
 
 /// Resumes a run. If settings are given, they must be those of the run.
 fn resume(args: &Train, world: World, path: &Path, settings: Option<&Complete>) -> Result<()> {
-    if run::is_panel_run(path) {
-        refuse_several(&world)?;
-    }
     Job::join(world, &args.ranks, args.device, "a resumed one", job::RESUME)?.run(|job| {
         // From here on, nobody else writes what is read.
         let folder = job.open_folder(path)?;
@@ -57,17 +53,7 @@ fn resume(args: &Train, world: World, path: &Path, settings: Option<&Complete>) 
         }
         match task {
             Task::Forecasting => forecasting::train::resume(args, folder, settings, job),
-            Task::Classification => classification::train::resume(args, folder, settings),
+            Task::Classification => classification::train::resume(args, folder, settings, job),
         }
     })
-}
-
-fn refuse_several(world: &World) -> Result<()> {
-    match world.size {
-        1 => Ok(()),
-        size => Err(Error::usage(
-            format!("cross-asset trains in one process, but {} started {size}", world.launcher),
-            "start one, or choose a forecaster",
-        )),
-    }
 }

@@ -28,6 +28,8 @@ pub struct How<'a> {
     pub interrupt: &'a Interrupt,
     /// The processes that train together.
     pub job: &'a Job,
+    /// The steps that the job did before this training, so that no two steps of a job have the same number.
+    pub before: u64,
 }
 
 /// Trains to the end, or until a signal asks a process of the job to end; then the signal is returned. The run is saved after
@@ -41,7 +43,7 @@ pub fn train<T: Task>(
     how: How<'_>,
     line: impl Fn(&EpochReport<T::Validation>) -> String,
 ) -> Result<Option<Signal>> {
-    let How { label, every, interrupt, job } = how;
+    let How { label, every, interrupt, job, before: earlier } = how;
     let (samples, epochs) = (trainer.samples_per_epoch(), trainer.config().epochs);
     let pace = match every {
         CheckpointEvery::Steps(steps) => Pace { interval: Progress::INTERVAL, stop_every: Some(steps) },
@@ -54,7 +56,7 @@ pub fn train<T: Task>(
     let mut saved = Instant::now();
     let mut is_first = true;
     while !trainer.is_done() {
-        if !job.goes_on(interrupt, trainer.steps())? {
+        if !job.goes_on(interrupt, earlier + trainer.steps())? {
             return job.signal(interrupt);
         }
         let epoch = trainer.history().len() + 1;
@@ -69,7 +71,8 @@ pub fn train<T: Task>(
             let steps = trainer.steps_in_epoch();
             let shown = progress.at(steps, (seen - before) as u64, left, || trainer.mean_loss());
             before = seen;
-            let goes_on = shown.map_err(Error::from).and_then(|()| job.goes_on(interrupt, trainer.steps()));
+            let goes_on =
+                shown.map_err(Error::from).and_then(|()| job.goes_on(interrupt, earlier + trainer.steps()));
             job.set_phase(phase(is_first, Some(trainer.steps_per_epoch() - steps)));
             let due = match every {
                 CheckpointEvery::Time(time) => saved.elapsed() >= time,

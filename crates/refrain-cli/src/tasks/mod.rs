@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::output::{self, Cell};
 use crate::run;
 use crate::run_config::task_of;
@@ -23,11 +24,19 @@ pub trait Trained {
     /// The name of the data that it was trained on.
     fn source(&self) -> &str;
 
-    /// Measures the model on the test part of the data, prints the table, and prints the figures as JSON if asked to.
-    fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()>;
+    /// Measures the model on the test part of the data, prints the table, and prints the figures as JSON if asked to. The processes
+    /// of a job share the work.
+    fn evaluate(self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()>;
 
-    /// Predicts what follows the last row of the data: of all series, or of those with these ids.
-    fn forecast(self: Box<Self>, console: Console, data: &str, ids: Option<&[String]>) -> Result<Prediction>;
+    /// Predicts what follows the last row of the data: of all series, or of those with these ids. The processes of a job share the
+    /// work, and each gets the whole prediction.
+    fn forecast(
+        self: Box<Self>,
+        console: Console,
+        data: &str,
+        ids: Option<&[String]>,
+        job: &Job,
+    ) -> Result<Prediction>;
 }
 
 /// A prediction as a table.

@@ -1,7 +1,9 @@
 //! The processes of a job, as a launcher starts them.
 
+use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Place, Said, said};
@@ -21,37 +23,76 @@ fn free_port() -> u16 {
 }
 
 /// The processes of a job. Those that are still there at the end are killed.
-pub struct Job(pub Vec<Option<Child>>);
+pub struct Job(Vec<Option<Rank>>);
+
+/// A process. Its output is read while it runs, so that it never waits for a reader.
+struct Rank {
+    child: Child,
+    streams: [JoinHandle<Vec<u8>>; 2],
+}
+
+impl Rank {
+    fn start(mut command: Command) -> Rank {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        fn read(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes).unwrap();
+                bytes
+            })
+        }
+        let streams = [read(child.stdout.take().unwrap()), read(child.stderr.take().unwrap())];
+        Rank { child, streams }
+    }
+}
 
 impl Job {
     /// A rank with each of these arguments, with the variables of torchrun.
     pub fn start(place: &Place, ranks: &[Vec<&str>]) -> Job {
         let port = free_port().to_string();
-        let start = |(rank, arguments): (usize, &Vec<&str>)| {
+        let command = |(rank, arguments): (usize, &Vec<&str>)| {
             let mut command = place.command(arguments);
             command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
             command.env("WORLD_SIZE", ranks.len().to_string()).env("MASTER_ADDR", "127.0.0.1");
             command.env("MASTER_PORT", &port).env("TORCHELASTIC_RUN_ID", "test");
-            Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+            command
         };
-        Job(ranks.iter().enumerate().map(start).collect())
+        Job::of(ranks.iter().enumerate().map(command))
+    }
+
+    /// A rank of each of these commands.
+    pub fn of(commands: impl IntoIterator<Item = Command>) -> Job {
+        Job(commands.into_iter().map(|command| Some(Rank::start(command))).collect())
     }
 
     pub fn signal(&self, rank: usize, signal: &str) {
-        let id = self.0[rank].as_ref().unwrap().id().to_string();
+        let id = self.0[rank].as_ref().unwrap().child.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    /// Waits until this is so.
+    pub fn wait_for(&self, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < LONG, "it never comes");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until all have ended; what each said.
     pub fn end(mut self) -> Vec<Said> {
         let begun = Instant::now();
-        let all = self.0.iter_mut().map(|child| {
-            let running = child.as_mut().unwrap();
-            while running.try_wait().unwrap().is_none() {
+        let all = self.0.iter_mut().map(|rank| {
+            let running = &mut rank.as_mut().unwrap().child;
+            let status = loop {
+                match running.try_wait().unwrap() {
+                    Some(status) => break status,
+                    None => std::thread::sleep(Duration::from_millis(5)),
+                }
                 assert!(begun.elapsed() < LONG, "a rank does not end");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            said(child.take().unwrap().wait_with_output().unwrap())
+            };
+            let [stdout, stderr] = rank.take().unwrap().streams.map(|stream| stream.join().unwrap());
+            said(Output { status, stdout, stderr })
         });
         all.collect()
     }
@@ -59,9 +100,9 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        for child in self.0.iter_mut().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
+        for rank in self.0.iter_mut().flatten() {
+            let _ = rank.child.kill();
+            let _ = rank.child.wait();
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::console::{Console, count, table};
 use crate::error::{Result, finite};
+use crate::job::Job;
 
 /// The errors on the test part of a fold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,9 +32,15 @@ pub struct FoldScore {
 }
 
 impl FoldScore {
-    /// Measures the model of a fold (counted from 1) on the fold's test part.
-    pub fn measure(number: usize, task: &Classification, panel: &Panel, fold: &Fold) -> Result<FoldScore> {
-        let (errors, confusion) = task.test()?;
+    /// Measures the model of a fold (counted from 1) on the fold's test part. The processes of a job share the work.
+    pub fn measure(
+        number: usize,
+        task: &Classification,
+        panel: &Panel,
+        fold: &Fold,
+        job: &Job,
+    ) -> Result<FoldScore> {
+        let (errors, confusion) = task.test(job.communicator().as_ref())?;
         finite(format!("the test loss of fold {number}"), errors.loss)?;
         Ok(FoldScore {
             fold: number,

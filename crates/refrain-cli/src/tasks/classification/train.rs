@@ -1,5 +1,7 @@
 //! A classifier on the folds of a panel.
 
+use std::path::Path;
+
 use refrain::{Device, with_precision};
 use refrain_forecast::data::panel::{Fold, Panel};
 use refrain_forecast::data::series::Filled;
@@ -58,7 +60,7 @@ struct Outcome<'a> {
 struct Run<'a> {
     console: Console,
     args: &'a Train,
-    device: Device,
+    job: &'a Job,
     config: RunConfig<Classes>,
     panel: Panel,
     folds: Vec<Fold>,
@@ -82,23 +84,35 @@ pub fn cut(
     Ok(folds)
 }
 
-pub fn start(args: &Train, settings: &Complete) -> Result<()> {
-    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+pub fn start(args: &Train, settings: &Complete, job: &Job) -> Result<()> {
+    let (console, device) = (job.console(args.json), job.device());
     let data = settings.data()?;
     let (panel, report) = source::read_panel(&data, &settings.panel_options()?)?;
     source::describe_panel(console, &panel, &report)?;
     let config = RunConfig::<Classes>::new(settings, &panel)?;
-    let folds = cut(console, &config, &panel, &device)?;
-    let run = Run { console, args, device, config, panel, folds };
+    agree(job, &config, args)?;
+    let folds = cut(console, &config, &panel, device)?;
+    let run = Run { console, args, job, config, panel, folds };
     // The first fold's trainer shows whether all can be made, before anything is written.
     let first = run.trainer(1)?;
-    let folder = RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&data)))?;
+    let folder = match job.is_first() {
+        true => RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&data)))?,
+        false => RunFolder::of_another(args.out.as_deref().unwrap_or(Path::new(""))),
+    };
     run.save(&first, 1, &folder.inside(&run::fold_folder(1))?)?;
     run.finish(&folder, first)
 }
 
-pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> Result<()> {
-    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+/// Refuses processes that would train something else than the first one, or otherwise.
+fn agree(job: &Job, config: &RunConfig<Classes>, args: &Train) -> Result<()> {
+    let mut all = as_json(config)?;
+    all["eager"] = args.eager.into();
+    all["checkpoint-every"] = format!("{:?}", args.checkpoint_every).into();
+    job.agree(&all)
+}
+
+pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job: &Job) -> Result<()> {
+    let (console, device) = (job.console(args.json), job.device());
     let saved = run::open_saved(&folder.path().join(run::fold_folder(1)))?;
     let config = RunConfig::<Classes>::from_kept(saved.run()?, folder.path())?;
     let Classes { data, model: ClassifierConfig::CrossAsset(model) } = &config.task;
@@ -111,8 +125,9 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>) -> R
     if let Some(settings) = settings {
         run::check_same(&config, &RunConfig::<Classes>::new(settings, &panel)?, folder.path())?;
     }
-    let folds = cut(console, &config, &panel, &device)?;
-    let run = Run { console, args, device, config, panel, folds };
+    agree(job, &config, args)?;
+    let folds = cut(console, &config, &panel, device)?;
+    let run = Run { console, args, job, config, panel, folds };
     let first = run.trainer(1)?.resume_from(&saved)?;
     console.line(format!("resumed     {}", folder.path().display()))?;
     run.finish(&folder, first)
@@ -128,10 +143,14 @@ impl Run<'_> {
             &self.panel,
             &self.folds[fold - 1],
             data.class_weights,
-            &self.device,
+            self.job.device(),
             training.seed,
         )?;
         let trainer = Trainer::of(task, training.clone())?;
+        let trainer = match self.job.communicator() {
+            None => trainer,
+            Some(communicator) => trainer.with_communicator(communicator)?,
+        };
         Ok(if self.args.eager { trainer.eager() } else { trainer })
     }
 
@@ -151,18 +170,22 @@ impl Run<'_> {
         let parameters = first.task().model.parameter_count();
         let mut first = Some(first);
         let (mut folds, mut replays) = (Vec::with_capacity(self.folds.len()), Replays::default());
+        // The steps of earlier folds.
+        let mut before = 0;
         let precision = self.config.precision.setting();
         for fold in 1..=self.folds.len() {
             let inside = folder.inside(&run::fold_folder(fold))?;
             let trainer = match first.take() {
                 Some(trainer) => trainer,
-                None if run::is_saved(inside.path()) => {
+                // As the first process sees it: all of them must do the same.
+                None if self.job.gather("saved", &run::is_saved(inside.path()))?[0] => {
                     self.trainer(fold)?.resume_from(&run::open_saved(inside.path())?)?
                 }
                 None => self.trainer(fold)?,
             };
-            let train = || self.fold(fold, trainer, folder, &inside, &interrupt);
+            let train = || self.fold(fold, trainer, (folder, &inside), &interrupt, before);
             let (outcome, of_fold) = with_precision(precision, train)?;
+            before += outcome.steps;
             folds.push(outcome);
             replays.merge(&of_fold);
         }
@@ -184,17 +207,18 @@ impl Run<'_> {
         &self,
         fold: usize,
         mut trainer: Trainer<Classification>,
-        folder: &RunFolder,
-        inside: &RunFolder,
+        (folder, inside): (&RunFolder, &RunFolder),
         interrupt: &Interrupt,
+        before: u64,
     ) -> Result<(FoldOutcome, Replays)> {
         let config = self.fold_config(&trainer, fold)?;
         let label = format!("fold {fold}/{}  ", self.folds.len());
-        let job = Job::alone(self.device.clone());
-        let how = epochs::How { label: &label, every: self.args.checkpoint_every, interrupt, job: &job };
+        let (every, job) = (self.args.checkpoint_every, self.job);
+        let how = epochs::How { label: &label, every, interrupt, job, before };
         let end = epochs::train(self.console, &mut trainer, inside, &config, how, epoch_line)?;
         if let Some(signal) = end {
             let (epoch, step) = (trainer.history().len(), trainer.steps_in_epoch());
+            job.leave()?;
             return Err(Error::Interrupted { signal, epoch, step, dir: folder.path().to_owned() });
         }
         let title = format!("fold {fold}: cross entropy by epoch");
@@ -203,7 +227,7 @@ impl Run<'_> {
         let (steps, history) = (trainer.steps(), trainer.history().to_vec());
         let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
         let replays = trainer.replays().unwrap_or_default();
-        let score = FoldScore::measure(fold, &trainer.into_best()?, &self.panel, &self.folds[fold - 1])?;
+        let score = FoldScore::measure(fold, &trainer.into_best()?, &self.panel, &self.folds[fold - 1], job)?;
         let outcome = FoldOutcome {
             score,
             epochs: history.len(),
@@ -234,7 +258,7 @@ impl Run<'_> {
             precision: self.config.precision,
             recorded: !self.args.eager,
             replayed: ReplayFigures::of(Some(*replays)),
-            device: self.device.name(),
+            device: self.job.device().name(),
             out: folder.path().display().to_string(),
         }
     }
@@ -278,8 +302,9 @@ impl Run<'_> {
             training.lr,
             training.seed,
             precision.name(),
-            self.device.name(),
+            self.job.device().name(),
         ))?;
+        self.job.describe(self.console)?;
         line(format!("folder      {}", folder.path().display()))?;
         let filled: Vec<Filled> = self.folds.iter().flat_map(|fold| fold.filled(&self.panel)).collect();
         filled::report(self.console, &filled)?;

@@ -3,18 +3,20 @@
 use std::path::Path;
 
 use refrain::{DType, Device, with_precision};
-use refrain_forecast::data::panel::Class;
+use refrain_forecast::data::panel::{Class, Panel};
 use refrain_forecast::data::series::{Filled, Scaler};
 use refrain_forecast::models::ClassifierConfig;
 use refrain_forecast::models::cross_asset::CrossAsset;
 use refrain_forecast::tasks::classification::{Classification, evaluation};
 use serde::Serialize;
+use serde_json::json;
 
 use super::OfFold;
 use super::score::{self, FoldScore, Totals};
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
 use crate::filled;
+use crate::job::Job;
 use crate::output::Cell;
 use crate::run::SavedModel;
 use crate::run_config::{Classes, PanelData, RunConfig};
@@ -76,17 +78,25 @@ impl TrainedClassifier {
     }
 }
 
+/// Refuses processes with other models or other data than the first one.
+fn agree(folds: &[TrainedFold], panel: &Panel, job: &Job) -> Result<()> {
+    let weights = folds.iter().map(|fold| fold.model.weights_sha256());
+    let weights = weights.collect::<refrain_forecast::Result<Vec<String>>>()?;
+    job.agree(&json!({ "weights": weights.join(" "), "data": panel.fingerprint() }))
+}
+
 impl Trained for TrainedClassifier {
     fn source(&self) -> &str {
         &self.config.task.data.source
     }
 
-    fn evaluate(self: Box<Self>, console: Console, data: &str) -> Result<()> {
+    fn evaluate(self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()> {
         let TrainedClassifier { config, folds: trained, device } = *self;
         let of_data = &config.task.data;
         let (panel, report) = source::read_panel(data, &of_data.options)?;
         source::describe_panel(console, &panel, &report)?;
         config.check_names(&panel)?;
+        agree(&trained, &panel, job)?;
         let folds = of_data.folds.cut(&panel)?;
         let filled: Vec<Filled> =
             trained.iter().flat_map(|TrainedFold { number, .. }| folds[number - 1].filled(&panel)).collect();
@@ -97,7 +107,7 @@ impl Trained for TrainedClassifier {
             let fold = &folds[number - 1];
             scores.push(with_precision(config.precision.setting(), || {
                 let task = Classification::of(model, scaler, &panel, fold, of_data.class_weights)?;
-                FoldScore::measure(number, &task, &panel, fold)
+                FoldScore::measure(number, &task, &panel, fold, job)
             })?);
         }
         let of_folds: Vec<&FoldScore> = scores.iter().collect();
@@ -107,12 +117,19 @@ impl Trained for TrainedClassifier {
     }
 
     /// The columns are `source`, `time` and the classes. The model is that of the last fold, which saw the newest rows.
-    fn forecast(self: Box<Self>, console: Console, data: &str, ids: Option<&[String]>) -> Result<Prediction> {
+    fn forecast(
+        self: Box<Self>,
+        console: Console,
+        data: &str,
+        ids: Option<&[String]>,
+        job: &Job,
+    ) -> Result<Prediction> {
         let TrainedClassifier { config, folds, .. } = *self;
         let PanelData { options, features, .. } = &config.task.data;
         let (panel, report) = source::read_unlabelled_panel(data, options, features)?;
         source::describe_panel(console, &panel, &report)?;
         config.check_names(&panel)?;
+        agree(&folds, &panel, job)?;
         let Some(TrainedFold { number, model, scaler }) = folds.last() else {
             return Err(Error::usage("the run has no fold", "train again"));
         };

@@ -99,7 +99,7 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
             Some(model) if !args.refit => model,
             _ => train_one(console, args, &settings, &folder, until.clone(), window, &device)?,
         };
-        let next = model.forecaster.next(console, past)?;
+        let next = model.forecaster.next(console, past, None)?;
         let data = model.forecaster.cut(until)?;
         let units = Units::new(&data.set, &data.stack, &data.scaler, model.forecaster.season());
         let errors = table.add(&next, &data, &units, horizon)?;

@@ -14,6 +14,7 @@ use super::Data;
 use crate::console::{Console, count, number, table};
 use crate::error::{Result, finite};
 use crate::filled;
+use crate::job::Job;
 use crate::run_config::{Forecasts, RunConfig, SeriesData};
 use crate::source;
 
@@ -71,17 +72,25 @@ struct OfChannel {
     original: Metrics,
 }
 
-/// Measures a model on the test part, prints the table and returns the figures.
+/// Measures a model on the test part. The processes of a job share the forecasts; the first one prints the table and returns the
+/// figures.
 pub fn measure(
     console: Console,
     config: &RunConfig<Forecasts>,
     data: &Data,
     (model, intervals): (&dyn Forecaster, &Intervals),
     windows: &Windows,
-) -> Result<(Score, Details)> {
+    job: &Job,
+) -> Result<Option<(Score, Details)>> {
     let Data { set, split, stack, scaler } = data;
     let SeriesData { season, source, .. } = &config.task.data;
     let units = Units::new(set, stack, scaler, *season);
+    let ranks = job.communicator();
+    let Evaluation { errors, crossings } =
+        evaluation::evaluate(model, intervals, &units, windows, &split.test, ranks.as_ref())?;
+    if !job.is_first() {
+        return Ok(None);
+    }
     let baseline = |baseline: &dyn Baseline| {
         baselines::evaluate_set(baseline, set, stack, &units, (split, &split.test)).overall()
     };
@@ -91,8 +100,6 @@ pub fn measure(
         true => None,
         false => Some(Linear::fit(&set.first().grid().standardised(scaler), split, Linear::RIDGE)?),
     };
-    let Evaluation { errors, crossings } =
-        evaluation::evaluate(model, intervals, &units, windows, &split.test)?;
     let of_model = errors.overall();
     let linear = linear.map(|linear| (linear.name().to_owned(), baseline(&linear)));
     let of_seasonal = baseline(&seasonal);
@@ -148,7 +155,7 @@ pub fn measure(
         left_out: filled::Windows::of(split),
         filled: set.filled(split, stack),
     };
-    Ok((score, details))
+    Ok(Some((score, details)))
 }
 
 impl Details {

@@ -11,6 +11,7 @@ use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
+use refrain_rendezvous::Phase;
 use serde::Serialize;
 
 use super::Data;
@@ -102,10 +103,10 @@ pub fn run(
     set: SeriesSet,
     folder: impl FnOnce() -> Result<RunFolder>,
     device: &Device,
-) -> Result<Outcome> {
+) -> Result<()> {
     let job = Job::alone(device.clone());
     let run = begin(console, training, settings, set, folder, &job)?;
-    report(console, train(console, training, run, &job)?, device)
+    report(console, train(console, training, run, &job)?, &job).map(drop)
 }
 
 /// A new run on these series before its first step. The folder is made when it is known that the run is possible.
@@ -222,22 +223,21 @@ pub fn estimate(
     Ok(estimate)
 }
 
-/// Trains to the end. Then the first process measures.
+/// Trains to the end. Then the processes measure together.
 fn conclude(console: Console, training: Training<'_>, run: Run, job: &Job) -> Result<()> {
     let run = train(console, training, run, job)?;
+    job.set_phase(Phase::Validation);
+    let outcome = report(console, run, job)?;
     job.leave()?;
-    match job.is_first() {
-        true => console.result(&report(console, run, job.device())?),
-        false => Ok(()),
-    }
+    outcome.map_or(Ok(()), |outcome| console.result(&outcome))
 }
 
-/// Measures a run that is trained.
-fn report(console: Console, run: Run, device: &Device) -> Result<Outcome> {
-    with_precision(run.config.precision.setting(), || measure(console, run, device))
+/// Measures a run that is trained. The first process of the job gets the figures.
+fn report(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
+    with_precision(run.config.precision.setting(), || measure(console, run, job))
 }
 
-fn measure(console: Console, run: Run, device: &Device) -> Result<Outcome> {
+fn measure(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
     let Run { config, folder, parts: Parts { data, calibration, trainer } } = run;
     let (steps, history) = (trainer.steps(), trainer.history().to_vec());
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
@@ -252,21 +252,25 @@ fn measure(console: Console, run: Run, device: &Device) -> Result<Outcome> {
         None => Intervals::learned(config.task.loss.levels().clone()),
         Some(part) => {
             let levels = &config.task.intervals.levels;
-            let calibration = Calibration::fit(&*model, levels, &windows, &part)?;
+            let calibration =
+                Calibration::fit(&*model, levels, &windows, &part, job.communicator().as_ref())?;
             folder.write(run::CALIBRATION, as_json(&calibration)?.to_string().as_bytes())?;
             Intervals::calibrated(calibration)
         }
     };
-    let plot = forecast_plot(&config, &data, (&*model, &intervals), device)?;
-    folder.write(run::FORECAST, plot.as_bytes())?;
-    let (score, _) = score::measure(console, &config, &data, (&*model, &intervals), &windows)?;
+    if job.is_first() {
+        let plot = forecast_plot(&config, &data, (&*model, &intervals), job.device())?;
+        folder.write(run::FORECAST, plot.as_bytes())?;
+    }
+    let measured = score::measure(console, &config, &data, (&*model, &intervals), &windows, job)?;
+    let Some((score, _)) = measured else { return Ok(None) };
     let plural = if history.len() == 1 { "" } else { "s" };
     let trained = console::seconds(seconds);
     console
         .line(format!("\ntrained {} epoch{plural} in {trained}, the best is epoch {best}", history.len()))?;
     replayed.show(console)?;
     console.line(format!("written to {}", folder.path().display()))?;
-    Ok(Outcome {
+    Ok(Some(Outcome {
         score,
         epochs: history.len(),
         best_epoch: best,
@@ -275,9 +279,9 @@ fn measure(console: Console, run: Run, device: &Device) -> Result<Outcome> {
         parameters: model.parameter_count(),
         replayed,
         weights_sha256: model.weights_sha256()?,
-        device: device.name(),
+        device: job.device().name(),
         out: folder.path().display().to_string(),
-    })
+    }))
 }
 
 fn describe(console: Console, run: &Run, job: &Job) -> Result<()> {
@@ -337,7 +341,8 @@ fn train(console: Console, training: Training<'_>, mut run: Run, job: &Job) -> R
     describe(console, &run, job)?;
     let interrupt = Interrupt::listen();
     let config = as_json(&run.config)?;
-    let how = epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt, job };
+    let how =
+        epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt, job, before: 0 };
     let precision = run.config.precision.setting();
     let Run { folder, parts: Parts { trainer, .. }, .. } = &mut run;
     let train = || epochs::train(console, trainer, folder, &config, how, epoch_line);
@@ -380,7 +385,15 @@ fn forecast_plot(
     let forecast = match set.is_independent() {
         true => {
             let scaler = scaler.of(number..number + 1);
-            evaluation::forecast_independent(model, intervals, &scaler, &[(series, origin)], horizon, device)?
+            evaluation::forecast_independent(
+                model,
+                intervals,
+                &scaler,
+                &[(series, origin)],
+                horizon,
+                device,
+                None,
+            )?
         }
         false => evaluation::forecast(model, intervals, scaler, series, (origin, horizon), device)?,
     };

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::{DType, Device, with_precision};
+use refrain::{Communicator, DType, Device, with_precision};
 use refrain_forecast::data::series::{Series, SeriesSet};
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
+use serde_json::json;
 
 use super::Data;
 use super::score::{self, Details, Score};
@@ -16,6 +17,7 @@ use super::table;
 use crate::console::{Console, count};
 use crate::error::Result;
 use crate::filled;
+use crate::job::Job;
 use crate::run::SavedModel;
 use crate::run_config::{Forecasts, RunConfig};
 use crate::source;
@@ -67,6 +69,11 @@ impl TrainedForecaster {
         Ok(set)
     }
 
+    /// Refuses processes with another model or other data than the first one.
+    fn agree(&self, set: &SeriesSet, job: &Job) -> Result<()> {
+        job.agree(&json!({ "weights": self.model.weights_sha256()?, "data": set.fingerprint() }))
+    }
+
     /// The model and its intervals for series with these channels.
     fn of_channels(&mut self, set: &SeriesSet) -> Result<()> {
         let trained = &self.config.task.data.channels;
@@ -90,8 +97,9 @@ impl TrainedForecaster {
         Ok(())
     }
 
-    /// The errors on the test part of series, in the precision of the run. The table is printed.
-    pub fn score(&mut self, console: Console, set: SeriesSet) -> Result<(Score, Details)> {
+    /// The errors on the test part of series, in the precision of the run. The table is printed. The processes of a job share the
+    /// work, and the first one gets the errors.
+    pub fn score(&mut self, console: Console, set: SeriesSet, job: &Job) -> Result<Option<(Score, Details)>> {
         let set = self.config.matched(set)?;
         self.of_channels(&set)?;
         let TrainedForecaster { config, model, intervals, device, .. } = self;
@@ -100,7 +108,7 @@ impl TrainedForecaster {
         filled::report(console, &data.set.filled(&data.split, &data.stack))?;
         let windows = data.windows(device)?;
         with_precision(config.precision.setting(), || {
-            score::measure(console, config, &data, (&**model, intervals), &windows)
+            score::measure(console, config, &data, (&**model, intervals), &windows, job)
         })
     }
 
@@ -115,8 +123,8 @@ impl TrainedForecaster {
     }
 
     /// The forecast of the rows that follow the last row of each series, in the precision of the run. Independent series with a
-    /// long gap in the context are left out, with a warning.
-    pub fn next(&mut self, console: Console, set: SeriesSet) -> Result<Next> {
+    /// long gap in the context are left out, with a warning. Several ranks can share the work.
+    pub fn next(&mut self, console: Console, set: SeriesSet, ranks: Option<&Communicator>) -> Result<Next> {
         let set = without_gaps(console, self.config.matched(set)?, &self.config)?;
         self.of_channels(&set)?;
         let TrainedForecaster { config, model, intervals, device, .. } = self;
@@ -135,7 +143,7 @@ impl TrainedForecaster {
                 let first = group * SERIES_AT_ONCE;
                 let scaler = scaler.of(first..first + series.len());
                 let origins: Vec<_> = series.iter().map(|series| (series, series.rows())).collect();
-                evaluation::forecast_independent(model, intervals, &scaler, &origins, horizon, device)
+                evaluation::forecast_independent(model, intervals, &scaler, &origins, horizon, device, ranks)
             };
             groups.map(of_group).collect::<refrain_forecast::Result<Vec<_>>>()
         })?;
@@ -187,9 +195,10 @@ impl Trained for TrainedForecaster {
         &self.config.task.data.source
     }
 
-    fn evaluate(mut self: Box<Self>, console: Console, data: &str) -> Result<()> {
+    fn evaluate(mut self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()> {
         let set = self.read(console, data)?;
-        let (score, details) = self.score(console, set)?;
+        self.agree(&set, job)?;
+        let Some((score, details)) = self.score(console, set, job)? else { return Ok(()) };
         details.show(console)?;
         console.result(&Outcome {
             score: &score,
@@ -206,8 +215,10 @@ impl Trained for TrainedForecaster {
         console: Console,
         data: &str,
         ids: Option<&[String]>,
+        job: &Job,
     ) -> Result<Prediction> {
         let set = self.read(console, data)?;
+        self.agree(&set, job)?;
         let mut next = self.next(
             console,
             match ids {
@@ -215,6 +226,7 @@ impl Trained for TrainedForecaster {
                 Some(ids) if set.is_independent() => set.select(ids)?,
                 _ => set,
             },
+            job.communicator().as_ref(),
         )?;
         if let (Some(ids), false) = (ids, next.set.is_independent()) {
             next = next.of_channels(ids)?;

@@ -294,7 +294,8 @@ fn the_loss_is_the_mean_over_what_each_series_has_of_its_part() {
         let units = Units::new(&case.set, &case.stack, &case.scaler, 2);
         let test = &case.split.test;
         let none = Intervals::default();
-        let errors = evaluation::evaluate(&*task.model, &none, &units, &task.windows, test).unwrap().errors;
+        let errors =
+            evaluation::evaluate(&*task.model, &none, &units, &task.windows, test, None).unwrap().errors;
         let counted = |id: usize| {
             let [_, begin, end] = ends(LENGTHS[id]);
             let of = |&(other, origin): &(usize, usize)| {
@@ -326,7 +327,8 @@ fn a_series_is_forecast_alone_as_among_others() {
             let of = [(&case.set.series()[id], origin)];
             let none = Intervals::default();
             let alone =
-                evaluation::forecast_independent(&*model, &none, &scaler, &of, HORIZON, &device).unwrap();
+                evaluation::forecast_independent(&*model, &none, &scaler, &of, HORIZON, &device, None)
+                    .unwrap();
             for (value, y) in scaler.transform(&alone.values).into_iter().zip(y) {
                 assert!((value - f64::from(*y)).abs() < 1e-4, "series {id} from {origin} on, {device}");
             }
@@ -391,7 +393,7 @@ fn five_thousand_ragged_series_train_together() {
     let task = trainer.into_best().unwrap();
     let none = Intervals::default();
     let errors =
-        evaluation::evaluate(&*task.model, &none, &units, &task.windows, &split.test).unwrap().errors;
+        evaluation::evaluate(&*task.model, &none, &units, &task.windows, &split.test, None).unwrap().errors;
     let overall = errors.overall();
     assert!(overall.mse.is_finite() && overall.mase.is_finite());
     assert_eq!(overall.count, (0..5000).map(|id| errors.channel(id).count).sum::<u64>());

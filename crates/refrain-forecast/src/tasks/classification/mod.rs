@@ -11,9 +11,10 @@ use crate::data::panel::{Class, Fold, Panel};
 use crate::data::series::Scaler;
 use crate::data::windows;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
+use crate::tasks::shared::each_batch;
 use crate::training::{Demand, Estimate, Task, TrainingConfig};
 use confusion::Confusion;
-use refrain::{DType, Device, Precision, Tensor, no_grad};
+use refrain::{Communicator, DType, Device, Precision, Tensor, no_grad};
 use refrain_nn::Parameters;
 use serde::{Deserialize, Serialize};
 
@@ -167,17 +168,22 @@ impl Classification {
         self.class_weights
     }
 
-    /// Classifies the test part: the errors and the confusion matrix.
+    /// Classifies the test part: the errors and the confusion matrix. Several ranks can share the work: if all of them call it with
+    /// their communicator and the same model, each classifies a part, and all get the result of one process, bit for bit.
     ///
     /// # Errors
     /// [`crate::Error::Engine`] if the device fails.
-    pub fn test(&self) -> Result<(ClassificationErrors, Confusion)> {
+    pub fn test(&self, ranks: Option<&Communicator>) -> Result<(ClassificationErrors, Confusion)> {
         let mut sums = vec![0.0; Classification::SUMS];
-        for rows in self.test.chunks(self.validation_batch()) {
-            let rows = Tensor::from_slice(rows, rows.len(), self.device())?;
-            let more = no_grad(|| self.measure(&rows))?.to_vec::<f64>()?;
-            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
+        let batches: Vec<&[i64]> = self.test.chunks(self.validation_batch()).collect();
+        let compute = |batch: usize| {
+            let rows = Tensor::from_slice(batches[batch], batches[batch].len(), self.device())?;
+            no_grad(|| self.measure(&rows))
+        };
+        each_batch(ranks, &vec![Classification::SUMS; batches.len()], compute, |_, more: &mut [f64]| {
+            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += *more);
+            Ok(())
+        })?;
         Ok(evaluation::errors(&sums))
     }
 }

@@ -7,6 +7,7 @@ use crate::data::series::{Part, SeriesSet, Stack};
 use crate::data::windows::Windows;
 use crate::models::Forecaster;
 use crate::{Error, Result};
+use refrain::Communicator;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -46,6 +47,8 @@ impl Calibration {
     /// Measures the corrections for a model on all windows of a part. Only observed values count. The part must be one that
     /// neither training nor early stopping has used.
     ///
+    /// Several ranks can share the work, as in [`evaluate`](super::evaluation::evaluate).
+    ///
     /// # Errors
     /// [`Error::Calibration`] if a channel and step has too few observed values for a level, or a forecast is not finite;
     /// [`Error::Model`] if the model has other quantiles; [`Error::Engine`] if the device fails.
@@ -54,6 +57,7 @@ impl Calibration {
         levels: &Levels,
         windows: &Windows,
         part: &Part,
+        ranks: Option<&Communicator>,
     ) -> Result<Calibration> {
         let (channels, horizon) = (windows.channels(), windows.horizon());
         let values = check_length(model.window().horizon, horizon, levels)?;
@@ -68,7 +72,7 @@ impl Calibration {
         for first in (0..channels).step_by(at_once) {
             let those = first..channels.min(first + at_once);
             let mut scores = vec![Vec::new(); bounds.len() * those.len() * horizon];
-            each_row(model, windows, part, |_, channel, values, truth| {
+            each_row(model, windows, part, ranks, |_, channel, values, truth| {
                 if !those.contains(&channel) {
                     return;
                 }

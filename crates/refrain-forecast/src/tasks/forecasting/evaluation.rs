@@ -6,8 +6,9 @@ use crate::models::{Forecaster, Mode};
 use crate::tasks::forecasting::conformal::Intervals;
 use crate::tasks::forecasting::metrics::{ErrorSums, Units};
 use crate::tasks::forecasting::quantiles::{self, Crossings, Interval};
+use crate::tasks::shared::each_batch;
 use crate::{Error, Result};
-use refrain::{Device, Tensor, no_grad};
+use refrain::{Communicator, Device, Tensor, no_grad};
 
 /// How many rows (windows times channels) are forecast at a time: enough to fill the device, few enough to save
 /// memory.
@@ -30,6 +31,9 @@ pub struct Evaluation {
 /// The errors of a model over all windows and channels of a part. Only observed values count. The units are those of the windows'
 /// series and channels.
 ///
+/// Several ranks can share the work: if all of them call it with their communicator and the same model and windows, each computes
+/// a part of the forecasts, and all get the result of one process, bit for bit.
+///
 /// # Errors
 /// [`Error::Engine`] if the series and the model have different channels, or the part reaches past the series;
 /// [`Error::Model`] if the model has no such intervals.
@@ -39,12 +43,13 @@ pub fn evaluate(
     units: &Units,
     windows: &Windows,
     part: &Part,
+    ranks: Option<&Communicator>,
 ) -> Result<Evaluation> {
     let (channels, horizon) = (windows.channels(), windows.horizon());
     intervals.check(model.window().horizon, horizon)?;
     let mut errors = ErrorSums::new(horizon, intervals.levels(), units);
     let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
-    each_row(model, windows, part, |series, channel, values, truth| {
+    each_row(model, windows, part, ranks, |series, channel, values, truth| {
         crossings.add(quantiles::sort(values, horizon));
         intervals.quantiles(channel, values, horizon, &mut quantiles);
         errors.add(series * channels + channel, &quantiles, truth);
@@ -53,27 +58,30 @@ pub fn evaluate(
 }
 
 /// Calls `row` with the series, the channel, the forecast and the true values of each window and channel of a part. Of several
-/// quantiles the forecast has all, one after another. Values that do not count are NaN.
+/// quantiles the forecast has all, one after another. Values that do not count are NaN. Several ranks share the forecasts; `row` is
+/// called for all of them on each rank.
 pub(super) fn each_row(
     model: &dyn Forecaster,
     windows: &Windows,
     part: &Part,
+    ranks: Option<&Communicator>,
     mut row: impl FnMut(usize, usize, &mut [f32], &[f32]),
 ) -> Result<()> {
     let (channels, horizon, length) = (windows.channels(), windows.horizon(), model.window().horizon);
-    let (mut forecast, mut truth, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut truth, mut weights) = (Vec::new(), Vec::new());
     let mut all_starts = part.starts();
     no_grad(|| {
-        for starts in windows.batches(part, windows_at_once(channels))? {
-            let (x, y) = windows.cut(&starts)?;
-            let prediction = model.forward(&x, Mode::Eval)?;
-            forecast.resize(prediction.numel(), 0.0_f32);
+        let batches = windows.batches(part, windows_at_once(channels))?;
+        let lengths: Vec<usize> = batches.iter().map(|starts| starts.numel() * channels * length).collect();
+        let compute = |batch: usize| model.forward(&windows.cut(&batches[batch])?.0, Mode::Eval);
+        each_batch(ranks, &lengths, compute, |batch, forecast: &mut [f32]| {
+            let starts = &batches[batch];
+            let (_, y) = windows.cut(starts)?;
             truth.resize(y.numel(), 0.0_f32);
-            prediction.read_into(&mut forecast)?;
             y.read_into(&mut truth)?;
             if part.has_filled() {
                 weights.resize(truth.len(), 0.0_f32);
-                windows.weights(&starts, part)?.read_into(&mut weights)?;
+                windows.weights(starts, part)?.read_into(&mut weights)?;
                 let filled = truth.iter_mut().zip(&weights).filter(|(_, weight)| **weight == 0.0);
                 filled.for_each(|(truth, _)| *truth = f32::NAN);
             }
@@ -85,8 +93,8 @@ pub(super) fn each_row(
                 rows.enumerate()
                     .for_each(|(channel, (forecast, truth))| row(series, channel, forecast, truth));
             }
-        }
-        Ok(())
+            Ok(())
+        })
     })
 }
 
@@ -134,7 +142,8 @@ pub fn forecast(
 }
 
 /// The forecast of the `horizon` rows that begin at a row of each of some independent series. The scaler has the scale of each.
-/// Where a series has fewer rows before than the context, the mean of these stands for what is missing.
+/// Where a series has fewer rows before than the context, the mean of these stands for what is missing. Several ranks can share the
+/// work, as in [`evaluate`].
 ///
 /// # Errors
 /// Those of [`forecast`]; [`Error::ShortContext`] if a series has no row before its origin.
@@ -148,6 +157,7 @@ pub fn forecast_independent(
     origins: &[(&Series, usize)],
     horizon: usize,
     device: &Device,
+    ranks: Option<&Communicator>,
 ) -> Result<Forecast> {
     assert_eq!(scaler.mean.len(), origins.len(), "a scale of each series");
     let (context, length) = (model.window().context, model.window().horizon);
@@ -161,10 +171,17 @@ pub fn forecast_independent(
         let values = &series.values()[origin.saturating_sub(context)..origin];
         extend_context(&mut contexts, &scaler.of(at..at + 1).transform(values), context);
     }
-    for contexts in contexts.chunks(context * ROWS_AT_ONCE) {
+    let batches: Vec<&[f32]> = contexts.chunks(context * ROWS_AT_ONCE).collect();
+    let lengths: Vec<usize> = batches.iter().map(|contexts| contexts.len() / context * length).collect();
+    let compute = |batch: usize| {
+        let contexts = batches[batch];
         let x = Tensor::from_slice(contexts, [contexts.len() / context, 1, context], device)?;
-        y.extend(no_grad(|| model.forward(&x, Mode::Eval))?.to_vec::<f32>()?);
-    }
+        no_grad(|| model.forward(&x, Mode::Eval))
+    };
+    each_batch(ranks, &lengths, compute, |_, values: &mut [f32]| {
+        y.extend_from_slice(values);
+        Ok(())
+    })?;
     decode(y, intervals, scaler, 1, horizon)
 }
 
