@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 bench/ddp.py [--configs seed,small,large,wide,long,cross] [--precisions f32,tf32,bf16]
              [--variants eager,compiled,graph,compiled-graph] [--strong] [--steps 200] [--warmup 30] [--repeats 5]
 
-The models and batches are those of peers.py. Each rank has the batch of the configuration (weak scaling), or with --strong its part
-of it. Times are microseconds per step: the median over the repeats, of the slowest rank. `exposed` is what a step of all ranks takes
+The models and batches are those of peers.py. Each rank has the batch of the configuration (weak scaling), or with --strong
+its part of it. Times are microseconds per step: the median over the repeats, of the slowest rank. `exposed` is what a step of all ranks takes
 longer than one of a rank alone with as many rows; `efficiency` is the speed of all ranks divided by their number and the speed of
 one rank. A variant that does not run here has a line with the reason. The same columns for refrain:
 
