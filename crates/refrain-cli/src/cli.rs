@@ -6,11 +6,12 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use refrain_forecast::data::series::SplitRule;
+use refrain_forecast::settings::Values;
 
 use refrain_rendezvous::{Address, World, WorldOptions};
 
 use crate::precision::Precision;
-use crate::settings::{Settings, preset_names};
+use crate::settings::{Complete, Settings, preset_names};
 
 /// Train time-series forecasters and panel classifiers, make forecasts, and measure speed.
 #[derive(Debug, Parser)]
@@ -68,8 +69,9 @@ pub enum Command {
     Devices(Devices),
 }
 
-#[derive(Debug, Args)]
-pub struct Train {
+/// What the commands that train have in common: the settings of the training, and where they come from.
+#[derive(Debug, Clone, Args)]
+pub struct TrainingArgs {
     #[command(flatten)]
     pub settings: Settings,
     /// A named set of settings; --config and flags override it [default: that of the data, if it has one]
@@ -78,6 +80,22 @@ pub struct Train {
     /// A TOML file with settings; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Run each operation eagerly instead of recording the step once and replaying it
+    #[arg(long)]
+    pub eager: bool,
+}
+
+impl TrainingArgs {
+    /// All settings: flags, those of the file, `base`, the preset, and the defaults.
+    pub fn resolve(&self, base: Values) -> crate::error::Result<Complete> {
+        self.settings.clone().resolve_over(self.config.as_deref(), self.preset.as_deref(), base)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Train {
+    #[command(flatten)]
+    pub training: TrainingArgs,
     /// Begin with the weights of a forecaster's run, of a PatchTST of Hugging Face, or of a safetensors file
     ///
     /// The settings of that model are the defaults. Its head is left out if another horizon or loss is asked for.
@@ -86,9 +104,6 @@ pub struct Train {
     /// The run folder [default: runs/SERIES-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Run each operation eagerly instead of recording the step once and replaying it
-    #[arg(long)]
-    pub eager: bool,
     /// How often to save the run, besides after each epoch: 90s, 5min, 2h, 500steps; or epoch (only then)
     #[arg(long, value_name = "TIME|STEPS", default_value = "5min", value_parser = checkpoint_every)]
     pub checkpoint_every: CheckpointEvery,
@@ -122,19 +137,10 @@ pub struct CrossValidate {
     #[arg(long)]
     pub refit: bool,
     #[command(flatten)]
-    pub settings: Settings,
-    /// A named set of settings; --config and flags override it [default: that of the data, if it has one]
-    #[arg(long, value_name = "NAME", value_parser = preset_names())]
-    pub preset: Option<String>,
-    /// A TOML file with settings; flags override it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub training: TrainingArgs,
     /// The folder for forecasts, metrics and models [default: runs/SERIES-cross-validation-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Run each operation eagerly instead of recording the step once and replaying it
-    #[arg(long)]
-    pub eager: bool,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error

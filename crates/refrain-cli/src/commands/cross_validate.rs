@@ -1,18 +1,20 @@
 //! `refrain cross-validate`.
 
+use refrain_forecast::settings::Values;
+
 use crate::cli::CrossValidate;
 use crate::error::{Error, Result};
-use crate::settings::{Settings, Task};
+use crate::settings::Task;
 use crate::tasks::forecasting;
 
 pub fn run(args: CrossValidate) -> Result<()> {
-    if args.settings.has("split") {
+    if args.training.settings.has("split") {
         return Err(Error::usage(
             "cross-validate splits a series by its origins, so it takes no --split",
             "leave it out; --windows, --step and --validation say where the parts lie",
         ));
     }
-    let settings = Settings::resolve(args.settings.clone(), args.config.as_deref(), args.preset.as_deref())?;
+    let settings = args.training.resolve(Values::new())?;
     match settings.task() {
         Task::Forecasting => forecasting::cross_validation::run(&args, settings),
         Task::Classification => Err(Error::usage(

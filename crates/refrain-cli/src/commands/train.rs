@@ -15,7 +15,7 @@ use crate::tasks::{classification, forecasting};
 pub fn run(args: Train) -> Result<()> {
     let world = job::world(&args.ranks)?;
     if let Some(folder) = &args.resume {
-        if args.settings != Settings::default() {
+        if args.training.settings != Settings::default() {
             return Err(Error::usage(
                 "--resume uses the settings of the run, so no others can be given",
                 "leave them out, or start a new run with --out",
@@ -25,8 +25,7 @@ pub fn run(args: Train) -> Result<()> {
     }
     let init = args.init.as_deref().map(Init::open).transpose()?;
     let base = init.as_ref().map(Init::values).unwrap_or_default();
-    let settings =
-        args.settings.clone().resolve_over(args.config.as_deref(), args.preset.as_deref(), base)?;
+    let settings = args.training.resolve(base)?;
     if let Some(folder) = args.out.as_deref().filter(|out| args.resume_if_possible && run::is_begun(out)) {
         return resume(&args, world, folder, Some(&settings));
     }

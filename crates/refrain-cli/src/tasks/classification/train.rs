@@ -151,7 +151,7 @@ impl Run<'_> {
             None => trainer,
             Some(communicator) => trainer.with_communicator(communicator)?,
         };
-        Ok(if self.args.eager { trainer.eager() } else { trainer })
+        Ok(if self.args.training.eager { trainer.eager() } else { trainer })
     }
 
     fn save(&self, trainer: &Trainer<Classification>, fold: usize, folder: &RunFolder) -> Result<()> {
@@ -256,7 +256,7 @@ impl Run<'_> {
             seconds_per_epoch: seconds / epochs as f64,
             parameters,
             precision: self.config.precision,
-            recorded: !self.args.eager,
+            recorded: !self.args.training.eager,
             replayed: ReplayFigures::of(Some(*replays)),
             device: self.job.device().name(),
             out: folder.path().display().to_string(),

@@ -143,7 +143,7 @@ fn train_one(
 ) -> Result<Model> {
     let name = format!("window-{}", window + 1);
     let inner = folder.inside(&name)?;
-    let training = Training { eager: args.eager, checkpoint_every: CheckpointEvery::Epoch, init: None };
+    let training = Training { eager: args.training.eager, checkpoint_every: CheckpointEvery::Epoch, init: None };
     let done = train::run(console, training, settings, set, || Ok(inner.clone()), device);
     if let Err(Error::Interrupted { signal, .. }) = done {
         return Err(Error::Stopped { signal });

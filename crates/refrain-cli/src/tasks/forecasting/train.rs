@@ -57,7 +57,7 @@ pub struct Training<'a> {
 
 impl From<&Train> for Training<'_> {
     fn from(args: &Train) -> Self {
-        Training { eager: args.eager, checkpoint_every: args.checkpoint_every, init: None }
+        Training { eager: args.training.eager, checkpoint_every: args.checkpoint_every, init: None }
     }
 }
 
