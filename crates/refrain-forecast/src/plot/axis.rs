@@ -35,6 +35,28 @@ pub fn number_ticks(low: f64, high: f64, count: usize) -> Vec<(f64, String)> {
         .collect()
 }
 
+/// Ticks of a logarithmic axis within a range of positive numbers: 1, 2 and 5 times the powers of ten, or the powers alone if the
+/// range spans many.
+pub fn log_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
+    const MANY: i32 = 4;
+    if !(low > 0.0 && low < high && high.is_finite()) {
+        return Vec::new();
+    }
+    let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    let every = ((last - first) / 12).max(1);
+    let factors: &[u32] = if last - first > MANY { &[1] } else { &[1, 2, 5] };
+    let label = |factor: u32, power: i32| match power {
+        0..=5 => format!("{}", factor as f64 * 10_f64.powi(power)),
+        -4..0 => format!("{:.*}", power.unsigned_abs() as usize, factor as f64 * 10_f64.powi(power)),
+        _ => format!("{factor}e{power}"),
+    };
+    let powers = (first..=last).filter(|power| power.rem_euclid(every) == 0);
+    let all = powers.flat_map(|power| {
+        factors.iter().map(move |&factor| (f64::from(factor) * 10_f64.powi(power), label(factor, power)))
+    });
+    all.filter(|(value, _)| (low..=high).contains(value)).collect()
+}
+
 /// How many decimals the exponential form needs so that no two labels are equal.
 fn significant(largest: f64, step: f64) -> usize {
     (largest.log10().floor() - (step.log10() + 1e-9).floor()).clamp(0.0, 15.0) as usize
@@ -172,6 +194,17 @@ mod tests {
         assert_eq!(labels(number_ticks(0.98, 1.02, 4)), ["0.98", "0.99", "1.00", "1.01", "1.02"]);
         assert_eq!(labels(number_ticks(1.0e8, 3.0e8, 2)), ["1e8", "2e8", "3e8"]);
         assert_eq!(labels(number_ticks(0.0, 4e-9, 2)), ["0", "2e-9", "4e-9"]);
+    }
+
+    #[test]
+    fn logarithms_have_ticks_at_powers_of_ten() {
+        let expected = ["0.05", "0.1", "0.2", "0.5", "1", "2", "5", "10", "20"];
+        assert_eq!(labels(log_ticks(0.05, 20.0)), expected);
+        assert_eq!(labels(log_ticks(0.5e-3, 3e2)), ["0.001", "0.01", "0.1", "1", "10", "100"]);
+        assert!(log_ticks(1e-300, 1e300).len() < 20);
+        for (low, high) in [(0.0, 1.0), (-1.0, 1.0), (1.0, 1.0), (1.0, f64::INFINITY), (f64::NAN, 1.0)] {
+            assert!(log_ticks(low, high).is_empty(), "{low} {high}");
+        }
     }
 
     #[test]

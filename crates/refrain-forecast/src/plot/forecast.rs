@@ -1,9 +1,9 @@
-//! A plot of the forecast for a few channels, with the observed values and the seasonal naive forecast.
+//! A plot of the forecast for a few channels, with what came true and the forecasts of baselines.
 
 use super::axis::{number_ticks, time_ticks, time_title};
 use super::frame::{Frame, MARK, label_width, legend, range, solid};
 use super::palette;
-use super::svg::{Anchor, Stroke, Svg};
+use super::svg::{Anchor, Stroke, Svg, shorten};
 use crate::data::series::TimeAxis;
 
 /// The plot of one channel, in original units.
@@ -21,8 +21,8 @@ pub struct Subplot<'a> {
     pub forecast: &'a [f64],
     /// The intervals around it, ascending by level.
     pub intervals: &'a [Band],
-    /// The seasonal naive forecast.
-    pub seasonal_naive: &'a [f64],
+    /// The forecasts of baselines, each with its name. All subplots have the same.
+    pub baselines: &'a [(&'static str, Vec<f64>)],
 }
 
 /// An interval around a forecast.
@@ -39,9 +39,13 @@ pub struct Band {
 const CONTEXT: Stroke = solid(palette::GREY, 1.3);
 const TRUTH: Stroke = solid(palette::BLACK, 1.3);
 const FORECAST: Stroke = solid(palette::VERMILION, 2.0);
-const SEASONAL_NAIVE: Stroke = Stroke { colour: palette::BLUE, width: 1.3, dashed: true };
+const BASELINES: [Stroke; 3] = [dashed(palette::BLUE), dashed(palette::GREEN), dashed(palette::PURPLE)];
 /// What a band is in the legend, and a band of a single row.
 const BAND: Stroke = solid(palette::PALE_VERMILION, 9.0);
+
+const fn dashed(colour: &'static str) -> Stroke {
+    Stroke { colour, width: 1.3, dashed: true }
+}
 
 /// Draws the panels below one another as an SVG document. `origin` is the row of `time` where the forecast begins. Of
 /// a long context only the last part is drawn: twice the length of the forecast, and at least 48 rows.
@@ -52,8 +56,10 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
     const BETWEEN: f64 = 34.0;
     let height = TOP + panels.len() as f64 * (PANEL + BETWEEN) + 24.0;
     let longest = |of: fn(&Subplot) -> usize| panels.iter().map(of).max().unwrap_or(0);
-    let horizon =
-        longest(|panel| panel.forecast.len().max(panel.truth.len()).max(panel.seasonal_naive.len()));
+    let horizon = longest(|panel| {
+        let baselines = panel.baselines.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
+        panel.forecast.len().max(panel.truth.len()).max(baselines)
+    });
     let context = longest(|panel| panel.context.len()).min((2 * horizon).max(48)).min(origin);
     let (first, last) =
         (time.at(origin - context), time.at(origin.saturating_add(horizon).saturating_sub(1)));
@@ -70,8 +76,8 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
     let of_panel = |panel: &Subplot<'_>| {
         let past = &panel.context[shown(panel)..];
         let bounds = panel.intervals.iter().flat_map(|band| band.low.iter().chain(&band.high));
-        let all =
-            past.iter().chain(panel.truth).chain(panel.forecast).chain(panel.seasonal_naive).chain(bounds);
+        let baselines = panel.baselines.iter().flat_map(|(_, values)| values);
+        let all = past.iter().chain(panel.truth).chain(panel.forecast).chain(baselines).chain(bounds);
         let y = range(all.copied());
         (y, number_ticks(y.0, y.1, 5))
     };
@@ -82,9 +88,12 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
     svg.heading(16.0, 26.0, title);
     let mut entries = vec![("context", CONTEXT)];
     if panels.iter().any(|panel| !panel.truth.is_empty()) {
-        entries.push(("truth", TRUTH));
+        entries.push(("actual", TRUTH));
     }
-    entries.extend([("forecast", FORECAST), ("seasonal naive", SEASONAL_NAIVE)]);
+    entries.push(("forecast", FORECAST));
+    let baselines = panels.first().map_or(&[][..], |panel| panel.baselines);
+    entries
+        .extend(baselines.iter().zip(BASELINES.iter().cycle()).map(|((name, _), &stroke)| (*name, stroke)));
     let levels: Vec<String> = match panels.first() {
         Some(panel) => panel.intervals.iter().map(|band| band.level.to_string()).collect(),
         None => Vec::new(),
@@ -119,15 +128,21 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
         };
         // The widest first; where narrower ones lie upon it, the colour is stronger.
         for Band { low, high, .. } in panel.intervals.iter().rev() {
+            let known = now.map(|(x, value)| (x, value, value));
             let bounds = from(origin, low).into_iter().zip(high).map(|((x, low), &high)| (x, low, high));
+            let bounds = known.into_iter().chain(bounds);
             frame.band(&mut svg, &bounds.collect::<Vec<_>>(), BAND);
         }
         frame.curve(&mut svg, from(past_start, past), CONTEXT);
-        frame.curve(&mut svg, from(origin, panel.seasonal_naive), SEASONAL_NAIVE);
-        // The observed values continue the context without a gap.
-        let truth = now.filter(|_| !panel.truth.is_empty()).into_iter().chain(from(origin, panel.truth));
-        frame.curve(&mut svg, truth, TRUTH);
-        frame.curve(&mut svg, from(origin, panel.forecast), FORECAST);
+        // What follows begins where the context ends.
+        let joined = |values: &[f64]| -> Vec<(f64, f64)> {
+            now.filter(|_| !values.is_empty()).into_iter().chain(from(origin, values)).collect()
+        };
+        for ((_, values), &stroke) in panel.baselines.iter().zip(BASELINES.iter().cycle()) {
+            frame.curve(&mut svg, joined(values), stroke);
+        }
+        frame.curve(&mut svg, joined(panel.truth), TRUTH);
+        frame.curve(&mut svg, joined(panel.forecast), FORECAST);
     }
     svg.text(
         left + (WIDTH - left - 28.0) / 2.0,
@@ -136,15 +151,6 @@ pub fn forecast_svg(title: &str, time: &TimeAxis, origin: usize, panels: &[Subpl
         &time_title(first, last, time.is_utc()),
     );
     svg.finish()
-}
-
-fn shorten(name: &str) -> String {
-    const LONGEST: usize = 80;
-    if name.chars().count() <= LONGEST {
-        name.to_owned()
-    } else {
-        name.chars().take(LONGEST).chain("...".chars()).collect()
-    }
 }
 
 #[cfg(test)]
@@ -158,6 +164,8 @@ mod tests {
 
     fn panel<'a>(context: &'a [f64], future: &'a [f64], truth: bool) -> Subplot<'a> {
         let truth = if truth { future } else { &[] };
+        // Tests are short.
+        let baselines = Box::leak(Box::new(["seasonal naive", "linear"].map(|name| (name, future.to_vec()))));
         Subplot {
             name: "a & b",
             unit: Some("°F"),
@@ -165,7 +173,7 @@ mod tests {
             truth,
             forecast: future,
             intervals: &[],
-            seasonal_naive: future,
+            baselines,
         }
     }
 
@@ -174,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_panel_has_its_four_curves() {
+    fn every_panel_has_its_curves() {
         let context: Vec<f64> = (0..100).map(f64::from).collect();
         let future: Vec<f64> = (0..24).map(f64::from).collect();
         let svg = forecast_svg(
@@ -184,7 +192,7 @@ mod tests {
             &[panel(&context, &future, true), panel(&context, &future, true)],
         );
         // Each line style occurs once more: in the legend.
-        for stroke in [CONTEXT, TRUTH, FORECAST, SEASONAL_NAIVE] {
+        for stroke in [CONTEXT, TRUTH, FORECAST, BASELINES[0], BASELINES[1]] {
             assert_eq!(curves(&svg, stroke), 3, "{stroke:?}");
         }
         assert_eq!(svg.matches("a &amp; b (°F)").count(), 2);
@@ -194,13 +202,15 @@ mod tests {
     #[test]
     fn the_vertical_axis_covers_every_curve() {
         let (flat, high) = ([0.0; 50], [1000.0; 24]);
-        let base = Subplot { seasonal_naive: &flat, forecast: &flat, ..panel(&flat, &flat, true) };
+        let naive = |values: &[f64]| [("seasonal naive", values.to_vec())];
+        let (low, tall) = (naive(&flat), naive(&high));
+        let base = Subplot { baselines: &low, forecast: &flat, ..panel(&flat, &flat, true) };
         let wide = [Band { level: 90.0, low: vec![0.0; 24], high: vec![1000.0; 24] }];
         for panel in [
             Subplot { context: &high, ..base },
             Subplot { truth: &high, ..base },
             Subplot { forecast: &high, ..base },
-            Subplot { seasonal_naive: &high, ..base },
+            Subplot { baselines: &tall, ..base },
             Subplot { intervals: &wide, ..base },
         ] {
             assert!(forecast_svg("t", &axis(), 50, &[panel]).contains(">1000</text>"), "{panel:?}");
@@ -226,10 +236,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_forecast_begins_where_the_context_ends() {
+        let (context, future) = ([5.0; 60], [7.0; 24]);
+        let svg = forecast_svg("t", &axis(), 60, &[panel(&context, &future, true)]);
+        let of = |stroke: Stroke| {
+            let colour = format!("stroke=\"{}\" stroke-width=\"{}\"", stroke.colour, stroke.width);
+            let line = svg.lines().rfind(|line| line.starts_with("<polyline") && line.contains(&colour));
+            line.unwrap().split('"').nth(1).unwrap().split(' ').map(str::to_owned).collect::<Vec<_>>()
+        };
+        let last = of(CONTEXT).pop();
+        for stroke in [TRUTH, FORECAST, BASELINES[0], BASELINES[1]] {
+            let points = of(stroke);
+            assert_eq!((points.first(), points.len()), (last.as_ref(), 25), "{stroke:?}");
+        }
+    }
+
+    #[test]
     fn the_future_has_no_truth() {
         let values: Vec<f64> = (0..50).map(f64::from).collect();
         let svg = forecast_svg("t", &axis(), 50, &[panel(&values, &values, false)]);
-        assert!(!svg.contains("truth"));
+        assert!(!svg.contains("actual"));
         assert_eq!(curves(&svg, TRUTH), 0);
     }
 

@@ -102,6 +102,16 @@ pub fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * FONT_SIZE * 0.58
 }
 
+/// Shortens a name, so that it fits.
+pub fn shorten(name: &str) -> String {
+    const LONGEST: usize = 80;
+    if name.chars().count() <= LONGEST {
+        name.to_owned()
+    } else {
+        name.chars().take(LONGEST).chain("...".chars()).collect()
+    }
+}
+
 fn anchored(anchor: Anchor) -> &'static str {
     match anchor {
         Anchor::Start => "",

@@ -26,6 +26,9 @@ pub struct Evaluation {
     pub errors: ErrorSums,
     /// The rows whose quantiles had to be sorted.
     pub crossings: Crossings,
+    /// The mean squared error of each window over its channels and steps, in units of the channels' standard deviations, in the
+    /// order of [`Part::starts`]. NaN where nothing was observed.
+    pub windows: Vec<f32>,
 }
 
 /// The errors of a model over all windows and channels of a part. Only observed values count. The units are those of the windows'
@@ -49,12 +52,22 @@ pub fn evaluate(
     intervals.check(model.window().horizon, horizon)?;
     let mut errors = ErrorSums::new(horizon, intervals.levels(), units);
     let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
+    let (mut of_windows, mut window) = (Vec::with_capacity(part.windows()), (0.0, 0_u32));
     each_row(model, windows, part, ranks, |series, channel, values, truth| {
         crossings.add(quantiles::sort(values, horizon));
         intervals.quantiles(channel, values, horizon, &mut quantiles);
         errors.add(series * channels + channel, &quantiles, truth);
+        for (forecast, truth) in quantiles::median(&quantiles, horizon).iter().zip(truth.iter()) {
+            if !truth.is_nan() {
+                window = (window.0 + (forecast - truth).powi(2), window.1 + 1);
+            }
+        }
+        if channel + 1 == channels {
+            let (sum, count) = std::mem::take(&mut window);
+            of_windows.push(sum / count as f32);
+        }
     })?;
-    Ok(Evaluation { errors, crossings })
+    Ok(Evaluation { errors, crossings, windows: of_windows })
 }
 
 /// Calls `row` with the series, the channel, the forecast and the true values of each window and channel of a part. Of several
