@@ -115,13 +115,13 @@ impl fmt::Display for PanelReport {
 }
 
 impl Panel {
-    /// Reads a file. The ending of its name says the format; an unknown ending means CSV, see [`Panel::from_csv`].
+    /// Reads a file. Parquet and Arrow IPC are told by their first bytes (with the feature `parquet`); any
+    /// other file is text, and an unknown ending means CSV, see [`Panel::from_csv`].
     ///
     /// # Errors
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Panel::from_csv`].
     pub fn read(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
-        Panel::of_rows(format::open(&bytes, &file)?, &file, options, Labels::Needed)
+        format::read(path, |rows, file| Panel::of_rows(rows, file, options, Labels::Needed))
     }
 
     /// Reads a panel to classify: like [`Panel::read`], but the file needs neither labels nor prices, and no source has a
@@ -135,8 +135,7 @@ impl Panel {
         options: &PanelOptions,
         features: &[String],
     ) -> Result<(Panel, PanelReport)> {
-        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
-        Panel::of_rows(format::open(&bytes, &file)?, &file, options, Labels::Ignored { features })
+        format::read(path, |rows, file| Panel::of_rows(rows, file, options, Labels::Ignored { features }))
     }
 
     /// [`Panel::read_unlabelled`] from the text of a CSV file; see [`Panel::from_csv`].
@@ -181,6 +180,28 @@ impl Panel {
     ) -> Result<(Panel, PanelReport)> {
         let table = table::parse(rows, file, options, labels)?;
         Panel::from_table(table, &options.rule, options.max_gap)
+    }
+
+    /// The number of moments before a time, which is written as in a file. At least one.
+    ///
+    /// # Errors
+    /// [`Error::Origin`] if it is no time, if it has a zone and the times of the file have none, or if no moment is before it.
+    pub fn rows_before(&self, text: &str) -> Result<usize> {
+        let refuse = |problem: String, fix| Err(Error::Origin { file: self.file.clone(), problem, fix });
+        match time::parse(text) {
+            None => refuse(format!("{text:?} is not a time"), "write it as in a file, such as 2024-07-01"),
+            Some(stamp) if stamp.zoned && !self.utc => refuse(
+                format!("{text} has a time zone, but the times of the panel have none"),
+                "leave the zone out",
+            ),
+            Some(stamp) => match self.times.partition_point(|&time| time < stamp.time) {
+                0 => refuse(
+                    format!("no moment is before {text}; the first is {}", self.time(0)),
+                    "choose a later time",
+                ),
+                rows => Ok(rows),
+            },
+        }
     }
 
     /// The bundled weather as a panel. The sources are the airports of New York City. The features are what each

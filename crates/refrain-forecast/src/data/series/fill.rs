@@ -15,6 +15,8 @@ pub struct ReadReport {
     pub gap_rows: usize,
     /// Cells missing in rows that are there, for each channel that has any.
     pub missing: Vec<Missing>,
+    /// The ids of a long file that have no value at all. They are left out.
+    pub empty: Vec<String>,
 }
 
 /// The missing cells of one channel.
@@ -31,7 +33,7 @@ pub struct Missing {
 impl ReadReport {
     /// Whether nothing had to be filled.
     pub fn is_complete(&self) -> bool {
-        self.gap_rows == 0 && self.missing.is_empty()
+        self.gap_rows == 0 && self.missing.is_empty() && self.empty.is_empty()
     }
 
     /// Number of missing cells over all channels, without those of gap rows.
@@ -55,7 +57,16 @@ impl fmt::Display for ReadReport {
         if self.missing.len() > FEW {
             write!(f, ", and {} more", self.missing.len() - FEW)?;
         }
-        if self.missing.is_empty() { Ok(()) } else { write!(f, ")") }
+        if !self.missing.is_empty() {
+            write!(f, ")")?;
+        }
+        if self.empty.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = self.empty.iter().take(FEW).map(String::as_str).collect();
+        let more = self.empty.len().saturating_sub(FEW);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        write!(f, "; left out, because no value of it is known: {}{more}", names.join(", "))
     }
 }
 
@@ -140,7 +151,8 @@ pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadRep
     let Rows { file, names, long, time, mut values, gap_rows } = rows;
     let (rows, channels) = (values.len() / names.len(), names.len());
     let missing: Vec<bool> = values.iter().map(|value| value.is_nan()).collect();
-    let mut report = ReadReport { rows_read: rows - gap_rows, gap_rows, missing: Vec::new() };
+    let mut report =
+        ReadReport { rows_read: rows - gap_rows, gap_rows, missing: Vec::new(), empty: Vec::new() };
     for (channel, name) in names.iter().enumerate() {
         let cells = (channel..values.len()).step_by(channels);
         let Some(first) = cells.clone().find(|&cell| !missing[cell]) else {

@@ -136,6 +136,17 @@ impl Long {
         self.ids.iter().all(|id| Some(ends(id)) == first)
     }
 
+    /// The ids that have a value, and the names of the others. If none has, all are kept, for the message.
+    pub(super) fn without_empty(mut self) -> (Long, Vec<String>) {
+        let is_known = |id: &Id| id.values.iter().any(|value| !value.is_nan());
+        if !self.ids.iter().any(is_known) {
+            return (self, Vec::new());
+        }
+        let (ids, empty): (Vec<Id>, Vec<Id>) = self.ids.into_iter().partition(is_known);
+        self.ids = ids;
+        (self, empty.into_iter().map(|id| id.name).collect())
+    }
+
     /// The table with a column for each id and a row for each time.
     pub(super) fn pivoted(self) -> Result<Table> {
         let Long { file, utc, ids } = self;

@@ -1,5 +1,6 @@
 //! Multivariate series on a calendar: reading, splitting, standardising.
 
+mod before;
 pub(crate) mod calendar;
 mod coverage;
 pub(crate) mod fill;
@@ -54,13 +55,13 @@ pub struct Series {
 }
 
 impl Series {
-    /// Reads a file. The ending of its name says the format; an unknown ending means CSV, see [`Series::from_csv`].
+    /// Reads a file. Parquet and Arrow IPC are told by their first bytes (with the feature `parquet`); any
+    /// other file is text, and an unknown ending means CSV, see [`Series::from_csv`].
     ///
     /// # Errors
     /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Series::from_csv`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
-        Series::of_rows(format::open(&bytes, &file)?, &file, options)
+        format::read(path, |rows, file| Series::of_rows(rows, file, options))
     }
 
     /// Reads a series from the text of a CSV file. `file` is its name in messages.

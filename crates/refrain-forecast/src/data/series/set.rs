@@ -41,8 +41,8 @@ pub enum Layout {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeriesSet {
-    series: Vec<Series>,
-    independent: bool,
+    pub(super) series: Vec<Series>,
+    pub(super) independent: bool,
 }
 
 /// A grid.
@@ -58,8 +58,7 @@ impl SeriesSet {
     /// # Errors
     /// Those of [`Series::read`].
     pub fn read(path: &Path, options: &ReadOptions, layout: Layout) -> Result<(SeriesSet, ReadReport)> {
-        let (bytes, file) = (crate::data::text::read_file(path)?, path.display().to_string());
-        SeriesSet::of_rows(format::open(&bytes, &file)?, &file, options, layout)
+        format::read(path, |rows, file| SeriesSet::of_rows(rows, file, options, layout))
     }
 
     /// Reads the text of a CSV file, see [`Series::from_csv`]. Independent series take the calendar of the one with the most
@@ -82,17 +81,25 @@ impl SeriesSet {
         options: &ReadOptions,
         layout: Layout,
     ) -> Result<(SeriesSet, ReadReport)> {
-        let long = match (table::parse(rows, &options.columns, file)?, layout) {
+        let (content, empty) = match table::parse(rows, &options.columns, file)? {
+            Content::Long(long) => {
+                let (long, empty) = long.without_empty();
+                (Content::Long(long), empty)
+            }
+            wide => (wide, Vec::new()),
+        };
+        let long = match (content, layout) {
             (Content::Wide(table), Layout::Independent) => Long::of_columns(table),
             (Content::Long(long), Layout::Independent) => long,
             (Content::Long(long), Layout::Auto) if !long.shares_ends() => long,
             (content, _) => {
                 let rows = fill::onto_grid(content.into_table()?, options.step)?;
                 let (series, report) = fill::carry_forward(rows, options.strict)?;
-                return Ok((series.into(), report));
+                return Ok((series.into(), with_empty(report, empty, options.strict, file)?));
             }
         };
-        of_ids(long, options)
+        let (set, report) = of_ids(long, options)?;
+        Ok((set, with_empty(report, empty, options.strict, file)?))
     }
 
     /// Series of one channel that are independent.
@@ -238,6 +245,15 @@ impl SeriesSet {
     }
 }
 
+/// The report with the ids that have no value. Under `strict` there must be none.
+fn with_empty(report: ReadReport, empty: Vec<String>, strict: bool, file: &str) -> Result<ReadReport> {
+    let report = ReadReport { empty, ..report };
+    match strict && !report.is_complete() {
+        true => Err(Error::MissingRefused { file: file.to_owned(), missing: report.to_string() }),
+        false => Ok(report),
+    }
+}
+
 /// Independent series of the ids of a file.
 fn of_ids(long: Long, options: &ReadOptions) -> Result<(SeriesSet, ReadReport)> {
     let Long { file, utc, ids } = long;
@@ -260,7 +276,7 @@ fn of_ids(long: Long, options: &ReadOptions) -> Result<(SeriesSet, ReadReport)> 
             Err((index, step)) => return Err(fill::off_grid(longest, index, step, false)),
         };
     }
-    let mut report = ReadReport { rows_read: 0, gap_rows: 0, missing: Vec::new() };
+    let mut report = ReadReport { rows_read: 0, gap_rows: 0, missing: Vec::new(), empty: Vec::new() };
     let mut series = Vec::with_capacity(tables.len());
     for table in tables {
         let Some(step) = step else { break };

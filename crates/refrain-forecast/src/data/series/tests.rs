@@ -53,7 +53,12 @@ fn a_long_file_with_interleaved_ids_of_different_extent() {
         |channel: &str, count, longest_run| Missing { channel: channel.to_owned(), count, longest_run };
     assert_eq!(
         report,
-        ReadReport { rows_read: 4, gap_rows: 0, missing: vec![missing("a", 1, 1), missing("b", 2, 1)] }
+        ReadReport {
+            rows_read: 4,
+            gap_rows: 0,
+            missing: vec![missing("a", 1, 1), missing("b", 2, 1)],
+            empty: vec![]
+        }
     );
 }
 
@@ -82,7 +87,7 @@ fn gaps_and_missing_values_are_filled_and_counted() {
     assert_eq!(serde_json::to_value(&report).unwrap()["missing"][0]["count"], 2);
 
     let (_, report) = read("time,a\n2020-01-01,1\n2020-01-02,2\n2020-01-04,3\n").unwrap();
-    assert_eq!(report, ReadReport { rows_read: 3, gap_rows: 1, missing: vec![] });
+    assert_eq!(report, ReadReport { rows_read: 3, gap_rows: 1, missing: vec![], empty: vec![] });
 
     let strict = Series::from_csv(text.as_bytes(), "a.csv", &strict_options()).unwrap_err();
     assert!(matches!(strict, Error::MissingRefused { .. }));

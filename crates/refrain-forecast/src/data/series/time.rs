@@ -6,13 +6,13 @@ use jiff::tz::TimeZone;
 
 /// A parsed time stamp: in UTC if it named a zone or offset, otherwise as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     pub time: DateTime,
     pub zoned: bool,
 }
 
 /// Parses the forms that [`super::Series::from_csv`] accepts.
-pub(super) fn parse(text: &str) -> Option<Stamp> {
+pub(crate) fn parse(text: &str) -> Option<Stamp> {
     let text = text.trim();
     // A bare number is an index or a Unix time in an unknown unit, even if ISO 8601 would read it as a date.
     if text.bytes().all(|b| b.is_ascii_digit()) {

@@ -83,7 +83,7 @@ fn the_columns_of_a_long_file_can_have_other_names() {
 #[test]
 fn broken_series_name_what_is_wrong() {
     for (text, expected) in [
-        ("unique_id,ds,y\na,2020-01-01,1\na,2020-01-02,1\nb,2020-01-01,\n", "every value of channel `b`"),
+        ("unique_id,ds,y\na,2020-01-01,\na,2020-01-02,NA\nb,2020-01-01,\n", "every value of channel `a`"),
         ("unique_id,ds,y\na,2020-01-01,1\nb,2020-01-02,1\n", "has 1 time stamp"),
         (
             "unique_id,ds,y\na,2020-01-01,1\na,2020-01-02,1\na,2020-01-03,1\nb,2020-01-01,1\nb,2020-01-01 06:00,1\n",
