@@ -46,6 +46,37 @@ pub enum Error {
         /// The line of the first bad byte.
         line: u64,
     },
+    /// The file is neither text nor a format that is read.
+    #[error("{file} looks like {what}; {fix}")]
+    Binary {
+        /// The file.
+        file: String,
+        /// What it looks like.
+        what: &'static str,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// The file is Parquet or Arrow IPC, which this program was built without.
+    #[error(
+        "{file} is a {format} file, and this program was built without the feature `parquet`; build it with `--features \
+         parquet`, take a released binary, or save the table as CSV"
+    )]
+    NoParquet {
+        /// The file.
+        file: String,
+        /// Its format.
+        format: &'static str,
+    },
+    /// A Parquet or Arrow IPC file is broken, or cannot be written.
+    #[error("{file}: not a {format} file that can be read or written: {problem}; write it again")]
+    Columns {
+        /// The file.
+        file: String,
+        /// Its format.
+        format: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
     /// A row has more or fewer fields than the header.
     #[error(
         "{file}, line {line}: {found} fields where the header has {expected}; \
@@ -397,6 +428,16 @@ pub enum Error {
     /// The rule of the split is wrong in itself or does not suit this series.
     #[error("cannot split {file}: {problem}; {fix}")]
     Split {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// No forecast can begin at a time.
+    #[error("{file}: {problem}; {fix}")]
+    Origin {
         /// The file.
         file: String,
         /// What is wrong.

@@ -1,6 +1,8 @@
 //! Data to learn from: series and panels, their windows, and the bundled data.
 
 mod bundled;
+#[cfg(feature = "parquet")]
+mod columns;
 mod format;
 pub mod panel;
 pub mod series;
@@ -8,4 +10,6 @@ mod text;
 pub mod windows;
 
 pub use bundled::{NYC_WEATHER, nyc_weather, nyc_weather_unit};
+#[cfg(feature = "parquet")]
+pub use columns::{Column, parquet};
 pub use text::read_text;

@@ -1,6 +1,11 @@
 //! File formats. A format turns the bytes of a file into rows of cells; what the cells mean is the same in every format.
 
-use super::text::shorten;
+mod binary;
+#[cfg(feature = "parquet")]
+mod columnar;
+
+use self::binary::Columnar;
+use super::text::{read_file, shorten};
 use crate::{Error, Result};
 use std::collections::HashSet;
 use std::path::Path;
@@ -55,8 +60,29 @@ formats! {
     csv::Csv;
 }
 
-/// Opens a file in the format of its ending; an unknown ending means CSV.
-pub(crate) fn open<'a>(bytes: &'a [u8], file: &'a str) -> Result<Rows<'a>> {
+/// Calls `work` with the rows of a file and its name. The first bytes tell formats of columns, otherwise the ending says the
+/// format.
+pub(crate) fn read<T>(path: &Path, work: impl FnOnce(Rows<'_>, &str) -> Result<T>) -> Result<T> {
+    let file = path.display().to_string();
+    if let Some(format) = Columnar::of_file(path)? {
+        return work(checked(open_columns(path, format, &file)?, &file)?, &file);
+    }
+    let bytes = read_file(path)?;
+    work(open(&bytes, &file)?, &file)
+}
+
+#[cfg(feature = "parquet")]
+fn open_columns(path: &Path, format: Columnar, file: &str) -> Result<Rows<'static>> {
+    columnar::open(path, format, file)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_columns(_: &Path, format: Columnar, file: &str) -> Result<Rows<'static>> {
+    Err(Error::NoParquet { file: file.to_owned(), format: format.name() })
+}
+
+/// Opens a text in the format of its ending; an unknown ending means CSV.
+fn open<'a>(bytes: &'a [u8], file: &'a str) -> Result<Rows<'a>> {
     let ending = Path::new(file).extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     let is_named = |format: &&&dyn Format| ending.as_deref().is_some_and(|it| format.endings().contains(&it));
     match ALL.iter().find(is_named) {
@@ -75,7 +101,10 @@ fn checked<'a>(rows: Rows<'a>, file: &str) -> Result<Rows<'a>> {
     let header = &rows.header;
     let wrong = |problem, fix| Err(Error::Header { file: file.to_owned(), problem, fix });
     if header.len() == 1 {
-        let fix = "a series needs a time column and one or more columns of numbers, separated by commas";
+        let fix = match header[0].contains([';', '\t']) {
+            true => "it looks separated by semicolons or tabs; write it with commas between the cells",
+            false => "a series needs a time column and one or more columns of numbers, separated by commas",
+        };
         return wrong(format!("only one column, {:?}", shorten(&header[0])), fix);
     }
     let mut known = HashSet::with_capacity(header.len());
