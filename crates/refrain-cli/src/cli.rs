@@ -10,6 +10,7 @@ use refrain_forecast::settings::Values;
 
 use refrain_rendezvous::{Address, World, WorldOptions};
 
+use crate::console::Verbosity;
 use crate::precision::Precision;
 use crate::settings::{Complete, Settings, preset_names};
 
@@ -23,6 +24,23 @@ pub struct Cli {
     /// Number of CPU threads [default: RAYON_NUM_THREADS, or one per core]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
+    /// Print only warnings, errors and what was asked for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Also print what the engine does: launches, replays and storages
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+impl Cli {
+    /// How much to print.
+    pub fn verbosity(&self) -> Verbosity {
+        match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (_, true) => Verbosity::Verbose,
+            _ => Verbosity::Normal,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -34,6 +52,13 @@ pub enum Command {
         will be warmer or colder by more than 2 °F in six hours."
     )]
     Train(Box<Train>),
+    /// Train several models on the same parts of a series, and compare them with each other and with the baselines
+    #[command(
+        after_help = "Each model has a run folder of its own inside --out, as `refrain train` writes it. comparison.csv, comparison.json and \
+        comparison.svg have the test errors of all. A setting holds for every model that has it; how the series is read and cut is the same for \
+        all. After Ctrl-C, --resume continues."
+    )]
+    Compare(Box<Compare>),
     /// Forecast a series from several origins in its past, each by a model that has seen nothing of it after its origin
     #[command(
         after_help = "Writes forecasts.csv (unique_id, ds, cutoff, y, forecast and the bounds of intervals), the metrics of each origin, and the \
@@ -67,6 +92,13 @@ pub enum Command {
     Bench(Bench),
     /// List the devices of this machine
     Devices(Devices),
+    /// Print what makes a shell complete this command
+    #[command(
+        after_help = "For bash: refrain completions bash > ~/.local/share/bash-completion/completions/refrain\nFor zsh: refrain completions zsh > ~/.zfunc/_refrain\nFor fish: refrain completions fish > ~/.config/fish/completions/refrain.fish"
+    )]
+    Completions(Completions),
+    /// Write the manual pages of all commands
+    Man(Man),
 }
 
 /// What the commands that train have in common: the settings of the training, and where they come from.
@@ -77,12 +109,15 @@ pub struct TrainingArgs {
     /// A named set of settings; --config and flags override it [default: that of the data, if it has one]
     #[arg(long, value_name = "NAME", value_parser = preset_names())]
     pub preset: Option<String>,
-    /// A TOML file with settings; flags override it
+    /// A file with settings: TOML, or the config.json of a run; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
+    /// Also write the metrics of each epoch as an event file, which TensorBoard reads, into the run folder
+    #[arg(long)]
+    pub tensorboard: bool,
 }
 
 impl TrainingArgs {
@@ -113,8 +148,31 @@ pub struct Train {
     /// Resume the run in --out if there is one, or else start it; for jobs that may be restarted
     #[arg(long, requires = "out", conflicts_with = "resume")]
     pub resume_if_possible: bool,
+    /// Print the data, the split, the model, and how much memory and time the run would take, and end; nothing is written
+    #[arg(long, conflicts_with_all = ["resume", "resume_if_possible"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub ranks: RankArgs,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The models, separated by commas, such as patchtst,dlinear,itransformer
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', required_unless_present = "resume")]
+    pub models: Vec<String>,
+    #[command(flatten)]
+    pub training: TrainingArgs,
+    /// The folder for the table, the plot and the run folders [default: runs/SERIES-comparison-NUMBER]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Continue the interrupted comparison in this folder, with its settings
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["models", "preset", "config", "out"])]
+    pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error
@@ -136,6 +194,15 @@ pub struct CrossValidate {
     /// Train again for each origin, instead of once for the first
     #[arg(long)]
     pub refit: bool,
+    /// Train for so many origins at a time, each in a process of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one, requires = "refit")]
+    pub processes: usize,
+    /// The format of the file of forecasts
+    #[arg(long, value_name = "FORMAT", default_value = "csv")]
+    pub format: TableFormat,
+    /// Only train for this origin, into --out: what --processes starts
+    #[arg(long, hide = true)]
+    pub train_window: Option<usize>,
     #[command(flatten)]
     pub training: TrainingArgs,
     /// The folder for forecasts, metrics and models [default: runs/SERIES-cross-validation-NUMBER]
@@ -176,7 +243,13 @@ pub struct Forecast {
     /// Only these ids of a long file, columns of a wide one, or sources of a panel, separated by commas [default: all]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub ids: Option<Vec<String>>,
-    /// The CSV file to write; - is standard output
+    /// The time at which the forecast begins; rows from then on are not used [default: after the last row]
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// Rows of the forecast, at most those of the training; several, such as 24,96, give one forecast each, told apart by a column `horizon` [default: that of the training]
+    #[arg(long, value_name = "ROWS,...", value_delimiter = ',', value_parser = at_least_one)]
+    pub horizon: Vec<usize>,
+    /// The file to write: Parquet if its name ends in .parquet, otherwise CSV; - is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "json")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
@@ -353,6 +426,20 @@ pub struct Devices {
     pub json: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The folder to write: refrain.1, refrain-train.1, ... [default: refrain.1 on standard output]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
 /// Which of several processes that train together this one is.
 #[derive(Debug, Args)]
 pub struct RankArgs {
@@ -390,6 +477,15 @@ impl RankArgs {
             ..WorldOptions::default()
         })
     }
+}
+
+/// The format of a table that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TableFormat {
+    /// Comma-separated values
+    Csv,
+    /// Apache Parquet
+    Parquet,
 }
 
 /// The device to compute on.
@@ -517,10 +613,14 @@ impl Cli {
 }
 
 /// The command line.
-fn command() -> clap::Command {
+pub fn command() -> clap::Command {
     // If a flag is given twice, the last one counts: so you can change a command line by adding to it.
     let train = |train: clap::Command| train.args_override_self(true);
-    Cli::command().args_override_self(true).mut_subcommand("train", train)
+    Cli::command()
+        .args_override_self(true)
+        .mut_subcommand("train", train)
+        .mut_subcommand("compare", train)
+        .mut_subcommand("cross-validate", train)
 }
 
 #[cfg(test)]

@@ -15,6 +15,30 @@ pub struct Console {
     silent: bool,
 }
 
+/// How much is printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Warnings, errors and results.
+    Quiet,
+    /// Also what is read, planned and reached.
+    #[default]
+    Normal,
+    /// Also what the engine does.
+    Verbose,
+}
+
+static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
+
+/// Says how much this process prints from now on.
+pub fn set_verbosity(verbosity: Verbosity) {
+    let _ = VERBOSITY.set(verbosity);
+}
+
+/// How much this process prints.
+pub fn verbosity() -> Verbosity {
+    VERBOSITY.get().copied().unwrap_or_default()
+}
+
 /// What stands before each line on standard error, of a process that is not the first of its job.
 static NAME: OnceLock<String> = OnceLock::new();
 
@@ -42,9 +66,9 @@ impl Console {
         LOST.get()
     }
 
-    /// Prints a line for the user.
+    /// Prints a line for the user. With --quiet, only a command whose result is what it prints does so.
     pub fn line(self, text: impl Display) -> Result<()> {
-        if self.silent {
+        if self.silent || (self.goes_on && verbosity() == Verbosity::Quiet) {
             return Ok(());
         }
         if self.json {
@@ -70,8 +94,20 @@ impl Console {
         }
     }
 
+    /// Prints a line about the engine, with --verbose.
+    pub fn detail(self, text: impl Display) -> Result<()> {
+        match verbosity() {
+            Verbosity::Verbose => self.line(text),
+            _ => Ok(()),
+        }
+    }
+
     /// Prints a warning, which the user might overlook among other lines.
     pub fn warn(self, text: impl Display) -> Result<()> {
+        if verbosity() == Verbosity::Quiet && !self.silent {
+            note(format!("warning: {text}"));
+            return Ok(());
+        }
         self.line(format!("warning     {text}"))
     }
 

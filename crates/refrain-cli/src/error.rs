@@ -54,6 +54,12 @@ pub enum Error {
         shell_word(dir)
     )]
     Interrupted { signal: Signal, epoch: usize, step: u64, dir: PathBuf },
+    /// The same in the middle of a command that has finished some of its runs.
+    #[error(
+        "interrupted by {signal}; what is finished is kept, continue with\n  refrain {command} --resume {}",
+        shell_word(dir)
+    )]
+    Paused { signal: Signal, command: &'static str, dir: PathBuf },
     /// The same in the middle of a cross-validation.
     #[error(
         "interrupted by {signal}; a cross-validation cannot be resumed, so start it again with another --out"
@@ -121,7 +127,9 @@ impl Error {
     /// otherwise 1.
     pub fn status(&self) -> u8 {
         match self {
-            Error::Interrupted { signal, .. } | Error::Stopped { signal } => signal.status(),
+            Error::Interrupted { signal, .. } | Error::Paused { signal, .. } | Error::Stopped { signal } => {
+                signal.status()
+            }
             Error::Usage { .. } => 2,
             Error::RankFailed { .. } => RANK_FAILED,
             _ => 1,

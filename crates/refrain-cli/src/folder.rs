@@ -51,6 +51,14 @@ impl RunFolder {
         }
     }
 
+    /// Locks the folder of several runs, which has a file of this name.
+    pub fn open_with(path: &Path, name: &str, fix: &'static str) -> Result<RunFolder> {
+        match path.join(name).is_file() {
+            true => RunFolder::hold(path),
+            false => Err(Error::run(path, format!("there is no {name} in this folder"), fix)),
+        }
+    }
+
     /// Locks the folder, and removes files that an earlier process did not finish.
     fn hold(path: &Path) -> Result<RunFolder> {
         let lock = Arc::new(lock(path)?);
@@ -67,6 +75,9 @@ impl RunFolder {
             return Ok(RunFolder::of_another(&path));
         }
         std::fs::create_dir_all(&path).map_err(|source| Error::write(&path, source))?;
+        if self.lock.is_some() {
+            remove_leftovers(&path, &run::FILES)?;
+        }
         Ok(RunFolder { path, lock: self.lock.clone() })
     }
 
@@ -80,6 +91,16 @@ impl RunFolder {
             return Ok(());
         }
         Ok(write_atomic(&self.path.join(name), content)?)
+    }
+
+    /// Adds to the end of a file, if this process writes the run.
+    pub fn append(&self, name: &str, content: &[u8]) -> Result<()> {
+        if self.lock.is_none() {
+            return Ok(());
+        }
+        let path = self.path.join(name);
+        let opened = OpenOptions::new().append(true).create(true).open(&path);
+        opened.and_then(|mut file| file.write_all(content)).map_err(|source| Error::write(&path, source))
     }
 }
 

@@ -10,6 +10,7 @@ mod console;
 mod error;
 mod filled;
 mod folder;
+mod html;
 mod interrupt;
 mod job;
 mod output;
@@ -22,6 +23,7 @@ mod run_config;
 mod settings;
 mod source;
 mod tasks;
+mod tensorboard;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,7 @@ use error::{Error, Result};
 /// Does what the command line of this process asks for; the status is what the process ends with.
 pub fn main() -> ExitCode {
     let cli = Cli::from_process();
+    console::set_verbosity(cli.verbosity());
     let done = set_threads(cli.threads).and_then(|()| commands::run(cli.command));
     // The reader has read enough, as in `refrain devices | head -1`.
     let enough = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
@@ -47,7 +50,10 @@ pub fn main() -> ExitCode {
         Err(error @ Error::Interrupted { .. }) if console::another_speaks() => ExitCode::from(error.status()),
         Err(Error::Stdout(error)) if enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let label = if matches!(error, Error::Interrupted { .. } | Error::Stopped { .. }) {
+            let label = if matches!(
+                error,
+                Error::Interrupted { .. } | Error::Paused { .. } | Error::Stopped { .. }
+            ) {
                 ""
             } else {
                 "error: "

@@ -1,4 +1,4 @@
-//! The output file of a command. It is never a file of a run or an input of the command, and it contains nothing that
+//! The output file of a command, as CSV or Parquet. It is never a file of a run or an input of the command, and it contains nothing that
 //! a spreadsheet would execute.
 
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use refrain_nn::checkpoint::write_atomic;
 use serde::Serialize;
 
+use crate::cli::TableFormat;
 use crate::console::Console;
 use crate::error::{Error, Result};
 use crate::run;
@@ -47,6 +48,14 @@ impl Output {
         self.path.as_os_str() == STDOUT
     }
 
+    /// The format that its name asks for.
+    pub fn format(&self) -> TableFormat {
+        match self.path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet")) {
+            true => TableFormat::Parquet,
+            false => TableFormat::Csv,
+        }
+    }
+
     /// Writes everything or nothing.
     pub fn write(&self, console: Console, content: &[u8]) -> Result<()> {
         match self.is_stdout() {
@@ -81,6 +90,64 @@ pub enum Cell {
     Text(String),
     /// Computed in f32; more digits would suggest more precision.
     Number(f32),
+}
+
+/// A table as the bytes of a file. `file` is its name in messages.
+pub fn table(columns: &[String], rows: &[Vec<Cell>], format: TableFormat, file: &str) -> Result<Vec<u8>> {
+    if format == TableFormat::Parquet {
+        return parquet(columns, rows, file);
+    }
+    let header: Vec<Cell> = columns.iter().cloned().map(Cell::Text).collect();
+    let lines = std::iter::once(&header).chain(rows).map(|cells| line(cells));
+    Ok(lines.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// Refuses a format that this program was built without.
+pub fn check_format(format: TableFormat) -> Result<()> {
+    match format {
+        TableFormat::Parquet if cfg!(not(feature = "parquet")) => Err(Error::usage(
+            "this program was built without Parquet",
+            "build it with `--features parquet`, or write CSV",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_: &[String], _: &[Vec<Cell>], _: &str) -> Result<Vec<u8>> {
+    check_format(TableFormat::Parquet)?;
+    Ok(Vec::new())
+}
+
+/// A table as Parquet. The columns of times become time stamps, columns with a number and without any other text become numbers.
+#[cfg(feature = "parquet")]
+fn parquet(columns: &[String], rows: &[Vec<Cell>], file: &str) -> Result<Vec<u8>> {
+    use refrain_forecast::data::Column;
+
+    const TIMES: [&str; 3] = ["time", "ds", "cutoff"];
+    let text = |cell: Option<&Cell>| match cell {
+        Some(Cell::Text(text)) => text.clone(),
+        Some(Cell::Number(number)) => number.to_string(),
+        None => String::new(),
+    };
+    let column = |(at, name): (usize, &String)| {
+        let cells = || rows.iter().map(move |row| row.get(at));
+        let is_text = |cell: Option<&Cell>| matches!(cell, Some(Cell::Text(text)) if !text.is_empty());
+        let column = if TIMES.contains(&name.as_str()) {
+            Column::Times(cells().map(text).collect())
+        } else if cells().any(is_text) {
+            Column::Text(cells().map(text).collect())
+        } else {
+            let number = |cell: Option<&Cell>| match cell {
+                Some(Cell::Number(number)) => Some(*number),
+                _ => None,
+            };
+            Column::Numbers(cells().map(number).collect())
+        };
+        (name.clone(), column)
+    };
+    let all: Vec<(String, Column)> = columns.iter().enumerate().map(column).collect();
+    Ok(refrain_forecast::data::parquet(&all, file)?)
 }
 
 /// A line of CSV. Spreadsheets execute a text that begins with one of `=+-@`. Such a text gets an apostrophe, so that they

@@ -30,6 +30,11 @@ impl ReplayFigures {
         }
     }
 
+    /// Prints the line with --verbose, if there were replays.
+    pub fn show_detail(&self, console: Console) -> Result<()> {
+        self.line().map_or(Ok(()), |line| console.detail(line))
+    }
+
     /// Prints the line, if there were replays.
     pub fn show(&self, console: Console) -> Result<()> {
         match self.line() {

@@ -72,6 +72,16 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const CALIBRATION: &str = Calibration::FILE;
 pub const LOSS: &str = "loss.svg";
 pub const FORECAST: &str = "forecast.svg";
+/// Everything about a run on one page.
+pub const REPORT: &str = "report.html";
+/// The metrics of each epoch for TensorBoard.
+pub const EVENTS: &str = "events.out.tfevents.refrain";
+/// What a comparison is of, and what came out.
+pub const COMPARISON: &str = "comparison.json";
+pub const COMPARISON_TABLE: &str = "comparison.csv";
+pub const COMPARISON_PLOT: &str = "comparison.svg";
+/// The result of a run of a comparison.
+pub const OUTCOME: &str = "outcome.json";
 
 /// The best weights of a run or of a fold, opened.
 pub struct SavedModel {
@@ -133,8 +143,22 @@ fn warn(unverified: Option<String>) {
 }
 
 /// The files that a run writes into its folders.
-pub const FILES: [&str; 8] =
-    [MODEL, refrain_nn::checkpoint::CONFIG, FOLDS, METRICS, CALIBRATION, LOSS, FORECAST, LOCK];
+pub const FILES: [&str; 14] = [
+    MODEL,
+    refrain_nn::checkpoint::CONFIG,
+    FOLDS,
+    METRICS,
+    CALIBRATION,
+    LOSS,
+    FORECAST,
+    LOCK,
+    COMPARISON,
+    COMPARISON_TABLE,
+    COMPARISON_PLOT,
+    OUTCOME,
+    REPORT,
+    EVENTS,
+];
 
 /// Whether a folder with this name (in lower case) belongs inside a run folder.
 pub fn is_inner_folder(name: &str) -> bool {

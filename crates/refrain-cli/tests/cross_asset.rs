@@ -249,7 +249,7 @@ fn eager_training_comes_to_the_same_bits_without_a_replay() {
     let place = Place::new();
     place.write("panel.csv", panel(300));
     let train = |more: &[&str]| {
-        place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--json"], more].concat())).succeeded()
+        place.refrain(&tiny(&[LABELS, &["--epochs", "2", "--json", "-v"], more].concat())).succeeded()
     };
     let weights_of = |said: &Said| {
         said.json()["folds"]

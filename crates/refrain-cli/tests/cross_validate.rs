@@ -183,3 +183,112 @@ fn what_cannot_be_cross_validated_is_refused() {
     cross_validate(&place, &["--windows", "1", "--out", "cv"]).succeeded();
     cross_validate(&place, &["--windows", "1", "--out", "cv"]).failed(&["not empty"]);
 }
+
+/// The same with some rows left out, and another value in some.
+fn changed(lengths: &[usize], without: &[(usize, usize)], huge: std::ops::Range<usize>) -> String {
+    let rows = lengths.iter().enumerate().flat_map(|(id, &rows)| (0..rows).map(move |at| (id, at)));
+    let row = |(id, at): (usize, usize)| {
+        let value = if huge.contains(&at) { 1e30 } else { value(id, at) };
+        format!("s{id},{},{value}\n", day(at + id))
+    };
+    let kept = rows.filter(|place| !without.contains(place));
+    format!("unique_id,ds,y\n{}", kept.map(row).collect::<String>())
+}
+
+#[test]
+fn model_and_baselines_are_judged_on_the_same_values_beside_long_gaps() {
+    let place = Place::new();
+    // Of the last three rows, s0 lacks one, which is filled; s1 lacks two, which is more than --max-gap.
+    place.write("a.csv", changed(&[40, 33, 36], &[(0, 38), (1, 30), (1, 31)], 0..0));
+    let own =
+        ["--windows", "2", "--step", "3", "--scaling", "none", "--max-gap", "1", "--out", "cv", "--json"];
+    let said = cross_validate(&place, &own).succeeded().json();
+    let window = &said["windows"][1];
+    let (_, all) = forecasts(&place, "cv");
+    let (mut model, mut last, mut count) = (0.0, 0.0, 0);
+    for (id, rows, judged) in [(0, 40, true), (1, 33, false), (2, 36, true)] {
+        let cutoff = format!("{} 00:00:00", day(rows - 4 + id));
+        let found = &all[&(cutoff, format!("s{id}"))];
+        assert_eq!(found.len(), HORIZON, "every series is forecast");
+        for (_, y, numbers) in found.iter().filter(|(_, y, _)| judged && !y.is_empty()) {
+            let y: f64 = y.parse().unwrap();
+            model += (y - numbers[0]).abs();
+            last += (y - value(id, rows - 4)).abs();
+            count += 1;
+        }
+    }
+    assert_eq!((count, window["count"].as_u64()), (5, Some(5)), "{window}");
+    for (by_hand, told) in [(model / 5.0, &window["mae"]), (last / 5.0, &window["last_value"]["mae"])] {
+        assert!((by_hand - told.as_f64().unwrap()).abs() < 1e-4, "{by_hand} for {told}");
+    }
+}
+
+#[test]
+fn an_origin_that_a_long_gap_makes_impossible_is_left_out() {
+    let place = Place::new();
+    let row = |at: usize| {
+        let cell = if (44..47).contains(&at) { String::new() } else { value(0, at).to_string() };
+        format!("{},{cell}\n", day(at))
+    };
+    place.write("a.csv", format!("time,a\n{}", (0..60).map(row).collect::<String>()));
+    let own = ["--windows", "4", "--step", "5", "--max-gap", "2", "--out", "cv", "--json"];
+    let said = cross_validate(&place, &own).succeeded();
+    // The contexts of the second and third lie in the gap. The horizon of the first ends in it: two values are judged.
+    let json = said.json();
+    assert_eq!(json["windows_left_out"], serde_json::json!([2, 3]));
+    let counts = [0, 1].map(|window| json["windows"][window]["count"].as_u64());
+    assert_eq!((counts, json["windows"].as_array().map(Vec::len)), ([Some(2), Some(3)], Some(2)));
+    assert_eq!(said.err.matches("is left out").count(), 2, "{}", said.err);
+    assert_eq!(forecasts(&place, "cv").1.len(), 2);
+    let all = ["--windows", "3", "--step", "1", "--max-gap", "0", "--season", "2", "--out", "none"];
+    place.write("a.csv", format!("time,a\n{}", (0..50).map(row).collect::<String>()));
+    cross_validate(&place, &all).failed(&["every window was left out", "--max-gap"]);
+}
+
+#[test]
+fn a_late_error_loses_no_earlier_window() {
+    let place = Place::new();
+    let good = ["--windows", "2", "--step", "8", "--scaling", "none", "--refit"];
+    place.write("a.csv", changed(&[60], &[], 0..0));
+    cross_validate(&place, &[&good[..], &["--out", "whole"]].concat()).succeeded();
+    // Only the second model sees the huge values, and fails.
+    place.write("a.csv", changed(&[60], &[], 52..54));
+    let said = cross_validate(&place, &[&good[..], &["--out", "cv"]].concat()).failed(&["loss"]);
+    assert!(said.out.contains("1 windows are finished, and kept in cv"), "{}", said.out);
+    let (header, found) = forecasts(&place, "cv");
+    assert!(header.starts_with("unique_id,ds,cutoff"), "{header}");
+    let (_, whole) = forecasts(&place, "whole");
+    assert_eq!(found, whole.into_iter().take(1).collect());
+    let kept = std::fs::read_to_string(place.path("cv/cross-validation.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!((kept["windows"].as_array().map(Vec::len), kept["count"].as_u64()), (Some(1), Some(3)));
+}
+
+#[test]
+fn windows_trained_in_processes_of_their_own_are_those_of_one_process() {
+    let place = Place::new();
+    place.write("a.csv", long(&[40, 33, 30], (0, 0.0)));
+    let own = ["--windows", "3", "--refit", "--loss", "quantile", "--levels", "80"];
+    cross_validate(&place, &[&own[..], &["--out", "one"]].concat()).succeeded();
+    let said =
+        cross_validate(&place, &[&own[..], &["--processes", "2", "--out", "two"]].concat()).succeeded();
+    assert_eq!(said.out.matches("trained     window").count(), 3, "{}", said.out);
+    assert_eq!(forecasts(&place, "two"), forecasts(&place, "one"));
+    for window in 1..=3 {
+        let log = std::fs::read_to_string(place.path(&format!("two/window-{window}.log"))).unwrap();
+        assert!(log.contains("epoch   2/2"), "{log}");
+        assert!(place.path(&format!("two/window-{window}/report.html")).is_file());
+    }
+    // Without refitting there is one model only.
+    cross_validate(&place, &["--processes", "2"]).failed(&["--refit"]);
+    let stdin = [&own[..], &["--processes", "2", "--data", "-", "--out", "three"]].concat();
+    cross_validate(&place, &stdin).failed(&["standard input"]);
+    // A process that fails says why.
+    let bad = [&own[..], &["--processes", "3", "--out", "bad", "--scaling", "none", "--lr", "1e30"]].concat();
+    let said = cross_validate(&place, &bad).failed(&[
+        "window 1 ended with exit status: 1",
+        "loss",
+        "bad/window-1.log",
+    ]);
+    assert!(!said.err.contains("panicked"), "{}", said.err);
+}

@@ -60,7 +60,7 @@ fn every_forecaster_is_trained_evaluated_and_forecasts() {
         assert!(place.path("run/forecast.svg").is_file());
     }
     let place = place();
-    let said = train(&place, "nlinear", &[&["--accumulate", "2"]]).succeeded();
+    let said = train(&place, "nlinear", &[&["--accumulate", "2", "-v"]]).succeeded();
     tells_of_replays(&said, 36);
     assert_eq!(said.json()["parameters"].as_u64(), Some(24 * 6 + 6));
     assert!(

@@ -9,7 +9,7 @@ use serde_json::Value;
 fn trained() -> (Place, Said) {
     let place = Place::new();
     place.write("a.csv", series(300));
-    let said = place.refrain(&tiny(&["--data", "a.csv", "--out", "run", "--json"])).succeeded();
+    let said = place.refrain(&tiny(&["--data", "a.csv", "--out", "run", "--json", "-v"])).succeeded();
     (place, said)
 }
 
@@ -168,9 +168,9 @@ fn text_replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 fn training_tells_of_its_replays_unless_it_is_eager() {
     let (place, said) = trained();
     tells_of_replays(&said, 12);
-    tells_of_no_replays(&place.refrain(&tiny(&["--data", "a.csv", "--eager", "--json"])).succeeded());
+    tells_of_no_replays(&place.refrain(&tiny(&["--data", "a.csv", "--eager", "--json", "-v"])).succeeded());
     // Each step of several micro-batches is also an update.
-    let parts = ["--data", "a.csv", "--accumulate", "2", "--json"];
+    let parts = ["--data", "a.csv", "--accumulate", "2", "--json", "-v"];
     let parts = place.refrain(&tiny(&parts)).succeeded();
     tells_of_replays(&parts, 36);
 }

@@ -8,9 +8,9 @@ use crate::settings::Task;
 use crate::tasks::forecasting;
 
 pub fn run(args: CrossValidate) -> Result<()> {
-    if args.training.settings.has("split") {
+    if args.training.settings.chooses(args.training.config.as_deref(), "split")? {
         return Err(Error::usage(
-            "cross-validate splits a series by its origins, so it takes no --split",
+            "cross-validate splits a series by its origins, so it takes no --split, and no split in --config",
             "leave it out; --windows, --step and --validation say where the parts lie",
         ));
     }

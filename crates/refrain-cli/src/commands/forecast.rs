@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::cli::Forecast;
 use crate::error::{Error, Result};
 use crate::job::{self, Job};
-use crate::output::Output;
-use crate::tasks::{self, Prediction};
+use crate::output::{self, Output};
+use crate::tasks::{self, Asked, Prediction};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -22,6 +22,9 @@ pub fn run(args: Forecast) -> Result<()> {
         let trained = tasks::load(&args.model, job.device())?;
         let data = args.data.unwrap_or_else(|| trained.source().to_owned());
         let out = args.out.map(|out| Output::new(&out, &[&data, trained.source()])).transpose()?;
+        if let Some(out) = &out {
+            output::check_format(out.format())?;
+        }
         let to_stdout = out.as_ref().is_some_and(Output::is_stdout);
         if args.json && to_stdout {
             return Err(Error::usage(
@@ -33,13 +36,16 @@ pub fn run(args: Forecast) -> Result<()> {
             Some(_) => job.console(args.json || to_stdout),
             None => job.console_of_result(args.json),
         };
-        let prediction = trained.forecast(console, &data, args.ids.as_deref(), job)?;
+        let asked =
+            Asked { ids: args.ids.map(each_once), from: args.from, horizons: each_once(args.horizon) };
+        let prediction = trained.forecast(console, &data, &asked, job)?;
         if !job.is_first() {
             return Ok(());
         }
         let mut line = format!("forecast    {}", prediction.summary);
         if let Some(out) = out {
-            out.write(console, &prediction.csv()?)?;
+            let Prediction { columns, rows, .. } = &prediction;
+            out.write(console, &output::table(columns, rows, out.format(), &out.name())?)?;
             line += &format!(", written to {}", out.name());
         }
         console.line(line)?;
@@ -48,4 +54,15 @@ pub fn run(args: Forecast) -> Result<()> {
             false => Ok(()),
         }
     })
+}
+
+/// Without what was named before.
+fn each_once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
+    let mut seen = Vec::with_capacity(all.len());
+    for one in all {
+        if !seen.contains(&one) {
+            seen.push(one);
+        }
+    }
+    seen
 }

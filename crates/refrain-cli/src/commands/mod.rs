@@ -5,12 +5,15 @@ mod bench_epochs;
 mod bench_patchtst;
 mod bench_step;
 mod bench_step_ranks;
+mod compare;
+mod completions;
 mod cross_validate;
 mod devices;
 mod evaluate;
 mod export;
 mod forecast;
 mod import;
+mod man;
 mod train;
 
 use crate::cli::{Bench, Command};
@@ -20,6 +23,7 @@ use crate::error::Result;
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Train(args) => train::run(*args),
+        Command::Compare(args) => compare::run(*args),
         Command::CrossValidate(args) => cross_validate::run(*args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Forecast(args) => forecast::run(args),
@@ -29,5 +33,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(Bench::CrossAsset(args)) => bench_cross_asset::run(args),
         Command::Bench(Bench::Step(args)) => bench_step::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
     }
 }

@@ -1,4 +1,4 @@
-//! Settings from a TOML file.
+//! Settings from a file: TOML, or the configuration of a run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,10 +9,19 @@ use refrain_forecast::settings::Values;
 use toml::Spanned;
 
 use super::known;
+use super::of_run::settings_of;
 use crate::error::{Error, Result};
 
 /// The settings of a file.
-pub fn read(path: &Path) -> Result<Values> {
+#[derive(Debug, Default)]
+pub struct FileSettings {
+    pub values: Values,
+    /// Whether the file is the configuration of a run, which has every setting, chosen or not.
+    pub of_run: bool,
+}
+
+/// Reads a file of settings.
+pub fn read(path: &Path) -> Result<FileSettings> {
     /// A device such as /dev/zero has no end.
     const LONGEST: u64 = 1 << 20;
     let mut text = String::new();
@@ -22,7 +31,12 @@ pub fn read(path: &Path) -> Result<Values> {
         let error = format!("the file is larger than {LONGEST} bytes");
         return Err(Error::TomlSyntax { path: path.to_owned(), error });
     }
-    parse(&text, path)
+    if !text.trim_start().starts_with('{') {
+        return Ok(FileSettings { values: parse(&text, path)?, of_run: false });
+    }
+    let kept = serde_json::from_str(&text)
+        .map_err(|error| Error::TomlSyntax { path: path.to_owned(), error: format!("not JSON: {error}") })?;
+    Ok(FileSettings { values: settings_of(kept, path)?, of_run: true })
 }
 
 /// The settings of a text; `path` is its name in messages.

@@ -5,6 +5,7 @@
 mod arguments;
 mod file;
 mod list;
+mod of_run;
 
 pub use arguments::{preset_names, presets};
 pub use list::{Task, known};
@@ -55,7 +56,7 @@ impl Settings {
     /// All settings: these, which are flags, then those of the file, of `base`, of the preset, and the defaults.
     pub fn resolve_over(self, file: Option<&Path>, preset: Option<&str>, base: Values) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        let set = self.or(file);
+        let set = self.or(file.values);
         if let (Some(of_weights), Some(chosen)) = (base.get(MODEL), set.0.get(MODEL))
             && of_weights != chosen
         {
@@ -71,13 +72,7 @@ impl Settings {
             Some(name) => name.as_str().unwrap_or_default(),
             None => models()[0].listing.name,
         };
-        let Some(model) = models().iter().find(|model| model.listing.name == name) else {
-            let names: Vec<&str> = models().iter().map(|model| model.listing.name).collect();
-            return Err(Error::usage(
-                format!("there is no model {name:?}"),
-                format!("choose one of {}", names.join(", ")),
-            ));
-        };
+        let model = model_of(name)?;
         set.check_model(model)?;
         // A preset with the name of the data is for that data.
         let data = set.0.get("data").or(model.default("data")).and_then(serde_json::Value::as_str);
@@ -96,6 +91,60 @@ impl Settings {
         Ok(Complete { model, preset, values: set.or(model.listing.about.training.clone()).0 })
     }
 
+    /// Whether the user has chosen a setting, by a flag or in a file. The configuration of a run has all settings and chooses
+    /// none.
+    pub fn chooses(&self, file: Option<&Path>, name: &str) -> Result<bool> {
+        let file = file.map(file::read).transpose()?.unwrap_or_default();
+        Ok(self.has(name) || (!file.of_run && file.values.contains_key(name)))
+    }
+
+    /// The settings of several forecasters that are to be compared. A setting holds for every model that has it, and one at least
+    /// must have it. How the series is read and cut is the same for all: what is not set, as the first model has it.
+    pub fn resolve_each(
+        self,
+        file: Option<&Path>,
+        preset: Option<&str>,
+        names: &[String],
+    ) -> Result<Vec<Complete>> {
+        if self.has(MODEL) {
+            let fix = "leave --model out, and name all models by --models";
+            return Err(Error::usage("the models to compare are those of --models", fix));
+        }
+        let file = file.map(file::read).transpose()?.unwrap_or_default();
+        let set = self.or(file.values);
+        let named = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
+        let mut set = set.or(named);
+        set.0.remove(MODEL);
+        let mut chosen: Vec<&Model> = Vec::new();
+        for name in names {
+            let model = model_of(name)?;
+            if model.task != Task::Forecasting {
+                let problem = format!("{name} is a classifier, and classifiers are not compared");
+                return Err(Error::usage(problem, "choose forecasters"));
+            }
+            if !chosen.iter().any(|known| known.listing.name == name) {
+                chosen.push(model);
+            }
+        }
+        let Some(first) = chosen.first() else {
+            return Err(Error::usage("there is no model to compare", "name them by --models"));
+        };
+        if let Some(name) = set.0.keys().find(|name| !chosen.iter().any(|model| model.has(name))) {
+            let foreign = Settings([(name.clone(), set.0[name].clone())].into_iter().collect());
+            foreign.check_model(first)?;
+        }
+        let of_model = |model: &Model| {
+            let own = set.0.iter().filter(|(name, _)| model.has(name));
+            let own = own.map(|(name, value)| (name.clone(), value.clone()));
+            let name = (MODEL.to_owned(), model.listing.name.into());
+            Settings(own.chain([name]).collect())
+        };
+        let common = of_model(first).resolve_over(None, None, Values::new())?.of_windows();
+        let complete =
+            |model: &&Model| of_model(model).or(common.clone()).resolve_over(None, None, Values::new());
+        chosen.iter().map(complete).collect()
+    }
+
     /// Refuses settings that the model does not have.
     fn check_model(&self, model: &Model) -> Result<()> {
         let foreign = |name: &&String| !model.has(name);
@@ -108,6 +157,15 @@ impl Settings {
             format!("leave it out, or ask for --model {owners}"),
         ))
     }
+}
+
+/// The model with this name.
+fn model_of(name: &str) -> Result<&'static Model> {
+    let found = models().iter().find(|model| model.listing.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = models().iter().map(|model| model.listing.name).collect();
+        Error::usage(format!("there is no model {name:?}"), format!("choose one of {}", names.join(", ")))
+    })
 }
 
 /// The settings of a preset. `set` is what was set beside.
@@ -147,6 +205,25 @@ impl Complete {
     /// The preset that values were taken from: the one that the user named, or that of the data.
     pub fn preset(&self) -> Option<&str> {
         self.preset.as_deref()
+    }
+
+    /// The name of the model.
+    pub fn model(&self) -> &'static str {
+        self.model.listing.name
+    }
+
+    /// What was chosen, by flags, files and presets: the settings from which [`Settings::resolve_over`] makes these again.
+    pub fn chosen(&self) -> Values {
+        let name = (MODEL.to_owned(), self.model.listing.name.into());
+        self.values.clone().into_iter().chain([name]).collect()
+    }
+
+    /// The settings that say which windows a forecaster sees.
+    fn of_windows(&self) -> Values {
+        let series = SeriesSettings::settings();
+        let names = series.iter().map(Setting::name).chain(["data", "max-gap"]);
+        let value = |name: &str| self.values.get(name).or_else(|| self.model.default(name)).cloned();
+        names.filter_map(|name| Some((name.to_owned(), value(name)?))).collect()
     }
 
     /// The series or panel.

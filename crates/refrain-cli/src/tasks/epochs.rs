@@ -1,22 +1,24 @@
 //! Trains epoch after epoch, for every kind of task.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use refrain_forecast::plot::{EpochLoss, loss_svg};
 use refrain_forecast::training::{EpochEnd, EpochReport, Pace, Task, Trainer};
 use refrain_rendezvous::Phase;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::as_json;
 use crate::cli::CheckpointEvery;
-use crate::console::Console;
+use crate::console::{Console, count, seconds};
 use crate::error::{Error, Result};
 use crate::folder::RunFolder;
 use crate::interrupt::{Interrupt, Signal};
 use crate::job::Job;
 use crate::progress::Progress;
 use crate::run;
+use crate::tensorboard::EventFile;
 
 /// How training runs, besides its settings.
 #[derive(Clone, Copy)]
@@ -30,6 +32,8 @@ pub struct How<'a> {
     pub job: &'a Job,
     /// The steps that the job did before this training, so that no two steps of a job have the same number.
     pub before: u64,
+    /// Whether TensorBoard shall read the metrics. A run that has its event file keeps it.
+    pub tensorboard: bool,
 }
 
 /// Trains to the end, or until a signal asks a process of the job to end; then the signal is returned. The run is saved after
@@ -43,7 +47,7 @@ pub fn train<T: Task>(
     how: How<'_>,
     line: impl Fn(&EpochReport<T::Validation>) -> String,
 ) -> Result<Option<Signal>> {
-    let How { label, every, interrupt, job, before: earlier } = how;
+    let How { label, every, interrupt, job, before: earlier, tensorboard } = how;
     let (samples, epochs) = (trainer.samples_per_epoch(), trainer.config().epochs);
     let pace = match every {
         CheckpointEvery::Steps(steps) => Pace { interval: Progress::INTERVAL, stop_every: Some(steps) },
@@ -53,6 +57,10 @@ pub fn train<T: Task>(
     if !trainer.history().is_empty() {
         folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
     }
+    let events = match tensorboard || EventFile::is_in(folder) {
+        true => Some(EventFile::begin(folder, trainer.history())?),
+        false => None,
+    };
     let mut saved = Instant::now();
     let mut is_first = true;
     while !trainer.is_done() {
@@ -95,10 +103,62 @@ pub fn train<T: Task>(
         saved = Instant::now();
         if let EpochEnd::Finished(report) = end {
             folder.write(run::METRICS, metrics(trainer.history())?.as_bytes())?;
+            if let Some(events) = &events {
+                events.add(&report)?;
+            }
             console.line(format!("{label}epoch {:>3}/{epochs}  {}", report.epoch, line(&report)))?;
         }
     }
     Ok(None)
+}
+
+/// How long a step takes, and what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StepTime {
+    seconds_per_step: f64,
+    steps_per_epoch: u64,
+    /// Without validation.
+    seconds_per_epoch: f64,
+    /// The most epochs that there can be.
+    epochs: usize,
+    /// Of all of them, without validation.
+    seconds: f64,
+}
+
+impl StepTime {
+    pub fn show(&self, console: Console) -> Result<()> {
+        let StepTime { seconds_per_step, steps_per_epoch, seconds_per_epoch, epochs, seconds: all } = *self;
+        console.line(format!(
+            "time        about {} per epoch ({} steps of {:.2} ms), at most {} for {epochs} epochs; without validation",
+            seconds(seconds_per_epoch),
+            count(steps_per_epoch),
+            seconds_per_step * 1e3,
+            seconds(all),
+        ))
+    }
+}
+
+/// Measures some steps of the first epoch. The first ones, which are recorded and compiled, do not count.
+pub fn time_of_step<T: Task>(trainer: &mut Trainer<T>) -> Result<StepTime> {
+    const FIRST: u64 = 3;
+    const MOST: Duration = Duration::from_secs(3);
+    let begun = Instant::now();
+    let (mut first, mut last) = ((0, Duration::ZERO), (0, Duration::ZERO));
+    trainer.epoch(Progress::INTERVAL, |trainer| {
+        last = (trainer.steps_in_epoch(), begun.elapsed());
+        if first.0 < FIRST && first.0 < last.0 && last.0 < trainer.steps_per_epoch() {
+            first = last;
+        }
+        match last.1 - first.1 > MOST {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    })?;
+    let (steps, time) = (last.0.saturating_sub(first.0).max(1), last.1.saturating_sub(first.1));
+    let (seconds_per_step, steps_per_epoch) = (time.as_secs_f64() / steps as f64, trainer.steps_per_epoch());
+    let (seconds_per_epoch, epochs) = (seconds_per_step * steps_per_epoch as f64, trainer.config().epochs);
+    let seconds = seconds_per_epoch * epochs as f64;
+    Ok(StepTime { seconds_per_step, steps_per_epoch, seconds_per_epoch, epochs, seconds })
 }
 
 /// What the steps from here on are, if the epoch has `left` more. In the first epoch of a process, its first step and its last

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::output::{self, Cell};
+use crate::output::Cell;
 use crate::run;
 use crate::run_config::task_of;
 use crate::settings::Task;
@@ -28,15 +28,25 @@ pub trait Trained {
     /// of a job share the work.
     fn evaluate(self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()>;
 
-    /// Predicts what follows the last row of the data: of all series, or of those with these ids. The processes of a job share the
-    /// work, and each gets the whole prediction.
+    /// Predicts what follows the rows of the data. The processes of a job share the work, and each gets the whole prediction.
     fn forecast(
         self: Box<Self>,
         console: Console,
         data: &str,
-        ids: Option<&[String]>,
+        asked: &Asked,
         job: &Job,
     ) -> Result<Prediction>;
+}
+
+/// What is to be predicted.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// Of these ids only, each named once.
+    pub ids: Option<Vec<String>>,
+    /// From this time on, instead of from the row after the last one on.
+    pub from: Option<String>,
+    /// So many rows, instead of as many as the model was trained for; several are several predictions.
+    pub horizons: Vec<usize>,
 }
 
 /// A prediction as a table.
@@ -48,15 +58,6 @@ pub struct Prediction {
     /// What it is of, in a few words.
     #[serde(skip)]
     pub summary: String,
-}
-
-impl Prediction {
-    /// The table as a CSV file.
-    pub fn csv(&self) -> Result<Vec<u8>> {
-        let header: Vec<Cell> = self.columns.iter().cloned().map(Cell::Text).collect();
-        let lines = std::iter::once(&header).chain(&self.rows).map(|cells| output::line(cells));
-        Ok(lines.collect::<Result<Vec<_>>>()?.concat())
-    }
 }
 
 /// Loads the best model of the run in a folder, whatever its task.

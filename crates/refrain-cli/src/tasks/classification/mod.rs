@@ -1,5 +1,6 @@
 //! Classifiers of the sources of a panel.
 
+mod report;
 pub mod score;
 pub mod train;
 pub mod trained;

@@ -10,6 +10,7 @@ use refrain_forecast::tasks::classification::{Classification, ClassificationErro
 use refrain_forecast::training::{EpochReport, Replays, Trainer};
 use serde::Serialize;
 
+use super::report;
 use super::score::{self, Column, FoldScore, Totals};
 use super::{FoldConfig, OfFold};
 use crate::cli::Train;
@@ -56,6 +57,16 @@ struct Outcome<'a> {
     out: String,
 }
 
+/// What a dry run says about a run, with `--json`. The times are those of the first fold.
+#[derive(Serialize)]
+struct Plan {
+    parameters: usize,
+    folds: usize,
+    #[serde(flatten)]
+    time: epochs::StepTime,
+    device: String,
+}
+
 /// A run with its panel.
 struct Run<'a> {
     console: Console,
@@ -94,7 +105,17 @@ pub fn start(args: &Train, settings: &Complete, job: &Job) -> Result<()> {
     let folds = cut(console, &config, &panel, device)?;
     let run = Run { console, args, job, config, panel, folds };
     // The first fold's trainer shows whether all can be made, before anything is written.
-    let first = run.trainer(1)?;
+    let mut first = run.trainer(1)?;
+    if args.dry_run {
+        run.describe(None, &first)?;
+        let time = with_precision(run.config.precision.setting(), || epochs::time_of_step(&mut first))?;
+        time.show(console)?;
+        let (parameters, device) = (first.task().model.parameter_count(), job.device().name());
+        return match job.is_first() {
+            true => console.result(&Plan { parameters, folds: run.folds.len(), time, device }),
+            false => Ok(()),
+        };
+    }
     let folder = match job.is_first() {
         true => RunFolder::create(args.out.as_deref(), &format!("{}-cross-asset", source::stem(&data)))?,
         false => RunFolder::of_another(args.out.as_deref().unwrap_or(Path::new(""))),
@@ -106,7 +127,7 @@ pub fn start(args: &Train, settings: &Complete, job: &Job) -> Result<()> {
 /// Refuses processes that would train something else than the first one, or otherwise.
 fn agree(job: &Job, config: &RunConfig<Classes>, args: &Train) -> Result<()> {
     let mut all = as_json(config)?;
-    all["eager"] = args.eager.into();
+    all["eager"] = args.training.eager.into();
     all["checkpoint-every"] = format!("{:?}", args.checkpoint_every).into();
     job.agree(&all)
 }
@@ -165,13 +186,14 @@ impl Run<'_> {
 
     /// Trains every fold to its end (the first one with the given trainer) and measures it.
     fn finish(&self, folder: &RunFolder, first: Trainer<Classification>) -> Result<()> {
-        self.describe(folder, &first)?;
+        self.describe(Some(folder), &first)?;
         let interrupt = Interrupt::listen();
         let parameters = first.task().model.parameter_count();
         let mut first = Some(first);
         let (mut folds, mut replays) = (Vec::with_capacity(self.folds.len()), Replays::default());
         // The steps of earlier folds.
         let mut before = 0;
+        let mut plots = Vec::with_capacity(self.folds.len());
         let precision = self.config.precision.setting();
         for fold in 1..=self.folds.len() {
             let inside = folder.inside(&run::fold_folder(fold))?;
@@ -184,25 +206,36 @@ impl Run<'_> {
                 None => self.trainer(fold)?,
             };
             let train = || self.fold(fold, trainer, (folder, &inside), &interrupt, before);
-            let (outcome, of_fold) = with_precision(precision, train)?;
+            let (outcome, plot, of_fold) = with_precision(precision, train)?;
             before += outcome.steps;
             folds.push(outcome);
+            plots.push(plot);
             replays.merge(&of_fold);
         }
         let outcome = self.outcome(&folds, &replays, parameters, folder);
         folder.write(run::FOLDS, (as_json(&folds)?.to_string() + "\n").as_bytes())?;
+        let of_page = folds.iter().zip(&plots).map(|(fold, losses)| report::Fold {
+            score: &fold.score,
+            epochs: fold.epochs,
+            best_epoch: fold.best_epoch,
+            seconds: fold.seconds,
+            losses,
+        });
+        let name = folder.path().file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let page = report::page(&name, &self.config, &self.panel, parameters, &of_page.collect::<Vec<_>>());
+        folder.write(run::REPORT, page.as_bytes())?;
         let scores: Vec<&FoldScore> = folds.iter().map(|fold| &fold.score).collect();
         let seconds = folds.iter().map(|fold| fold.seconds_per_epoch).chain([outcome.seconds_per_epoch]);
         let cells = seconds.map(|seconds| format!("{seconds:.2}")).collect();
         score::show(self.console, &scores, Some(Column { header: "s per epoch", cells }))?;
         self.console.line("")?;
-        outcome.replayed.show(self.console)?;
+        outcome.replayed.show_detail(self.console)?;
         self.console.line(format!("written to {}", folder.path().display()))?;
         self.console.result(&outcome)
     }
 
-    /// Trains a fold to its end and measures it on its test part. Also returns the figures of its replays, `None`
-    /// with --eager.
+    /// Trains a fold to its end and measures it on its test part. Also returns the plot of its losses and the figures of its
+    /// replays.
     fn fold(
         &self,
         fold: usize,
@@ -210,11 +243,12 @@ impl Run<'_> {
         (folder, inside): (&RunFolder, &RunFolder),
         interrupt: &Interrupt,
         before: u64,
-    ) -> Result<(FoldOutcome, Replays)> {
+    ) -> Result<(FoldOutcome, String, Replays)> {
         let config = self.fold_config(&trainer, fold)?;
         let label = format!("fold {fold}/{}  ", self.folds.len());
         let (every, job) = (self.args.checkpoint_every, self.job);
-        let how = epochs::How { label: &label, every, interrupt, job, before };
+        let tensorboard = self.args.training.tensorboard;
+        let how = epochs::How { label: &label, every, interrupt, job, before, tensorboard };
         let end = epochs::train(self.console, &mut trainer, inside, &config, how, epoch_line)?;
         if let Some(signal) = end {
             let (epoch, step) = (trainer.history().len(), trainer.steps_in_epoch());
@@ -236,7 +270,7 @@ impl Run<'_> {
             seconds,
             seconds_per_epoch: seconds / history.len() as f64,
         };
-        Ok((outcome, replays))
+        Ok((outcome, plot, replays))
     }
 
     fn outcome<'s>(
@@ -263,7 +297,7 @@ impl Run<'_> {
         }
     }
 
-    fn describe(&self, folder: &RunFolder, first: &Trainer<Classification>) -> Result<()> {
+    fn describe(&self, folder: Option<&RunFolder>, first: &Trainer<Classification>) -> Result<()> {
         let RunConfig { task, training, precision, .. } = &self.config;
         let Classes { data, model: ClassifierConfig::CrossAsset(model) } = task;
         let line = |text| self.console.line(text);
@@ -305,7 +339,9 @@ impl Run<'_> {
             self.job.device().name(),
         ))?;
         self.job.describe(self.console)?;
-        line(format!("folder      {}", folder.path().display()))?;
+        if let Some(folder) = folder {
+            line(format!("folder      {}", folder.path().display()))?;
+        }
         let filled: Vec<Filled> = self.folds.iter().flat_map(|fold| fold.filled(&self.panel)).collect();
         filled::report(self.console, &filled)?;
         line(String::new())

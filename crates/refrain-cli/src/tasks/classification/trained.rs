@@ -21,7 +21,7 @@ use crate::output::Cell;
 use crate::run::SavedModel;
 use crate::run_config::{Classes, PanelData, RunConfig};
 use crate::source;
-use crate::tasks::{Prediction, Trained};
+use crate::tasks::{Asked, Prediction, Trained};
 
 /// The models of a run's folds, or that of one fold, and the configuration of the run.
 pub struct TrainedClassifier {
@@ -121,9 +121,16 @@ impl Trained for TrainedClassifier {
         self: Box<Self>,
         console: Console,
         data: &str,
-        ids: Option<&[String]>,
+        asked: &Asked,
         job: &Job,
     ) -> Result<Prediction> {
+        if !asked.horizons.is_empty() {
+            let problem = "--horizon is for forecasters, and the model is a classifier";
+            return Err(Error::usage(
+                problem,
+                "leave it out; the labels of the training say how far it looks ahead",
+            ));
+        }
         let TrainedClassifier { config, folds, .. } = *self;
         let PanelData { options, features, .. } = &config.task.data;
         let (panel, report) = source::read_unlabelled_panel(data, options, features)?;
@@ -134,12 +141,16 @@ impl Trained for TrainedClassifier {
             return Err(Error::usage("the run has no fold", "train again"));
         };
         let unknown = |name: &&String| !panel.sources().contains(name);
+        let ids = asked.ids.as_deref();
         if let Some(name) = ids.and_then(|ids| ids.iter().find(unknown)) {
             let problem = format!("{data} has no source `{name}`");
             return Err(Error::usage(problem, "check the spelling, or leave --ids out"));
         }
-        let asked = |source: &String| ids.is_none_or(|ids| ids.contains(source));
-        let last = panel.rows() - 1;
+        let is_asked = |source: &String| ids.is_none_or(|ids| ids.contains(source));
+        let last = match &asked.from {
+            None => panel.rows() - 1,
+            Some(time) => panel.rows_before(time)? - 1,
+        };
         let probabilities = with_precision(config.precision.setting(), || {
             evaluation::probabilities(model, scaler, &panel, last)
         })?;
@@ -154,13 +165,13 @@ impl Trained for TrainedClassifier {
                 .sources()
                 .iter()
                 .zip(probabilities)
-                .filter(|(name, _)| asked(name))
+                .filter(|(name, _)| is_asked(name))
                 .map(row)
                 .collect(),
             weights_sha256: model.weights_sha256()?,
             summary: format!(
                 "the classes of {} sources at {}, by the model of fold {number}",
-                count(panel.sources().len()),
+                count(panel.sources().iter().filter(|name| is_asked(name)).count()),
                 panel.time(last)
             ),
         })

@@ -1,9 +1,10 @@
 //! Cross-validation: forecasts from several origins, each by a model that has seen nothing after its origin.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use refrain::Device;
-use refrain_forecast::baselines::{Baseline, LastValue, SeasonalNaive, evaluate_set};
+use refrain_forecast::baselines::{Baseline, LastValue, SeasonalNaive};
 use refrain_forecast::data::series::{Scaler, Series, SeriesSet, SplitRule};
 use refrain_forecast::tasks::forecasting::Levels;
 use refrain_forecast::tasks::forecasting::evaluation::Forecast;
@@ -11,20 +12,23 @@ use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors, Metrics, 
 use serde::Serialize;
 
 use super::Data;
+use super::processes;
 use super::score::show;
 use super::train::{self, Training};
 use super::trained::{Next, TrainedForecaster};
-use crate::cli::{CheckpointEvery, CrossValidate};
+use crate::cli::{CrossValidate, TableFormat};
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
 use crate::folder::RunFolder;
+use crate::interrupt::Interrupt;
 use crate::output::{self, Cell};
 use crate::run::SavedModel;
 use crate::settings::Complete;
 use crate::source;
+use crate::tasks::as_json;
 
-/// The forecasts of all origins, inside the folder.
-const FORECASTS: &str = "forecasts.csv";
+/// The forecasts of all origins, inside the folder, without the ending that names the format.
+const FORECASTS: &str = "forecasts";
 /// The metrics of all origins, inside the folder.
 const METRICS: &str = "cross-validation.json";
 
@@ -44,86 +48,128 @@ struct Window {
     /// In units of each channel's standard deviation in its training part.
     #[serde(flatten)]
     metrics: Metrics,
+    /// Of the same values.
     seasonal_naive: Errors,
     last_value: Errors,
 }
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Outcome {
-    windows: Vec<Window>,
+struct Outcome<'a> {
+    windows: &'a [Window],
+    /// The windows that could not be forecast or judged because of a long gap.
+    windows_left_out: &'a [usize],
     /// Over all windows.
     #[serde(flatten)]
     metrics: Metrics,
     out: String,
 }
 
+/// What all windows share.
+struct Validation<'a> {
+    console: Console,
+    args: &'a CrossValidate,
+    settings: Complete,
+    set: SeriesSet,
+    horizon: usize,
+    /// Rows from one origin to the next.
+    step: usize,
+    /// Rows before each origin that choose the best epoch.
+    validation: usize,
+    device: Device,
+    interrupt: Interrupt,
+}
+
+/// What is finished so far.
+struct Finished {
+    table: Table,
+    windows: Vec<Window>,
+    left_out: Vec<usize>,
+    errors: Option<ErrorSums>,
+}
+
 pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
-    let (console, device) = (Console::of_files(args.json), args.device.open()?);
+    let console = Console::of_files(args.json);
     let (data, of_series) = (settings.data()?, settings.series()?);
     let horizon = of_series.horizon;
     let step = args.step.unwrap_or(horizon);
     let validation = args.validation.unwrap_or(horizon);
     let settings = settings.with_split(&SplitRule::Rows { validation, test: horizon })?;
+    output::check_format(args.format)?;
+    if args.processes > 1 && source::is_stdin(&data) {
+        return Err(Error::usage(
+            "standard input can be read by one process only",
+            "leave --processes out, or pass a file by --data",
+        ));
+    }
     let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
     source::describe(console, &set, &report)?;
+    console.line(format!(
+        "split       by origins: {validation} rows of validation and {horizon} of test after what each model is trained on"
+    ))?;
+    let (device, interrupt) = (args.device.open()?, Interrupt::listen());
+    let all = Validation { console, args, settings, set, horizon, step, validation, device, interrupt };
+    // The first origin has the fewest rows before it.
+    all.check_rows(0)?;
+    if let Some(window) = args.train_window {
+        let folder = || RunFolder::create(args.out.as_deref(), "window");
+        return all.train_into(window, folder);
+    }
     let folder =
         RunFolder::create(args.out.as_deref(), &format!("{}-cross-validation", source::stem(&data)))?;
-    let mut table = Table::default();
-    let (mut windows, mut all) = (Vec::new(), None);
-    let mut trained = None;
-    for window in 0..args.windows {
-        // What comes after the forecast of this window is cut off before anything else is done.
-        let later = (args.windows - 1 - window).saturating_mul(step);
-        let known = later.saturating_add(horizon);
-        let needed = known.saturating_add(validation).saturating_add(1);
-        let longest = set.series().iter().map(Series::rows).max().unwrap_or(0);
-        if longest < needed {
-            let problem = format!(
-                "{}: window {} of {} needs {} rows, and the longest series has {longest}",
-                set.file(),
-                window + 1,
-                args.windows,
-                count(needed)
-            );
-            return Err(Error::usage(
-                problem,
-                "choose fewer --windows, a smaller --step or a shorter --horizon",
-            ));
-        }
-        let least = validation.saturating_add(1);
-        let (until, past) =
-            (set.without_last(later, least.saturating_add(horizon)), set.without_last(known, least));
-        console.line(format!("\nwindow {} of {}", window + 1, args.windows))?;
-        let mut model: Model = match trained.take() {
-            Some(model) if !args.refit => model,
-            _ => train_one(console, args, &settings, &folder, until.clone(), window, &device)?,
-        };
-        let next = model.forecaster.next(console, past, None)?;
-        let data = model.forecaster.cut(until)?;
-        let units = Units::new(&data.set, &data.stack, &data.scaler, model.forecaster.season());
-        let errors = table.add(&next, &data, &units, horizon)?;
-        windows.push(of_window(window, &model, &next, &data, &units, &errors, set.names().count())?);
-        let nothing = || ErrorSums::new(horizon, errors.levels(), &Scaler::unit(1).into());
-        all.get_or_insert_with(nothing).merge(0, &errors);
-        trained = Some(model);
-    }
-    let Some(overall) = all.map(|sums| sums.overall()) else {
-        return Err(Error::usage("there is no window", "choose --windows 1 or more"));
+    let trained = match args.processes {
+        1 => None,
+        most => Some(processes::train(console, args.windows, most, folder.path(), &all.interrupt)?),
     };
-    let mut rows: Vec<(String, Metrics)> = windows
+    let mut done =
+        Finished { table: Table::default(), windows: Vec::new(), left_out: Vec::new(), errors: None };
+    let mut model = None;
+    for window in 0..args.windows {
+        console.line(format!("\nwindow {} of {}", window + 1, args.windows))?;
+        let failed = trained.as_ref().and_then(|trained| trained.get(window)).and_then(Option::as_ref);
+        let ended = match failed {
+            Some(problem) => Err(Error::usage(problem.clone(), "read the log, and correct what it says")),
+            None => all.window(window, &folder, &mut model, &mut done),
+        };
+        match ended {
+            Ok(()) => {}
+            // A gap that no window may cross is nothing that is wrong.
+            Err(Error::Forecast(gap)) if is_gap(&gap) => {
+                console.warn(format!("window {} is left out: {gap}", window + 1))?;
+                done.left_out.push(window + 1);
+            }
+            Err(error) => {
+                if !done.windows.is_empty() {
+                    let (finished, path) = (done.windows.len(), folder.path().display());
+                    console.warn(format!("{finished} windows are finished, and kept in {path}"))?;
+                }
+                return Err(error);
+            }
+        }
+        done.write(&folder, args.format)?;
+    }
+    let Some(outcome) = done.outcome(folder.path()) else {
+        return Err(Error::usage(
+            "every window was left out",
+            "choose other --windows or --step, or a larger --max-gap",
+        ));
+    };
+    let mut rows: Vec<(String, Metrics)> = outcome
+        .windows
         .iter()
         .map(|of| (of.cutoff.clone().unwrap_or_else(|| of.window.to_string()), of.metrics.clone()))
         .collect();
-    rows.push(("all".to_owned(), overall.clone()));
+    rows.push(("all".to_owned(), outcome.metrics.clone()));
     console.line("\nerrors by origin, standardised")?;
     show(console, "after", &rows)?;
-    let path = folder.path().display().to_string();
-    folder.write(FORECASTS, &table.lines)?;
-    let outcome = Outcome { windows, metrics: overall, out: path.clone() };
-    folder.write(METRICS, crate::tasks::as_json(&outcome)?.to_string().as_bytes())?;
-    console.line(format!("written to {path}"))?;
+    console.line(format!("written to {}", outcome.out))?;
     console.result(&outcome)
+}
+
+/// Whether an error says that a gap is longer than what is filled.
+fn is_gap(error: &refrain_forecast::Error) -> bool {
+    use refrain_forecast::Error;
+    matches!(error, Error::GapInContext { .. } | Error::Split { .. })
 }
 
 /// A model and the name of its folder.
@@ -132,69 +178,151 @@ struct Model {
     folder: String,
 }
 
-fn train_one(
-    console: Console,
-    args: &CrossValidate,
-    settings: &Complete,
-    folder: &RunFolder,
-    set: SeriesSet,
-    window: usize,
-    device: &Device,
-) -> Result<Model> {
-    let name = format!("window-{}", window + 1);
-    let inner = folder.inside(&name)?;
-    let training = Training { eager: args.training.eager, checkpoint_every: CheckpointEvery::Epoch, init: None };
-    let done = train::run(console, training, settings, set, || Ok(inner.clone()), device);
-    if let Err(Error::Interrupted { signal, .. }) = done {
-        return Err(Error::Stopped { signal });
+impl Validation<'_> {
+    /// How many rows at the end are later than the forecast of a window.
+    fn later(&self, window: usize) -> usize {
+        (self.args.windows - 1 - window.min(self.args.windows - 1)).saturating_mul(self.step)
     }
-    done?;
-    let forecaster = TrainedForecaster::load(&SavedModel::open(inner.path())?, device)?;
-    Ok(Model { forecaster, folder: name })
+
+    /// Refuses a window that no series has rows enough for.
+    fn check_rows(&self, window: usize) -> Result<()> {
+        let Validation { set, args, horizon, validation, .. } = self;
+        let needed =
+            self.later(window).saturating_add(*horizon).saturating_add(*validation).saturating_add(1);
+        let longest = set.series().iter().map(Series::rows).max().unwrap_or(0);
+        if longest >= needed {
+            return Ok(());
+        }
+        let problem = format!(
+            "{}: window {} of {} needs {} rows, and the longest series has {longest}",
+            set.file(),
+            window + 1,
+            args.windows,
+            count(needed)
+        );
+        Err(Error::usage(problem, "choose fewer --windows, a smaller --step or a shorter --horizon"))
+    }
+
+    /// What is known at the end of a window's forecast. What comes later is cut off before anything else is done.
+    fn until(&self, window: usize) -> SeriesSet {
+        let least = self.validation.saturating_add(1).saturating_add(self.horizon);
+        self.set.without_last(self.later(window), least)
+    }
+
+    /// What is known at the origin of a window.
+    fn past(&self, window: usize) -> SeriesSet {
+        let least = self.validation.saturating_add(1);
+        self.set.without_last(self.later(window).saturating_add(self.horizon), least)
+    }
+
+    fn train_into(&self, window: usize, folder: impl FnOnce() -> Result<RunFolder>) -> Result<()> {
+        let training = Training { interrupt: Some(&self.interrupt), ..Training::of(&self.args.training) };
+        let done =
+            train::run(self.console, training, &self.settings, self.until(window), folder, &self.device);
+        match done {
+            Err(Error::Interrupted { signal, .. }) => Err(Error::Stopped { signal }),
+            done => done.map(drop),
+        }
+    }
+
+    /// The model of a window, trained here unless another process has trained it.
+    fn model(&self, window: usize, folder: &RunFolder) -> Result<Model> {
+        let name = processes::window_folder(window);
+        let inner = folder.inside(&name)?;
+        if self.args.processes == 1 {
+            self.train_into(window, || Ok(inner.clone()))?;
+        }
+        let forecaster = TrainedForecaster::load(&SavedModel::open(inner.path())?, &self.device)?;
+        Ok(Model { forecaster, folder: name })
+    }
+
+    /// Forecasts one window, and adds what it gives to what is finished.
+    fn window(
+        &self,
+        window: usize,
+        folder: &RunFolder,
+        last: &mut Option<Model>,
+        done: &mut Finished,
+    ) -> Result<()> {
+        let model = match last.take() {
+            Some(model) if !self.args.refit => model,
+            _ => self.model(window, folder)?,
+        };
+        // It is kept if this window is left out.
+        let Model { forecaster, folder: name } = last.insert(model);
+        let next = forecaster.next(self.console, self.past(window), None)?;
+        let data = forecaster.cut(self.until(window))?;
+        let units = Units::new(&data.set, &data.stack, &data.scaler, forecaster.season());
+        let judged = done.table.add(window + 1, &next, &data, &units, forecaster.season())?;
+        let [errors, seasonal_naive, last_value] = &judged;
+        let forecast = next.set.names().count();
+        let end = |series: &Series| series.time().format(series.rows() - 1);
+        done.windows.push(Window {
+            window: window + 1,
+            cutoff: (!next.set.is_independent()).then(|| end(next.set.first())),
+            model: name.clone(),
+            forecast,
+            left_out: self.set.names().count() - forecast,
+            metrics: errors.overall(),
+            seasonal_naive: seasonal_naive.standardised(),
+            last_value: last_value.standardised(),
+        });
+        let nothing = || ErrorSums::new(self.horizon, errors.levels(), &Scaler::unit(1).into());
+        done.errors.get_or_insert_with(nothing).merge(0, errors);
+        Ok(())
+    }
 }
 
-fn of_window(
-    window: usize,
-    model: &Model,
-    next: &Next,
-    data: &Data,
-    units: &Units,
-    errors: &ErrorSums,
-    all: usize,
-) -> Result<Window> {
-    let Data { set, split, stack, .. } = data;
-    let errors_of = |baseline: &dyn Baseline| {
-        evaluate_set(baseline, set, stack, units, (split, &split.test)).standardised()
-    };
-    let seasonal = SeasonalNaive::new(model.forecaster.season(), split.context)?;
-    let forecast = next.set.names().count();
-    let last = |series: &Series| series.time().format(series.rows() - 1);
-    Ok(Window {
-        window: window + 1,
-        cutoff: (!next.set.is_independent()).then(|| last(next.set.first())),
-        model: model.folder.clone(),
-        forecast,
-        left_out: all - forecast,
-        metrics: errors.overall(),
-        seasonal_naive: errors_of(&seasonal),
-        last_value: errors_of(&LastValue),
-    })
+impl Finished {
+    /// What came out, if any window is finished.
+    fn outcome(&self, folder: &Path) -> Option<Outcome<'_>> {
+        let Finished { windows, left_out, errors, .. } = self;
+        let metrics = errors.as_ref()?.overall();
+        Some(Outcome { windows, windows_left_out: left_out, metrics, out: folder.display().to_string() })
+    }
+
+    /// Writes what is finished, so that a later error loses nothing.
+    fn write(&self, folder: &RunFolder, format: TableFormat) -> Result<()> {
+        let Some(outcome) = self.outcome(folder.path()) else { return Ok(()) };
+        let name = match format {
+            TableFormat::Csv => format!("{FORECASTS}.csv"),
+            TableFormat::Parquet => format!("{FORECASTS}.parquet"),
+        };
+        folder.write(&name, &output::table(&self.table.columns, &self.table.rows, format, &name)?)?;
+        folder.write(METRICS, as_json(&outcome)?.to_string().as_bytes())
+    }
 }
 
-/// All forecasts as CSV.
+/// All forecasts as a table.
 #[derive(Default)]
 struct Table {
-    lines: Vec<u8>,
+    columns: Vec<String>,
+    rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    /// Adds the forecasts of one origin, with what came true, and measures them.
-    fn add(&mut self, next: &Next, data: &Data, units: &Units, horizon: usize) -> Result<ErrorSums> {
+    /// Adds the forecasts of one origin, with what came true, and measures them beside the seasonal naive forecast and the last
+    /// value, over the same values of the same series: those that have a window in the test part.
+    fn add(
+        &mut self,
+        window: usize,
+        next: &Next,
+        data: &Data,
+        units: &Units,
+        season: usize,
+    ) -> Result<[ErrorSums; 3]> {
         let levels = self.levels(next)?;
-        let mut errors = ErrorSums::new(horizon, &levels, units);
+        let (context, horizon) = (data.split.context, data.split.horizon);
+        let seasonal = SeasonalNaive::new(season, context)?;
+        let baselines: [&dyn Baseline; 2] = [&seasonal, &LastValue];
+        let none = || ErrorSums::new(horizon, &Levels::NONE, units);
+        let mut sums = [ErrorSums::new(horizon, &levels, units), none(), none()];
         let places: HashMap<&String, usize> =
             data.set.names().enumerate().map(|(place, name)| (name, place)).collect();
+        let judged: HashSet<usize> =
+            data.stack.origins(&data.split.test, context).map(|(number, ..)| number).collect();
         let independent = data.set.is_independent();
+        let mut unjudged = 0;
         for (at, (name, forecast, column, width)) in next.columns().enumerate() {
             let Some(&unit) = places.get(name) else { continue };
             let (whole, channel) = match independent {
@@ -209,28 +337,44 @@ impl Table {
                 let y = if truth.is_nan() { Cell::Text(String::new()) } else { Cell::Number(truth as f32) };
                 let mut cells = vec![Cell::Text(name.clone()), ds, cutoff.clone(), y];
                 cells.extend(super::table::cells(forecast, step * width + column));
-                self.lines.extend(output::line(&cells)?);
+                self.rows.push(cells);
+            }
+            if !judged.contains(&if independent { unit } else { 0 }) {
+                unjudged += 1;
+                continue;
             }
             let scaler = units.scaler.of(unit..unit + 1);
-            errors.add(
-                unit,
-                &scaler.transform(&quantiles(forecast, column, width)),
-                &scaler.transform(&truth),
-            );
+            let truth = scaler.transform(&truth);
+            sums[0].add(unit, &scaler.transform(&quantiles(forecast, column, width)), &truth);
+            let first = past.rows().saturating_sub(context);
+            let known: Vec<f64> = past.channel(if independent { 0 } else { column }).skip(first).collect();
+            let known = scaler.transform(&known);
+            for (baseline, sums) in baselines.iter().zip(&mut sums[1..]) {
+                let mut values = vec![0.0; horizon];
+                baseline.forecast(&known, &mut values);
+                sums.add(unit, &values, &truth);
+            }
         }
-        Ok(errors)
+        match sums[0].overall().count {
+            0 => Err(refrain_forecast::Error::Split {
+                file: data.set.file().to_owned(),
+                problem: format!(
+                    "of the forecasts of window {window}, no value was observed ({unjudged} lie across gaps)"
+                ),
+                fix: "choose other --windows or --step, or a larger --max-gap",
+            }
+            .into()),
+            _ => Ok(sums),
+        }
     }
 
-    /// The levels of the forecasts. The header is written before the first.
+    /// The levels of the forecasts. They are the same for all windows.
     fn levels(&mut self, next: &Next) -> Result<Levels> {
         let levels: Vec<f64> =
             next.forecasts.first().map_or(Vec::new(), |of| of.intervals.iter().map(|i| i.level).collect());
-        if self.lines.is_empty() {
-            let names = ["unique_id", "ds", "cutoff", "y", "forecast"].map(str::to_owned);
-            let bounds = levels.iter().flat_map(|level| [format!("lo-{level}"), format!("hi-{level}")]);
-            let header: Vec<Cell> = names.into_iter().chain(bounds).map(Cell::Text).collect();
-            self.lines = output::line(&header)?;
-        }
+        let names = ["unique_id", "ds", "cutoff", "y", "forecast"].map(str::to_owned);
+        let bounds = levels.iter().flat_map(|level| [format!("lo-{level}"), format!("hi-{level}")]);
+        self.columns = names.into_iter().chain(bounds).collect();
         let wrong = |problem: String| Error::usage(problem, "train the windows again");
         Levels::new(levels).map_err(wrong)
     }

@@ -1,7 +1,11 @@
 //! Forecasters of a series.
 
+pub mod comparison;
 pub mod cross_validation;
 pub mod init;
+mod plots;
+mod processes;
+mod report;
 pub mod score;
 mod table;
 pub mod train;

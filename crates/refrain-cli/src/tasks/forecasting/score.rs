@@ -54,22 +54,34 @@ pub struct Score {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Details {
     #[serde(skip)]
-    independent: bool,
-    channels: Vec<OfChannel>,
+    pub(super) independent: bool,
+    pub(super) channels: Vec<OfChannel>,
     /// Of each step of the horizon, over all channels, in units of their standard deviations.
-    steps: Vec<Metrics>,
+    pub(super) steps: Vec<Metrics>,
+}
+
+/// The errors of a model and of the baselines, and what plots need besides.
+pub struct Measured {
+    pub score: Score,
+    pub details: Details,
+    /// The errors of the model and of each baseline over all channels and steps, and of each step.
+    pub(super) all: Vec<(String, Metrics, Vec<Metrics>)>,
+    /// The mean squared error of each test window of the model.
+    pub(super) windows: Vec<f32>,
+    /// The linear baseline, if there is one.
+    pub(super) linear: Option<Linear>,
 }
 
 /// The errors of one channel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct OfChannel {
-    name: String,
+pub(super) struct OfChannel {
+    pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    unit: Option<&'static str>,
+    pub(super) unit: Option<&'static str>,
     /// In units of its standard deviation.
-    standardised: Metrics,
+    pub(super) standardised: Metrics,
     /// In its own unit.
-    original: Metrics,
+    pub(super) original: Metrics,
 }
 
 /// Measures a model on the test part. The processes of a job share the forecasts; the first one prints the table and returns the
@@ -81,33 +93,30 @@ pub fn measure(
     (model, intervals): (&dyn Forecaster, &Intervals),
     windows: &Windows,
     job: &Job,
-) -> Result<Option<(Score, Details)>> {
+) -> Result<Option<Measured>> {
     let Data { set, split, stack, scaler } = data;
     let SeriesData { season, source, .. } = &config.task.data;
     let units = Units::new(set, stack, scaler, *season);
     let ranks = job.communicator();
-    let Evaluation { errors, crossings } =
+    let Evaluation { errors, crossings, windows } =
         evaluation::evaluate(model, intervals, &units, windows, &split.test, ranks.as_ref())?;
     if !job.is_first() {
         return Ok(None);
     }
-    let baseline = |baseline: &dyn Baseline| {
-        baselines::evaluate_set(baseline, set, stack, &units, (split, &split.test)).overall()
-    };
+    let baseline =
+        |baseline: &dyn Baseline| baselines::evaluate_set(baseline, set, stack, &units, (split, &split.test));
     let seasonal = SeasonalNaive::new(*season, split.context)?;
     // It is fitted to windows of a grid.
     let linear = match set.is_independent() {
         true => None,
         false => Some(Linear::fit(&set.first().grid().standardised(scaler), split, Linear::RIDGE)?),
     };
-    let of_model = errors.overall();
-    let linear = linear.map(|linear| (linear.name().to_owned(), baseline(&linear)));
-    let of_seasonal = baseline(&seasonal);
-    let last = baseline(&LastValue);
-    let mut all = vec![(model.name().to_owned(), of_model.clone())];
-    all.extend(linear.clone());
-    all.push((format!("{} ({} rows)", seasonal.name(), seasonal.season()), of_seasonal.clone()));
-    all.push((LastValue.name().to_owned(), last.clone()));
+    let mut sums = vec![(model.name().to_owned(), errors.clone())];
+    sums.extend(linear.as_ref().map(|linear| (linear.name().to_owned(), baseline(linear))));
+    sums.push((format!("{} ({} rows)", seasonal.name(), seasonal.season()), baseline(&seasonal)));
+    sums.push((LastValue.name().to_owned(), baseline(&LastValue)));
+    let all: Vec<(String, Metrics)> =
+        sums.iter().map(|(name, sums)| (name.clone(), sums.overall())).collect();
     for (name, metrics) in &all {
         finite(format!("the MSE of {name}"), metrics.mse)?;
         finite(format!("the MAE of {name}"), metrics.mae)?;
@@ -134,7 +143,10 @@ pub fn measure(
     show(console, "forecast", &all)?;
     say_crossings(console, crossings)?;
 
-    let (model, seasonal) = (of_model, of_seasonal);
+    // The model comes first; the last two are always there.
+    let (model, seasonal, last) =
+        (all[0].1.clone(), all[all.len() - 2].1.clone(), all[all.len() - 1].1.clone());
+    let of_linear = linear.as_ref().map(|_| &all[1].1);
     let score = Score {
         test_mse: model.mse,
         test_mae: model.mae,
@@ -147,15 +159,16 @@ pub fn measure(
         last_value_mae: last.mae,
         seasonal_naive_mse: seasonal.mse,
         seasonal_naive_mae: seasonal.mae,
-        linear_mse: linear.as_ref().map(|(_, metrics)| metrics.mse),
-        linear_mae: linear.as_ref().map(|(_, metrics)| metrics.mae),
+        linear_mse: of_linear.map(|metrics| metrics.mse),
+        linear_mae: of_linear.map(|metrics| metrics.mae),
         test_windows: split.test.windows(),
         quantile_crossings: crossings,
         max_gap: config.max_gap(set.step()),
         left_out: filled::Windows::of(split),
         filled: set.filled(split, stack),
     };
-    Ok(Some((score, details)))
+    let all = all.into_iter().zip(&sums).map(|((name, metrics), (_, sums))| (name, metrics, sums.steps()));
+    Ok(Some(Measured { score, details, all: all.collect(), windows, linear }))
 }
 
 impl Details {
@@ -185,6 +198,14 @@ impl Details {
 
 /// Prints a table of metrics. Those of intervals are columns if any row has them.
 pub(super) fn show(console: Console, first: &str, rows: &[(String, Metrics)]) -> Result<()> {
+    let header = metric_header(first, rows);
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let cells: Vec<Vec<String>> = rows.iter().map(|(name, of)| metric_cells(name, of)).collect();
+    console.line(table(&header, &cells))
+}
+
+/// The header of a table of metrics.
+pub(super) fn metric_header(first: &str, rows: &[(String, Metrics)]) -> Vec<String> {
     let levels: Vec<f64> =
         rows.first().map_or(Vec::new(), |(_, of)| of.intervals.iter().map(|i| i.level).collect());
     let mut header: Vec<String> = [first, "MSE", "MAE", "RMSE", "MASE", "sMAPE"].map(str::to_owned).to_vec();
@@ -192,18 +213,19 @@ pub(super) fn show(console: Console, first: &str, rows: &[(String, Metrics)]) ->
         header.push("CRPS".to_owned());
     }
     header.extend(levels.iter().flat_map(|level| [format!("in {level} %"), format!("width {level} %")]));
-    let row = |(name, of): &(String, Metrics)| {
-        let mut cells = vec![name.clone()];
-        cells.extend([of.mse, of.mae, of.rmse].map(number));
-        cells.push(if of.mase.is_nan() { "-".to_owned() } else { number(of.mase) });
-        cells.push(format!("{:.1} %", of.smape));
-        cells.extend(of.crps.map(number));
-        let of_interval = |of: &IntervalMetrics| [format!("{:.1} %", of.coverage), number(of.width)];
-        cells.extend(of.intervals.iter().flat_map(of_interval));
-        cells
-    };
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    console.line(table(&header, &rows.iter().map(row).collect::<Vec<_>>()))
+    header
+}
+
+/// A row of a table of metrics.
+pub(super) fn metric_cells(name: &str, of: &Metrics) -> Vec<String> {
+    let mut cells = vec![name.to_owned()];
+    cells.extend([of.mse, of.mae, of.rmse].map(number));
+    cells.push(if of.mase.is_nan() { "-".to_owned() } else { number(of.mase) });
+    cells.push(format!("{:.1} %", of.smape));
+    cells.extend(of.crps.map(number));
+    let of_interval = |of: &IntervalMetrics| [format!("{:.1} %", of.coverage), number(of.width)];
+    cells.extend(of.intervals.iter().flat_map(of_interval));
+    cells
 }
 
 /// Reports quantiles that crossed, if any did.

@@ -4,10 +4,7 @@ use std::path::Path;
 
 use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Part, SeriesSet};
-use refrain_forecast::models::Forecaster;
-use refrain_forecast::plot::{Band, Subplot, forecast_svg};
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
-use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
@@ -16,8 +13,10 @@ use serde::Serialize;
 
 use super::Data;
 use super::init::Init;
+use super::plots::Drawer;
+use super::report;
 use super::score::{self, Score};
-use crate::cli::{CheckpointEvery, Train};
+use crate::cli::{CheckpointEvery, Train, TrainingArgs};
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
 use crate::filled;
@@ -53,11 +52,24 @@ pub struct Training<'a> {
     pub checkpoint_every: CheckpointEvery,
     /// What the weights of a new run begin with, if not with random values.
     pub init: Option<&'a Init>,
+    /// What asks the command to end, if it does more than this run. Otherwise the run listens by itself.
+    pub interrupt: Option<&'a Interrupt>,
+    /// Whether TensorBoard shall read the metrics.
+    pub tensorboard: bool,
 }
 
 impl From<&Train> for Training<'_> {
     fn from(args: &Train) -> Self {
-        Training { eager: args.training.eager, checkpoint_every: args.checkpoint_every, init: None }
+        Training { checkpoint_every: args.checkpoint_every, ..Training::of(&args.training) }
+    }
+}
+
+impl Training<'_> {
+    /// As the options say that all commands that train have.
+    pub fn of(args: &TrainingArgs) -> Self {
+        let TrainingArgs { eager, tensorboard, .. } = *args;
+        let checkpoint_every = CheckpointEvery::Epoch;
+        Training { eager, checkpoint_every, init: None, interrupt: None, tensorboard }
     }
 }
 
@@ -86,11 +98,14 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
     if let Some(preset) = settings.preset() {
         console.line(format!("preset      {preset}"))?;
     }
+    let training = Training { init, ..args.into() };
+    if args.dry_run {
+        return dry_run(console, training, settings, set, job);
+    }
     let folder = || match job.is_first() {
         true => RunFolder::create(args.out.as_deref(), &source::stem(&data)),
         false => Ok(RunFolder::of_another(args.out.as_deref().unwrap_or(Path::new("")))),
     };
-    let training = Training { init, ..args.into() };
     let run = begin(console, training, settings, set, folder, job)?;
     conclude(console, training, run, job)
 }
@@ -103,10 +118,69 @@ pub fn run(
     set: SeriesSet,
     folder: impl FnOnce() -> Result<RunFolder>,
     device: &Device,
-) -> Result<()> {
+) -> Result<Option<Outcome>> {
     let job = Job::alone(device.clone());
     let run = begin(console, training, settings, set, folder, &job)?;
-    report(console, train(console, training, run, &job)?, &job).map(drop)
+    report(console, train(console, training, run, &job)?, &job)
+}
+
+/// A run on these series that was interrupted, to its end, in this process alone.
+pub fn go_on(
+    console: Console,
+    training: Training<'_>,
+    folder: RunFolder,
+    set: SeriesSet,
+    device: &Device,
+) -> Result<Option<Outcome>> {
+    let job = Job::alone(device.clone());
+    let saved = run::open_saved(folder.path())?;
+    let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
+    check_series(&config, &set)?;
+    let parts = resumed(console, &config, &saved, set, &job)?;
+    report(console, train(console, training, Run { config, folder, parts }, &job)?, &job)
+}
+
+/// What a dry run says about a run, with `--json`.
+#[derive(Serialize)]
+struct Plan {
+    parameters: usize,
+    train_windows: usize,
+    validation_windows: usize,
+    test_windows: usize,
+    #[serde(flatten)]
+    time: epochs::StepTime,
+    device: String,
+}
+
+/// Says what a run would be, and how long it would take, from a few steps of it. Nothing is written.
+fn dry_run(
+    console: Console,
+    training: Training<'_>,
+    settings: &Complete,
+    set: SeriesSet,
+    job: &Job,
+) -> Result<()> {
+    let (config, mut data) = RunConfig::<Forecasts>::new(settings, set)?;
+    agree(job, &config, training)?;
+    let calibration = config.hold_out_calibration(&mut data)?;
+    estimate(console, &config, &data, job.device())?;
+    let mut trainer = together(trainer(&config, &data, job.device())?, job)?;
+    if training.eager {
+        trainer = trainer.eager();
+    }
+    let mut parts = Parts { data, calibration, trainer };
+    describe(console, &config, &parts, None, job)?;
+    let time = with_precision(config.precision.setting(), || epochs::time_of_step(&mut parts.trainer))?;
+    time.show(console)?;
+    let split = &parts.data.split;
+    console.result(&Plan {
+        parameters: parts.trainer.model().parameter_count(),
+        train_windows: split.train.windows(),
+        validation_windows: split.validation.windows(),
+        test_windows: split.test.windows(),
+        time,
+        device: job.device().name(),
+    })
 }
 
 /// A new run on these series before its first step. The folder is made when it is known that the run is possible.
@@ -135,7 +209,7 @@ fn begin(
 
 /// Refuses processes that would train something else than the first one, or otherwise.
 fn agree(job: &Job, config: &RunConfig<Forecasts>, training: Training<'_>) -> Result<()> {
-    let Training { eager, checkpoint_every, init: _ } = training;
+    let Training { eager, checkpoint_every, .. } = training;
     let mut all = as_json(config)?;
     all["eager"] = eager.into();
     all["checkpoint-every"] = format!("{checkpoint_every:?}").into();
@@ -246,8 +320,9 @@ fn measure(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
     let Forecasting { model, windows, .. } = trainer.into_best()?;
     let name = folder.path().file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let loss = config.task.loss.title();
-    let plot = epochs::loss_plot::<Forecasting>(&format!("{name}: {loss} by epoch (standardised)"), &history);
-    folder.write(run::LOSS, plot.as_bytes())?;
+    let losses =
+        epochs::loss_plot::<Forecasting>(&format!("{name}: {loss} by epoch (standardised)"), &history);
+    folder.write(run::LOSS, losses.as_bytes())?;
     let intervals = match calibration {
         None => Intervals::learned(config.task.loss.levels().clone()),
         Some(part) => {
@@ -258,17 +333,32 @@ fn measure(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
             Intervals::calibrated(calibration)
         }
     };
-    if job.is_first() {
-        let plot = forecast_plot(&config, &data, (&*model, &intervals), job.device())?;
-        folder.write(run::FORECAST, plot.as_bytes())?;
-    }
     let measured = score::measure(console, &config, &data, (&*model, &intervals), &windows, job)?;
-    let Some((score, _)) = measured else { return Ok(None) };
+    let Some(measured) = measured else { return Ok(None) };
+    let drawer = Drawer {
+        config: &config,
+        data: &data,
+        model: &*model,
+        intervals: &intervals,
+        linear: measured.linear.as_ref(),
+        device: job.device(),
+    };
+    folder.write(run::FORECAST, drawer.example()?.as_bytes())?;
+    let trained = report::Trained {
+        name: &name,
+        parameters: model.parameter_count(),
+        epochs: history.len(),
+        best_epoch: best,
+        seconds,
+        losses: &losses,
+    };
+    folder.write(run::REPORT, report::page(&drawer, &measured, &trained)?.as_bytes())?;
+    let score = measured.score;
     let plural = if history.len() == 1 { "" } else { "s" };
     let trained = console::seconds(seconds);
     console
         .line(format!("\ntrained {} epoch{plural} in {trained}, the best is epoch {best}", history.len()))?;
-    replayed.show(console)?;
+    replayed.show_detail(console)?;
     console.line(format!("written to {}", folder.path().display()))?;
     Ok(Some(Outcome {
         score,
@@ -284,9 +374,15 @@ fn measure(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
     }))
 }
 
-fn describe(console: Console, run: &Run, job: &Job) -> Result<()> {
-    let (model, training) = (&run.config.task.model, &run.config.training);
-    let Parts { data, calibration, trainer } = &run.parts;
+fn describe(
+    console: Console,
+    config: &RunConfig<Forecasts>,
+    parts: &Parts,
+    folder: Option<&RunFolder>,
+    job: &Job,
+) -> Result<()> {
+    let (model, training) = (&config.task.model, &config.training);
+    let Parts { data, calibration, trainer } = parts;
     let (split, set) = (&data.split, &data.set);
     let window = model.window();
     let part = |name: &str, part: &Part| match set.is_independent() {
@@ -303,7 +399,7 @@ fn describe(console: Console, run: &Run, job: &Job) -> Result<()> {
         part("validation", &split.validation),
         part("test", &split.test)
     ))?;
-    filled::Windows::of(split).report(console, run.config.max_gap(set.step()))?;
+    filled::Windows::of(split).report(console, config.max_gap(set.step()))?;
     console.line(format!(
         "model       {}: context {} -> horizon {}, {}: {} parameters",
         model.title(),
@@ -312,7 +408,7 @@ fn describe(console: Console, run: &Run, job: &Job) -> Result<()> {
         model.summary(),
         count(trainer.model().parameter_count()),
     ))?;
-    let loss = match &run.config.task.loss {
+    let loss = match &config.task.loss {
         Loss::Mse(_) => String::new(),
         loss => format!("{}, ", loss.title()),
     };
@@ -324,11 +420,13 @@ fn describe(console: Console, run: &Run, job: &Job) -> Result<()> {
         loss,
         training.lr,
         training.seed,
-        run.config.precision.name(),
+        config.precision.name(),
         job.device().name(),
     ))?;
     job.describe(console)?;
-    console.line(format!("folder      {}", run.folder.path().display()))?;
+    if let Some(folder) = folder {
+        console.line(format!("folder      {}", folder.path().display()))?;
+    }
     filled::report(console, &set.filled(split, &data.stack))?;
     console.line("")
 }
@@ -338,15 +436,19 @@ fn train(console: Console, training: Training<'_>, mut run: Run, job: &Job) -> R
     if training.eager {
         run.parts.trainer = run.parts.trainer.eager();
     }
-    describe(console, &run, job)?;
-    let interrupt = Interrupt::listen();
+    describe(console, &run.config, &run.parts, Some(&run.folder), job)?;
+    let own = training.interrupt.is_none().then(Interrupt::listen);
     let config = as_json(&run.config)?;
-    let how =
-        epochs::How { label: "", every: training.checkpoint_every, interrupt: &interrupt, job, before: 0 };
     let precision = run.config.precision.setting();
     let Run { folder, parts: Parts { trainer, .. }, .. } = &mut run;
-    let train = || epochs::train(console, trainer, folder, &config, how, epoch_line);
-    let Some(signal) = with_precision(precision, train)? else { return Ok(run) };
+    let mut signal = None;
+    if let Some(interrupt) = training.interrupt.or(own.as_ref()) {
+        let Training { checkpoint_every: every, tensorboard, .. } = training;
+        let how = epochs::How { label: "", every, interrupt, job, before: 0, tensorboard };
+        let train = || epochs::train(console, trainer, folder, &config, how, epoch_line);
+        signal = with_precision(precision, train)?;
+    }
+    let Some(signal) = signal else { return Ok(run) };
     job.leave()?;
     let (trainer, dir) = (&run.parts.trainer, run.folder.path().to_owned());
     Err(Error::Interrupted { signal, epoch: trainer.history().len(), step: trainer.steps_in_epoch(), dir })
@@ -362,85 +464,4 @@ fn epoch_line(report: &EpochReport<ForecastErrors>) -> String {
         seconds(report.seconds),
         if report.best { "  best" } else { "" }
     )
-}
-
-/// A few channels, evenly chosen, in the middle of the test part; of independent series, the one with the most rows. Filled
-/// values are not drawn.
-fn forecast_plot(
-    config: &RunConfig<Forecasts>,
-    data: &Data,
-    (model, intervals): (&dyn Forecaster, &Intervals),
-    device: &Device,
-) -> Result<String> {
-    const PANELS: usize = 4;
-    let Data { set, split, stack, scaler } = data;
-    let (context, horizon, season) = (split.context, split.horizon, config.task.data.season);
-    let tested = stack.origins(&split.test, context);
-    let longest =
-        tested.max_by_key(|(number, ..)| (set.series()[*number].rows(), std::cmp::Reverse(*number)));
-    let Some((number, runs, _)) = longest else { return Ok(String::new()) };
-    let origins: usize = runs.iter().map(|run| run.len()).sum();
-    let origin = runs.into_iter().flatten().nth(origins / 2).unwrap_or(context);
-    let (series, channels) = (&set.series()[number], set.channels());
-    let forecast = match set.is_independent() {
-        true => {
-            let scaler = scaler.of(number..number + 1);
-            evaluation::forecast_independent(
-                model,
-                intervals,
-                &scaler,
-                &[(series, origin)],
-                horizon,
-                device,
-                None,
-            )?
-        }
-        false => evaluation::forecast(model, intervals, scaler, series, (origin, horizon), device)?,
-    };
-    let of_channel =
-        |values: &[f64], channel| values.iter().skip(channel).step_by(channels).copied().collect();
-    let shown: Vec<usize> = match channels {
-        0..=PANELS => (0..channels).collect(),
-        _ => (0..PANELS).map(|panel| panel * channels / PANELS).collect(),
-    };
-    let first = origin.saturating_sub(context);
-    let columns: Vec<_> = shown
-        .iter()
-        .map(|&channel| {
-            let rows: Vec<f64> = series.channel(channel).skip(first).take(origin - first).collect();
-            let mut truth: Vec<f64> = series.grid().truth(channel).skip(first).collect();
-            truth.resize(origin - first + horizon, f64::NAN);
-            let bands: Vec<Band> = forecast
-                .intervals
-                .iter()
-                .map(|interval| Band {
-                    level: interval.level,
-                    low: of_channel(&interval.low, channel),
-                    high: of_channel(&interval.high, channel),
-                })
-                .collect();
-            let forecast: Vec<f64> = of_channel(&forecast.values, channel);
-            let last = &rows[rows.len().saturating_sub(season)..];
-            let seasonal: Vec<f64> = last.iter().copied().cycle().take(horizon).collect();
-            (channel, truth, forecast, bands, seasonal)
-        })
-        .collect();
-    let panels: Vec<Subplot> = columns
-        .iter()
-        .map(|(channel, truth, forecast, bands, seasonal)| Subplot {
-            name: &series.names()[*channel],
-            unit: source::unit(&config.task.data.source, &series.names()[*channel]),
-            context: &truth[..origin - first],
-            truth: &truth[origin - first..],
-            forecast,
-            intervals: bands,
-            seasonal_naive: seasonal,
-        })
-        .collect();
-    let title = format!(
-        "{}: forecast of {horizon} rows from {}",
-        source::stem(&config.task.data.source),
-        series.time().format(origin)
-    );
-    Ok(forecast_svg(&title, series.time(), origin, &panels))
 }

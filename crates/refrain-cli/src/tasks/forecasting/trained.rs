@@ -15,13 +15,14 @@ use super::Data;
 use super::score::{self, Details, Score};
 use super::table;
 use crate::console::{Console, count};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::filled;
 use crate::job::Job;
+use crate::output::Cell;
 use crate::run::SavedModel;
 use crate::run_config::{Forecasts, RunConfig};
 use crate::source;
-use crate::tasks::{Prediction, Trained};
+use crate::tasks::{Asked, Prediction, Trained};
 
 /// A forecaster with its weights, and the configuration of its run.
 pub struct TrainedForecaster {
@@ -107,9 +108,10 @@ impl TrainedForecaster {
         filled::Windows::of(&data.split).report(console, config.max_gap(data.set.step()))?;
         filled::report(console, &data.set.filled(&data.split, &data.stack))?;
         let windows = data.windows(device)?;
-        with_precision(config.precision.setting(), || {
+        let measured = with_precision(config.precision.setting(), || {
             score::measure(console, config, &data, (&**model, intervals), &windows, job)
-        })
+        })?;
+        Ok(measured.map(|measured| (measured.score, measured.details)))
     }
 
     /// Series cut into parts as the run cuts its own.
@@ -153,7 +155,6 @@ impl TrainedForecaster {
 
 /// The series whose context has no long gap. It is an error if there is none.
 fn without_gaps(console: Console, set: SeriesSet, config: &RunConfig<Forecasts>) -> Result<SeriesSet> {
-    const FEW: usize = 8;
     let (context, max_gap) = (config.task.model.window().context, config.max_gap(set.step()));
     let check = |series: &Series| {
         let rows = series.rows();
@@ -170,13 +171,21 @@ fn without_gaps(console: Console, set: SeriesSet, config: &RunConfig<Forecasts>)
     if sound.is_empty() || !set.is_independent() {
         check(set.first())?;
     }
+    let why = format!("there is a gap of more than {max_gap} rows before the forecast (--max-gap)");
+    warn_of_left(console, &left, &why)?;
+    Ok(set.select(&sound)?)
+}
+
+/// Names the first of the series that are left out, if there is one.
+fn warn_of_left(console: Console, left: &[String], why: &str) -> Result<()> {
+    const FEW: usize = 8;
+    if left.is_empty() {
+        return Ok(());
+    }
     let more =
         if left.len() > FEW { format!(" and {} more", count(left.len() - FEW)) } else { String::new() };
     let some = left.iter().take(FEW).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    console.warn(format!(
-        "left out, because of a gap of more than {max_gap} rows before the forecast (--max-gap): {some}{more}"
-    ))?;
-    Ok(set.select(&sound)?)
+    console.warn(format!("left out, because {why}: {some}{more}"))
 }
 
 /// The intervals of a model: those of the calibration in its folder, or those that it has learned.
@@ -209,33 +218,51 @@ impl Trained for TrainedForecaster {
         })
     }
 
-    /// See [`table::of`] for the columns.
+    /// See [`table::of`] for the columns; of several horizons, the first column is `horizon`.
     fn forecast(
         mut self: Box<Self>,
         console: Console,
         data: &str,
-        ids: Option<&[String]>,
+        asked: &Asked,
         job: &Job,
     ) -> Result<Prediction> {
+        let longest = self.config.task.model.window().horizon;
+        if let Some(longer) = asked.horizons.iter().find(|&&horizon| horizon > longest) {
+            return Err(Error::usage(
+                format!(
+                    "--horizon {longer} is longer than the {longest} rows that the model was trained to forecast"
+                ),
+                "choose at most those, or train with a longer --horizon",
+            ));
+        }
         let set = self.read(console, data)?;
         self.agree(&set, job)?;
-        let mut next = self.next(
-            console,
-            match ids {
-                // What a model needs of a grid it gets; only the table is of some channels.
-                Some(ids) if set.is_independent() => set.select(ids)?,
-                _ => set,
-            },
-            job.communicator().as_ref(),
-        )?;
-        if let (Some(ids), false) = (ids, next.set.is_independent()) {
+        let set = match &asked.ids {
+            // What a model needs of a grid it gets; only the table is of some channels.
+            Some(ids) if set.is_independent() => set.select(ids)?,
+            _ => set,
+        };
+        let set = match &asked.from {
+            None => set,
+            Some(time) => {
+                let (before, left) = set.before(time)?;
+                warn_of_left(console, &left, &format!("they are not known up to {time}"))?;
+                before
+            }
+        };
+        let mut next = self.next(console, set, job.communicator().as_ref())?;
+        if let (Some(ids), false) = (&asked.ids, next.set.is_independent()) {
             next = next.of_channels(ids)?;
         }
         let mut crossings = Crossings::default();
         next.forecasts.iter().for_each(|forecast| crossings.add(forecast.crossings));
         score::say_crossings(console, crossings)?;
-        let (columns, rows) = table::of(&next);
-        let horizon = self.config.task.model.window().horizon;
+        let (columns, rows) = match asked.horizons[..] {
+            [] => table::of(&next),
+            [horizon] => table::of(&next.prefix(horizon)),
+            _ => several(&next, &asked.horizons),
+        };
+        let horizon = asked.horizons.iter().copied().max().unwrap_or(longest);
         let (series, many) = (next.set.first(), next.set.series().len());
         let time = |step: usize| series.time().format(series.rows() + step);
         let summary = match next.set.is_independent() {
@@ -246,16 +273,24 @@ impl Trained for TrainedForecaster {
     }
 }
 
+/// The tables of several horizons below one another, told apart by the first column.
+fn several(next: &Next, horizons: &[usize]) -> (Vec<String>, Vec<Vec<Cell>>) {
+    let (mut columns, mut all) = (Vec::new(), Vec::new());
+    for &horizon in horizons {
+        let (names, rows) = table::of(&next.prefix(horizon));
+        columns = std::iter::once("horizon".to_owned()).chain(names).collect();
+        let cell = || Cell::Number(horizon as f32);
+        all.extend(rows.into_iter().map(|row| std::iter::once(cell()).chain(row).collect::<Vec<_>>()));
+    }
+    (columns, all)
+}
+
 impl Next {
     /// The name of each channel of a grid, or of each independent series; the forecast that it is in, its column there, and the
     /// number of columns.
     pub fn columns(&self) -> impl Iterator<Item = (&String, &Forecast, usize, usize)> {
-        let width = |group: usize| match self.set.is_independent() {
-            true => (self.set.series().len() - group * SERIES_AT_ONCE).min(SERIES_AT_ONCE),
-            false => self.set.channels(),
-        };
         let of_group = move |group: usize| {
-            let width = width(group);
+            let width = self.width(group);
             (0..width).map(move |column| (group, column, width))
         };
         let columns = (0..self.forecasts.len()).flat_map(of_group);
@@ -263,6 +298,31 @@ impl Next {
             .names()
             .zip(columns)
             .map(|(name, (group, column, width))| (name, &self.forecasts[group], column, width))
+    }
+
+    /// Number of columns of a forecast.
+    fn width(&self, group: usize) -> usize {
+        match self.set.is_independent() {
+            true => (self.set.series().len() - group * SERIES_AT_ONCE).min(SERIES_AT_ONCE),
+            false => self.set.channels(),
+        }
+    }
+
+    /// The first rows of the forecast.
+    fn prefix(&self, horizon: usize) -> Next {
+        let of = |forecast: &Forecast, group: usize| {
+            let width = self.width(group);
+            let mut forecast = forecast.clone();
+            forecast.values.truncate(horizon * width);
+            for interval in &mut forecast.intervals {
+                interval.low.truncate(horizon * width);
+                interval.high.truncate(horizon * width);
+            }
+            forecast
+        };
+        let forecasts =
+            self.forecasts.iter().enumerate().map(|(group, forecast)| of(forecast, group)).collect();
+        Next { set: self.set.clone(), forecasts }
     }
 
     /// The forecast of some channels of a grid.

@@ -1,0 +1,148 @@
+//! `refrain compare`: each model is what `refrain train` makes of it, and what is finished survives an interruption.
+
+mod common;
+
+use common::{Place, Said, series};
+use serde_json::Value;
+
+const SETTINGS: [&str; 14] = [
+    "--data",
+    "a.csv",
+    "--context",
+    "24",
+    "--horizon",
+    "6",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "32",
+    "--season",
+    "24",
+    "--device",
+    "cpu",
+];
+
+fn place() -> Place {
+    let place = Place::new();
+    place.write("a.csv", series(300));
+    place
+}
+
+fn row<'a>(outcome: &'a Value, name: &str) -> &'a Value {
+    let rows = outcome["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name} in {outcome}"))
+}
+
+#[test]
+fn each_model_is_the_one_that_train_makes_and_the_baselines_stand_beside_them() {
+    let place = place();
+    // --moving-average is a setting of one of the models only, --lr of both.
+    let more =
+        ["--models", "nlinear,dlinear,nlinear", "--lr", "0.01", "--individual", "--out", "all", "--json"];
+    let said = place.refrain(&[&["compare"], &SETTINGS[..], &more].concat()).succeeded();
+    let outcome = said.json();
+    let names: Vec<&str> =
+        outcome["rows"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+    let errors: Vec<f64> =
+        outcome["rows"].as_array().unwrap().iter().map(|row| row["mse"].as_f64().unwrap()).collect();
+    assert!(errors.is_sorted(), "{errors:?}");
+    for model in ["nlinear", "dlinear"] {
+        let alone = ["--model", model, "--lr", "0.01", "--individual", "--out", model, "--json"];
+        let alone = place.refrain(&[&["train"], &SETTINGS[..], &alone].concat()).succeeded().json();
+        let of = row(&outcome, model);
+        for (key, expected) in [("mse", "test_mse"), ("mae", "test_mae")] {
+            assert_eq!(of[key], alone[expected], "{model}: {key}");
+        }
+        for (key, expected) in [("rmse", "test_rmse"), ("smape", "test_smape"), ("parameters", "parameters")]
+        {
+            assert_eq!(of["trained"][key], alone[expected], "{model}: {key}");
+        }
+        for (name, key) in
+            [("linear", "linear"), ("seasonal naive", "seasonal_naive"), ("last value", "last_value")]
+        {
+            assert_eq!(row(&outcome, name)["mse"], alone[format!("{key}_mse")], "{name}");
+            assert_eq!(row(&outcome, name)["mae"], alone[format!("{key}_mae")], "{name}");
+        }
+        // A run folder like any other.
+        let folder = format!("all/{model}");
+        let evaluated = place.refrain(&["evaluate", "--model", &folder, "--json"]).succeeded().json();
+        assert_eq!(evaluated["weights_sha256"], alone["weights_sha256"], "{model}");
+    }
+    let table = std::fs::read_to_string(place.path("all/comparison.csv")).unwrap();
+    assert_eq!(table.lines().count(), 6, "{table}");
+    for (line, name) in table.lines().skip(1).zip(&names) {
+        let cells: Vec<&str> = line.split(',').collect();
+        assert_eq!((cells[0], cells[1].parse().ok()), (*name, row(&outcome, name)["mse"].as_f64()), "{line}");
+        assert_eq!(cells.len(), 11, "{line}");
+    }
+    let plot = std::fs::read_to_string(place.path("all/comparison.svg")).unwrap();
+    assert!(names.iter().all(|name| plot.contains(&format!(">{name}</text>"))), "{plot}");
+    assert!(said.err.contains("model 2 of 2: dlinear"), "{}", said.err);
+    // Nothing is left to do.
+    let again = place.refrain(&["compare", "--resume", "all", "--json"]).succeeded();
+    assert_eq!(again.json()["rows"], outcome["rows"]);
+    assert_eq!(again.err.matches("finished    before").count(), 2);
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
+    let place = place();
+    let compare = |more: &[&str]| -> Said {
+        place.refrain(&[&["compare"], &SETTINGS[..], &["--out", "all"], more].concat())
+    };
+    compare(&["--models", "nlinear,arima"]).failed(&["no model \"arima\"", "itransformer"]);
+    compare(&["--models", "nlinear,cross-asset"]).failed(&["cross-asset is a classifier"]);
+    compare(&["--models", "nlinear", "--model", "dlinear"]).failed(&["--models"]);
+    compare(&["--models", "nlinear,dlinear", "--patch", "8"]).failed(&["patch is a setting of patchtst"]);
+    compare(&[]).failed(&["--models"]);
+    compare(&["--models", "nlinear,dlinear", "--lr", "-1"]).failed(&["learning rate"]);
+    // Independent series are not for a model that mixes channels; the first model alone could be trained.
+    compare(&["--models", "nlinear,itransformer", "--layout", "independent"]).failed(&["mixes channels"]);
+    assert!(!place.path("all").exists());
+    place.refrain(&["compare", "--resume", "all"]).failed(&["all", "refrain compare"]);
+    place.refrain(&["compare", "--resume", "all", "--lr", "1"]).failed(&["--resume uses the settings"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupted_comparison_keeps_what_is_finished_and_goes_on_to_the_same_figures() {
+    use std::process::Stdio;
+
+    let place = place();
+    // The second model has thousands of steps.
+    let settings = "data = 'a.csv'\ncontext = 24\nhorizon = 6\nbatch-size = 1\nepochs = 3\npatch = 6\nstride = 3\nd-model = 8\n\
+                    heads = 2\nffn = 16\nlayers = 2\n";
+    place.write("small.toml", settings);
+    let compare =
+        ["compare", "--config", "small.toml", "--models", "nlinear,patchtst", "--device", "cpu", "--json"];
+    let whole = place.refrain(&[&compare[..], &["--out", "whole"]].concat()).succeeded().json();
+    let child = place
+        .command(&[&compare[..], &["--out", "cut"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !place.path("cut/patchtst/checkpoint/config.json").is_file() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let signal = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signal.success());
+    let cut = common::said(child.wait_with_output().unwrap());
+    assert_eq!(cut.status, 130, "{}", cut.err);
+    assert!(cut.err.contains("refrain compare --resume cut"), "{}", cut.err);
+    let finished = std::fs::read(place.path("cut/nlinear/outcome.json")).unwrap();
+    assert!(!place.path("cut/patchtst/outcome.json").exists());
+    // The folder may be resumed from anywhere: the path of the data is absolute.
+    let resumed = place.refrain(&["compare", "--resume", "cut", "--device", "cpu", "--json"]).succeeded();
+    assert!(resumed.err.contains("finished    before"), "{}", resumed.err);
+    assert_eq!(std::fs::read(place.path("cut/nlinear/outcome.json")).unwrap(), finished);
+    for name in ["nlinear", "patchtst"] {
+        for key in ["mse", "mae"] {
+            assert_eq!(row(&resumed.json(), name)[key], row(&whole, name)[key], "{name}");
+        }
+    }
+    place.write("a.csv", series(301));
+    std::fs::remove_file(place.path("cut/patchtst/outcome.json")).unwrap();
+    place.refrain(&["compare", "--resume", "cut"]).failed(&["a.csv", "has changed"]);
+}
