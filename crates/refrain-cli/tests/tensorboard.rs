@@ -1,5 +1,5 @@
-//! Event files: their records are intact, and hold the metrics of `metrics.jsonl`. The reader here is not the code that wrote
-//! them; `docs/reports.md` says how TensorBoard's own reader was asked.
+//! Event files: their records are intact, and hold the metrics of `metrics.jsonl`. The reader here is written apart from the code
+//! that writes them. TensorBoard's own reader (`EventAccumulator`) reads them, too.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 /// What a stored checksum stands for: see the format of TFRecord.
 fn unmasked(stored: &[u8]) -> u32 {
     let rotated = u32::from_le_bytes(stored.try_into().unwrap()).wrapping_sub(0xa282_ead8);
-    (rotated >> 17) | (rotated << 15)
+    rotated.rotate_left(15)
 }
 
 fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
