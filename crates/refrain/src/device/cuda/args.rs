@@ -3,6 +3,7 @@
 use super::faults::{Bounds, Reporter};
 use super::kernel::{Grid, KernelSpec};
 use super::params::{Declared, Member, Pointer, Put};
+use super::piece::Piece;
 use super::product::{MmaKind, Product};
 use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::launch::{Launch, Mode};
@@ -39,6 +40,11 @@ pub(crate) trait Sink {
 
     /// The number of multiprocessors of the device, for grids that fill it.
     fn multiprocessors(&self) -> usize;
+
+    /// Where elementwise kernels are described instead of launched, if they are.
+    fn pieces(&mut self) -> Option<&mut Vec<Piece>> {
+        None
+    }
 }
 
 /// Memory starts at multiples of this many bytes.
@@ -196,6 +202,25 @@ impl<'a> CudaArgs<'a> {
             self.launch.op
         );
         Reporter::new(self.launch.op, bounds)
+    }
+
+    /// Whether a view is an operand of the launch as a whole.
+    pub(crate) fn is_operand(&self, view: &View<'_>) -> bool {
+        let operand = view.pointer.operand(self.launch);
+        view.pointer.offset() == 0
+            && operand.is_some_and(|o| o.layout == view.layout && o.dtype == view.dtype)
+    }
+
+    /// Whether elementwise kernels are to be described instead of launched.
+    pub(crate) fn describes(&mut self) -> bool {
+        self.sink.pieces().is_some()
+    }
+
+    /// Describes an elementwise kernel, where [`CudaArgs::describes`].
+    pub(crate) fn describe(&mut self, piece: Piece) {
+        if let Some(pieces) = self.sink.pieces() {
+            pieces.push(piece);
+        }
     }
 
     /// Launches a kernel, which is told `params`. Kernels of one launch run one after the other.

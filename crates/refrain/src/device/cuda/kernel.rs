@@ -1,5 +1,7 @@
 //! A CUDA kernel before it is compiled: its source, and the constants that it is specialised by.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::params::Declared;
@@ -45,6 +47,8 @@ pub(crate) struct KernelSpec {
     pub(crate) constants: Constants,
     /// What it is told.
     params: Option<Declared>,
+    /// Text that was written for this kernel. It follows the source.
+    generated: Option<Arc<str>>,
 }
 
 impl PartialEq for KernelSpec {
@@ -53,6 +57,7 @@ impl PartialEq for KernelSpec {
             && self.entry == other.entry
             && self.constants == other.constants
             && self.params == other.params
+            && self.generated == other.generated
     }
 }
 impl Eq for KernelSpec {}
@@ -63,12 +68,13 @@ impl std::hash::Hash for KernelSpec {
         self.entry.hash(state);
         self.constants.hash(state);
         self.params.hash(state);
+        self.generated.hash(state);
     }
 }
 
 impl KernelSpec {
     pub(crate) fn new(source: &'static Source, entry: &'static str) -> KernelSpec {
-        KernelSpec { source, entry, constants: Constants::new(), params: None }
+        KernelSpec { source, entry, constants: Constants::new(), params: None, generated: None }
     }
 
     /// Adds an element type. The source sees its name, and `NAME_SIZE` with its size in bytes.
@@ -91,6 +97,11 @@ impl KernelSpec {
         self.int(name, i64::from(value))
     }
 
+    /// With text that was written for this kernel, behind the source.
+    pub(crate) fn generated(self, text: Arc<str>) -> KernelSpec {
+        KernelSpec { generated: Some(text), ..self }
+    }
+
     /// A kernel that is told a struct of this type.
     pub(super) fn told(self, params: Declared) -> KernelSpec {
         KernelSpec { params: Some(params), ..self }
@@ -98,23 +109,17 @@ impl KernelSpec {
 
     /// The complete source for the compiler.
     pub(crate) fn text(&self) -> String {
-        use std::fmt::Write;
         let mut text = String::with_capacity(PRELUDE.len() + 8192);
         text.push_str(PRELUDE);
-        for (name, value) in &self.constants {
-            let _ = match value {
-                Constant::Type(dtype) => {
-                    writeln!(text, "#define {name} {dtype}_t\n#define {name}_SIZE {}", dtype.size())
-                }
-                Constant::Int(value) => writeln!(text, "#define {name} {value}"),
-                Constant::Word(value) => writeln!(text, "#define {name} {value}"),
-            };
-        }
+        define(&mut text, &self.constants);
         if let Some(params) = &self.params {
             text.push_str(&params.text());
         }
         for part in self.source.parts {
             text.push_str(part);
+        }
+        if let Some(generated) = &self.generated {
+            text.push_str(generated);
         }
         text
     }
@@ -131,6 +136,31 @@ impl KernelSpec {
             };
         }
         label
+    }
+}
+
+/// Writes the `#define`s of constants.
+pub(crate) fn define(text: &mut String, constants: &Constants) {
+    use std::fmt::Write;
+    for (name, value) in constants {
+        let _ = match value {
+            Constant::Type(dtype) => {
+                writeln!(text, "#define {name} {dtype}_t\n#define {name}_SIZE {}", dtype.size())
+            }
+            Constant::Int(value) => writeln!(text, "#define {name} {value}"),
+            Constant::Word(value) => writeln!(text, "#define {name} {value}"),
+        };
+    }
+}
+
+/// Takes the `#define`s of constants back, so that other text can have constants of the same names.
+pub(crate) fn undefine(text: &mut String, constants: &Constants) {
+    use std::fmt::Write;
+    for (name, value) in constants {
+        let _ = writeln!(text, "#undef {name}");
+        if matches!(value, Constant::Type(_)) {
+            let _ = writeln!(text, "#undef {name}_SIZE");
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod memory;
 mod nccl;
 mod overlap;
 mod params;
+mod piece;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -28,9 +29,10 @@ pub use compile::compile_kernel;
 pub use context::CudaDevice;
 pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::{Bounds, Reporter};
-pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA};
+pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA, define, undefine};
 pub(crate) use nccl::{Nccl, unique_id};
 pub(crate) use params::{Declarations, Member, Pointer, Put, Words, padded, params, with_rank};
+pub(crate) use piece::{Piece, RandomWords, pieces};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 
 /// What this machine has of NVIDIA's software and hardware. Each missing part says what to do.

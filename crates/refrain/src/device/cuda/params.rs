@@ -78,7 +78,7 @@ impl Pointer {
         }
     }
 
-    const fn number(self) -> usize {
+    pub(crate) const fn number(self) -> usize {
         (self.0 >> Pointer::OFFSET_BITS) as usize & ((1 << Pointer::NUMBER_BITS) - 1)
     }
 

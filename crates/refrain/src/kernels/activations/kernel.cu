@@ -42,4 +42,5 @@ template <typename R> DEVICE R gelu_logit(R x) {
 // x/2 (1 + tanh(u)) equals x sigmoid(2u), which stays accurate where tanh is near -1.
 template <typename R> DEVICE R gelu_tanh_(R x) { return x * sigmoid_(gelu_logit(x)); }
 template <typename R> DEVICE R silu_(R x) { return x * sigmoid_(x); }
+#undef NARROW_RESULTS
 

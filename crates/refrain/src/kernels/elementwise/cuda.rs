@@ -6,8 +6,11 @@
 use smallvec::SmallVec;
 
 use super::{LoopPlan, MAX_INPUTS};
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, padded, params, with_rank};
+use crate::device::cuda::{
+    CudaArgs, Grid, KernelSpec, Piece, Pointer, Source, View, padded, params, with_rank,
+};
 use crate::error::{Error, Result};
+use crate::kernels::numbers::Numbers;
 use crate::tensor::{DType, Layout};
 
 /// The loop. Every elementwise source ends with it.
@@ -33,6 +36,66 @@ params! {
     }
 }
 
+/// An operand that a loop walks over.
+#[derive(Clone, Copy)]
+pub(super) struct Walked {
+    /// Bytes of an element.
+    pub(super) size: usize,
+    /// Which power of two the address of the first element is a multiple of.
+    pub(super) alignment: usize,
+    /// Whether one element may stand for a whole axis.
+    pub(super) repeats: bool,
+}
+
+impl Walked {
+    pub(super) fn of(view: &View<'_>) -> Walked {
+        Walked { size: view.dtype.size(), alignment: view.alignment(), repeats: true }
+    }
+}
+
+/// How a loop walks over its operands.
+pub(super) struct Walk {
+    /// Elements that a thread processes at a time.
+    pub(super) vec: usize,
+    /// Bit `o`: operand `o` is loaded and stored `vec` elements at a time.
+    pub(super) dense: i64,
+    /// Axes of the arrays that the kernel is told.
+    pub(super) rank: usize,
+    /// Whether offsets need 64 bits.
+    pub(super) wide: bool,
+}
+
+impl Walk {
+    pub(super) fn new(plan: &LoopPlan, operands: &[Walked]) -> Walk {
+        let last = plan.shape.len() - 1;
+        let vec = VECTOR_BYTES / operands.iter().map(|o| o.size).max().unwrap_or(VECTOR_BYTES);
+        let fits = |(strides, operand): (&Numbers, &Walked)| match strides[last] {
+            0 => operand.repeats,
+            1 => {
+                operand.alignment.is_multiple_of(vec * operand.size)
+                    && strides[..last].iter().all(|s| s.is_multiple_of(vec))
+            }
+            _ => false,
+        };
+        let whole = last == 0 || plan.shape[last].is_multiple_of(vec);
+        let vec = if whole && plan.strides.iter().zip(operands).all(fits) { vec } else { 1 };
+        let is_dense = |strides: &Numbers| vec > 1 && strides[last] == 1;
+        let dense = plan.strides.iter().enumerate().map(|(o, s)| i64::from(is_dense(s)) << o).sum();
+        let rank = if last == 0 { 1 } else { plan.shape.len().next_power_of_two() };
+        let reach =
+            plan.strides.iter().map(|s| s.iter().zip(&*plan.shape).map(|(s, d)| s * d).sum::<usize>());
+        let n = plan.numel();
+        // Includes the steps beyond the end that a loop over the grid takes.
+        let wide = reach.chain([n]).max().unwrap_or(n) >= 1 << 30;
+        Walk { vec, dense, rank, wide }
+    }
+}
+
+/// Blocks for so many iterations, which may go around more than once.
+pub(super) fn grid(args: &CudaArgs<'_>, iterations: usize) -> Grid {
+    Grid::line(iterations.div_ceil(THREADS as usize).min(args.multiprocessors() * 64), THREADS)
+}
+
 /// Runs `y = apply(x, scalars)` over the operands and the first output of the launch, in the arithmetic of `compute`.
 /// `constants` adds the constants of the operation.
 pub(crate) fn run(
@@ -56,6 +119,13 @@ pub(crate) fn run_on(
     x: &[View<'_>],
     constants: impl FnOnce(KernelSpec) -> KernelSpec,
 ) -> Result<()> {
+    if args.describes() && std::iter::once(&y).chain(x).all(|view| args.is_operand(view)) {
+        let x = x.iter().map(|view| view.pointer.number()).collect();
+        let constants = constants(KernelSpec::new(source, "elementwise")).constants;
+        let (scalars, y) = (SmallVec::from_slice(scalars), y.pointer.number());
+        args.describe(Piece { source, constants, compute, scalars, x, y, words: None });
+        return Ok(());
+    }
     let inputs = x.len();
     let operands: SmallVec<[View<'_>; 6]> = std::iter::once(y).chain(x.iter().copied()).collect();
     let layouts: SmallVec<[&Layout; 6]> = operands.iter().map(|o| o.layout).collect();
@@ -67,29 +137,10 @@ pub(crate) fn run_on(
     if n == 0 {
         return Ok(());
     }
-    let last = plan.shape.len() - 1;
-    let sizes: SmallVec<[usize; 6]> = operands.iter().map(|o| o.dtype.size()).collect();
-
-    let vec = VECTOR_BYTES / sizes.iter().max().copied().unwrap_or(VECTOR_BYTES);
-    let fits = |o: usize| {
-        let strides = &plan.strides[o];
-        match strides[last] {
-            // A destination holds each element once.
-            0 => o > 0,
-            1 => {
-                operands[o].alignment().is_multiple_of(vec * sizes[o])
-                    && strides[..last].iter().all(|s| s.is_multiple_of(vec))
-            }
-            _ => false,
-        }
-    };
-    let whole = last == 0 || plan.shape[last].is_multiple_of(vec);
-    let vec = if whole && (0..=inputs).all(fits) { vec } else { 1 };
-    let dense: i64 = (0..inputs).map(|i| i64::from(plan.strides[i + 1][last] == 1) << i).sum();
-    let rank = if last == 0 { 1 } else { plan.shape.len().next_power_of_two() };
-    let reach = plan.strides.iter().map(|s| s.iter().zip(&*plan.shape).map(|(s, d)| s * d).sum::<usize>());
-    // Includes the steps beyond the end that a loop over the grid takes.
-    let wide = reach.chain([n]).max().unwrap_or(n) >= 1 << 30;
+    // A destination holds each element once.
+    let walked = |(o, view): (usize, &View<'_>)| Walked { repeats: o > 0, ..Walked::of(view) };
+    let walked: SmallVec<[Walked; 6]> = operands.iter().enumerate().map(walked).collect();
+    let Walk { vec, dense, rank, wide } = Walk::new(&plan, &walked);
 
     let mut spec = KernelSpec::new(source, "elementwise")
         .dtype("COMPUTE", compute)
@@ -97,14 +148,14 @@ pub(crate) fn run_on(
         .int("INPUTS", inputs as i64)
         .int("RANK", rank as i64)
         .int("VEC", vec as i64)
-        .int("DENSE", if vec > 1 { dense } else { 0 })
+        .int("DENSE", dense >> 1)
         .word("INDEX", if wide { "u64" } else { "u32" })
         .flag("ADD", args.accumulate(0));
     for (i, name) in INPUT_NAMES.into_iter().enumerate().take(inputs) {
         spec = spec.dtype(name, x[i].dtype);
     }
 
-    let blocks = (n / vec).div_ceil(THREADS as usize).min(args.multiprocessors() * 64);
+    let grid = grid(args, n / vec);
     with_rank!(args.op(), rank, RANK => {
         let mut elements = Elements::<RANK> {
             n: n as i64,
@@ -120,6 +171,6 @@ pub(crate) fn run_on(
             elements.strides[i] = padded(&plan.strides[i + 1], 0);
         }
         elements.s[..scalars.len()].copy_from_slice(scalars);
-        args.kernel(constants(spec), Grid::line(blocks, THREADS), &elements)
+        args.kernel(constants(spec), grid, &elements)
     })
 }

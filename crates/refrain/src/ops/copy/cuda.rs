@@ -38,7 +38,8 @@ pub(super) fn copy(args: &mut CudaArgs<'_>) -> Result<()> {
 
 /// Copies `x` to `y`, or adds it if the launch accumulates. Both have one shape and one dtype.
 pub(crate) fn copy_between(args: &mut CudaArgs<'_>, y: View<'_>, x: View<'_>) -> Result<()> {
-    let dtype = if args.accumulate(0) { y.dtype } else { same_bits(y.dtype) };
+    // In a chain, the value comes from an operation of its dtype.
+    let dtype = if args.accumulate(0) || args.describes() { y.dtype } else { same_bits(y.dtype) };
     let (y, x) = (View { dtype, ..y }, View { dtype, ..x });
     match Transpose::of(y, x) {
         Some(transpose) => transpose.launch(args, y, x),

@@ -1,13 +1,18 @@
 //! Dropout on CUDA.
 
+use smallvec::smallvec;
+
 use super::{Dropout, scale, threshold};
-use crate::device::cuda::{CudaArgs, KernelSpec, Pointer, Source, params};
+use crate::device::cuda::{CudaArgs, KernelSpec, Piece, Pointer, RandomWords, Source, params};
 use crate::error::Result;
 use crate::kernels::elementwise::cuda::{LOOP, run};
 use crate::kernels::units;
 use crate::ops::random::philox::WORDS;
+use crate::tensor::DType;
 
-static SOURCE: Source = Source { name: "dropout", parts: &[include_str!("kernel.cu")] };
+const ELEMENT: &str = include_str!("element.cu");
+static SOURCE: Source = Source { name: "dropout", parts: &[ELEMENT, include_str!("kernel.cu")] };
+static PIECE: Source = Source { name: "dropout", parts: &[ELEMENT, include_str!("piece.cu")] };
 static BACKWARD: Source = Source { name: "dropout_backward", parts: &[include_str!("backward.cu"), LOOP] };
 
 params! {
@@ -26,7 +31,29 @@ params! {
     }
 }
 
+/// The result, and the mask.
+fn describe(op: &Dropout, args: &mut CudaArgs<'_>) {
+    let adds = usize::from(op.adds);
+    let words = Some(RandomWords { state: 1 + adds, offset: op.offset });
+    let scalars = smallvec![threshold(op.p) as f64, scale(op.p)];
+    let constants =
+        |kept| KernelSpec::new(&PIECE, "dropout").flag("KEPT", kept).flag("ADDS", op.adds).constants;
+    let compute = args.write_dtype(0).accumulator();
+    let x = (0..=adds).collect();
+    let result = Piece { source: &PIECE, constants: constants(false), compute, scalars, x, y: 0, words };
+    if op.keeps_mask {
+        let (compute, constants) = (DType::Bool.accumulator(), constants(true));
+        let mask = Piece { compute, constants, x: smallvec![], y: 1, ..result.clone() };
+        args.describe(mask);
+    }
+    args.describe(result);
+}
+
 pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
+    if args.describes() {
+        describe(op, args);
+        return Ok(());
+    }
     let n = args.write_shape(0).numel();
     if n == 0 {
         return Ok(());

@@ -33,8 +33,7 @@ KERNEL(dropout, DropoutArgs, p) {
         #pragma unroll
         for (int i = 0; i < 4; i++) {
             bool kept = (i64)w.at[i] >= threshold;
-            C branch = kept ? to<C>(v.at[i]) * scale : (C)0;
-            v.at[i] = from<ELEMENT>(ADDS ? to<C>(r.at[i]) + branch : branch);
+            v.at[i] = from<ELEMENT>(dropped<ADDS>(kept, to<C>(v.at[i]), to<C>(r.at[i]), scale));
             m.at[i] = kept;
         }
         if (whole) {
