@@ -39,12 +39,12 @@ fn a_step_of_twenty_thousand_launches_is_the_eager_step() {
             assert_eq!(values(&eager.grad().unwrap()), values(&recorded.grad().unwrap()));
         }
         let program = step.program().unwrap();
-        assert!(program.launch_count() >= 20_000);
+        assert!(program.recorded_launches() >= 20_000);
         // A chain: each waits for the one before it, and for nothing by way of that.
         assert!(program.dependencies() <= program.launch_count() + 2, "{}", program.dependencies());
         assert_eq!(program.block_bytes(), program.live_bytes());
         assert!(program.to_string().lines().count() > 20_000);
-        assert!(program.to_dot().lines().count() > 20_000);
+        assert!(program.to_dot().lines().count() > program.launch_count());
         assert!(program.memory_svg().lines().count() > 10_000);
     }
 }

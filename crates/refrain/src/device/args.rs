@@ -14,7 +14,10 @@ use smallvec::SmallVec;
 
 use super::launch::RESULTS;
 use super::launch::{Launch, Mode, Operand};
+use super::storage::Storage;
+use super::{DeviceKind, cpu};
 use crate::error::{Error, Result};
+use crate::recycled::Recycled;
 use crate::types::{DType, Layout, Shape};
 
 /// What a kernel does with an operand's value that it can't use, such as an index out of range.
@@ -55,6 +58,41 @@ impl<'a> HostArgs<'a> {
 
     pub(crate) fn op(&self) -> &'static str {
         self.launch.op
+    }
+
+    pub(crate) fn launch(&self) -> &'a Launch<'a> {
+        self.launch
+    }
+
+    /// Runs a part of this launch now. Its operands lie in those of this launch, or in memory of the host that only the
+    /// caller has, `own`.
+    ///
+    /// # Errors
+    /// For a part that touches anything else, and the error of its kernel.
+    pub(crate) fn run_part(&self, part: &Launch<'_>, own: &[Recycled<Storage>]) -> Result<()> {
+        part.verify()?;
+        let is_own = |o: &Operand<'_>| {
+            let mut storages = own.iter().filter(|s| s.ptr_eq(o.storage));
+            storages.any(|s| s.is_unique() && s.device().kind() == DeviceKind::Cpu)
+        };
+        let within = |outer: &Operand<'_>, o: &Operand<'_>| {
+            let (outer_range, range) = (outer.byte_range(), o.byte_range());
+            outer.storage.ptr_eq(o.storage)
+                && outer_range.start <= range.start
+                && range.end <= outer_range.end
+        };
+        let writes = |o: &Operand<'_>| self.launch.writes.iter().any(|(outer, _)| within(outer, o));
+        let reads = |o: &Operand<'_>| self.launch.reads.iter().any(|outer| within(outer, o));
+        let sound = part.reads.iter().all(|o| is_own(o) || reads(o) || writes(o))
+            && part.written().all(|o| is_own(o) || writes(o))
+            && !self.taken.iter().any(Cell::get);
+        if !sound {
+            return Err(Error::internal(part.op, "a part touches memory that is not its launch's"));
+        }
+        // SAFETY: the part was verified. Its operands lie in those of this launch, whose memory is there and which nobody
+        // else touches, or in memory of the host that has no other owner than the caller, who only lends it to this. No
+        // slice of a written operand was given out.
+        unsafe { cpu::run(part, self.on_fault) }
     }
 
     /// Reports an operand's value that the kernel can't use. Call it before anything is written. If it returns `Ok`,

@@ -103,6 +103,11 @@ pub(crate) trait Driver: Send + Sync {
     /// Runs a kernel. The door has checked the operands and holds their locks.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
+    /// Whether a launch costs so much that programs with fewer launches are faster, so that launches are fused.
+    fn fuses(&self) -> bool {
+        false
+    }
+
     /// Whether each temporary of a program gets its own block. This finds kernels that write next to theirs.
     fn keeps_temporaries_apart(&self) -> bool {
         false

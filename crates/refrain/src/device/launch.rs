@@ -39,6 +39,16 @@ pub(crate) trait Kernel: Send + Sync {
         None
     }
 
+    /// The operation that writes result `o`, if the kernel stands for several.
+    fn writer(&self, _o: usize) -> Option<&'static str> {
+        None
+    }
+
+    /// The operations that the kernel stands for, each with its operands, as lines of a table.
+    fn parts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A copy of the kernel with its parameters, for a recorded program.
     fn boxed(&self) -> Box<dyn Kernel>;
 

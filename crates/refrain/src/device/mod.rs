@@ -276,6 +276,11 @@ impl Device {
         done
     }
 
+    /// Whether launches of a program are fused for this device.
+    pub(crate) fn fuses(&self) -> bool {
+        self.0.driver.fuses()
+    }
+
     pub(crate) fn keeps_temporaries_apart(&self) -> bool {
         self.0.driver.keeps_temporaries_apart()
     }

@@ -1,14 +1,15 @@
 //! Recording a step once and replaying it.
 //!
 //! While a closure is recorded, the door collects its launches instead of running them, and the tensors that it makes
-//! have no memory. The launches become a [`Program`]: unneeded launches are dropped, each temporary gets an offset in
-//! one block, and a launch waits only for launches with which it shares bytes. A replay runs the program over its
+//! have no memory. The launches become a [`Program`]: unneeded launches are dropped, chains of elementwise launches are
+//! fused, each temporary gets an offset in one block, and a launch waits only for launches with which it shares bytes. A replay runs the program over its
 //! block; it does not call the closure.
 
 mod changed;
 mod dead;
 mod digest;
 mod edges;
+mod fuse;
 mod options;
 mod outputs;
 mod plan;

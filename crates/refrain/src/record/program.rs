@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::edges::{Touch, edges};
 use super::plan::{Life, MemoryPlan, plan};
 use super::recorded::Recorded;
-use super::{dead, verify};
+use super::{dead, fuse, verify};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 
@@ -16,8 +16,12 @@ use crate::error::{Error, Result};
 /// draws the memory plan.
 pub struct Program {
     pub(super) recorded: Arc<Recorded>,
-    /// The launches of a replay, in order.
+    /// Launches that stand for several recorded ones.
+    pub(super) fused: Vec<RecordedLaunch>,
+    /// The launches of a replay, in order: numbers of recorded launches, and behind them those of `fused`.
     pub(super) order: Vec<usize>,
+    /// How many recorded launches a replay does the work of.
+    live: usize,
     /// The temporaries that they touch: their numbers in the recording, and when they are alive.
     pub(super) lives: Vec<(usize, Life)>,
     pub(super) plan: MemoryPlan,
@@ -25,6 +29,18 @@ pub struct Program {
     pub(super) waits: Vec<Vec<usize>>,
     /// For each recorded temporary, its position in `lives`.
     pub(super) index: Vec<Option<u32>>,
+}
+
+/// The launch with a number: a recorded one, or behind them one of `fused`.
+pub(super) fn launch<'a>(
+    recorded: &'a Recorded,
+    fused: &'a [RecordedLaunch],
+    n: usize,
+) -> &'a RecordedLaunch {
+    match n.checked_sub(recorded.launches.len()) {
+        None => &recorded.launches[n],
+        Some(n) => &fused[n],
+    }
 }
 
 /// The error for temporaries that do not fit into any address space.
@@ -41,12 +57,22 @@ fn too_large(recorded: &Recorded, lives: &[(usize, Life)]) -> Error {
 }
 
 impl Program {
-    /// Verifies a recording, drops unneeded launches, and plans the rest.
-    pub(super) fn new(recorded: Arc<Recorded>) -> Result<Program> {
+    /// Verifies a recording, drops unneeded launches, fuses launches if `fuses`, and plans the rest.
+    pub(super) fn new(recorded: Arc<Recorded>, fuses: bool) -> Result<Program> {
         let every: Vec<usize> = (0..recorded.launches.len()).collect();
-        verify::recorded(&recorded, &every)?;
+        verify::recorded(&recorded, &every, &[])?;
         let order = dead::live(&recorded);
-        verify::recorded(&recorded, &order)?;
+        verify::recorded(&recorded, &order, &[])?;
+        let live = order.len();
+        let (order, fused) = match fuses {
+            false => (order, Vec::new()),
+            true => {
+                let fuse::Fused { order: fused_order, launches, parts } = fuse::fuse(&recorded, &order)?;
+                verify::fused(&recorded, &order, &fused_order, &parts)?;
+                verify::recorded(&recorded, &fused_order, &launches)?;
+                (fused_order, launches)
+            }
+        };
 
         let mut index: Vec<Option<u32>> = vec![None; recorded.temporaries.len()];
         let mut lives: Vec<(usize, Life)> = Vec::new();
@@ -59,7 +85,7 @@ impl Program {
             lives[l as usize].1.last = at;
         };
         for (at, &i) in order.iter().enumerate() {
-            for (access, _) in recorded.launches[i].accesses() {
+            for (access, _) in launch(&recorded, &fused, i).accesses() {
                 if let StorageRef::Temporary(t) = access.place {
                     touch(t, at);
                 }
@@ -74,7 +100,7 @@ impl Program {
         lives.shrink_to_fit();
         let plan = plan(&lives.iter().map(|(_, life)| *life).collect::<Vec<_>>())
             .ok_or_else(|| too_large(&recorded, &lives))?;
-        let mut program = Program { recorded, order, lives, plan, waits: Vec::new(), index };
+        let mut program = Program { recorded, fused, order, live, lives, plan, waits: Vec::new(), index };
         program.waits = edges(&program.touches());
         verify::planned(&program)?;
         Ok(program)
@@ -102,7 +128,7 @@ impl Program {
 
     /// The launches of a replay, in order.
     pub(super) fn launches(&self) -> impl ExactSizeIterator<Item = &RecordedLaunch> {
-        self.order.iter().map(|&i| &self.recorded.launches[i])
+        self.order.iter().map(|&i| launch(&self.recorded, &self.fused, i))
     }
 
     /// The position of a recorded temporary in `lives`, if a launch of the replay touches it.
@@ -120,6 +146,12 @@ impl Program {
         self.plan.offsets.iter().copied().zip(self.lives.iter().map(|(_, life)| life))
     }
 
+    /// The number of recorded launches that a replay does the work of. Without fusing, it is
+    /// [`Program::launch_count`].
+    pub fn recorded_launches(&self) -> usize {
+        self.live
+    }
+
     /// The number of launches in a replay.
     pub fn launch_count(&self) -> usize {
         self.order.len()
@@ -127,7 +159,7 @@ impl Program {
 
     /// How many recorded launches were dropped because nobody needs their results.
     pub fn dead_launches(&self) -> usize {
-        self.recorded.launches.len() - self.order.len()
+        self.recorded.launches.len() - self.live
     }
 
     /// The number of temporaries in the block.

@@ -46,11 +46,12 @@ impl Placed {
         for launch in program.launches() {
             for (access, writes) in launch.accesses() {
                 let StorageRef::External(e) = access.place else { continue };
-                let storage = &program.recorded.externals[e];
-                externals.push((storage.clone(), writes));
-                if writes {
-                    written.push((storage.clone(), access.byte_range(), launch.op));
-                }
+                externals.push((program.recorded.externals[e].clone(), writes));
+            }
+            for (o, access) in launch.written().enumerate() {
+                let StorageRef::External(e) = access.place else { continue };
+                let op = launch.kernel.writer(o).unwrap_or(launch.op);
+                written.push((program.recorded.externals[e].clone(), access.byte_range(), op));
             }
         }
         externals.sort_by_key(|(storage, writes)| (storage.id(), !writes));
@@ -61,6 +62,7 @@ impl Placed {
     fn bound(&self) -> Bound<'_> {
         Bound {
             launches: &self.program.recorded.launches,
+            fused: &self.program.fused,
             order: &self.program.order,
             waits: &self.program.waits,
             externals: &self.program.recorded.externals,

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::fuse;
 use super::options::{Fallback, StepOptions};
 use super::outputs::Outputs;
 use super::profile::StepProfile;
@@ -430,7 +431,7 @@ impl<'f> Step<'f> {
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
-        let program = Program::new(recorded)?;
+        let program = Program::new(recorded, self.device.fuses() && fuse::is_wanted())?;
         program.check_ranks()?;
         let (run, outputs) = match Ready::new(program, &self.device) {
             Ok(ready) => {

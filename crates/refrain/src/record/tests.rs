@@ -247,7 +247,7 @@ fn launches_that_nobody_needs_are_dropped() {
     });
     assert_eq!(recorded.launches.len(), 9);
     assert_eq!(dead::live(&recorded), [0, 2, 3, 6, 7, 8]);
-    let program = Program::new(recorded.into()).unwrap();
+    let program = Program::new(recorded.into(), false).unwrap();
     assert_eq!((program.launch_count(), program.dead_launches()), (6, 3));
     // The launch that changes the state waits for nothing.
     assert!(program.waits[3].is_empty(), "{program}");
@@ -271,23 +271,38 @@ fn a_broken_program_is_found_by_the_verifier() {
     let x = Tensor::ones([4], DType::F32, &device).unwrap();
     let make = || recorded(|_| Ok(vec![x.exp()?.square()?]));
     let fine = make();
-    verify::recorded(&fine, &[0, 1]).unwrap();
-    let error = verify::recorded(&fine, &[1]).unwrap_err().to_string();
+    verify::recorded(&fine, &[0, 1], &[]).unwrap();
+    let error = verify::recorded(&fine, &[1], &[]).unwrap_err().to_string();
     assert!(error.contains("reads operand 0, which nothing has written"), "{error}");
-    let error = verify::recorded(&fine, &[0]).unwrap_err().to_string();
+    let error = verify::recorded(&fine, &[0], &[]).unwrap_err().to_string();
     assert!(error.contains("nothing has written output 0"), "{error}");
     let mut short = make();
     short.temporaries[0].bytes = 8;
-    let error = verify::recorded(&short, &[0, 1]).unwrap_err().to_string();
+    let error = verify::recorded(&short, &[0, 1], &[]).unwrap_err().to_string();
     assert!(error.contains("launch 0 reaches beyond its storage"), "{error}");
 
-    let mut program = Program::new(make().into()).unwrap();
+    let mut program = Program::new(make().into(), false).unwrap();
     verify::planned(&program).unwrap();
     program.plan.offsets = vec![0, 0];
     let error = verify::planned(&program).unwrap_err().to_string();
     assert!(error.contains("alive at the same time and share memory"), "{error}");
     program.plan.offsets = vec![0, 1 << 20];
     assert!(verify::planned(&program).is_err());
+}
+
+#[test]
+fn launches_that_fusing_loses_doubles_or_moves_too_far_are_found() {
+    let device = Device::cpu();
+    let x = Tensor::ones([4], DType::F32, &device).unwrap();
+    let recorded = record(&device, &[], |_| Ok(vec![x.exp()?.square()?.neg()?])).unwrap();
+    let count = recorded.launches.len();
+    let check = |after: &[usize], parts: &[Vec<usize>]| verify::fused(&recorded, &[0, 1, 2], after, parts);
+    check(&[0, count], &[vec![1, 2]]).unwrap();
+    let error = |after: &[usize], parts: &[Vec<usize>]| check(after, parts).unwrap_err().to_string();
+    assert!(error(&[0, count], &[vec![2, 1]]).contains("launch 2 came before one that it waits for"));
+    assert!(error(&[count, 0], &[vec![1, 2]]).contains("launch 1 came before one that it waits for"));
+    assert!(error(&[0, count], &[vec![2]]).contains("launch 1 was lost"));
+    assert!(error(&[0, 1, count], &[vec![1, 2]]).contains("launch 1 was doubled"));
 }
 
 #[test]

@@ -2,21 +2,69 @@
 
 use std::collections::BTreeMap;
 
+use super::edges::{Touch, edges};
 use super::plan::{ALIGNMENT, Life};
-use super::program::Program;
+use super::program::{Program, launch};
 use super::recorded::Recorded;
-use crate::device::program::{Access, Ranges, StorageRef};
+use crate::device::program::{Access, Ranges, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 
-/// Checks that every operand is inside its storage, and that a temporary is written before it is read.
-pub(super) fn recorded(recorded: &Recorded, order: &[usize]) -> Result<()> {
+/// The bytes that a launch touches before memory is planned: each temporary is a memory of its own.
+pub(super) fn touches(launch: &RecordedLaunch) -> Vec<Touch<'_>> {
+    let accesses = launch.accesses().map(|(access, writes)| {
+        let memory = match access.place {
+            StorageRef::Temporary(t) => 2 * t,
+            StorageRef::External(e) => 2 * e + 1,
+        };
+        Touch { memory, range: access.byte_range(), writes, access: Some(access) }
+    });
+    accesses.chain(launch.kernel.communicator().map(|_| Touch::NETWORK)).collect()
+}
+
+/// Checks that the launches of `before` are those of `after`, each once, where a fused launch stands for its `parts`; and
+/// that launches that must wait for each other kept their order.
+pub(super) fn fused(
+    recorded: &Recorded,
+    before: &[usize],
+    after: &[usize],
+    parts: &[Vec<usize>],
+) -> Result<()> {
+    let broken = |n: usize, what: &str| {
+        Err(Error::internal(recorded.launches[n].op, format!("launch {n} {what} when launches were fused")))
+    };
+    let mut places: Vec<Option<usize>> = vec![None; recorded.launches.len()];
+    let of = |n: &usize| match n.checked_sub(recorded.launches.len()) {
+        None => std::slice::from_ref(n).to_vec(),
+        Some(fused) => parts[fused].clone(),
+    };
+    for (place, n) in after.iter().flat_map(of).enumerate() {
+        if places[n].replace(place).is_some() {
+            return broken(n, "was doubled");
+        }
+    }
+    let touches: Vec<Vec<Touch<'_>>> = before.iter().map(|&n| touches(&recorded.launches[n])).collect();
+    for (at, waits) in edges(&touches).iter().enumerate() {
+        let Some(place) = places[before[at]] else { return broken(before[at], "was lost") };
+        if waits.iter().any(|&earlier| places[before[earlier]].is_none_or(|earlier| earlier > place)) {
+            return broken(before[at], "came before one that it waits for");
+        }
+    }
+    match before.len() == places.iter().flatten().count() {
+        true => Ok(()),
+        false => Err(Error::internal("step", "a launch was added when launches were fused")),
+    }
+}
+
+/// Checks that every operand is inside its storage, and that a temporary is written before it is read. `order` has numbers
+/// of recorded launches, and behind them those of `fused`.
+pub(super) fn recorded(recorded: &Recorded, order: &[usize], fused: &[RecordedLaunch]) -> Result<()> {
     // What has been written of each temporary. A later write hides an earlier one.
     let mut written: Ranges<&Access> = Ranges::default();
     let is_written = |written: &Ranges<&Access>, t: usize, read: &Access| {
         written.meeting(t, read.byte_range()).any(|w| w.overlaps(read))
     };
     for &i in order {
-        let launch = &recorded.launches[i];
+        let launch = launch(recorded, fused, i);
         let broken = |what: String| Err(Error::internal(launch.op, format!("launch {i} {what}")));
         for (access, _) in launch.accesses() {
             let bytes = match access.place {

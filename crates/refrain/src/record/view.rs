@@ -38,8 +38,9 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} launches ({} dead ones dropped), {} temporaries in {} bytes (at least {}), {} dependencies, longest chain {}",
+            "{} launches (for {} recorded ones, {} dead ones dropped), {} temporaries in {} bytes (at least {}), {} dependencies, longest chain {}",
             self.launch_count(),
+            self.recorded_launches(),
             self.dead_launches(),
             self.temporaries(),
             self.block_bytes(),
@@ -70,6 +71,9 @@ impl fmt::Display for Program {
                 reads.join(", "),
                 writes.join(", ")
             )?;
+            for part in launch.kernel.parts() {
+                writeln!(f, "{:>55}  {part}", "")?;
+            }
         }
         Ok(())
     }

@@ -395,6 +395,10 @@ impl Driver for Cuda {
         }
     }
 
+    fn fuses(&self) -> bool {
+        true
+    }
+
     fn keeps_temporaries_apart(&self) -> bool {
         self.shared.guard.is_some()
     }

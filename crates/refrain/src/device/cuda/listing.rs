@@ -90,6 +90,11 @@ impl Driver for Lists {
         self.driver.workspace(launch)
     }
 
+    /// So that kernels of fused launches are written, too.
+    fn fuses(&self) -> bool {
+        true
+    }
+
     fn keeps_temporaries_apart(&self) -> bool {
         self.driver.keeps_temporaries_apart()
     }

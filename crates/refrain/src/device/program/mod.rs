@@ -24,6 +24,8 @@ use crate::recycled::Recycled;
 pub(crate) struct Bound<'a> {
     /// The launches of the recording.
     pub(crate) launches: &'a [RecordedLaunch],
+    /// Launches that stand for several of them. They have the numbers behind the last of `launches`.
+    pub(crate) fused: &'a [RecordedLaunch],
     /// The numbers of those that run, in order.
     pub(crate) order: &'a [usize],
     /// For each position in `order`, the positions of the launches that must finish before.
@@ -56,11 +58,15 @@ pub(crate) trait Effects: Sync {
 impl<'a> Bound<'a> {
     /// What a run touches outside its block.
     pub(super) fn touches(&self) -> impl Iterator<Item = Touched> {
-        let run = self.order.iter().map(|&n| &self.launches[n]);
+        let run = self.order.iter().map(|&n| self.launch(n));
         run.flat_map(RecordedLaunch::accesses).filter_map(|(access, writes)| match access.place {
             StorageRef::External(e) => Some(Touched::new(&self.externals[e], access.byte_range(), writes)),
             StorageRef::Temporary(_) => None,
         })
+    }
+
+    fn launch(&self, n: usize) -> &'a RecordedLaunch {
+        n.checked_sub(self.launches.len()).map_or_else(|| &self.launches[n], |n| &self.fused[n])
     }
 
     /// The number of launches.
@@ -70,7 +76,7 @@ impl<'a> Bound<'a> {
 
     /// Whether any launch is a collective.
     pub(crate) fn has_collectives(&self) -> bool {
-        self.order.iter().any(|&n| self.launches[n].kernel.communicator().is_some())
+        self.order.iter().any(|&n| self.launch(n).kernel.communicator().is_some())
     }
 
     /// The launches that must finish before launch `at` begins.
@@ -90,7 +96,7 @@ impl<'a> Bound<'a> {
 
     /// Calls `f` with launch `at`, over the memory of the program.
     pub(crate) fn with_launch<R>(&self, at: usize, f: impl FnOnce(&Launch<'_>) -> R) -> R {
-        self.launches[self.order[at]].with(|place| self.storage(place), f)
+        self.launch(self.order[at]).with(|place| self.storage(place), f)
     }
 
     /// Notes the names of the operations that wrote into watched ranges.

@@ -59,6 +59,10 @@ impl Gpu for Sim {
 }
 
 impl Driver for Sim {
+    fn fuses(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> String {
         self.machine.name().to_string()
     }

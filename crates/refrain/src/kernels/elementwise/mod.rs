@@ -1,6 +1,7 @@
 //! Elementwise kernels: one loop over all layouts and dtypes for each kind of device. An operation supplies its
 //! arithmetic.
 
+pub(crate) mod chain;
 pub(crate) mod cuda;
 mod host;
 

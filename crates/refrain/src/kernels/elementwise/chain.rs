@@ -1,0 +1,262 @@
+//! Several elementwise kernels as one on CUDA: each element passes through all of them in registers.
+//!
+//! The kernel is made from the texts that the operations have, each in a namespace of its own with its own constants. A value
+//! is rounded to the dtype of the operation that made it, so the chain has the bits of the single kernels.
+
+use std::fmt::Write;
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::LoopPlan;
+use super::cuda::{LOOP, Walk, Walked, grid};
+use crate::device::cuda::{
+    CudaArgs, KernelSpec, Piece, Pointer, Source, View, define, padded, params, undefine, with_rank,
+};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Layout};
+
+static SOURCE: Source = Source { name: "chain", parts: &[include_str!("chain.cu")] };
+
+/// The maximum number of operands and results, with those that stay in registers.
+pub(crate) const MAX_VALUES: usize = 16;
+/// Scalars of all pieces together at most.
+pub(crate) const MAX_SCALARS: usize = 16;
+/// Sequences of random words at most.
+pub(crate) const MAX_DRAWS: usize = 2;
+/// Axes at most.
+pub(crate) const MAX_AXES: usize = 16;
+/// What the loop computes offsets of: operands in memory, and positions of random words.
+const MAX_WALKED: usize = MAX_VALUES + MAX_DRAWS;
+
+/// Values of one dtype, one for each element. They are loaded before the pieces and stored after them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Value {
+    pub(crate) dtype: DType,
+    /// The operand of the launch that holds them before.
+    pub(crate) read: Option<usize>,
+    /// The result of the launch that holds them afterwards.
+    pub(crate) write: Option<usize>,
+    /// Whether the result is added to, so that it also holds them before.
+    pub(crate) adds: bool,
+}
+
+/// Random words: element `i` in the order of a layout gets word `i`.
+#[derive(Clone, Debug)]
+pub(crate) struct ChainWords {
+    /// The operand of the launch with the generator's state.
+    pub(crate) state: usize,
+    /// Added to its counter.
+    pub(crate) offset: u64,
+    /// The offset of an element in this layout is the number of its word.
+    pub(crate) order: Layout,
+}
+
+/// A kernel of a chain, with the numbers of its values.
+#[derive(Clone, Debug)]
+pub(crate) struct ChainPiece {
+    pub(crate) piece: Piece,
+    pub(crate) x: SmallVec<[usize; 5]>,
+    pub(crate) y: usize,
+    /// Whether it adds to `y`.
+    pub(crate) adds: bool,
+    /// The number of its random words.
+    pub(crate) words: Option<usize>,
+}
+
+/// A chain of elementwise kernels, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    pub(crate) values: Vec<Value>,
+    pub(crate) words: Vec<ChainWords>,
+    pub(crate) pieces: Vec<ChainPiece>,
+    text: OnceLock<Arc<str>>,
+}
+
+params! {
+    /// What the loop is told.
+    struct ChainArgs<const RANK: usize> {
+        n: i64,
+        /// 0, which the compiler does not know.
+        zero: u64,
+        operands: [Pointer; MAX_VALUES],
+        s: [f64; MAX_SCALARS],
+        states: [Pointer; MAX_DRAWS],
+        offsets: [u64; MAX_DRAWS],
+        shape: [i64; RANK],
+        strides: [[i64; RANK]; MAX_WALKED],
+    }
+}
+
+impl Chain {
+    pub(crate) fn new(values: Vec<Value>, words: Vec<ChainWords>, pieces: Vec<ChainPiece>) -> Chain {
+        Chain { values, words, pieces, text: OnceLock::new() }
+    }
+
+    /// Runs the chain. The operands and results of the launch all have one shape.
+    pub(crate) fn run(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        let in_memory = self.in_memory();
+        let views: Vec<View<'_>> = in_memory.iter().filter_map(|&v| self.values[v].view(args)).collect();
+        if views.is_empty() || in_memory.len() > MAX_VALUES || self.words.len() > MAX_DRAWS {
+            return Err(Error::internal(args.op(), "a chain with too many operands, or none"));
+        }
+        let layouts: Vec<&Layout> =
+            views.iter().map(|view| view.layout).chain(self.words.iter().map(|words| &words.order)).collect();
+        let plan = LoopPlan::new(&layouts);
+        let n = plan.numel();
+        if n == 0 {
+            return Ok(());
+        }
+        // A result holds each element once, and each element has its own random word.
+        let walked = in_memory
+            .iter()
+            .zip(&views)
+            .map(|(&v, view)| Walked { repeats: self.values[v].write.is_none(), ..Walked::of(view) });
+        let positions = self.words.iter().map(|_| Walked { size: 1, alignment: 256, repeats: false });
+        let walked: Vec<Walked> = walked.chain(positions).collect();
+        let Walk { vec, dense, rank, wide } = Walk::new(&plan, &walked);
+        let spec = KernelSpec::new(&SOURCE, "chain")
+            .int("RANK", rank as i64)
+            .int("VEC", vec as i64)
+            .int("DENSE", dense)
+            .word("INDEX", if wide { "u64" } else { "u32" })
+            .generated(self.text());
+        let grid = grid(args, n / vec);
+        with_rank!(args.op(), rank, RANK => {
+            let mut told = ChainArgs::<RANK> {
+                n: n as i64,
+                zero: 0,
+                operands: [Pointer::NOTHING; MAX_VALUES],
+                s: [0.0; MAX_SCALARS],
+                states: [Pointer::NOTHING; MAX_DRAWS],
+                offsets: [0; MAX_DRAWS],
+                shape: padded(&plan.shape, 1),
+                strides: [[0; RANK]; MAX_WALKED],
+            };
+            told.operands.iter_mut().zip(&views).for_each(|(to, view)| *to = view.pointer);
+            told.strides.iter_mut().zip(&plan.strides).for_each(|(to, strides)| *to = padded(strides, 0));
+            let scalars = self.pieces.iter().flat_map(|p| &p.piece.scalars);
+            told.s.iter_mut().zip(scalars).for_each(|(to, s)| *to = *s);
+            for (i, words) in self.words.iter().enumerate() {
+                told.states[i] = args.read(words.state);
+                told.offsets[i] = words.offset;
+            }
+            args.kernel(spec, grid, &told)
+        })
+    }
+
+    /// The values that the loop loads or stores, a result first.
+    fn in_memory(&self) -> SmallVec<[usize; MAX_VALUES]> {
+        let with = |stored: bool| {
+            let values = self.values.iter().enumerate();
+            values
+                .filter(move |(_, value)| value.write.is_some() == stored && (stored || value.read.is_some()))
+        };
+        with(true).chain(with(false)).map(|(v, _)| v).collect()
+    }
+
+    /// The text behind `chain.cu`.
+    fn text(&self) -> Arc<str> {
+        self.text.get_or_init(|| self.written().into()).clone()
+    }
+
+    fn written(&self) -> String {
+        let mut text = String::new();
+        // Pieces of the same text and constants share a namespace.
+        let mut namespaces: Vec<KernelSpec> = Vec::new();
+        let numbers: Vec<usize> =
+            self.pieces.iter().map(|piece| self.namespace(piece, &mut namespaces, &mut text)).collect();
+        let in_memory = self.in_memory();
+        let place = |v: usize| in_memory.iter().position(|&m| m == v).unwrap_or(0);
+
+        text.push_str("template <int N> DEVICE void elements(const ChainArgs& e, INDEX first) {\n");
+        text.push_str("    INDEX at[RANK];\n    locate(at, e, first);\n");
+        for (v, value) in self.values.iter().enumerate() {
+            let _ = match value.is_loaded() {
+                true => {
+                    writeln!(
+                        text,
+                        "    vec<{0}_t, N> v{v} = fetch<{1}, {0}_t, N>(e, at);",
+                        value.dtype,
+                        place(v)
+                    )
+                }
+                false => writeln!(text, "    vec<{}_t, N> v{v};", value.dtype),
+            };
+        }
+        for w in 0..self.words.len() {
+            let position = in_memory.len() + w;
+            let _ = writeln!(
+                text,
+                "    Drawn<N> w{w} = draw<N>(e.states[{w}], e.offsets[{w}], (u64)place<{position}>(e, at));"
+            );
+        }
+        text.push_str("    #pragma unroll\n    for (int i = 0; i < N; i++) {\n");
+        let mut scalars = 0;
+        for (piece, number) in self.pieces.iter().zip(numbers) {
+            let x: Vec<String> = piece.x.iter().map(|v| format!("given<C>(v{v}.at[i], e)")).collect();
+            let word = piece.words.map_or(String::new(), |w| format!(", w{w}.at[i]"));
+            let (y, dtype) = (piece.y, self.values[piece.y].dtype);
+            let _ = writeln!(
+                text,
+                "        {{\n            typedef {}_t C;\n            C x[{}] = {{{}}};\n            C y = part{number}::apply(x, e.s + {scalars}{word});",
+                piece.piece.compute,
+                piece.x.len() + 1,
+                x.join(", ")
+            );
+            let _ = match piece.adds {
+                true => {
+                    writeln!(
+                        text,
+                        "            v{y}.at[i] = from<{dtype}_t>((C)(given<C>(v{y}.at[i], e) + y));"
+                    )
+                }
+                false => writeln!(text, "            v{y}.at[i] = from<{dtype}_t>(y);"),
+            };
+            text.push_str("        }\n");
+            scalars += piece.piece.scalars.len();
+        }
+        text.push_str("    }\n");
+        for (v, value) in self.values.iter().enumerate().filter(|(_, value)| value.write.is_some()) {
+            let _ = writeln!(text, "    keep<{}, {}_t, N>(e, at, v{v});", place(v), value.dtype);
+        }
+        text.push_str("}\n");
+        text
+    }
+
+    /// The number of the namespace of a piece. A new one is written.
+    fn namespace(&self, piece: &ChainPiece, known: &mut Vec<KernelSpec>, text: &mut String) -> usize {
+        const INPUTS: [&str; 5] = ["IN0", "IN1", "IN2", "IN3", "IN4"];
+        let mut spec = KernelSpec::new(piece.piece.source, "chain");
+        spec.constants = piece.piece.constants.clone();
+        spec = spec
+            .dtype("COMPUTE", piece.piece.compute)
+            .dtype("OUT", self.values[piece.y].dtype)
+            .int("INPUTS", piece.x.len() as i64);
+        for (name, &v) in INPUTS.into_iter().zip(&piece.x) {
+            spec = spec.dtype(name, self.values[v].dtype);
+        }
+        if let Some(number) = known.iter().position(|other| *other == spec) {
+            return number;
+        }
+        define(text, &spec.constants);
+        let _ = writeln!(text, "namespace part{} {{", known.len());
+        piece.piece.source.parts.iter().filter(|part| **part != LOOP).for_each(|part| text.push_str(part));
+        text.push_str("}\n");
+        undefine(text, &spec.constants);
+        known.push(spec);
+        known.len() - 1
+    }
+}
+
+impl Value {
+    /// Whether the loop loads it before the pieces.
+    fn is_loaded(&self) -> bool {
+        self.read.is_some() || self.adds
+    }
+
+    /// Where it lies in memory.
+    fn view<'a>(&self, args: &CudaArgs<'a>) -> Option<View<'a>> {
+        self.write.map(|w| args.output(w)).or(self.read.map(|r| args.input(r)))
+    }
+}

@@ -1,0 +1,297 @@
+//! A fused launch, which contains its parts.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::group::{ElementAccess, Group, adds};
+use super::{Elementwise, names};
+use crate::device::cuda::{CudaArgs, Gpu};
+use crate::device::program::{Access, RecordedLaunch, StorageRef};
+use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
+use crate::error::Result;
+use crate::kernels::elementwise::chain::{Chain, ChainPiece, ChainWords, Value};
+use crate::record::recorded::Recorded;
+use crate::recycled::Recycled;
+use crate::tensor::{DType, Layout, Shape};
+
+/// The kernel of a fused launch.
+struct FusedKernel(Arc<Parts>);
+
+struct Parts {
+    parts: Vec<Part>,
+    /// Bytes of the temporaries that only parts touch. CUDA keeps their values in registers.
+    inner: Vec<usize>,
+    /// The parts as one kernel.
+    chain: Chain,
+}
+
+/// A launch within a fused launch.
+struct Part {
+    op: &'static str,
+    kernel: Box<dyn Kernel>,
+    reads: Vec<PartOperand>,
+    writes: Vec<(PartOperand, Mode)>,
+}
+
+/// An operand of a part.
+#[derive(Debug)]
+struct PartOperand {
+    place: Place,
+    layout: Arc<Layout>,
+    dtype: DType,
+}
+
+/// The memory of an operand of a part: that of an operand of the fused launch, or a temporary that only parts touch.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Read(usize),
+    Write(usize),
+    Inner(usize),
+}
+
+impl Kernel for FusedKernel {
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        let launch = args.launch();
+        let new = |&bytes: &usize| Storage::new(launch.op, &Device::cpu(), bytes);
+        let own: Vec<Recycled<Storage>> = self.0.inner.iter().map(new).collect::<Result<_>>()?;
+        self.0.parts.iter().try_for_each(|part| part.run(args, &own))
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        self.0.chain.run(args)
+    }
+
+    fn can_fail(&self) -> bool {
+        false
+    }
+
+    fn cuda_workspace(&self, _: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn flops(&self, _: &[&Shape], _: &[&Shape]) -> u64 {
+        0
+    }
+
+    fn writer(&self, o: usize) -> Option<&'static str> {
+        let writes =
+            |part: &&Part| part.writes.iter().any(|(w, _)| matches!(w.place, Place::Write(at) if at == o));
+        self.0.parts.iter().rfind(writes).map(|part| part.op)
+    }
+
+    fn parts(&self) -> Vec<String> {
+        let operand = |o: &PartOperand| {
+            let inner = if matches!(o.place, Place::Inner(_)) { " in registers" } else { "" };
+            format!("{} {}{inner}", o.dtype, o.layout.shape())
+        };
+        let line = |part: &Part| {
+            let reads: Vec<String> = part.reads.iter().map(operand).collect();
+            let writes: Vec<String> = part.writes.iter().map(|(o, _)| operand(o)).collect();
+            format!("{}: {} -> {}", part.op, reads.join(", "), writes.join(", "))
+        };
+        self.0.parts.iter().map(line).collect()
+    }
+
+    fn boxed(&self) -> Box<dyn Kernel> {
+        Box::new(FusedKernel(self.0.clone()))
+    }
+
+    fn parameters(&self) -> String {
+        let mut text = String::new();
+        for part in &self.0.parts {
+            let (kernel, reads, writes) = (part.kernel.parameters(), &part.reads, &part.writes);
+            let _ = write!(text, "{} {kernel} of {reads:?} to {writes:?}; ", part.op);
+        }
+        text
+    }
+}
+
+impl Part {
+    /// Runs on the host, as a part of the launch that `args` are of.
+    fn run(&self, args: &HostArgs<'_>, own: &[Recycled<Storage>]) -> Result<()> {
+        let launch = args.launch();
+        let reads: SmallVec<[Operand<'_>; OPERANDS]> =
+            self.reads.iter().map(|o| o.operand(launch, own)).collect();
+        let writes: SmallVec<[(Operand<'_>, Mode); RESULTS]> =
+            self.writes.iter().map(|(o, mode)| (o.operand(launch, own), *mode)).collect();
+        let (op, kernel) = (self.op, &*self.kernel);
+        args.run_part(&Launch { op, kernel, reads: &reads, writes: &writes, workspace: None }, own)
+    }
+}
+
+impl PartOperand {
+    fn operand<'a>(&'a self, launch: &'a Launch<'a>, own: &'a [Recycled<Storage>]) -> Operand<'a> {
+        let storage = match self.place {
+            Place::Read(r) => launch.reads[r].storage,
+            Place::Write(w) => launch.writes[w].0.storage,
+            Place::Inner(i) => &own[i],
+        };
+        Operand { storage, layout: &self.layout, dtype: self.dtype }
+    }
+}
+
+/// A launch that does what the members of a group do, which are given by their numbers in the recording. `uses` says how
+/// many launches touch each temporary. `None` if it can't be made.
+pub(super) fn build<'a>(
+    recorded: &Recorded,
+    group: &Group,
+    members: impl Iterator<Item = (usize, Option<&'a Elementwise>)> + Clone,
+    uses: &[usize],
+) -> Option<RecordedLaunch> {
+    let touched: Vec<usize> =
+        members.clone().flat_map(|(n, _)| super::temporaries(&recorded.launches[n])).collect();
+    // A temporary that nobody else touches is not stored.
+    let is_inner = |place| match place {
+        StorageRef::Temporary(t) => touched.iter().filter(|&&other| other == t).count() == uses[t],
+        StorageRef::External(_) => false,
+    };
+    let mut build = Build::new(&group.shape, &is_inner);
+    for (n, elementwise) in members.clone() {
+        build.add(&recorded.launches[n], elementwise?)?;
+    }
+    let parts = members.map(|(n, _)| build.part(&recorded.launches[n])).collect::<Option<Vec<_>>>()?;
+    let op = names::name(parts.iter().map(|part| part.op));
+    let Build { values, words, pieces, inner, reads, writes, .. } = build;
+    let inner = inner.into_iter().map(|t| recorded.temporaries[t].bytes).collect();
+    let kernel = FusedKernel(Arc::new(Parts { parts, inner, chain: Chain::new(values, words, pieces) }));
+    Some(RecordedLaunch {
+        op,
+        kernel: Box::new(kernel),
+        reads: reads.into(),
+        writes: writes.into(),
+        workspace: None,
+    })
+}
+
+/// A fused launch while it is made.
+struct Build<'a> {
+    shape: &'a Shape,
+    is_inner: &'a dyn Fn(StorageRef) -> bool,
+    values: Vec<Value>,
+    /// Where each of `values` lies.
+    accesses: Vec<ElementAccess>,
+    words: Vec<ChainWords>,
+    pieces: Vec<ChainPiece>,
+    /// The temporaries that are not stored.
+    inner: Vec<usize>,
+    reads: Vec<Access>,
+    writes: Vec<(Access, Mode)>,
+}
+
+impl<'a> Build<'a> {
+    fn new(shape: &'a Shape, is_inner: &'a dyn Fn(StorageRef) -> bool) -> Build<'a> {
+        Build {
+            shape,
+            is_inner,
+            values: Vec::new(),
+            accesses: Vec::new(),
+            words: Vec::new(),
+            pieces: Vec::new(),
+            inner: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, launch: &RecordedLaunch, elementwise: &Elementwise) -> Option<()> {
+        for piece in &elementwise.pieces {
+            let x = piece.x.iter().map(|&x| self.read(&launch.reads[x])).collect::<Option<_>>()?;
+            let words = piece.words.map(|words| self.words(&launch.reads[words.state], words.offset));
+            let (access, mode) = &launch.writes[piece.y];
+            let y = self.write(access, *mode)?;
+            self.pieces.push(ChainPiece { piece: piece.clone(), x, y, adds: adds(*mode), words });
+        }
+        Some(())
+    }
+
+    /// The number of the values of an operand, if it has one.
+    fn known(&self, access: &Access) -> Option<usize> {
+        let access = ElementAccess::of(access, self.shape)?;
+        self.accesses.iter().position(|known| *known == access)
+    }
+
+    fn new_value(&mut self, access: &Access, value: Value) -> Option<usize> {
+        self.accesses.push(ElementAccess::of(access, self.shape)?);
+        self.values.push(value);
+        Some(self.values.len() - 1)
+    }
+
+    /// The same operand in the shape of the loop.
+    fn in_loop(&self, access: &Access) -> Option<Access> {
+        let ElementAccess { place, layout, dtype } = ElementAccess::of(access, self.shape)?;
+        Some(Access { place, layout: layout.into(), dtype })
+    }
+
+    fn read(&mut self, access: &Access) -> Option<usize> {
+        if let Some(known) = self.known(access) {
+            return Some(known);
+        }
+        // Nothing in the loop has written it.
+        if (self.is_inner)(access.place) {
+            return None;
+        }
+        self.reads.push(self.in_loop(access)?);
+        let read = Some(self.reads.len() - 1);
+        self.new_value(access, Value { dtype: access.dtype, read, write: None, adds: false })
+    }
+
+    fn write(&mut self, access: &Access, mode: Mode) -> Option<usize> {
+        let adds = adds(mode);
+        let is_inner = (self.is_inner)(access.place);
+        let value = match self.known(access) {
+            Some(known) => known,
+            None if is_inner && adds => return None,
+            None => self.new_value(access, Value { dtype: access.dtype, read: None, write: None, adds })?,
+        };
+        if is_inner {
+            if let StorageRef::Temporary(t) = access.place
+                && !self.inner.contains(&t)
+            {
+                self.inner.push(t);
+            }
+        } else if self.values[value].write.is_none() {
+            let mode = if self.values[value].adds { Mode::Accumulate } else { Mode::Replace };
+            self.writes.push((self.in_loop(access)?, mode));
+            self.values[value].write = Some(self.writes.len() - 1);
+        }
+        Some(value)
+    }
+
+    /// The number of the random words of a generator's state.
+    fn words(&mut self, state: &Access, offset: u64) -> usize {
+        let known = self.reads.iter().position(|read| read == state);
+        let state = known.unwrap_or_else(|| {
+            self.reads.push(state.clone());
+            self.reads.len() - 1
+        });
+        let known = self.words.iter().position(|words| words.state == state && words.offset == offset);
+        known.unwrap_or_else(|| {
+            self.words.push(ChainWords { state, offset, order: Layout::contiguous(self.shape.clone()) });
+            self.words.len() - 1
+        })
+    }
+
+    /// A launch as a part. All launches must have been added.
+    fn part(&self, launch: &RecordedLaunch) -> Option<Part> {
+        let reads = launch.reads.iter().map(|access| self.operand(access)).collect::<Option<_>>()?;
+        let writes = launch.writes.iter().map(|(access, mode)| Some((self.operand(access)?, *mode)));
+        let writes = writes.collect::<Option<_>>()?;
+        Some(Part { op: launch.op, kernel: launch.kernel.boxed(), reads, writes })
+    }
+
+    fn operand(&self, access: &Access) -> Option<PartOperand> {
+        let inner = |t| self.inner.iter().position(|&other| other == t).map(Place::Inner);
+        let state = || self.reads.iter().position(|read| read == access).map(Place::Read);
+        let place = match (access.place, self.known(access)) {
+            (StorageRef::Temporary(t), _) if (self.is_inner)(access.place) => inner(t),
+            (_, Some(v)) => {
+                let Value { read, write, .. } = self.values[v];
+                write.map(Place::Write).or(read.map(Place::Read))
+            }
+            (_, None) => state(),
+        };
+        Some(PartOperand { place: place?, layout: access.layout.clone(), dtype: access.dtype })
+    }
+}

@@ -1,0 +1,176 @@
+//! Fuses launches: a launch that computes its results element by element joins those whose results it reads, so that an
+//! element passes through all of them in one kernel. What only they read is never stored.
+//!
+//! A rule looks at launches and not at models: [`pieces`] asks the kernel of a launch what it computes for one element. A
+//! fused launch contains its parts. The CPU and the simulated GPU run the parts; CUDA runs one kernel with the same bits.
+
+mod group;
+mod launch;
+mod names;
+
+use std::sync::OnceLock;
+
+use smallvec::SmallVec;
+
+use super::edges::{Touch, edges};
+use super::recorded::Recorded;
+use super::verify::touches;
+use crate::device::cuda::{Piece, pieces};
+use crate::device::program::{RecordedLaunch, StorageRef};
+use crate::device::{Device, Storage};
+use crate::error::Result;
+use crate::recycled::Recycled;
+use group::Group;
+
+/// The launches of a program after the pass.
+pub(super) struct Fused {
+    /// Launches in order: numbers of recorded launches, and behind them those of `launches`.
+    pub(super) order: Vec<usize>,
+    pub(super) launches: Vec<RecordedLaunch>,
+    /// For each of `launches`, the recorded launches that it contains, in order.
+    pub(super) parts: Vec<Vec<usize>>,
+}
+
+/// A launch that computes its results element by element.
+struct Elementwise {
+    pieces: Vec<Piece>,
+    /// What it touches, as a group of one.
+    group: Group,
+}
+
+/// Launches that become one, or a launch that stays as it is.
+struct Node {
+    /// Positions in the order, ascending.
+    members: Vec<usize>,
+    /// Nodes run in the order of their places.
+    place: usize,
+    /// Whether another node waits for it.
+    followed: bool,
+    group: Option<Group>,
+}
+
+/// Whether `REFRAIN_FUSE=0` switches the pass off.
+pub(super) fn is_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| std::env::var("REFRAIN_FUSE").map_or(true, |v| v != "0"))
+}
+
+/// Fuses the launches of `order`.
+pub(super) fn fuse(recorded: &Recorded, order: &[usize]) -> Result<Fused> {
+    // Kernels are asked before memory has a place.
+    let nowhere = Storage::new("step", &Device::cpu(), 0)?;
+    let elementwise: Vec<Option<Elementwise>> =
+        order.iter().map(|&n| Elementwise::of(&recorded.launches[n], &nowhere)).collect();
+    let touches: Vec<Vec<Touch<'_>>> = order.iter().map(|&n| touches(&recorded.launches[n])).collect();
+    let mut nodes = nodes(&elementwise, &edges(&touches));
+    nodes.sort_unstable_by_key(|node| node.place);
+
+    let uses = uses(recorded, order);
+    let mut fused = Fused { order: Vec::with_capacity(nodes.len()), launches: Vec::new(), parts: Vec::new() };
+    for node in &nodes {
+        let parts: Vec<usize> = node.members.iter().map(|&at| order[at]).collect();
+        let launch = node.group.as_ref().filter(|_| parts.len() > 1).and_then(|group| {
+            let members = node.members.iter().map(|&at| (order[at], elementwise[at].as_ref()));
+            launch::build(recorded, group, members, &uses)
+        });
+        match launch {
+            None => fused.order.extend(parts),
+            Some(launch) => {
+                fused.order.push(recorded.launches.len() + fused.launches.len());
+                fused.launches.push(launch);
+                fused.parts.push(parts);
+            }
+        }
+    }
+    Ok(fused)
+}
+
+impl Elementwise {
+    fn of(launch: &RecordedLaunch, nowhere: &Recycled<Storage>) -> Option<Elementwise> {
+        let kernel = &launch.kernel;
+        let may_be = launch.workspace.is_none()
+            && !kernel.can_fail()
+            && kernel.communicator().is_none()
+            && launch.writes.first().is_some_and(|(write, _)| write.layout.numel() > 0);
+        if !may_be {
+            return None;
+        }
+        let pieces = launch.with(|_| nowhere, pieces)?;
+        let group = Group::of(launch, &pieces)?;
+        Some(Elementwise { pieces, group })
+    }
+}
+
+/// How many launches touch each temporary. An output is also read by the caller.
+fn uses(recorded: &Recorded, order: &[usize]) -> Vec<usize> {
+    let mut uses = vec![0; recorded.temporaries.len()];
+    for &n in order {
+        temporaries(&recorded.launches[n]).iter().for_each(|&t| uses[t] += 1);
+    }
+    for output in &recorded.outputs {
+        if let StorageRef::Temporary(t) = output.place {
+            uses[t] += 1;
+        }
+    }
+    uses
+}
+
+/// The temporaries that a launch touches, each once.
+fn temporaries(launch: &RecordedLaunch) -> SmallVec<[usize; 8]> {
+    let of = |place| match place {
+        StorageRef::Temporary(t) => Some(t),
+        StorageRef::External(_) => None,
+    };
+    let mut all: SmallVec<[usize; 8]> =
+        launch.accesses().filter_map(|(access, _)| of(access.place)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Puts launches into nodes. `waits` are the positions that each launch directly waits for.
+///
+/// A launch can join the nodes that it waits for in two ways, and neither needs a search. A node that nobody waits for
+/// can run later: where the launch is. The last one of the nodes that a launch waits for can stay where it is, and
+/// the launch runs there instead.
+fn nodes(elementwise: &[Option<Elementwise>], waits: &[Vec<usize>]) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::with_capacity(waits.len());
+    let mut node_of: Vec<usize> = Vec::with_capacity(waits.len());
+    for (at, waits) in waits.iter().enumerate() {
+        let mut before: Vec<usize> = waits.iter().map(|&w| node_of[w]).collect();
+        before.sort_unstable_by_key(|&b| std::cmp::Reverse(nodes[b].place));
+        before.dedup();
+        let mut group = elementwise[at].as_ref().map(|e| e.group.clone());
+        let (mut place, mut followed) = (at, false);
+        let mut joined: SmallVec<[usize; 4]> = SmallVec::new();
+        for (i, &b) in before.iter().enumerate() {
+            let node = &mut nodes[b];
+            let may_join = i == 0 || !node.followed;
+            let whole = group.as_ref().zip(node.group.as_ref()).filter(|_| may_join);
+            match whole.and_then(|(group, other)| group.join(other)) {
+                None => node.followed = true,
+                Some(whole) => {
+                    group = Some(whole);
+                    joined.push(b);
+                    if i == 0 {
+                        (place, followed) = (node.place, node.followed);
+                    }
+                }
+            }
+        }
+        let mut members: Vec<usize> =
+            joined.iter().flat_map(|&b| std::mem::take(&mut nodes[b].members)).collect();
+        members.push(at);
+        members.sort_unstable();
+        let node = joined.first().copied().unwrap_or(nodes.len());
+        members.iter().filter(|&&member| member < at).for_each(|&member| node_of[member] = node);
+        node_of.push(node);
+        let whole = Node { members, place, followed, group };
+        match nodes.get_mut(node) {
+            Some(node) => *node = whole,
+            None => nodes.push(whole),
+        }
+    }
+    nodes.retain(|node| !node.members.is_empty());
+    nodes
+}
