@@ -54,6 +54,7 @@ impl Case {
             dropout: Some((self.dropout, &generator)),
             scores: self.adds.then_some(scores),
             returns_scores: self.returns,
+            ..SdpaOptions::default()
         };
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         let (o, scores) = q.scaled_dot_product_attention_with(&k, &v, &options)?;
@@ -301,7 +302,7 @@ fn packed_operands_give_what_separate_ones_give() {
                         dropout: Some((0.2, &generator)),
                         scores: Some(&scores),
                         returns_scores: true,
-                        scale: None,
+                        ..SdpaOptions::default()
                     };
                     let (o, handed) = if packed {
                         leaf.scaled_dot_product_attention_qkvpacked_with(&options).unwrap()

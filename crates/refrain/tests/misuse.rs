@@ -289,7 +289,7 @@ const METHODS: &[Method] = methods! {
     "": |g, a, b, c| {
         let generator = Generator::new(a.device(), 1).unwrap();
         let (dropout, scores) = (Some((g.x, &generator)), g.flag.then_some(&c));
-        let options = SdpaOptions { dropout, scores, causal: g.flag, returns_scores: true, scale: None };
+        let options = SdpaOptions { dropout, scores, causal: g.flag, returns_scores: true, ..SdpaOptions::default() };
         a.scaled_dot_product_attention_with(&b, &b, &options).map(|(y, _)| y)
     };
     "": |g, a, b, c| {

@@ -3,6 +3,7 @@
 use super::reduce::{Prepared, prepare};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::kernels::positions::require_positions;
 use crate::operation::custom_op;
 use crate::tensor::{Axes, DType, Tensor};
 
@@ -248,6 +249,25 @@ impl Tensor {
     /// [`Tensor::all`] that keeps the reduced axes as sizes of 1.
     pub fn all_keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.eq_scalar(0.0)?.sum_keepdim(axes)?.eq_scalar(0.0)
+    }
+
+    /// Which places of padded sequences are filled: for each length in this tensor, `length` bools, true before it. `[..]` to
+    /// `[.., length]`. A mask for attention, see [`SdpaOptions`](crate::SdpaOptions).
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let lengths = Tensor::from_slice(&[3i64, 1], [2], &Device::cpu())?;
+    /// let mask = lengths.sequence_mask(3)?;
+    /// assert_eq!(mask.to_vec::<bool>()?, [true, true, true, true, false, false]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the lengths are not i64 or i32.
+    pub fn sequence_mask(&self, length: usize) -> Result<Tensor> {
+        require_positions("sequence_mask", "lengths", self)?;
+        let places = Tensor::arange(0.0, length as f64, 1.0, DType::I64, self.device())?;
+        places.lt(&self.to_dtype(DType::I64)?.unsqueeze(-1)?)
     }
 
     /// The identity matrix `[n, n]`: ones on the diagonal, zeros elsewhere. For every dtype.

@@ -49,9 +49,9 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(x[w], key)), d = row_sum(dot(y[w], value));
                     i64 at = score_at(j, first_pair + slot, min(row + w, queries - 1), i);
-                    if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                    if (BEFORE) s += to<COMPUTE>(before_of(j, first_pair + slot, min(row + w, queries - 1))[i]);
                     if (DROPS) d = dropout.keeps(at) ? d * kept_scale : (COMPUTE)0;
-                    bool seen = !CAUSAL || i <= row + w;
+                    bool seen = is_before(j, i, row + w);
                     if (pass == 0) {
                         if (seen) softmax[w].add(s, d);
                     } else {
@@ -101,8 +101,8 @@ KERNEL(attention_backward, Job, j, __launch_bounds__(256)) {
             for (int w = 0; w < ROWS; w++) {
                 COMPUTE s = row_sum(dot(x[w], query)), d = row_sum(dot(y[w], d_out)), keep = 1;
                 i64 at = score_at(j, first_pair + slot, i, min(row + w, keys - 1));
-                bool seen = !CAUSAL || row + w <= i;
-                if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                bool seen = is_before(j, row + w, i);
+                if (BEFORE) s += to<COMPUTE>(before_of(j, first_pair + slot, i)[min(row + w, keys - 1)]);
                 if (DROPS) {
                     keep = dropout.keeps(at) ? kept_scale : (COMPUTE)0;
                     d *= keep;

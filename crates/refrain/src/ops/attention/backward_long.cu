@@ -23,7 +23,7 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
     Dropout dropout(j);
     COMPUTE kept_scale = (COMPUTE)j.kept_scale;
 
-    int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
+    int end = CAUSAL && j.pairs_per_block == 1 ? min(keys, r.end + (int)j.past) : keys;
     // Pass 0 computes the softmax, pass 1 the gradients, which need it.
     for (int pass = 0; pass < 2; pass++) {
         for (int first = 0; first < end; first += tile) {
@@ -44,9 +44,9 @@ KERNEL(attention_backward_queries, Job, j, __launch_bounds__(256)) {
                 for (int w = 0; w < ROWS; w++) {
                     COMPUTE s = row_sum(dot(q[w], key)), d = row_sum(dot(d_o[w], value));
                     i64 at = score_at(j, r.pair, r.at(w), first + i);
-                    if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                    if (BEFORE) s += to<COMPUTE>(before_of(j, r.pair, r.at(w))[first + i]);
                     if (DROPS) d = dropout.keeps(at) ? d * kept_scale : (COMPUTE)0;
-                    bool seen = !CAUSAL || first + i <= r.row + w;
+                    bool seen = is_before(j, first + i, r.row + w);
                     if (pass == 0) {
                         if (seen) softmax[w].add(s, d);
                     } else {
@@ -93,7 +93,7 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
     COMPUTE kept_scale = (COMPUTE)j.kept_scale;
 
     // Earlier queries do not see the keys of this block. The gradients of their scores are 0.
-    int begin_at = CAUSAL && !D_BEFORE && j.pairs_per_block == 1 ? r.first / tile * tile : 0;
+    int begin_at = CAUSAL && !D_BEFORE && j.pairs_per_block == 1 ? max(r.first - (int)j.past, 0) / tile * tile : 0;
     for (int first = begin_at; first < queries; first += tile) {
         int count = min(tile, queries - first);
         if (first > begin_at) __syncthreads();
@@ -110,8 +110,8 @@ KERNEL(attention_backward_keys, Job, j, __launch_bounds__(256)) {
             for (int w = 0; w < ROWS; w++) {
                 COMPUTE s = row_sum(dot(k[w], query)), d = row_sum(dot(v[w], d_out)), keep = 1;
                 i64 at = score_at(j, r.pair, first + i, r.at(w));
-                bool seen = !CAUSAL || r.row + w <= first + i;
-                if (BEFORE) s += to<COMPUTE>(j.before[at]);
+                bool seen = is_before(j, r.row + w, first + i);
+                if (BEFORE) s += to<COMPUTE>(before_of(j, r.pair, first + i)[r.at(w)]);
                 if (DROPS) {
                     keep = dropout.keeps(at) ? kept_scale : (COMPUTE)0;
                     d *= keep;

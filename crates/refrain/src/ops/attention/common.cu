@@ -119,6 +119,9 @@ DEVICE void add_times(COMPUTE* x, COMPUTE factor, const COMPUTE* y) {
 
 DEVICE COMPUTE row_sum(COMPUTE x) { return warp_reduce<LANES>(x, Add()); }
 
+// 1 / the sum of the exponentials of a row. Rows without weight have output 0 and gradient 0 if scores are added, which may be a mask.
+DEVICE COMPUTE inverse_of(COMPUTE total) { return BEFORE && total == 0 ? (COMPUTE)0 : (COMPUTE)1 / total; }
+
 // The softmax of a row of scores. The backward pass also needs `delta`, the sum of the probabilities times their
 // gradients. The softmax is recomputed here: if tensor cores did the forward pass, their scores differ in the last
 // digits, which matter for large scores. Queries are always multiplied by the scale before they meet keys, so that
@@ -143,7 +146,8 @@ struct Softmax {
         delta = delta * keep + p * d;
     }
     DEVICE void end() {
-        inverse = (COMPUTE)1 / inverse;
+        inverse = inverse_of(inverse);
+        if (BEFORE && inverse == 0) largest = 0;
         delta *= inverse;
     }
     DEVICE COMPUTE probability(COMPUTE s) const { return exp_(s - largest) * inverse; }

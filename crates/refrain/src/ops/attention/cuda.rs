@@ -184,9 +184,12 @@ params! {
         inverse: Pointer,
         /// And what kernels of the backward pass tell each other.
         softmaxes: Pointer,
-        /// `[sequences, heads, queries, keys]`: scores of the layer before, scores for the next layer, and the gradients
-        /// of both.
+        /// `[sequences, heads, queries, keys]`: scores to add, scores for the next layer, and the gradients of both.
         before: Pointer = "const IN*",
+        /// Elements from the scores before of a sequence, a head and a query to the next.
+        before_sequence: i64,
+        before_head: i64,
+        before_query: i64,
         after: Pointer = "IN*",
         d_before: Pointer = "IN*",
         d_after: Pointer = "const IN*",
@@ -206,6 +209,8 @@ params! {
         parts: i64,
         tile: i64,
         scale: f64,
+        /// Keys ahead of the first query, for the causal mask.
+        past: i64,
     }
 }
 
@@ -234,6 +239,9 @@ impl Job {
             inverse: Pointer::NOTHING,
             softmaxes: Pointer::NOTHING,
             before: Pointer::NOTHING,
+            before_sequence: 0,
+            before_head: 0,
+            before_query: 0,
             after: Pointer::NOTHING,
             d_before: Pointer::NOTHING,
             d_after: Pointer::NOTHING,
@@ -250,7 +258,24 @@ impl Job {
             parts: 0,
             tile: 0,
             scale: op.scale,
+            past: op.past.min(plan.keys) as i64,
         }
+    }
+
+    /// With the scores of operand `i` added.
+    fn before(self, args: &CudaArgs<'_>, i: Option<usize>) -> Job {
+        let Some(i) = i else { return self };
+        let s = args.launch().reads[i].layout.strides();
+        let [before_sequence, before_head, before_query] = [s[0], s[1], s[2]].map(|s| s as i64);
+        Job { before: args.read(i), before_sequence, before_head, before_query, ..self }
+    }
+
+    /// Elements from the scores before of a sequence, a head and a query to the next, if they are not those of a tensor of their
+    /// own.
+    fn strides_before(&self) -> Option<[i64; 3]> {
+        let strides = [self.before_sequence, self.before_head, self.before_query];
+        let whole = [self.heads * self.queries * self.keys, self.queries * self.keys, self.keys];
+        (self.before != Pointer::NOTHING && strides != whole).then_some(strides)
     }
 
     /// By blocks of one pair each, so many for a pair.
@@ -269,11 +294,13 @@ impl Job {
 /// What kernels do with scores in memory, and with dropout.
 #[derive(Clone, Copy)]
 pub(super) struct WeightOptions {
-    /// Whether scores come from the layer before.
+    /// Whether scores are added.
     before: bool,
+    /// Whether these have strides of their own.
+    strided: bool,
     /// Whether the scores, or (in the backward pass) their gradient, lie in memory.
     after: bool,
-    /// Whether the gradient of the scores of the layer before is written.
+    /// Whether the gradient of the scores that were added is written.
     d_before: bool,
     /// Whether scores come from a layer or go to one, in either pass.
     handed: bool,
@@ -287,12 +314,16 @@ impl WeightOptions {
         let scores = [job.before, job.after, job.d_before, job.d_after];
         let there = scores.map(|x| x != Pointer::NOTHING);
         let bytes = args.read_dtype(0).size();
+        let strides = job.strides_before();
         let fits = |vec: usize| {
             let of = |x: Pointer| x == Pointer::NOTHING || args.alignment(x).is_multiple_of(vec * bytes);
-            (job.keys as usize).is_multiple_of(vec) && scores.into_iter().all(of)
+            (job.keys as usize).is_multiple_of(vec)
+                && scores.into_iter().all(of)
+                && strides.iter().flatten().all(|s| s % vec as i64 == 0)
         };
         WeightOptions {
             before: there[0],
+            strided: strides.is_some(),
             after: there[1] || there[3],
             d_before: there[2],
             handed: op.adds_scores || op.returns_scores,
@@ -305,6 +336,7 @@ impl WeightOptions {
         // Without scores in memory, one text serves all.
         let vec = if self.before || self.after || self.d_before { self.vec } else { 1 };
         spec.flag("BEFORE", self.before)
+            .flag("STRIDED", self.strided)
             .flag("AFTER", self.after)
             .flag("D_BEFORE", self.d_before)
             .flag("HANDED", self.handed)
@@ -346,12 +378,11 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
         o: Heads::of(o),
         largest: args.write(1),
         inverse: args.write(2),
-        before: read(op.before()),
         after: write(op.scores()),
         position: read(op.generator()),
         kept_position: write(op.position()),
         offset: op.dropout.map_or(0, |dropout| dropout.offset),
-        ..Job::new(op, &plan, [q, k, v])
+        ..Job::new(op, &plan, [q, k, v]).before(args, op.before())
     };
     let options = WeightOptions::new(op, &job, args);
     let flash = Flash::new(op, q, k);
@@ -397,11 +428,10 @@ pub(super) fn backward(gradient: &AttentionBackward, args: &mut CudaArgs<'_>) ->
         largest: args.read(largest),
         inverse: args.read(inverse),
         softmaxes: args.workspace(),
-        before: read(gradient.before()),
         d_before: gradient.d_before().map_or(Pointer::NOTHING, |o| args.write(o)),
         d_after: read(gradient.d_after()),
         position: read(gradient.position()),
-        ..Job::new(op, &plan, [q, k, v])
+        ..Job::new(op, &plan, [q, k, v]).before(args, gradient.before())
     };
     let options = WeightOptions::new(op, &job, args);
     if let Some(fragments) = Fragments::for_gradients(op, q, k) {

@@ -232,9 +232,9 @@ struct Exponent {
 };
 
 // Whether a query sees a key.
-DEVICE bool seen(const Job& j, int query, int key) { return key < (int)j.keys && (!CAUSAL || key <= query); }
+DEVICE bool seen(const Job& j, int query, int key) { return key < (int)j.keys && is_before(j, key, query); }
 
-// What is subtracted from the scores. Rows whose scores are all minus infinity have no weight: their quotients are NaN.
+// What is subtracted from the scores. Rows whose scores are all minus infinity have no weight.
 DEVICE float base_of(float largest) { return largest == -INFINITY_F ? 0.0f : largest; }
 
 // What the gradients need of a row of scores: the largest, 1 / the sum of the exponentials, and the sum of the weights

@@ -10,7 +10,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
     int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
     Head q(j.q, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys), out(j.o, j, pair, queries);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int first = block + warp * 16, end = CAUSAL && !AFTER ? min(keys, block + ROWS) : keys;
+    int first = block + warp * 16, end = CAUSAL && !AFTER ? min(keys, block + ROWS + (int)j.past) : keys;
     int tiles = (end + TILE - 1) / TILE;
     Exponent exponent(j);
     Dropout dropout(j);
@@ -43,7 +43,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
                 // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
                 for (int i = 0; i < TILE_EIGHTS; i++) {
-                    add_before(j, s[i] + 2 * h, (float)j.scale, line, query, n * TILE + i * 8 + 2 * t);
+                    add_before(j, s[i] + 2 * h, (float)j.scale, pair, query, n * TILE + i * 8 + 2 * t);
                 }
                 #pragma unroll
                 for (int i = 0; i < TILE_EIGHTS; i++) hand_on(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
@@ -77,7 +77,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
     }
     #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float inverse = quotient(1.0f, over_row(total[h]));
+        float inverse = inverse_of(over_row(total[h]));
         int query = first + g + h * 8;
         if (t == 0 && query < queries) {
             reinterpret_cast<float*>(j.largest)[pair * queries + query] = exponent.sign * largest[h];

@@ -14,7 +14,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
     Head dk(j.dk, j, pair, keys), dv(j.dv, j, pair, keys);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     // Earlier queries do not see the keys of this block.
-    int first = block + warp * 16, begin = CAUSAL ? block / TILE : 0, tiles = (queries + TILE - 1) / TILE;
+    int first = block + warp * 16, begin = CAUSAL ? max(block - (int)j.past, 0) / TILE : 0, tiles = (queries + TILE - 1) / TILE;
     const float* rows = reinterpret_cast<const float*>(j.softmaxes) + pair * queries * 3;
     Exponent exponent(j);
     Dropout dropout(j);
@@ -69,9 +69,9 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
                 float& score = s[c / 2][2 * h + c % 2];
                 float& weight = d[c / 2][2 * h + c % 2];
                 int key = first + g + h * 8;
-                bool there = query < queries && key < keys, sees = !CAUSAL || key <= query;
+                bool there = query < queries && key < keys, sees = is_before(j, key, query);
                 i64 place = score_at(j, pair, query, key);
-                if (HANDED) score = fmaf(score, scale, BEFORE && there ? to<float>(j.before[place]) : 0.0f);
+                if (HANDED) score = fmaf(score, scale, BEFORE && there ? to<float>(before_of(j, pair, query)[key]) : 0.0f);
                 float p = exponent.of(score * exponent.sign, largest) * inverse;
                 if (query >= queries || !sees) p = 0;
                 bool keep = !DROPS || keeps >> (8 * h) & 1;

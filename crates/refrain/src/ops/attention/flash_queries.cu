@@ -11,7 +11,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
     Head q(j.q, j, pair, queries), d_o(j.d_o, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys);
     Head dq(j.dq, j, pair, queries);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    int first = block + warp * 16, end = CAUSAL && !D_BEFORE ? min(keys, block + ROWS) : keys;
+    int first = block + warp * 16, end = CAUSAL && !D_BEFORE ? min(keys, block + ROWS + (int)j.past) : keys;
     int tiles = (end + TILE - 1) / TILE;
     Exponent exponent(j);
     Dropout dropout(j);
@@ -55,7 +55,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
             if (HANDED) {
                 #pragma unroll
                 for (int c = 0; c < TILE_EIGHTS; c++) {
-                    add_before(j, s[c] + 2 * h, scale, line, query, n * TILE + c * 8 + 2 * t);
+                    add_before(j, s[c] + 2 * h, scale, pair, query, n * TILE + c * 8 + 2 * t);
                 }
             }
             if (DROPS) {
@@ -91,7 +91,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
             }
             if (i == tiles - 1) {
                 row.largest = base_of(row.largest);
-                row.inverse = quotient(1.0f, over_row(row.inverse));
+                row.inverse = inverse_of(over_row(row.inverse));
                 row.delta = over_row(row.delta) * row.inverse;
                 if (t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
             }

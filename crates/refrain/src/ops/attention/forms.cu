@@ -24,6 +24,9 @@ template <bool READ> DEVICE u32 rounded(float x) {
     return sizeof(IN) == 2 ? __float_as_uint(x) : round_tf32(x);
 }
 
+// 1 / the sum of the exponentials of a row. Rows without weight have output 0 and gradient 0 if scores are added, which may be a mask.
+DEVICE float inverse_of(float total) { return BEFORE && total == 0 ? 0.0f : quotient(1.0f, total); }
+
 // What a lane holds of a left operand of 16 rows, and of a right one of 8 columns.
 struct Left { u32 at[PARTS][4]; };
 struct Right { u32 at[PARTS][2]; };

@@ -21,7 +21,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     dropout.keep_position(j);
 
     // No query of the block sees later keys. Their scores are 0 if they are handed on.
-    int end = CAUSAL && !AFTER && j.pairs_per_block == 1 ? min(keys, r.end) : keys;
+    int end = CAUSAL && !AFTER && j.pairs_per_block == 1 ? min(keys, r.end + (int)j.past) : keys;
     for (int first = 0; first < end; first += tile) {
         int count = min(tile, end - first);
         if (first > 0) __syncthreads();
@@ -44,19 +44,19 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
                 i64 at = score_at(j, r.pair, r.at(w), first + i);
                 if (BEFORE) {
                     COMPUTE before[CHUNK];
-                    load_scores(before, j.before + at, count - i);
+                    load_scores(before, before_of(j, r.pair, r.at(w)) + first + i, count - i);
                     #pragma unroll
                     for (int c = 0; c < CHUNK; c++) s[w][c] += before[c];
                 }
                 if (AFTER && w < r.there && r.lane == 0) {
                     COMPUTE after[CHUNK];
                     #pragma unroll
-                    for (int c = 0; c < CHUNK; c++) after[c] = CAUSAL && first + i + c > r.row + w ? (COMPUTE)0 : s[w][c];
+                    for (int c = 0; c < CHUNK; c++) after[c] = is_before(j, first + i + c, r.row + w) ? s[w][c] : (COMPUTE)0;
                     store_scores(j.after + at, after, count - i);
                 }
                 #pragma unroll
                 for (int c = 0; c < CHUNK; c++) {
-                    if (i + c >= count || (CAUSAL && first + i + c > r.row + w)) s[w][c] = limits<COMPUTE>::lowest();
+                    if (i + c >= count || !is_before(j, first + i + c, r.row + w)) s[w][c] = limits<COMPUTE>::lowest();
                     if (s[w][c] > top) top = s[w][c];
                 }
                 // Scores that are all minus infinity so far have no weight.
@@ -88,7 +88,7 @@ KERNEL(attention_forward, Job, j, __launch_bounds__(256)) {
     #pragma unroll
     for (int w = 0; w < ROWS; w++) {
         if (w < r.there) {
-            COMPUTE inverse = (COMPUTE)1 / total[w];
+            COMPUTE inverse = inverse_of(total[w]);
             COMPUTE factor = DROPS ? inverse * (COMPUTE)j.kept_scale : inverse;
             store_tile(row_of(j.o, j, r.pair, r.row + w), o[w], r.lane, factor);
             if (r.lane == 0) {

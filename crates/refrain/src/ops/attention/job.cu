@@ -1,5 +1,6 @@
 // What the kernels of attention begin with: of their `Job`, q, k and the like are [sequences, tokens, heads, dim], scores
-// [sequences, heads, queries, keys]. Constants: BEFORE (scores of the layer before are added), AFTER (scores, or in the
+// [sequences, heads, queries, keys]. Constants: BEFORE (scores are added: a mask, or those of the layer before), STRIDED (they
+// have strides of their own), AFTER (scores, or in the
 // backward pass their gradient, lie in memory), D_BEFORE (the gradient of the scores before is written), HANDED (scores
 // come from a layer or go to one, in either pass), DROPS (dropout of the softmax weights), SCORE_VEC (neighbouring scores
 // that can be moved in one instruction; divides `keys`).
@@ -8,6 +9,16 @@ extern __shared__ __align__(16) unsigned char memory[];
 
 // The number of a score, and of its softmax weight.
 DEVICE i64 score_at(const Job& j, i64 pair, int query, int key) { return (pair * j.queries + query) * j.keys + key; }
+
+// Whether the causal mask lets a query see a key.
+DEVICE bool is_before(const Job& j, int key, int query) { return !CAUSAL || key <= query + (int)j.past; }
+
+// The scores that are added to those of a query.
+DEVICE const IN* before_of(const Job& j, i64 pair, int query) {
+    if (!STRIDED) return j.before + score_at(j, pair, query, 0);
+    i64 sequence = pair / j.heads;
+    return j.before + sequence * j.before_sequence + (pair - sequence * j.heads) * j.before_head + query * j.before_query;
+}
 
 // Which softmax weights dropout keeps: those whose random word is at least the threshold.
 struct Dropout {
@@ -48,11 +59,11 @@ struct Dropout {
     }
 };
 
-// Scales two neighbouring scores of a query, and adds those of the layer before. `line` is the place of the query's scores.
-DEVICE void add_before(const Job& j, float* s, float factor, i64 line, int query, int key) {
+// Scales two neighbouring scores of a query, and adds those that lie in memory.
+DEVICE void add_before(const Job& j, float* s, float factor, i64 pair, int query, int key) {
     vec<IN, 2> v = {};
     if (BEFORE) {
-        const IN* before = j.before + line + key;
+        const IN* before = before_of(j, pair, query) + key;
         bool there = query < (int)j.queries && key < (int)j.keys;
         if (SCORE_VEC > 1) {
             if (there) v = load<2>(before);
@@ -70,7 +81,7 @@ DEVICE void hand_on(const Job& j, const float* s, i64 line, int query, int key) 
     if (!AFTER || query >= (int)j.queries || key >= (int)j.keys) return;
     vec<IN, 2> v;
     #pragma unroll
-    for (int e = 0; e < 2; e++) v.at[e] = from<IN>(CAUSAL && key + e > query ? 0.0f : s[e]);
+    for (int e = 0; e < 2; e++) v.at[e] = from<IN>(is_before(j, key + e, query) ? s[e] : 0.0f);
     IN* after = j.after + line + key;
     if (SCORE_VEC > 1) {
         store<2>(after, v);

@@ -25,16 +25,18 @@ pub use options::SdpaOptions;
 /// projections leave them, or one packed `[batch, tokens, 3, heads, dim]`. Two more results hold, for each row of
 /// scores, the maximum and 1 / the sum of `e^(score - maximum)`. The backward pass recomputes the scores with them.
 ///
-/// Behind queries, keys and values come, if used, the scores of the layer before and the state of the generator. Behind
+/// Behind queries, keys and values come, if used, the scores to add and the state of the generator. Behind
 /// the three results come the scores for the next layer, and the position in the generator's sequence from which the
 /// backward pass draws the same words again (the generator may have moved by then).
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     scale: f64,
     causal: bool,
+    /// Keys ahead of the first query, for the causal mask.
+    past: usize,
     packed: bool,
     precision: Precision,
-    /// Whether scores of the layer before are added.
+    /// Whether scores are added: a mask, those of the layer before, or the sum of both.
     adds_scores: bool,
     /// Whether the scores are a result.
     returns_scores: bool,
@@ -56,7 +58,7 @@ impl Attention {
         if self.packed { 1 } else { 3 }
     }
 
-    /// The operand with the scores of the layer before.
+    /// The operand with the scores to add.
     fn before(&self) -> Option<usize> {
         self.adds_scores.then_some(self.operands())
     }
@@ -123,7 +125,12 @@ impl Op for Attention {
     }
 
     fn input_needs(&self, i: usize) -> Needs {
-        if i < self.operands() { Needs::InnerContiguous } else { Needs::Contiguous }
+        // Masks repeat memory along the axes that they are broadcast over.
+        if i < self.operands() || Some(i) == self.before() {
+            Needs::InnerContiguous
+        } else {
+            Needs::Contiguous
+        }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -166,21 +173,21 @@ impl Op for Attention {
     }
 }
 
-/// The gradients of queries, keys and values, packed in the same way, and of the scores of the layer before. Operands:
+/// The gradients of queries, keys and values, packed in the same way, and of the scores that were added. Operands:
 /// queries, keys and values, the gradient of the output, what the forward pass saved of the rows; then, if there are
-/// any, the scores of the layer before, the gradient of the scores that were handed on, and the position in the
+/// any, the scores that were added, the gradient of the scores that were handed on, and the position in the
 /// generator's sequence.
 #[derive(Clone, Copy, Debug)]
 struct AttentionBackward {
     attention: Attention,
     /// Whether the scores that were handed on have a gradient.
     has_d_after: bool,
-    /// Whether the scores of the layer before need a gradient.
+    /// Whether the scores that were added need a gradient.
     needs_d_before: bool,
 }
 
 impl AttentionBackward {
-    /// The operand with the scores of the layer before.
+    /// The operand with the scores that were added.
     fn before(&self) -> Option<usize> {
         self.attention.adds_scores.then_some(self.attention.operands() + 3)
     }
@@ -196,7 +203,7 @@ impl AttentionBackward {
         self.attention.dropout.map(|_| self.attention.operands() + 3 + others)
     }
 
-    /// The result with the gradient of the scores of the layer before.
+    /// The result with the gradient of the scores that were added.
     fn d_before(&self) -> Option<usize> {
         self.needs_d_before.then_some(self.attention.operands())
     }
@@ -228,7 +235,8 @@ impl Op for AttentionBackward {
 
     fn input_needs(&self, i: usize) -> Needs {
         // The gradient of the output is laid out by heads, too.
-        if i <= self.attention.operands() { Needs::InnerContiguous } else { Needs::Contiguous }
+        let is_strided = i <= self.attention.operands() || Some(i) == self.before();
+        if is_strided { Needs::InnerContiguous } else { Needs::Contiguous }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::ops::dropout::check_probability;
 use crate::ops::random::Generator;
 use crate::ops::{Op, apply_all, check_dtypes};
 use crate::precision::precision;
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{DType, Shape, Tensor};
 
 /// The options of [`Tensor::scaled_dot_product_attention_with`]. The default is plain attention.
 ///
@@ -22,8 +22,15 @@ use crate::tensor::{Shape, Tensor};
 pub struct SdpaOptions<'a> {
     /// The factor of the products of queries and keys. `None`: `1 / sqrt(dim)`.
     pub scale: Option<f64>,
-    /// Whether query `i` sees only the keys `0..=i`.
+    /// Whether query `i` sees only the keys `0..=i + past`.
     pub causal: bool,
+    /// How many keys are ahead of the first query, for the causal mask. With a key-value cache, these are the keys of the
+    /// tokens that came before: `keys - queries` aligns the mask to the end.
+    pub past: usize,
+    /// Which keys a query sees. Bool: `true` where it does. Float: added to the scores before the softmax, minus infinity
+    /// where it does not see a key. It is broadcast to `[batch, heads, queries, keys]` (without heads if the queries have
+    /// none). [`Tensor::sequence_mask`] makes one from the lengths of padded sequences.
+    pub mask: Option<&'a Tensor>,
     /// Dropout of the softmax weights: the probability, and the generator of the mask.
     pub dropout: Option<(f64, &'a Generator)>,
     /// Scores that are added before the softmax, usually those of the layer before (RealFormer: He et al., Findings of
@@ -39,9 +46,10 @@ impl Attention {
         Attention {
             scale: options.scale.unwrap_or(1.0 / (dim as f64).sqrt()),
             causal: options.causal,
+            past: options.past,
             packed,
             precision: precision(),
-            adds_scores: options.scores.is_some(),
+            adds_scores: options.scores.is_some() || options.mask.is_some(),
             returns_scores: options.returns_scores,
             dropout: None,
         }
@@ -56,25 +64,10 @@ impl Attention {
         shape: [usize; 4],
         options: &SdpaOptions<'_>,
     ) -> Result<(Tensor, Option<Tensor>)> {
-        let dtype = qkv[0].dtype();
         if (self.adds_scores || self.returns_scores) && qkv[0].dims()[qkv[0].rank() - 1] == 0 {
             return Err(Error::invalid(op, "heads of no numbers have no scores; pass heads of at least one"));
         }
-        let scores = match options.scores {
-            None => None,
-            Some(scores) if scores.dims() != shape => {
-                let hint =
-                    "scores must be [batch, heads, queries, keys] (without heads if the queries have none)";
-                return Err(Error::shapes(op, scores.shape(), &Shape::from(shape), hint));
-            }
-            Some(scores) if scores.dtype() != dtype && precision().result(scores.dtype()) == dtype => {
-                Some(scores.to_dtype(dtype)?)
-            }
-            Some(scores) => {
-                check_dtypes(op, qkv[0], scores)?;
-                Some(scores.clone())
-            }
-        };
+        let scores = added(op, qkv[0], shape, options)?;
         let mut operands: SmallVec<[&Tensor; OPERANDS]> = qkv.iter().copied().chain(&scores).collect();
         let results = match options.dropout {
             Some((p, generator)) if p != 0.0 => {
@@ -93,18 +86,64 @@ impl Attention {
     }
 }
 
+/// What is added to scores of the shape `shape`: the mask, the scores of the layer before, or their sum.
+fn added(
+    op: &'static str,
+    queries: &Tensor,
+    shape: [usize; 4],
+    options: &SdpaOptions<'_>,
+) -> Result<Option<Tensor>> {
+    let dtype = queries.dtype();
+    let converted = |t: &Tensor| {
+        if t.dtype() != dtype && precision().result(t.dtype()) == dtype {
+            return t.to_dtype(dtype);
+        }
+        check_dtypes(op, queries, t)?;
+        Ok(t.clone())
+    };
+    let scores = match options.scores {
+        Some(scores) if scores.dims() != shape => {
+            let hint =
+                "scores must be [batch, heads, queries, keys] (without heads if the queries have none)";
+            return Err(Error::shapes(op, scores.shape(), &Shape::from(shape), hint));
+        }
+        scores => scores.map(converted).transpose()?,
+    };
+    let Some(mask) = options.mask else { return Ok(scores) };
+    let offset = shape.len().wrapping_sub(mask.rank());
+    if mask.rank() > shape.len() || mask.dims().iter().zip(&shape[offset..]).any(|(&m, &n)| m != n && m != 1)
+    {
+        let hint =
+            "a mask must broadcast to [batch, heads, queries, keys] (without heads if the queries have none)";
+        return Err(Error::shapes(op, mask.shape(), &Shape::from(shape), hint));
+    }
+    let mask = match mask.dtype() {
+        DType::Bool => {
+            Tensor::full(mask.shape(), f64::NEG_INFINITY, dtype, mask.device())?.masked_fill(mask, 0.0)?
+        }
+        _ => converted(mask)?,
+    };
+    match scores {
+        Some(scores) => Ok(Some((scores + mask)?)),
+        None => Ok(Some(mask.broadcast_to(shape)?)),
+    }
+}
+
 impl Tensor {
     /// [`Tensor::scaled_dot_product_attention`] with all of its options. Returns the output and, if
     /// [`SdpaOptions::returns_scores`], the scores:
     ///
     /// ```text
-    /// s = scale q k^T + scores        y = dropout(softmax(s)) v
+    /// s = scale q k^T + mask + scores        y = dropout(softmax(s)) v
     /// ```
     ///
     /// Scores have the dtype of the operands, and the shape `[batch, heads, n, m]` (`[batch, n, m]` if the operands lack
     /// `heads`). The result `s` is 0 where a query does not see a key. Gradients go back through the scores on both
     /// sides. The weights themselves are not stored, neither is the mask of the dropout: it is the one that
     /// [`Tensor::dropout`] of the weights would draw, and the backward pass draws it again.
+    ///
+    /// A query that a mask lets see no key at all has output 0, and no gradient goes through it. `s` contains the mask, so
+    /// the next layer needs no mask if it adds `s`.
     ///
     /// ```
     /// use refrain::{Device, SdpaOptions, Tensor};
@@ -119,8 +158,23 @@ impl Tensor {
     /// # Ok::<(), refrain::Error>(())
     /// ```
     ///
+    /// A mask for sequences of different lengths, in a batch that is padded to the longest:
+    ///
+    /// ```
+    /// use refrain::{Device, SdpaOptions, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2, 1], &Device::cpu())?; // two sequences of two tokens
+    /// let lengths = Tensor::from_slice(&[2i64, 1], 2, &Device::cpu())?;
+    /// let mask = lengths.sequence_mask(2)?.unsqueeze(1)?; // [2, 1, 2], for all queries of a sequence
+    /// let options = SdpaOptions { mask: Some(&mask), scale: Some(0.0), ..SdpaOptions::default() };
+    /// let (y, _) = x.scaled_dot_product_attention_with(&x, &x, &options)?;
+    /// // The mean of the tokens that are there.
+    /// assert_eq!(y.to_vec::<f32>()?, [1.5, 1.5, 3.0, 3.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// As for the plain method; if the scores have another shape or dtype, if the probability of the dropout is not in
+    /// As for the plain method; if the mask does not broadcast to the scores or is neither bool nor of the dtype of the
+    /// operands; if the scores have another shape or dtype, if the probability of the dropout is not in
     /// `[0, 1)`, or if the generator is on another device.
     pub fn scaled_dot_product_attention_with(
         &self,
@@ -164,7 +218,12 @@ impl Tensor {
         let shape = [q.dims()[0], q.dims()[2], q.dims()[1], k.dims()[1]];
         let scores =
             options.scores.filter(|t| r == 3 && t.rank() == 3).map(|t| t.unsqueeze(1)).transpose()?;
-        let options = SdpaOptions { scores: scores.as_ref().or(options.scores), ..*options };
+        let mask = options.mask.filter(|t| r == 3 && t.rank() == 3).map(|t| t.unsqueeze(1)).transpose()?;
+        let options = SdpaOptions {
+            scores: scores.as_ref().or(options.scores),
+            mask: mask.as_ref().or(options.mask),
+            ..*options
+        };
         let op = Attention::new(&options, self.dims()[r - 1], false);
         let (out, scores) = op.run(OP, &[&q, &k, &v], shape, &options)?;
         if r == 4 {

@@ -208,5 +208,5 @@ DEVICE bool is_large(float shift) { return fabsf(shift) > 8388608.0f; }
 // Whether a query sees a key. Only the last group of keys can have fewer than eight.
 DEVICE bool seen(const Job& j, int key, int query, int eight) {
     if (eight >= KEY_EIGHTS) return false;
-    return (eight < KEY_EIGHTS - 1 || key < (int)j.keys) && (!CAUSAL || key <= query);
+    return (eight < KEY_EIGHTS - 1 || key < (int)j.keys) && is_before(j, key, query);
 }

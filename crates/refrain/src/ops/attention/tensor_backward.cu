@@ -111,7 +111,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
                     float& x = p[i / 2][n][i % 2 * 2 + e];
                     bool there = BEFORE && query < queries && i * 8 + g < keys;
-                    x = fmaf(x, scale, there ? to<float>(j.before[line + i * 8]) : 0.0f);
+                    x = fmaf(x, scale, there ? to<float>(before_of(j, pair, query)[i * 8 + g]) : 0.0f);
                 }
             }
             // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.

@@ -89,7 +89,7 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             if (HANDED) {
                 // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) add_before(j, s[n] + 2 * h, factor, line, query, n * 8 + 2 * t);
+                for (int n = 0; n < KEY_EIGHTS; n++) add_before(j, s[n] + 2 * h, factor, pair, query, n * 8 + 2 * t);
                 #pragma unroll
                 for (int n = 0; n < KEY_EIGHTS; n++) hand_on(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
             }
@@ -102,8 +102,9 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             }
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
-            // Rows whose scores are all minus infinity have no weight: their quotients are NaN.
-            float shift = top == -INFINITY_F ? 0.0f : shift_of(top, scale);
+            // Rows whose scores are all minus infinity have no weight.
+            bool none = top == -INFINITY_F;
+            float shift = none ? 0.0f : shift_of(top, scale);
             if (is_large(shift)) {
                 #pragma unroll
                 for (int i = 0; i < 2 * KEY_EIGHTS; i++) s[i / 2][2 * h + i % 2] -= top;
@@ -117,10 +118,10 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
                 total += x;
             }
             total = warp_reduce<4>(total, Add());
-            inverse[h] = quotient(1.0f, total);
+            inverse[h] = inverse_of(total);
             if (first == t * 16) {
                 inverses[h] = inverse[h];
-                tops[h] = sign * top;
+                tops[h] = BEFORE && none ? 0.0f : sign * top;
             }
             if (DROPS) {
                 u32 kept = 0;

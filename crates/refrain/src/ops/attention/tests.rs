@@ -243,6 +243,7 @@ fn queries_keys_and_values_on_cuda_begin_where_their_parts_of_the_operands_do() 
     let op = |packed| Attention {
         scale: 1.0,
         causal: false,
+        past: 0,
         packed,
         precision: Precision::F32,
         adds_scores: false,

@@ -13,7 +13,9 @@ use crate::error::Result;
 use crate::ops::dropout;
 use crate::ops::random::host::position;
 use crate::tensor::Layout;
-use kernel::{Attention as Sizes, DroppedWeights, Gradients, HeadLayout, Heads, ScoreGradients, Scores};
+use kernel::{
+    Added, Attention as Sizes, DroppedWeights, Gradients, HeadLayout, Heads, ScoreGradients, Scores,
+};
 
 /// The layout of `[batch, tokens, heads, dim]` relative to the first element of `whole`.
 fn place(layout: &Layout, whole: &Layout) -> HeadLayout {
@@ -32,6 +34,7 @@ fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], position: Option<(u64
         head_dim: q[3],
         scale: R::c(op.scale),
         causal: op.causal,
+        past: op.past.min(k[1]),
         dropped: op.dropout.zip(position).map(|(dropout, (seed, first))| DroppedWeights {
             seed,
             first,
@@ -58,6 +61,17 @@ fn widened<'a, T: Stored, R: Real>(
     operands: impl IntoIterator<Item = usize>,
 ) -> Result<SmallVec<[Widened<'a, R>; 4]>> {
     operands.into_iter().map(|i| Ok(Widened::<R>::of::<T>(args.read::<T>(i)?))).collect()
+}
+
+/// The scores to add, of which operand `i` has the layout.
+fn added<'a, R>(args: &HostArgs<'_>, i: Option<usize>, x: &'a Option<Widened<'_, R>>) -> Option<Added<'a, R>>
+where
+    R: Real,
+{
+    i.zip(x.as_ref()).map(|(i, x)| {
+        let s = args.read_layout(i).strides();
+        Added { data: x.get(), strides: [s[0], s[1], s[2]] }
+    })
 }
 
 /// Operand `i` in the arithmetic type, if there is one.
@@ -103,7 +117,7 @@ fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result
     let to = args.write_layout(0);
     let o = args.write::<T>(0)?;
     write_optional::<T, R>(args, op.scores(), |after| {
-        let scores = Scores { before: before.as_ref().map(Widened::get), after };
+        let scores = Scores { before: added(args, op.before(), &before), after };
         narrow(o, false, |o| {
             let kept = [largest, inverse];
             parallel::inside(|| kernel::forward(&sizes, qkv, o, place(to, to), kept, scores));
@@ -131,8 +145,8 @@ fn backward_of<T: Stored, R: Real>(gradient: &AttentionBackward, args: &HostArgs
     let gradients = op.layouts(|o| args.write_layout(o));
     let places = [0, 1, 2].map(|i| place(&gradients[i], args.write_layout(if op.packed { 0 } else { i })));
     let run = |gradients: Gradients<'_, R>, d_before: Option<&mut [R]>| {
-        let [before, d_after] = [&before, &d_after].map(|x| x.as_ref().map(Widened::get));
-        let scores = ScoreGradients { before, d_after, d_before };
+        let before = added(args, gradient.before(), &before);
+        let scores = ScoreGradients { before, d_after: d_after.as_ref().map(Widened::get), d_before };
         parallel::inside(|| kernel::backward(&sizes, qkv, d_o, kept, gradients, places, scores));
     };
     if op.packed {

@@ -44,7 +44,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { sizes, batch, qkv: [q, k, v], d_o, kept, mut gradients, layouts, scores, memory } = self;
         let ScoreGradients { before, d_after, mut d_before } = scores;
-        let Attention { heads, queries, keys, head_dim, scale, causal, dropped, .. } = *sizes;
+        let Attention { heads, queries, keys, head_dim, scale, causal, past, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
         let rows = queries.min(BLOCK_QUERIES);
         let width = rows.next_multiple_of(lanes);
@@ -56,7 +56,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         let (p, ds) = memory.split_at_mut(keys * width / lanes);
         // The gradients of scores that are handed on are those before the scale.
         let is_handed = d_after.is_some() || d_before.is_some();
-        let first_visible = if causal { keys.min(rows) } else { keys };
+        let first_visible = if causal { keys.min(rows + past) } else { keys };
         for h in 0..heads {
             let (q, d_o) = (q.matrix(batch, h, queries, head_dim), d_o.matrix(batch, h, queries, head_dim));
             let (k, v) = (k.matrix(batch, h, keys, head_dim), v.matrix(batch, h, keys, head_dim));
@@ -70,13 +70,14 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             }
             for first in (0..queries).step_by(BLOCK_QUERIES) {
                 let rows = BLOCK_QUERIES.min(queries - first);
-                let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal };
+                let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal, past };
                 let visible = block.visible(keys);
                 let (q, d_o) = (q.rows_from(first, rows), d_o.rows_from(first, rows));
                 let start = (h * queries + first) * keys;
                 let weight = batch * heads * queries * keys + start;
                 if let Some(before) = before {
-                    block.load(&before[start..], keys, bytemuck::cast_slice_mut(p));
+                    let from = before.from(batch, h, first);
+                    block.load(from, before.strides[2], keys, bytemuck::cast_slice_mut(p));
                 }
                 let transposed_q = pack_transposed(simd, q, scale, transposed);
                 block.products(simd, k, transposed_q, p, before.is_some());

@@ -40,7 +40,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept, scores: handed, memory } = self;
         let ([largest, inverse], Scores { before, mut after }) = (kept, handed);
-        let Attention { queries, keys, head_dim, scale, causal, dropped, .. } = *sizes;
+        let Attention { queries, keys, head_dim, scale, causal, past, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
         let width = queries.min(BLOCK_QUERIES).next_multiple_of(lanes);
         let stride = width / lanes;
@@ -56,12 +56,13 @@ impl<T: Real> WithSimd for Forward<'_, T> {
             let blocks = largest.chunks_mut(BLOCK_QUERIES).zip(inverse.chunks_mut(BLOCK_QUERIES));
             for (i, (largest, inverse)) in blocks.enumerate() {
                 let (first, rows) = (i * BLOCK_QUERIES, largest.len());
-                let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal };
+                let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal, past };
                 let visible = block.visible(keys);
                 let q = pack_transposed(simd, q.rows_from(first, rows), scale, q_panels);
                 let start = (h * queries + first) * keys;
                 if let Some(before) = before {
-                    block.load(&before[start..], keys, bytemuck::cast_slice_mut(scores));
+                    let from = before.from(batch, h, first);
+                    block.load(from, before.strides[2], keys, bytemuck::cast_slice_mut(scores));
                 }
                 block.products(simd, k, q, scores, before.is_some());
                 if let Some(after) = &mut after {
@@ -72,7 +73,8 @@ impl<T: Real> WithSimd for Forward<'_, T> {
                 let kept = largest.chunks_mut(lanes).zip(inverse.chunks_mut(lanes));
                 for (g, ((largest, inverse), factor)) in kept.zip(&mut *factors).enumerate() {
                     let top;
-                    (top, *factor) = exponentials::<S, T>(simd, (&mut scores[g..], stride), visible);
+                    (top, *factor) =
+                        exponentials::<S, T>(simd, (&mut scores[g..], stride), visible, before.is_some());
                     tile::store_row::<S, T>(simd, &[top], largest, false);
                     tile::store_row::<S, T>(simd, &[*factor], inverse, false);
                 }
@@ -92,16 +94,25 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 }
 
 /// Turns scores into `e^(s - m)`, where `m` is the maximum, lane by lane, in the first `visible` of every `stride`-th
-/// register. Returns the maxima, and the factors that turn the results into probabilities.
+/// register. Returns the maxima, and the factors that turn the results into probabilities. With a mask, both are 0 where all
+/// scores are minus infinity.
 #[inline(always)]
 fn exponentials<S: Simd, T: Real>(
     simd: S,
     (scores, stride): (&mut [T::Vector<S>], usize),
     visible: usize,
+    is_masked: bool,
 ) -> (T::Vector<S>, T::Vector<S>) {
     let (mut largest, mut total) = (T::splat(simd, T::NEG_INFINITY), T::splat(simd, T::ZERO));
     for j in 0..visible {
         largest = T::max_vectors(simd, largest, scores[j * stride]);
+    }
+    if is_masked {
+        let mut lanes = [largest];
+        for largest in bytemuck::cast_slice_mut::<_, T>(&mut lanes) {
+            *largest = if *largest == T::NEG_INFINITY { T::ZERO } else { *largest };
+        }
+        largest = lanes[0];
     }
     let shift = T::mul_vectors(simd, largest, T::splat(simd, -T::ONE));
     for j in 0..visible {
@@ -111,7 +122,7 @@ fn exponentials<S: Simd, T: Real>(
     }
     let mut factor = [total];
     for factor in bytemuck::cast_slice_mut::<_, T>(&mut factor) {
-        *factor = T::ONE / *factor;
+        *factor = if is_masked && *factor == T::ZERO { T::ZERO } else { T::ONE / *factor };
     }
     (largest, factor[0])
 }

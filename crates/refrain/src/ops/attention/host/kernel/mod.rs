@@ -12,8 +12,9 @@
 //! would lose digits beside a large score. Both passes compute the scores by the same products, so scores and `p` are
 //! equal bit for bit.
 //!
-//! Scores of the layer before may be added to `s`, and the sum may be handed on to the next layer: then `s` is `scale q
-//! k^T + before`. Dropout may set weights `p` to zero and scale the others; `dp` is then that of the weights before it.
+//! Scores may be added to `s`, for example a mask, and the sum may be handed on to the next layer: then `s` is `scale q
+//! k^T + before`. A row whose scores are then all minus infinity has output 0 and gradient 0. Dropout may set weights `p`
+//! to zero and scale the others; `dp` is then that of the weights before it.
 //!
 //! Scores are computed and kept transposed: for each key, a register holds several queries. So the softmax needs no
 //! sums across lanes. In the other products, the lanes hold the elements of a head. One block of queries with all its
@@ -58,8 +59,10 @@ pub(crate) struct Attention<T> {
     pub head_dim: usize,
     /// The factor of the products of queries and keys, usually `1 / sqrt(head_dim)`.
     pub scale: T,
-    /// Whether query `i` sees only the keys `0..=i`.
+    /// Whether query `i` sees only the keys `0..=i + past`.
     pub causal: bool,
+    /// Keys ahead of the first query.
+    pub past: usize,
     /// Dropout of the weights.
     pub dropped: Option<DroppedWeights<T>>,
 }
@@ -123,11 +126,30 @@ impl<T> Gradients<'_, T> {
     }
 }
 
+/// Scores to add. Element (batch, head, query, key) is at `batch * strides[0] + head * strides[1] + query * strides[2] +
+/// key`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Added<'a, T> {
+    /// The elements.
+    pub data: &'a [T],
+    /// Distance between sequences, heads and queries.
+    pub strides: [usize; 3],
+}
+
+impl<'a, T> Added<'a, T> {
+    /// The scores from a query on.
+    #[inline(always)]
+    fn from(&self, batch: usize, head: usize, query: usize) -> &'a [T] {
+        let [sequence, of_head, of_query] = self.strides;
+        &self.data[batch * sequence + head * of_head + query * of_query..]
+    }
+}
+
 /// The scores that the forward pass reads and writes, (batch, heads, queries, keys).
 #[derive(Debug)]
 pub(crate) struct Scores<'a, T> {
-    /// Those of the layer before, which are added.
-    pub before: Option<&'a [T]>,
+    /// Those to add.
+    pub before: Option<Added<'a, T>>,
     /// Those for the next layer; 0 where a query does not see a key.
     pub after: Option<&'a mut [T]>,
 }
@@ -135,11 +157,11 @@ pub(crate) struct Scores<'a, T> {
 /// The scores that the backward pass needs, and their gradients, (batch, heads, queries, keys).
 #[derive(Debug)]
 pub(crate) struct ScoreGradients<'a, T> {
-    /// The scores of the layer before.
-    pub before: Option<&'a [T]>,
+    /// The scores that were added.
+    pub before: Option<Added<'a, T>>,
     /// The gradient of the scores that were handed on.
     pub d_after: Option<&'a [T]>,
-    /// The gradient of the scores of the layer before.
+    /// The gradient of the scores that were added.
     pub d_before: Option<&'a mut [T]>,
 }
 
@@ -183,7 +205,7 @@ pub(crate) fn forward<T: Real>(
     let each = rows * keys;
     let after = by_sequence(after, batch, each);
     o.zip(kept).zip(after).enumerate().for_each(|(batch, ((o, (largest, inverse)), after))| {
-        let scores = Scores { before: before.map(|x| &x[batch * each..][..each]), after };
+        let scores = Scores { before, after };
         let kept = [largest, inverse];
         with_scratch(forward::scratch_len(sizes), |memory| {
             arch.dispatch(Forward { sizes, batch, qkv, o, o_layout, kept, scores, memory });
@@ -222,7 +244,7 @@ pub(crate) fn backward<T: Real>(
     let d_before = by_sequence(d_before, batch, each);
     let sequence = |batch: usize, gradients: Gradients<'_, T>, d_before: Option<&mut [T]>| {
         let kept = kept.map(|rows| &rows[batch * heads * queries..][..heads * queries]);
-        let [before, d_after] = [before, d_after].map(|x| x.map(|x| &x[batch * each..][..each]));
+        let d_after = d_after.map(|x| &x[batch * each..][..each]);
         let scores = ScoreGradients { before, d_after, d_before };
         with_scratch(backward::scratch_len(sizes), |memory| {
             arch.dispatch(Backward { sizes, batch, qkv, d_o, kept, gradients, layouts, scores, memory });

@@ -15,21 +15,23 @@ pub(super) struct Block {
     pub rows: usize,
     /// Elements per row of scores: the queries, rounded up to whole registers.
     pub width: usize,
-    /// Whether query `i` sees only the keys `0..=i`.
+    /// Whether query `i` sees only the keys `0..=i + past`.
     pub causal: bool,
+    /// Keys ahead of the first query.
+    pub past: usize,
 }
 
 impl Block {
     /// How many keys at least one of the queries sees.
     #[inline(always)]
     pub fn visible(self, keys: usize) -> usize {
-        if self.causal { keys.min(self.first + self.rows) } else { keys }
+        if self.causal { keys.min(self.first + self.rows + self.past) } else { keys }
     }
 
     /// How many keys query `i` of the block sees.
     #[inline(always)]
     pub fn seen(self, i: usize, keys: usize) -> usize {
-        if self.causal { keys.min(self.first + i + 1) } else { keys }
+        if self.causal { keys.min(self.first + i + 1 + self.past) } else { keys }
     }
 
     /// Writes the products of the visible rows of `x` with the queries or output gradients of the block, or adds them.
@@ -53,11 +55,11 @@ impl Block {
         );
     }
 
-    /// Writes the scores of the visible keys that `from` has, (queries, keys) of the block.
+    /// Writes the scores of the visible keys that `from` has, (queries, keys) of the block, `row_stride` from query to query.
     #[inline(always)]
-    pub fn load<T: Real>(self, from: &[T], keys: usize, to: &mut [T]) {
+    pub fn load<T: Real>(self, from: &[T], row_stride: usize, keys: usize, to: &mut [T]) {
         let visible = self.visible(keys);
-        let x = Matrix { data: from, rows: self.rows, cols: visible, row_stride: keys, col_stride: 1 };
+        let x = Matrix { data: from, rows: self.rows, cols: visible, row_stride, col_stride: 1 };
         transpose(x, T::ONE, 0, &mut to[..visible * self.width], self.width);
     }
 
@@ -88,8 +90,9 @@ impl Block {
     pub fn mask<S: Simd, T: Real>(self, scores: &mut [T::Vector<S>], keys: usize) {
         if self.causal {
             let scores = bytemuck::cast_slice_mut::<_, T>(scores).chunks_exact_mut(self.width);
-            for (j, row) in scores.enumerate().take(self.visible(keys)).skip(self.first + 1) {
-                row[..j - self.first].fill(T::NEG_INFINITY);
+            let seen_by_all = self.seen(0, keys);
+            for (j, row) in scores.enumerate().take(self.visible(keys)).skip(seen_by_all) {
+                row[..j - self.first - self.past].fill(T::NEG_INFINITY);
             }
         }
     }

@@ -12,14 +12,14 @@ fn numbers(len: usize, seed: u32) -> Vec<f32> {
 
 /// Outputs and gradients by the definition, in f64, for one sequence and head. All are (tokens, head_dim).
 fn reference(sizes: &Attention<f64>, q: &[f64], k: &[f64], v: &[f64], d_o: &[f64]) -> [Vec<f64>; 4] {
-    let Attention { queries, keys, head_dim: d, scale, causal, .. } = *sizes;
+    let Attention { queries, keys, head_dim: d, scale, causal, past, .. } = *sizes;
     let (mut o, mut dq) = (vec![0.0; queries * d], vec![0.0; queries * d]);
     let (mut dk, mut dv) = (vec![0.0; keys * d], vec![0.0; keys * d]);
     let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 {
         (0..d).map(|c| a[i * d + c] * b[j * d + c]).sum()
     };
     for i in 0..queries {
-        let seen = if causal { keys.min(i + 1) } else { keys };
+        let seen = if causal { keys.min(i + 1 + past) } else { keys };
         let e: Vec<f64> = (0..seen).map(|j| (scale * dot(q, i, k, j)).exp()).collect();
         let total: f64 = e.iter().sum();
         let p: Vec<f64> = e.iter().map(|e| e / total).collect();
@@ -86,6 +86,7 @@ fn check<T: Real + From<f32> + Into<f64>>(sizes: Attention<T>, joint: bool, epsi
         head_dim,
         scale: sizes.scale.into(),
         causal: sizes.causal,
+        past: sizes.past,
         dropped: None,
     };
     let gather = |data: &[T], layout: HeadLayout, b: usize, h: usize, tokens: usize| -> Vec<f64> {
@@ -135,9 +136,18 @@ fn attention_matches_the_definition() {
     for (queries, keys) in tokens {
         for head_dim in [1, 4, 8, 16, 20, 64] {
             let scale = 1.0 / (head_dim as f32).sqrt();
-            for causal in [false, true] {
-                let sizes =
-                    Attention { batch: 2, heads: 3, queries, keys, head_dim, scale, causal, dropped: None };
+            for (causal, past) in [(false, 0), (true, 0), (true, 3), (true, keys)] {
+                let sizes = Attention {
+                    batch: 2,
+                    heads: 3,
+                    queries,
+                    keys,
+                    head_dim,
+                    scale,
+                    causal,
+                    past,
+                    dropped: None,
+                };
                 check(sizes, false, f64::from(f32::EPSILON));
                 let wide = Attention {
                     batch: 1,
@@ -147,6 +157,7 @@ fn attention_matches_the_definition() {
                     head_dim,
                     scale: f64::from(scale),
                     causal,
+                    past,
                     dropped: None,
                 };
                 check(wide, false, f64::EPSILON);
@@ -168,6 +179,7 @@ fn without_queries_the_gradients_of_keys_and_values_are_zero() {
         head_dim: 2,
         scale: 1.0f32,
         causal: false,
+        past: 0,
         dropped: None,
     };
     let layout = HeadLayout { offset: 0, batch_stride: 0, token_stride: 2, head_stride: 2 };
@@ -191,6 +203,7 @@ fn large_scores_do_not_overflow() {
         head_dim: 1,
         scale: 1.0f32,
         causal: false,
+        past: 0,
         dropped: None,
     };
     let layout = HeadLayout { offset: 0, batch_stride: 3, token_stride: 1, head_stride: 1 };
