@@ -13,6 +13,7 @@ pub(crate) mod conv;
 pub(crate) mod copy;
 mod create;
 pub(crate) mod dropout;
+mod einsum;
 pub(crate) mod fill;
 pub(crate) mod flip;
 pub(crate) mod fold;
