@@ -16,8 +16,9 @@ use common::{folder, tensor};
 use reference_support::case::{Case, Class, load};
 use reference_support::{Entry, entries};
 use refrain::optim::{
-    AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adamw,
-    clip_coefficient, learning_rate, sgd,
+    AdamOptions, AdamWBuffers, AdamWOptions, LionBuffers, LionOptions, RmsPropBuffers, RmsPropOptions,
+    Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adam, adamw, clip_coefficient, learning_rate,
+    lion, rmsprop, sgd,
 };
 use refrain::{DType, Device, Error, Generator, Result, SdpaOptions, Tensor};
 
@@ -188,6 +189,51 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
                 segments: &SegmentTable::new(&[Segment::new(0, 4)], &Device::cpu())?,
             };
             adamw(AdamWOptions::default(), buffers)
+        }),
+        ("adam", |d| {
+            let ([p, g, m, v], one) = (flat(d)?, scalar(DType::F64)?);
+            let buffers = AdamWBuffers {
+                parameters: &p,
+                gradients: &g,
+                exp_avg: &m,
+                exp_avg_sq: &v,
+                step: &scalar(DType::I64)?,
+                learning_rate: &one,
+                gradient_scale: &scalar(DType::F64)?,
+                segments: &SegmentTable::new(&[Segment::new(0, 4)], &Device::cpu())?,
+            };
+            adam(AdamOptions::default(), buffers)
+        }),
+        ("einsum", |d| {
+            let other = Tensor::ones([3, 2], d, &Device::cpu())?;
+            both(Tensor::ones([2, 3], d, &Device::cpu())?, |x| Tensor::einsum("ij,jk->ik", &[x, &other]))
+        }),
+        ("sequence_mask", |d| Tensor::ones([2], d, &Device::cpu())?.sequence_mask(3).map(drop)),
+        ("rmsprop", |d| {
+            let ([p, g, v, a], b) = (flat(d)?, Tensor::ones([4], d, &Device::cpu())?);
+            let buffers = RmsPropBuffers {
+                parameters: &p,
+                gradients: &g,
+                square_avg: &v,
+                grad_avg: Some(&a),
+                momentum_buffer: Some(&b),
+                learning_rate: &scalar(DType::F64)?,
+                gradient_scale: &scalar(DType::F64)?,
+                segments: &SegmentTable::new(&[Segment::new(0, 4)], &Device::cpu())?,
+            };
+            rmsprop(RmsPropOptions { momentum: 0.9, centered: true, ..RmsPropOptions::default() }, buffers)
+        }),
+        ("lion", |d| {
+            let [p, g, m, _] = flat(d)?;
+            let buffers = LionBuffers {
+                parameters: &p,
+                gradients: &g,
+                exp_avg: &m,
+                learning_rate: &scalar(DType::F64)?,
+                gradient_scale: &scalar(DType::F64)?,
+                segments: &SegmentTable::new(&[Segment::new(0, 4)], &Device::cpu())?,
+            };
+            lion(LionOptions::default(), buffers)
         }),
         ("sgd", |d| {
             let [p, g, b, _] = flat(d)?;

@@ -41,32 +41,25 @@ impl Sgd {
             momentum_buffer,
         })
     }
-
-    /// Scales the gradients of each step so that their global norm is at most `max_norm`.
-    ///
-    /// # Errors
-    /// If `max_norm` is negative or NaN.
-    pub fn clip_grad_norm(mut self, max_norm: f64) -> Result<Sgd> {
-        self.state.clip(max_norm)?;
-        Ok(self)
-    }
 }
+
+step_options!(Sgd, state);
 
 impl Optimizer for Sgd {
     fn step(&self) -> Result<()> {
-        self.state.prepare(&self.gradients)?;
-        optim::sgd(
-            self.options,
-            SgdBuffers {
-                parameters: &self.values,
-                gradients: &self.gradients,
-                momentum_buffer: self.momentum_buffer.as_ref(),
-                learning_rate: &self.state.learning_rate,
-                gradient_scale: &self.state.gradient_scale,
-                segments: &self.segments,
-            },
-        )?;
-        self.state.advance()
+        self.state.run(&self.gradients, || {
+            optim::sgd(
+                self.options,
+                SgdBuffers {
+                    parameters: &self.values,
+                    gradients: &self.gradients,
+                    momentum_buffer: self.momentum_buffer.as_ref(),
+                    learning_rate: &self.state.learning_rate,
+                    gradient_scale: &self.state.gradient_scale,
+                    segments: &self.segments,
+                },
+            )
+        })
     }
 
     fn step_state(&self) -> &StepState {

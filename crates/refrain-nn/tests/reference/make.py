@@ -7,11 +7,13 @@ are named `<case>/...`, all F64. Parameters, gradients, inputs and cotangents ha
 bits, so they are exact in f32 and bf16 too.
 
 optim.safetensors
-    adamw, sgd      attrs: the optimiser's arguments, `steps`, and `params`, the number of parameters.
+    adamw, adam, sgd, rmsprop
+                    attrs: the optimiser's arguments, `steps`, and `params`, the number of parameters.
                     param<p>        before the first step
                     step<t>/grad<p> gradient given to step t = 1, 2, ...     lr  learning rate of each step
-                    step<t>/param<p>, step<t>/exp_avg<p>, step<t>/exp_avg_sq<p> (adamw) or
-                    step<t>/momentum_buffer<p> (sgd, momentum > 0)            after step t
+                    step<t>/param<p>, step<t>/exp_avg<p>, step<t>/exp_avg_sq<p> (adamw, adam),
+                    step<t>/square_avg<p>, step<t>/grad_avg<p> (rmsprop, centered) or
+                    step<t>/momentum_buffer<p> (sgd and rmsprop, momentum > 0)            after step t
                     AdamW: p -= lr * weight_decay * p, then p -= lr * m_hat / (sqrt(v_hat) + eps). SGD:
                     g += weight_decay * p; buffer = momentum * buffer + g (the first buffer is g); p -= lr * buffer.
     clip_grad_norm  attrs: max_norm, params. grad<p>, clipped<p>, total_norm (before clipping): gradients are
@@ -89,7 +91,8 @@ SHAPES = [(3, 5), (7,), (1,)]
 def optimiser(out, name, kind, rates, **arguments):
     keep = out.add(name, kind, dict(arguments, steps=len(rates), params=len(SHAPES)))
     params = [nn.Parameter(normal(*s)) for s in SHAPES]
-    make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
+    kinds = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop"}
+    make = getattr(torch.optim, kinds[kind])
     optim = make(params, lr=rates[0], **arguments)
     keep("lr", rates)
     for i, p in enumerate(params):
@@ -103,7 +106,7 @@ def optimiser(out, name, kind, rates, **arguments):
         optim.step()
         for i, p in enumerate(params):
             keep(f"step{t}/param{i}", p)
-            for key in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
+            for key in ("exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"):
                 if optim.state[p].get(key) is not None:
                     keep(f"step{t}/{key}{i}", optim.state[p][key])
 
@@ -250,6 +253,13 @@ if __name__ == "__main__":
     clip(optim, "clip_below", 100.0, 1.0)
     clip(optim, "clip_zero", 1.0, 0.0)
     schedules(optim)
+    optimiser(optim, "adam", "adam", rates, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    optimiser(optim, "adam_decay", "adam", [0.5, 0.25, 0.125], betas=(0.8, 0.95), eps=1e-3, weight_decay=0.05)
+    optimiser(optim, "rmsprop", "rmsprop", rates, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False)
+    for momentum, centered in [(0.9, False), (0.0, True), (0.9, True)]:
+        name = f"rmsprop_{'centered' if centered else 'plain'}_{'momentum' if momentum else 'none'}"
+        settings = dict(alpha=0.9, eps=1e-3, weight_decay=0.05, momentum=momentum, centered=centered)
+        optimiser(optim, name, "rmsprop", rates, **settings)
     optim.save()
 
     layers = Cases("layers")

@@ -1,15 +1,16 @@
-// A step of AdamW (Loshchilov and Hutter, 2019). Constants: those of segments.
+// A step of Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019). Constants: those of segments, DECOUPLED (AdamW:
+// weight decay acts on the parameters, and not on the gradients).
 
-struct Coefficients { COMPUTE keep, step_size; };
+struct Coefficients { COMPUTE decay, keep, step_size; };
 
-struct AdamW {
+struct Adam {
     IN *p, *g, *m, *v;
     double rate, decay, correction;
     COMPUTE scale, one_minus_beta1, beta2, one_minus_beta2, root_correction, eps;
 
     DEVICE Coefficients of(const double* settings) const {
         double lr = rate * settings[1];
-        return {(COMPUTE)(1.0 - lr * decay * settings[0]), (COMPUTE)(lr / correction)};
+        return {(COMPUTE)(decay * settings[0]), (COMPUTE)(1.0 - lr * decay * settings[0]), (COMPUTE)(lr / correction)};
     }
 
     template <int N> DEVICE void update(i64 at, const Coefficients& c) const {
@@ -21,9 +22,11 @@ struct AdamW {
         #pragma unroll
         for (int i = 0; i < N; i++) {
             COMPUTE d = gradient[i] * scale;
+            if (!DECOUPLED) d += c.decay * parameter[i];
             mean[i] += one_minus_beta1 * (d - mean[i]);
             square[i] = beta2 * square[i] + one_minus_beta2 * d * d;
-            parameter[i] = c.keep * parameter[i] - c.step_size * (mean[i] / (sqrt_(square[i]) / root_correction + eps));
+            COMPUTE kept = DECOUPLED ? c.keep * parameter[i] : parameter[i];
+            parameter[i] = kept - c.step_size * (mean[i] / (sqrt_(square[i]) / root_correction + eps));
         }
         put_all<N>(p + at, parameter);
         put_zeros<N>(g + at);
@@ -34,7 +37,7 @@ struct AdamW {
     template <int N> DEVICE void clear(i64 at) const { put_zeros<N>(g + at); }
 };
 
-KERNEL(adamw, AdamWArgs, p) {
+KERNEL(adam, AdamArgs, p) {
     __shared__ double powers[2];
     const i64 most = 0x7fffffffffffffff, step = *p.step;
     if (step < 0 || step == most) {
@@ -45,7 +48,7 @@ KERNEL(adamw, AdamWArgs, p) {
     if (threadIdx.x == 0) powers[0] = pow(p.beta1, (double)(step + 1));
     if (threadIdx.x == 32) powers[1] = pow(p.beta2, (double)(step + 1));
     __syncthreads();
-    AdamW o;
+    Adam o;
     o.p = p.parameters;
     o.g = p.gradients;
     o.m = p.means;
@@ -59,5 +62,5 @@ KERNEL(adamw, AdamWArgs, p) {
     o.one_minus_beta2 = (COMPUTE)(1.0 - p.beta2);
     o.root_correction = (COMPUTE)sqrt(1.0 - powers[1]);
     o.eps = (COMPUTE)p.eps;
-    sweep(o, p.table);
+    sweep(o, p.table, skips(p.scale));
 }

@@ -1,6 +1,6 @@
 //! Optimisers on CUDA. Each is one launch, except the global norm.
 
-use super::{AdamWOptions, Schedule, SgdOptions};
+use super::{AdamWOptions, LionOptions, RmsPropOptions, Schedule, SgdOptions};
 use crate::device::Launch;
 use crate::device::cuda::{Bounds, CudaArgs, Grid, KernelSpec, Member, Pointer, Reporter, Source, params};
 use crate::error::Result;
@@ -8,7 +8,9 @@ use crate::kernels::reduction::Extent;
 use crate::kernels::reduction::cuda::{MACHINE, REDUCTION, ReductionLaunch, room};
 
 const SEGMENTS: &str = include_str!("segments.cu");
-static ADAMW: Source = Source { name: "adamw", parts: &[SEGMENTS, include_str!("adamw.cu")] };
+static ADAM: Source = Source { name: "adam", parts: &[SEGMENTS, include_str!("adam.cu")] };
+static LION: Source = Source { name: "lion", parts: &[SEGMENTS, include_str!("lion.cu")] };
+static RMSPROP: Source = Source { name: "rmsprop", parts: &[SEGMENTS, include_str!("rmsprop.cu")] };
 static SGD: Source = Source { name: "sgd", parts: &[SEGMENTS, include_str!("sgd.cu")] };
 static CLIP: Source = Source { name: "clip", parts: &[REDUCTION, include_str!("clip.cu"), MACHINE] };
 static SCHEDULE: Source = Source { name: "learning_rate", parts: &[include_str!("schedule.cu")] };
@@ -31,7 +33,7 @@ params! {
         n: i64,
     }
 
-    struct AdamWArgs {
+    struct AdamArgs {
         parameters: Pointer = "IN*",
         gradients: Pointer = "IN*",
         means: Pointer = "IN*",
@@ -54,6 +56,33 @@ params! {
         rate: Pointer = "const double*",
         scale: Pointer = "const double*",
         momentum: f64,
+        weight_decay: f64,
+        table: Table,
+    }
+
+    struct RmsPropArgs {
+        parameters: Pointer = "IN*",
+        gradients: Pointer = "IN*",
+        squares: Pointer = "IN*",
+        means: Pointer = "IN*",
+        velocities: Pointer = "IN*",
+        rate: Pointer = "const double*",
+        scale: Pointer = "const double*",
+        alpha: f64,
+        eps: f64,
+        weight_decay: f64,
+        momentum: f64,
+        table: Table,
+    }
+
+    struct LionArgs {
+        parameters: Pointer = "IN*",
+        gradients: Pointer = "IN*",
+        means: Pointer = "IN*",
+        rate: Pointer = "const double*",
+        scale: Pointer = "const double*",
+        beta1: f64,
+        beta2: f64,
         weight_decay: f64,
         table: Table,
     }
@@ -98,10 +127,10 @@ fn update<P: Member + 'static>(
     args.kernel(spec, Grid::line(n.div_ceil(vec * THREADS), THREADS as u32), params)
 }
 
-pub(super) fn adamw(options: &AdamWOptions, args: &mut CudaArgs<'_>) -> Result<()> {
+pub(super) fn adam(options: &AdamWOptions, decoupled: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     let AdamWOptions { betas: (beta1, beta2), eps, weight_decay } = *options;
     let table = table(7, args);
-    let told = AdamWArgs {
+    let told = AdamArgs {
         parameters: args.write(0),
         gradients: args.write(1),
         means: args.write(2),
@@ -116,7 +145,46 @@ pub(super) fn adamw(options: &AdamWOptions, args: &mut CudaArgs<'_>) -> Result<(
         table,
         faults: args.faults(Bounds::Steps),
     };
-    update(KernelSpec::new(&ADAMW, "adamw"), &told, table, args)
+    update(KernelSpec::new(&ADAM, "adam").flag("DECOUPLED", decoupled), &told, table, args)
+}
+
+pub(super) fn rmsprop(options: &RmsPropOptions, args: &mut CudaArgs<'_>) -> Result<()> {
+    let RmsPropOptions { alpha, eps, weight_decay, momentum, centered } = *options;
+    let (flat, has_momentum) = (options.flat(), momentum != 0.0);
+    let table = table(flat + 2, args);
+    let told = RmsPropArgs {
+        parameters: args.write(0),
+        gradients: args.write(1),
+        squares: args.write(2),
+        means: if centered { args.write(3) } else { Pointer::NOTHING },
+        velocities: if has_momentum { args.write(flat - 1) } else { Pointer::NOTHING },
+        rate: args.read(flat),
+        scale: args.read(flat + 1),
+        alpha,
+        eps,
+        weight_decay,
+        momentum,
+        table,
+    };
+    let spec = KernelSpec::new(&RMSPROP, "rmsprop").flag("CENTERED", centered).flag("MOMENTUM", has_momentum);
+    update(spec, &told, table, args)
+}
+
+pub(super) fn lion(options: &LionOptions, args: &mut CudaArgs<'_>) -> Result<()> {
+    let LionOptions { betas: (beta1, beta2), weight_decay } = *options;
+    let table = table(5, args);
+    let told = LionArgs {
+        parameters: args.write(0),
+        gradients: args.write(1),
+        means: args.write(2),
+        rate: args.read(3),
+        scale: args.read(4),
+        beta1,
+        beta2,
+        weight_decay,
+        table,
+    };
+    update(KernelSpec::new(&LION, "lion"), &told, table, args)
 }
 
 /// `flat` is the number of flat buffers: parameters, gradients, and with momentum a third.

@@ -5,6 +5,9 @@
 //! changes from step to step (the number of steps done, the learning rate, the gradient scale) is on the device, too,
 //! in tensors of shape `[1]`. The step counter is i64; the others are f64, whatever the dtype of the parameters.
 //!
+//! A gradient scale of minus infinity skips a step: gradients become zero and nothing else changes, also if gradients are not
+//! finite. So the device alone decides whether to do a step.
+//!
 //! ```
 //! use refrain::optim::{self, AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable};
 //! use refrain::{DType, Device, Tensor};
@@ -37,9 +40,11 @@
 //! # Ok::<(), refrain::Error>(())
 //! ```
 
-mod adamw;
+mod adam;
 mod clip;
 mod cuda;
+mod lion;
+mod rmsprop;
 mod schedule;
 mod segments;
 mod sgd;
@@ -47,8 +52,10 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use adamw::{AdamWBuffers, AdamWOptions, adamw};
+pub use adam::{AdamOptions, AdamWBuffers, AdamWOptions, adam, adamw};
 pub use clip::{clip_coefficient, clip_coefficient_into};
+pub use lion::{LionBuffers, LionOptions, lion};
+pub use rmsprop::{RmsPropBuffers, RmsPropOptions, rmsprop};
 pub use schedule::{Schedule, learning_rate, learning_rate_into};
 pub use segments::{Segment, SegmentTable};
 pub use sgd::{SgdBuffers, SgdOptions, sgd};

@@ -13,6 +13,9 @@ DEVICE i64 first_after(const Table& t, i64 at) {
     return low;
 }
 
+// Whether the gradient scale says so.
+DEVICE bool skips(const double* scale) { return *scale == -(double)INFINITY_F; }
+
 // The first element that this thread updates.
 DEVICE i64 first_element() { return ((i64)blockIdx.x * 256 + threadIdx.x) * VEC; }
 
@@ -20,14 +23,15 @@ DEVICE i64 first_element() { return ((i64)blockIdx.x * 256 + threadIdx.x) * VEC;
 //   Coefficients of(const double* settings)        what is the same for all elements of a segment
 //   template <int N> void update(i64 at, const Coefficients& c)       N elements of a trainable segment
 //   template <int N> void clear(i64 at)            the gradients of N elements
-template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table& t) {
+// A step that is skipped is one without trainable segments.
+template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table& t, bool skips) {
     const i64 at = first_element(), n = t.n;
     if (at >= n) return;
     i64 i = first_after(t, at);
     if (i == t.count) return;
     if (ALIGNED && t.ranges[2 * i] <= at && end_of(t, i) >= at + VEC) {
         const double* s = t.settings + 3 * i;
-        if (s[2] != 0.0) o.template update<VEC>(at, o.of(s)); else o.template clear<VEC>(at);
+        if (s[2] != 0.0 && !skips) o.template update<VEC>(at, o.of(s)); else o.template clear<VEC>(at);
         return;
     }
     for (i64 e = at; e < at + VEC && e < n; e++) {
@@ -35,7 +39,7 @@ template <typename Optimiser> DEVICE void sweep(const Optimiser& o, const Table&
         if (i == t.count) return;
         if (t.ranges[2 * i] > e) continue;
         const double* s = t.settings + 3 * i;
-        if (s[2] != 0.0) o.template update<1>(e, o.of(s)); else o.template clear<1>(e);
+        if (s[2] != 0.0 && !skips) o.template update<1>(e, o.of(s)); else o.template clear<1>(e);
     }
 }
 

@@ -39,5 +39,5 @@ KERNEL(sgd, SgdArgs, p) {
     o.weight_decay = p.weight_decay;
     o.scale = (COMPUTE)*p.scale;
     o.momentum = (COMPUTE)p.momentum;
-    sweep(o, p.table);
+    sweep(o, p.table, skips(p.scale));
 }

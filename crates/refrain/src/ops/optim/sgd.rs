@@ -35,6 +35,7 @@ pub struct SgdBuffers<'a> {
     /// The learning rate, f64 `[1]`.
     pub learning_rate: &'a Tensor,
     /// A factor that the gradients are multiplied by first, f64 `[1]`: the coefficient of gradient clipping, or 1.
+    /// Minus infinity skips the step.
     pub gradient_scale: &'a Tensor,
     /// Which elements are updated, and how. Elements outside all segments do not change.
     pub segments: &'a SegmentTable,
@@ -122,7 +123,7 @@ impl Sgd {
     fn run<T: Stored, R: Real>(&self, args: &HostArgs<'_>) -> Result<()> {
         let learning_rate = args.read::<f64>(self.flat)?[0];
         let scale = args.read::<f64>(self.flat + 1)?[0];
-        let table = SegmentView::read(args, self.flat + 2)?;
+        let table = SegmentView::read(args, self.flat + 2, scale)?;
         let SgdOptions { momentum, weight_decay } = self.options;
         let coefficients = |settings: SegmentSettings| Coefficients::<R> {
             scale: R::c(scale),

@@ -22,6 +22,8 @@ pub(super) struct SegmentSettings {
 pub(super) struct SegmentView<'a> {
     pub(super) ranges: &'a [i64],
     pub(super) settings: &'a [f64],
+    /// Whether this step is skipped: as if nothing were trainable.
+    pub(super) skips: bool,
 }
 
 /// Checks that the table covers only elements of the buffers.
@@ -40,9 +42,10 @@ pub(super) fn check_table(op: &'static str, table: &SegmentTable, buffer: &Tenso
 }
 
 impl<'a> SegmentView<'a> {
-    /// Reads the table from operands `ranges` and `ranges + 1`.
-    pub(super) fn read(args: &HostArgs<'a>, ranges: usize) -> Result<SegmentView<'a>> {
-        Ok(SegmentView { ranges: args.read(ranges)?, settings: args.read(ranges + 1)? })
+    /// Reads the table from operands `ranges` and `ranges + 1`, for a step with this gradient scale.
+    pub(super) fn read(args: &HostArgs<'a>, ranges: usize, scale: f64) -> Result<SegmentView<'a>> {
+        let skips = scale == f64::NEG_INFINITY;
+        Ok(SegmentView { ranges: args.read(ranges)?, settings: args.read(ranges + 1)?, skips })
     }
 
     fn len(&self) -> usize {
@@ -69,7 +72,7 @@ impl<'a> SegmentView<'a> {
 
     fn settings(&self, i: usize) -> SegmentSettings {
         let s = &self.settings[3 * i..];
-        SegmentSettings { decay_factor: s[0], rate_factor: s[1], trainable: s[2] != 0.0 }
+        SegmentSettings { decay_factor: s[0], rate_factor: s[1], trainable: s[2] != 0.0 && !self.skips }
     }
 }
 

@@ -159,7 +159,7 @@ fn one_thread_makes_the_same_runs_as_many() {
     let segments = bench.segments.segments().unwrap();
     let ranges: Vec<i64> = segments.iter().flat_map(|s| [s.offset as i64, s.length as i64]).collect();
     let settings = bench.segments.settings().to_vec::<f64>().unwrap();
-    let table = sweep::SegmentView { ranges: &ranges, settings: &settings };
+    let table = sweep::SegmentView { ranges: &ranges, settings: &settings, skips: false };
     let mark = |[x]: [&mut [f64]; 1], s: sweep::SegmentSettings| x.fill(1.0 + s.rate_factor + s.decay_factor);
     let (mut many, mut one) = (vec![0.0; LONG], vec![0.0; LONG]);
     sweep::halves([&mut many], 0, &table, &mark);
