@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use common::{Case, Reference, assert_close, assert_within, device, values};
 use refrain::{Activation, Communicator, DType, Device, Generator, Tensor, gradcheck, no_grad};
 use refrain_nn::{
-    AttentionOptions, BatchNorm, Dropout, EncoderDropout, Init, Linear, Mode, MultiHeadAttention, NormKind,
-    ParameterBuilder, Parameters, Result, TransformerEncoderLayer, TransformerEncoderOptions,
+    AttentionContext, AttentionOptions, BatchNorm, Dropout, EncoderDropout, Init, Linear, Mode,
+    MultiHeadAttention, NormKind, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
+    TransformerEncoderOptions,
 };
 
 fn reference() -> Reference {
@@ -282,8 +283,9 @@ fn gradients_of_every_kind_of_encoder_layer_agree_with_finite_differences() {
             let forward = |t: &[Tensor]| {
                 masks.set_state(2, 0)?;
                 let mut scores = None;
-                let h = first.forward_channels(&t[0], 2, &mut scores, Mode::Train(&masks));
-                let y = h.and_then(|h| second.forward_channels(&h, 2, &mut scores, Mode::Train(&masks)));
+                let h = first.forward_channels(&t[0], 2, passing(&mut scores), Mode::Train(&masks));
+                let y =
+                    h.and_then(|h| second.forward_channels(&h, 2, passing(&mut scores), Mode::Train(&masks)));
                 Ok(y.unwrap_or_else(|e| panic!("{e}")))
             };
             gradcheck(forward, &[x, weight], 1e-6).unwrap_or_else(|e| panic!("{options:?}: {e}"));
@@ -309,7 +311,7 @@ fn channels_see_each_other_by_channel_attention_alone() {
         let builder = ParameterBuilder::new(&device(), DType::F64);
         let layer = TransformerEncoderLayer::new(&builder, &options).unwrap();
         builder.build(&generator(1)).unwrap();
-        let forward = |x: &Tensor| layer.forward_channels(x, 2, &mut None, Mode::Eval);
+        let forward = |x: &Tensor| layer.forward_channels(x, 2, AttentionContext::default(), Mode::Eval);
         let first = generator(3).normal([1, 3, 4], DType::F64).unwrap();
         let row = |y: &Tensor, at: usize| values(&y.narrow(0, at, 1).unwrap());
         let same = forward(&Tensor::concat(&[&first, &first], 0).unwrap()).unwrap();
@@ -328,6 +330,11 @@ fn channels_see_each_other_by_channel_attention_alone() {
     }
 }
 
+/// Scores that layers pass on.
+fn passing(scores: &mut Option<Tensor>) -> AttentionContext<'_> {
+    AttentionContext { scores: Some(scores), ..AttentionContext::default() }
+}
+
 #[test]
 fn attention_with_scores_at_hand_is_the_fused_attention_and_adds_those_of_the_layer_before() {
     let x = generator(3).normal([2, 5, 6], DType::F64).unwrap();
@@ -341,13 +348,13 @@ fn attention_with_scores_at_hand_is_the_fused_attention_and_adds_those_of_the_la
             attention
         };
         let (fused, handing) = (attention(false), attention(true));
-        let expected = values(&fused.attend(&x, &mut None, Mode::Eval).unwrap());
+        let expected = values(&fused.attend(&x, AttentionContext::default(), Mode::Eval).unwrap());
         let mut scores = None;
-        let first = handing.attend(&x, &mut scores, Mode::Eval).unwrap();
+        let first = handing.attend(&x, passing(&mut scores), Mode::Eval).unwrap();
         assert_close(&first, &expected, 64.0 * f64::EPSILON, "the first layer");
         // Another use of the same layer doubles the scores.
         let (own, before) = (values(scores.as_ref().unwrap()), scores.clone());
-        handing.attend(&x, &mut scores, Mode::Eval).unwrap();
+        handing.attend(&x, passing(&mut scores), Mode::Eval).unwrap();
         let doubled: Vec<f64> = own.iter().map(|s| 2.0 * s).collect();
         assert_close(
             scores.as_ref().unwrap(),
@@ -355,8 +362,8 @@ fn attention_with_scores_at_hand_is_the_fused_attention_and_adds_those_of_the_la
             4.0 * f64::EPSILON,
             "the scores of the second layer",
         );
-        let none = values(&handing.attend(&x, &mut None, Mode::Eval).unwrap());
-        let second = values(&handing.attend(&x, &mut before.clone(), Mode::Eval).unwrap());
+        let none = values(&handing.attend(&x, passing(&mut None), Mode::Eval).unwrap());
+        let second = values(&handing.attend(&x, passing(&mut before.clone()), Mode::Eval).unwrap());
         assert_ne!(none, second, "causal {causal}");
     }
 }

@@ -4,9 +4,9 @@
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{Activation, DType, Device, Generator, Precision, Step, Tensor, no_grad, with_precision};
 use refrain_nn::{
-    AdamW, AttentionOptions, Embedding, EncoderDropout, Init, LayerNorm, Linear, Mode, NormKind, Optimizer,
-    ParameterBuilder, Parameters, Result, TransformerEncoderLayer, TransformerEncoderOptions,
-    norms_and_biases,
+    AdamW, AttentionContext, AttentionOptions, Embedding, EncoderDropout, Init, KeyValueCache, LayerNorm,
+    Linear, Mode, NormKind, Optimizer, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
+    TransformerEncoderOptions, norms_and_biases,
 };
 
 const NUMBERS: [&str; 9] = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"];
@@ -110,16 +110,48 @@ impl Gpt {
     /// # Errors
     /// If the text is longer than the context.
     pub fn forward(&self, ids: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        let length = ids.size(1)?;
-        let places = Tensor::arange(0.0, length as f64, 1.0, DType::I64, ids.device())?;
+        self.forward_at(0, ids, |block, x| block.forward(x, mode))
+    }
+
+    /// An empty key-value cache for each layer.
+    pub fn caches(&self) -> Vec<KeyValueCache> {
+        self.blocks.iter().map(|_| KeyValueCache::new(self.config.context)).collect()
+    }
+
+    /// The same for characters that follow those in the caches, which then have them, too. Without history for a backward pass.
+    ///
+    /// # Errors
+    /// If the text is longer than the context.
+    pub fn forward_cached(&self, ids: &Tensor, caches: &mut [KeyValueCache]) -> Result<Tensor> {
+        let start = caches.first().map_or(0, KeyValueCache::len);
+        let mut caches = caches.iter_mut();
+        no_grad(|| {
+            self.forward_at(start, ids, |block, x| {
+                let context = AttentionContext { cache: caches.next(), ..AttentionContext::default() };
+                block.forward_with(x, context, Mode::Eval)
+            })
+        })
+    }
+
+    /// Characters whose first is at the place `start`, through all blocks by `run`.
+    fn forward_at(
+        &self,
+        start: usize,
+        ids: &Tensor,
+        mut run: impl FnMut(&TransformerEncoderLayer, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let end = start + ids.size(1)?;
+        let places = Tensor::arange(start as f64, end as f64, 1.0, DType::I64, ids.device())?;
         let mut x = (self.characters.forward(ids)? + self.places.forward(&places)?)?;
         for block in &self.blocks {
-            x = block.forward(&x, mode)?;
+            x = run(block, &x)?;
         }
         self.head.forward(&self.norm.forward(&x)?)
     }
 
-    /// The text that follows `prompt`, each time the most likely character, up to the end of the line.
+    /// The text that follows `prompt`, each time the most likely character, up to the end of the line. Each character is computed
+    /// once, as long as the text fits into the context. Behind that, the last characters are computed again for each new one,
+    /// because their places change.
     ///
     /// # Errors
     /// If the prompt has no character of the vocabulary, or the device fails.
@@ -128,12 +160,20 @@ impl Gpt {
         if ids.is_empty() {
             return refuse("complete", "the prompt has no known character; begin with one of the text");
         }
-        let begin = ids.len();
-        for _ in 0..2 * self.config.context {
-            let seen = &ids[ids.len().saturating_sub(self.config.context)..];
-            let input = Tensor::from_slice(seen, [1, seen.len()], device)?;
-            let logits = no_grad(|| self.forward(&input, Mode::Eval))?;
-            let next = logits.i((0, seen.len() - 1))?.argmax(())?.to_scalar::<i64>()?;
+        let (begin, context) = (ids.len(), self.config.context);
+        let mut caches = self.caches();
+        // How many characters the caches have.
+        let mut done = 0;
+        for _ in 0..2 * context {
+            if ids.len() > context {
+                caches.iter_mut().for_each(KeyValueCache::clear);
+                done = ids.len() - context;
+            }
+            let new = &ids[done..];
+            let input = Tensor::from_slice(new, [1, new.len()], device)?;
+            let logits = self.forward_cached(&input, &mut caches)?;
+            let next = logits.i((0, new.len() - 1))?.argmax(())?.to_scalar::<i64>()?;
+            done = ids.len();
             ids.push(next);
             if vocabulary.decode(&[next]) == "\n" {
                 break;

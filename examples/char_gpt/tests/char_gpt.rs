@@ -61,3 +61,44 @@ fn a_character_sees_none_after_it() {
     assert_eq!(logits(&[3, 1, 4, 1, 5, 2]), logits(&[3, 1, 4, 1, 0, 0]));
     assert_ne!(logits(&[3, 1, 4, 1, 5, 2]), logits(&[3, 2, 4, 1, 5, 2]));
 }
+
+#[test]
+fn generation_by_the_cache_is_the_generation_without_one() {
+    for device in devices() {
+        let (training, vocabulary) = training(0.0, 60, &device);
+        training.run(60, true).unwrap();
+        let model = &training.model;
+        // The second prompt is longer than the context, and its continuation moves on.
+        for prompt in ["two and", "one and two are three.\nfour and", "f"] {
+            let mut ids = vocabulary.encode(prompt);
+            let begin = ids.len();
+            for _ in 0..32 {
+                let seen = &ids[ids.len().saturating_sub(16)..];
+                let input = Tensor::from_slice(seen, [1, seen.len()], &device).unwrap();
+                let logits = model.forward(&input, Mode::Eval).unwrap().i((0, seen.len() - 1)).unwrap();
+                let next = logits.argmax(()).unwrap().to_scalar::<i64>().unwrap();
+                ids.push(next);
+                if vocabulary.decode(&[next]) == "\n" {
+                    break;
+                }
+            }
+            let expected = vocabulary.decode(&ids[begin..]);
+            assert_eq!(
+                model.complete(&vocabulary, prompt, &device).unwrap(),
+                expected,
+                "{prompt} on {device}"
+            );
+        }
+        // Not only the most likely character is the same.
+        let ids = vocabulary.encode("two and four");
+        let tensor = |ids: &[i64]| Tensor::from_slice(ids, [1, ids.len()], &device).unwrap();
+        let whole = model.forward(&tensor(&ids), Mode::Eval).unwrap().to_vec::<f32>().unwrap();
+        let mut caches = model.caches();
+        let mut parts = Vec::new();
+        for part in [&ids[..5], &ids[5..6], &ids[6..]] {
+            parts.extend(model.forward_cached(&tensor(part), &mut caches).unwrap().to_vec::<f32>().unwrap());
+        }
+        let worst = whole.iter().zip(&parts).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(parts.len() == whole.len() && worst < 1e-4, "{worst} on {device}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use refrain::{SdpaOptions, Tensor};
 
-use super::{Dropout, Linear, Mode};
+use super::{Dropout, KeyValueCache, Linear, Mode};
 use crate::error::{Error, Result};
 use crate::init::Init;
 use crate::parameters::{Parameter, ParameterBuilder};
@@ -52,6 +52,52 @@ impl AttentionOptions {
     }
 }
 
+/// Checks that each head gets equally many features.
+pub(super) fn check_heads(layer: &'static str, d_model: usize, heads: usize) -> Result<()> {
+    if heads > 0 && d_model.is_multiple_of(heads) {
+        return Ok(());
+    }
+    let message = format!(
+        "{heads} heads for d_model {d_model}; the number of heads must divide d_model without remainder"
+    );
+    Err(Error::invalid(layer, message))
+}
+
+/// What a self-attention takes besides its tokens. The default is nothing.
+///
+/// ```
+/// use refrain::{DType, Device, Generator, Tensor};
+/// use refrain_nn::{AttentionContext, AttentionOptions, Mode, MultiHeadAttention, ParameterBuilder};
+///
+/// let device = Device::cpu();
+/// let builder = ParameterBuilder::new(&device, DType::F32);
+/// let attention = MultiHeadAttention::new(&builder, &AttentionOptions::new(8, 2))?;
+/// let generator = Generator::new(&device, 0)?;
+/// builder.build(&generator)?;
+/// let x = generator.normal([2, 5, 8], DType::F32)?;
+/// // The second sequence has three tokens; the others are padding, which no token sees.
+/// let lengths = Tensor::from_slice(&[5i64, 3], 2, &device)?;
+/// let mask = lengths.sequence_mask(5)?.reshape([2, 1, 1, 5])?;
+/// let context = AttentionContext { mask: Some(&mask), ..AttentionContext::default() };
+/// let y = attention.forward_with(&x, context, Mode::Eval)?;
+/// // The three tokens alone give the same.
+/// let alone = attention.forward(&x.i((1..2, ..3))?, Mode::Eval)?.to_vec::<f32>()?;
+/// let padded = y.i((1..2, ..3))?.to_vec::<f32>()?;
+/// assert!(alone.iter().zip(&padded).all(|(a, b)| (a - b).abs() < 1e-5));
+/// # Ok::<(), refrain_nn::Error>(())
+/// ```
+#[derive(Default)]
+pub struct AttentionContext<'a> {
+    /// Which tokens a token sees: bool (true where it does), or float, which is added to the scores. It broadcasts to `[batch,
+    /// heads, tokens, tokens]`; with a cache, the last axis has the tokens of the cache first. See [`SdpaOptions::mask`].
+    pub mask: Option<&'a Tensor>,
+    /// With [`AttentionOptions::residual_scores`]: the scores of the previous layer, `[batch, heads, tokens, tokens]` (`None` in
+    /// the first layer). Afterwards it has those of this layer, 0 where a token does not see another.
+    pub scores: Option<&'a mut Option<Tensor>>,
+    /// Keys and values of the tokens before. Those of these tokens are added.
+    pub cache: Option<&'a mut KeyValueCache>,
+}
+
 /// Multi-head self-attention (Vaswani et al., NeurIPS 2017). Its parameters are:
 ///
 /// - `qkv`: a [`Linear`] with bias from `d_model` features to queries, keys and values, in this order, `d_model`
@@ -76,12 +122,7 @@ impl MultiHeadAttention {
     /// If `heads` does not divide `d_model`, `dropout` is not in `[0, 1)`, or the names are used already in this scope.
     pub fn new(builder: &ParameterBuilder, options: &AttentionOptions) -> Result<MultiHeadAttention> {
         let AttentionOptions { d_model, heads, .. } = *options;
-        if heads == 0 || !d_model.is_multiple_of(heads) {
-            let message = format!(
-                "{heads} heads for d_model {d_model}; the number of heads must divide d_model without remainder"
-            );
-            return Err(Error::invalid(LAYER, message));
-        }
+        check_heads(LAYER, d_model, heads)?;
         let temperature = |value| builder.parameter("temperature", heads, Init::Constant(value));
         Ok(MultiHeadAttention {
             qkv: Linear::new(&builder.scope("qkv"), d_model, 3 * d_model)?,
@@ -97,17 +138,24 @@ impl MultiHeadAttention {
     /// # Errors
     /// If `x` has another rank, last size or dtype.
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        self.o.forward(&self.attend(x, &mut None, mode)?)
+        self.forward_with(x, AttentionContext::default(), mode)
+    }
+
+    /// [`MultiHeadAttention::forward`] with a mask, scores or a key-value cache.
+    ///
+    /// # Errors
+    /// As for `forward`; if the mask or the scores have another shape or dtype; if the cache is full or belongs to another layer,
+    /// or outside of `no_grad` with a cache.
+    pub fn forward_with(&self, x: &Tensor, context: AttentionContext<'_>, mode: Mode<'_>) -> Result<Tensor> {
+        self.o.forward(&self.attend(x, context, mode)?)
     }
 
     /// The concatenated results of the heads, `[batch, tokens, d_model]`, before the projection
-    /// [`MultiHeadAttention::output`]. With residual scores, `scores` `[batch, heads, tokens, tokens]` must be those
-    /// of the previous layer (`None` in the first layer); afterwards it has those of this layer, 0 where a token does
-    /// not see another.
+    /// [`MultiHeadAttention::output`].
     ///
     /// # Errors
-    /// As for `forward`, and if the scores have another shape.
-    pub fn attend(&self, x: &Tensor, scores: &mut Option<Tensor>, mode: Mode<'_>) -> Result<Tensor> {
+    /// As for [`MultiHeadAttention::forward_with`].
+    pub fn attend(&self, x: &Tensor, context: AttentionContext<'_>, mode: Mode<'_>) -> Result<Tensor> {
         let &[batch, tokens, d_model] = x.dims() else {
             let message = format!("the input has shape {}; it must be [batch, tokens, d_model]", x.shape());
             return Err(Error::invalid(LAYER, message));
@@ -118,15 +166,26 @@ impl MultiHeadAttention {
         if let Some(temperature) = &self.temperature {
             qkv = qkv.qk_norm(temperature.tensor()?, EPS)?;
         }
+        let AttentionContext { mask, scores, cache } = context;
         let options = SdpaOptions {
             scale: self.temperature.as_ref().map(|_| 1.0),
             causal,
             dropout: self.dropout.draws(mode),
-            scores: scores.as_ref().filter(|_| residual_scores),
+            scores: scores.as_deref().and_then(Option::as_ref).filter(|_| residual_scores),
             returns_scores: residual_scores,
+            mask,
+            past: cache.as_ref().map_or(0, |cache| cache.len()),
         };
-        let (y, sum) = qkv.scaled_dot_product_attention_qkvpacked_with(&options)?;
-        if residual_scores {
+        let (y, sum) = match cache {
+            None => qkv.scaled_dot_product_attention_qkvpacked_with(&options)?,
+            Some(cache) => {
+                let [k, v] = cache.append(&qkv.select(2, 1)?, &qkv.select(2, 2)?)?;
+                let [q, k, v] = [&qkv.select(2, 0)?, &k, &v].map(|t| t.transpose(1, 2));
+                let (y, sum) = q?.scaled_dot_product_attention_with(&k?, &v?, &options)?;
+                (y.transpose(1, 2)?, sum)
+            }
+        };
+        if let Some(scores) = scores.filter(|_| residual_scores) {
             *scores = sum;
         }
         Ok(y.view([batch, tokens, d_model])?)

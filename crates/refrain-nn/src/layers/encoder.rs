@@ -3,7 +3,7 @@
 use refrain::{Activation, Tensor};
 
 use super::norm::Norm;
-use super::{AttentionOptions, Dropout, Linear, Mode, MultiHeadAttention, NormKind};
+use super::{AttentionContext, AttentionOptions, Dropout, Linear, Mode, MultiHeadAttention, NormKind};
 use crate::error::{Error, Result};
 use crate::init::Init;
 use crate::parameters::ParameterBuilder;
@@ -116,37 +116,32 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// If `x` has another rank, last size or dtype.
     pub fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        self.forward_with_scores(x, &mut None, mode)
+        self.forward_with(x, AttentionContext::default(), mode)
     }
 
-    /// Like [`TransformerEncoderLayer::forward`], for a stack of layers that pass on their attention scores (see
-    /// [`MultiHeadAttention::attend`]). Begin with `None` and pass the same `scores` to every layer.
+    /// [`TransformerEncoderLayer::forward`] with a mask, a key-value cache, or scores, which layers of a stack pass on: begin with
+    /// `None` and pass the same variable to every layer. Each layer needs a cache of its own.
     ///
     /// # Errors
-    /// As for `forward`, and if the scores have another shape.
-    pub fn forward_with_scores(
-        &self,
-        x: &Tensor,
-        scores: &mut Option<Tensor>,
-        mode: Mode<'_>,
-    ) -> Result<Tensor> {
-        self.forward_channels(x, 1, scores, mode)
+    /// As for [`MultiHeadAttention::forward_with`].
+    pub fn forward_with(&self, x: &Tensor, context: AttentionContext<'_>, mode: Mode<'_>) -> Result<Tensor> {
+        self.forward_channels(x, 1, context, mode)
     }
 
-    /// Like [`TransformerEncoderLayer::forward_with_scores`], for `[batch * channels, tokens, d_model]`, the channels of a
+    /// Like [`TransformerEncoderLayer::forward_with`], for `[batch * channels, tokens, d_model]`, the channels of a
     /// sample one after another. With channel attention, the tokens at one position attend to each other along the
-    /// channels; without, `channels` has no influence.
+    /// channels; without, `channels` has no influence. What `context` has is for the attention among tokens.
     ///
     /// # Errors
-    /// As for `forward_with_scores`, and if `channels` does not divide the first size.
+    /// As for `forward_with`, and if `channels` does not divide the first size.
     pub fn forward_channels(
         &self,
         x: &Tensor,
         channels: usize,
-        scores: &mut Option<Tensor>,
+        context: AttentionContext<'_>,
         mode: Mode<'_>,
     ) -> Result<Tensor> {
-        let mut x = self.attend(&self.norm1, x, scores, mode)?;
+        let mut x = self.attend(&self.norm1, x, context, mode)?;
         if let Some(norm) = &self.norm_channels {
             x = self.attend_channels(norm, &x, channels, mode)?;
         }
@@ -158,11 +153,17 @@ impl TransformerEncoderLayer {
     }
 
     /// Attention with its residual branch and its norm.
-    fn attend(&self, norm: &Norm, x: &Tensor, scores: &mut Option<Tensor>, mode: Mode<'_>) -> Result<Tensor> {
+    fn attend(
+        &self,
+        norm: &Norm,
+        x: &Tensor,
+        context: AttentionContext<'_>,
+        mode: Mode<'_>,
+    ) -> Result<Tensor> {
         if self.norm_first {
-            self.add_attention(&norm.forward(x, mode)?, x, scores, mode)
+            self.add_attention(&norm.forward(x, mode)?, x, context, mode)
         } else {
-            norm.forward(&self.add_attention(x, x, scores, mode)?, mode)
+            norm.forward(&self.add_attention(x, x, context, mode)?, mode)
         }
     }
 
@@ -182,7 +183,7 @@ impl TransformerEncoderLayer {
         let batch = rows / channels;
         let across = x.reshape([batch, channels, tokens, d_model])?.transpose(1, 2)?;
         let across = across.reshape([batch * tokens, channels, d_model])?;
-        let y = self.attend(norm, &across, &mut None, mode)?;
+        let y = self.attend(norm, &across, AttentionContext::default(), mode)?;
         Ok(y.reshape([batch, tokens, channels, d_model])?
             .transpose(1, 2)?
             .reshape([rows, tokens, d_model])?)
@@ -193,10 +194,10 @@ impl TransformerEncoderLayer {
         &self,
         x: &Tensor,
         residual: &Tensor,
-        scores: &mut Option<Tensor>,
+        context: AttentionContext<'_>,
         mode: Mode<'_>,
     ) -> Result<Tensor> {
-        let heads = self.attn.attend(x, scores, mode)?;
+        let heads = self.attn.attend(x, context, mode)?;
         add_branch(self.attn.output(), &heads, residual, &self.attention_output, mode)
     }
 

@@ -1,7 +1,9 @@
 //! Layers. A layer declares its parameters in its constructor and computes in `forward`.
 
 mod attention;
+mod cache;
 mod conv;
+mod cross_attention;
 mod dropout;
 mod embedding;
 mod encoder;
@@ -12,10 +14,12 @@ mod norm;
 mod recurrent;
 mod rotary;
 
-pub use attention::{AttentionOptions, MultiHeadAttention};
+pub use attention::{AttentionContext, AttentionOptions, MultiHeadAttention};
+pub use cache::KeyValueCache;
 pub use conv::{
     AvgPool1d, AvgPool2d, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, MaxPool1d, MaxPool2d,
 };
+pub use cross_attention::{CrossAttention, CrossAttentionOptions};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use encoder::{EncoderDropout, TransformerEncoderLayer, TransformerEncoderOptions};

@@ -19,7 +19,7 @@ use crate::models::{Forecaster, ForecasterConfig, WindowShape};
 use embedding::Embedding;
 use head::Head;
 use refrain::{DType, Device, Generator, Tensor};
-use refrain_nn::{ParameterBuilder, Parameters, TransformerEncoderLayer};
+use refrain_nn::{AttentionContext, ParameterBuilder, Parameters, TransformerEncoderLayer};
 
 /// A forecaster that treats all channels alike. The context is cut into patches, a transformer encoder attends to all
 /// patches of a channel, and a linear head maps its flattened output to the horizon.
@@ -107,7 +107,8 @@ impl PatchTst {
         let mut h = self.embedding.forward(&rows, mode)?; // [R, T, D]
         let mut scores = None;
         for layer in &self.layers {
-            h = layer.forward_channels(&h, self.config.channels, &mut scores, mode)?;
+            let context = AttentionContext { scores: Some(&mut scores), ..AttentionContext::default() };
+            h = layer.forward_channels(&h, self.config.channels, context, mode)?;
         }
         // In mixed precision, the forecast becomes as precise again as what follows: the scale of the window, and the
         // loss.
