@@ -28,6 +28,14 @@ pub enum Error {
         /// What is wrong and what to pass instead.
         message: String,
     },
+    /// A batch could not be read ([`Prefetch`](crate::Prefetch)).
+    #[error("batch {batch} could not be read: {source}")]
+    Batch {
+        /// Its number, counted from 0.
+        batch: usize,
+        /// What the reading function returned, or the message of its panic.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A file or folder cannot be read or written.
     #[error("cannot {action} {}: {source}; check that the path exists, that you may use it, and that the disk has space left", path.display())]
     Io {

@@ -9,11 +9,12 @@
 //! | you want to | use |
 //! | --- | --- |
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
-//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv2d`], [`MaxPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
+//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv2d`], [`MaxPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
 //! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
 //! | say whether the model trains or predicts | [`Mode`] |
-//! | update the parameters | [`AdamW`], [`Sgd`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
-//! | take shuffled batches | [`Batches`] |
+//! | update the parameters | [`AdamW`], [`Adam`], [`Sgd`], [`RmsProp`], [`Lion`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
+//! | take shuffled batches | [`Batches`]; [`Prefetch`] reads ahead what does not fit on the device |
+//! | count what a classifier gets right | [`ConfusionMatrix`] |
 //! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`named`] and [`norms_and_biases`] pick them |
 //! | average the weights over training | [`Ema`] |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
@@ -114,8 +115,10 @@ mod ema;
 mod error;
 mod init;
 mod layers;
+mod metrics;
 mod optim;
 mod parameters;
+mod prefetch;
 mod select;
 mod summary;
 
@@ -125,11 +128,17 @@ pub use ema::Ema;
 pub use error::{Error, Result};
 pub use init::Init;
 pub use layers::{
-    AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d,
-    Dropout, Embedding, EncoderDropout, GroupNorm, Gru, GruCell, LayerNorm, Linear, Lstm, LstmCell,
-    LstmState, MaxPool1d, MaxPool2d, Mlp, Mode, Module, MultiHeadAttention, NormKind, RmsNorm, Rotary,
-    Sequential, TransformerEncoderLayer, TransformerEncoderOptions,
+    AttentionContext, AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d,
+    ConvTranspose2d, CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, GroupNorm,
+    Gru, GruCell, KeyValueCache, LayerNorm, Linear, Lstm, LstmCell, LstmState, MaxPool1d, MaxPool2d, Mlp,
+    Mode, Module, MultiHeadAttention, NormKind, RmsNorm, Rotary, Sequential, TransformerEncoderLayer,
+    TransformerEncoderOptions,
 };
-pub use optim::{AdamW, LearningRate, Optimizer, Plateau, PlateauOptions, PlateauState, Sgd, StepState};
+pub use metrics::{Confusion, ConfusionMatrix};
+pub use optim::{
+    Adam, AdamW, LearningRate, Lion, Optimizer, Plateau, PlateauOptions, PlateauState, RmsProp, Sgd,
+    StepState,
+};
 pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};
+pub use prefetch::Prefetch;
 pub use select::{named, norms_and_biases};
