@@ -114,7 +114,11 @@ fn in_job<T: Task<Validation = Nothing>>(
     device.reset_peak();
     let factor = if strong { 1 } else { ranks };
     let Sizes { samples, batch_size, epochs } = sizes;
-    let all = Sizes { samples: samples * factor, batch_size: batch_size * factor, epochs };
+    let all = Sizes {
+        samples: samples.saturating_mul(factor),
+        batch_size: batch_size.saturating_mul(factor),
+        epochs,
+    };
     let (together, line) = make(all, device)?;
     console.line(line)?;
     let together = together.with_communicator(communicator)?;
