@@ -306,6 +306,8 @@ pub enum Bench {
         all of them run it as one training, with their gradients added up; both by the trainer of `refrain train`."
     )]
     Step(BenchStep),
+    /// Time how long the weights of a safetensors file take to the device
+    Load(BenchLoad),
 }
 
 #[derive(Debug, Args)]
@@ -412,6 +414,21 @@ pub struct BenchStep {
     pub seed: u64,
     #[command(flatten)]
     pub ranks: RankArgs,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchLoad {
+    /// A safetensors file, or the index of several; a model with its names and shapes is made for it
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Number of loads; the first one also allocates memory
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    pub repeats: usize,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error

@@ -213,6 +213,17 @@ fn benchmarks_tell_their_figures() {
 }
 
 #[test]
+fn the_weights_of_any_file_are_loaded_for_measurement() {
+    let (place, said) = trained();
+    let arguments = ["bench", "load", "run/model.safetensors", "--repeats", "3", "--json"];
+    let json = place.refrain(&arguments).succeeded().json();
+    numbers(&json, &["median_seconds", "bytes_per_second"]);
+    assert_eq!(json["seconds"].as_array().map(Vec::len), Some(3));
+    assert!(json["bytes"].as_u64() >= said.json()["parameters"].as_u64().map(|n| 4 * n));
+    place.refrain(&["bench", "load", "a.csv"]).failed(&["a.csv", "not a whole safetensors file"]);
+}
+
+#[test]
 fn devices_name_the_processor_and_what_is_missing() {
     let place = Place::new();
     let json = place.refrain(&["devices", "--json"]).succeeded().json();

@@ -261,9 +261,11 @@ fn broken_files_are_refused() {
     fs::write(&path, safetensors::serialize(foreign, None).unwrap()).unwrap();
     assert!(open().to_string().contains("no configuration of refrain"));
     // The version is a digit in the metadata, so the file stays valid.
-    let begin = br#"{\"version\":2"#;
+    let begin = br#"{\"version\":3"#;
     let at = whole.windows(begin.len()).position(|bytes| bytes == begin).unwrap() + begin.len() - 1;
-    for (version, expected) in [(b'3', "version 3"), (b'0', "version 0"), (b'1', "checksum differs")] {
+    for (version, expected) in
+        [(b'4', "version 4"), (b'0', "version 0"), (b'1', "checksum differs"), (b'2', "checksum differs")]
+    {
         let mut other = whole.clone();
         other[at] = version;
         fs::write(&path, &other).unwrap();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{device, values};
-use refrain::{DType, Generator, Tensor, bf16, f16, no_grad};
+use refrain::{DType, Generator, Profile, Simulator, Tensor, bf16, f16, no_grad};
 use refrain_nn::checkpoint::{self, CONFIG, INDEX, TENSORS};
 use refrain_nn::{
     AdamW, Checkpoint, Init, Linear, LoadOptions, Optimizer, ParameterBuilder, Parameters, Snapshot,
@@ -306,4 +306,108 @@ fn a_recorded_step_reads_what_was_loaded() {
     let after = step.call(&[]).unwrap().to_scalar::<f32>(0).unwrap();
     assert_eq!(after, sum(first.get("hidden.weight").unwrap()));
     step.finish().unwrap();
+}
+
+/// More than one piece of a copy: `wide` (1,500 to 1,501) and `head` (1,501 to 1).
+fn wide(dtype: DType, seed: u64) -> Parameters {
+    let builder = ParameterBuilder::new(&device(), dtype);
+    Linear::new(&builder.scope("wide"), 1500, 1501).unwrap();
+    Linear::new(&builder.scope("head"), 1501, 1).unwrap();
+    builder.build(&Generator::new(&device(), seed).unwrap()).unwrap()
+}
+
+#[test]
+fn many_pieces_are_loaded_converted_and_checked_before_anything_changes() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let (theirs, own) = (wide(DType::F32, 1), wide(DType::F32, 2));
+    theirs.save_safetensors(&path).unwrap();
+    own.load_safetensors(&path, str::to_owned, STRICT).unwrap();
+    assert!(all(&own) == all(&theirs));
+
+    let narrow = wide(DType::BF16, 3);
+    narrow.save_safetensors(&path).unwrap();
+    own.load_safetensors(&path, str::to_owned, LoadOptions { convert: true, strict: true }).unwrap();
+    assert!(all(&own) == all(&narrow));
+
+    // The last element of the last tensor in the file is bad, and half a tensor is missing.
+    theirs.save_safetensors(&path).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let message = own.load_safetensors(&path, str::to_owned, STRICT).unwrap_err().to_string();
+    assert!(message.contains("element 2251499 of tensor `wide.weight` is NaN"), "{message}");
+    assert!(all(&own) == all(&narrow));
+    fs::write(&path, &bytes[..end / 2]).unwrap();
+    assert!(own.load_safetensors(&path, str::to_owned, STRICT).unwrap_err().to_string().contains("cut off"));
+}
+
+#[test]
+fn a_file_that_becomes_shorter_while_it_is_open_is_an_error() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    wide(DType::F32, 1).save_safetensors(&path).unwrap();
+    let weights = Weights::open(&path).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100_000).unwrap();
+    let message = weights.tensor("wide.weight", &device()).unwrap_err().to_string();
+    assert!(message.contains("became shorter"), "{message}");
+}
+
+#[test]
+fn a_large_model_is_saved_in_pieces() {
+    let folder = tempdir().unwrap();
+    let (path, n) = (folder.path().join("large.safetensors"), (68 << 20) / 4 + 3);
+    let numbers: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let large = Tensor::from_slice(&numbers, n, &device()).unwrap();
+    Weights::write(&path, [("large", &large), ("one", &large.narrow(0, 7, 1).unwrap())]).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let theirs = SafeTensors::deserialize(&bytes).unwrap();
+    let read = theirs.tensor("large").unwrap().data().as_chunks::<4>().0.iter();
+    assert!(read.enumerate().all(|(i, &b)| f32::from_le_bytes(b) == i as f32));
+    assert_eq!(theirs.tensor("one").unwrap().data(), 7f32.to_le_bytes());
+    assert_eq!(bytes.len() % 4, 0);
+
+    // With the checksum over all pieces.
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    builder.parameter("large", n, Init::Constant(0.5)).unwrap();
+    let parameters = builder.build(&Generator::new(&device(), 1).unwrap()).unwrap();
+    let snapshot = Snapshot { parameters: &parameters, optimizer: None, generators: &[], config: json!(1) };
+    checkpoint::save(folder.path(), &snapshot).unwrap();
+    no_grad(|| parameters.values().fill(0.0)).unwrap();
+    Checkpoint::open(folder.path()).unwrap().load(&parameters).unwrap();
+    assert!(all(&parameters)[0].1.iter().all(|&v| v == 0.5));
+}
+
+#[test]
+fn a_load_during_a_capture_or_a_recording_is_refused_and_changes_nothing() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    model(DType::F32, 1).save_safetensors(&path).unwrap();
+    let (gpu, stream) = Simulator::new(Profile::Discrete).device_and_stream();
+    let builder = ParameterBuilder::new(&gpu, DType::F32);
+    Linear::new(&builder.scope("hidden"), 3, 2).unwrap();
+    let parameters = builder.build(&Generator::new(&gpu, 2).unwrap()).unwrap();
+    let before = all(&parameters);
+    let loose = LoadOptions { strict: false, convert: false };
+    stream.begin_capture().unwrap();
+    let error = parameters.load_safetensors(&path, str::to_owned, loose).unwrap_err();
+    let refused = matches!(&error, refrain_nn::Error::Tensor(refrain::Error::CaptureIncompatible { .. }));
+    assert!(refused, "{error}");
+    stream.end_capture().unwrap();
+    assert_eq!(all(&parameters), before);
+
+    let mut step = refrain::Step::new(&gpu, |_| {
+        let loaded = parameters.load_safetensors(&path, str::to_owned, loose);
+        loaded.map_err(|e| match e {
+            refrain_nn::Error::Tensor(e) => e,
+            other => panic!("{other}"),
+        })?;
+        Ok(vec![])
+    });
+    let message = step.call(&[]).err().unwrap().to_string();
+    assert!(message.contains("write_pieces") && message.contains("copies values from the host"), "{message}");
+    assert_eq!(all(&parameters), before);
+    parameters.load_safetensors(&path, str::to_owned, loose).unwrap();
+    assert_ne!(all(&parameters), before);
 }

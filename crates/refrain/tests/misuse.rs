@@ -236,6 +236,7 @@ const METHODS: &[Method] = methods! {
     "to_dtype": |g, a, b, c| a.to_dtype(g.dtype);
     "to_dtype": |g, a, b, c| a.to_dtype_into(&b);
     "write_from": |g, a, b, c| a.write_from(&vec![1.0f32; g.n.min(64)]);
+    "write_pieces": |g, a, b, c| a.write_pieces(|_, piece| { piece.fill(1); Ok(()) });
     "to_vec": |g, a, b, c| a.to_vec::<f32>();
     "to_scalar": |g, a, b, c| a.to_scalar::<f32>();
     "read_into": |g, a, b, c| a.read_into(&mut vec![0.0f32; g.n.min(64)]);

@@ -31,6 +31,7 @@ fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
             ("read_into", Box::new(|x| x[0].read_into(&mut [0.0f32; 2]).map(|_| x[0].clone()))),
             ("write_from", Box::new(|x| x[0].zeros_like()?.write_from(&[1.0f32, 1.0]).map(|_| x[0].clone()))),
             ("write_from", Box::new(|x| outside.write_from(&[1.0f32, 1.0]).map(|_| x[0].clone()))),
+            ("write_pieces", Box::new(|x| outside.write_pieces(|_, _| Ok(())).map(|_| x[0].clone()))),
             ("from_slice", Box::new(|_| Tensor::from_slice(&[1.0f32], 1, &device))),
             ("synchronize", Box::new(|x| device.synchronize().map(|_| x[0].clone()))),
             ("step", Box::new(|x| inner(&x[0]).map(|_| x[0].clone()))),

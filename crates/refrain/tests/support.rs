@@ -318,7 +318,7 @@ fn table() -> String {
 
 /// Public functions that are not operations: they describe a tensor or a generator, copy between host and device, or
 /// create a handle.
-const NO_OPERATIONS: [&str; 23] = [
+const NO_OPERATIONS: [&str; 24] = [
     "detach",
     "device",
     "dims",
@@ -342,6 +342,7 @@ const NO_OPERATIONS: [&str; 23] = [
     "to_scalar",
     "to_vec",
     "write_from",
+    "write_pieces",
 ];
 
 /// The public functions of a file's tensors, generators and optimisers, those that macros make included.

@@ -2,6 +2,7 @@
 
 mod bench_cross_asset;
 mod bench_epochs;
+mod bench_load;
 mod bench_patchtst;
 mod bench_step;
 mod bench_step_ranks;
@@ -32,6 +33,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(Bench::Patchtst(args)) => bench_patchtst::run(args),
         Command::Bench(Bench::CrossAsset(args)) => bench_cross_asset::run(args),
         Command::Bench(Bench::Step(args)) => bench_step::run(args),
+        Command::Bench(Bench::Load(args)) => bench_load::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),

@@ -1,7 +1,7 @@
 //! Atomic file writes: a file has either its old content or its new content, never a part of it.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{BufWriter, Cursor, Seek, Write};
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -51,9 +51,24 @@ pub fn remove_leftovers(folder: &Path, files: &[&str]) -> Result<()> {
 /// # Errors
 /// If the folder is missing or not writable, the disk is full, or `path` is a folder. The old file stays.
 pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
+    write_atomic_with(path, |file| file.write_all(content).map_err(Error::io("write", path)))
+}
+
+/// A file that is written in pieces.
+pub(super) trait WriteSeek: Write + Seek {}
+
+impl<T: Write + Seek> WriteSeek for T {}
+
+/// [`write_atomic`] of what `write` writes. If it fails, the old file stays.
+pub(super) fn write_atomic_with(
+    path: &Path,
+    write: impl FnOnce(&mut dyn WriteSeek) -> Result<()>,
+) -> Result<()> {
     if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
+        let mut content = Cursor::new(Vec::new());
+        write(&mut content)?;
         let mut stream = OpenOptions::new().write(true).open(path).map_err(Error::io("write", path))?;
-        return stream.write_all(content).map_err(Error::io("write", path));
+        return stream.write_all(content.get_ref()).map_err(Error::io("write", path));
     }
     let place = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = match place.parent() {
@@ -68,8 +83,11 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     // The permissions of a normal new file (as the umask allows). A temporary file would be private.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).map_err(Error::io("write into", folder))?;
-    file.write_all(content).map_err(Error::io("write", path))?;
+    let file = builder.tempfile_in(folder).map_err(Error::io("write into", folder))?;
+    let mut buffered = BufWriter::with_capacity(1 << 20, file.as_file());
+    write(&mut buffered)?;
+    buffered.flush().map_err(Error::io("write", path))?;
+    drop(buffered);
     file.as_file().sync_all().map_err(Error::io("write", path))?;
     file.persist(&place).map_err(|e| e.error).map_err(Error::io("write", path))?;
     // Only flushing the folder makes the rename durable.

@@ -47,18 +47,6 @@ pub(super) fn read(tensor: &Tensor) -> crate::Result<Vec<u8>> {
     with_element!(tensor.dtype(), T => Ok(T::as_bytes(&tensor.to_vec::<T>()?).to_vec()))
 }
 
-/// Writes row-major bytes into the memory of the tensor.
-pub(super) fn write(tensor: &Tensor, bytes: &[u8]) -> crate::Result<()> {
-    with_element!(tensor.dtype(), T => {
-        let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
-        T::fill_from(&mut values, |to| {
-            to.copy_from_slice(bytes);
-            Ok::<(), refrain::Error>(())
-        })?;
-        Ok(refrain::no_grad(|| tensor.write_from(&values))?)
-    })
-}
-
 /// Index and value of the first element that is not finite.
 pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
     fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option<(usize, f64)> {
@@ -74,27 +62,31 @@ pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
     }
 }
 
-/// Floats of one dtype as floats of another, each rounded once. `None` if one of both is no float; index and value of the
-/// first element that would no longer be finite.
-pub(super) fn convert(from: Dtype, bytes: &[u8], to: DType) -> Option<Result<Vec<u8>, (usize, f64)>> {
+/// Whether values of a dtype can be converted to floats of another.
+pub(super) fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// Writes finite floats of one dtype as floats of another, each rounded once. Returns index and value of the first one that
+/// would no longer be finite.
+pub(super) fn convert(from: Dtype, bytes: &[u8], to: DType, out: &mut [u8]) -> Option<(usize, f64)> {
     let values: Vec<f64> = match from {
         Dtype::F64 => widened(bytes, f64::from_le_bytes),
         Dtype::F32 => widened(bytes, |b| f32::from_le_bytes(b).into()),
         Dtype::F16 => widened(bytes, |b| f16::from_le_bytes(b).into()),
-        Dtype::BF16 => widened(bytes, |b| bf16::from_le_bytes(b).into()),
-        _ => return None,
+        _ => widened(bytes, |b| bf16::from_le_bytes(b).into()),
     };
-    let narrowed = match to {
-        DType::F64 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
-        DType::F16 => values.iter().flat_map(|&v| f16::from_f64(v).to_le_bytes()).collect(),
-        DType::BF16 => values.iter().flat_map(|&v| bf16::from_f64(v).to_le_bytes()).collect::<Vec<u8>>(),
-        _ => return None,
-    };
-    Some(match not_finite(to_format(to), &narrowed) {
-        Some((element, _)) => Err((element, values[element])),
-        None => Ok(narrowed),
-    })
+    match to {
+        DType::F64 => narrowed(&values, out, f64::to_le_bytes),
+        DType::F32 => narrowed(&values, out, |v| (v as f32).to_le_bytes()),
+        DType::F16 => narrowed(&values, out, |v| f16::from_f64(v).to_le_bytes()),
+        _ => narrowed(&values, out, |v| bf16::from_f64(v).to_le_bytes()),
+    }
+    not_finite(to_format(to), out).map(|(element, _)| (element, values[element]))
+}
+
+fn narrowed<const N: usize>(values: &[f64], out: &mut [u8], bytes: impl Fn(f64) -> [u8; N]) {
+    out.as_chunks_mut::<N>().0.iter_mut().zip(values).for_each(|(out, &value)| *out = bytes(value));
 }
 
 fn widened<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {

@@ -1,36 +1,32 @@
 //! Reads a checkpoint. Everything is checked before any tensor is changed.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use refrain::{DType, Generator, Shape, Tensor};
-use safetensors::SafeTensors;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{
-    CHECKSUM, METADATA, State, TENSORS, VERSION, bytes, digest, groups, groups_name, moment, step_name,
-};
+use super::checksum::Checksum;
+use super::file::{FileTensor, TensorFile};
+use super::pending::{Part, Pending};
+use super::{CHECKSUM, METADATA, State, TENSORS, VERSION, bytes, groups, groups_name, moment, step_name};
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
-use crate::parameters::{ModelSize, Parameters, RESERVED};
+use crate::parameters::{Entry, ModelSize, Parameters, RESERVED};
 
 /// How many problems of one kind an error message lists.
 const LISTED: usize = 4;
 
-/// A checkpoint that was read and verified.
+/// How many bytes of a tensor are read at once for the checksum.
+const PIECE: usize = 4 << 20;
+
+/// A checkpoint that was opened and verified. Its values stay in the file until they are loaded.
 pub struct Checkpoint {
-    path: PathBuf,
-    file: Vec<u8>,
+    file: TensorFile,
     /// `None` if the file was not written by refrain.
     state: Option<State>,
     unverified: Option<&'static str>,
-}
-
-/// A tensor that will be written after all checks.
-struct Pending {
-    tensor: Tensor,
-    bytes: Vec<u8>,
 }
 
 impl Checkpoint {
@@ -52,24 +48,9 @@ impl Checkpoint {
     /// # Errors
     /// If it cannot be read or is truncated, or if refrain wrote it and it was changed since.
     pub fn open_file(path: impl AsRef<Path>) -> Result<Checkpoint> {
-        let path = path.as_ref().to_owned();
-        let refuse = |message: String| Error::checkpoint(&path, message);
-        // A device such as /dev/zero has no end.
-        if path.metadata().is_ok_and(|it| !it.is_file()) {
-            return Err(refuse(
-                "it is not a file; pass the path of a safetensors file, or the folder that a checkpoint was written to".to_owned(),
-            ));
-        }
-        let file = std::fs::read(&path).map_err(Error::io("read", &path))?;
-        let broken = |e| {
-            refuse(format!(
-                "not a whole safetensors file ({e}): it is cut off or not a safetensors file; copy it again, or use an earlier checkpoint"
-            ))
-        };
-        let (_, metadata) = SafeTensors::read_metadata(&file).map_err(broken)?;
-        let texts = metadata.metadata().as_ref();
-        let text = |key: &str| texts.and_then(|texts| texts.get(key)).map(String::as_str);
-        let (state, unverified) = match text(METADATA) {
+        let file = TensorFile::open(path.as_ref())?;
+        let refuse = |message: String| Error::checkpoint(file.path(), message);
+        let (state, unverified) = match file.text(METADATA) {
             None => (None, Some("it was not written by refrain, so it has no checksum")),
             Some(state) => {
                 let Version { version } =
@@ -79,9 +60,8 @@ impl Checkpoint {
                         "it has version {version} of the format, but this library reads versions 1 to {VERSION}; use the version of refrain that wrote it"
                     )));
                 }
-                let checksum = text(CHECKSUM);
-                let tensors = SafeTensors::deserialize(&file).map_err(broken)?;
-                if (version > 1 || checksum.is_some()) && checksum != Some(&sum(state, &tensors)) {
+                let checksum = file.text(CHECKSUM);
+                if (version > 1 || checksum.is_some()) && checksum != Some(&sum(state, version, &file)?) {
                     let message = "its checksum differs, so it was changed since it was written; copy it again, or use an earlier checkpoint";
                     return Err(refuse(message.to_owned()));
                 }
@@ -90,13 +70,13 @@ impl Checkpoint {
                 (Some(state), checksum.is_none().then_some(before))
             }
         };
-        Ok(Checkpoint { path, file, state, unverified })
+        Ok(Checkpoint { file, state, unverified })
     }
 
     /// If the content could not be verified: the reason, as a warning for the user.
     pub fn unverified(&self) -> Option<String> {
         let why = self.unverified?;
-        Some(format!("{}: {why}, and changes since then cannot be detected", self.path.display()))
+        Some(format!("{}: {why}, and changes since then cannot be detected", self.file.path().display()))
     }
 
     /// Checks that a model has as many tensors and numbers as the checkpoint. Call this before you allocate the
@@ -105,12 +85,11 @@ impl Checkpoint {
     /// # Errors
     /// If it has not. The message has both numbers.
     pub fn check_size(&self, model: ModelSize) -> Result<()> {
-        let file = self.tensors()?;
-        let names = file.names().into_iter().filter(|name| !name.starts_with(RESERVED));
+        let names = self.file.names().into_iter().filter(|name| !name.starts_with(RESERVED));
         let (mut tensors, mut numbers) = (0u64, 0u128);
-        for view in names.filter_map(|name| file.tensor(name).ok()) {
+        for tensor in names.filter_map(|name| self.file.tensor(&name)) {
             tensors += 1;
-            numbers += view.shape().iter().map(|&size| size as u128).product::<u128>();
+            numbers += tensor.shape().iter().map(|&size| size as u128).product::<u128>();
         }
         if (tensors, numbers) == (model.tensors, model.parameters + model.buffers) {
             return Ok(());
@@ -137,7 +116,7 @@ impl Checkpoint {
     pub fn config<T: DeserializeOwned>(&self) -> Result<T> {
         T::deserialize(&self.state()?.config).map_err(|e| {
             Error::checkpoint(
-                &self.path,
+                self.file.path(),
                 format!(
                     "its configuration has another format ({e}); use the command or program that wrote it"
                 ),
@@ -155,7 +134,7 @@ impl Checkpoint {
     /// # Errors
     /// If names, shapes or dtypes differ, or a number is not finite. Then nothing is changed.
     pub fn load(&self, parameters: &Parameters) -> Result<()> {
-        write(self.model(parameters)?)
+        self.model(parameters)?.write()
     }
 
     /// Restores everything that training needs to continue bit for bit as if it had not stopped: the model, the state
@@ -181,21 +160,19 @@ impl Checkpoint {
                 "it was written with the optimiser {saved}, but the current one is {current}; use the same one, or load the model alone and start a new run"
             )));
         }
-        let file = self.tensors()?;
-        if self.stored(&file, &groups_name(), DType::F64, &[parameters.entries().len(), 3].into())?
-            != groups(parameters)?.bytes
-        {
+        let groups = groups(parameters)?;
+        if self.stored(&groups_name(), groups.dtype(), groups.shape())?.whole()? != bytes::read(&groups)? {
             return Err(self.error("decay factors, rate factors or frozen parameters differ from those of the run; set the same groups, or load the model alone and start a new run"));
         }
         for (buffer, flat) in optimizer.buffers() {
-            pending.push(self.flat(&file, parameters, flat, &|name| moment(buffer, name))?);
+            self.flat(&mut pending, parameters, flat, &|name| moment(buffer, name))?;
         }
         let step = optimizer.step_state().step();
-        let stored = self.stored(&file, &step_name(), step.dtype(), step.shape())?;
-        if stored != state.steps.to_le_bytes() {
+        let stored = self.stored(&step_name(), step.dtype(), step.shape())?;
+        if stored.whole()? != state.steps.to_le_bytes() {
             return Err(self.error(format!("its configuration says {} steps, but its optimiser has another number; the file was changed since it was written", state.steps)));
         }
-        pending.push(Pending { tensor: step.clone(), bytes: stored.to_vec() });
+        pending.add(step.clone(), vec![Part { name: step_name(), from: stored, first: 0 }]);
 
         let given: BTreeSet<&str> = generators.iter().map(|(name, _)| *name).collect();
         let kept: BTreeSet<&str> = state.generators.keys().map(String::as_str).collect();
@@ -204,7 +181,7 @@ impl Checkpoint {
                 "it has the generators {kept:?}, but {given:?} were given; use the same names"
             )));
         }
-        write(pending)?;
+        pending.write()?;
         for (name, generator) in generators {
             if let Some(saved) = state.generators.get(*name) {
                 generator.set_state(saved.seed, saved.offset)?;
@@ -219,20 +196,19 @@ impl Checkpoint {
     }
 
     pub(super) fn error(&self, message: impl Into<String>) -> Error {
-        Error::checkpoint(&self.path, message)
+        Error::checkpoint(self.file.path(), message)
     }
 
-    pub(super) fn tensors(&self) -> Result<SafeTensors<'_>> {
-        SafeTensors::deserialize(&self.file)
-            .map_err(|e| self.error(format!("not a whole safetensors file ({e})")))
+    pub(super) fn file(&self) -> &TensorFile {
+        &self.file
     }
 
     /// The tensors of the model, checked: all of its names and no others.
-    fn model(&self, parameters: &Parameters) -> Result<Vec<Pending>> {
-        let file = self.tensors()?;
+    fn model(&self, parameters: &Parameters) -> Result<Pending<'_>> {
+        let names = self.file.names();
         let wanted: BTreeSet<&str> = parameters.iter().chain(parameters.buffers()).map(|(n, _)| n).collect();
         let found: BTreeSet<&str> =
-            file.names().into_iter().filter(|name| !name.starts_with(RESERVED)).collect();
+            names.iter().map(String::as_str).filter(|name| !name.starts_with(RESERVED)).collect();
         let mut faults = Vec::new();
         for (what, names) in [
             ("the checkpoint lacks", wanted.difference(&found).collect::<Vec<_>>()),
@@ -248,55 +224,46 @@ impl Checkpoint {
                 faults.join("; ")
             )));
         }
-        let mut pending = vec![self.flat(&file, parameters, parameters.values(), &|name| name.to_string())?];
+        let mut pending = Pending::default();
+        self.flat(&mut pending, parameters, parameters.values(), &|name| name.to_string())?;
         for (name, tensor) in parameters.buffers() {
-            let stored = self.stored(&file, name, tensor.dtype(), tensor.shape())?;
-            pending.push(Pending { tensor: tensor.clone(), bytes: stored.to_vec() });
+            let from = self.stored(name, tensor.dtype(), tensor.shape())?;
+            pending.add(tensor.clone(), vec![Part { name: name.to_owned(), from, first: 0 }]);
         }
         Ok(pending)
     }
 
-    /// A flat buffer, assembled from the tensors that `name` names for each parameter.
-    fn flat(
-        &self,
-        file: &SafeTensors<'_>,
+    /// A flat buffer, made of the tensors that `name` names for each parameter.
+    fn flat<'a>(
+        &'a self,
+        pending: &mut Pending<'a>,
         parameters: &Parameters,
         flat: &Tensor,
         name: &dyn Fn(&str) -> String,
-    ) -> Result<Pending> {
-        let size = flat.dtype().size();
-        let mut bytes = vec![0u8; flat.numel() * size];
-        for entry in parameters.entries() {
-            let stored = self.stored(file, &name(&entry.name), flat.dtype(), entry.tensor.shape())?;
-            bytes[entry.segment.offset * size..][..stored.len()].copy_from_slice(stored);
-        }
-        Ok(Pending { tensor: flat.clone(), bytes })
+    ) -> Result<()> {
+        let part = |entry: &Entry| {
+            let name = name(&entry.name);
+            let from = self.stored(&name, flat.dtype(), entry.tensor.shape())?;
+            Ok(Part { name, from, first: entry.segment.offset })
+        };
+        let parts = parameters.entries().iter().map(part).collect::<Result<Vec<_>>>()?;
+        pending.add(flat.clone(), parts);
+        Ok(())
     }
 
-    /// The bytes of a tensor of the file, if it has this dtype and shape.
-    fn stored<'a>(
-        &self,
-        file: &SafeTensors<'a>,
-        name: &str,
-        dtype: DType,
-        shape: &Shape,
-    ) -> Result<&'a [u8]> {
-        let view = file.tensor(name).map_err(|_| {
+    /// A tensor of the file, if it has this dtype and shape.
+    fn stored(&self, name: &str, dtype: DType, shape: &Shape) -> Result<FileTensor<'_>> {
+        let tensor = self.file.tensor(name).ok_or_else(|| {
             self.error(format!("tensor `{name}` is missing; the file was changed since it was written"))
         })?;
-        if view.shape() != shape.dims() || view.dtype() != bytes::to_format(dtype) {
+        if tensor.shape() != shape.dims() || tensor.dtype() != bytes::to_format(dtype) {
             return Err(self.error(format!(
                 "tensor `{name}` is {:?} {:?} in the checkpoint and {dtype} {shape} in the model; build the model with the configuration of the checkpoint",
-                view.dtype(),
-                view.shape()
+                tensor.dtype(),
+                tensor.shape()
             )));
         }
-        if let Some((element, value)) = bytes::not_finite(view.dtype(), view.data()) {
-            return Err(self.error(format!(
-                "element {element} of tensor `{name}` is {value}; training diverged or the file was changed; use an earlier checkpoint"
-            )));
-        }
-        Ok(view.data())
+        Ok(tensor)
     }
 }
 
@@ -321,11 +288,20 @@ fn not_understood(e: serde_json::Error) -> String {
 }
 
 /// The checksum that the file should have.
-fn sum(state: &str, tensors: &SafeTensors<'_>) -> String {
-    let tensors = tensors.tensors();
-    digest(state, tensors.iter().map(|(name, view)| (name.as_str(), view)).collect())
-}
-
-fn write(pending: Vec<Pending>) -> Result<()> {
-    pending.into_iter().try_for_each(|p| bytes::write(&p.tensor, &p.bytes))
+fn sum(state: &str, version: u32, file: &TensorFile) -> Result<String> {
+    let mut names = file.names();
+    if version < 3 {
+        names.sort();
+    }
+    let mut sum = Checksum::new(state, names.len());
+    let mut piece = Vec::new();
+    for (name, tensor) in names.iter().filter_map(|name| Some((name, file.tensor(name)?))) {
+        sum.tensor(name, tensor.dtype(), tensor.shape(), tensor.bytes());
+        for first in (0..tensor.bytes()).step_by(PIECE) {
+            piece.resize(PIECE.min(tensor.bytes() - first), 0);
+            tensor.read(first, &mut piece)?;
+            sum.values(&piece);
+        }
+    }
+    Ok(sum.finish())
 }

@@ -14,7 +14,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 2,
+//!   "version": 3,
 //!   "config": { "whatever": "the caller gave" },
 //!   "steps": 1200,
 //!   "optimizer": { "kind": "adamw", "options": {}, "schedule": {}, "clip_grad_norm": 1.0 },
@@ -24,22 +24,24 @@
 
 mod atomic;
 mod bytes;
-mod digest;
+mod checksum;
+mod file;
 mod load;
+mod pending;
 mod weights;
+mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use refrain::{DType, Generator, Shape};
-use safetensors::tensor::TensorView;
+use refrain::{Device, Generator, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use atomic::{is_leftover, remove_leftovers, write_atomic};
-use digest::digest;
 pub use load::Checkpoint;
 pub use weights::{INDEX, LoadOptions, Unmatched, Weights};
+use write::{Stored, Values, write_tensors};
 
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
@@ -57,8 +59,9 @@ pub const MOST_TENSORS: u64 = 750_000;
 const METADATA: &str = "refrain";
 /// The metadata key of the checksum.
 const CHECKSUM: &str = "refrain.sha256";
-/// The version of the format that this code writes. It also reads version 1, which had no checksum.
-const VERSION: u32 = 2;
+/// The version of the format that this code writes. It also reads version 1, which had no checksum, and version 2, whose
+/// checksum had another order.
+const VERSION: u32 = 3;
 
 /// What to save.
 pub struct Snapshot<'a> {
@@ -88,13 +91,6 @@ struct GeneratorState {
     offset: u64,
 }
 
-/// A tensor of a checkpoint in host memory.
-struct Stored {
-    dtype: DType,
-    shape: Shape,
-    bytes: Vec<u8>,
-}
-
 /// The name under which the part of flat buffer `buffer` that belongs to a parameter is saved.
 fn moment(buffer: &str, parameter: &str) -> String {
     format!("{RESERVED}{buffer}.{parameter}")
@@ -108,17 +104,16 @@ fn groups_name() -> String {
     format!("{RESERVED}groups")
 }
 
-/// For each parameter the decay factor, the rate factor and whether it is trained: f64 `[S, 3]`.
-fn groups(parameters: &Parameters) -> Result<Stored> {
+/// For each parameter the decay factor, the rate factor and whether it is trained: f64 `[S, 3]`, on the host.
+fn groups(parameters: &Parameters) -> Result<Tensor> {
     let segments = parameters.segments().segments()?;
     let settings: Vec<f64> =
         segments.iter().flat_map(|s| [s.decay_factor, s.rate_factor, s.trainable as u8 as f64]).collect();
-    let bytes = settings.iter().flat_map(|v| v.to_le_bytes()).collect();
-    Ok(Stored { dtype: DType::F64, shape: [segments.len(), 3].into(), bytes })
+    Ok(Tensor::from_slice(&settings, [segments.len(), 3], &Device::cpu())?)
 }
 
 /// Writes a checkpoint into `folder`, and creates the folder if needed. An older checkpoint stays complete until the
-/// new one replaces it.
+/// new one replaces it. The values are read from the device in pieces of at most 64 MiB.
 ///
 /// # Errors
 /// If a number is not finite, the folder or its files cannot be written, or the device cannot be read.
@@ -126,56 +121,24 @@ pub fn save(folder: impl AsRef<Path>, snapshot: &Snapshot<'_>) -> Result<()> {
     let folder = folder.as_ref();
     let path = folder.join(TENSORS);
     let (tensors, state) = collect(snapshot)?;
-    let text = |pretty: bool| {
-        let text = if pretty { serde_json::to_string_pretty(&state) } else { serde_json::to_string(&state) };
-        text.map_err(|e| {
-            Error::checkpoint(&path, format!("the configuration cannot be written as JSON: {e}"))
-        })
-    };
-    let file = serialize(&path, &tensors, |views| {
-        let state_text = text(false)?;
-        let checksum = digest(&state_text, views.iter().map(|(name, view)| (name.as_str(), view)).collect());
-        Ok(HashMap::from([(METADATA.to_string(), state_text), (CHECKSUM.to_string(), checksum)]))
-    })?;
+    let unwritable =
+        |e| Error::checkpoint(&path, format!("the configuration cannot be written as JSON: {e}"));
+    let text = serde_json::to_string(&state).map_err(unwritable)?;
+    let pretty = serde_json::to_string_pretty(&state).map_err(unwritable)? + "\n";
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    write_atomic(&path, &file)?;
-    write_atomic(&folder.join(CONFIG), (text(true)? + "\n").as_bytes())
-}
-
-/// The bytes of a safetensors file. `metadata` gets what the file will have. `path` is for errors.
-fn serialize(
-    path: &Path,
-    tensors: &BTreeMap<String, Stored>,
-    metadata: impl FnOnce(&[(&String, TensorView<'_>)]) -> Result<HashMap<String, String>>,
-) -> Result<Vec<u8>> {
-    let mut views = Vec::with_capacity(tensors.len());
-    for (name, t) in tensors {
-        if let Some((element, value)) = bytes::not_finite(bytes::to_format(t.dtype), &t.bytes) {
-            let message = format!(
-                "element {element} of `{name}` is {value}, so nothing was written; lower the learning rate, or clip the gradient norm"
-            );
-            return Err(Error::checkpoint(path, message));
-        }
-        let view = TensorView::new(bytes::to_format(t.dtype), t.shape.to_vec(), &t.bytes);
-        views.push((name, view.map_err(|e| Error::checkpoint(path, format!("tensor `{name}`: {e}")))?));
-    }
-    let metadata = metadata(&views)?;
-    safetensors::serialize(views, Some(metadata))
-        .map_err(|e| Error::checkpoint(path, format!("it cannot be written in the safetensors format: {e}")))
+    write_tensors(&path, tensors, HashMap::from([(METADATA.to_string(), text.clone())]), Some(&text))?;
+    write_atomic(&folder.join(CONFIG), pretty.as_bytes())
 }
 
 /// A part of `flat` for each parameter, under the name that `name` makes of the parameter's.
 fn runs(
     parameters: &Parameters,
-    flat: &refrain::Tensor,
+    flat: &Tensor,
     name: impl Fn(&str) -> String,
 ) -> Result<Vec<(String, Stored)>> {
-    let (whole, size) = (bytes::read(flat)?, flat.dtype().size());
-    let run = |entry: &Entry| {
-        let run = entry.segment.offset * size..(entry.segment.offset + entry.segment.length) * size;
-        let shape = entry.tensor.shape().clone();
-        (name(&entry.name), Stored { dtype: flat.dtype(), shape, bytes: whole[run].to_vec() })
-    };
+    let values = Values::new(flat)?;
+    let run =
+        |entry: &Entry| (name(&entry.name), Stored::run(&values, entry.segment.offset, entry.tensor.shape()));
     Ok(parameters.entries().iter().map(run).collect())
 }
 
@@ -184,8 +147,7 @@ fn model_tensors(parameters: &Parameters) -> Result<BTreeMap<String, Stored>> {
     let mut tensors = BTreeMap::new();
     tensors.extend(runs(parameters, parameters.values(), str::to_owned)?);
     for (name, t) in parameters.buffers() {
-        let stored = Stored { dtype: t.dtype(), shape: t.shape().clone(), bytes: bytes::read(t)? };
-        tensors.insert(name.to_string(), stored);
+        tensors.insert(name.to_string(), Stored::of(t)?);
     }
     Ok(tensors)
 }
@@ -200,9 +162,8 @@ fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)>
     if let Some(optimizer) = snapshot.optimizer {
         let step = optimizer.step_state().step();
         steps = step.to_scalar::<i64>()?;
-        let stored = Stored { dtype: step.dtype(), shape: step.shape().clone(), bytes: bytes::read(step)? };
-        tensors.insert(step_name(), stored);
-        tensors.insert(groups_name(), groups(parameters)?);
+        tensors.insert(step_name(), Stored::of(step)?);
+        tensors.insert(groups_name(), Stored::of(&groups(parameters)?)?);
     }
     let mut generators = BTreeMap::new();
     for (name, generator) in snapshot.generators {

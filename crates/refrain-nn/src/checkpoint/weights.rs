@@ -1,17 +1,17 @@
 //! Weights of other programs: safetensors files, one or several with an index.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use refrain::{DType, Device, Shape, Tensor};
-use safetensors::SafeTensors;
+use refrain::{DType, Device, Tensor};
 use serde::Deserialize;
 
+use super::file::FileTensor;
 use super::load::{Checkpoint, list};
-use super::{Stored, TENSORS, bytes, model_tensors, serialize, write_atomic};
+use super::pending::{Part, Pending};
+use super::{Stored, TENSORS, bytes, model_tensors, write_tensors};
 use crate::error::{Error, Result};
-use crate::parameters::{Parameters, RESERVED};
+use crate::parameters::{Entry, Parameters, RESERVED};
 
 /// The index of weights that are spread over several files.
 pub const INDEX: &str = "model.safetensors.index.json";
@@ -48,7 +48,7 @@ struct Index {
 
 impl Weights {
     /// Opens a safetensors file; or the index of several (`model.safetensors.index.json`); or a folder with one of these.
-    /// The files are read into host memory. The state of an optimiser in a checkpoint of refrain is left out.
+    /// Values stay in the files until they are asked for. The state of an optimiser in a checkpoint of refrain is left out.
     ///
     /// # Errors
     /// If a file is missing, is cut off, or was written by refrain and changed since, or if the index names a tensor that
@@ -70,7 +70,7 @@ impl Weights {
             false => {
                 let file = Checkpoint::open_file(&path)?;
                 let own = file.is_of_refrain();
-                let names = file.tensors()?.names().into_iter().map(String::from).collect::<Vec<_>>();
+                let names = file.file().names();
                 let names = names.into_iter().filter(|name| !(own && name.starts_with(RESERVED)));
                 Ok(Weights { places: names.map(|name| (name, 0)).collect(), files: vec![file], path })
             }
@@ -98,13 +98,10 @@ impl Weights {
         let files =
             names.iter().map(|name| Checkpoint::open_file(folder.join(name))).collect::<Result<Vec<_>>>()?;
         let numbers: BTreeMap<&str, usize> = names.iter().copied().zip(0..).collect();
-        let present =
-            files.iter().map(|file| Ok(file.tensors()?.names().into_iter().map(String::from).collect()));
-        let present = present.collect::<Result<Vec<BTreeSet<String>>>>()?;
         let mut places = BTreeMap::new();
         for (tensor, file) in &index.weight_map {
             let at = numbers[file.as_str()];
-            if !present[at].contains(tensor) {
+            if files[at].file().tensor(tensor).is_none() {
                 return Err(refuse(format!(
                     "tensor `{tensor}` is not in {file}, where the index says it is; copy the files again"
                 )));
@@ -119,36 +116,54 @@ impl Weights {
         self.places.keys().map(String::as_str)
     }
 
+    /// The sizes of a tensor's axes.
+    ///
+    /// # Errors
+    /// If there is no tensor of this name.
+    pub fn dims(&self, name: &str) -> Result<&[usize]> {
+        Ok(self.stored(name)?.1.shape())
+    }
+
+    /// The dtype of a tensor.
+    ///
+    /// # Errors
+    /// If there is no tensor of this name, or tensors do not have its dtype.
+    pub fn dtype(&self, name: &str) -> Result<DType> {
+        let (file, stored) = self.stored(name)?;
+        bytes::from_format(stored.dtype()).ok_or_else(|| {
+            file.error(format!(
+                "tensor `{name}` is {:?}, a dtype that tensors do not have; convert it before you save the file",
+                stored.dtype()
+            ))
+        })
+    }
+
+    fn stored(&self, name: &str) -> Result<(&Checkpoint, FileTensor<'_>)> {
+        let found = self.places.get(name).map(|&at| &self.files[at]);
+        found.and_then(|file| Some((file, file.file().tensor(name)?))).ok_or_else(|| {
+            Error::checkpoint(
+                &self.path,
+                format!("there is no tensor `{name}`; `names()` lists those that there are"),
+            )
+        })
+    }
+
     /// A tensor on a device, in the dtype of the file ([`Tensor::to_dtype`] converts). For every dtype that tensors have.
     ///
     /// # Errors
     /// If there is none of this name, or tensors do not have the dtype of the file, or the device has not enough memory.
     pub fn tensor(&self, name: &str, device: &Device) -> Result<Tensor> {
-        let missing = || {
-            Error::checkpoint(
-                &self.path,
-                format!("there is no tensor `{name}`; `names()` lists those that there are"),
-            )
-        };
-        let file = &self.files[*self.places.get(name).ok_or_else(missing)?];
-        let all = file.tensors()?;
-        let view = all.tensor(name).map_err(|_| missing())?;
-        let dtype = bytes::from_format(view.dtype()).ok_or_else(|| {
-            file.error(format!(
-                "tensor `{name}` is {:?}, a dtype that tensors do not have; convert it before you save the file",
-                view.dtype()
-            ))
-        })?;
-        let tensor = Tensor::zeros(view.shape(), dtype, device)?;
-        bytes::write(&tensor, view.data())?;
+        let (_, stored) = self.stored(name)?;
+        let tensor = Tensor::zeros(stored.shape(), self.dtype(name)?, device)?;
+        tensor.write_pieces(|first, piece| stored.read(first, piece))?;
         Ok(tensor)
     }
 
     /// Writes tensors under these names into one safetensors file that other programs can read. The file has the old
-    /// content or the new one at any moment ([`write_atomic`]).
+    /// content or the new one at any moment ([`super::write_atomic`]).
     ///
     /// ```
-    /// # use refrain::{Device, Tensor};
+    /// # use refrain::{DType, Device, Tensor};
     /// # use refrain_nn::Weights;
     /// # let device = Device::cpu();
     /// # let folder = tempfile::tempdir().unwrap();
@@ -168,55 +183,39 @@ impl Weights {
         let path = path.as_ref();
         let mut all = BTreeMap::new();
         for (name, tensor) in tensors {
-            let stored =
-                Stored { dtype: tensor.dtype(), shape: tensor.shape().clone(), bytes: bytes::read(tensor)? };
-            if all.insert(name.to_owned(), stored).is_some() {
+            if all.insert(name.to_owned(), Stored::of(tensor)?).is_some() {
                 let message = format!("two tensors have the name `{name}`; give each its own");
                 return Err(Error::checkpoint(path, message));
             }
         }
-        write_plain(path, &all)
+        write_plain(path, all)
     }
 
-    /// The bytes of a tensor for a parameter of this dtype and shape.
-    fn fitting<'a>(
+    /// A tensor of the files for a parameter or buffer of the model. `None` if there is none of this name.
+    fn fitting(
         &self,
-        file: &Checkpoint,
-        tensors: &SafeTensors<'a>,
         name: &str,
-        parameter: (&str, DType, &Shape),
+        (own, tensor): (&str, &Tensor),
         convert: bool,
-    ) -> Result<Cow<'a, [u8]>> {
-        let (own, dtype, shape) = parameter;
-        let view = tensors.tensor(name).map_err(|e| file.error(format!("tensor `{name}`: {e}")))?;
-        let found = format!("tensor `{name}` is {:?} {:?}", view.dtype(), view.shape());
-        if view.shape() != shape.dims() {
+    ) -> Result<Option<FileTensor<'_>>> {
+        if !self.places.contains_key(name) {
+            return Ok(None);
+        }
+        let (file, stored) = self.stored(name)?;
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let found = format!("tensor `{name}` is {:?} {:?}", stored.dtype(), stored.shape());
+        if stored.shape() != shape.dims() {
             return Err(file.error(format!(
                 "{found}, but parameter `{own}` is {dtype} {shape}; build the model with the sizes of the file, or rename the tensor that fits"
             )));
         }
-        if let Some((element, value)) = bytes::not_finite(view.dtype(), view.data()) {
-            return Err(
-                file.error(format!("element {element} of tensor `{name}` is {value}; use an earlier file"))
-            );
-        }
-        if view.dtype() == bytes::to_format(dtype) {
-            return Ok(Cow::Borrowed(view.data()));
-        }
-        let converted = match convert {
-            true => bytes::convert(view.dtype(), view.data(), dtype),
-            false => {
-                let fix = "set `LoadOptions::convert`, or build the model in the dtype of the file";
-                return Err(file.error(format!("{found}, but parameter `{own}` is {dtype}; {fix}")));
-            }
-        };
-        match converted {
-            Some(Ok(bytes)) => Ok(Cow::Owned(bytes)),
-            Some(Err((element, value))) => Err(file.error(format!(
-                "element {element} of tensor `{name}` is {value:?}, which {dtype} can't hold; build the model in the dtype of the file"
-            ))),
-            None => Err(file.error(format!("{found}, but parameter `{own}` is {dtype}; only floats are converted"))),
-        }
+        let fix =
+            match stored.dtype() == bytes::to_format(dtype) || convert && bytes::is_float(stored.dtype()) {
+                true => return Ok(Some(stored)),
+                false if convert => "only floats are converted",
+                false => "set `LoadOptions::convert`, or build the model in the dtype of the file",
+            };
+        Err(file.error(format!("{found}, but parameter `{own}` is {dtype}; {fix}")))
     }
 }
 
@@ -279,20 +278,36 @@ impl Parameters {
         options: LoadOptions,
     ) -> Result<Unmatched> {
         let weights = Weights::open(path)?;
-        let files = weights.files.iter().map(Checkpoint::tensors).collect::<Result<Vec<_>>>()?;
         let mut unmatched = Unmatched::default();
-        let (mut used, mut sought, mut pending) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for (own, tensor) in self.iter().chain(self.buffers()) {
+        let (mut used, mut sought) = (BTreeSet::new(), Vec::new());
+        let mut find = |own: &str, tensor: &Tensor| -> Result<Option<Part<'_>>> {
             let name = name_in_file(own);
-            let Some(&at) = weights.places.get(&name) else {
+            let Some(from) = weights.fitting(&name, (own, tensor), options.convert)? else {
                 unmatched.missing.push(own.to_owned());
                 sought.push(if name == own { format!("`{own}`") } else { format!("`{name}` (for `{own}`)") });
-                continue;
+                return Ok(None);
             };
-            let parameter = (own, tensor.dtype(), tensor.shape());
-            let file = &weights.files[at];
-            pending.push((tensor, weights.fitting(file, &files[at], &name, parameter, options.convert)?));
-            used.insert(name);
+            used.insert(name.clone());
+            Ok(Some(Part { name, from, first: 0 }))
+        };
+        let mut pending = Pending::default();
+        let found = self.entries().iter().map(|entry| Ok((entry, find(&entry.name, &entry.tensor)?)));
+        let found: Vec<(&Entry, Option<Part<'_>>)> = found.collect::<Result<_>>()?;
+        // Parameters that are neighbours in the flat buffer are written together.
+        let mut found = found.into_iter().peekable();
+        while let Some((first, part)) = found.next() {
+            let (Some(part), begin) = (part, first.segment.offset) else { continue };
+            let (mut parts, mut end) = (vec![part], begin + first.segment.length);
+            while let Some((entry, Some(part))) = found.next_if(|(_, part)| part.is_some()) {
+                parts.push(Part { first: entry.segment.offset - begin, ..part });
+                end = entry.segment.offset + entry.segment.length;
+            }
+            pending.add(self.values().narrow(0, begin, end - begin)?, parts);
+        }
+        for (own, tensor) in self.buffers() {
+            if let Some(part) = find(own, tensor)? {
+                pending.add(tensor.clone(), vec![part]);
+            }
         }
         unmatched.unused = weights.names().filter(|name| !used.contains(*name)).map(String::from).collect();
         if options.strict && unmatched != Unmatched::default() {
@@ -312,26 +327,25 @@ impl Parameters {
                 ),
             ));
         }
-        pending.into_iter().try_for_each(|(tensor, bytes)| bytes::write(tensor, &bytes))?;
+        pending.write()?;
         Ok(unmatched)
     }
 
     /// Writes parameters and buffers under their names into one safetensors file that other programs can read. The file
-    /// has the old content or the new one at any moment ([`write_atomic`]).
+    /// has the old content or the new one at any moment ([`super::write_atomic`]).
     ///
     /// To continue training later, write a checkpoint instead ([`super::save`]).
     ///
     /// # Errors
     /// If a number is not finite, the file cannot be written, or the device cannot be read.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_plain(path.as_ref(), &model_tensors(self)?)
+        write_plain(path.as_ref(), model_tensors(self)?)
     }
 }
 
 /// Writes tensors without a state.
-fn write_plain(path: &Path, tensors: &BTreeMap<String, Stored>) -> Result<()> {
+fn write_plain(path: &Path, tensors: BTreeMap<String, Stored>) -> Result<()> {
     // Programs of the PyTorch world look at this entry before they load a file.
-    let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    let file = serialize(path, tensors, |_| Ok(metadata))?;
-    write_atomic(path, &file)
+    let texts = [("format".to_owned(), "pt".to_owned())].into();
+    write_tensors(path, tensors, texts, None)
 }

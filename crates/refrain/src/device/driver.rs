@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::device::communicator::CommunicatorId;
 use crate::device::cuda::Nccl;
 use crate::device::launch::Launch;
+use crate::device::pieces::{self, Fill};
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::{Error, Result};
 
@@ -75,6 +76,28 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Copies from the host into a block, at a byte offset.
     fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()>;
+
+    /// How many threads [`Driver::upload_pieces`] uses for so many bytes.
+    fn upload_threads(&self, _bytes: usize) -> usize {
+        1
+    }
+
+    /// Copies into a block, at a byte offset, from a source that fills pieces.
+    fn upload_pieces(
+        &self,
+        op: &'static str,
+        bytes: usize,
+        fill: &Fill<'_>,
+        to: &Block,
+        offset: usize,
+    ) -> Result<()> {
+        let begin = || Ok(vec![0; bytes.min(pieces::PIECE)]);
+        pieces::hand_out(bytes, self.upload_threads(bytes), begin, |piece, range| {
+            let piece = &mut piece[..range.len()];
+            fill(range.start, piece)?;
+            self.upload(op, piece, to, offset + range.start)
+        })
+    }
 
     /// Copies from a block to the host, after all work that writes it.
     fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()>;

@@ -10,6 +10,7 @@ mod launch;
 mod lineage;
 mod locks;
 mod open;
+pub(crate) mod pieces;
 pub(crate) mod program;
 pub(crate) mod recording;
 mod sim;
@@ -18,6 +19,7 @@ mod trace;
 mod workspace;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -39,6 +41,7 @@ use crate::error::{Error, Result};
 use crate::recycled::Recycled;
 use driver::Block;
 use locks::{Locks, locked};
+use pieces::Fill;
 use program::{Bound, Executable};
 use recording::Touched;
 use workspace::Workspace;
@@ -325,7 +328,34 @@ impl Device {
         storage: &Storage,
         offset: usize,
     ) -> Result<()> {
-        if offset + from.len() > storage.bytes() {
+        self.uploading(op, storage, offset..offset + from.len(), || {
+            self.0.driver.upload(op, from, storage.block(), offset)
+        })
+    }
+
+    /// As [`Device::upload`], from a source that fills pieces. The storage's lock is held meanwhile.
+    pub(crate) fn upload_pieces(
+        &self,
+        op: &'static str,
+        bytes: usize,
+        fill: &Fill<'_>,
+        storage: &Storage,
+        offset: usize,
+    ) -> Result<()> {
+        self.uploading(op, storage, offset..offset + bytes, || {
+            self.0.driver.upload_pieces(op, bytes, fill, storage.block(), offset)
+        })
+    }
+
+    /// Checks an upload into a range of a storage, and does it.
+    fn uploading(
+        &self,
+        op: &'static str,
+        storage: &Storage,
+        range: Range<usize>,
+        upload: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if range.end > storage.bytes() {
             return Err(Error::internal(op, "an upload reaches beyond its storage"));
         }
         recording::forbid(
@@ -334,12 +364,11 @@ impl Device {
             Some(storage),
             "it copies values from the host, which a replay would not repeat; make the tensor before the step and use it in the closure, pass the values as an input, or fill a tensor on the device (full, arange)",
         )?;
-        let range = offset..offset + from.len();
         recording::enter(op, self, || std::iter::once(Touched::new(storage, range.clone(), true)))?;
         self.0.driver.fault()?;
         let _lock = storage.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.0.counters.uploads.fetch_add(1, Ordering::Relaxed);
-        self.0.driver.upload(op, from, storage.block(), offset)?;
+        upload()?;
         storage.note_write(&range, op, None);
         Ok(())
     }

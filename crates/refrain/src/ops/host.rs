@@ -1,12 +1,14 @@
 //! Copies between a tensor and the host. Reading first waits for the work that writes the values. Writing goes into
 //! the memory of the tensor.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::apply_into;
 use super::copy::Copy;
 use crate::autograd::check_in_place;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::tensor::{Element, Tensor};
+use crate::tensor::{DType, Element, Tensor};
 
 impl Tensor {
     /// Reads the values, row-major.
@@ -75,6 +77,58 @@ impl Tensor {
     /// ```
     pub fn write_from<T: Element>(&self, values: &[T]) -> Result<()> {
         self.put("write_from", values)
+    }
+
+    /// Writes all elements from a source that gives their bytes in pieces, such as a file that is larger than the memory
+    /// of the host. `fill` gets the position of a piece's first byte, row-major, and the piece, and must write all of it.
+    /// A piece has whole elements, at most 4 MiB. Several threads call `fill` at the same time, in any order; it must not
+    /// use the tensor.
+    ///
+    /// On a GPU the pieces lie in pinned host memory: nothing is copied on the host, and while one piece is filled, others
+    /// are on their way. Otherwise it is as [`Tensor::write_from`].
+    ///
+    /// ```
+    /// use refrain::{Device, DType, Error, Tensor};
+    /// let x = Tensor::zeros([2, 3], DType::U8, &Device::cpu())?;
+    /// x.write_pieces(|first, piece| {
+    ///     piece.iter_mut().zip(first..).for_each(|(byte, at)| *byte = at as u8);
+    ///     Ok::<(), Error>(())
+    /// })?;
+    /// assert_eq!(x.to_vec::<u8>()?, [0, 1, 2, 3, 4, 5]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first error of `fill`, and the errors of [`Tensor::write_from`]. Some elements may have new values then.
+    pub fn write_pieces<E: From<Error> + Send>(
+        &self,
+        fill: impl Fn(usize, &mut [u8]) -> std::result::Result<(), E> + Sync,
+    ) -> std::result::Result<(), E> {
+        const OP: &str = "write_pieces";
+        check_in_place(OP, self)?;
+        if !self.is_contiguous() {
+            let staged = Tensor::empty(OP, self.shape(), self.dtype(), self.device())?;
+            staged.write_pieces(fill)?;
+            return Ok(apply_into(Copy(OP), &[&staged], self)?);
+        }
+        let failed = Mutex::new(None);
+        let filled = |at: usize, piece: &mut [u8]| {
+            fill(at, piece).map_err(|e| {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                Error::internal(OP, "the source failed")
+            })?;
+            if self.dtype() == DType::Bool {
+                piece.iter_mut().for_each(|byte| *byte = (*byte != 0).into());
+            }
+            Ok(())
+        };
+        let (bytes, offset) =
+            (self.numel() * self.dtype().size(), self.layout().offset() * self.dtype().size());
+        let done = self.device().upload_pieces(OP, bytes, &filled, self.storage(), offset);
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(e) => Err(e),
+            None => Ok(done?),
+        }
     }
 
     /// [`Tensor::write_from`] on behalf of the operation `op`.

@@ -152,6 +152,7 @@ fn allocation_and_transfers_during_a_capture_are_refused_at_once_and_the_capture
                 assert_refused(x.exp(), "exp");
                 assert_refused(Tensor::from_slice(&[1.0f32], [1], device), "from_slice");
                 assert_refused(x.write_from(&[0.0f32; 4]), "write_from");
+                assert_refused(x.write_pieces(|_, _| Ok(())), "write_pieces");
                 assert_refused(x.to_vec::<f32>(), "to_vec");
                 assert_refused(row.narrow(0, 0, 1).unwrap().to_scalar::<f32>(), "to_scalar");
                 assert_refused(device.synchronize(), "synchronize");

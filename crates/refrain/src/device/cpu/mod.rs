@@ -14,6 +14,7 @@ pub(crate) mod widen;
 use super::args::{HostArgs, OnFault, copy_in, copy_out};
 use super::driver::{Block, Driver};
 use super::launch::{Launch, Operand};
+use super::pieces;
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::Result;
 use crate::sync::may_switch;
@@ -59,6 +60,10 @@ impl Driver for Cpu {
         // SAFETY: the pool's blocks are host memory; the door holds the storage's lock exclusively.
         unsafe { copy_in(from, to, offset) };
         Ok(())
+    }
+
+    fn upload_threads(&self, bytes: usize) -> usize {
+        pieces::threads(bytes)
     }
 
     fn download(&self, _: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {

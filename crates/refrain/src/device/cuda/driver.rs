@@ -25,6 +25,7 @@ use super::{compile, library, timed};
 use crate::device::communicator::{CollectiveCall, Communicator, CommunicatorId};
 use crate::device::driver::{self, Block, CaptureStatus, Driver, KernelSet};
 use crate::device::launch::Launch;
+use crate::device::pieces::{self, Fill};
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
 use crate::error::{Error, Result};
 
@@ -183,6 +184,17 @@ impl Cuda {
             checked(self.context(), op, unsafe { self.shared.pool.free(address, self.stream) })?;
         }
         Ok(())
+    }
+
+    /// Runs an upload into a block. The guard, if there is one, looks at it.
+    fn guarded(&self, op: &'static str, to: &Block, upload: impl FnOnce() -> Result<()>) -> Result<()> {
+        match &self.shared.guard {
+            Some(guard) => guard.write(self.context(), op, to.address as u64, || {
+                upload()?;
+                self.wait(op)
+            }),
+            None => upload(),
+        }
     }
 
     pub(super) fn wait(&self, op: &'static str) -> Result<()> {
@@ -345,18 +357,33 @@ impl Driver for Cuda {
     fn upload(&self, op: &'static str, from: &[u8], to: &Block, offset: usize) -> Result<()> {
         let _entered = self.outside_capture(op, "which copies from the host")?;
         let address = (to.address + offset) as u64;
-        let upload = || {
+        self.guarded(op, to, || {
             // SAFETY: the door checked the range; the storage's lock is held.
             let done = unsafe { self.shared.staging.upload(from, address, self.stream) };
             checked(self.context(), op, done)
-        };
-        match &self.shared.guard {
-            Some(guard) => guard.write(self.context(), op, to.address as u64, || {
-                upload()?;
-                self.wait(op)
-            }),
-            None => upload(),
-        }
+        })
+    }
+
+    fn upload_pieces(
+        &self,
+        op: &'static str,
+        bytes: usize,
+        fill: &Fill<'_>,
+        to: &Block,
+        offset: usize,
+    ) -> Result<()> {
+        let _entered = self.outside_capture(op, "which copies from the host")?;
+        let context = self.context();
+        self.guarded(op, to, || {
+            let begin = || Ok((context.enter(op)?, checked(context, op, self.shared.staging.lend())?));
+            pieces::hand_out(bytes, pieces::threads(bytes), begin, |(_entered, pair), range| {
+                let address = (to.address + offset + range.start) as u64;
+                let piece = checked(context, op, pair.next())?;
+                fill(range.start, piece.bytes(range.len()))?;
+                // SAFETY: the door checked the range; the storage's lock is held.
+                checked(context, op, unsafe { piece.upload(range.len(), address, self.stream) })
+            })
+        })
     }
 
     fn download(&self, op: &'static str, from: &Block, offset: usize, to: &mut [u8]) -> Result<()> {

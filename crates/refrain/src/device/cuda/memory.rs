@@ -10,11 +10,11 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUmemPool_attribute};
 
 use super::context::Context;
+use crate::device::pieces::PIECE;
 use crate::error::{Error, Result};
 
-/// Bytes per piece of pinned host memory. Copies go through these pieces.
-const PIECE: usize = 4 << 20;
-/// The number of pieces. While the device copies one, the next one is filled.
+/// The number of pieces of pinned host memory that one copy goes through. While the device copies one, the next one is
+/// filled.
 const PIECES: usize = 4;
 
 /// A private pool of device memory. It keeps what is freed, so that after the first steps a step asks the system for
@@ -115,7 +115,8 @@ pub(super) struct Staging {
     pieces: Mutex<Vec<Piece>>,
 }
 
-struct Piece {
+/// [`PIECE`] bytes of pinned host memory.
+pub(super) struct Piece {
     memory: *mut c_void,
     /// Recorded after the copy that uses the piece.
     done: sys::CUevent,
@@ -129,6 +130,8 @@ impl Piece {
     fn new() -> std::result::Result<Piece, DriverError> {
         // SAFETY: a context is current; the memory is kept until the process ends.
         let memory = unsafe { result::malloc_host(PIECE, 0) }?;
+        // SAFETY: allocated above, with this size.
+        unsafe { std::ptr::write_bytes(memory.cast::<u8>(), 0, PIECE) };
         let done = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?;
         Ok(Piece { memory, done, busy: false })
     }
@@ -148,9 +151,66 @@ impl Piece {
         self.busy = true;
         Ok(())
     }
+
+    /// The first bytes of the piece. No copy uses them: see [`Pair::next`].
+    pub(super) fn bytes(&mut self, length: usize) -> &mut [u8] {
+        debug_assert!(length <= PIECE && !self.busy);
+        // SAFETY: the piece has PIECE bytes, which were initialised when it was made, and nobody else has them.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.cast::<u8>(), length.min(PIECE)) }
+    }
+
+    /// Copies the first bytes of the piece to the device in stream order.
+    ///
+    /// # Safety
+    /// `length` bytes at `to` are device memory that may be written.
+    pub(super) unsafe fn upload(
+        &mut self,
+        length: usize,
+        to: u64,
+        stream: sys::CUstream,
+    ) -> std::result::Result<(), DriverError> {
+        // SAFETY: the caller's promise for `to`. The copy is waited for before the piece is written again.
+        unsafe { result::memcpy_htod_async(to, self.bytes(length), stream) }?;
+        self.record(stream)
+    }
+}
+
+/// Two pieces that one thread has for itself. The device copies one while the thread fills the other.
+pub(super) struct Pair<'a> {
+    staging: &'a Staging,
+    pieces: Vec<Piece>,
+}
+
+impl Pair<'_> {
+    /// The piece that was used longest ago, after its copy is done.
+    pub(super) fn next(&mut self) -> std::result::Result<&mut Piece, DriverError> {
+        self.pieces.rotate_left(1);
+        let piece = &mut self.pieces[0];
+        piece.wait()?;
+        Ok(piece)
+    }
+}
+
+impl Drop for Pair<'_> {
+    fn drop(&mut self) {
+        self.staging.pieces.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.pieces);
+    }
 }
 
 impl Staging {
+    /// Two pieces for the calling thread. They are kept for the next copies when it gives them back.
+    pub(super) fn lend(&self) -> std::result::Result<Pair<'_>, DriverError> {
+        let mut pair = Pair { staging: self, pieces: Vec::with_capacity(2) };
+        let mut kept = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        while pair.pieces.len() < 2 {
+            pair.pieces.push(match kept.pop() {
+                Some(piece) => piece,
+                None => Piece::new()?,
+            });
+        }
+        Ok(pair)
+    }
+
     fn pieces(&self) -> std::result::Result<MutexGuard<'_, Vec<Piece>>, DriverError> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         while pieces.len() < PIECES {
@@ -174,14 +234,9 @@ impl Staging {
             // The least recently used piece comes first.
             let piece = &mut pieces[0];
             piece.wait()?;
-            // SAFETY: the piece has PIECE bytes, and no copy uses it now.
-            unsafe { std::ptr::copy_nonoverlapping(chunk.as_ptr(), piece.memory.cast(), chunk.len()) };
-            // SAFETY: written above; the caller's promise for `to`. The copy is waited for before the piece is
-            // written again.
-            let staged = unsafe { std::slice::from_raw_parts(piece.memory.cast::<u8>(), chunk.len()) };
-            // SAFETY: as above.
-            unsafe { result::memcpy_htod_async(to + (i * PIECE) as u64, staged, stream) }?;
-            piece.record(stream)?;
+            piece.bytes(chunk.len()).copy_from_slice(chunk);
+            // SAFETY: the caller's promise for `to`.
+            unsafe { piece.upload(chunk.len(), to + (i * PIECE) as u64, stream) }?;
             pieces.rotate_left(1);
         }
         Ok(())
