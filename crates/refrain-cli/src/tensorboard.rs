@@ -78,12 +78,15 @@ fn tags(report: &Value) -> Vec<(String, f64)> {
     let own =
         [("train_loss", "loss/train"), ("learning_rate", "learning_rate"), ("seconds", "seconds_per_epoch")];
     let of = |(key, tag): (&str, &str)| Some((tag.to_owned(), report[key].as_f64()?));
-    let validation = report["validation"].as_object().into_iter().flatten();
     let of_validation = |(key, value): (&String, &Value)| {
-        let tag = if key == "loss" { "loss/validation".to_owned() } else { format!("validation/{key}") };
+        let tag = match key.strip_prefix("validation_")? {
+            "loss" => "loss/validation".to_owned(),
+            metric => format!("validation/{metric}"),
+        };
         Some((tag, value.as_f64()?))
     };
-    own.into_iter().filter_map(of).chain(validation.filter_map(of_validation)).collect()
+    let all = report.as_object().into_iter().flatten();
+    own.into_iter().filter_map(of).chain(all.filter_map(of_validation)).collect()
 }
 
 /// A message of Protocol Buffers: fields, each with its number and its kind.

@@ -132,7 +132,12 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
             None => all.window(window, &folder, &mut model, &mut done),
         };
         match ended {
-            Ok(()) => {}
+            Ok(true) => {}
+            Ok(false) => {
+                let why = "no value that it forecasts was observed, or it lies across a long gap";
+                console.warn(format!("window {} is left out: {why}", window + 1))?;
+                done.left_out.push(window + 1);
+            }
             // A gap that no window may cross is nothing that is wrong.
             Err(Error::Forecast(gap)) if is_gap(&gap) => {
                 console.warn(format!("window {} is left out: {gap}", window + 1))?;
@@ -166,10 +171,10 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
     console.result(&outcome)
 }
 
-/// Whether an error says that a gap is longer than what is filled.
+/// Whether an error says that a gap leaves nothing to forecast from, to learn from or to judge.
 fn is_gap(error: &refrain_forecast::Error) -> bool {
     use refrain_forecast::Error;
-    matches!(error, Error::GapInContext { .. } | Error::Split { .. })
+    matches!(error, Error::GapInContext { .. } | Error::NoWindows { .. } | Error::NothingObserved { .. })
 }
 
 /// A model and the name of its folder.
@@ -236,14 +241,14 @@ impl Validation<'_> {
         Ok(Model { forecaster, folder: name })
     }
 
-    /// Forecasts one window, and adds what it gives to what is finished.
+    /// Forecasts one window, and adds what it gives to what is finished. False if nothing of it can be judged.
     fn window(
         &self,
         window: usize,
         folder: &RunFolder,
         last: &mut Option<Model>,
         done: &mut Finished,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let model = match last.take() {
             Some(model) if !self.args.refit => model,
             _ => self.model(window, folder)?,
@@ -253,8 +258,8 @@ impl Validation<'_> {
         let next = forecaster.next(self.console, self.past(window), None)?;
         let data = forecaster.cut(self.until(window))?;
         let units = Units::new(&data.set, &data.stack, &data.scaler, forecaster.season());
-        let judged = done.table.add(window + 1, &next, &data, &units, forecaster.season())?;
-        let [errors, seasonal_naive, last_value] = &judged;
+        let judged = done.table.add(&next, &data, &units, forecaster.season())?;
+        let Some([errors, seasonal_naive, last_value]) = &judged else { return Ok(false) };
         let forecast = next.set.names().count();
         let end = |series: &Series| series.time().format(series.rows() - 1);
         done.windows.push(Window {
@@ -269,7 +274,7 @@ impl Validation<'_> {
         });
         let nothing = || ErrorSums::new(self.horizon, errors.levels(), &Scaler::unit(1).into());
         done.errors.get_or_insert_with(nothing).merge(0, errors);
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -302,15 +307,14 @@ struct Table {
 
 impl Table {
     /// Adds the forecasts of one origin, with what came true, and measures them beside the seasonal naive forecast and the last
-    /// value, over the same values of the same series: those that have a window in the test part.
+    /// value, over the same values of the same series: those that have a window in the test part. `None` if there is no such value.
     fn add(
         &mut self,
-        window: usize,
         next: &Next,
         data: &Data,
         units: &Units,
         season: usize,
-    ) -> Result<[ErrorSums; 3]> {
+    ) -> Result<Option<[ErrorSums; 3]>> {
         let levels = self.levels(next)?;
         let (context, horizon) = (data.split.context, data.split.horizon);
         let seasonal = SeasonalNaive::new(season, context)?;
@@ -322,7 +326,7 @@ impl Table {
         let judged: HashSet<usize> =
             data.stack.origins(&data.split.test, context).map(|(number, ..)| number).collect();
         let independent = data.set.is_independent();
-        let mut unjudged = 0;
+        let before = self.rows.len();
         for (at, (name, forecast, column, width)) in next.columns().enumerate() {
             let Some(&unit) = places.get(name) else { continue };
             let (whole, channel) = match independent {
@@ -340,7 +344,6 @@ impl Table {
                 self.rows.push(cells);
             }
             if !judged.contains(&if independent { unit } else { 0 }) {
-                unjudged += 1;
                 continue;
             }
             let scaler = units.scaler.of(unit..unit + 1);
@@ -355,17 +358,11 @@ impl Table {
                 sums.add(unit, &values, &truth);
             }
         }
-        match sums[0].overall().count {
-            0 => Err(refrain_forecast::Error::Split {
-                file: data.set.file().to_owned(),
-                problem: format!(
-                    "of the forecasts of window {window}, no value was observed ({unjudged} lie across gaps)"
-                ),
-                fix: "choose other --windows or --step, or a larger --max-gap",
-            }
-            .into()),
-            _ => Ok(sums),
+        if sums[0].overall().count == 0 {
+            self.rows.truncate(before);
+            return Ok(None);
         }
+        Ok(Some(sums))
     }
 
     /// The levels of the forecasts. They are the same for all windows.
