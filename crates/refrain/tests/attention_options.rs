@@ -24,12 +24,19 @@ struct Case {
     dropout: f64,
     adds: bool,
     returns: bool,
+    /// The first row of the batch, which has two more rows than those before and those of the case.
+    first: usize,
 }
 
 /// Where the generator of a case stands.
 const POSITION: (u64, u64) = (5, (1 << 32) - 7);
 
 impl Case {
+    fn generator(&self, device: &Device) -> Result<Generator> {
+        let end = self.first + self.shape[0];
+        Generator::from_state(device, POSITION.0, POSITION.1)?.for_batch_rows(self.first..end, end + 2)
+    }
+
     /// Queries, keys and values as projections leave them, scores, and the weights of the results in the loss.
     fn inputs(&self, device: &Device) -> [Tensor; 6] {
         let [batch, heads, queries, keys] = self.shape;
@@ -47,7 +54,7 @@ impl Case {
 
     /// Output and scores by the operation.
     fn fused(&self, [q, k, v, scores]: [&Tensor; 4]) -> Result<(Tensor, Option<Tensor>)> {
-        let generator = Generator::from_state(q.device(), POSITION.0, POSITION.1)?;
+        let generator = self.generator(q.device())?;
         let options = SdpaOptions {
             scale: Some(self.scale),
             causal: self.causal,
@@ -65,7 +72,7 @@ impl Case {
 
     /// The same, composed of single operations.
     fn composed(&self, [q, k, v, scores]: [&Tensor; 4]) -> Result<(Tensor, Option<Tensor>)> {
-        let generator = Generator::from_state(q.device(), POSITION.0, POSITION.1)?;
+        let generator = self.generator(q.device())?;
         let [_, _, queries, keys] = self.shape;
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         let mut sum = q.matmul(&k.transpose(2, 3)?)?.mul_scalar(self.scale)?;
@@ -117,6 +124,7 @@ fn cases() -> Vec<Case> {
         dropout: 0.3,
         adds: true,
         returns: true,
+        first: 0,
     };
     let causal = |shape, dim| Case { causal: true, ..plain(shape, dim) };
     vec![
@@ -140,6 +148,15 @@ fn cases() -> Vec<Case> {
         causal([1, 1, 130, 130], 20),
         Case { dropout: 0.9, ..causal([1, 2, 150, 97], 40) },
         plain([1, 2, 33, 70], 100),
+        // Parts of batches, whose first weight is in the middle of a block of random words.
+        Case { first: 1, adds: false, returns: false, ..plain([2, 1, 41, 41], 8) },
+        Case { first: 1, adds: false, returns: false, ..plain([2, 1, 43, 43], 4) },
+        Case { first: 2, ..causal([2, 3, 7, 5], 16) },
+        Case { first: 3, ..plain([2, 1, 1, 1], 3) },
+        Case { first: 1, ..plain([1, 2, 63, 9], 33) },
+        Case { first: 1, ..plain([1, 1, 31, 63], 64) },
+        Case { first: 1, ..causal([1, 1, 129, 131], 20) },
+        Case { first: 2, ..plain([1, 1, 33, 71], 100) },
     ]
 }
 
@@ -188,6 +205,7 @@ fn gradients_with_all_options_agree_with_finite_differences() {
         dropout: 0.25,
         adds: true,
         returns: true,
+        first: 0,
     };
     for device in devices() {
         for case in [case([2, 2, 5, 6], 3, false), case([1, 2, 4, 4], 4, true)] {
@@ -217,6 +235,7 @@ fn scores_alone_have_a_gradient_too() {
             dropout: 0.5,
             adds: true,
             returns: true,
+            first: 0,
         };
         let [q, k, v, scores, _, weight] = case.inputs(&device);
         let leaves = [&q, &k, &v, &scores];

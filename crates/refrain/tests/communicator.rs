@@ -377,6 +377,71 @@ fn gpus_that_wait_for_one_another_in_two_communicators_are_found() {
 }
 
 #[test]
+fn two_communicators_in_opposite_order_in_a_recorded_step_are_refused_on_all_ranks() {
+    for devices in groups() {
+        let [a, b] = [0, 1].map(|_| Communicator::in_process(&devices).unwrap());
+        let pairs: Vec<_> = a.into_iter().zip(b).collect();
+        let results = of_ranks(pairs, |(a, b)| {
+            let [first, second] = if a.rank() == 1 { [&b, &a] } else { [&a, &b] };
+            let mut step = Step::new(a.device(), |x| {
+                Ok(vec![second.all_reduce(&first.all_reduce(&x[0], ReduceOp::Sum)?, ReduceOp::Sum)?])
+            });
+            step.call(&[ones(&a, 2)?]).map(drop)
+        });
+        for result in results {
+            assert!(
+                matches!(&result, Err(Error::RanksDiffer { ranks, launch: 0, .. }) if ranks == &[1]),
+                "{result:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_first_collectives_of_a_communicator_may_be_those_of_a_recorded_step() {
+    for devices in groups() {
+        let size = devices.len() as f64;
+        on_ranks(&devices, |rank| {
+            let x = [tensor(&[rank.rank() as f64, 1.0], [2], DType::F32, rank.device())];
+            assert_eq!(rank.collectives(), 0);
+            let mut step = Step::new(rank.device(), |x| {
+                let sum = rank.all_reduce(&x[0], ReduceOp::Sum)?;
+                let mean = rank.all_reduce(&x[0].mul(&sum)?, ReduceOp::Mean)?;
+                Ok(vec![sum, mean])
+            });
+            let sum = size * (size - 1.0) / 2.0;
+            for call in 0..3 {
+                let outputs = step.call(&x).unwrap();
+                let [got, mean] = [0, 1].map(|at| values(&outputs.copy(at).unwrap()));
+                assert_eq!(got, [sum, size], "call {call}");
+                let expected = sum * sum / size;
+                assert!(
+                    (mean[0] - expected).abs() < 1e-5 * expected && mean[1] == size,
+                    "call {call}: {mean:?}"
+                );
+            }
+            step.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_profile_of_all_ranks_counts_its_collectives() {
+    for devices in groups() {
+        on_ranks(&devices, |rank| {
+            let x = [ones(&rank, 4).unwrap()];
+            let mut step = Step::new(rank.device(), |x| Ok(vec![rank.all_reduce(&x[0], ReduceOp::Sum)?]));
+            step.call(&x).unwrap();
+            let before = rank.collectives();
+            let profile = step.profile(&x, 3).unwrap();
+            assert!(profile.lines().iter().any(|line| line.operation == "all_reduce"));
+            assert_eq!(rank.collectives() - before, 3);
+            step.finish().unwrap();
+        });
+    }
+}
+
+#[test]
 fn a_rank_that_does_not_come_is_named_after_the_time_limit() {
     for devices in groups() {
         let options = CommunicatorOptions::new().time_limit(Duration::from_millis(100));

@@ -1,4 +1,5 @@
-//! Collectives between GPUs, one process each. Without the variables of a launcher it does nothing but say so.
+//! Collectives between GPUs, one process each. Without any of the variables of a launcher it does nothing but say so; with only
+//! some of them it fails.
 //!
 //! On a machine with two GPUs:
 //!
@@ -30,16 +31,21 @@ struct Job {
 }
 
 fn number(name: &str) -> Option<usize> {
-    std::env::var(name).ok()?.parse().ok()
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}: {error}")))
 }
 
 /// `None` if this is not one of several processes with GPUs.
 fn job() -> Option<Job> {
-    let (rank, size) = (number("RANK")?, number("WORLD_SIZE")?);
-    let file = std::env::var_os("REFRAIN_COMMUNICATOR_ID")?.into();
-    if size < 2 {
+    const NEEDED: [&str; 3] = ["RANK", "WORLD_SIZE", "REFRAIN_COMMUNICATOR_ID"];
+    let missing: Vec<_> = NEEDED.into_iter().filter(|name| std::env::var_os(name).is_none()).collect();
+    if missing.len() == NEEDED.len() {
         return None;
     }
+    assert!(missing.is_empty(), "half a job: {missing:?} missing; set all of {NEEDED:?}, or none");
+    let (rank, size) = (number("RANK")?, number("WORLD_SIZE")?);
+    let file = std::env::var_os("REFRAIN_COMMUNICATOR_ID")?.into();
+    assert!(size >= 2 && rank < size, "rank {rank} of {size}: at least two processes are needed");
     assert_eq!(
         std::env::var("NCCL_NVLS_ENABLE").as_deref(),
         Ok("0"),
@@ -220,6 +226,24 @@ fn training(job: &Job, c: &Communicator) {
     println!("rank {}: 20 steps, eager and recorded twice: the same bits", job.rank);
 }
 
+/// Nobody has used the communicator before the capture.
+fn first_in_a_step(job: &Job, c: &Communicator) {
+    let x = tensor(&whole(job.rank, 1000), [1000], DType::F32, &job.device);
+    let sum: Vec<f64> = (0..1000).map(|i| (0..job.size).map(|rank| whole(rank, 1000)[i]).sum()).collect();
+    let mut step = Step::new(&job.device, |x| {
+        let sum = c.all_reduce(&x[0], ReduceOp::Sum)?;
+        Ok(vec![c.all_reduce(&sum, ReduceOp::Mean)?])
+    });
+    for replay in 0..3 {
+        let y = step.call(&[x.clone()]).unwrap().copy(0).unwrap();
+        assert_eq!(values(&y), sum, "replay {replay}");
+    }
+    let before = c.collectives();
+    step.profile(&[x.clone()], 2).unwrap();
+    assert_eq!(c.collectives() - before, 4, "those of a profile");
+    step.finish().unwrap();
+}
+
 /// Rank 1 records another step.
 fn different_steps(job: &Job, c: &Communicator) {
     let factor = if job.rank == 1 { 3.0 } else { 2.0 };
@@ -336,6 +360,7 @@ fn gpus_exchange_values_through_nccl() {
     println!("rank {} of {} on {}, NCCL {:?}", job.rank, job.size, job.device, CudaReport::new().nccl);
     let c = job.communicator(0);
     assert_eq!((c.rank(), c.size()), (job.rank, job.size));
+    first_in_a_step(&job, &c);
     every_collective(&job, &c);
     sums_repeat(&job, &c);
     training(&job, &c);

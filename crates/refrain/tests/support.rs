@@ -250,6 +250,7 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("clip_coefficient", |d| clip_coefficient(&flat(d)?[0], 1.0).map(drop)),
         ("learning_rate", |d| learning_rate(Schedule::Constant { lr: 0.1 }, &scalar(d)?).map(drop)),
         ("fill", |d| ones(d).map(drop)),
+        ("checksum", |d| ones(d)?.checksum().map(drop)),
         ("arange", |d| Tensor::arange(0.0, 5.0, 1.0, d, &Device::cpu()).map(drop)),
         ("uniform", |d| generator()?.uniform([3], d).map(drop)),
         ("normal", |d| generator()?.normal([3], d).map(drop)),
@@ -318,11 +319,13 @@ fn table() -> String {
 
 /// Public functions that are not operations: they describe a tensor or a generator, copy between host and device, or
 /// create a handle.
-const NO_OPERATIONS: [&str; 24] = [
+const NO_OPERATIONS: [&str; 27] = [
+    "copy_state_from",
     "detach",
     "device",
     "dims",
     "dtype",
+    "for_batch_rows",
     "from_slice",
     "from_state",
     "is_contiguous",
@@ -341,6 +344,7 @@ const NO_OPERATIONS: [&str; 24] = [
     "to_device",
     "to_scalar",
     "to_vec",
+    "whole",
     "write_from",
     "write_pieces",
 ];

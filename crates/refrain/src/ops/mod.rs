@@ -6,6 +6,7 @@
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod binary;
+pub(crate) mod checksum;
 pub(crate) mod collective;
 mod composed;
 pub(crate) mod concat;

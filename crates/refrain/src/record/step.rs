@@ -255,6 +255,9 @@ impl<'f> Step<'f> {
     /// one after the other and are measured with events in a graph; on the CPU the calls are measured. In a real
     /// call, independent launches may run in parallel, so it takes less than the sum of these times.
     ///
+    /// The collectives of the step wait for the other ranks: call this on all of them, with the same `runs`.
+    /// [`Communicator::collectives`](crate::Communicator::collectives) counts them as those of replays.
+    ///
     /// # Errors
     /// As [`Step::call`], and errors of the device.
     ///

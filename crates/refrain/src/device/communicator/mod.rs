@@ -124,7 +124,8 @@ impl Default for CommunicatorOptions {
 /// # Steps
 /// Before a step with collectives runs for the first time, all ranks compare what they have recorded
 /// ([`Program::digest`](crate::Program::digest)). A difference is [`Error::RanksDiffer`]. So a number that differs between
-/// ranks, such as the place of a rank's samples, must be in a tensor and not a parameter of an operation. All ranks must call a
+/// ranks, such as the place of a rank's samples, must be in a tensor and not a parameter of an operation (random numbers for a rank's
+/// samples come from [`Generator::for_batch_rows`](crate::Generator::for_batch_rows)). All ranks must call a
 /// step with inputs of new shapes at the same call.
 ///
 /// # Failures

@@ -61,10 +61,14 @@ impl Graph {
         let waits = (0..program.len()).any(|at| !program.waits(at).is_empty());
         let whole = RefCell::default();
         let capture = |stream| capture::program(&Capturing { cuda, stream, whole: &whole }, program);
-        let mut graph = Graph::capture(cuda, waits.then_some(&whole), capture)?;
+        Ok(Graph::capture(cuda, waits.then_some(&whole), capture)?.with_collectives_of(program))
+    }
+
+    /// The same graph. Each launch counts the collectives of this program.
+    pub(super) fn with_collectives_of(mut self, program: &Bound<'_>) -> Graph {
         let communicator = |at| program.with_launch(at, |launch| launch.kernel.communicator().cloned());
-        graph.collectives = (0..program.len()).filter_map(communicator).collect();
-        Ok(graph)
+        self.collectives = (0..program.len()).filter_map(communicator).collect();
+        self
     }
 
     /// Makes a graph of what `work` sends to a stream. With `whole`, kernels that wait for one another may overlap, but for

@@ -66,7 +66,8 @@ pub(super) fn time(cuda: &Cuda, program: &Bound<'_>, runs: usize) -> Result<Vec<
             program.with_launch(at, |launch| cuda.run_on(stream, launch))?;
             events[at + 2].record(context, stream)
         })
-    })?;
+    })?
+    .with_collectives_of(program);
     let mut times = Vec::with_capacity(runs);
     for _ in 0..runs {
         graph.launch()?;

@@ -305,6 +305,8 @@ pub(super) struct WeightOptions {
     /// Whether scores come from a layer or go to one, in either pass.
     handed: bool,
     drops: bool,
+    /// The words of the first block of random words that belong to no weight.
+    skip: usize,
     /// How many neighbouring scores can be moved in one instruction: 1, 2 or 4.
     vec: usize,
 }
@@ -328,6 +330,7 @@ impl WeightOptions {
             d_before: there[2],
             handed: op.adds_scores || op.returns_scores,
             drops: op.dropout.is_some(),
+            skip: op.dropout.map_or(0, |dropout| dropout.place.skip()),
             vec: [4, 2].into_iter().find(|&vec| fits(vec)).unwrap_or(1),
         }
     }
@@ -341,6 +344,7 @@ impl WeightOptions {
             .flag("D_BEFORE", self.d_before)
             .flag("HANDED", self.handed)
             .flag("DROPS", self.drops)
+            .int("SKIP", self.skip as i64)
             .int("SCORE_VEC", vec as i64)
     }
 }
@@ -381,7 +385,7 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
         after: write(op.scores()),
         position: read(op.generator()),
         kept_position: write(op.position()),
-        offset: op.dropout.map_or(0, |dropout| dropout.offset),
+        offset: op.dropout.map_or(0, |dropout| dropout.place.block()),
         ..Job::new(op, &plan, [q, k, v]).before(args, op.before())
     };
     let options = WeightOptions::new(op, &job, args);

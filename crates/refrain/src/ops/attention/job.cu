@@ -2,7 +2,8 @@
 // [sequences, heads, queries, keys]. Constants: BEFORE (scores are added: a mask, or those of the layer before), STRIDED (they
 // have strides of their own), AFTER (scores, or in the
 // backward pass their gradient, lie in memory), D_BEFORE (the gradient of the scores before is written), HANDED (scores
-// come from a layer or go to one, in either pass), DROPS (dropout of the softmax weights), SCORE_VEC (neighbouring scores
+// come from a layer or go to one, in either pass), DROPS (dropout of the softmax weights), SKIP (random words of the first
+// block that belong to no weight, 0 to 3; nearly always 0, so it costs nothing then), SCORE_VEC (neighbouring scores
 // that can be moved in one instruction; divides `keys`).
 
 extern __shared__ __align__(16) unsigned char memory[];
@@ -37,18 +38,22 @@ struct Dropout {
             j.kept_position[1] = (i64)first;
         }
     }
-    DEVICE Words block(i64 weight) const { return philox(seed, first + (u64)(weight / 4)); }
+    DEVICE Words block(i64 at) const { return philox(seed, first + (u64)(at / 4)); }
     // Word i of a block, without an array whose index is known only at run time.
     static DEVICE u32 word(const Words& w, int i) {
         u32 low = i & 1 ? w.at[1] : w.at[0], high = i & 1 ? w.at[3] : w.at[2];
         return i & 2 ? high : low;
     }
-    DEVICE bool keeps(i64 weight) const { return (i64)word(block(weight), (int)(weight & 3)) >= threshold; }
+    DEVICE bool keeps(i64 weight) const {
+        i64 at = SKIP + weight;
+        return (i64)word(block(at), (int)(at & 3)) >= threshold;
+    }
     // Bit i: whether weight `weight + i` is kept, for the next COUNT weights (2 or 4).
     template <int COUNT> DEVICE u32 bits(i64 weight) const {
-        int skip = (int)(weight & 3);
-        Words a = block(weight), b = a;
-        if (skip + COUNT > 4) b = block(weight + 4);
+        i64 at = SKIP + weight;
+        int skip = (int)(at & 3);
+        Words a = block(at), b = a;
+        if (skip + COUNT > 4) b = block(at + 4);
         u32 kept = 0;
         #pragma unroll
         for (int i = 0; i < COUNT; i++) {

@@ -11,6 +11,7 @@ mod tests;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::random::DrawPlace;
 use super::{Needs, Op, Spec, Specs};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
@@ -48,8 +49,7 @@ struct Attention {
 #[derive(Clone, Copy, Debug)]
 struct WeightDropout {
     p: f64,
-    /// Distance of the first block from the generator's base.
-    offset: u64,
+    place: DrawPlace,
 }
 
 impl Attention {

@@ -73,9 +73,8 @@ impl Attention {
             Some((p, generator)) if p != 0.0 => {
                 check_probability(op, p)?;
                 operands.push(generator.state_tensor());
-                let weights = shape.iter().fold(1u64, |n, &size| n.saturating_mul(size as u64));
-                generator.draw(weights, |offset| {
-                    apply_all(Attention { dropout: Some(WeightDropout { p, offset }), ..self }, &operands)
+                generator.draw(&shape, 1, |place| {
+                    apply_all(Attention { dropout: Some(WeightDropout { p, place }), ..self }, &operands)
                 })?
             }
             _ => apply_all(self, &operands)?,

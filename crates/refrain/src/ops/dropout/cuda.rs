@@ -26,6 +26,8 @@ params! {
         n: i64,
         /// Added to the counter.
         offset: u64,
+        /// The words of the first block that belong to no element.
+        skip: i64,
         threshold: i64,
         scale: f64,
     }
@@ -34,7 +36,7 @@ params! {
 /// The result, and the mask.
 fn describe(op: &Dropout, args: &mut CudaArgs<'_>) {
     let adds = usize::from(op.adds);
-    let words = Some(RandomWords { state: 1 + adds, offset: op.offset });
+    let words = Some(RandomWords { state: 1 + adds, offset: op.place.block() });
     let scalars = smallvec![threshold(op.p) as f64, scale(op.p)];
     let constants =
         |kept| KernelSpec::new(&PIECE, "dropout").flag("KEPT", kept).flag("ADDS", op.adds).constants;
@@ -51,13 +53,17 @@ fn describe(op: &Dropout, args: &mut CudaArgs<'_>) {
 
 pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
     if args.describes() {
-        describe(op, args);
+        // In a chain, words begin with a block.
+        if op.place.is_in_blocks() {
+            describe(op, args);
+        }
         return Ok(());
     }
     let n = args.write_shape(0).numel();
     if n == 0 {
         return Ok(());
     }
+    let skip = op.place.skip();
     let spec = KernelSpec::new(&SOURCE, "dropout")
         .dtype("ELEMENT", args.write_dtype(0))
         .flag("MASK", op.keeps_mask)
@@ -69,11 +75,12 @@ pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
         y: args.write(0),
         mask: if op.keeps_mask { args.write(1) } else { Pointer::NOTHING },
         n: n as i64,
-        offset: op.offset,
+        offset: op.place.block(),
+        skip: skip as i64,
         threshold: threshold(op.p) as i64,
         scale: scale(op.p),
     };
-    args.kernel(spec, units::grid(args, n.div_ceil(WORDS)), &told)
+    args.kernel(spec, units::grid(args, (skip + n).div_ceil(WORDS)), &told)
 }
 
 pub(super) fn backward(scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {

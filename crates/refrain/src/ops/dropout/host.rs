@@ -14,17 +14,18 @@ use crate::ops::random::{host::position, philox};
 const TILE: usize = 1024;
 
 pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
-    let (seed, first) = position(args, 1 + usize::from(op.adds), op.offset)?;
-    let threshold = threshold(op.p);
+    let (seed, first) = position(args, 1 + usize::from(op.adds), op.place.block())?;
+    let (skip, threshold) = (op.place.skip(), threshold(op.p));
     with_float!(args, args.write_dtype(0), T, R => {
         let x = if args.in_place(0).is_some() { None } else { Some(args.read::<T>(0)?) };
         let residual = if op.adds { Some(args.read::<T>(1)?) } else { None };
         let y = args.write::<T>(0)?;
         let scale = R::c(scale(op.p));
         let tile = |i: usize, y: &mut [T], mask: &mut [u8]| {
-            let mut words = [0u32; TILE];
-            let words = &mut words[..y.len()];
+            let mut words = [0u32; TILE + philox::WORDS];
+            let words = &mut words[..skip + y.len()];
             philox::fill(seed, first.wrapping_add((i * TILE / philox::WORDS) as u64), words);
+            let words = &words[skip..];
             if let Some(x) = x {
                 y.copy_from_slice(&x[i * TILE..][..y.len()]);
             }

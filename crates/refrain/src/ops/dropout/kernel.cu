@@ -1,4 +1,4 @@
-// Dropout. Element i is kept if random word i is at least the threshold. The words start at the block given by the
+// Dropout. Element i is kept if random word skip + i is at least the threshold. The words start at the block given by the
 // generator's state and the offset. Constants: ELEMENT; MASK, whether the mask is written; ADDS, whether a residual is
 // added.
 
@@ -8,23 +8,25 @@ KERNEL(dropout, DropoutArgs, p) {
     const ELEMENT *x = p.x, *residual = p.residual;
     ELEMENT* y = p.y;
     unsigned char* mask = p.mask;
-    const i64 n = p.n, threshold = p.threshold;
+    const i64 n = p.n, skip = p.skip, threshold = p.threshold;
     const u64 seed = (u64)p.state[0], first = (u64)p.state[1] + p.offset;
     const C scale = (C)p.scale;
-    const bool aligned = (((u64)x | (u64)y | (ADDS ? (u64)residual : 0)) % (4 * ELEMENT_SIZE) | (MASK ? (u64)mask % 4 : 0)) == 0;
-    const i64 blocks = (n + 3) / 4;
+    const bool aligned = skip == 0 && (((u64)x | (u64)y | (ADDS ? (u64)residual : 0)) % (4 * ELEMENT_SIZE) | (MASK ? (u64)mask % 4 : 0)) == 0;
+    const i64 blocks = (skip + n + 3) / 4;
     for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {
-        const bool whole = aligned && 4 * b + 4 <= n;
+        // The first element of this block of words; before the start, if words are skipped.
+        const i64 at = 4 * b - skip;
+        const bool whole = aligned && at + 4 <= n;
         vec<ELEMENT, 4> v, r = {};
         if (whole) {
-            v = load<4>(x + 4 * b);
-            if (ADDS) r = load<4>(residual + 4 * b);
+            v = load<4>(x + at);
+            if (ADDS) r = load<4>(residual + at);
         } else {
             #pragma unroll
             for (int i = 0; i < 4; i++) {
-                if (4 * b + i < n) {
-                    v.at[i] = x[4 * b + i];
-                    if (ADDS) r.at[i] = residual[4 * b + i];
+                if (at + i >= 0 && at + i < n) {
+                    v.at[i] = x[at + i];
+                    if (ADDS) r.at[i] = residual[at + i];
                 }
             }
         }
@@ -37,14 +39,14 @@ KERNEL(dropout, DropoutArgs, p) {
             m.at[i] = kept;
         }
         if (whole) {
-            store<4>(y + 4 * b, v);
-            if (MASK) store<4>(mask + 4 * b, m);
+            store<4>(y + at, v);
+            if (MASK) store<4>(mask + at, m);
         } else {
             #pragma unroll
             for (int i = 0; i < 4; i++) {
-                if (4 * b + i < n) {
-                    y[4 * b + i] = v.at[i];
-                    if (MASK) mask[4 * b + i] = m.at[i];
+                if (at + i >= 0 && at + i < n) {
+                    y[at + i] = v.at[i];
+                    if (MASK) mask[at + i] = m.at[i];
                 }
             }
         }

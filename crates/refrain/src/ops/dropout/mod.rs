@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::random::Generator;
+use super::random::{DrawPlace, Generator};
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 use crate::autograd::{Gradients, Saves, is_grad_enabled};
 use crate::device::{CudaArgs, HostArgs};
@@ -13,15 +13,14 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
 /// `x * mask / (1 - p)`, plus the residual if there is one, and, if a backward pass needs it, the mask. Operands: `x`,
-/// the residual, and the state of the generator. Element `i` (row-major) is kept if word `i` of the generator is at least
-/// `p * 2^32`.
+/// the residual, and the state of the generator. Element `i` (row-major) is kept if word `i`, counted from the place of the
+/// launch, is at least `p * 2^32`.
 #[derive(Clone, Debug)]
 struct Dropout {
     p: f64,
     /// Whether a residual is added.
     adds: bool,
-    /// Distance of the first block from the generator's base.
-    offset: u64,
+    place: DrawPlace,
     keeps_mask: bool,
 }
 
@@ -141,7 +140,7 @@ fn prepare(x: &Tensor, p: f64, dst: Option<&Tensor>) -> Result<Option<Dropout>> 
         return Ok(None);
     }
     let keeps_mask = is_grad_enabled() && x.requires_grad();
-    Ok(Some(Dropout { p, adds: false, offset: 0, keeps_mask }))
+    Ok(Some(Dropout { p, adds: false, place: DrawPlace::default(), keeps_mask }))
 }
 
 impl Tensor {
@@ -166,9 +165,8 @@ impl Tensor {
     /// ```
     pub fn dropout(&self, p: f64, generator: &Generator) -> Result<Tensor> {
         let Some(op) = prepare(self, p, None)? else { return Ok(self.clone()) };
-        generator.draw(self.numel() as u64, |offset| {
-            apply(Dropout { offset, ..op }, &[self, generator.state_tensor()])
-        })
+        generator
+            .draw(self.dims(), 1, |place| apply(Dropout { place, ..op }, &[self, generator.state_tensor()]))
     }
 
     /// `residual + dropout(x)`, with this tensor as `x`, in one launch: the end of a residual branch. The mask is that of
@@ -200,8 +198,8 @@ impl Tensor {
             return residual.add(self);
         }
         let keeps_mask = is_grad_enabled() && self.requires_grad();
-        generator.draw(self.numel() as u64, |offset| {
-            let op = Dropout { p, adds: true, offset, keeps_mask };
+        generator.draw(self.dims(), 1, |place| {
+            let op = Dropout { p, adds: true, place, keeps_mask };
             apply(op, &[self, residual, generator.state_tensor()])
         })
     }
@@ -209,8 +207,8 @@ impl Tensor {
     /// [`Tensor::dropout`] into the memory of `dst` (which may be this tensor).
     pub fn dropout_into(&self, p: f64, generator: &Generator, dst: &Tensor) -> Result<()> {
         let Some(op) = prepare(self, p, Some(dst))? else { return dst.copy_from(self) };
-        generator.draw(self.numel() as u64, |offset| {
-            apply_into(Dropout { offset, ..op }, &[self, generator.state_tensor()], dst)
+        generator.draw(self.dims(), 1, |place| {
+            apply_into(Dropout { place, ..op }, &[self, generator.state_tensor()], dst)
         })
     }
 }

@@ -17,6 +17,8 @@ params! {
         n: i64,
         /// Added to the counter.
         offset: u64,
+        /// The numbers of the first block that are not part of the result.
+        skip: i64,
     }
 }
 
@@ -29,7 +31,14 @@ pub(super) fn sample(op: &Sample, args: &mut CudaArgs<'_>) -> Result<()> {
         .dtype("OUT", dtype)
         .flag("NORMAL", op.distribution == Distribution::Normal)
         .int("BITS", i64::from(bits(dtype)));
-    let told = SampleArgs { state: args.read(0), y: args.write(0), n: n as i64, offset: op.offset };
-    let blocks = (n * words_each(dtype)).div_ceil(WORDS);
+    let skip = op.place.skip() / words_each(dtype);
+    let told = SampleArgs {
+        state: args.read(0),
+        y: args.write(0),
+        n: n as i64,
+        offset: op.place.block(),
+        skip: skip as i64,
+    };
+    let blocks = ((skip + n) * words_each(dtype)).div_ceil(WORDS);
     args.kernel(spec, units::grid(args, blocks), &told)
 }

@@ -11,7 +11,7 @@ use crate::tensor::DType;
 /// Numbers per iteration: a whole number of random blocks in every dtype.
 const TILE: usize = 1024;
 
-/// The seed, and the first block of the launch.
+/// The seed, and a block, counted from the start of the sequence.
 pub(crate) fn position(args: &HostArgs<'_>, state: usize, offset: u64) -> Result<(u64, u64)> {
     match args.read::<i64>(state)? {
         &[seed, base] => Ok((seed as u64, (base as u64).wrapping_add(offset))),
@@ -21,20 +21,21 @@ pub(crate) fn position(args: &HostArgs<'_>, state: usize, offset: u64) -> Result
 
 pub(super) fn sample(op: &Sample, args: &HostArgs<'_>) -> Result<()> {
     let dtype = args.write_dtype(0);
-    let (seed, first) = position(args, 0, op.offset)?;
+    let (seed, first) = position(args, 0, op.place.block())?;
     let words_each = words_each(dtype);
+    let skip = op.place.skip() / words_each;
     let blocks_a_tile = (TILE * words_each / WORDS) as u64;
     with_float!(args, dtype, T, _R => {
         parallel::pieces(args.write::<T>(0)?, TILE, |i, out| {
-            let mut words = [0u32; 2 * TILE];
+            let mut words = [0u32; 2 * TILE + WORDS];
             // Two normal numbers come from one pair of uniform ones.
-            let words = &mut words[..out.len().next_multiple_of(2) * words_each];
+            let words = &mut words[..(skip + out.len()).next_multiple_of(2) * words_each];
             philox::fill(seed, first.wrapping_add(i as u64 * blocks_a_tile), words);
             match (op.distribution, words_each) {
-                (Distribution::Uniform, 1) => uniform(words, 32 - bits(dtype), out),
-                (Distribution::Uniform, _) => uniform_wide(words, out),
-                (Distribution::Normal, 1) => normal(words, out),
-                (Distribution::Normal, _) => normal_wide(words, out),
+                (Distribution::Uniform, 1) => uniform(&words[skip..], 32 - bits(dtype), out),
+                (Distribution::Uniform, _) => uniform_wide(&words[2 * skip..], out),
+                (Distribution::Normal, 1) => normal(words, skip, out),
+                (Distribution::Normal, _) => normal_wide(words, skip, out),
             }
         });
         Ok(())
@@ -83,20 +84,27 @@ fn box_muller(u: f64, v: f64) -> [f64; 2] {
     [radius * cos, radius * sin]
 }
 
-fn store<T: Stored>(out: &mut [T], values: [f64; 2]) {
-    out.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_number(v));
+/// Writes numbers that come in pairs, without the first `skip` of them.
+fn store<T: Stored>(out: &mut [T], skip: usize, pair: impl Fn(usize) -> [f64; 2]) {
+    let (half, whole) = out.split_at_mut((skip % 2).min(out.len()));
+    half.iter_mut().for_each(|y| *y = T::from_number(pair(skip / 2)[1]));
+    for (i, out) in whole.chunks_mut(2).enumerate() {
+        out.iter_mut().zip(pair(skip.div_ceil(2) + i)).for_each(|(y, v)| *y = T::from_number(v));
+    }
 }
 
-fn normal<T: Stored>(words: &[u32], out: &mut [T]) {
+fn normal<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
     let scale = reciprocal_power(32);
-    for (out, w) in out.chunks_mut(2).zip(words.chunks_exact(2)) {
-        store(out, box_muller((f64::from(w[0]) + 1.0) * scale, f64::from(w[1]) * scale));
-    }
+    store(out, skip, |i| {
+        let w = &words[2 * i..2 * i + 2];
+        box_muller((f64::from(w[0]) + 1.0) * scale, f64::from(w[1]) * scale)
+    });
 }
 
-fn normal_wide<T: Stored>(words: &[u32], out: &mut [T]) {
+fn normal_wide<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
     let scale = reciprocal_power(53);
-    for (out, w) in out.chunks_mut(2).zip(words.chunks_exact(4)) {
-        store(out, box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale));
-    }
+    store(out, skip, |i| {
+        let w = &words[4 * i..4 * i + 4];
+        box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale)
+    });
 }

@@ -18,11 +18,13 @@ DEVICE void box_muller(double u, double v, double* out) {
 
 KERNEL(sample, SampleArgs, p) {
     OUT* y = p.y;
-    const i64 n = p.n;
+    const i64 n = p.n, skip = p.skip;
     const u64 seed = (u64)p.state[0], first = (u64)p.state[1] + p.offset;
-    const bool aligned = (u64)y % (EACH * OUT_SIZE) == 0;
-    const i64 blocks = (n + EACH - 1) / EACH;
+    const bool aligned = skip == 0 && (u64)y % (EACH * OUT_SIZE) == 0;
+    const i64 blocks = (skip + n + EACH - 1) / EACH;
     for (i64 b = (i64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (i64)gridDim.x * blockDim.x) {
+        // The first element of this block; before the start, if numbers are skipped.
+        const i64 at = EACH * b - skip;
         Words w = philox(seed, first + (u64)b);
 #if NORMAL || OUT_SIZE == 8
         double values[4];
@@ -46,11 +48,11 @@ KERNEL(sample, SampleArgs, p) {
         vec<OUT, EACH> v;
         #pragma unroll
         for (int i = 0; i < EACH; i++) v.at[i] = from<OUT>(values[i]);
-        if (aligned && EACH * b + EACH <= n) {
-            store<EACH>(y + EACH * b, v);
+        if (aligned && at + EACH <= n) {
+            store<EACH>(y + at, v);
         } else {
             #pragma unroll
-            for (int i = 0; i < EACH; i++) if (EACH * b + i < n) y[EACH * b + i] = v.at[i];
+            for (int i = 0; i < EACH; i++) if (at + i >= 0 && at + i < n) y[at + i] = v.at[i];
         }
     }
 }

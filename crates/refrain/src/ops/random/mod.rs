@@ -2,14 +2,18 @@
 
 mod cuda;
 pub(crate) mod host;
+mod part;
 pub(crate) mod philox;
 mod recorded;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
+use part::BatchPart;
+pub(crate) use part::DrawPlace;
 pub(crate) use recorded::DrawnInStep;
 
 use super::{Op, Spec, Specs, apply, apply_into};
@@ -44,7 +48,11 @@ use crate::tensor::{DType, Dims, Shape, Tensor, check_devices};
 /// # Ok::<(), refrain::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Generator(Arc<Inner>);
+pub struct Generator {
+    inner: Arc<Inner>,
+    /// The part of a batch that this handle draws for, if it is one ([`Generator::for_batch_rows`]).
+    part: Option<BatchPart>,
+}
 
 struct Inner {
     /// i64 `[seed, base]`: the bits of two u64.
@@ -68,7 +76,8 @@ impl Generator {
     /// If the device has not enough memory for the state (16 bytes).
     pub fn from_state(device: &Device, seed: u64, offset: u64) -> Result<Generator> {
         let state = Tensor::from_slice(&[seed as i64, offset as i64], [2], device)?;
-        Ok(Generator(Arc::new(Inner { state, offset: Mutex::new(0) })))
+        let inner = Arc::new(Inner { state, offset: Mutex::new(0) });
+        Ok(Generator { inner, part: None })
     }
 
     /// The seed and the position in its sequence, for a checkpoint. The position counts blocks of four 32-bit words.
@@ -76,7 +85,7 @@ impl Generator {
     pub fn state(&self) -> Result<(u64, u64)> {
         let offset = self.offset();
         let mut state = [0i64; 2];
-        self.0.state.read_into(&mut state)?;
+        self.inner.state.read_into(&mut state)?;
         Ok((state[0] as u64, (state[1] as u64).wrapping_add(*offset)))
     }
 
@@ -84,14 +93,91 @@ impl Generator {
     /// sequence of `seed`. The memory of the state does not move.
     pub fn set_state(&self, seed: u64, offset: u64) -> Result<()> {
         let mut next = self.offset();
-        self.0.state.write_from(&[seed as i64, offset as i64])?;
+        self.inner.state.write_from(&[seed as i64, offset as i64])?;
         *next = 0;
         Ok(())
     }
 
+    /// Moves this generator to where `other` is: from there, both draw the same numbers. It happens on the device, so a
+    /// recorded step may do it; then each replay does.
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Generator};
+    /// let device = Device::cpu();
+    /// let (generator, ahead) = (Generator::new(&device, 42)?, Generator::new(&device, 0)?);
+    /// generator.uniform([10], DType::F32)?;
+    /// ahead.copy_state_from(&generator)?;
+    /// let numbers = ahead.normal([3], DType::F32)?.to_vec::<f32>()?;
+    /// assert_eq!(generator.normal([3], DType::F32)?.to_vec::<f32>()?, numbers);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`] if `other` is on another device.
+    pub fn copy_state_from(&self, other: &Generator) -> Result<()> {
+        check_devices("copy_state_from", &[&self.inner.state, &other.inner.state])?;
+        if self.is_same(other) {
+            return Ok(());
+        }
+        if recording::current().is_some() {
+            recording::check_device("random", self.device())?;
+            // Drawing nothing notes that replays begin with both offsets at 0.
+            [self, other].iter().for_each(|generator| recorded::draw(generator, 0));
+            let ahead = recorded::drawn(other).wrapping_sub(recorded::drawn(self));
+            self.inner.state.copy_from(&other.inner.state)?;
+            return self.advance(ahead);
+        }
+        // In one order in all threads, so that two of them never wait for each other.
+        let (mut mine, theirs);
+        if self.inner.state.storage_id() < other.inner.state.storage_id() {
+            mine = self.offset();
+            theirs = other.offset();
+        } else {
+            theirs = other.offset();
+            mine = self.offset();
+        }
+        self.inner.state.copy_from(&other.inner.state)?;
+        self.advance(*theirs)?;
+        *mine = 0;
+        Ok(())
+    }
+
+    /// A handle to this generator that draws for the rows `rows` of a batch of `of` rows, of which other ranks have the rest:
+    /// it gives this part of the numbers that the whole batch would get. So the numbers of a sample, such as a mask of
+    /// dropout, do not depend on how many ranks share the batch, and all ranks' generators advance alike, by the numbers of
+    /// the whole batch.
+    ///
+    /// This holds for draws whose first axis is the batch, or the batch times other axes: of a size that is a multiple of the
+    /// number of rows, such as `[batch, tokens, features]`, `[batch * channels, features]` or the weights of attention,
+    /// `[batch, heads, queries, keys]`. A draw whose first axis has another size has nothing to do with the batch: all ranks
+    /// draw the same numbers, those of one process. To draw numbers that have nothing to do with the batch whatever their
+    /// size (dropout of weights, say), use [`Generator::whole`].
+    ///
+    /// ```
+    /// use refrain::{DType, Device, Generator};
+    /// let device = Device::cpu();
+    /// let whole = Generator::new(&device, 42)?.uniform([6, 5], DType::F32)?;
+    /// // The second of three ranks.
+    /// let part = Generator::new(&device, 42)?.for_batch_rows(2..4, 6)?.uniform([2, 5], DType::F32)?;
+    /// assert_eq!(part.to_vec::<f32>()?, whole.narrow(0, 2, 2)?.to_vec::<f32>()?);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there are no rows, or if they are not within the batch.
+    pub fn for_batch_rows(&self, rows: Range<usize>, of: usize) -> Result<Generator> {
+        Ok(Generator { inner: self.inner.clone(), part: Some(BatchPart::new(rows, of)?) })
+    }
+
+    /// A handle to this generator that draws for no part of a batch: all ranks draw the same numbers. See
+    /// [`Generator::for_batch_rows`].
+    pub fn whole(&self) -> Generator {
+        Generator { inner: self.inner.clone(), part: None }
+    }
+
     /// The device of the generator.
     pub fn device(&self) -> &Device {
-        self.0.state.device()
+        self.inner.state.device()
     }
 
     /// Uniform numbers in `[0, 1)`: multiples of 2^-53 (f64), 2^-24 (f32), 2^-11 (f16) or 2^-8 (bf16), so 1 never
@@ -100,12 +186,12 @@ impl Generator {
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
     pub fn uniform(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        self.sample(Distribution::Uniform, Spec::new(shape, dtype), |op| apply(op, &[&self.0.state]))
+        self.sample(Distribution::Uniform, Spec::new(shape, dtype), |op| apply(op, &[&self.inner.state]))
     }
 
     /// [`Generator::uniform`] into the memory of `dst`. The numbers are the same.
     pub fn uniform_into(&self, dst: &Tensor) -> Result<()> {
-        self.sample(Distribution::Uniform, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
+        self.sample(Distribution::Uniform, Spec::like(dst), |op| apply_into(op, &[&self.inner.state], dst))
     }
 
     /// Normally distributed numbers with mean 0 and variance 1 (Box and Muller, "A note on the generation of random
@@ -117,12 +203,12 @@ impl Generator {
     /// # Errors
     /// `Error::Unsupported` for other dtypes.
     pub fn normal(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-        self.sample(Distribution::Normal, Spec::new(shape, dtype), |op| apply(op, &[&self.0.state]))
+        self.sample(Distribution::Normal, Spec::new(shape, dtype), |op| apply(op, &[&self.inner.state]))
     }
 
     /// [`Generator::normal`] into the memory of `dst`. The numbers are the same.
     pub fn normal_into(&self, dst: &Tensor) -> Result<()> {
-        self.sample(Distribution::Normal, Spec::like(dst), |op| apply_into(op, &[&self.0.state], dst))
+        self.sample(Distribution::Normal, Spec::like(dst), |op| apply_into(op, &[&self.inner.state], dst))
     }
 
     /// Whole numbers from `low` up to `high`, which is excluded, each as likely as the others (within 1 part in 2^53 / `high -
@@ -157,7 +243,7 @@ impl Generator {
     /// # Errors
     /// If the device fails.
     pub fn permutation(&self, count: usize) -> Result<Tensor> {
-        self.uniform(count, DType::F64)?.argsort(0, false)
+        self.whole().uniform(count, DType::F64)?.argsort(0, false)
     }
 
     /// Ones and zeros in the shape and dtype of `p`; each element is 1 with the probability that `p` has in its place. Never
@@ -169,7 +255,7 @@ impl Generator {
     pub fn bernoulli(&self, p: &Tensor) -> Result<Tensor> {
         const OP: &str = "bernoulli";
         p.require_float(OP)?;
-        check_devices(OP, &[&self.0.state, p])?;
+        check_devices(OP, &[&self.inner.state, p])?;
         no_grad(|| {
             let wide = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
             self.uniform(p.shape(), wide)?.lt(&p.to_dtype(wide)?)?.to_dtype(p.dtype())
@@ -201,7 +287,7 @@ impl Generator {
         /// Less than every random number but 0, whose quotient would not be a number.
         const LEAST: f64 = 1.0 / (1u128 << 64) as f64;
         weights.require_float(OP)?;
-        check_devices(OP, &[&self.0.state, weights])?;
+        check_devices(OP, &[&self.inner.state, weights])?;
         let n = weights.dims().last().copied().unwrap_or(0);
         if n == 0 || !replacement && count > n {
             let kind = if replacement { "with" } else { "without" };
@@ -217,8 +303,10 @@ impl Generator {
             if replacement {
                 shape.insert(shape.len() - 1, count);
             }
+            // Weights of one row are those of the whole batch.
+            let generator = if weights.rank() == 1 { self.whole() } else { self.clone() };
             let random =
-                self.uniform(&shape[..], DType::F64)?.neg()?.log1p()?.neg()?.maximum_scalar(LEAST)?;
+                generator.uniform(&shape[..], DType::F64)?.neg()?.log1p()?.neg()?.maximum_scalar(LEAST)?;
             if replacement {
                 return weights.unsqueeze(-2)?.div(&random)?.argmax(-1);
             }
@@ -232,41 +320,58 @@ impl Generator {
         spec: Spec,
         launch: impl FnOnce(Sample) -> Result<T>,
     ) -> Result<T> {
-        let op = Sample { distribution, spec, offset: 0 };
-        let words = op.checked_words(self.device())?;
-        self.draw(words, |offset| launch(Sample { offset, ..op }))
+        let op = Sample { distribution, spec, place: DrawPlace::default() };
+        op.check(self.device())?;
+        let each = host::words_each(op.spec.dtype);
+        let shape = op.spec.shape.clone();
+        self.draw(&shape, each, |place| launch(Sample { place, ..op }))
     }
 
     /// The tensor with the seed and the base, which launches read.
     pub(crate) fn state_tensor(&self) -> &Tensor {
-        &self.0.state
+        &self.inner.state
     }
 
     /// Whether both are handles to the same generator.
     pub(crate) fn is_same(&self, other: &Generator) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Calls `launch` with the offset of the first block from the base, for an operation that uses `words` words. If
-    /// it succeeds, the generator advances; if it fails, whatever the reason, it does not. No other draw can happen
+    /// Calls `launch` with the place of its first word, for an operation that draws `each` words for each element of this
+    /// shape. If it succeeds, the generator advances; if it fails, whatever the reason, it does not. No other draw can happen
     /// meanwhile.
-    pub(crate) fn draw<T>(&self, words: u64, launch: impl FnOnce(u64) -> Result<T>) -> Result<T> {
-        let blocks = words.div_ceil(philox::WORDS as u64);
+    pub(crate) fn draw<T>(
+        &self,
+        dims: &[usize],
+        each: usize,
+        launch: impl FnOnce(DrawPlace) -> Result<T>,
+    ) -> Result<T> {
+        let words = dims.iter().fold(each as u64, |words, &size| words.saturating_mul(size as u64));
+        let place = |offset| match &self.part {
+            Some(part) => part.place(dims, words, offset),
+            None => (DrawPlace::whole(offset), words),
+        };
+        let blocks = |words: u64| words.div_ceil(philox::WORDS as u64);
         if recording::current().is_some() {
             recording::check_device("random", self.device())?;
-            let done = launch(recorded::drawn(self))?;
-            recorded::draw(self, blocks);
+            let (place, words) = place(recorded::drawn(self));
+            let done = launch(place)?;
+            recorded::draw(self, blocks(words));
             return Ok(done);
         }
         let mut next = self.offset();
-        let done = launch(*next)?;
-        *next = next.wrapping_add(blocks);
+        let (place, words) = place(*next);
+        let done = launch(place)?;
+        *next = next.wrapping_add(blocks(words));
         Ok(done)
     }
 
     /// Advances the base by some blocks.
     pub(crate) fn advance(&self, blocks: u64) -> Result<()> {
-        no_grad(|| self.0.state.narrow(0, 1, 1)?.add_scalar_assign(blocks as f64))
+        if blocks == 0 {
+            return Ok(());
+        }
+        no_grad(|| self.inner.state.narrow(0, 1, 1)?.add_scalar_assign(blocks as i64 as f64))
     }
 
     /// Moves the base to the current position, because the replay of a step counts from the base. Nobody else can
@@ -281,7 +386,7 @@ impl Generator {
     }
 
     fn offset(&self) -> MutexGuard<'_, u64> {
-        self.0.offset.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -298,25 +403,23 @@ enum Distribution {
 }
 
 /// Numbers of a distribution, from the operand `[seed, base]`. Element `i` of the result (row-major) uses word `i`
-/// (words `2 i` and `2 i + 1` in f64), counted from the first block of the launch. Normal numbers come in pairs.
+/// (words `2 i` and `2 i + 1` in f64), counted from the place of the launch. Normal numbers come in pairs.
 #[derive(Clone, Debug)]
 struct Sample {
     distribution: Distribution,
     spec: Spec,
-    /// The offset of the first block from the base.
-    offset: u64,
+    place: DrawPlace,
 }
 
 impl Sample {
-    /// The number of words, after a check that such a tensor is possible.
-    fn checked_words(&self, device: &Device) -> Result<u64> {
+    /// Checks that such a tensor is possible.
+    fn check(&self, device: &Device) -> Result<()> {
         let Spec { shape, dtype } = &self.spec;
         if !dtype.is_float() {
             let (op, dtype) = (self.name(), *dtype);
             return Err(Error::Unsupported { op, dtype, device: device.name() });
         }
-        let numel = shape.checked_numel(self.name(), dtype.size())?;
-        Ok(numel as u64 * host::words_each(*dtype) as u64)
+        shape.checked_numel(self.name(), dtype.size()).map(drop)
     }
 }
 
@@ -331,7 +434,7 @@ impl Op for Sample {
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        self.checked_words(x[0].device())?;
+        self.check(x[0].device())?;
         Ok(self.spec.clone().one())
     }
 

@@ -38,6 +38,7 @@ fn sizes<R: Real>(op: &Attention, [q, k, _]: &[Layout; 3], position: Option<(u64
         dropped: op.dropout.zip(position).map(|(dropout, (seed, first))| DroppedWeights {
             seed,
             first,
+            skip: dropout.place.skip(),
             threshold: dropout::threshold(dropout.p),
             scale: R::c(dropout::scale(dropout.p)),
         }),
@@ -102,7 +103,7 @@ pub(super) fn forward(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
 fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result<()> {
     let position = match (op.dropout, op.generator(), op.position()) {
         (Some(dropout), Some(state), Some(o)) => {
-            let (seed, first) = position(args, state, dropout.offset)?;
+            let (seed, first) = position(args, state, dropout.place.block())?;
             args.write::<i64>(o)?.copy_from_slice(&[seed as i64, first as i64]);
             Some((seed, first))
         }

@@ -7,12 +7,15 @@ use crate::ops::random::philox::{self, WORDS};
 /// Random words at a time.
 const TILE: usize = 1024;
 
-/// Which weights dropout keeps. Weight `i` of (batch, heads, queries, keys) is kept if word `i` is at least `threshold`.
+/// Which weights dropout keeps. Weight `i` of (batch, heads, queries, keys) is kept if word `skip + i` is at least
+/// `threshold`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DroppedWeights<T> {
     pub seed: u64,
     /// The first block of random words.
     pub first: u64,
+    /// The words of this block that belong to no weight.
+    pub skip: usize,
     pub threshold: u64,
     /// The factor of weights that are kept.
     pub scale: T,
@@ -23,6 +26,7 @@ impl<T: Real> DroppedWeights<T> {
     /// for each key; weight `start` is that of the first query of the block and the first key.
     pub(super) fn apply(&self, block: Block, keys: usize, start: usize, x: &mut [T]) {
         let (mut query, mut key) = (0, 0);
+        let start = self.skip + start;
         let (mut tile, mut skip) = (self.first.wrapping_add((start / WORDS) as u64), start % WORDS);
         let mut words = [0u32; TILE];
         let mut left = block.rows * keys;
