@@ -11,7 +11,9 @@ use refrain_forecast::data::panel::{Change, Class, Fold, LabelRule, Panel, Panel
 use refrain_forecast::data::series::MaxGap;
 use refrain_forecast::models::cross_asset::{CrossAsset, CrossAssetConfig, Mode};
 use refrain_forecast::tasks::classification::{ClassWeights, Classification, evaluation};
-use refrain_forecast::training::{EpochEnd, LrSchedule, SavedRun, Task, Trainer, TrainingConfig};
+use refrain_forecast::training::{
+    BatchNormStatistics, EpochEnd, LrSchedule, SavedRun, Task, Trainer, TrainingConfig,
+};
 use serde_json::json;
 
 const ROWS: usize = 160;
@@ -69,6 +71,7 @@ fn training(accumulate: usize) -> TrainingConfig {
         clip: 1.0,
         patience: 3,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     }
 }
 

@@ -18,7 +18,7 @@ use refrain_forecast::models::patchtst::{FfnActivation, NormKind, NormPosition, 
 use refrain_forecast::tasks::classification::{ClassWeights, Classification};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::training::{Estimate, LrSchedule, Task, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, Estimate, LrSchedule, Task, Trainer, TrainingConfig};
 
 const BATCH: usize = 16;
 
@@ -33,6 +33,7 @@ fn training() -> TrainingConfig {
         clip: 1.0,
         patience: 1,
         seed: 1,
+        batch_norm: BatchNormStatistics::Synchronised,
     }
 }
 

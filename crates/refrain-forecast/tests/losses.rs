@@ -14,7 +14,7 @@ use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::nlinear::NLinearConfig;
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::loss::{Huber, Loss, Mae, Mse, Quantile};
-use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 use safetensors::SafeTensors;
 
 fn losses() -> [(&'static str, Loss); 5] {
@@ -123,6 +123,7 @@ fn training_by_any_loss_is_the_same_recorded_and_eager() {
         clip: 0.0,
         patience: 3,
         seed: 1,
+        batch_norm: BatchNormStatistics::Synchronised,
     };
     let history = |loss: &Loss, device: &Device, eager: bool| {
         let windows = Windows::new(&Grid::new(values.clone(), 1), 12, 4, device).unwrap();

@@ -18,7 +18,7 @@ use refrain_forecast::models::Forecaster;
 use refrain_forecast::models::patchtst::{
     FfnActivation, Mode, NormKind, NormPosition, PatchTst, PatchTstConfig, Positions,
 };
-use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 
 const ROWS: usize = 12;
 const PATCHES: usize = 9;
@@ -221,6 +221,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
         clip: 1.0,
         patience: 8,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     };
     let part = |rows: std::ops::Range<usize>| Part::all(rows, 30);
     let split = Split {

@@ -6,14 +6,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use refrain::{
-    Communicator, CommunicatorId, DType, Device, DeviceKind, Generator, Profile, Simulator, Tensor,
-};
+use common::{cpus, on_ranks, simulated};
+use refrain::{Communicator, CommunicatorId, DType, Device, DeviceKind, Generator, Profile, Tensor};
 use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::patchtst::{Mode, NormKind, PatchTstConfig};
 use refrain_forecast::tasks::forecasting::Forecasting;
-use refrain_forecast::training::{EpochEnd, LrSchedule, SavedRun, Task, Trainer, TrainingConfig};
+use refrain_forecast::training::{
+    BatchNormStatistics, EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig,
+};
 use refrain_forecast::{Error, Result};
 use refrain_nn::{Init, Parameter, ParameterBuilder, Parameters};
 use serde::{Deserialize, Serialize};
@@ -23,23 +24,6 @@ const CHANNELS: usize = 2;
 
 /// Longer than an epoch.
 const LONG: Duration = Duration::from_secs(100);
-
-/// Runs `f` on each rank, in a thread of its own, and returns what it returns, by rank.
-fn on_ranks<R: Send>(devices: &[Device], f: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let ranks = Communicator::in_process(devices).unwrap();
-        let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| f(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-fn cpus(size: usize) -> Vec<Device> {
-    vec![Device::cpu(); size]
-}
-
-fn simulated(size: usize, profile: Profile, seed: u64) -> Vec<Device> {
-    (0..size as u64).map(|rank| Simulator::new(profile).seed(10 * seed + rank).device()).collect()
-}
 
 /// Groups of 2 and 3 ranks.
 fn groups() -> Vec<Vec<Device>> {
@@ -61,6 +45,7 @@ fn model(dropout: f64, norm: NormKind) -> PatchTstConfig {
     PatchTstConfig {
         channels: CHANNELS,
         dropout,
+        attention_dropout: dropout,
         head_dropout: dropout,
         norm,
         revin: true,
@@ -80,6 +65,7 @@ fn training(epochs: usize) -> TrainingConfig {
         clip: 1.0,
         patience: epochs,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     }
 }
 
@@ -91,7 +77,12 @@ fn trainer(device: &Device, epochs: usize, dropout: f64) -> Trainer<Forecasting>
 }
 
 /// The mean loss after each step, and the errors of each validation.
-fn losses(mut trainer: Trainer<Forecasting>) -> Vec<f64> {
+fn losses(trainer: Trainer<Forecasting>) -> Vec<f64> {
+    losses_and_weights(trainer).0
+}
+
+/// The same, and the weights at the end.
+fn losses_and_weights(mut trainer: Trainer<Forecasting>) -> (Vec<f64>, Vec<f32>) {
     let mut losses = Vec::new();
     while !trainer.is_done() {
         let end = trainer.epoch(Duration::ZERO, |t| {
@@ -101,7 +92,8 @@ fn losses(mut trainer: Trainer<Forecasting>) -> Vec<f64> {
         let EpochEnd::Finished(report) = end.unwrap() else { panic!("nobody stopped it") };
         losses.extend([report.train_loss, report.validation.mse, report.validation.mae]);
     }
-    losses
+    let weights = trainer.task().parameters().values().detach().to_vec().unwrap();
+    (losses, weights)
 }
 
 /// What is left of a run, to compare bit for bit: losses, and the last and the best weights.
@@ -141,6 +133,39 @@ fn ranks_lose_as_one_process_with_the_same_batch() {
             let distance = distance(got, &expected);
             assert!(distance < REORDERED, "{} ranks on {}: {distance:e}", devices.len(), devices[0]);
             assert_eq!(got, &all[0]);
+        }
+    }
+}
+
+/// A trainer with dropout everywhere, and layer norm.
+fn with_dropout(device: &Device, epochs: usize, accumulate: usize) -> Trainer<Forecasting> {
+    let windows = Windows::new(&Grid::new(values(), CHANNELS), 24, 6, device).unwrap();
+    let config = TrainingConfig { accumulate, ..training(epochs) };
+    Trainer::new(model(0.3, NormKind::Layer), config, windows, &split()).unwrap()
+}
+
+#[test]
+fn dropout_does_not_depend_on_the_number_of_ranks() {
+    // In the last batch of an epoch, and in micro-batches, some ranks have a sample more than others.
+    for accumulate in [1, 2] {
+        let (expected, weights) = losses_and_weights(with_dropout(&Device::cpu(), 4, accumulate));
+        let without = losses(trainer(&Device::cpu(), 4, 0.0));
+        assert!(accumulate > 1 || distance(&without, &expected) > 0.01);
+        for devices in [cpus(1), cpus(2), simulated(3, Profile::Discrete, 7), cpus(8)] {
+            let all = on_ranks(&devices, |rank| {
+                let trainer = with_dropout(rank.device(), 4, accumulate);
+                losses_and_weights(trainer.with_communicator(rank).unwrap())
+            });
+            for (got, got_weights) in &all {
+                let context = format!("{} ranks, {accumulate} micro-batches", devices.len());
+                let distance = distance(got, &expected);
+                assert!(distance < REORDERED, "{context}: {distance:e}");
+                // AdamW makes a whole step of the rounding of a gradient that is nearly 0.
+                let apart = got_weights.iter().zip(&weights).map(|(a, b)| (a - b).abs()).sum::<f32>();
+                let apart = apart / weights.len() as f32;
+                assert!(apart < 1e-5, "{context}: weights {apart:e} apart");
+                assert_eq!((got, got_weights), (&all[0].0, &all[0].1), "{context}");
+            }
         }
     }
 }
@@ -260,15 +285,16 @@ fn an_interrupted_job_goes_on_bit_for_bit() {
 
 #[test]
 fn a_job_goes_on_with_another_number_of_ranks() {
-    let expected = losses(trainer(&Device::cpu(), 4, 0.0));
+    let trainer = |device: &Device| with_dropout(device, 4, 1);
+    let expected = losses(trainer(&Device::cpu()));
     let folder = tempfile::tempdir().unwrap();
     on_ranks(&cpus(2), |rank| {
-        let mut trainer = trainer(rank.device(), 4, 0.0).with_communicator(rank).unwrap();
+        let mut trainer = trainer(rank.device()).with_communicator(rank).unwrap();
         trainer.epoch(LONG, |_| ControlFlow::Continue(())).unwrap();
         trainer.save(folder.path(), &json!(null)).unwrap();
     });
     let rest = on_ranks(&cpus(3), |rank| {
-        let trainer = trainer(rank.device(), 4, 0.0).with_communicator(rank).unwrap();
+        let trainer = trainer(rank.device()).with_communicator(rank).unwrap();
         losses(trainer.resume_from(&SavedRun::open(folder.path()).unwrap()).unwrap())
     });
     assert!(distance(&rest[0], &expected[expected.len() / 4..]) < REORDERED);
@@ -339,24 +365,47 @@ fn parameters_that_differ_are_named_with_their_ranks() {
 
 #[test]
 fn ranks_that_would_train_something_else_are_refused_by_name() {
-    type Spoil = fn(&mut TrainingConfig, &mut PatchTstConfig, &mut Split);
-    let cases: [(Spoil, &str); 4] = [
-        (|config, _, _| config.lr = 1e-4, "rank 1 has other settings than rank 0"),
-        (|_, model, _| model.d_model = 16, "rank 1 has other parameters than rank 0"),
-        (|_, _, split| split.train = Part::all(0..80, 30), "rank 1 has other training samples than rank 0"),
-        (|_, _, split| split.validation = Part::all(70..110, 30), "rank 1 has other validation samples"),
+    type Spoil = fn(&mut TrainingConfig, &mut PatchTstConfig, &mut Split, &mut [f64]);
+    let cases: [(Spoil, &str); 5] = [
+        (|_, _, _, values| values[7] += 1e-6, "rank 1 has other data than rank 0"),
+        (|config, _, _, _| config.lr = 1e-4, "rank 1 has other settings than rank 0"),
+        (|_, model, _, _| model.d_model = 16, "rank 1 has other parameters than rank 0"),
+        (
+            |_, _, split, _| split.train = Part::all(0..80, 30),
+            "rank 1 has other training samples than rank 0",
+        ),
+        (|_, _, split, _| split.validation = Part::all(70..110, 30), "rank 1 has other validation samples"),
     ];
     for (spoil, expected) in cases {
         let errors = on_ranks(&cpus(3), |rank| {
             let (mut config, mut model, mut split) = (training(1), model(0.0, NormKind::Layer), split());
+            let mut values = values();
             if rank.rank() == 1 {
-                spoil(&mut config, &mut model, &mut split);
+                spoil(&mut config, &mut model, &mut split, &mut values);
             }
-            let windows = Windows::new(&Grid::new(values(), CHANNELS), 24, 6, rank.device()).unwrap();
+            let windows = Windows::new(&Grid::new(values, CHANNELS), 24, 6, rank.device()).unwrap();
             let trainer = Trainer::new(model, config, windows, &split).unwrap();
             trainer.with_communicator(rank).err().unwrap().to_string()
         });
         assert!(errors.iter().all(|error| error.contains(expected)), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_rank_at_another_pace_is_an_error_and_no_hang() {
+    let paces: [(Pace, &str); 2] = [
+        (Pace { interval: LONG, stop_every: Some(3) }, "every 100s and every 3 steps, rank 0 trains"),
+        (Duration::MAX.into(), "rank 1 trains from step 0 on with a callback every 9223372036"),
+    ];
+    for (pace, expected) in paces {
+        for devices in [cpus(2), simulated(3, Profile::Discrete, 6), cpus(8)] {
+            let errors = on_ranks(&devices, |rank| {
+                let pace = if rank.rank() == 1 { pace } else { LONG.into() };
+                let mut trainer = trainer(rank.device(), 2, 0.0).with_communicator(rank).unwrap();
+                trainer.epoch(pace, |_| ControlFlow::Continue(())).unwrap_err().to_string()
+            });
+            assert!(errors.iter().all(|error| error.contains(expected)), "{errors:?}");
+        }
     }
 }
 
@@ -375,6 +424,34 @@ fn batch_norm_sees_the_samples_of_all_ranks() {
         let all = on_ranks(&devices, |rank| losses(trainer(rank.device()).with_communicator(rank).unwrap()));
         let distance = distance(&all[0], &expected);
         assert!(distance < BATCH_STATISTICS, "{} ranks on {}: {distance:e}", devices.len(), devices[0]);
+        assert!(all.iter().all(|got| *got == all[0]));
+    }
+}
+
+#[test]
+fn local_batch_norm_takes_the_samples_of_each_rank_for_themselves() {
+    // 60 windows in batches of 12. The part of a rank is a micro-batch of one process.
+    let split = Split { train: Part::all(0..89, 30), ..split() };
+    let trainer = |device: &Device, accumulate, batch_norm| {
+        let windows = Windows::new(&Grid::new(values(), CHANNELS), 24, 6, device).unwrap();
+        let config = TrainingConfig { batch_size: 12, accumulate, batch_norm, ..training(4) };
+        Trainer::new(model(0.0, NormKind::Batch), config, windows, &split).unwrap()
+    };
+    // The running statistics differ, so validation does, too.
+    let of_training =
+        |losses: &[f64]| losses.chunks(8).flat_map(|epoch| epoch[..6].to_vec()).collect::<Vec<_>>();
+    let synchronised = losses(trainer(&Device::cpu(), 1, BatchNormStatistics::Synchronised));
+    for devices in groups() {
+        let expected = losses(trainer(&Device::cpu(), devices.len(), BatchNormStatistics::Local));
+        let all = on_ranks(&devices, |rank| {
+            let trainer = trainer(rank.device(), 1, BatchNormStatistics::Local);
+            losses_and_weights(trainer.with_communicator(rank).unwrap())
+        });
+        let got = of_training(&all[0].0);
+        let apart = distance(&got, &of_training(&expected));
+        assert!(apart < BATCH_STATISTICS, "{} ranks on {}: {apart:e}", devices.len(), devices[0]);
+        assert!(distance(&got, &of_training(&synchronised)) > 10.0 * BATCH_STATISTICS);
+        // All of them validate with the running statistics of rank 0.
         assert!(all.iter().all(|got| *got == all[0]));
     }
 }
@@ -439,10 +516,17 @@ impl Task for Pull {
         (0..self.numbers.numel() as i64).collect()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        vec![&self.numbers]
+    }
+
     fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let weight = self.weight.tensor()?;
         let weight = match mode {
-            Mode::Train(generator) if self.dropout > 0.0 => weight.dropout(self.dropout, generator)?,
+            // The weights are no part of the batch.
+            Mode::Train(generator) if self.dropout > 0.0 => {
+                weight.dropout(self.dropout, &generator.whole())?
+            }
             _ => weight.clone(),
         };
         Ok(weight.sum(())?.mul(&self.numbers.index_select(0, samples)?.mean(())?)?)
@@ -486,21 +570,18 @@ fn more_ranks_than_samples_train_as_one_process() {
 }
 
 #[test]
-fn ranks_drop_different_elements() {
-    // AdamW moves an element unless its gradient is 0: unless it is dropped on all ranks.
+fn what_is_dropped_beside_the_batch_is_the_same_on_all_ranks() {
+    // AdamW moves an element unless it is dropped.
     const SIZE: usize = 1024;
     let numbers = [1.0; 6];
-    let moved = |weights: &[f32]| weights.iter().filter(|w| **w != 0.5).count();
-    let alone = moved(&Pull::after_a_step(Pull::trainer(&Device::cpu(), SIZE, &numbers, 0.5)));
-    assert!((450..575).contains(&alone), "{alone}");
+    let expected = Pull::after_a_step(Pull::trainer(&Device::cpu(), SIZE, &numbers, 0.5));
+    let moved = expected.iter().filter(|weight| **weight != 0.5).count();
+    assert!((450..575).contains(&moved), "{moved}");
     for devices in groups() {
         let all = on_ranks(&devices, |rank| {
             let trainer = Pull::trainer(rank.device(), SIZE, &numbers, 0.5).with_communicator(rank).unwrap();
             Pull::after_a_step(trainer)
         });
-        // Half of the elements, then half of the rest for each other rank.
-        let expected = SIZE - (SIZE >> devices.len());
-        assert!(moved(&all[0]).abs_diff(expected) < 64, "{} of about {expected}", moved(&all[0]));
-        assert!(all.iter().all(|weights| *weights == all[0]));
+        assert!(all.iter().all(|weights| *weights == expected));
     }
 }

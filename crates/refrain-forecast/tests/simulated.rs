@@ -14,7 +14,7 @@ use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use refrain_forecast::models::patchtst::{NormKind, PatchTstConfig};
-use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 
 const CHANNELS: usize = 2;
 
@@ -50,6 +50,7 @@ fn train(device: &Device) -> (Vec<[u64; 3]>, String) {
         clip: 1.0,
         patience: 3,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     };
     let mut trainer = Trainer::new(model, config, windows, &split).unwrap();
     while !trainer.is_done() {

@@ -20,7 +20,9 @@ use refrain_forecast::models::ModelConfig;
 use refrain_forecast::models::patchtst::{FfnActivation, Mode, NormKind, NormPosition, PatchTstConfig};
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, evaluation};
-use refrain_forecast::training::{EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig};
+use refrain_forecast::training::{
+    BatchNormStatistics, EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig,
+};
 use serde_json::json;
 
 const CHANNELS: usize = 2;
@@ -73,6 +75,7 @@ fn training() -> TrainingConfig {
         clip: 1.0,
         patience: 3,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     }
 }
 

@@ -53,6 +53,10 @@ impl Task for Neighbours {
         (0..self.features.dims()[0] as i64).collect()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        vec![&self.features, &self.classes]
+    }
+
     fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, classes) = (self.features.index_select(0, samples)?, self.classes.index_select(0, samples)?);
         self.model.loss(&x, &classes, mode)

@@ -57,6 +57,10 @@ impl Task for RandomBatches {
         self.samples.clone()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        vec![&self.inputs, &self.targets]
+    }
+
     fn loss(&self, samples: &Tensor, _: Mode<'_>) -> Result<Tensor> {
         let batch = |all: &Tensor| -> refrain::Result<Tensor> {
             let row = &all.dims()[1..];

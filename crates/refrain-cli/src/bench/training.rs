@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use refrain::Communicator;
 use refrain_forecast::Result;
-use refrain_forecast::training::{LrSchedule, Replays, Task, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Replays, Task, Trainer, TrainingConfig};
 use serde::{Deserialize, Serialize};
 
 /// A workload that the library's trainer trains: AdamW with weight decay 0.01 and a constant learning rate, gradient norm
@@ -57,6 +57,7 @@ impl Pace {
             clip: 1.0,
             patience: epochs,
             seed,
+            batch_norm: BatchNormStatistics::Synchronised,
         }
     }
 }

@@ -58,6 +58,10 @@ impl Task for Walks {
         (0..self.walks.dims()[0] as i64).collect()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        vec![&self.walks, &self.means]
+    }
+
     fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, y) = (self.walks.index_select(0, samples)?, self.means.index_select(0, samples)?);
         let output = self.model.forward(&x, mode)?; // [B, C, 1]

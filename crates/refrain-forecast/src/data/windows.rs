@@ -84,6 +84,11 @@ impl Windows {
         self.series.device()
     }
 
+    /// The values, and the marks of those that count, as they lie on the device.
+    pub(crate) fn tensors(&self) -> Vec<&Tensor> {
+        std::iter::once(&self.series).chain(&self.marks).collect()
+    }
+
     /// The number of the series that the window from a row on belongs to.
     pub fn series_of(&self, start: usize) -> usize {
         // The last row of a context always lies in the series.

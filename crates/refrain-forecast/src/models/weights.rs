@@ -22,22 +22,6 @@ pub(crate) fn sha256(parameters: &Parameters) -> Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A hash of each tensor's f32 values, in order: the first 64 bits of SHA-256.
-pub(crate) fn hashes(parameters: &Parameters) -> Result<Vec<i64>> {
-    let of = |(_, tensor): (&str, &Tensor)| {
-        let mut hash = Sha256::new();
-        let values = tensor.detach().to_dtype(DType::F32)?.to_vec::<f32>()?;
-        values.iter().for_each(|value| hash.update(value.to_le_bytes()));
-        Ok(short(hash.finalize().as_slice()))
-    };
-    tensors(parameters).map(of).collect()
-}
-
-/// The first 64 bits of a hash.
-pub(crate) fn short(hash: &[u8]) -> i64 {
-    hash.iter().take(8).fold(0, |number, &byte| number << 8 | i64::from(byte))
-}
-
 /// Copies of all tensors, in order.
 pub(crate) fn copies(parameters: &Parameters) -> Result<Vec<Tensor>> {
     let copies = tensors(parameters).map(|(_, tensor)| tensor.detach().copy());

@@ -29,6 +29,9 @@ settings! {
         pub patience: usize = 5, "EPOCHS";
         /// Seed of the weights, the order of the samples and dropout.
         pub seed: u64 = 42, "N";
+        /// Statistics of batch norm with several ranks: synchronised or local.
+        #[serde(default)]
+        pub batch_norm: BatchNormStatistics = BatchNormStatistics::Synchronised, "NAME";
     }
 }
 
@@ -42,6 +45,19 @@ pub enum LrSchedule {
     Cosine,
     /// One cycle (Smith and Topin, 2018): up for 30 % of all steps, then down to almost zero.
     OneCycle,
+}
+
+/// What batch norm takes its statistics from, if several ranks train together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BatchNormStatistics {
+    /// The samples of all ranks, so that the number of ranks does not matter. Each layer exchanges its statistics in the
+    /// forward and in the backward pass.
+    #[default]
+    Synchronised,
+    /// The samples of each rank alone, without an exchange. The statistics of a smaller batch are noisier, and the result
+    /// depends on the number of ranks. The running statistics, which validation and forecasts use, are those of rank 0.
+    Local,
 }
 
 impl TrainingConfig {
@@ -108,6 +124,7 @@ mod tests {
             clip: 0.0,
             patience: 1,
             seed: 0,
+            batch_norm: BatchNormStatistics::default(),
         };
         good.validate().unwrap();
         type Spoil = fn(&mut TrainingConfig);

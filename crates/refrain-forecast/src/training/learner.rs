@@ -1,6 +1,6 @@
 //! The steps of a training run, on the device.
 
-use super::ranks::Ranks;
+use super::ranks::{Ranks, Rows};
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
 use refrain::optim::{AdamWOptions, Schedule};
@@ -20,6 +20,8 @@ pub(super) struct Learner<T> {
     pub(super) optimizer: AdamW,
     pub(super) schedule: Schedule,
     pub(super) dropout: Generator,
+    /// Where `dropout` is, for the passes over a batch before its last one.
+    ahead: Generator,
     /// The sum of the losses of the samples of this epoch so far, f64 `[]`.
     pub(super) loss_sum: Tensor,
     /// Gives one micro-batch at a time.
@@ -31,7 +33,6 @@ pub(super) struct Learner<T> {
     batch: Batch,
     /// If several ranks train together.
     pub(super) ranks: Option<Ranks>,
-    seed: u64,
     /// Gives one batch of validation samples at a time, in order.
     validation: Batches,
     /// The sums over those that were measured, f64 `[SUMS]`.
@@ -39,8 +40,8 @@ pub(super) struct Learner<T> {
 }
 
 /// The inputs of a pass. The places of its samples in the order of the epoch, counted from the cursor: i64 `[B]`. If several
-/// ranks train together: of the samples of all ranks; and which of these are this rank's, and whether they count (1 or 0, f32
-/// `[]`).
+/// ranks train together: of the samples of all ranks; which of these are this rank's; whether they count (1 or 0, f32 `[]`);
+/// and as many places as the batch has samples in all of its passes.
 type Inputs = Vec<Tensor>;
 
 /// The sums over the passes of the current step, f64 `[]`.
@@ -66,11 +67,11 @@ impl<T: Task> Learner<T> {
             optimizer: optimizer(task.parameters(), config, schedule)?,
             schedule,
             dropout: Generator::new(device, config.seed ^ DROPOUT)?,
+            ahead: Generator::new(device, 0)?,
             loss_sum: scalar()?,
             passes: [places(0), places(batches.whole())],
             batches,
             ranks: None,
-            seed: config.seed,
             accumulate: config.accumulate,
             batch: Batch { loss: scalar()?, weight: scalar()?, samples: scalar()? },
             validation: Batches::new(task.validation_samples(), task.validation_batch(), 0, device)?,
@@ -87,27 +88,15 @@ impl<T: Task> Learner<T> {
     ) -> Result<Learner<T>> {
         let (device, samples) = (self.task.device(), self.task.samples());
         let validation = self.task.validation_samples();
-        let ranks = Ranks::new(communicator, self.task.parameters(), config, [&samples, &validation])?;
+        let ranks = Ranks::new(communicator, &self.task, config, [&samples, &validation])?;
         let own = ranks.part(&validation).to_vec();
-        let passes = [0, self.batches.whole()].map(|at| ranks.shares(self.batches.places(at).numel()));
-        let [full, last] = passes;
-        let learner = Learner {
+        let [full, last] = [0, self.batches.whole()].map(|at| ranks.shares(self.batches.places(at)));
+        Ok(Learner {
             validation: Batches::new(own, self.task.validation_batch(), 0, device)?,
             passes: [full?, last?],
             ranks: Some(ranks),
             ..self
-        };
-        learner.separate_dropout()?;
-        Ok(learner)
-    }
-
-    /// Gives each rank random numbers of its own for dropout, at the same position.
-    pub(super) fn separate_dropout(&self) -> Result<()> {
-        if let Some(ranks) = &self.ranks {
-            let (_, offset) = self.dropout.state()?;
-            self.dropout.set_state(ranks.seed(self.seed ^ DROPOUT), offset)?;
-        }
-        Ok(())
+        })
     }
 
     /// Starts an epoch, counted from 0, at a step.
@@ -202,10 +191,22 @@ impl<T: Task> Learner<T> {
         })
     }
 
+    /// The random numbers for a pass: those that one process would draw for this rank's samples of the batch.
+    fn random(&self, inputs: &[Tensor]) -> Result<Generator> {
+        let Some(ranks) = &self.ranks else { return Ok(self.dropout.clone()) };
+        let Rows { own, of, is_last } = ranks.rows(inputs)?;
+        if is_last {
+            return Ok(self.dropout.for_batch_rows(own, of)?);
+        }
+        // The last pass draws the same numbers for its rows, and then this generator moves on.
+        self.ahead.copy_state_from(&self.dropout)?;
+        Ok(self.ahead.for_batch_rows(own, of)?)
+    }
+
     /// A whole step: forward and backward pass over the next samples, and the update.
     fn step(&self, inputs: &[Tensor]) -> Result<()> {
         let samples = self.next(inputs)?;
-        let mut loss = self.task.loss(&samples[0], Mode::Train(&self.dropout))?;
+        let mut loss = self.task.loss(&samples[0], Mode::Train(&self.random(inputs)?))?;
         match &self.ranks {
             None => loss.backward()?,
             Some(ranks) => {
@@ -225,7 +226,7 @@ impl<T: Task> Learner<T> {
     /// A part of a step: forward and backward pass over the next samples. The gradients are added up.
     fn part(&self, inputs: &[Tensor]) -> Result<()> {
         let samples = self.next(inputs)?;
-        let loss = self.task.loss(&samples[0], Mode::Train(&self.dropout))?;
+        let loss = self.task.loss(&samples[0], Mode::Train(&self.random(inputs)?))?;
         let [own, all] = self.weights(&samples, inputs)?;
         let weighted = loss.mul(&own.to_dtype(loss.dtype())?)?;
         weighted.backward()?;

@@ -8,7 +8,7 @@ mod replays;
 mod state;
 mod task;
 
-pub use config::{LrSchedule, TrainingConfig};
+pub use config::{BatchNormStatistics, LrSchedule, TrainingConfig};
 pub(crate) use estimate::Demand;
 pub use estimate::Estimate;
 use replays::Before;
@@ -105,17 +105,21 @@ impl<T: Task> Trainer<T> {
     /// rank; so choose a batch size that is a multiple of the number of ranks. Validation is shared, too.
     ///
     /// All ranks have the same losses, reports and parameters, bit for bit, in each of two runs, eager or recorded. One rank
-    /// alone gives the bits of a trainer without communicator. The parameters are compared at the end of each epoch and
-    /// whenever the run is saved.
+    /// alone gives the bits of a trainer without communicator. The parameters are compared, by checksums, at the end of each epoch
+    /// and whenever the run is saved within one.
     ///
-    /// All ranks must call [`Trainer::epoch`] and [`Trainer::save`] alike. If the callback of one rank stops an epoch, it stops
+    /// Besides its steps, an epoch exchanges its pace, for each call of the callback whether to stop, the checksums, and the sums of
+    /// the validation. All ranks must call [`Trainer::epoch`] and [`Trainer::save`] alike, with the same pace. If the callback of one rank stops an epoch, it stops
     /// on all of them at the same step; rank 0 sets the pace.
     ///
-    /// Dropout: each rank draws masks from its own sequence, so they depend on the number of ranks. Batch norm uses the statistics
-    /// of all ranks' samples; of a batch that the ranks cannot share equally, those of each pass.
+    /// Dropout: the mask of a sample follows from its place in the batch of the whole job, so it does not depend on the number of
+    /// ranks. This holds for draws from the generator of [`Mode::Train`](refrain_nn::Mode) whose first axis is the batch, or the
+    /// batch times other axes; see [`Generator::for_batch_rows`](refrain::Generator::for_batch_rows). Batch norm uses the
+    /// statistics of all ranks' samples (of a batch that the ranks cannot share equally, those of each pass), unless
+    /// [`TrainingConfig::batch_norm`] says otherwise.
     ///
     /// # Errors
-    /// [`Error::Training`] if a rank has another model, other settings or other samples, if the communicator is on another device,
+    /// [`Error::Training`] if a rank has another model, other settings, other samples or other data ([`Task::data`]), if the communicator is on another device,
     /// and after the first step; [`Error::Engine`] if the ranks cannot exchange values.
     pub fn with_communicator(mut self, communicator: Communicator) -> Result<Trainer<T>> {
         if self.steps() > 0 {
@@ -153,16 +157,21 @@ impl<T: Task> Trainer<T> {
     /// Between two calls of `on_steps`, the steps run on the device without the host.
     ///
     /// # Errors
-    /// [`Error::Training`] if the loss is no longer finite; [`Error::RanksDiffer`]; [`Error::Engine`] if the device fails.
+    /// [`Error::Training`] if the loss is no longer finite, and if a rank has another pace or is at another step;
+    /// [`Error::RanksDiffer`]; [`Error::Engine`] if the device fails.
     pub fn epoch(
         &mut self,
         pace: impl Into<Pace>,
         mut on_steps: impl FnMut(&Trainer<T>) -> ControlFlow<()>,
     ) -> Result<EpochEnd<T::Validation>> {
-        let Pace { interval, stop_every } = pace.into();
+        let pace = pace.into();
+        let Pace { interval, stop_every } = pace;
         let begun = Instant::now();
         let before = self.state.seconds;
         let learner = self.learner.clone();
+        if let Some(ranks) = &learner.ranks {
+            ranks.check_pace(pace, self.steps())?;
+        }
         learner.begin(self.state.history.len() as u64, self.state.epoch_steps)?;
         // Nobody waits to be told of the steps; the first epoch also records them.
         let at_once = interval == Duration::MAX && self.steps() > 0;
@@ -196,7 +205,7 @@ impl<T: Task> Trainer<T> {
         }
         if let Some(ranks) = &learner.ranks {
             let when = format!("at the end of epoch {}", self.state.history.len() + 1);
-            ranks.compare(learner.task.parameters(), &when)?;
+            ranks.compare(learner.task.parameters(), self.steps(), &when)?;
         }
         let train_loss = self.mean_loss()?;
         let validation = learner.validate(self.recorded.as_mut())?;

@@ -78,7 +78,7 @@ impl<T: Task> Trainer<T> {
     /// Call this at least after each epoch; otherwise the folder may not have the best weights.
     ///
     /// If several ranks train together, all of them must call this at the same step. Rank 0 writes, the others wait until it
-    /// has. The parameters are compared before.
+    /// has. The parameters are compared before, unless the epoch has just ended.
     ///
     /// # Errors
     /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite, and if rank 0 could
@@ -90,7 +90,9 @@ impl<T: Task> Trainer<T> {
             self.check_loss(&when, self.mean_loss()?)?;
         }
         let Some(ranks) = &self.learner.ranks else { return self.write(folder, run) };
-        ranks.compare(self.learner.task.parameters(), &when)?;
+        if !ranks.has_compared(self.steps()) {
+            ranks.compare(self.learner.task.parameters(), self.steps(), &when)?;
+        }
         let written = if ranks.writes() { self.write(folder, run) } else { Ok(()) };
         let (failed, _) = ranks.agree(written.is_err(), 0)?;
         written?;
@@ -125,7 +127,7 @@ impl<T: Task> Trainer<T> {
     /// continues bit for bit as if it had not stopped. Use the same task and settings as in the original run.
     ///
     /// If several ranks train together, all of them must resume from the same state, after [`Trainer::with_communicator`].
-    /// Their number may be another one than before; then dropout draws other masks, and sums are rounded otherwise.
+    /// Their number may be another one than before; then sums are rounded otherwise.
     ///
     /// # Errors
     /// [`Error::Nn`] if the state is broken, or belongs to another model; [`Error::Training`] if it belongs to other data, or
@@ -144,10 +146,9 @@ impl<T: Task> Trainer<T> {
             &[(DROPOUT, &self.learner.dropout)],
         )?;
         self.learner.loss_sum.fill(loss_sum)?;
-        self.learner.separate_dropout()?;
         if let Some(ranks) = &self.learner.ranks {
             ranks.check_step(saved.latest.steps())?;
-            ranks.compare(self.learner.task.parameters(), "after resuming")?;
+            ranks.compare(self.learner.task.parameters(), saved.latest.steps() as u64, "after resuming")?;
         }
         self.state = state;
         Ok(self)

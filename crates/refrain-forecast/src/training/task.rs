@@ -24,6 +24,9 @@ pub trait Task: 'static {
     /// The numbers of the training samples.
     fn samples(&self) -> Vec<i64>;
 
+    /// The tensors that the samples are taken from. If several ranks train together, each must have the same values in them.
+    fn data(&self) -> Vec<&Tensor>;
+
     /// The mean loss, a scalar, of the samples with these numbers (i64 `[B]`). Training differentiates it.
     ///
     /// # Errors

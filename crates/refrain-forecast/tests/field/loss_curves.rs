@@ -12,7 +12,7 @@ use refrain::{Device, DeviceKind, Precision, with_precision};
 use refrain_forecast::data::series::{Grid, Part, Split};
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::patchtst::PatchTstConfig;
-use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 
 use crate::bench::{WalkBench, WalkOptions};
 use crate::common::devices;
@@ -78,6 +78,7 @@ fn noisy_series(device: &Device, epochs: usize, eager: bool) -> Vec<f64> {
         clip: 1.0,
         patience: EPOCHS,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     };
     let trainer = Trainer::new(model, config, windows, &split).unwrap();
     let mut trainer = if eager { trainer.eager() } else { trainer };

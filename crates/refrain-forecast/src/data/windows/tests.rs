@@ -10,7 +10,7 @@ use crate::tasks::forecasting::conformal::Intervals;
 use crate::tasks::forecasting::evaluation;
 use crate::tasks::forecasting::loss::Loss;
 use crate::tasks::forecasting::metrics::Units;
-use crate::training::{EpochEnd, LrSchedule, Task, Trainer, TrainingConfig};
+use crate::training::{BatchNormStatistics, EpochEnd, LrSchedule, Task, Trainer, TrainingConfig};
 use refrain::no_grad;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -198,6 +198,7 @@ fn training(accumulate: usize) -> TrainingConfig {
         clip: 1.0,
         patience: 2,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     }
 }
 

@@ -204,6 +204,10 @@ impl Task for Classification {
         self.train.clone()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        vec![&self.features, &self.classes, &self.weights]
+    }
+
     /// `sum(w nll) / sum(w)` over the labels of the samples.
     fn loss(&self, rows: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let classes = self.classes.index_select(0, rows)?.unsqueeze(-1)?;

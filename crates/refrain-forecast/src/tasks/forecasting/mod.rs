@@ -70,6 +70,10 @@ impl Task for Forecasting {
         self.train.starts().map(|start| start as i64).collect()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        self.windows.tensors()
+    }
+
     fn loss(&self, starts: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, y) = self.windows.cut(starts)?;
         let forecast = self.model.forward(&x, mode)?;
