@@ -95,6 +95,8 @@ def unary(f):
             return lambda *s: uniform(-0.75, 4.0, *s)
         if op in ("log", "sqrt", "rsqrt"):
             return lambda *s: uniform(0.125, 4.0, *s)
+        if op in ("lgamma", "digamma"):
+            return lambda *s: uniform(0.125, 12.0, *s)
         if op in ("reciprocal", "relu", "abs", "sign"):
             return lambda *s: away_from_zero(0.125, 3.0, *s)
         if op in ("floor", "ceil", "round", "clamp"):
@@ -124,6 +126,10 @@ def unary(f):
     small = const([0.0, 2.0**-10, -(2.0**-9), 2.0**-7, -(2.0**-5), 0.125, -0.25, 0.5, 2.0, 2.5])
     for op in ("log1p", "expm1"):
         f.add(op, "small", [small])
+    # Near zeros, beyond the series, and by reflection.
+    gamma = const([1.0, 1.5, 2.0, 0.0625, 9.5, 10.5, 40.0, 100.0, -0.5, -1.25, -2.75, -4.5])
+    for op in ("lgamma", "digamma"):
+        f.add(op, "chosen", [gamma])
     halves = const([-3.5, -2.5, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5, 3.5, 4.0])
     for op in ("floor", "ceil", "round"):
         f.add(op, "halves", [halves], tag="kink")
@@ -132,7 +138,7 @@ def unary(f):
     f.add("clamp", "bounds", [const([-1.0, -0.75, 0.0, 0.5, 1.0])], {"min": -0.75, "max": 0.5}, tag="kink")
 
     special = const([0.0, -0.0, INF, -INF, NAN])
-    for op in ("neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf "
+    for op in ("neg abs sign exp log log1p expm1 sqrt rsqrt reciprocal square sin cos tanh sigmoid relu erf lgamma digamma "
                "floor ceil round").split():
         f.add(op, "special", [special], diff=[False], tag="special")
     f.add("clamp", "special", [special], {"min": -0.5, "max": 0.5}, diff=[False], tag="special")

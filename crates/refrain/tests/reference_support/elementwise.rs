@@ -57,6 +57,8 @@ pub fn entries() -> Vec<Entry> {
         sigmoid, sigmoid_into;
         relu, relu_into;
         erf, erf_into;
+        lgamma, lgamma_into;
+        digamma, digamma_into;
         floor, floor_into;
         ceil, ceil_into;
         round, round_into;
@@ -140,6 +142,8 @@ fn unary_bounds(c: &Case) -> Bounds {
     let approximate = if c.op == "gelu" { c.s("approximate") } else { "" };
     let out = match c.op.as_str() {
         "gelu" => Bound::Terms(x.abs(), 1.0),
+        // Sums that cancel near their zeros. The largest terms are those of the series at 10 or above, and of the reflection.
+        "lgamma" | "digamma" => Bound::Terms(x.zip(y, |x, y| 16.0 + x.abs() + y.abs()), 1.0),
         "neg" | "abs" | "sign" | "relu" | "floor" | "ceil" | "round" | "clamp" | "logical_not" => {
             Bound::Exact
         }
@@ -176,6 +180,9 @@ fn unary_bounds(c: &Case) -> Bounds {
                     * (1.0 + inner.tanh().powi(2))
                     * (1.0 + 2.0 * sech2 * inner.abs())
             }
+            // Near a pole they fall with the square and the cube of the distance, and so does what they make of the rounding of x.
+            "lgamma" => 16.0 + y.abs() + pole(x),
+            "digamma" => 16.0 + y * y + pole(x) * pole(x),
             "gelu" => 1.0 + x.abs() * (-0.5 * x * x).exp() * 0.4 * (1.0 + 0.5 * x * x),
             _ => 1.0,
         }
@@ -183,6 +190,15 @@ fn unary_bounds(c: &Case) -> Bounds {
     };
     let d = x.zip(y, derivative).mul(&c.cotangent(0).abs());
     Bounds::of(out, [d])
+}
+
+/// The cotangent of pi x as the reflection of negative numbers has it.
+fn pole(x: f64) -> f64 {
+    if x < 0.0 {
+        std::f64::consts::PI * (1.0 + 1.0 / (std::f64::consts::PI * x).sin().abs())
+    } else {
+        1.0 / x.min(1.0)
+    }
 }
 
 /// Functions of two numbers: the terms of a gradient are the formula of the derivative.

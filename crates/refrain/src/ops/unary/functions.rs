@@ -14,6 +14,7 @@
 use std::hint::select_unpredictable;
 
 use super::table::functions;
+use crate::device::cpu::math::gamma;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::simd;
 use crate::kernels::activations::{gelu, gelu_derivative, silu_derivative};
@@ -171,6 +172,20 @@ functions! {
         ),
     }
 
+    /// `ln |gamma(x)|`, computed in f64. Infinite at 0 and at negative whole numbers. The derivative is
+    /// [`Tensor::digamma`](crate::tensor::Tensor::digamma). For floats.
+    lgamma, lgamma_into => Lgamma {
+        floats(slices): (lgammas, "(R)lgamma_((double)x)"),
+        derivative(Input)(slices): (lgamma_slopes, "(R)(digamma_((double)x) * (double)d)"),
+    }
+
+    /// The derivative of [`Tensor::lgamma`](crate::tensor::Tensor::lgamma), computed in f64. NaN at negative whole numbers. Its own
+    /// derivative is the trigamma function, `polygamma(1, x)` in PyTorch. For floats.
+    digamma, digamma_into => Digamma {
+        floats(slices): (digammas, "(R)digamma_((double)x)"),
+        derivative(Input)(slices): (digamma_slopes, "(R)(trigamma_((double)x) * (double)d)"),
+    }
+
     /// The largest whole number that is not above x. The gradient is 0. For floats and integers.
     floor, floor_into => Floor {
         floats: (|x| x.floor(), "floor_(x)"),
@@ -231,6 +246,26 @@ fn erfs<R: Real>(x: &[R], y: &mut [R]) {
             }
         },
     );
+}
+
+// So exact that they are rounded once: functions of f64, whatever the arithmetic.
+
+fn lgammas<R: Real>(x: &[R], y: &mut [R]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = R::from_f64(gamma::lgamma(x.to_f64())));
+}
+
+fn lgamma_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {
+    let slope = |x: R, d: R| R::from_f64(gamma::digamma(x.to_f64()) * d.to_f64());
+    dx.iter_mut().zip(x).zip(d).for_each(|((dx, &x), &d)| *dx = slope(x, d));
+}
+
+fn digammas<R: Real>(x: &[R], y: &mut [R]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = R::from_f64(gamma::digamma(x.to_f64())));
+}
+
+fn digamma_slopes<R: Real>(x: &[R], d: &[R], dx: &mut [R]) {
+    let slope = |x: R, d: R| R::from_f64(gamma::trigamma(x.to_f64()) * d.to_f64());
+    dx.iter_mut().zip(x).zip(d).for_each(|((dx, &x), &d)| *dx = slope(x, d));
 }
 
 fn gelus<R: Real>(x: &[R], y: &mut [R]) {

@@ -6,7 +6,7 @@ fn gradients_agree_with_finite_differences() {
     let device = device();
     let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
     x.set_requires_grad(true).unwrap();
-    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 21] = [
+    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 23] = [
         Tensor::neg,
         Tensor::abs,
         Tensor::exp,
@@ -26,6 +26,8 @@ fn gradients_agree_with_finite_differences() {
         Tensor::gelu_tanh,
         Tensor::silu,
         Tensor::erf,
+        Tensor::lgamma,
+        Tensor::digamma,
         |x| x.clamp(0.2, 2.0),
         |x| x.transpose(0, 1)?.exp()?.square(),
     ];

@@ -8,9 +8,10 @@
 //!
 //! The polynomials are minimax fits (Remez exchange) of the functions in the comments.
 //!
-//! The functions for `f64` are in [`f64`](self::f64).
+//! The functions for `f64` are in [`f64`](self::f64). Those of [`gamma`] are computed in `f64` for every dtype.
 
 pub mod f64;
+pub mod gamma;
 #[cfg(test)]
 mod tests;
 
