@@ -102,6 +102,34 @@ pub enum Error {
         /// What to do about it.
         fix: &'static str,
     },
+    /// The covariates of a file cannot be used.
+    #[error("{file}: {problem}; {fix}")]
+    Covariates {
+        /// The file.
+        file: String,
+        /// What is wrong with them.
+        problem: String,
+        /// What to do about it.
+        fix: &'static str,
+    },
+    /// A forecast needs covariates of rows that are not given.
+    #[error(
+        "{file}: a forecast of {needed} rows of `{series}` after {last} needs their future covariates, and the file gives \
+         {given}; add rows after the last one with their time stamps and future covariates, and nothing in the columns that are \
+         forecast"
+    )]
+    FutureUnknown {
+        /// The file.
+        file: String,
+        /// The series, or its first channel.
+        series: String,
+        /// The time of the last row before the forecast.
+        last: String,
+        /// Number of rows of the forecast.
+        needed: usize,
+        /// Number of these rows that are given.
+        given: usize,
+    },
     /// A cell of the time column is not a time stamp.
     #[error(
         "{file}, line {line}, column `{column}`: {text:?} is not a time stamp; \

@@ -5,7 +5,7 @@ mod common;
 use common::devices;
 use refrain::{DType, Device};
 use refrain_forecast::data::series::{
-    Part, ReadOptions, Scaler, Series, SeriesSet, Split, SplitRule, TimeAxis, TimeStep,
+    Part, ReadOptions, Scaler, Scaling, Series, SeriesSet, Split, SplitRule, TimeAxis, TimeStep,
 };
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::nlinear::NLinearConfig;
@@ -13,6 +13,7 @@ use refrain_forecast::models::{Forecaster, ModelConfig};
 use refrain_forecast::tasks::forecasting::Levels;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::metrics::Units;
 
 const CONTEXT: usize = 6;
 const HORIZON: usize = 3;
@@ -88,7 +89,9 @@ fn calibrated_intervals_cover_what_their_level_promises_whatever_the_model() {
         // Nobody has trained them: calibration does not ask how good a model is.
         for values in [1, levels().values()] {
             let model = model(values, &device, 1);
-            let fitted = Calibration::fit(&*model, &levels(), &windows, &calibration, None).unwrap();
+            let fitted =
+                Calibration::fit(&*model, &Intervals::default(), &levels(), &windows, &calibration, None)
+                    .unwrap();
             fitted.check(&*model, &levels(), HORIZON).unwrap();
             assert_eq!(fitted.windows, calibration.windows());
             let intervals = Intervals::calibrated(fitted.clone());
@@ -146,7 +149,9 @@ fn too_few_windows_for_a_level_are_refused() {
     let part = Part::all(200..200 + CONTEXT + HORIZON + 7, CONTEXT + HORIZON);
     assert_eq!(part.windows(), 8);
     let model = model(1, &device, 1);
-    let fit = |levels: &str| Calibration::fit(&*model, &levels.parse().unwrap(), &windows, &part, None);
+    let fit = |levels: &str| {
+        Calibration::fit(&*model, &Intervals::default(), &levels.parse().unwrap(), &windows, &part, None)
+    };
     fit("80").unwrap();
     let set = SeriesSet::from(series.clone());
     let (_, stack) = set.split(&SplitRule::default(), CONTEXT, HORIZON, 24).unwrap();
@@ -157,6 +162,95 @@ fn too_few_windows_for_a_level_are_refused() {
     let message = fit("80,90").unwrap_err().to_string();
     assert!(message.contains("90 %") && message.contains("at least 9 are needed"), "{message}");
     let seven = self::model(7, &device, 1);
-    let message = Calibration::fit(&*seven, &levels(), &windows, &part, None).unwrap_err().to_string();
+    let message = Calibration::fit(&*seven, &Intervals::default(), &levels(), &windows, &part, None)
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("not the quantiles of 3 rows"), "{message}");
+}
+
+/// Values whose spread grows fivefold at the row where the test part begins.
+fn drifting(rows: usize, from: usize) -> Series {
+    let calm = series(rows);
+    let axis = TimeAxis::new(jiff::civil::date(2020, 1, 1).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
+    let line = |row: usize| {
+        let by = if row < from { 1.0 } else { 5.0 };
+        let value = |channel: usize| by * (calm.values()[row * CHANNELS + channel] - 100.0 * channel as f64);
+        format!("{},{},{}\n", axis.format(row), value(0), value(1))
+    };
+    let text = format!("time,a,b\n{}", (0..rows).map(line).collect::<String>());
+    Series::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default()).unwrap().0
+}
+
+#[test]
+fn adaptive_intervals_cover_what_their_level_promises_when_the_values_change() {
+    let rule = SplitRule::Fractions { train: 0.1, validation: 0.4, test: 0.5 };
+    for (changes, series) in [(false, drifting(6000, 6000)), (true, drifting(6000, 3000))] {
+        let set = SeriesSet::from(series);
+        let (mut split, stack) = set.split(&rule, CONTEXT, HORIZON, 0).unwrap();
+        let part = set.hold_out_calibration(&mut split, &stack).unwrap();
+        let scaler = set.scaler(&stack, Scaling::Standard).unwrap();
+        let units = Units::new(&set, &stack, &scaler, 1);
+        for device in devices() {
+            let windows = Windows::of(&set, &stack, &scaler, (CONTEXT, HORIZON), &device).unwrap();
+            for values in [1, levels().values()] {
+                let model = model(values, &device, 1);
+                let coverage = |rate: f64| {
+                    let learned = Intervals::default().adapting(rate).unwrap();
+                    let fitted =
+                        Calibration::fit(&*model, &learned, &levels(), &windows, &part, None).unwrap();
+                    fitted.check(&*model, &levels(), HORIZON).unwrap();
+                    let intervals = learned.with_calibration(fitted);
+                    let of = evaluation::evaluate(&*model, &intervals, &units, &windows, &split.test, None)
+                        .unwrap();
+                    of.errors.overall().intervals.iter().map(|of| of.coverage).collect::<Vec<f64>>()
+                };
+                let (fixed, adaptive) = (coverage(0.0), coverage(0.02));
+                let promised = |of: &[f64]| (78.0..82.0).contains(&of[0]) && (88.0..92.0).contains(&of[1]);
+                assert_eq!(promised(&fixed), !changes, "{fixed:?} with {values} values on {device}");
+                assert!(
+                    promised(&adaptive),
+                    "{adaptive:?} with {values} values on {device}, changes: {changes}"
+                );
+            }
+        }
+    }
+    let message = Intervals::default().adapting(-1.0).unwrap_err().to_string();
+    assert!(message.contains("step size") && message.contains("-1"), "{message}");
+}
+
+/// What comes true after an origin has no influence on the intervals there.
+#[test]
+fn adaptive_intervals_know_only_what_has_come_true() {
+    let device = Device::cpu();
+    let set = SeriesSet::from(series(400));
+    let rule = SplitRule::Fractions { train: 0.2, validation: 0.5, test: 0.3 };
+    let (mut split, stack) = set.split(&rule, CONTEXT, HORIZON, 24).unwrap();
+    let part = set.hold_out_calibration(&mut split, &stack).unwrap();
+    let scaler = set.scaler(&stack, Scaling::Standard).unwrap();
+    let windows = Windows::of(&set, &stack, &scaler, (CONTEXT, HORIZON), &device).unwrap();
+    let model = model(1, &device, 1);
+    let learned = Intervals::default().adapting(0.05).unwrap();
+    let fitted = Calibration::fit(&*model, &learned, &levels(), &windows, &part, None).unwrap();
+    let intervals = learned.with_calibration(fitted);
+    // Five quantiles of three steps, and true values inside or far outside.
+    let quantiles: Vec<f32> = (0..5).flat_map(|quantile| [quantile as f32 - 2.0; HORIZON]).collect();
+    let after = |origin: usize, outside: [bool; HORIZON]| {
+        let mut adaptive = intervals.adaptive().unwrap();
+        adaptive.corrections(0, 1, 100);
+        adaptive.observe((0, 1), 100, &quantiles, &outside.map(|outside| if outside { 9.0 } else { 0.0 }));
+        adaptive.corrections(0, 1, origin)
+    };
+    let inside = [false; HORIZON];
+    let plain = intervals.adaptive().unwrap().corrections(0, 1, 100);
+    assert_eq!(after(100, [true; HORIZON]), plain);
+    // At the next row the first step is known.
+    assert_eq!(after(101, [false, true, true]), after(101, inside));
+    let missed = after(101, [true, false, false]);
+    assert!(
+        missed[0] > after(101, inside)[0] && missed[1..HORIZON] == plain[1..HORIZON],
+        "{missed:?} {plain:?}"
+    );
+    assert_eq!(after(102, [false, false, true]), after(102, inside));
+    assert_ne!(after(103, [false, false, true]), after(103, inside));
+    assert_eq!(after(103, [true, true, true]), after(500, [true, true, true]));
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use common::devices;
 use refrain::{DType, Device, Generator, Step, Tensor};
+use refrain_forecast::data::windows::WindowCovariates;
 use refrain_forecast::models::dlinear::DLinearConfig;
 use refrain_forecast::models::itransformer::ITransformerConfig;
 use refrain_forecast::models::patchtst::FfnActivation;
@@ -30,6 +31,8 @@ fn cases() -> Vec<(&'static str, ModelConfig)> {
         revin: false,
         ..tsmixer.clone()
     };
+    let covariates =
+        TsMixerConfig { past: 2, future: 1, statics: 2, d_model: 4, revin_affine: false, ..tsmixer.clone() };
     vec![
         ("dlinear", dlinear(false)),
         ("dlinear_individual", dlinear(true)),
@@ -37,6 +40,7 @@ fn cases() -> Vec<(&'static str, ModelConfig)> {
         ("itransformer_plain", itransformer(false)),
         ("tsmixer", tsmixer.into()),
         ("tsmixer_batch", batch.into()),
+        ("tsmixer_covariates", covariates.into()),
     ]
 }
 
@@ -64,10 +68,17 @@ fn compare(case: &str, config: &ModelConfig, file: &SafeTensors, device: &Device
     }
     let shape = file.tensor(&format!("{case}/x")).unwrap().shape().to_vec();
     let x = Tensor::from_slice(&stored(file, &format!("{case}/x")), shape, device).unwrap();
+    let covariate = |name: &str| {
+        let found = file.tensor(&format!("{case}/{name}")).ok()?;
+        let values = stored(file, &format!("{case}/{name}"));
+        Some(Tensor::from_slice(&values, found.shape().to_vec(), device).unwrap())
+    };
+    let [past, future, statics] = ["past", "future", "statics"].map(covariate);
+    let covariates = WindowCovariates { past, future, statics };
     let generator = Generator::new(device, 1).unwrap();
     let mode = || if case.ends_with("_batch") { Mode::Train(&generator) } else { Mode::Eval };
     let pass = |x: &Tensor| -> refrain_forecast::Result<Tensor> {
-        let forecast = model.forward(x, mode())?;
+        let forecast = model.forward_with(x, &covariates, mode())?;
         forecast.square()?.mean(())?.backward()?;
         Ok(forecast.detach())
     };

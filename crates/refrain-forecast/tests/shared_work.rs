@@ -94,7 +94,7 @@ fn errors_are_the_same_bits_on_all_ranks() {
 fn calibrations_are_the_same_bits_on_all_ranks() {
     same_on_ranks(|device, ranks| {
         of_windows(device, |model, _, windows, part| {
-            Calibration::fit(model, &levels(), windows, part, ranks).unwrap()
+            Calibration::fit(model, &Intervals::default(), &levels(), windows, part, ranks).unwrap()
         })
     });
 }

@@ -1,6 +1,6 @@
 //! Cuts windows on the device out of scaled series, which are copied there once.
 
-use crate::data::series::{Grid, PADDING, Part, Scaler, SeriesSet, Stack};
+use crate::data::series::{CovariateCounts, Grid, PADDING, Part, Scaler, SeriesSet, Stack};
 use crate::{Error, Result};
 use refrain::{DType, Device, Tensor};
 
@@ -13,8 +13,66 @@ pub struct Windows {
     padded: bool,
     /// The rows in which the series begin.
     firsts: Vec<usize>,
+    /// In the rows of the table, `[rows, columns]` f32.
+    covariates: WindowCovariates,
     context: usize,
     horizon: usize,
+}
+
+/// The covariates of windows, scaled, in f32. Kinds that a series does not have are `None`.
+#[derive(Debug, Clone, Default)]
+pub struct WindowCovariates {
+    /// Those that are known up to the last row of the context, `[B, past, context]`.
+    pub past: Option<Tensor>,
+    /// Those that are also known over the horizon, `[B, future, context + horizon]`.
+    pub future: Option<Tensor>,
+    /// Those that are values of the series, `[B, statics]`.
+    pub statics: Option<Tensor>,
+}
+
+impl WindowCovariates {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.past.is_none() && self.future.is_none() && self.statics.is_none()
+    }
+
+    /// Copies row-major values `[rows, columns]` to the device, as the table of windows or as one window.
+    pub(crate) fn table(
+        values: &[f64],
+        [rows, columns]: [usize; 2],
+        device: &Device,
+    ) -> Result<Option<Tensor>> {
+        if columns == 0 {
+            return Ok(None);
+        }
+        let narrow: Vec<f32> = values.iter().map(|&value| value as f32).collect();
+        if let Some(at) = narrow.iter().position(|value| !value.is_finite()) {
+            let what = format!("a scaled covariate in row {} (from 0)", at / columns);
+            return Err(Error::NotFinite { what, value: values[at] });
+        }
+        Ok(Some(Tensor::from_slice(&narrow, [rows, columns], device)?))
+    }
+
+    /// Those of the series of a set, in the rows of a table. Rows of padding have 0, the mean.
+    fn of(set: &SeriesSet, stack: &Stack, device: &Device) -> Result<WindowCovariates> {
+        let CovariateCounts { past, future, statics } = set.covariate_counts();
+        let rows = stack.rows();
+        let mut tables = [past, future, statics].map(|columns| vec![0.0; rows * columns]);
+        for (series, first) in set.series().iter().zip(stack.firsts()) {
+            let (of, length) = (series.covariates(), series.rows());
+            let place = |columns: usize| first * columns..(first + length) * columns;
+            tables[0][place(past)].copy_from_slice(of.past(0..length));
+            tables[1][place(future)].copy_from_slice(&of.future(0..length, series.time()));
+            let each = tables[2][place(statics)].chunks_exact_mut(statics.max(1));
+            each.for_each(|row| row.copy_from_slice(of.statics()));
+        }
+        let [of_past, of_future, of_statics] = tables;
+        Ok(WindowCovariates {
+            past: WindowCovariates::table(&of_past, [rows, past], device)?,
+            future: WindowCovariates::table(&of_future, [rows, future], device)?,
+            statics: WindowCovariates::table(&of_statics, [rows, statics], device)?,
+        })
+    }
 }
 
 /// Standardised values in f32. Each must be finite.
@@ -44,7 +102,8 @@ impl Windows {
             Tensor::from_slice(&marks, shape, device)
         };
         let marks = grid.filled().map(marks).transpose()?;
-        Ok(Windows { series, marks, padded: false, firsts: vec![0], context, horizon })
+        let covariates = WindowCovariates::default();
+        Ok(Windows { series, marks, padded: false, firsts: vec![0], covariates, context, horizon })
     }
 
     /// Copies the series of a set to the device, scaled, in f32: as they lie in a stack. Windows have the context of the split
@@ -59,14 +118,20 @@ impl Windows {
         (context, horizon): (usize, usize),
         device: &Device,
     ) -> Result<Self> {
+        let covariates = match set.covariate_counts().is_empty() {
+            true => WindowCovariates::default(),
+            false => WindowCovariates::of(set, stack, device)?,
+        };
         if !set.is_independent() {
-            return Windows::new(&set.first().grid().standardised(scaler), context, horizon, device);
+            let windows = Windows::new(&set.first().grid().standardised(scaler), context, horizon, device)?;
+            return Ok(Windows { covariates, ..windows });
         }
         let (values, marks) = stack.table(set, scaler)?;
         let shape = [values.len(), 1];
         let series = Tensor::from_slice(&values, shape, device)?;
         let marks = Some(Tensor::from_slice(&marks, shape, device)?);
-        Ok(Windows { series, marks, padded: stack.padding() > 0, firsts: stack.firsts(), context, horizon })
+        let (padded, firsts) = (stack.padding() > 0, stack.firsts());
+        Ok(Windows { series, marks, padded, firsts, covariates, context, horizon })
     }
 
     /// Number of channels.
@@ -121,6 +186,38 @@ impl Windows {
         let known = padding.sum_keepdim(-1)?.neg()?.add_scalar(self.context as f64)?;
         let mean = context.sum_keepdim(-1)?.div(&known)?;
         Ok((context.add(&padding.mul(&mean)?)?, horizon))
+    }
+
+    /// The covariates of the windows that begin at rows `starts` (i64 `[B]`). Of past covariates they have nothing of the horizon.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if a window does not lie inside the table.
+    pub fn covariates(&self, starts: &Tensor) -> Result<WindowCovariates> {
+        let cut = |table: &Option<Tensor>, rows: usize| -> Result<Option<Tensor>> {
+            Ok(table.as_ref().map(|table| table.windows(starts, rows)).transpose()?)
+        };
+        let WindowCovariates { past, future, statics } = &self.covariates;
+        // The last row of a context always lies in the series.
+        let last = |table: &Tensor| -> Result<Tensor> {
+            let rows = table.narrow(0, self.context - 1, table.dims()[0] + 1 - self.context)?;
+            Ok(rows.windows(starts, 1)?.squeeze(-1)?)
+        };
+        Ok(WindowCovariates {
+            past: cut(past, self.context)?,
+            future: cut(future, self.context + self.horizon)?,
+            statics: statics.as_ref().map(last).transpose()?,
+        })
+    }
+
+    /// Which values of the contexts of [`Windows::cut`] were observed: f32 `[B, C, context]`, 1 or 0. `None` if all were.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if a window does not lie inside the table.
+    pub fn observed(&self, starts: &Tensor) -> Result<Option<Tensor>> {
+        let Some(marks) = &self.marks else { return Ok(None) };
+        let marks = marks.windows(starts, self.context)?;
+        let unknown = marks.eq_scalar(0.0)?.logical_or(&marks.eq_scalar(f64::from(PADDING))?)?;
+        Ok(Some(unknown.logical_not()?.to_dtype(DType::F32)?))
     }
 
     /// How much each value of the horizons of [`Windows::cut`] counts: f32 `[B, C, horizon]`, 1 where it was observed in the part,

@@ -1,5 +1,7 @@
 //! What every forecaster can do, and what its settings say before it is built.
 
+use crate::data::series::CovariateCounts;
+use crate::data::windows::WindowCovariates;
 use crate::models::weights;
 use crate::settings::{Preset, Setting, Values};
 use crate::{Error, Result};
@@ -20,6 +22,9 @@ pub trait Forecaster {
     /// The parameters and running statistics.
     fn parameters(&self) -> &Parameters;
 
+    /// The same, to change which of them are trained.
+    fn parameters_mut(&mut self) -> &mut Parameters;
+
     /// Contexts `[B, C, context]` to forecasts `[B, C, horizon]`, in the units and the dtype of the contexts. Under
     /// [`Precision::Bf16`](refrain::Precision::Bf16) the layers between may compute in bf16.
     ///
@@ -27,6 +32,23 @@ pub trait Forecaster {
     /// [`Error::Model`] if the contexts have another shape than the model's windows; [`Error::Engine`] if they have another
     /// dtype or device.
     fn forward(&self, contexts: &Tensor, mode: Mode<'_>) -> Result<Tensor>;
+
+    /// The same with covariates of the windows. A model that takes none refuses them.
+    ///
+    /// # Errors
+    /// Those of [`Forecaster::forward`]; [`Error::Model`] if the covariates are not those of the model's settings.
+    fn forward_with(
+        &self,
+        contexts: &Tensor,
+        covariates: &WindowCovariates,
+        mode: Mode<'_>,
+    ) -> Result<Tensor> {
+        if covariates.is_empty() {
+            return self.forward(contexts, mode);
+        }
+        let problem = format!("{} takes no covariates", self.name());
+        Err(Error::Model { problem, fix: "leave them out, or choose a model that takes them" })
+    }
 
     /// The number of trained values.
     fn parameter_count(&self) -> usize {
@@ -58,6 +80,11 @@ pub trait ForecasterConfig {
     /// # Errors
     /// [`Error::Model`], which says what to change.
     fn validate(&self) -> Result<()>;
+
+    /// How many covariates the model takes beside the contexts.
+    fn covariates(&self) -> CovariateCounts {
+        CovariateCounts::default()
+    }
 
     /// How the model uses its channels.
     fn channel_use(&self) -> ChannelUse {
@@ -143,6 +170,32 @@ pub struct About {
     pub presets: &'static [Preset],
     /// The defaults of training settings that differ from the usual ones.
     pub training: Values,
+    /// The covariates that it can take.
+    pub covariates: CovariateKinds,
+}
+
+/// Kinds of covariates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CovariateKinds {
+    /// Those that are known up to the last row of the context.
+    pub past: bool,
+    /// Those that are also known over the horizon.
+    pub future: bool,
+    /// Those that are values of a series.
+    pub statics: bool,
+}
+
+impl CovariateKinds {
+    /// No covariates.
+    pub const NONE: CovariateKinds = CovariateKinds { past: false, future: false, statics: false };
+
+    /// The first kind that there are covariates of, but which is not among these.
+    pub(super) fn lacks(self, counts: CovariateCounts) -> Option<&'static str> {
+        let CovariateCounts { past, future, statics } = counts;
+        [("past", past, self.past), ("future", future, self.future), ("static", statics, self.statics)]
+            .into_iter()
+            .find_map(|(name, count, takes)| (count > 0 && !takes).then_some(name))
+    }
 }
 
 /// A model that can be trained, as a command line lists it.

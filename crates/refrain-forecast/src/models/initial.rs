@@ -7,7 +7,7 @@ use refrain_nn::Parameters;
 use std::collections::BTreeMap;
 
 /// The part of a model that depends on the horizon and on the loss.
-const HEAD: &str = "head.";
+pub(crate) const HEAD: &str = "head.";
 
 /// Copies tensors into the parameters and running statistics of the same names. Those of the head keep their values if there
 /// is no tensor for them, or one of another shape; their names are returned. Dtype and device of a tensor may be others.

@@ -1,7 +1,8 @@
 //! The list of models: forecasters are variants of [`ModelConfig`](super::ModelConfig).
 
 use super::cross_asset::CrossAssetConfig;
-use super::{Forecaster, ModelConfig, ModelListing, WindowShape};
+use super::{CovariateKinds, Forecaster, ModelConfig, ModelListing, WindowShape};
+use crate::data::series::CovariateCounts;
 use crate::settings::{Values, assemble};
 use crate::{Error, Result};
 use refrain::{DType, Device};
@@ -168,9 +169,46 @@ impl ModelConfig {
     /// # Errors
     /// [`Error::Model`] if no forecaster has this name, [`Error::Setting`] for a value of the wrong type.
     pub fn from_settings(name: &str, window: WindowShape, values: &Values) -> Result<ModelConfig> {
+        ModelConfig::with_covariates(name, window, CovariateCounts::default(), values)
+    }
+
+    /// The same for a series with covariates.
+    ///
+    /// # Errors
+    /// Those of [`ModelConfig::from_settings`]; [`Error::Model`] if the forecaster does not take such covariates.
+    pub fn with_covariates(
+        name: &str,
+        window: WindowShape,
+        covariates: CovariateCounts,
+        values: &Values,
+    ) -> Result<ModelConfig> {
         let WindowShape { channels, context, horizon } = window;
-        let sizes = [("channels", channels), ("context", context), ("horizon", horizon)];
-        of_name(&super::forecasters(), name, &sizes, values)
+        let mut sizes = vec![("channels", channels), ("context", context), ("horizon", horizon)];
+        let all = super::forecasters();
+        if let Some(listing) = all.iter().find(|listing| listing.name == name) {
+            let about = &listing.about;
+            if let Some(kind) = about.covariates.lacks(covariates) {
+                let takes = |of: &&ModelListing| of.about.covariates.lacks(covariates).is_none();
+                let others: Vec<&str> = all.iter().filter(takes).map(|of| of.name).collect();
+                let problem = format!(
+                    "{} takes no {kind} covariates; these models do: {}",
+                    about.title,
+                    others.join(", ")
+                );
+                return Err(Error::Model {
+                    problem,
+                    fix: "choose one of them by --model, or leave --past, --future, --static and --calendar out",
+                });
+            }
+            let CovariateKinds { past, future, statics } = about.covariates;
+            let counts = [
+                ("past", past, covariates.past),
+                ("future", future, covariates.future),
+                ("statics", statics, covariates.statics),
+            ];
+            sizes.extend(counts.iter().filter(|(_, takes, _)| *takes).map(|&(name, _, count)| (name, count)));
+        }
+        of_name(&all, name, &sizes, values)
     }
 
     /// The settings by name, as [`ModelConfig::from_settings`] takes them; those of the window are not among them.

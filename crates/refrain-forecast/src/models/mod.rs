@@ -16,7 +16,10 @@ mod testing;
 pub mod tsmixer;
 pub(crate) mod weights;
 
-pub use forecaster::{About, ChannelUse, Forecaster, ForecasterConfig, ModelListing, WindowShape};
+pub use forecaster::{
+    About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, ModelListing, WindowShape,
+};
+pub(crate) use initial::HEAD;
 pub use initial::initialise;
 pub use list::{ClassifierConfig, classifiers};
 pub use refrain_nn::Mode;

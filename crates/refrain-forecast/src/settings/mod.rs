@@ -1,7 +1,10 @@
 //! Settings: what a user can choose for a model, a loss, a task or a training. Each is declared once, where it is used. It is
 //! then a flag of the command line and a key of settings files; its help text and default come from the declaration.
 
+mod list;
 mod text;
+
+pub use list::CommaList;
 
 use crate::{Error, Result};
 use serde::Serialize;
@@ -36,7 +39,8 @@ impl Setting {
         let first = first.join(" ");
         let help = if first.ends_with("...") { &first } else { first.trim_end_matches('.') };
         Setting {
-            name: field.replace('_', "-"),
+            // A keyword as a name is `r#static`.
+            name: field.trim_start_matches("r#").replace('_', "-"),
             help: help.to_owned(),
             value_name,
             default: serde_json::to_value(default).unwrap_or_default(),

@@ -2,4 +2,5 @@
 
 pub mod classification;
 pub mod forecasting;
+pub mod pretraining;
 mod shared;

@@ -3,6 +3,7 @@
 //! The folder of a run is a checkpoint of the best weights (`model.safetensors`, `config.json`). Its subfolder
 //! `checkpoint/` is a checkpoint of the full state needed to resume.
 
+use super::learner::Learner;
 use super::{Task, Trainer};
 use crate::models::weights;
 use crate::{Error, Result};
@@ -140,11 +141,12 @@ impl<T: Task> Trainer<T> {
             best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);
         }
-        saved.latest.resume(
-            self.learner.task.parameters(),
-            &self.learner.optimizer,
-            &[(DROPOUT, &self.learner.dropout)],
-        )?;
+        let Learner { task, optimizer, dropout, .. } = &*self.learner;
+        let generators = [(DROPOUT, dropout)];
+        match saved.extended {
+            false => saved.latest.resume(task.parameters(), optimizer, &generators)?,
+            true => saved.latest.resume_rescheduled(task.parameters(), optimizer, &generators)?,
+        }
         self.learner.loss_sum.fill(loss_sum)?;
         if let Some(ranks) = &self.learner.ranks {
             ranks.check_step(saved.latest.steps())?;
@@ -193,6 +195,8 @@ pub struct SavedRun {
     latest: Checkpoint,
     /// The best weights, if an epoch is finished.
     best: Option<Checkpoint>,
+    /// Whether it goes on with another number of epochs.
+    extended: bool,
 }
 
 impl SavedRun {
@@ -204,7 +208,13 @@ impl SavedRun {
         let latest = Checkpoint::open(folder.join(LATEST))?;
         let state = latest.config::<Saved<IgnoredAny, Value>>()?.state;
         let best = state.best().map(|_| Checkpoint::open(folder)).transpose()?;
-        Ok(SavedRun { latest, best })
+        Ok(SavedRun { latest, best, extended: false })
+    }
+
+    /// The same, to go on with another number of epochs. The schedule of learning rates becomes that of all epochs, so only
+    /// with a constant one the run is the one that had them from the beginning.
+    pub fn extended(self) -> SavedRun {
+        SavedRun { extended: true, ..self }
     }
 
     /// The value that was passed to [`Trainer::save`] as `run`.

@@ -10,6 +10,8 @@ forecasters.safetensors holds, all F64, for each case `<case>/x` [B, C, L], `<ca
                                        H 5, width 8, 2 heads, 2 layers, feed-forward network of 6
     tsmixer, tsmixer_batch             TSMixer (Chen et al., 2023): C 3, L 12, H 5, 2 layers, feed-forward network of 6; with layer
                                        norm, ReLU and RevIN, and with batch norm in training, GELU and without RevIN
+    tsmixer_covariates                 its extension: the same with 2 past, 1 future and 2 static covariates, width 4; also
+                                       `<case>/past` [B, 2, L], `<case>/future` [B, 1, L + H] and `<case>/statics` [B, 2]
 """
 
 from pathlib import Path
@@ -137,6 +139,65 @@ def tsmixer_shapes(revin):
     return shapes
 
 
+MIXER_WIDTH = 4
+
+
+def tsmixer_covariates(x, w, past, future, statics):
+    # The past is brought to the rows of the horizon; each mixing of features sees the static covariates; norms come last.
+    def linear(h, name):
+        return F.linear(h, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(h, name):
+        shape = h.shape[1:]
+        weight, bias = w[f"{name}.weight"].view(shape), w[f"{name}.bias"].view(shape)
+        return F.layer_norm(h, shape, weight, bias, 1e-3)
+
+    def features(h, name):
+        of_series = F.relu(linear(statics, f"{name}.statics"))[:, None].expand(-1, h.shape[1], -1)
+        h = torch.cat([h, of_series], dim=-1)
+        mixed = linear(F.relu(linear(h, f"{name}.up")), f"{name}.down")
+        return norm(mixed + linear(h, f"{name}.skip"), f"{name}.norm")
+
+    def time(h, name):
+        mixed = F.relu(linear(h.transpose(1, 2), f"{name}.linear")).transpose(1, 2)
+        return norm(mixed + h, f"{name}.norm")
+
+    mean = x.mean(-1, keepdim=True)
+    deviation = (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+    h = (x - mean) / deviation
+    known, ahead = future.split([CONTEXT, HORIZON], dim=-1)
+    h = features(linear(torch.cat([h, past, known], dim=1), "align").transpose(1, 2), "past")
+    h = torch.cat([h, features(ahead.transpose(1, 2), "future")], dim=-1)
+    for layer in range(LAYERS):
+        h = features(time(h, f"layers.{layer}.time"), f"layers.{layer}.features")
+    return linear(h, "head").transpose(1, 2) * deviation + mean
+
+
+def tsmixer_covariates_shapes():
+    def linear(name, inputs, outputs):
+        return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+    def norm(name, width):
+        return {f"{name}.norm.weight": (HORIZON * width,), f"{name}.norm.bias": (HORIZON * width,)}
+
+    def features(name, inputs):
+        inputs += MIXER_WIDTH
+        shapes = linear(f"{name}.statics", 2, MIXER_WIDTH) | linear(f"{name}.up", inputs, FFN)
+        shapes |= linear(f"{name}.down", FFN, MIXER_WIDTH) | linear(f"{name}.skip", inputs, MIXER_WIDTH)
+        return shapes | norm(name, MIXER_WIDTH)
+
+    shapes = linear("align", CONTEXT, HORIZON) | features("past", CHANNELS + 2 + 1) | features("future", 1)
+    for layer, width in enumerate([2 * MIXER_WIDTH, MIXER_WIDTH]):
+        at = f"layers.{layer}"
+        shapes |= linear(f"{at}.time.linear", HORIZON, HORIZON) | norm(f"{at}.time", width)
+        shapes |= features(f"{at}.features", width)
+    return shapes | linear("head", MIXER_WIDTH, CHANNELS)
+
+
+COVARIATES = {
+    "tsmixer_covariates": {"past": (BATCH, 2, CONTEXT), "future": (BATCH, 1, CONTEXT + HORIZON), "statics": (BATCH, 2)}
+}
+
 CASES = {
     "dlinear": (dlinear_shapes(False), lambda x, w: dlinear(x, w, False)),
     "dlinear_individual": (dlinear_shapes(True), lambda x, w: dlinear(x, w, True)),
@@ -144,6 +205,7 @@ CASES = {
     "itransformer_plain": (itransformer_shapes(), lambda x, w: itransformer(x, w, False)),
     "tsmixer": (tsmixer_shapes(True), lambda x, w: tsmixer(x, w, False, F.relu, True)),
     "tsmixer_batch": (tsmixer_shapes(False), lambda x, w: tsmixer(x, w, True, F.gelu, False)),
+    "tsmixer_covariates": (tsmixer_covariates_shapes(), tsmixer_covariates),
 }
 
 
@@ -157,7 +219,9 @@ def main():
     for case, (shapes, forward) in CASES.items():
         x = random((BATCH, CHANNELS, CONTEXT))
         weights = {name: (0.3 * random(shape)).requires_grad_() for name, shape in shapes.items()}
-        forecast = forward(x, weights)
+        covariates = {name: random(shape) for name, shape in COVARIATES.get(case, {}).items()}
+        tensors |= {f"{case}/{name}": values for name, values in covariates.items()}
+        forecast = forward(x, weights, **covariates)
         forecast.square().mean().backward()
         tensors[f"{case}/x"], tensors[f"{case}/forecast"] = x, forecast.detach().contiguous().contiguous()
         for name, weight in weights.items():

@@ -6,6 +6,7 @@ use std::path::Path;
 use refrain::{DType, Generator, Shape, Tensor};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::checksum::Checksum;
 use super::file::{FileTensor, TensorFile};
@@ -149,13 +150,41 @@ impl Checkpoint {
         optimizer: &dyn Optimizer,
         generators: &[(&str, &Generator)],
     ) -> Result<()> {
+        self.resume_where(parameters, optimizer, generators, |saved, current| saved == current)
+    }
+
+    /// The same for training that goes on by another learning rate schedule, such as one of more steps.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::resume`], but for the schedule.
+    pub fn resume_rescheduled(
+        &self,
+        parameters: &Parameters,
+        optimizer: &dyn Optimizer,
+        generators: &[(&str, &Generator)],
+    ) -> Result<()> {
+        self.resume_where(parameters, optimizer, generators, |saved, current| {
+            let mut saved = saved.clone();
+            saved["schedule"] = current["schedule"].clone();
+            saved == *current
+        })
+    }
+
+    /// Restores what [`Checkpoint::resume`] does, if the optimisers are alike.
+    fn resume_where(
+        &self,
+        parameters: &Parameters,
+        optimizer: &dyn Optimizer,
+        generators: &[(&str, &Generator)],
+        alike: impl Fn(&Value, &Value) -> bool,
+    ) -> Result<()> {
         let mut pending = self.model(parameters)?;
         let state = self.state()?;
         let Some(saved) = &state.optimizer else {
             return Err(self.error("it has no optimiser state, so training cannot continue from it; load the model alone and start a new run"));
         };
         let current = optimizer.describe();
-        if *saved != current {
+        if !alike(saved, &current) {
             return Err(self.error(format!(
                 "it was written with the optimiser {saved}, but the current one is {current}; use the same one, or load the model alone and start a new run"
             )));

@@ -4,7 +4,7 @@ use super::carry_forward;
 use super::table::{Outcomes, Table};
 use crate::Result;
 use crate::data::format;
-use crate::data::series::{LongColumns, fill, table as series_table};
+use crate::data::series::{ReadOptions, fill, table as series_table};
 use crate::data::{NYC_WEATHER, nyc_weather};
 
 /// What an airport observes, in the order of the file. Labels are made from the first one.
@@ -16,7 +16,8 @@ const CHANGES: [(&str, usize); 6] =
 /// Every hour of the grid, including those that are missing in the file, so that each row is one hour.
 pub(super) fn table() -> Result<Table> {
     let rows = format::open_csv(nyc_weather(), NYC_WEATHER)?;
-    let table = series_table::parse(rows, &LongColumns::default(), NYC_WEATHER)?.into_table()?;
+    let options = ReadOptions::default();
+    let table = series_table::parse(rows, &options, NYC_WEATHER)?.into_table(&options.covariates)?;
     let series = fill::onto_grid(table, None)?;
     let (rows, channels) = (series.values.len() / series.names.len(), series.names.len());
     let sources: Vec<String> =

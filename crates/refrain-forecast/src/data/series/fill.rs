@@ -1,7 +1,7 @@
 //! From the rows of a file to a regular grid without holes.
 
 use super::table::Table;
-use super::{Grid, Series, TimeAxis, TimeStep, calendar, time};
+use super::{Covariates, Grid, Series, TimeAxis, TimeStep, calendar, time};
 use crate::{Error, Result};
 use serde::Serialize;
 use std::fmt;
@@ -80,6 +80,22 @@ pub(crate) struct Rows {
     pub(crate) values: Vec<f64>,
     /// Rows that are not in the file.
     gap_rows: usize,
+}
+
+impl Rows {
+    /// The name of the file, for messages.
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The same rows, or the first of them, with other columns.
+    pub(super) fn with_columns(self, names: Vec<String>, values: Vec<f64>) -> Rows {
+        // Those that are not in the file have no value.
+        let columns = self.names.len();
+        let rows = self.values.chunks_exact(columns).take(values.len() / names.len());
+        let empty = rows.filter(|row| row.iter().all(|value| value.is_nan())).count();
+        Rows { names, values, gap_rows: self.gap_rows.min(empty), ..self }
+    }
 }
 
 /// Puts the rows onto their calendar, or the one that is given.
@@ -176,5 +192,6 @@ pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadRep
     if strict && !report.is_complete() {
         return Err(Error::MissingRefused { file, missing: report.to_string() });
     }
-    Ok((Series { file, names, time, grid: Grid::with_filled(values, channels, missing), long }, report))
+    let grid = Grid::with_filled(values, channels, missing);
+    Ok((Series { file, names, time, grid, long, covariates: Covariates::default() }, report))
 }

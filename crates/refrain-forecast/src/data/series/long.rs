@@ -1,5 +1,6 @@
 //! The long format: one row for each id and time.
 
+use super::CovariateColumns;
 use super::table::{Numbers, Stamps, Table, check_scatter, time_column};
 use crate::data::format::Rows;
 use crate::{Error, Result};
@@ -28,7 +29,12 @@ impl Default for LongColumns {
 
 impl LongColumns {
     /// The places of the three columns in a header. `None` if the file is not long.
-    pub(super) fn find(&self, header: &[String], file: &str) -> Result<Option<[usize; 3]>> {
+    pub(super) fn find(
+        &self,
+        header: &[String],
+        covariates: &CovariateColumns,
+        file: &str,
+    ) -> Result<Option<[usize; 3]>> {
         let place = |name: &str| header.iter().position(|column| column == name);
         let usual = LongColumns::default();
         if self.id == usual.id && self.value == usual.value && place(&self.id).is_none() {
@@ -51,12 +57,17 @@ impl LongColumns {
         match (time, value) {
             (Some(time), Some(value)) if id != time && time != value && id != value => {
                 // Whoever names columns says which of the others count: none.
-                if let Some(extra) = (0..header.len()).find(|at| ![id, time, value].contains(at) && !chosen) {
+                let beside = |at: &usize| covariates.names().any(|name| *name == header[*at]);
+                let unknown = |at: &usize| ![id, time, value].contains(at) && !beside(at) && !chosen;
+                if let Some(extra) = (0..header.len()).find(unknown) {
                     let extra = &header[extra];
                     let problem = format!(
                         "the long format has the columns `unique_id`, `ds` and `y`, but there is also `{extra}`"
                     );
-                    return refuse(problem, "remove it, only `y` is forecast");
+                    return refuse(
+                        problem,
+                        "remove it, or name it by --past, --future or --static; only `y` is forecast",
+                    );
                 }
                 Ok(Some([id, time, value]))
             }
@@ -84,17 +95,20 @@ pub(crate) struct Id {
     pub times: Vec<DateTime>,
     pub lines: Vec<u64>,
     pub values: Vec<f64>,
+    /// The columns of covariates, row-major.
+    pub beside: Vec<f64>,
 }
 
-/// Reads the rows of a file with the columns of ids, times and values at these places.
+/// Reads the rows of a file with the columns of ids, times and values, and of covariates, at these places.
 pub(super) fn read(
     rows: Rows<'_>,
     [id_place, time_place, value_place]: [usize; 3],
+    covariates: &[usize],
     file: &str,
 ) -> Result<Long> {
     let Rows { header, rows } = rows;
     let mut stamps = Stamps::new(file, header[time_place].clone());
-    let mut numbers = Numbers::new(0);
+    let (mut numbers, mut of_covariates) = (Numbers::new(0), Numbers::new(covariates.len()));
     let (mut places, mut ids) = (HashMap::new(), Vec::<Id>::new());
     for row in rows {
         let row = row?;
@@ -108,8 +122,8 @@ pub(super) fn read(
             None => {
                 places.insert(name.to_owned(), ids.len());
                 numbers.add_column();
-                let (times, lines, values) = (Vec::new(), Vec::new(), Vec::new());
-                ids.push(Id { name: name.to_owned(), times, lines, values });
+                let (times, lines, values, beside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+                ids.push(Id { name: name.to_owned(), times, lines, values, beside });
                 ids.len() - 1
             }
         };
@@ -120,11 +134,15 @@ pub(super) fn read(
         id.times.push(time);
         id.lines.push(line);
         id.values.push(numbers.parse(at, row.cell(value_place), line));
+        for (column, &place) in covariates.iter().enumerate() {
+            id.beside.push(of_covariates.parse(column, row.cell(place), line));
+        }
     }
     if ids.is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
     }
     numbers.check(ids.iter().map(|id| id.name.as_str()), file)?;
+    of_covariates.check(covariates.iter().map(|&place| header[place].as_str()), file)?;
     Ok(Long { file: file.to_owned(), utc: stamps.zoned == Some(true), ids })
 }
 
@@ -172,25 +190,35 @@ impl Long {
         Ok(Table { file, names, long: true, utc, times, lines, values })
     }
 
-    /// The columns of a wide table as ids.
-    pub(super) fn of_columns(table: Table) -> Long {
+    /// The columns of a wide table as ids. Each has the covariates in the columns at these places.
+    pub(super) fn of_columns(table: Table, covariates: &[usize]) -> Long {
         let Table { file, names, utc, times, lines, values, .. } = table;
         let channels = names.len();
+        let rows = values.chunks_exact(channels.max(1));
+        let beside: Vec<f64> = rows.flat_map(|row| covariates.iter().map(|&place| row[place])).collect();
         let id = |(channel, name)| {
             let values = values.iter().skip(channel).step_by(channels).copied().collect();
-            Id { name, times: times.clone(), lines: lines.clone(), values }
+            Id { name, times: times.clone(), lines: lines.clone(), values, beside: beside.clone() }
         };
-        let ids = names.into_iter().enumerate().map(id).collect();
+        let targets = names.into_iter().enumerate().filter(|(column, _)| !covariates.contains(column));
+        let ids = targets.map(id).collect();
         Long { file, utc, ids }
     }
 }
 
 impl Id {
-    /// Its rows from the first to the last value that is not missing.
-    pub(super) fn trimmed(mut self) -> Id {
+    /// Its rows from the first to the last value that is not missing; with `ahead`, also those after the last one.
+    pub(super) fn trimmed(mut self, ahead: bool) -> Id {
         let known = |value: &f64| !value.is_nan();
-        let end = self.values.iter().rposition(known).map_or(0, |last| last + 1);
+        let end = match self.values.iter().rposition(known) {
+            None => 0,
+            Some(_) if ahead => self.values.len(),
+            Some(last) => last + 1,
+        };
         let start = self.values.iter().position(known).unwrap_or(0);
+        let width = self.beside.len().checked_div(self.values.len()).unwrap_or(0);
+        self.beside.truncate(end * width);
+        self.beside.drain(..start * width);
         self.times.truncate(end);
         self.times.drain(..start);
         self.lines.truncate(end);

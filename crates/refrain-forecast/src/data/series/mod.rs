@@ -2,6 +2,7 @@
 
 mod before;
 pub(crate) mod calendar;
+mod covariates;
 mod coverage;
 pub(crate) mod fill;
 mod gap;
@@ -15,6 +16,7 @@ pub(crate) mod table;
 pub(crate) mod time;
 
 pub use self::calendar::{TimeAxis, TimeStep, Weekdays};
+pub use self::covariates::{CalendarFeature, CovariateColumns, CovariateCounts, CovariateScaler, Covariates};
 pub use self::coverage::Filled;
 pub(crate) use self::coverage::filled;
 pub use self::fill::{Missing, ReadReport};
@@ -27,6 +29,7 @@ pub use self::split::{LeftOut, Part, Split, SplitRule};
 pub(crate) use self::stack::PADDING;
 pub use self::stack::Stack;
 
+use self::table::Table;
 use crate::data::format::{self, Rows};
 use crate::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -42,6 +45,8 @@ pub struct ReadOptions {
     pub step: Option<TimeStep>,
     /// The names of the columns of a long file.
     pub columns: LongColumns,
+    /// The columns that are inputs beside the values to forecast.
+    pub covariates: CovariateColumns,
 }
 
 /// A series: named channels on a calendar. No value is missing; the grid knows which values were filled.
@@ -52,6 +57,7 @@ pub struct Series {
     time: TimeAxis,
     grid: Grid,
     long: bool,
+    covariates: Covariates,
 }
 
 impl Series {
@@ -91,13 +97,45 @@ impl Series {
     }
 
     fn of_rows(rows: Rows<'_>, file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        let table = table::parse(rows, &options.columns, file)?.into_table()?;
-        fill::carry_forward(fill::onto_grid(table, options.step)?, options.strict)
+        let table = table::parse(rows, options, file)?.into_table(&options.covariates)?;
+        Series::of_wide(table, options)
+    }
+
+    /// A table whose columns are channels or covariates.
+    fn of_wide(table: Table, options: &ReadOptions) -> Result<(Series, ReadReport)> {
+        let columns = &options.covariates;
+        if !columns.statics.is_empty() {
+            return Err(Error::Covariates {
+                file: table.file,
+                problem: "static covariates are values of the ids of a long file, and this file is wide"
+                    .to_owned(),
+                fix: "leave --static out, or write the file with the columns unique_id, ds and y",
+            });
+        }
+        // The ids of a long file are no covariates.
+        let places = if table.long { Vec::new() } else { columns.places(&table.names, &table.file)? };
+        Series::of_grid(fill::onto_grid(table, options.step)?, &places, options)
+    }
+
+    /// The rows of a file on their calendar, with covariates in the columns at these places.
+    fn of_grid(rows: fill::Rows, places: &[usize], options: &ReadOptions) -> Result<(Series, ReadReport)> {
+        if options.covariates.counts().is_empty() {
+            return fill::carry_forward(rows, options.strict);
+        }
+        let (rows, covariates) = options.covariates.take(rows, places)?;
+        let (series, report) = fill::carry_forward(rows, options.strict)?;
+        Ok((Series { covariates, ..series }, report))
+    }
+
+    /// The covariates.
+    pub fn covariates(&self) -> &Covariates {
+        &self.covariates
     }
 
     /// Its first rows.
     fn first_rows(&self, rows: usize) -> Series {
-        Series { grid: self.grid.first_rows(rows), ..self.clone() }
+        let (grid, covariates) = (self.grid.first_rows(rows), self.covariates.first_rows(rows));
+        Series { grid, covariates, ..self.clone() }
     }
 
     /// The channels at these places.
@@ -126,7 +164,8 @@ impl Series {
         self.names.len()
     }
 
-    /// SHA-256 over the names of the channels, all values and which of them were filled, to recognise the series.
+    /// SHA-256 over the names of the channels, all values, which of them were filled, and the covariates of its rows, to recognise
+    /// the series.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for name in &self.names {
@@ -134,6 +173,7 @@ impl Series {
             hash.update(name);
         }
         self.grid.hash(&mut hash);
+        self.covariates.hash(&mut hash);
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

@@ -129,7 +129,7 @@ impl Scaler {
 }
 
 /// Mean and population deviation of values that may be constant, or none.
-fn scale(values: &[f64]) -> (f64, f64) {
+pub(super) fn scale(values: &[f64]) -> (f64, f64) {
     if values.is_empty() {
         return (0.0, 1.0);
     }

@@ -3,7 +3,10 @@
 use super::long::{Id, Long};
 use super::scaler::Scaling;
 use super::table::{self, Content, Table};
-use super::{ReadOptions, ReadReport, Scaler, Series, Stack, TimeStep, calendar, fill};
+use super::{
+    CovariateCounts, CovariateScaler, ReadOptions, ReadReport, Scaler, Series, Stack, TimeStep, calendar,
+    fill,
+};
 use crate::data::format::{self, Rows};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -81,7 +84,9 @@ impl SeriesSet {
         options: &ReadOptions,
         layout: Layout,
     ) -> Result<(SeriesSet, ReadReport)> {
-        let (content, empty) = match table::parse(rows, &options.columns, file)? {
+        // The ids of a long file have covariates of their own.
+        let own = options.covariates.names().next().is_some();
+        let (content, empty) = match table::parse(rows, options, file)? {
             Content::Long(long) => {
                 let (long, empty) = long.without_empty();
                 (Content::Long(long), empty)
@@ -89,12 +94,14 @@ impl SeriesSet {
             wide => (wide, Vec::new()),
         };
         let long = match (content, layout) {
-            (Content::Wide(table), Layout::Independent) => Long::of_columns(table),
+            (Content::Wide(table), Layout::Independent) if options.covariates.statics.is_empty() => {
+                let places = options.covariates.places(&table.names, file)?;
+                Long::of_columns(table, &places)
+            }
             (Content::Long(long), Layout::Independent) => long,
-            (Content::Long(long), Layout::Auto) if !long.shares_ends() => long,
+            (Content::Long(long), Layout::Auto) if own || !long.shares_ends() => long,
             (content, _) => {
-                let rows = fill::onto_grid(content.into_table()?, options.step)?;
-                let (series, report) = fill::carry_forward(rows, options.strict)?;
+                let (series, report) = Series::of_wide(content.into_table(&options.covariates)?, options)?;
                 return Ok((series.into(), with_empty(report, empty, options.strict, file)?));
             }
         };
@@ -236,6 +243,19 @@ impl SeriesSet {
         }
     }
 
+    /// How many covariates each series has.
+    pub fn covariate_counts(&self) -> CovariateCounts {
+        self.first().covariates().counts()
+    }
+
+    /// The series with their covariates scaled.
+    pub fn with_scaled_covariates(mut self, scaler: &CovariateScaler) -> SeriesSet {
+        for series in &mut self.series {
+            series.covariates = scaler.scaled(&series.covariates);
+        }
+        self
+    }
+
     /// The scale of each independent series by all its rows, for forecasts of what follows them.
     pub fn scaler_of_all(&self, scaling: Scaling) -> Scaler {
         match scaling {
@@ -259,13 +279,22 @@ fn of_ids(long: Long, options: &ReadOptions) -> Result<(SeriesSet, ReadReport)> 
     let Long { file, utc, ids } = long;
     let given = options.step;
     let mut step = given;
+    let ahead = !options.covariates.future.is_empty();
     let mut tables = Vec::with_capacity(ids.len());
     for id in ids {
-        let Id { name, times, lines, values } = id.trimmed();
+        let Id { name, times, lines, values, beside } = id.trimmed(ahead);
         if times.is_empty() {
             return Err(Error::AllMissing { file, channel: name });
         }
-        tables.push(Table { file: file.clone(), names: vec![name], long: true, utc, times, lines, values });
+        let names: Vec<String> = std::iter::once(&name).chain(options.covariates.names()).cloned().collect();
+        let values = match names.len() - 1 {
+            0 => values,
+            width => {
+                let rows = values.iter().zip(beside.chunks_exact(width));
+                rows.flat_map(|(value, row)| std::iter::once(value).chain(row)).copied().collect()
+            }
+        };
+        tables.push(Table { file: file.clone(), names, long: true, utc, times, lines, values });
     }
     if step.is_none() {
         let longest = tables.iter().max_by_key(|table| table.times.len());
@@ -280,8 +309,9 @@ fn of_ids(long: Long, options: &ReadOptions) -> Result<(SeriesSet, ReadReport)> 
     let mut series = Vec::with_capacity(tables.len());
     for table in tables {
         let Some(step) = step else { break };
+        let places: Vec<usize> = (1..table.names.len()).collect();
         let rows = fill::onto_calendar(table, step, given.is_some())?;
-        let (one, of_one) = fill::carry_forward(rows, options.strict)?;
+        let (one, of_one) = Series::of_grid(rows, &places, options)?;
         report.rows_read += of_one.rows_read;
         report.gap_rows += of_one.gap_rows;
         report.missing.extend(of_one.missing);

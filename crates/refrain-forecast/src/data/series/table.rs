@@ -1,7 +1,7 @@
 //! The rows of a file to a table of time stamps and numbers, in the wide or the long format.
 
-use super::LongColumns;
 use super::time::{self, Stamp};
+use super::{CovariateColumns, LongColumns, ReadOptions};
 use crate::data::format::Rows;
 use crate::data::text::shorten;
 use crate::{Error, Result};
@@ -29,18 +29,32 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// As a table: the ids of a long file become columns.
-    pub(crate) fn into_table(self) -> Result<Table> {
+    /// As a table: the ids of a long file become columns. Then there are no columns of covariates, since each id has its own.
+    pub(crate) fn into_table(self, covariates: &CovariateColumns) -> Result<Table> {
         match self {
             Content::Wide(table) => Ok(table),
+            Content::Long(long) if covariates.names().next().is_some() => Err(Error::Covariates {
+                file: long.file,
+                problem: "the ids of a long file have covariates of their own, so they cannot be channels of one table"
+                    .to_owned(),
+                fix: "pass --layout independent, or leave --past, --future and --static out",
+            }),
             Content::Long(long) => long.pivoted(),
         }
     }
 }
 
-pub(crate) fn parse(rows: Rows<'_>, columns: &LongColumns, file: &str) -> Result<Content> {
-    if let Some(places) = columns.find(&rows.header, file)? {
-        return Ok(Content::Long(super::long::read(rows, places, file)?));
+pub(crate) fn parse(rows: Rows<'_>, options: &ReadOptions, file: &str) -> Result<Content> {
+    let ReadOptions { columns, covariates, .. } = options;
+    if let Some(places) = columns.find(&rows.header, covariates, file)? {
+        let beside = covariates.places(&rows.header, file)?;
+        if let Some(&both) = beside.iter().find(|place| places.contains(place)) {
+            let problem =
+                format!("the column `{}` is the ids, the times or the values to forecast", rows.header[both]);
+            let fix = "name other columns by --past, --future and --static";
+            return Err(Error::Header { file: file.to_owned(), problem, fix });
+        }
+        return Ok(Content::Long(super::long::read(rows, places, &beside, file)?));
     }
     let table = read_wide(rows, columns, file)?;
     match table.times.is_empty() {

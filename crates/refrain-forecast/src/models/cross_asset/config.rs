@@ -2,8 +2,8 @@
 
 use super::EPS;
 use crate::Result;
-use crate::models::About;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
+use crate::models::{About, CovariateKinds};
 use crate::settings::settings;
 use refrain::Activation;
 use refrain_nn::{AttentionOptions, EncoderDropout, NormKind, TransformerEncoderOptions};
@@ -61,6 +61,7 @@ impl CrossAssetConfig {
             does: "classifies the sources of a panel by attention among them",
             presets: &[],
             training: training.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
+            covariates: CovariateKinds::NONE,
         }
     }
 

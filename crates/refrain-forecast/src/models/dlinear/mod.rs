@@ -6,7 +6,7 @@ mod tests;
 use crate::Result;
 use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::{check_sizes, refuse};
-use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Mode, ModelSize, ParameterBuilder, Parameters};
@@ -102,6 +102,10 @@ impl Forecaster for DLinear {
         &self.parameters
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     fn forward(&self, x: &Tensor, _: Mode<'_>) -> Result<Tensor> {
         let batch = self.window().batch(x)?;
         let trend = self.config.trend(x)?;
@@ -120,6 +124,7 @@ impl ForecasterConfig for DLinearConfig {
             does: "forecasts series by two linear layers, of the trend and of the rest",
             presets: &[],
             training,
+            covariates: CovariateKinds::NONE,
         }
     }
 

@@ -7,7 +7,7 @@ mod tests;
 use crate::Result;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes};
 use crate::models::revin::{RevIn, RevinScale};
-use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Preset, Values, settings};
 use refrain::{Activation, DType, Device, Generator, Tensor};
 use refrain_nn::{
@@ -153,6 +153,10 @@ impl Forecaster for ITransformer {
         &self.parameters
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         self.window().batch(x)?;
         let Some(revin) = &self.layers.revin else { return self.layers.forward(x, mode) };
@@ -169,6 +173,7 @@ impl ForecasterConfig for ITransformerConfig {
             does: "forecasts series by attention among the channels, each of which is a token",
             presets: &[ETTH1],
             training,
+            covariates: CovariateKinds::NONE,
         }
     }
 

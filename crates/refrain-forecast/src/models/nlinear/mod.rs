@@ -6,7 +6,7 @@ mod tests;
 use crate::Result;
 use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::check_sizes;
-use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Mode, ModelSize, ParameterBuilder, Parameters};
@@ -81,6 +81,10 @@ impl Forecaster for NLinear {
         &self.parameters
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     fn forward(&self, x: &Tensor, _: Mode<'_>) -> Result<Tensor> {
         let batch = self.window().batch(x)?;
         let last = x.narrow(-1, self.config.context - 1, 1)?.detach(); // [B, C, 1]
@@ -97,6 +101,7 @@ impl ForecasterConfig for NLinearConfig {
             does: "forecasts series by one linear layer, relative to the last value",
             presets: &[],
             training,
+            covariates: CovariateKinds::NONE,
         }
     }
 

@@ -2,8 +2,10 @@
 
 use super::{DropoutRate, Layers, PatchTst, RevinScale};
 use crate::Result;
+use crate::data::series::CovariateCounts;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes, refuse};
-use crate::models::{About, ChannelUse, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::revin::RevIn;
+use crate::models::{About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Preset, Values, settings};
 use refrain::{Activation, DType, Device};
 use refrain_nn::{
@@ -20,6 +22,10 @@ settings! {
         pub context: usize;
         /// Rows of a forecast.
         pub horizon: usize;
+        /// Number of past covariates: channels that are not forecast. The channels must [attend to each
+        /// other](PatchTstConfig::channel_attention).
+        #[serde(default, skip_serializing_if = "is_zero")]
+        pub past: usize;
         /// Rows per patch.
         pub patch: usize = 24, "ROWS";
         /// Rows from one patch to the next.
@@ -144,6 +150,10 @@ pub enum Pooling {
     Cls,
 }
 
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 /// Where the encoder normalises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -210,6 +220,7 @@ impl PatchTstConfig {
             channels: 1,
             context,
             horizon,
+            past: 0,
             patch,
             stride,
             end_padding: false,
@@ -240,6 +251,17 @@ impl PatchTstConfig {
             pooling: Pooling::Flatten,
             individual_head: false,
         }
+    }
+
+    /// RevIN, if the model has it.
+    pub(super) fn revin(&self, builder: &ParameterBuilder) -> Result<Option<RevIn>> {
+        let new = || RevIn::new(&builder.scope("revin"), self.channels, self.revin_scale, self.revin_affine);
+        self.revin.then(new).transpose()
+    }
+
+    /// The same model with its past covariates as channels like any.
+    pub(super) fn with_past_as_channels(&self) -> PatchTstConfig {
+        PatchTstConfig { channels: self.channels + self.past, past: 0, ..self.clone() }
     }
 
     /// The options of the encoder layers.
@@ -302,6 +324,7 @@ impl ForecasterConfig for PatchTstConfig {
             does: "forecasts series by attention among patches of each channel's past",
             presets: &[NYC_WEATHER, ETTH1],
             training: Values::new(),
+            covariates: CovariateKinds { past: true, ..CovariateKinds::NONE },
         }
     }
 
@@ -327,6 +350,14 @@ impl ForecasterConfig for PatchTstConfig {
             return refuse(problem, "choose a shorter patch or a longer context");
         }
         check_heads(self.d_model, self.heads)?;
+        check_sizes(&[("channels and past covariates", self.channels.saturating_add(self.past))])?;
+        if self.past > 0 && !self.channel_attention {
+            let problem = format!(
+                "the channels of this PatchTST do not see each other, so its {} past covariates would change nothing",
+                self.past
+            );
+            return refuse(problem, "choose --channel-attention, or leave --past out");
+        }
         if !(self.norm_eps > 0.0 && self.norm_eps.is_finite()) {
             return refuse(format!("norm_eps is {}", self.norm_eps), "choose a positive number such as 1e-5");
         }
@@ -344,6 +375,10 @@ impl ForecasterConfig for PatchTstConfig {
             ("head_input_dropout", self.head_input_dropout),
             ("head_dropout", self.head_dropout),
         ])
+    }
+
+    fn covariates(&self) -> CovariateCounts {
+        CovariateCounts { past: self.past, ..CovariateCounts::default() }
     }
 
     fn channel_use(&self) -> ChannelUse {
@@ -373,7 +408,7 @@ impl ForecasterConfig for PatchTstConfig {
     // Fitted to what steps were seen to take.
     fn activations(&self, windows: usize) -> f64 {
         let of = |size: usize| size as f64;
-        let rows = of(windows) * of(self.channels);
+        let rows = of(windows) * of(self.channels + self.past);
         let (patches, heads) = (of(self.tokens()), of(self.heads));
         // Attention keeps the scores that it hands on, and no weights.
         let scores = if self.residual_attention { 1.25 } else { 0.0 };

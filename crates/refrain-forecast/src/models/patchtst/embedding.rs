@@ -75,8 +75,8 @@ impl Embedding {
         Ok(())
     }
 
-    /// `[R, L]`, the channels of a window one after another, to `[R, T, D]`.
-    pub(super) fn forward(&self, rows: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+    /// The patches `[R, N, P]` of `[R, L]`, the channels of a window one after another.
+    pub(super) fn patches(&self, rows: &Tensor) -> Result<Tensor> {
         let mut rows = rows.clone();
         if self.first_row > 0 {
             rows = rows.narrow(1, self.first_row, rows.dims()[1] - self.first_row)?;
@@ -85,7 +85,11 @@ impl Embedding {
             rows = self.pad(&rows)?;
         }
         // Patches overlap; one copy of them serves the forward and the backward pass.
-        let patches = rows.unfold(1, self.patch, self.stride)?.contiguous()?; // [R, N, P]
+        Ok(rows.unfold(1, self.patch, self.stride)?.contiguous()?)
+    }
+
+    /// Patches `[R, N, P]` to tokens `[R, T, D]`.
+    pub(super) fn forward(&self, patches: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let place = match &self.place {
             PositionVectors::Learned(place) | PositionVectors::Stored(place) => place.tensor()?,
             PositionVectors::Fixed(place) => place.get().ok_or(Error::Model {
@@ -93,7 +97,7 @@ impl Embedding {
                 fix: "build the embedding first",
             })?,
         };
-        let h = self.embed.forward_rows(&patches)?;
+        let h = self.embed.forward_rows(patches)?;
         // In mixed precision the features are bf16, so convert the few positions.
         let place = place.to_dtype(h.dtype())?;
         let Some(cls) = &self.cls else { return Ok(self.dropout.forward(&h.add(&place)?, mode)?) };

@@ -5,15 +5,19 @@ mod dropout_rate;
 mod embedding;
 mod head;
 pub mod hugging_face;
+mod pretraining;
 #[cfg(test)]
 mod tests;
 
 pub use crate::models::revin::RevinScale;
 pub use config::{FfnActivation, NormPosition, PatchTstConfig, PatchesFrom, Pooling, Positions};
 pub use dropout_rate::DropoutRate;
+pub use pretraining::MaskedPatchTst;
 pub use refrain_nn::{Mode, NormKind};
 
 use crate::Result;
+use crate::data::windows::WindowCovariates;
+use crate::models::checks::check_covariates;
 use crate::models::revin::RevIn;
 use crate::models::{Forecaster, ForecasterConfig, WindowShape};
 use embedding::Embedding;
@@ -40,33 +44,60 @@ use refrain_nn::{AttentionContext, ParameterBuilder, Parameters, TransformerEnco
 pub struct PatchTst {
     config: PatchTstConfig,
     parameters: Parameters,
+    layers: Layers,
+}
+
+struct Layers {
     revin: Option<RevIn>,
-    embedding: Embedding,
-    layers: Vec<TransformerEncoderLayer>,
+    encoder: Encoder,
     head: Head,
 }
 
-/// The parts of a model that has no memory yet.
-struct Layers {
-    revin: Option<RevIn>,
+/// Patches to tokens, and the layers in which they attend to each other.
+struct Encoder {
     embedding: Embedding,
     layers: Vec<TransformerEncoderLayer>,
-    head: Head,
+}
+
+impl Encoder {
+    fn declare(builder: &ParameterBuilder, config: &PatchTstConfig) -> Result<Encoder> {
+        let layer = |layer| {
+            TransformerEncoderLayer::new(&builder.scope("layers").scope(layer), &config.encoder_layer())
+        };
+        let embedding = Embedding::new(builder, config)?;
+        let layers = (0..config.layers).map(layer).collect::<refrain_nn::Result<_>>()?;
+        Ok(Encoder { embedding, layers })
+    }
+
+    /// Makes the tensors and values that the builder does not make.
+    fn build(&self, config: &PatchTstConfig, dtype: DType, device: &Device) -> Result<()> {
+        self.embedding.build(config, dtype, device)
+    }
+
+    /// `[B, C, L]` to `[B C, N, P]`.
+    fn patches(&self, x: &Tensor) -> Result<Tensor> {
+        let &[batch, channels, context] = x.dims() else { return Ok(x.clone()) };
+        self.embedding.patches(&x.reshape([batch * channels, context])?)
+    }
+
+    /// `[B C, N, P]` to `[B C, T, D]`: each channel in the same way.
+    fn forward(&self, patches: &Tensor, channels: usize, mode: Mode<'_>) -> Result<Tensor> {
+        let mut h = self.embedding.forward(patches, mode)?;
+        let mut scores = None;
+        for layer in &self.layers {
+            let context = AttentionContext { scores: Some(&mut scores), ..AttentionContext::default() };
+            h = layer.forward_channels(&h, channels, context, mode)?;
+        }
+        Ok(h)
+    }
 }
 
 impl Layers {
     fn declare(builder: &ParameterBuilder, config: &PatchTstConfig) -> Result<Layers> {
-        let revin =
-            || RevIn::new(&builder.scope("revin"), config.channels, config.revin_scale, config.revin_affine);
+        let config = &config.with_past_as_channels();
         Ok(Layers {
-            revin: config.revin.then(revin).transpose()?,
-            embedding: Embedding::new(builder, config)?,
-            layers: (0..config.layers)
-                .map(|layer| {
-                    let scope = builder.scope("layers").scope(layer);
-                    TransformerEncoderLayer::new(&scope, &config.encoder_layer())
-                })
-                .collect::<refrain_nn::Result<_>>()?,
+            revin: config.revin(builder)?,
+            encoder: Encoder::declare(builder, config)?,
             head: Head::new(&builder.scope("head"), config)?,
         })
     }
@@ -82,10 +113,10 @@ impl PatchTst {
     pub fn new(config: PatchTstConfig, dtype: DType, device: &Device, seed: u64) -> Result<PatchTst> {
         config.validate()?;
         let builder = ParameterBuilder::new(device, dtype);
-        let Layers { revin, embedding, layers, head } = Layers::declare(&builder, &config)?;
+        let layers = Layers::declare(&builder, &config)?;
         let parameters = builder.build(&Generator::new(device, seed)?)?;
-        embedding.build(&config, dtype, device)?;
-        Ok(PatchTst { config, parameters, revin, embedding, layers, head })
+        layers.encoder.build(&config, dtype, device)?;
+        Ok(PatchTst { config, parameters, layers })
     }
 
     /// [`Forecaster::forward`] of contexts in which some values were not observed: `observed` is 1 or 0 for each value of the
@@ -96,23 +127,25 @@ impl PatchTst {
     /// Those of [`Forecaster::forward`], and [`crate::Error::Engine`] if `observed` has another shape or dtype.
     pub fn forward_observed(&self, x: &Tensor, observed: Option<&Tensor>, mode: Mode<'_>) -> Result<Tensor> {
         let batch = self.window().batch(x)?;
-        let Some(revin) = &self.revin else { return self.encode(x, batch, mode) };
+        check_covariates(&WindowCovariates::default(), self.config.covariates(), batch, self.window())?;
+        self.forward_channels(x, observed, mode)
+    }
+
+    /// All channels, past covariates included, to the forecast of each.
+    fn forward_channels(&self, x: &Tensor, observed: Option<&Tensor>, mode: Mode<'_>) -> Result<Tensor> {
+        let Some(revin) = &self.layers.revin else { return self.encode(x, mode) };
         let (x, scale) = revin.normalise(x, observed)?;
-        revin.denormalise(&self.encode(&x, batch, mode)?, &scale)
+        revin.denormalise(&self.encode(&x, mode)?, &scale)
     }
 
     /// Passes each channel through the encoder in the same way.
-    fn encode(&self, x: &Tensor, batch: usize, mode: Mode<'_>) -> Result<Tensor> {
-        let rows = x.reshape([batch * self.config.channels, self.config.context])?; // [R, L]
-        let mut h = self.embedding.forward(&rows, mode)?; // [R, T, D]
-        let mut scores = None;
-        for layer in &self.layers {
-            let context = AttentionContext { scores: Some(&mut scores), ..AttentionContext::default() };
-            h = layer.forward_channels(&h, self.config.channels, context, mode)?;
-        }
+    fn encode(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        let (batch, channels) = (x.dims()[0], x.dims()[1]);
+        let Layers { encoder, head, .. } = &self.layers;
+        let h = encoder.forward(&encoder.patches(x)?, channels, mode)?; // [R, T, D]
         // In mixed precision, the forecast becomes as precise again as what follows: the scale of the window, and the
         // loss.
-        Ok(self.head.forward(&h, batch, mode)?.to_dtype(x.dtype())?)
+        Ok(head.forward(&h, batch, mode)?.to_dtype(x.dtype())?)
     }
 
     /// The settings.
@@ -134,7 +167,19 @@ impl Forecaster for PatchTst {
         &self.parameters
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         self.forward_observed(x, None, mode)
+    }
+
+    fn forward_with(&self, x: &Tensor, covariates: &WindowCovariates, mode: Mode<'_>) -> Result<Tensor> {
+        let batch = self.window().batch(x)?;
+        check_covariates(covariates, self.config.covariates(), batch, self.window())?;
+        let Some(past) = &covariates.past else { return self.forward_channels(x, None, mode) };
+        let all = Tensor::concat(&[x, &past.to_dtype(x.dtype())?], 1)?;
+        Ok(self.forward_channels(&all, None, mode)?.narrow(1, 0, self.config.channels)?)
     }
 }

@@ -22,21 +22,23 @@ pub enum MixerNorm {
     Batch,
 }
 
-enum Norm {
+/// A norm over the rows and features of a window.
+pub(super) enum Norm {
     Layer(LayerNorm),
     Batch(BatchNorm),
 }
 
 impl Norm {
-    fn new(builder: &ParameterBuilder, kind: MixerNorm, size: usize) -> Result<Norm> {
+    /// For so many rows times features.
+    pub(super) fn new(builder: &ParameterBuilder, kind: MixerNorm, size: usize) -> Result<Norm> {
         Ok(match kind {
             MixerNorm::Layer => Norm::Layer(LayerNorm::new(builder, size, EPS)?),
             MixerNorm::Batch => Norm::Batch(BatchNorm::new(builder, size, -1, EPS, MOMENTUM)?),
         })
     }
 
-    /// Normalises `[B, F, T]` over rows and features at once.
-    fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+    /// Normalises `[B, F, T]` or `[B, T, F]` over rows and features at once.
+    pub(super) fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let &[batch, features, rows] = x.dims() else { return Ok(x.clone()) };
         let flat = x.reshape([batch, features * rows])?;
         let normal = match self {

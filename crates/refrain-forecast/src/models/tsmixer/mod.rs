@@ -1,18 +1,22 @@
 //! TSMixer: Chen, Li, Yoder, Arik and Pfister, "TSMixer: An All-MLP Architecture for Time Series Forecasting", TMLR 2023.
 
 mod block;
+mod extended;
 #[cfg(test)]
 mod tests;
 
 pub use block::MixerNorm;
 
 use crate::Result;
-use crate::models::checks::{check_dropouts, check_sizes};
+use crate::data::series::CovariateCounts;
+use crate::data::windows::WindowCovariates;
+use crate::models::checks::{check_covariates, check_dropouts, check_sizes};
 use crate::models::patchtst::FfnActivation;
 use crate::models::revin::{RevIn, RevinScale};
-use crate::models::{About, Forecaster, ForecasterConfig, WindowShape};
+use crate::models::{About, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Preset, Values, settings};
 use block::Block;
+use extended::Extended;
 use refrain::{DType, Device, Generator, Tensor};
 use refrain_nn::{Linear, Mode, ModelSize, ParameterBuilder, Parameters};
 use serde_json::json;
@@ -26,10 +30,21 @@ settings! {
         pub context: usize;
         /// Rows of a forecast.
         pub horizon: usize;
+        /// Number of past covariates.
+        #[serde(default)]
+        pub past: usize;
+        /// Number of future covariates.
+        #[serde(default)]
+        pub future: usize;
+        /// Number of static covariates.
+        #[serde(default)]
+        pub statics: usize;
         /// Number of mixing layers.
         pub layers: usize = 2, "N";
         /// Width of the feed-forward network that mixes the features of a row.
         pub ffn: usize = 64, "N";
+        /// Features of a row, if there are covariates; without them they are the channels.
+        pub d_model: usize = 32, "N";
         /// Dropout after each linear layer of the mixing layers.
         pub dropout: f64 = 0.5, "P";
         /// What the norms normalise over: layer (rows and features of a window) or batch (the windows of a batch).
@@ -46,6 +61,9 @@ settings! {
 /// A forecaster of linear layers only. Each mixing layer has a linear layer along the rows, which the channels share, and a
 /// feed-forward network along the channels, which the rows share; both are residual. A linear layer, which the channels share, maps
 /// the rows to the horizon.
+///
+/// With covariates it is the paper's TSMixer-Ext: a linear layer brings the past to the rows of the horizon, where the mixing layers
+/// see it beside the future covariates, and static covariates are features of every row.
 ///
 /// ```
 /// use refrain::{Device, DType, Tensor};
@@ -66,8 +84,12 @@ pub struct TsMixer {
 
 struct Layers {
     revin: Option<RevIn>,
-    blocks: Vec<Block>,
-    head: Linear,
+    mixer: Mixer,
+}
+
+enum Mixer {
+    Plain { blocks: Vec<Block>, head: Linear },
+    WithCovariates(Box<Extended>),
 }
 
 impl TsMixerConfig {
@@ -77,8 +99,12 @@ impl TsMixerConfig {
             channels,
             context,
             horizon,
+            past: 0,
+            future: 0,
+            statics: 0,
             layers: 2,
             ffn: 64,
+            d_model: 32,
             dropout: 0.5,
             norm: MixerNorm::Layer,
             activation: FfnActivation::Relu,
@@ -91,11 +117,15 @@ impl TsMixerConfig {
         let TsMixerConfig { channels, context, horizon, .. } = *self;
         let revin = || RevIn::new(&builder.scope("revin"), channels, RevinScale::Std, self.revin_affine);
         let block = |layer: usize| Block::new(&builder.scope("layers").scope(layer), self, channels, context);
-        Ok(Layers {
-            revin: self.revin.then(revin).transpose()?,
-            blocks: (0..self.layers).map(block).collect::<Result<_>>()?,
-            head: Linear::new(&builder.scope("head"), context, horizon)?,
-        })
+        let revin = self.revin.then(revin).transpose()?;
+        let mixer = match self.covariates().is_empty() {
+            true => Mixer::Plain {
+                blocks: (0..self.layers).map(block).collect::<Result<_>>()?,
+                head: Linear::new(&builder.scope("head"), context, horizon)?,
+            },
+            false => Mixer::WithCovariates(Box::new(Extended::new(builder, self)?)),
+        };
+        Ok(Layers { revin, mixer })
     }
 }
 
@@ -114,15 +144,19 @@ impl TsMixer {
     }
 }
 
-impl Layers {
+impl Mixer {
     /// `[B, C, L]` to `[B, C, H]`.
-    fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, covariates: &WindowCovariates, mode: Mode<'_>) -> Result<Tensor> {
+        let (blocks, head) = match self {
+            Mixer::Plain { blocks, head } => (blocks, head),
+            Mixer::WithCovariates(extended) => return extended.forward(x, covariates, mode),
+        };
         let mut h = x.clone();
-        for block in &self.blocks {
+        for block in blocks {
             h = block.forward(&h, mode)?;
         }
         // In mixed precision, the forecast becomes as precise again as what follows.
-        Ok(self.head.forward(&h)?.to_dtype(x.dtype())?)
+        Ok(head.forward(&h)?.to_dtype(x.dtype())?)
     }
 }
 
@@ -139,11 +173,25 @@ impl Forecaster for TsMixer {
         &self.parameters
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        self.window().batch(x)?;
-        let Some(revin) = &self.layers.revin else { return self.layers.forward(x, mode) };
+        self.forward_with(x, &WindowCovariates::default(), mode)
+    }
+
+    fn forward_with(&self, x: &Tensor, covariates: &WindowCovariates, mode: Mode<'_>) -> Result<Tensor> {
+        let batch = self.window().batch(x)?;
+        check_covariates(covariates, self.config.covariates(), batch, self.window())?;
+        // The model may be one of f64.
+        let to = |of: &Option<Tensor>| of.as_ref().map(|of| of.to_dtype(x.dtype())).transpose();
+        let WindowCovariates { past, future, statics } = covariates;
+        let covariates = WindowCovariates { past: to(past)?, future: to(future)?, statics: to(statics)? };
+        let Layers { revin, mixer } = &self.layers;
+        let Some(revin) = revin else { return mixer.forward(x, &covariates, mode) };
         let (x, scale) = revin.normalise(x, None)?;
-        revin.denormalise(&self.layers.forward(&x, mode)?, &scale)
+        revin.denormalise(&mixer.forward(&x, &covariates, mode)?, &scale)
     }
 }
 
@@ -156,6 +204,7 @@ impl ForecasterConfig for TsMixerConfig {
             does: "forecasts series by linear layers that mix rows and channels in turn",
             presets: &[ETTH1],
             training,
+            covariates: CovariateKinds { past: true, future: true, statics: true },
         }
     }
 
@@ -170,8 +219,16 @@ impl ForecasterConfig for TsMixerConfig {
             ("horizon", self.horizon),
             ("layers", self.layers),
             ("ffn", self.ffn),
+            ("d_model", self.d_model),
+            ("past covariates", self.past + 1),
+            ("future covariates", self.future + 1),
+            ("static covariates", self.statics + 1),
         ])?;
         check_dropouts(&[("dropout", self.dropout)])
+    }
+
+    fn covariates(&self) -> CovariateCounts {
+        CovariateCounts { past: self.past, future: self.future, statics: self.statics }
     }
 
     fn size(&self) -> Result<ModelSize> {
@@ -181,7 +238,11 @@ impl ForecasterConfig for TsMixerConfig {
             TsMixerConfig { layers, ..self.clone() }.declare(&builder)?;
             Ok(builder.size())
         };
-        Ok(ModelSize::with_layers(self.layers, of(1)?, of(2)?))
+        // With covariates the first layer may be wider than the others.
+        match self.layers {
+            1 => of(1),
+            layers => Ok(ModelSize::with_layers(layers - 1, of(2)?, of(3)?)),
+        }
     }
 
     fn layers(&self) -> usize {
@@ -190,9 +251,15 @@ impl ForecasterConfig for TsMixerConfig {
 
     fn activations(&self, windows: usize) -> f64 {
         let of = |size: usize| size as f64;
-        let layer = of(self.context) * (10.0 * of(self.channels) + 3.0 * of(self.ffn));
         let ends = of(self.channels) * (3.0 * of(self.context) + 4.0 * of(self.horizon));
-        of(windows) * (of(self.layers) * layer + ends)
+        let covariates = self.covariates();
+        if covariates.is_empty() {
+            let layer = of(self.context) * (10.0 * of(self.channels) + 3.0 * of(self.ffn));
+            return of(windows) * (of(self.layers) * layer + ends);
+        }
+        let inputs = of(self.channels + covariates.past + covariates.future);
+        let layer = of(self.horizon) * (20.0 * of(self.d_model) + 3.0 * of(self.ffn));
+        of(windows) * (of(self.layers + 2) * layer + ends + inputs * of(self.context + 2 * self.horizon))
     }
 
     fn summary(&self) -> String {

@@ -76,7 +76,10 @@ fn dropout_is_for_training_only() {
 #[test]
 fn the_size_that_is_told_before_is_that_of_the_model() {
     let batch = TsMixerConfig { norm: MixerNorm::Batch, revin_affine: false, ..config() };
-    for config in [config(), batch, TsMixerConfig { layers: 1, revin: false, ..config() }] {
+    let covariates =
+        |layers| TsMixerConfig { layers, past: 1, future: 2, statics: 3, d_model: 5, ..config() };
+    let all = [config(), batch, TsMixerConfig { layers: 1, revin: false, ..config() }];
+    for config in all.into_iter().chain([1, 2, 3, 4].map(covariates)) {
         let (size, model) = (config.size().unwrap(), build(config));
         assert_eq!(size.parameters, model.parameter_count() as u128);
         let tensors = model.parameters().iter().count() + model.parameters().buffers().count();

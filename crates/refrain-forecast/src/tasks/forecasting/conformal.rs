@@ -1,16 +1,21 @@
 //! Split conformal prediction: intervals that cover what their levels promise.
 
 use super::Levels;
-use super::evaluation::each_row;
-use super::quantiles::{self, check_length};
+use super::adaptive::Adaptive;
+use super::evaluation::{Place, each_row};
+use super::loss::{Loss, STUDENT_T_VALUES};
+use super::quantiles::{self, Crossings, check_length};
+use super::student_t::StudentTQuantiles;
 use crate::data::series::{Part, SeriesSet, Stack};
 use crate::data::windows::Windows;
 use crate::models::Forecaster;
 use crate::{Error, Result};
 use refrain::Communicator;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
 /// By how much the intervals of a model must be wider (or may be narrower) to cover the share of the true values that their
 /// levels promise.
@@ -35,7 +40,14 @@ pub struct Calibration {
     pub weights_sha256: String,
     /// The corrections `[levels, channels, horizon]`, in units of the channels' standard deviations.
     corrections: Vec<f32>,
+    /// For [`Adaptive`], the correction of any level: [`SHARES`] levels evenly from 0 to 100 %, `[kinds, channels, horizon, SHARES]`,
+    /// ascending. The bounds that a model has learned differ from level to level; the scores of its forecast alone are one kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    scores: Vec<f32>,
 }
+
+/// So many scores of each step are kept.
+const SHARES: usize = 101;
 
 /// The scores of so many values are in memory at a time.
 const SCORES_AT_ONCE: usize = 1 << 26;
@@ -44,8 +56,8 @@ impl Calibration {
     /// Its file in a run folder.
     pub const FILE: &str = "calibration.json";
 
-    /// Measures the corrections for a model on all windows of a part. Only observed values count. The part must be one that
-    /// neither training nor early stopping has used.
+    /// Measures the corrections for a model, whose own intervals are `learned`, on all windows of a part. Only observed values
+    /// count. The part must be one that neither training nor early stopping has used.
     ///
     /// Several ranks can share the work, as in [`evaluate`](super::evaluation::evaluate).
     ///
@@ -54,13 +66,14 @@ impl Calibration {
     /// [`Error::Model`] if the model has other quantiles; [`Error::Engine`] if the device fails.
     pub fn fit(
         model: &dyn Forecaster,
+        learned: &Intervals,
         levels: &Levels,
         windows: &Windows,
         part: &Part,
         ranks: Option<&Communicator>,
     ) -> Result<Calibration> {
         let (channels, horizon) = (windows.channels(), windows.horizon());
-        let values = check_length(model.window().horizon, horizon, levels)?;
+        let values = check_length(learned.outputs.length(model.window().horizon, horizon)?, horizon, levels)?;
         // Of one value, the scores of all levels are the same.
         let bounds: Vec<(usize, usize)> = match values {
             1 => vec![(0, 0)],
@@ -69,14 +82,16 @@ impl Calibration {
         let a_channel = part.windows().saturating_mul(horizon).saturating_mul(bounds.len());
         let at_once = (SCORES_AT_ONCE / a_channel.max(1)).clamp(1, channels.max(1));
         let mut corrections = vec![0.0; levels.len() * channels * horizon];
+        let adaptive = learned.adaptive > 0.0;
+        let mut kept = vec![0.0; if adaptive { bounds.len() * channels * horizon * SHARES } else { 0 }];
         for first in (0..channels).step_by(at_once) {
             let those = first..channels.min(first + at_once);
-            let mut scores = vec![Vec::new(); bounds.len() * those.len() * horizon];
-            each_row(model, windows, part, ranks, |_, channel, values, truth| {
+            let mut scores: Vec<Vec<f32>> = vec![Vec::new(); bounds.len() * those.len() * horizon];
+            each_row(model, windows, part, ranks, |Place { channel, .. }, values, truth| {
                 if !those.contains(&channel) {
                     return;
                 }
-                quantiles::sort(values, horizon);
+                let (values, _) = learned.sorted(values, horizon);
                 for (kind, (low, high)) in bounds.iter().enumerate() {
                     for (step, &truth) in truth.iter().enumerate().filter(|(_, truth)| !truth.is_nan()) {
                         let (low, high) = (values[low * horizon + step], values[high * horizon + step]);
@@ -85,6 +100,19 @@ impl Calibration {
                     }
                 }
             })?;
+            if adaptive {
+                for (of_step, scores) in scores.iter_mut().enumerate() {
+                    scores.sort_unstable_by(f32::total_cmp);
+                    let (kind, rest) = (of_step / (those.len() * horizon), of_step % (those.len() * horizon));
+                    let at = ((kind * channels + those.start) * horizon + rest) * SHARES;
+                    let ranks = (0..SHARES).map(|share| share as f64 / (SHARES - 1) as f64);
+                    for (to, share) in kept[at..at + SHARES].iter_mut().zip(ranks) {
+                        let rank =
+                            ((scores.len() as f64 + 1.0) * share).ceil().clamp(1.0, scores.len() as f64);
+                        *to = scores.get(rank as usize - 1).copied().unwrap_or(0.0);
+                    }
+                }
+            }
             for (at, level) in levels.iter().enumerate() {
                 let kind = at.min(bounds.len() - 1);
                 for channel in those.clone() {
@@ -104,6 +132,7 @@ impl Calibration {
             windows: part.windows(),
             weights_sha256: model.weights_sha256()?,
             corrections,
+            scores: kept,
         })
     }
 
@@ -196,10 +225,29 @@ impl Calibration {
         if self.corrections.len() != cells || !self.corrections.iter().all(|value| value.is_finite()) {
             return refuse("is damaged");
         }
+        let kind = self.channels * self.horizon * SHARES;
+        let kinds = self.scores.len().checked_div(kind).unwrap_or(0);
+        let whole = kinds * kind == self.scores.len() && [0, 1, self.levels.len()].contains(&kinds);
+        if !whole || !self.scores.iter().all(|value| value.is_finite()) {
+            return refuse("is damaged");
+        }
         match self.weights_sha256 == model.weights_sha256()? {
             true => Ok(()),
             false => refuse("belongs to other weights"),
         }
+    }
+
+    /// The score at a share of the scores of a step, between those that are kept. Of a share below 0 it is the first. Of one above
+    /// 1 it grows from the last, by its distance to the median for each tenth.
+    pub(super) fn score(&self, level: usize, channel: usize, step: usize, share: f64) -> f32 {
+        let kinds = self.scores.len() / (self.channels * self.horizon * SHARES).max(1);
+        let kind = if kinds == 1 { 0 } else { level };
+        let own = &self.scores[((kind * self.channels + channel) * self.horizon + step) * SHARES..][..SHARES];
+        let place = share.clamp(0.0, 1.0) * (SHARES - 1) as f64;
+        let first = (place.floor() as usize).min(SHARES - 2);
+        let part = (place - first as f64) as f32;
+        let beyond = 10.0 * (share - 1.0).max(0.0) as f32 * (own[SHARES - 1] - own[SHARES / 2]);
+        own[first] * (1.0 - part) + own[first + 1] * part + beyond
     }
 
     /// The corrections of each step, of the level with this number.
@@ -252,18 +300,96 @@ fn refuse(problem: String, level: f64, channel: usize, step: usize) -> Error {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Intervals {
     levels: Levels,
+    outputs: Outputs,
     calibration: Option<Calibration>,
+    /// The step size of [`Adaptive`], or 0.
+    adaptive: f64,
+}
+
+/// What the values of a model are.
+#[derive(Debug, Clone, Default, PartialEq)]
+enum Outputs {
+    /// Quantiles, or one value.
+    #[default]
+    Quantiles,
+    /// The parameters of Student's t distribution.
+    StudentT(Arc<StudentTQuantiles>),
+}
+
+impl Outputs {
+    /// The number of quantiles times rows of this many values.
+    fn length(&self, length: usize, horizon: usize) -> Result<usize> {
+        match self {
+            Outputs::Quantiles => Ok(length),
+            Outputs::StudentT(of) if length == STUDENT_T_VALUES * horizon => {
+                Ok(of.levels().values() * horizon)
+            }
+            Outputs::StudentT(_) => Err(quantiles::no_quantiles(length, horizon)),
+        }
+    }
 }
 
 impl Intervals {
     /// Those that a model has learned, as it forecasts them; or none.
     pub fn learned(levels: Levels) -> Intervals {
-        Intervals { levels, calibration: None }
+        Intervals { levels, ..Intervals::default() }
+    }
+
+    /// Those that a model has learned by a loss: its quantiles, those of its distribution, or none.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the CPU has no memory for a small table.
+    pub fn of(loss: &Loss) -> Result<Intervals> {
+        let levels = loss.levels().clone();
+        let outputs = match loss {
+            Loss::StudentT(_) => Outputs::StudentT(Arc::new(StudentTQuantiles::new(levels.clone())?)),
+            _ => Outputs::Quantiles,
+        };
+        Ok(Intervals { levels, outputs, ..Intervals::default() })
+    }
+
+    /// The same, adaptive by this step size where forecasts roll; 0 is not. A calibration that is [fitted](Calibration::fit) for
+    /// them keeps what that needs.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] for a step size that is negative or not finite.
+    pub fn adapting(self, rate: f64) -> Result<Intervals> {
+        if !(rate >= 0.0 && rate.is_finite()) {
+            let problem = format!("the step size of adaptive intervals is {rate}");
+            return Err(Error::Calibration { problem, fix: "choose 0 or a small number such as 0.01" });
+        }
+        Ok(Intervals { adaptive: rate, ..self })
+    }
+
+    /// What adapts them where forecasts roll, if they do and have a calibration for it.
+    pub fn adaptive(&self) -> Option<Adaptive> {
+        let calibration =
+            self.calibration.as_ref().filter(|of| self.adaptive > 0.0 && !of.scores.is_empty())?;
+        Some(Adaptive::new(calibration, self.adaptive))
+    }
+
+    /// The same with other corrections, `[levels, horizon]` for each channel.
+    pub fn with_corrections(&self, of_channels: &[Vec<f32>]) -> Intervals {
+        let Some(own) = &self.calibration else { return self.clone() };
+        let (levels, horizon) = (own.levels.len(), own.horizon);
+        let mut corrections = own.corrections.clone();
+        for (channel, of_channel) in of_channels.iter().enumerate().take(own.channels) {
+            for level in 0..levels {
+                let to = (level * own.channels + channel) * horizon;
+                corrections[to..to + horizon].copy_from_slice(&of_channel[level * horizon..][..horizon]);
+            }
+        }
+        self.clone().with_calibration(Calibration { corrections, ..own.clone() })
+    }
+
+    /// The same with a calibration, whose levels they take.
+    pub fn with_calibration(self, calibration: Calibration) -> Intervals {
+        Intervals { levels: calibration.levels.clone(), calibration: Some(calibration), ..self }
     }
 
     /// Those of a calibration: around the quantiles that a model has learned, or around its forecast.
     pub fn calibrated(calibration: Calibration) -> Intervals {
-        Intervals { levels: calibration.levels.clone(), calibration: Some(calibration) }
+        Intervals::default().with_calibration(calibration)
     }
 
     /// The intervals for forecasts of other channels: for each the number of the channel that it was calibrated as, if it was.
@@ -285,7 +411,10 @@ impl Intervals {
                 corrections.extend_from_slice(own.of(level, place));
             }
         }
-        Ok(Intervals::calibrated(Calibration { channels: places.len(), corrections, ..own.clone() }))
+        // The scores are those of the channels that it was calibrated on.
+        let calibration =
+            Calibration { channels: places.len(), corrections, scores: Vec::new(), ..own.clone() };
+        Ok(self.clone().with_calibration(calibration))
     }
 
     /// Their levels.
@@ -298,6 +427,7 @@ impl Intervals {
     /// # Errors
     /// [`Error::Model`] if the number is impossible.
     pub(super) fn check(&self, length: usize, horizon: usize) -> Result<()> {
+        let length = self.outputs.length(length, horizon)?;
         let values = check_length(length, horizon, &self.levels)?;
         match values == self.levels.values() || self.calibration.is_some() {
             true => Ok(()),
@@ -305,20 +435,45 @@ impl Intervals {
         }
     }
 
+    /// The quantiles of a model's values, ascending in each row.
+    pub(super) fn sorted<'a>(&self, values: &'a mut [f32], horizon: usize) -> (Cow<'a, [f32]>, Crossings) {
+        match &self.outputs {
+            Outputs::Quantiles => {
+                let crossings = quantiles::sort(values, horizon);
+                (Cow::Borrowed(values), crossings)
+            }
+            // Those of a distribution never cross.
+            Outputs::StudentT(of) => {
+                (Cow::Owned(of.of(values, horizon)), Crossings { crossed: 0, of: horizon as u64 })
+            }
+        }
+    }
+
     /// The quantiles `[quantiles of the levels, horizon]` of a channel, ascending in each row, of what a model has forecast,
     /// sorted. The interval of a higher level always contains that of a lower one, and all contain the median.
     pub(super) fn quantiles(&self, channel: usize, sorted: &[f32], horizon: usize, out: &mut Vec<f32>) {
+        let own = self.calibration.as_ref();
+        self.widened(|level, step| own.map_or(0.0, |own| own.of(level, channel)[step]), sorted, horizon, out);
+    }
+
+    /// The same with the correction of each level and step.
+    pub(super) fn widened(
+        &self,
+        correction: impl Fn(usize, usize) -> f32,
+        sorted: &[f32],
+        horizon: usize,
+        out: &mut Vec<f32>,
+    ) {
         let (middle, values) = (self.levels.len(), sorted.len() / horizon);
         out.resize(self.levels.values() * horizon, 0.0);
         out[middle * horizon..][..horizon].copy_from_slice(quantiles::median(sorted, horizon));
         for at in 0..middle {
-            let corrections = self.calibration.as_ref().map(|calibration| calibration.of(at, channel));
             let (low, high) = match values {
                 1 => (0, 0),
                 _ => (middle - 1 - at, middle + 1 + at),
             };
             for step in 0..horizon {
-                let by = corrections.map_or(0.0, |corrections| corrections[step]);
+                let by = correction(at, step);
                 let inner = [middle - at, middle + at].map(|quantile| out[quantile * horizon + step]);
                 let (low, high) = (sorted[low * horizon + step] - by, sorted[high * horizon + step] + by);
                 // Written so that a NaN stays.
@@ -360,6 +515,7 @@ mod tests {
             windows: 100,
             weights_sha256: String::new(),
             corrections,
+            scores: Vec::new(),
         };
         let mut out = Vec::new();
         let mut of = |corrections: [f32; 4], sorted: &[f32]| {

@@ -1,7 +1,7 @@
 //! The errors of a model over a part of a series, and its forecast of the rows that follow.
 
 use crate::data::series::{Part, Scaler, Series};
-use crate::data::windows::Windows;
+use crate::data::windows::{WindowCovariates, Windows};
 use crate::models::{Forecaster, Mode};
 use crate::tasks::forecasting::conformal::Intervals;
 use crate::tasks::forecasting::metrics::{ErrorSums, Units};
@@ -15,7 +15,7 @@ use refrain::{Communicator, Device, Tensor, no_grad};
 const ROWS_AT_ONCE: usize = 1024;
 
 /// The same in windows.
-pub(super) fn windows_at_once(channels: usize) -> usize {
+pub(in crate::tasks) fn windows_at_once(channels: usize) -> usize {
     (ROWS_AT_ONCE / channels.max(1)).max(1)
 }
 
@@ -32,7 +32,7 @@ pub struct Evaluation {
 }
 
 /// The errors of a model over all windows and channels of a part. Only observed values count. The units are those of the windows'
-/// series and channels.
+/// series and channels. Adaptive intervals follow their coverage from window to window.
 ///
 /// Several ranks can share the work: if all of them call it with their communicator and the same model and windows, each computes
 /// a part of the forecasts, and all get the result of one process, bit for bit.
@@ -52,10 +52,19 @@ pub fn evaluate(
     intervals.check(model.window().horizon, horizon)?;
     let mut errors = ErrorSums::new(horizon, intervals.levels(), units);
     let (mut crossings, mut quantiles) = (Crossings::default(), Vec::new());
+    let mut adaptive = intervals.adaptive();
     let (mut of_windows, mut window) = (Vec::with_capacity(part.windows()), (0.0, 0_u32));
-    each_row(model, windows, part, ranks, |series, channel, values, truth| {
-        crossings.add(quantiles::sort(values, horizon));
-        intervals.quantiles(channel, values, horizon, &mut quantiles);
+    each_row(model, windows, part, ranks, |Place { series, channel, start }, values, truth| {
+        let (sorted, crossed) = intervals.sorted(values, horizon);
+        crossings.add(crossed);
+        match &mut adaptive {
+            None => intervals.quantiles(channel, &sorted, horizon, &mut quantiles),
+            Some(adaptive) => {
+                let by = adaptive.corrections(series, channel, start);
+                intervals.widened(|level, step| by[level * horizon + step], &sorted, horizon, &mut quantiles);
+                adaptive.observe((series, channel), start, &quantiles, truth);
+            }
+        }
         errors.add(series * channels + channel, &quantiles, truth);
         for (forecast, truth) in quantiles::median(&quantiles, horizon).iter().zip(truth.iter()) {
             if !truth.is_nan() {
@@ -70,15 +79,22 @@ pub fn evaluate(
     Ok(Evaluation { errors, crossings, windows: of_windows })
 }
 
-/// Calls `row` with the series, the channel, the forecast and the true values of each window and channel of a part. Of several
-/// quantiles the forecast has all, one after another. Values that do not count are NaN. Several ranks share the forecasts; `row` is
-/// called for all of them on each rank.
+/// A channel of a window: the number of its series, and the row of the table that it begins in.
+pub(super) struct Place {
+    pub(super) series: usize,
+    pub(super) channel: usize,
+    pub(super) start: usize,
+}
+
+/// Calls `row` with the forecast and the true values of each window and channel of a part. Of several values of a row the forecast
+/// has all, one after another. Values that do not count are NaN. The windows of a series come in order. Several ranks
+/// share the forecasts; `row` is called for all of them on each rank.
 pub(super) fn each_row(
     model: &dyn Forecaster,
     windows: &Windows,
     part: &Part,
     ranks: Option<&Communicator>,
-    mut row: impl FnMut(usize, usize, &mut [f32], &[f32]),
+    mut row: impl FnMut(Place, &mut [f32], &[f32]),
 ) -> Result<()> {
     let (channels, horizon, length) = (windows.channels(), windows.horizon(), model.window().horizon);
     let (mut truth, mut weights) = (Vec::new(), Vec::new());
@@ -86,7 +102,10 @@ pub(super) fn each_row(
     no_grad(|| {
         let batches = windows.batches(part, windows_at_once(channels))?;
         let lengths: Vec<usize> = batches.iter().map(|starts| starts.numel() * channels * length).collect();
-        let compute = |batch: usize| model.forward(&windows.cut(&batches[batch])?.0, Mode::Eval);
+        let compute = |batch: usize| {
+            let starts = &batches[batch];
+            model.forward_with(&windows.cut(starts)?.0, &windows.covariates(starts)?, Mode::Eval)
+        };
         each_batch(ranks, &lengths, compute, |batch, forecast: &mut [f32]| {
             let starts = &batches[batch];
             let (_, y) = windows.cut(starts)?;
@@ -103,8 +122,9 @@ pub(super) fn each_row(
             for ((forecast, truth), start) in of_window.zip(all_starts.by_ref()) {
                 let series = windows.series_of(start);
                 let rows = forecast.chunks_exact_mut(length).zip(truth.chunks_exact(horizon));
-                rows.enumerate()
-                    .for_each(|(channel, (forecast, truth))| row(series, channel, forecast, truth));
+                rows.enumerate().for_each(|(channel, (forecast, truth))| {
+                    row(Place { series, channel, start }, forecast, truth)
+                });
             }
             Ok(())
         })
@@ -127,7 +147,8 @@ pub struct Forecast {
 ///
 /// # Errors
 /// [`Error::NotFinite`] if a value of it is not finite; [`Error::ShortContext`] if there are fewer rows before
-/// `origin` than the context of the model; [`Error::Model`] if the model has other quantiles; [`Error::Engine`] if the series
+/// `origin` than the context of the model; [`Error::FutureUnknown`] if the series lacks future covariates of these rows;
+/// [`Error::Model`] if the model has other quantiles; [`Error::Engine`] if the series
 /// and the model have different channels.
 pub fn forecast(
     model: &dyn Forecaster,
@@ -150,7 +171,8 @@ pub fn forecast(
     let past = scaler.transform(&series.values()[(origin - context) * channels..origin * channels]);
     let past: Vec<f32> = past.iter().map(|&value| value as f32).collect();
     let x = Tensor::from_slice(&past, [1, context, channels], device)?.transpose(1, 2)?;
-    let y = no_grad(|| model.forward(&x, Mode::Eval))?;
+    let covariates = covariates_at(&[(series, origin)], (context, horizon), device)?;
+    let y = no_grad(|| model.forward_with(&x, &covariates, Mode::Eval))?;
     decode(y.to_vec::<f32>()?, intervals, scaler, channels, horizon)
 }
 
@@ -184,18 +206,63 @@ pub fn forecast_independent(
         let values = &series.values()[origin.saturating_sub(context)..origin];
         extend_context(&mut contexts, &scaler.of(at..at + 1).transform(values), context);
     }
-    let batches: Vec<&[f32]> = contexts.chunks(context * ROWS_AT_ONCE).collect();
-    let lengths: Vec<usize> = batches.iter().map(|contexts| contexts.len() / context * length).collect();
+    let batches: Vec<_> = contexts.chunks(context * ROWS_AT_ONCE).zip(origins.chunks(ROWS_AT_ONCE)).collect();
+    let lengths: Vec<usize> = batches.iter().map(|(_, origins)| origins.len() * length).collect();
     let compute = |batch: usize| {
-        let contexts = batches[batch];
-        let x = Tensor::from_slice(contexts, [contexts.len() / context, 1, context], device)?;
-        no_grad(|| model.forward(&x, Mode::Eval))
+        let (contexts, origins) = batches[batch];
+        let x = Tensor::from_slice(contexts, [origins.len(), 1, context], device)?;
+        let covariates = covariates_at(origins, (context, horizon), device)?;
+        no_grad(|| model.forward_with(&x, &covariates, Mode::Eval))
     };
     each_batch(ranks, &lengths, compute, |_, values: &mut [f32]| {
         y.extend_from_slice(values);
         Ok(())
     })?;
     decode(y, intervals, scaler, 1, horizon)
+}
+
+/// The covariates, which are scaled, of the windows whose horizons begin at these rows. Where a series has fewer rows before than
+/// the context, it has 0, the mean. Of past covariates nothing from the origin on is used.
+fn covariates_at(
+    origins: &[(&Series, usize)],
+    (context, horizon): (usize, usize),
+    device: &Device,
+) -> Result<WindowCovariates> {
+    let counts = origins.first().map(|(series, _)| series.covariates().counts()).unwrap_or_default();
+    if counts.is_empty() {
+        return Ok(WindowCovariates::default());
+    }
+    let (mut past, mut future, mut statics) = (Vec::new(), Vec::new(), Vec::new());
+    for &(series, origin) in origins {
+        let (of, first) = (series.covariates(), origin.saturating_sub(context));
+        let (lacking, end) = (context - (origin - first), origin + horizon);
+        past.resize(past.len() + lacking * counts.past, 0.0);
+        past.extend_from_slice(of.past(first..origin));
+        let known = of.rows_ahead().map_or(end, |ahead| series.rows() + ahead);
+        if counts.future > 0 && end > known {
+            return Err(Error::FutureUnknown {
+                file: series.file().to_owned(),
+                series: series.names()[0].clone(),
+                last: series.time().format(origin.saturating_sub(1)),
+                needed: horizon,
+                given: known.saturating_sub(origin),
+            });
+        }
+        future.resize(future.len() + lacking * counts.future, 0.0);
+        future.extend(of.future(first..end, series.time()));
+        statics.extend_from_slice(of.statics());
+    }
+    let windows = origins.len();
+    let rows = |values: &[f64], rows: usize, columns: usize| -> Result<Option<Tensor>> {
+        let table = WindowCovariates::table(values, [windows * rows, columns], device)?;
+        let of_windows = |table: Tensor| table.reshape([windows, rows, columns])?.transpose(1, 2);
+        Ok(table.map(of_windows).transpose()?)
+    };
+    Ok(WindowCovariates {
+        past: rows(&past, context, counts.past)?,
+        future: rows(&future, context + horizon, counts.future)?,
+        statics: WindowCovariates::table(&statics, [windows, counts.statics], device)?,
+    })
 }
 
 /// Adds a context of the newest values; what is missing before them is their mean, as in [`Windows::cut`].
@@ -217,8 +284,9 @@ pub(super) fn decode(
     let length = y.len() / channels;
     let (mut crossings, mut all, mut of_channel) = (Crossings::default(), Vec::new(), Vec::new());
     for (channel, values) in y.chunks_exact_mut(length).enumerate() {
-        crossings.add(quantiles::sort(values, horizon));
-        intervals.quantiles(channel % of_each, values, horizon, &mut of_channel);
+        let (sorted, crossed) = intervals.sorted(values, horizon);
+        crossings.add(crossed);
+        intervals.quantiles(channel % of_each, &sorted, horizon, &mut of_channel);
         all.extend_from_slice(&of_channel); // [channels, quantiles, horizon]
     }
     let levels = intervals.levels();

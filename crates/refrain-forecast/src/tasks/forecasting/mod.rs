@@ -1,5 +1,6 @@
 //! Forecasting: a model on windows of a series, its loss, its metrics and its evaluation.
 
+mod adaptive;
 pub mod conformal;
 pub mod evaluation;
 mod levels;
@@ -8,15 +9,17 @@ pub mod metrics;
 mod predictor;
 pub mod quantiles;
 mod settings;
+mod student_t;
 
+pub use adaptive::Adaptive;
 pub use levels::Levels;
 pub use predictor::{Predictor, RUN_VERSION};
-pub use settings::{IntervalSettings, SeriesSettings};
+pub use settings::{Freeze, IntervalSettings, Objective, SeriesSettings, TuningSettings};
 
 use crate::baselines::Linear;
 use crate::data::series::{Part, Split};
 use crate::data::windows::Windows;
-use crate::models::{Forecaster, ForecasterConfig, Mode, ModelConfig};
+use crate::models::{Forecaster, ForecasterConfig, HEAD, Mode, ModelConfig};
 use crate::training::{Demand, Estimate, SavedRun, Task, Trainer, TrainingConfig};
 use crate::{Error, Result};
 use loss::Loss;
@@ -76,7 +79,7 @@ impl Task for Forecasting {
 
     fn loss(&self, starts: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let (x, y) = self.windows.cut(starts)?;
-        let forecast = self.model.forward(&x, mode)?;
+        let forecast = self.model.forward_with(&x, &self.windows.covariates(starts)?, mode)?;
         let weights =
             self.train.has_filled().then(|| self.windows.weights(starts, &self.train)).transpose()?;
         self.loss.mean(&forecast, &y, weights.as_ref())
@@ -106,11 +109,10 @@ impl Task for Forecasting {
         let truth = y.to_dtype(DType::F64)?.unsqueeze(-2)?; // [B, C, 1, horizon]
         let mut dims = truth.dims().to_vec();
         dims[2] = self.loss.values();
-        let forecasts = self.model.forward(&x, Mode::Eval)?.to_dtype(DType::F64)?.reshape(dims)?;
-        let median = match self.loss.values() {
-            1 => forecasts.clone(),
-            values => forecasts.sort(2, false)?.0.narrow(2, values / 2, 1)?,
-        };
+        let covariates = self.windows.covariates(starts)?;
+        let forecasts = self.model.forward_with(&x, &covariates, Mode::Eval)?;
+        let forecasts = forecasts.to_dtype(DType::F64)?.reshape(dims)?;
+        let median = self.loss.median(&forecasts)?;
         let errors = median.sub(&truth)?;
         let losses = self.loss.of_errors(&forecasts.sub(&truth)?)?;
         let weights = match self.validation.has_filled() {
@@ -135,7 +137,7 @@ impl Task for Forecasting {
         ForecastErrors {
             mse: squared / count,
             mae: absolute / count,
-            loss: (self.loss != Loss::default()).then(|| loss / count / self.loss.values() as f64),
+            loss: (self.loss != Loss::default()).then(|| loss / count / self.loss.terms() as f64),
         }
     }
 
@@ -184,6 +186,25 @@ impl Forecasting {
         Ok(Forecasting { model, windows, loss, train, validation })
     }
 
+    /// Keeps a part of the weights as they are. Call it before the task gets a trainer.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the model has no head of its own.
+    pub fn freeze(mut self, part: Freeze) -> Result<Forecasting> {
+        if part == Freeze::None {
+            return Ok(self);
+        }
+        let name = self.model.name().to_owned();
+        let parameters = self.model.parameters_mut();
+        let is_head = |name: &str| name.starts_with(HEAD);
+        if !parameters.names().any(is_head) {
+            let problem = format!("{name} has no head beside an encoder");
+            return Err(Error::Model { problem, fix: "train all of it, without --freeze" });
+        }
+        parameters.set_group(|name, _| !is_head(name), |group| group.trainable = false)?;
+        Ok(self)
+    }
+
     /// The resources that training a model on a series of this many rows needs, including the comparison with the
     /// baselines. For a loss with several values in each row, the model is a [widened](ModelConfig::widened) one.
     ///
@@ -197,11 +218,12 @@ impl Forecasting {
         precision: Precision,
     ) -> Result<Estimate> {
         let channels = model.window().channels;
+        let columns = channels + model.covariates().total();
         let demand = Demand {
             size: model.size()?,
             layers: model.layers(),
             activations: model.activations(config.at_once(split.train.windows())),
-            data: rows as f64 * channels as f64,
+            data: rows as f64 * columns as f64,
             samples: split.train.windows() as f64,
             beside: Linear::bytes(split.context, split.horizon, channels),
         };

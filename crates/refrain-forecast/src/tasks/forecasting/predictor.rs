@@ -4,7 +4,7 @@ use super::IntervalSettings;
 use super::conformal::{Calibration, Intervals};
 use super::evaluation::{Forecast, decode, extend_context};
 use super::loss::Loss;
-use crate::data::series::{Scaler, Scaling};
+use crate::data::series::{CovariateColumns, Scaler, Scaling};
 use crate::models::{Forecaster, Mode, ModelConfig, WindowShape};
 use crate::{Error, Result};
 use refrain::{DType, Device, Precision, Step, Tensor, no_grad, unrelated_to_recordings, with_precision};
@@ -73,6 +73,9 @@ struct Kept {
     data: KeptData,
     #[serde(default)]
     precision: Option<String>,
+    /// The share of hidden patches, if the model was pretrained and does not forecast.
+    #[serde(default)]
+    pretraining: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +86,8 @@ struct KeptData {
     independent: bool,
     #[serde(default)]
     scaling: Scaling,
+    #[serde(default)]
+    covariates: CovariateColumns,
 }
 
 impl Predictor {
@@ -90,7 +95,7 @@ impl Predictor {
     ///
     /// # Errors
     /// [`Error::Nn`] if there is no such run, or if it is damaged; [`Error::Training`] if it is a run of another task;
-    /// [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
+    /// [`Error::Model`] if the model takes covariates; [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
     pub fn load(folder: &Path, device: &Device, workers: usize) -> Result<Predictor> {
         let checkpoint = Checkpoint::open(folder)?;
         let mut config: Value = checkpoint.config()?;
@@ -109,6 +114,15 @@ impl Predictor {
         }
         let mut kept: Kept =
             serde_json::from_value(config).map_err(|error| refuse(format!("no forecaster: {error}")))?;
+        if kept.pretraining.is_some() {
+            return Err(refuse("it is a pretrained encoder, which does not forecast yet".to_owned()));
+        }
+        if !kept.data.covariates.counts().is_empty() {
+            return Err(Error::Model {
+                problem: format!("{}: the model takes covariates, and a context has none", folder.display()),
+                fix: "forecast with `refrain forecast`, or train without covariates",
+            });
+        }
         let precision = match kept.precision.as_deref() {
             None | Some("f32") => Precision::F32,
             Some("tf32") => Precision::Tf32,
@@ -126,12 +140,12 @@ impl Predictor {
         if sizes != [channels; 3] || kept.data.scaler.fault().is_some() {
             return Err(refuse("its channels and its scaler contradict each other".to_owned()));
         }
-        let mut intervals = Intervals::learned(kept.loss.levels().clone());
+        let mut intervals = Intervals::of(&kept.loss)?;
         if kept.intervals.calibrate {
             let loaded = model.load(&checkpoint, DType::F32, device)?;
             let calibration = Calibration::read(folder)?;
             calibration.check(&*loaded, &kept.intervals.levels, horizon)?;
-            intervals = Intervals::calibrated(calibration);
+            intervals = intervals.with_calibration(calibration);
         }
         let blueprint = Blueprint { model, checkpoint, precision, device: device.clone() };
         let window = kept.model.window();

@@ -242,6 +242,7 @@ fn config(left: &mut Left<'_>) -> Result<PatchTstConfig> {
         channels: left.take("num_input_channels", 1)?,
         context: left.take("context_length", 32)?,
         horizon: left.take("prediction_length", 24)?,
+        past: 0,
         patch: left.take("patch_length", 1)?,
         stride: left.take("patch_stride", 1)?,
         end_padding: false,
@@ -279,6 +280,11 @@ pub(super) fn write(config: &PatchTstConfig, path: &Path) -> Result<(Value, Vec<
     let PatchTstConfig { context, patch, stride, dropout, .. } = *config;
     let from_start = config.patches_from == PatchesFrom::Start;
     let refusals = [
+        (
+            config.past > 0,
+            "it has past covariates, which are channels that it does not forecast",
+            "no --past",
+        ),
         (config.end_padding, "it repeats the last value of a context", "--end-padding false"),
         (config.revin && config.revin_affine, "it has an affine map of each channel", "--revin-affine false"),
         (config.residual_attention, "it adds up attention scores", "--residual-attention false"),

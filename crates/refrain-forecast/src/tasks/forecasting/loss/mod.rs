@@ -20,10 +20,28 @@ trait ErrorLoss {
         const { &Levels::NONE }
     }
 
+    /// How many values a model forecasts of each row and channel.
+    fn values(&self) -> usize {
+        self.levels().values()
+    }
+
+    /// How many losses each true value has: as many as values, unless they are one loss together.
+    fn terms(&self) -> usize {
+        self.values()
+    }
+
+    /// The forecast itself, `[.., 1, horizon]`, of all values `[.., values, horizon]`: the middle one of quantiles.
+    fn median(&self, forecasts: &Tensor) -> Result<Tensor> {
+        match self.values() {
+            1 => Ok(forecasts.clone()),
+            values => Ok(forecasts.sort(-2, false)?.0.narrow(-2, values / 2, 1)?),
+        }
+    }
+
     /// The mean over all elements, `[]`, by the engine's operation.
     fn mean(&self, forecast: &Tensor, truth: &Tensor) -> Result<Tensor>;
 
-    /// The function of each error, on the device.
+    /// The function of each error, on the device; of several values that are one loss together, `[.., 1, horizon]`.
     fn of_errors(&self, errors: &Tensor) -> Result<Tensor>;
 
     /// Whether there is such a loss.
@@ -110,7 +128,10 @@ losses! {
     "mae" mae::Mae;
     "huber" huber::Huber;
     "quantile" quantile::Quantile, "levels";
+    "student-t" student_t::StudentT, "levels";
 }
+
+pub(super) use student_t::{VALUES as STUDENT_T_VALUES, shape_of as student_t_shape};
 
 /// The mean squared error.
 impl Default for Loss {
@@ -185,9 +206,20 @@ impl Loss {
         self.inner().levels()
     }
 
-    /// How many values a model forecasts of each row and channel: one, or one for each quantile of the levels.
+    /// How many values a model forecasts of each row and channel: one, one for each quantile of the levels, or the parameters of a
+    /// distribution.
     pub fn values(&self) -> usize {
-        self.levels().values()
+        self.inner().values()
+    }
+
+    /// How many losses each true value has.
+    pub(super) fn terms(&self) -> usize {
+        self.inner().terms()
+    }
+
+    /// The forecast itself, `[.., 1, horizon]`, of all values `[.., values, horizon]`.
+    pub(super) fn median(&self, forecasts: &Tensor) -> Result<Tensor> {
+        self.inner().median(forecasts)
     }
 
     /// The mean loss, `[]`, of forecasts beside what came true. Both have the shape `[.., horizon]`; if the loss has several
@@ -208,7 +240,7 @@ impl Loss {
         let truth = truth.unsqueeze(-2)?;
         let Some(weights) = weights else { return self.inner().mean(&forecast, &truth) };
         let losses = self.inner().of_errors(&forecast.sub(&truth)?)?.mul(&weights.unsqueeze(-2)?)?;
-        Ok(losses.sum(())?.div(&weights.sum(())?.mul_scalar(self.values() as f64)?)?)
+        Ok(losses.sum(())?.div(&weights.sum(())?.mul_scalar(self.terms() as f64)?)?)
     }
 
     /// The loss of each error `forecast - truth`. If there are several [`values`](Loss::values), errors are

@@ -39,6 +39,7 @@ fn by_hand(loss: &Loss, at: usize, error: f64) -> f64 {
             let quantile = levels.quantile(at);
             if error < 0.0 { -quantile * error } else { (1.0 - quantile) * error }
         }
+        Loss::StudentT(_) => panic!("a loss of three errors together; PyTorch's are in `tests/losses.rs`"),
     }
 }
 
@@ -64,6 +65,9 @@ fn a_filled_value_carries_no_weight_in_any_loss() {
             let five = all_quantiles(&loss, &FORECAST[..5], &device);
             let alone = value(&loss.mean(&five, &row(&TRUTH[..5], &device), None).unwrap());
             assert!((masked - alone).abs() < 1e-12, "{loss:?} on {device}: {masked} for {alone}");
+            if let Loss::StudentT(_) = loss {
+                continue;
+            }
             let each = forecasts(&loss, &FORECAST[..5]);
             let of_value = |(at, forecast): (usize, &[f64])| -> f64 {
                 forecast.iter().zip(TRUTH).map(|(x, y)| by_hand(&loss, at, x - y)).sum()

@@ -1,0 +1,346 @@
+//! Covariates from a file to the forecasts of models: their roles, their scale, and nothing of the future.
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use common::devices;
+use refrain::{DType, Device, Generator, Tensor};
+use refrain_forecast::data::series::{
+    CovariateColumns, CovariateScaler, Layout, ReadOptions, Scaling, SeriesSet, Split, SplitRule, Stack,
+};
+use refrain_forecast::data::windows::{WindowCovariates, Windows};
+use refrain_forecast::models::patchtst::PatchTstConfig;
+use refrain_forecast::models::tsmixer::TsMixerConfig;
+use refrain_forecast::models::{Mode, ModelConfig, WindowShape};
+use refrain_forecast::settings::{CommaList, Values};
+use refrain_forecast::tasks::forecasting::Forecasting;
+use refrain_forecast::tasks::forecasting::conformal::Intervals;
+use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use serde_json::json;
+
+const CONTEXT: usize = 6;
+const HORIZON: usize = 3;
+
+fn list<T: serde::de::DeserializeOwned>(words: &str) -> CommaList<T> {
+    serde_json::from_value(json!(words)).unwrap()
+}
+
+fn options(past: &str, future: &str, statics: &str, calendar: &str) -> ReadOptions {
+    let covariates = CovariateColumns {
+        past: list(past),
+        future: list(future),
+        statics: list(statics),
+        calendar: list(calendar),
+    };
+    ReadOptions { covariates, ..ReadOptions::default() }
+}
+
+/// Row after row of a wide file: time, y, p, f. Empty cells where there is no number.
+fn wide(rows: impl Iterator<Item = [Option<f64>; 3]>) -> String {
+    let mut text = "time,y,p,f\n".to_owned();
+    for (row, cells) in rows.enumerate() {
+        let cells = cells.map(|cell| cell.map_or(String::new(), |value| value.to_string()));
+        text += &format!("2024-01-{:02} {:02}:00:00,{}\n", 1 + row / 24, row % 24, cells.join(","));
+    }
+    text
+}
+
+fn usual(row: usize) -> [f64; 3] {
+    let at = row as f64;
+    [(at * 0.7).sin() + 0.3 * (at * 0.21).cos(), (at * 0.31).cos(), (at * 1.3).sin()]
+}
+
+fn read(text: &str, options: &ReadOptions) -> refrain_forecast::Result<SeriesSet> {
+    Ok(SeriesSet::from_csv(text.as_bytes(), "a.csv", options, Layout::Auto)?.0)
+}
+
+#[test]
+fn columns_have_roles_and_future_ones_go_on_after_the_targets() {
+    let known = |row: usize| usual(row).map(Some);
+    let rows = (0..40).map(known).chain((40..44).map(|row| [None, None, Some(usual(row)[2])]));
+    let set = read(&wide(rows), &options("p", "f", "none", "hour,weekday,month,day-of-year")).unwrap();
+    let (series, covariates) = (set.first(), set.first().covariates());
+    assert_eq!((series.names(), series.rows()), (&["y".to_owned()][..], 40));
+    assert_eq!(covariates.rows_ahead(), Some(4));
+    assert_eq!(covariates.past(3..5), [usual(3)[1], usual(4)[1]]);
+    // 2 January 2024 was a Tuesday.
+    let calendar = [17.0 / 23.0, 1.0 / 6.0, 0.0, 1.0 / 365.0].map(|place| place - 0.5);
+    let expected: Vec<f64> = std::iter::once(usual(41)[2]).chain(calendar).collect();
+    let found = covariates.future(41..42, series.time());
+    assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-15), "{found:?} {expected:?}");
+    // A row without the future covariate ends what is known.
+    let rows = (0..40).map(known).chain([[None, None, Some(1.0)], [None; 3], [None, None, Some(1.0)]]);
+    let set = read(&wide(rows), &options("p", "f", "none", "none")).unwrap();
+    assert_eq!(set.first().covariates().rows_ahead(), Some(1));
+}
+
+#[test]
+fn ids_have_covariates_and_static_values_of_their_own() {
+    let mut text = "unique_id,ds,y,price,size\n".to_owned();
+    for (id, days, price, size) in [("a", 1..11, 2, 5), ("b", 3..9, 7, 9)] {
+        for day in days.clone() {
+            text += &format!("{id},2024-03-{day:02},{},{},{size}\n", day * price, price + day);
+        }
+        text += &format!("{id},2024-03-{:02},,{},\n", days.end, price + days.end);
+    }
+    let own = options("none", "price", "size", "none");
+    let set = read(&text, &own).unwrap();
+    assert!(set.is_independent());
+    let told: Vec<_> =
+        set.series().iter().map(|of| (of.rows(), of.covariates().statics().to_vec())).collect();
+    assert_eq!(told, [(10, vec![5.0]), (6, vec![9.0])]);
+    let second = &set.series()[1];
+    assert_eq!(second.covariates().future(0..7, second.time()), [10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
+    let refused = |text: &str, options: &ReadOptions, layout, words: &[&str]| {
+        let message = SeriesSet::from_csv(text.as_bytes(), "a.csv", options, layout).unwrap_err().to_string();
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    };
+    refused(
+        &text.replacen("a,2024-03-05,10,7,5", "a,2024-03-05,10,7,6", 1),
+        &own,
+        Layout::Auto,
+        &["`size` of `a`", "5 and 6"],
+    );
+    refused(&text, &own, Layout::Grid, &["covariates of their own", "--layout independent"]);
+    refused(
+        &text,
+        &options("size", "cost,price", "none", "none"),
+        Layout::Auto,
+        &["no column `cost`", "--future"],
+    );
+    refused(
+        &text,
+        &options("size", "y,price", "none", "none"),
+        Layout::Auto,
+        &["`y` is the ids, the times or the values"],
+    );
+    refused(
+        &wide((0..30).map(|row| usual(row).map(Some))),
+        &options("none", "none", "f", "none"),
+        Layout::Auto,
+        &["this file is wide", "--static"],
+    );
+    refused(
+        &wide((0..30).map(|row| usual(row).map(Some))),
+        &options("p,y", "f", "none", "none"),
+        Layout::Auto,
+        &["nothing to forecast"],
+    );
+}
+
+/// A series cut into parts, with its covariates scaled.
+struct Cut {
+    set: SeriesSet,
+    split: Split,
+    stack: Stack,
+}
+
+fn file(change: impl Fn(usize, &mut [f64; 3])) -> SeriesSet {
+    let row = |row: usize| {
+        let mut cells = usual(row);
+        change(row, &mut cells);
+        cells.map(Some)
+    };
+    read(&wide((0..120).map(row)), &options("p", "f", "none", "hour")).unwrap()
+}
+
+fn cut(change: impl Fn(usize, &mut [f64; 3])) -> (Cut, CovariateScaler) {
+    let set = file(change);
+    let (split, stack) = set.split(&SplitRule::default(), CONTEXT, HORIZON, 0).unwrap();
+    let scaler = CovariateScaler::fit(&set, &stack);
+    let set = set.with_scaled_covariates(&scaler);
+    (Cut { set, split, stack }, scaler)
+}
+
+fn windows(cut: &Cut, device: &Device) -> Windows {
+    let scaler = cut.set.scaler(&cut.stack, Scaling::Standard).unwrap();
+    Windows::of(&cut.set, &cut.stack, &scaler, (CONTEXT, HORIZON), device).unwrap()
+}
+
+fn mixer() -> TsMixerConfig {
+    TsMixerConfig {
+        past: 1,
+        future: 2,
+        d_model: 6,
+        ffn: 8,
+        dropout: 0.1,
+        ..TsMixerConfig::new(1, CONTEXT, HORIZON)
+    }
+}
+
+fn attending(past: usize) -> PatchTstConfig {
+    let small = PatchTstConfig::small(CONTEXT, 3, 3, 8, 2, 1, 8, HORIZON);
+    PatchTstConfig { past, channel_attention: true, revin: true, ..small }
+}
+
+#[test]
+fn a_forecast_sees_past_covariates_before_it_and_future_ones_within_it_and_nothing_else() {
+    const ORIGIN: usize = 60;
+    let (own, of_covariates) = cut(|_, _| {});
+    // The scale stays, so only what the model sees can change its forecast.
+    let scaler = own.set.scaler(&own.stack, Scaling::Standard).unwrap();
+    for device in devices() {
+        let model = ModelConfig::from(mixer()).build(DType::F32, &device, 5).unwrap();
+        let planted = |rows: std::ops::Range<usize>, column: usize| {
+            let plant = |row: usize, cells: &mut [f64; 3]| {
+                if rows.contains(&row) {
+                    cells[column] += 0.5;
+                }
+            };
+            let set = file(plant).with_scaled_covariates(&of_covariates);
+            let (intervals, at) = (Intervals::default(), (ORIGIN, HORIZON));
+            evaluation::forecast(&*model, &intervals, &scaler, set.first(), at, &device).unwrap().values
+        };
+        let base = planted(0..0, 0);
+        assert_eq!(planted(ORIGIN..120, 1), base, "a past covariate after the origin, on {device}");
+        assert_eq!(planted(ORIGIN..120, 0), base, "the target after the origin, on {device}");
+        assert_ne!(planted(ORIGIN - 1..ORIGIN, 1), base, "a past covariate before it, on {device}");
+        assert_ne!(planted(ORIGIN + 2..ORIGIN + 3, 2), base, "a future covariate within it, on {device}");
+        assert_eq!(planted(ORIGIN + 3..120, 2), base, "a future covariate after it, on {device}");
+        assert_eq!(planted(0..ORIGIN - CONTEXT, 2), base, "before the context, on {device}");
+    }
+}
+
+#[test]
+fn windows_on_the_device_are_those_of_the_file() {
+    let (cut, _) = cut(|_, _| {});
+    let of = cut.set.first().covariates();
+    for device in devices() {
+        let windows = windows(&cut, &device);
+        let starts = Tensor::from_slice(&[4_i64, 31], 2, &device).unwrap();
+        let WindowCovariates { past, future, statics } = windows.covariates(&starts).unwrap();
+        let (past, future) = (past.unwrap(), future.unwrap());
+        assert_eq!((past.dims(), future.dims()), (&[2, 1, CONTEXT][..], &[2, 2, CONTEXT + HORIZON][..]));
+        assert!(statics.is_none());
+        let past: Vec<f32> = past.to_vec().unwrap();
+        let expected = [4, 31].map(|first| of.past(first..first + CONTEXT).to_vec()).concat();
+        assert!(past.iter().zip(&expected).all(|(a, &b)| *a == b as f32), "{past:?} {expected:?}");
+        let future: Vec<f32> = future.contiguous().unwrap().to_vec().unwrap();
+        let rows = of.future(31..31 + CONTEXT + HORIZON, cut.set.first().time());
+        for (row, pair) in rows.chunks(2).enumerate() {
+            let at = |column: usize| future[(2 + column) * (CONTEXT + HORIZON) + row];
+            assert_eq!([at(0), at(1)], [pair[0] as f32, pair[1] as f32], "row {row}");
+        }
+    }
+}
+
+#[test]
+fn the_scale_of_covariates_is_that_of_the_training_part() {
+    let (_, scaler) = cut(|_, _| {});
+    let (_, later) = cut(|row, cells| cells[1] += if row >= 84 { 1e3 } else { 0.0 });
+    assert_eq!(scaler, later);
+    let (_, earlier) = cut(|row, cells| cells[1] += if row == 83 { 1e3 } else { 0.0 });
+    assert_ne!(scaler, earlier);
+}
+
+/// The losses of two epochs, and the hash of the weights.
+fn train(model: ModelConfig, cut: &Cut, device: &Device, eager: bool) -> (Vec<u64>, String) {
+    let (windows, split) = (windows(cut, device), &cut.split);
+    let config = TrainingConfig {
+        epochs: 2,
+        batch_size: 16,
+        accumulate: 1,
+        lr: 3e-3,
+        schedule: LrSchedule::OneCycle,
+        weight_decay: 0.01,
+        clip: 1.0,
+        patience: 3,
+        seed: 5,
+    };
+    let loss = Loss::from_settings(
+        &[("loss".to_owned(), json!("quantile")), ("levels".to_owned(), json!("80"))]
+            .into_iter()
+            .collect::<Values>(),
+    )
+    .unwrap();
+    let task = Forecasting::new(model, loss, windows, split, 5).unwrap();
+    let mut trainer = Trainer::of(task, config).unwrap();
+    if eager {
+        trainer = trainer.eager();
+    }
+    while !trainer.is_done() {
+        trainer.epoch(Duration::from_secs(1), |_| ControlFlow::Continue(())).unwrap();
+    }
+    let losses = trainer.history().iter().flat_map(|report| [report.train_loss, report.validation.mse]);
+    (losses.map(f64::to_bits).collect(), trainer.model().weights_sha256().unwrap())
+}
+
+#[test]
+fn training_with_covariates_is_recorded_and_the_same_on_a_simulated_gpu() {
+    let both = cut(|_, _| {}).0;
+    // The same series with a past covariate alone.
+    let text = wide((0..120).map(|row| usual(row).map(Some)));
+    let set = read(&text, &options("p,f", "none", "none", "none")).unwrap();
+    let (split, stack) = set.split(&SplitRule::default(), CONTEXT, HORIZON, 0).unwrap();
+    let scaler = CovariateScaler::fit(&set, &stack);
+    let past = Cut { set: set.with_scaled_covariates(&scaler), split, stack };
+    for (model, cut) in [(mixer().into(), &both), (ModelConfig::from(attending(2)), &past)] {
+        let expected = train(model.clone(), cut, &Device::cpu(), true);
+        for device in ["cpu", "sim", "sim:unified"] {
+            let device = device.parse().unwrap();
+            assert_eq!(train(model.clone(), cut, &device, false), expected, "{} on {device}", model.name());
+        }
+    }
+}
+
+#[test]
+fn patchtst_sees_past_covariates_as_channels_that_it_does_not_forecast() {
+    for device in devices() {
+        let generator = Generator::new(&device, 3).unwrap();
+        let x = generator.normal([2, 3, CONTEXT], DType::F64).unwrap();
+        let build = |channels, past| {
+            let config = PatchTstConfig { channels, ..attending(past) };
+            ModelConfig::from(config).build(DType::F64, &device, 7).unwrap()
+        };
+        // Both have the weights of three channels.
+        let (all, some) = (build(3, 0), build(1, 2));
+        let expected = all.forward(&x, Mode::Eval).unwrap().narrow(1, 0, 1).unwrap().contiguous().unwrap();
+        let past = Some(x.narrow(1, 1, 2).unwrap());
+        let covariates = WindowCovariates { past, ..WindowCovariates::default() };
+        let context = x.narrow(1, 0, 1).unwrap();
+        let got = some.forward_with(&context, &covariates, Mode::Eval).unwrap();
+        assert_eq!(got.dims(), [2, 1, HORIZON]);
+        let got = got.contiguous().unwrap().to_vec::<f64>().unwrap();
+        assert_eq!(got, expected.to_vec::<f64>().unwrap(), "{device}");
+        let message = some.forward(&context, Mode::Eval).err().unwrap().to_string();
+        assert!(message.contains("none (past)") && message.contains("takes 2, 0 and 0"), "{message}");
+    }
+    let blind = PatchTstConfig { channel_attention: false, ..attending(2) };
+    let message = ModelConfig::from(blind).validate().unwrap_err().to_string();
+    assert!(message.contains("would change nothing") && message.contains("--channel-attention"), "{message}");
+}
+
+#[test]
+fn models_that_take_no_covariates_name_those_that_do() {
+    let (cut, _) = cut(|_, _| {});
+    let window = WindowShape { channels: 1, context: CONTEXT, horizon: HORIZON };
+    let refused = |name: &str| {
+        let counts = cut.set.covariate_counts();
+        ModelConfig::with_covariates(name, window, counts, &Values::new()).unwrap_err().to_string()
+    };
+    let message = refused("nlinear");
+    assert!(message.contains("NLinear takes no past covariates; these models do: tsmixer"), "{message}");
+    let message = refused("patchtst");
+    assert!(message.contains("PatchTST takes no future covariates; these models do: tsmixer"), "{message}");
+}
+
+#[test]
+fn a_forecast_without_the_future_covariates_of_its_rows_says_what_to_add() {
+    let (cut, _) = cut(|_, _| {});
+    let device = Device::cpu();
+    let model = ModelConfig::from(mixer()).build(DType::F32, &device, 5).unwrap();
+    let scaler = cut.set.scaler(&cut.stack, Scaling::Standard).unwrap();
+    let series = cut.set.first();
+    let at = |origin| {
+        evaluation::forecast(&*model, &Intervals::default(), &scaler, series, (origin, HORIZON), &device)
+    };
+    at(117).unwrap();
+    let message = at(118).unwrap_err().to_string();
+    for word in ["3 rows of `y` after 2024-01-05 21:00:00", "gives 2", "add rows"] {
+        assert!(message.contains(word), "no {word:?} in: {message}");
+    }
+}
