@@ -5,13 +5,14 @@ use std::path::Path;
 use refrain_forecast::baselines::SeasonalNaive;
 use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{
-    Layout, LongColumns, MaxGap, Part, ReadOptions, Scaler, Scaling, SeriesSet, SplitRule, TimeStep,
+    CovariateColumns, CovariateScaler, Layout, LongColumns, MaxGap, Part, ReadOptions, Scaler, Scaling,
+    SeriesSet, SplitRule, TimeStep,
 };
 use refrain_forecast::models::{ChannelUse, ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::tasks::classification::ClassWeights;
-use refrain_forecast::tasks::forecasting::IntervalSettings;
-use refrain_forecast::tasks::forecasting::conformal::Calibration;
+use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::tasks::forecasting::{Freeze, IntervalSettings, Objective, TuningSettings};
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,11 @@ pub struct Forecasts {
     /// Runs of older versions have no intervals.
     #[serde(default)]
     pub intervals: IntervalSettings,
+    #[serde(default)]
+    pub freeze: Freeze,
+    /// The share of hidden patches, if the model learns to fill them in instead of to forecast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pretraining: Option<f64>,
 }
 
 impl Forecasts {
@@ -70,8 +76,15 @@ impl Forecasts {
 
     /// Refuses intervals that nothing makes, and a calibration of none.
     fn check_intervals(&self) -> Result<()> {
-        let IntervalSettings { levels, calibrate } = &self.intervals;
+        let IntervalSettings { levels, calibrate, adaptive } = &self.intervals;
         let learned = self.loss.levels();
+        Intervals::default().adapting(*adaptive)?;
+        if *adaptive > 0.0 && !calibrate {
+            return Err(Error::usage(
+                "adaptive intervals begin with calibrated ones",
+                "pass --calibrate with --levels, or leave --adaptive out",
+            ));
+        }
         if *calibrate && levels.is_empty() {
             return Err(Error::usage(
                 "there are no intervals to calibrate",
@@ -83,8 +96,10 @@ impl Forecasts {
         }
         let loss = self.loss.name();
         Err(Error::usage(
-            format!("intervals of {levels} % are learned by a loss of quantiles, and the loss is {loss}"),
-            "pass --loss quantile, or --calibrate to measure them after training, or leave --levels out",
+            format!(
+                "intervals of {levels} % are learned by the losses quantile and student-t, and the loss is {loss}"
+            ),
+            "pass --loss quantile or student-t, or --calibrate to measure them after training, or leave --levels out",
         ))
     }
 }
@@ -117,6 +132,11 @@ pub struct SeriesData {
     /// The columns of a long file.
     #[serde(default)]
     pub columns: LongColumns,
+    /// The columns that are inputs beside the channels.
+    #[serde(default)]
+    pub covariates: CovariateColumns,
+    #[serde(default)]
+    pub covariate_scaler: CovariateScaler,
     /// Names of the channels, in the model's order.
     pub channels: Vec<String>,
     pub scaler: Scaler,
@@ -218,9 +238,12 @@ impl RunConfig<Forecasts> {
     pub fn new(settings: &Complete, set: SeriesSet) -> Result<(RunConfig<Forecasts>, Data)> {
         let of_series = settings.series()?;
         let (context, horizon, step) = (of_series.context, of_series.horizon, set.step());
-        let model = settings.forecaster(WindowShape { channels: set.channels(), context, horizon })?;
+        let counts = set.covariate_counts();
+        let model =
+            settings.forecaster(WindowShape { channels: set.channels(), context, horizon }, counts)?;
         model.validate()?;
-        if set.is_independent() {
+        // With covariates a model mixes each series with its own.
+        if set.is_independent() && counts.is_empty() {
             check_shared(&model, &set)?;
         }
         settings.training()?.validate()?;
@@ -232,6 +255,9 @@ impl RunConfig<Forecasts> {
         let longest = max_gap.rows(season, step, context);
         let (split, stack) = set.split(&of_series.split, context, horizon, longest)?;
         let scaler = set.scaler(&stack, of_series.scaling)?;
+        let (sha256, covariate_scaler) = (set.fingerprint(), CovariateScaler::fit(&set, &stack));
+        let set = set.with_scaled_covariates(&covariate_scaler);
+        let options = of_series.read_options(None);
         // Report a season that does not fit before training, not after it.
         SeasonalNaive::new(season, context)?;
         let independent = set.is_independent();
@@ -243,14 +269,18 @@ impl RunConfig<Forecasts> {
             season,
             independent,
             scaling: of_series.scaling,
-            columns: of_series.read_options(None).columns,
+            columns: options.columns,
+            covariates: options.covariates,
+            covariate_scaler,
             channels: if independent { Vec::new() } else { set.first().names().to_vec() },
             scaler: if independent { Scaler::unit(0) } else { scaler.clone() },
             max_gap,
-            sha256: set.fingerprint(),
+            sha256,
         };
         let (loss, intervals) = (settings.loss()?, settings.intervals()?);
-        let task = Forecasts { data, model, loss, intervals };
+        let TuningSettings { freeze, task, mask_ratio } = settings.tuning()?;
+        let pretraining = (task == Objective::Pretrain).then_some(mask_ratio);
+        let task = Forecasts { data, model, loss, intervals, freeze, pretraining };
         task.check_intervals()?;
         task.trained_model().validate()?;
         Ok((RunConfig::of(task, settings)?, Data { set, split, stack, scaler }))
@@ -258,8 +288,9 @@ impl RunConfig<Forecasts> {
 
     /// How the data of the run is read.
     pub fn read_options(&self) -> ReadOptions {
-        let SeriesData { strict, step, columns, .. } = &self.task.data;
-        ReadOptions { strict: *strict, step: *step, columns: columns.clone() }
+        let SeriesData { strict, step, columns, covariates, .. } = &self.task.data;
+        let (columns, covariates) = (columns.clone(), covariates.clone());
+        ReadOptions { strict: *strict, step: *step, columns, covariates }
     }
 
     /// How the file with this name becomes series: the run's own as in training. Of others, a model that treats channels alike takes
@@ -277,6 +308,7 @@ impl RunConfig<Forecasts> {
     /// anything else by its own training part.
     pub fn cut(&self, set: SeriesSet) -> Result<Data> {
         let Forecasts { data, model, .. } = &self.task;
+        let set = set.with_scaled_covariates(&data.covariate_scaler);
         let WindowShape { context, horizon, .. } = model.window();
         let (split, stack) = set.split(&data.split, context, horizon, self.max_gap(set.step()))?;
         let scaler = match set.is_independent() || !self.knows_all(&set) {
@@ -318,7 +350,7 @@ impl RunConfig<Forecasts> {
 
     /// Takes the part that intervals are calibrated on from a split, if they are to be calibrated.
     pub fn hold_out_calibration(&self, data: &mut Data) -> Result<Option<Part>> {
-        let IntervalSettings { levels, calibrate } = &self.task.intervals;
+        let IntervalSettings { levels, calibrate, .. } = &self.task.intervals;
         if !calibrate {
             return Ok(None);
         }
@@ -407,7 +439,8 @@ impl TaskConfig for Forecasts {
         let SeriesData { channels, scaler, season, independent, .. } = &self.data;
         let (named, window) = (channels.len(), self.model.window());
         if *independent {
-            let shared = window.channels == 1 && self.model.channel_use() == ChannelUse::Shared;
+            let alone = !self.data.covariates.counts().is_empty();
+            let shared = window.channels == 1 && (alone || self.model.channel_use() == ChannelUse::Shared);
             if !shared || named + scaler.mean.len() + scaler.std.len() > 0 {
                 return refuse(
                     "a model of independent series has one channel, and no name or scale".to_owned(),
@@ -419,6 +452,13 @@ impl TaskConfig for Forecasts {
         if let Some(channel) = scaler.fault() {
             let (mean, std) = (scaler.mean[channel], scaler.std[channel]);
             return refuse(format!("`{}` has a mean of {mean} and a deviation of {std}", channels[channel]));
+        }
+        let covariates = self.data.covariates.counts();
+        if self.model.covariates() != covariates || self.data.covariate_scaler.counts() != covariates {
+            return refuse("its covariates are not those of its model".to_owned());
+        }
+        if !self.data.covariate_scaler.is_sound() {
+            return refuse("a covariate has an impossible mean or deviation".to_owned());
         }
         if *season == 0 || *season > window.context {
             return refuse(format!("a season of {season} rows, with a context of {}", window.context));

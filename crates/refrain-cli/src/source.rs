@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
 use refrain_forecast::data::panel::{Class, Panel, PanelOptions, PanelReport};
-use refrain_forecast::data::series::{Layout, ReadOptions, ReadReport, SeriesSet};
+use refrain_forecast::data::series::{CovariateCounts, Layout, ReadOptions, ReadReport, SeriesSet};
 use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit, read_text};
 
 use crate::console::{Console, count};
@@ -127,6 +127,14 @@ pub fn describe(console: Console, set: &SeriesSet, report: &ReadReport) -> Resul
         ),
     };
     console.line(format!("series      {}: {content}", set.file()))?;
+    let CovariateCounts { past, future, statics } = set.covariate_counts();
+    if past + future + statics > 0 {
+        let ahead = match series.covariates().rows_ahead() {
+            Some(rows) => format!(" (given for {} rows after the last one)", count(rows)),
+            None => String::new(),
+        };
+        console.line(format!("covariates  {past} past, {future} future{ahead}, {statics} static"))?;
+    }
     if report.is_complete() {
         return console.line("gaps        none");
     }

@@ -1,4 +1,4 @@
-//! The commands of the tutorial on ragged series, run as they stand in it.
+//! The commands of the tutorials, run as they stand in them.
 
 mod common;
 
@@ -12,12 +12,11 @@ fn commands(page: &str) -> String {
     blocks.map(|block| block.split("```").next().unwrap_or_default()).collect()
 }
 
-#[test]
+/// Runs the commands of a page in a folder. Returns what they printed.
 #[cfg(unix)]
-fn the_commands_on_ragged_series_do_what_the_page_says() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ragged-series.md");
+fn run(page: &str, place: &Place) -> String {
+    let page = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(page).unwrap();
-    let place = Place::new();
     // The folder of the binary comes first on the path, so that `refrain` is the one that is tested.
     let binary = std::path::PathBuf::from(place.command(&[]).get_program());
     let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -30,7 +29,30 @@ fn the_commands_on_ragged_series_do_what_the_page_says() {
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}\n{err}");
-    let said = format!("{out}{err}");
+    format!("{out}{err}")
+}
+
+#[test]
+#[cfg(unix)]
+fn the_commands_on_covariates_do_what_the_page_says() {
+    let place = Place::new();
+    let said = run("covariates.md", &place);
+    for told in
+        ["40 independent series of 101 to 140 rows", "1 past, 2 future (given for 14 rows", "1 static"]
+    {
+        assert!(said.contains(told), "no {told:?} in {said}");
+    }
+    let forecast = std::fs::read_to_string(place.path("forecast.csv")).unwrap();
+    assert_eq!(forecast.lines().next(), Some("unique_id,ds,forecast,lo-80,hi-80"));
+    assert_eq!(forecast.lines().count(), 1 + 40 * 7);
+    assert!(said.contains("2 past, 0 future, 0 static"), "{said}");
+}
+
+#[test]
+#[cfg(unix)]
+fn the_commands_on_ragged_series_do_what_the_page_says() {
+    let place = Place::new();
+    let said = run("ragged-series.md", &place);
     assert!(said.contains("1,000 independent series of 20 to 139 rows"), "{said}");
     let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
     let forecast = read("forecast.csv");

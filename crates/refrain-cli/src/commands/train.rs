@@ -15,9 +15,10 @@ use crate::tasks::{classification, forecasting};
 pub fn run(args: Train) -> Result<()> {
     let world = job::world(&args.ranks)?;
     if let Some(folder) = &args.resume {
-        if args.training.settings != Settings::default() {
+        let is_panel = run::is_panel_run(folder) && args.training.settings != Settings::default();
+        if is_panel || args.training.settings.extension().is_none() {
             return Err(Error::usage(
-                "--resume uses the settings of the run, so no others can be given",
+                "--resume uses the settings of the run, so no others can be given than --epochs and --patience of a forecaster",
                 "leave them out, or start a new run with --out",
             ));
         }

@@ -8,7 +8,7 @@ use refrain_forecast::models::{ModelListing, classifiers, forecasters};
 use refrain_forecast::settings::Setting;
 use refrain_forecast::tasks::classification::PanelSettings;
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings};
+use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings, TuningSettings};
 use refrain_forecast::training::TrainingConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -93,7 +93,9 @@ impl Model {
             Task::Classification => ("Panel (to classify)", PanelSettings::settings()),
         };
         let (losses, intervals) = match task {
-            Task::Forecasting => (Loss::settings(), IntervalSettings::settings()),
+            Task::Forecasting => {
+                ([Loss::settings(), TuningSettings::settings()].concat(), IntervalSettings::settings())
+            }
             Task::Classification => (Vec::new(), Vec::new()),
         };
         let groups = [

@@ -13,12 +13,12 @@ pub use list::{Task, known};
 use std::path::Path;
 
 use refrain_forecast::data::panel::PanelOptions;
-use refrain_forecast::data::series::{MaxGap, SplitRule};
+use refrain_forecast::data::series::{CovariateCounts, MaxGap, SplitRule};
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::settings::{Setting, Values, assemble};
 use refrain_forecast::tasks::classification::PanelSettings;
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings};
+use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings, TuningSettings};
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
 
@@ -29,6 +29,13 @@ use list::{MODEL, Model, models};
 /// The settings that the user gave.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings(Values);
+
+/// What may change when a run is resumed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Extension {
+    pub epochs: Option<usize>,
+    pub patience: Option<usize>,
+}
 
 impl Settings {
     /// Settings by name.
@@ -46,6 +53,17 @@ impl Settings {
 
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
+    }
+
+    /// How a run is to be extended, if these settings say that and nothing else.
+    pub fn extension(&self) -> Option<Extension> {
+        let count = |name: &str| {
+            let value = self.0.get(name)?;
+            value.as_u64().map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+        };
+        let extension = Extension { epochs: count("epochs"), patience: count("patience") };
+        let known = [extension.epochs, extension.patience].into_iter().flatten().count();
+        (known == self.0.len()).then_some(extension)
     }
 
     /// All settings, from flags, file, preset and defaults.
@@ -253,9 +271,9 @@ impl Complete {
         Ok(self)
     }
 
-    /// The forecaster for windows of a shape.
-    pub fn forecaster(&self, window: WindowShape) -> Result<ModelConfig> {
-        Ok(ModelConfig::from_settings(self.model.listing.name, window, &self.values)?)
+    /// The forecaster for windows of a shape with so many covariates.
+    pub fn forecaster(&self, window: WindowShape, covariates: CovariateCounts) -> Result<ModelConfig> {
+        Ok(ModelConfig::with_covariates(self.model.listing.name, window, covariates, &self.values)?)
     }
 
     /// The loss of a forecast.
@@ -266,6 +284,11 @@ impl Complete {
     /// The intervals around a forecast.
     pub fn intervals(&self) -> Result<IntervalSettings> {
         self.of(&IntervalSettings::settings())
+    }
+
+    /// What is learned beside a loss, and which of the weights.
+    pub fn tuning(&self) -> Result<TuningSettings> {
+        self.of(&TuningSettings::settings())
     }
 
     /// How a panel is labelled and cut.
@@ -321,7 +344,8 @@ mod tests {
         let complete = Settings::resolve(flags, Some(file.path()), Some("etth1")).unwrap();
         let training = complete.training().unwrap();
         assert_eq!((training.lr, training.epochs, training.batch_size, training.seed), (0.25, 3, 128, 42));
-        let model = serde_json::to_value(complete.forecaster(WINDOW).unwrap()).unwrap();
+        let model =
+            serde_json::to_value(complete.forecaster(WINDOW, CovariateCounts::default()).unwrap()).unwrap();
         assert_eq!(
             (&model["norm"], &model["d_model"], &model["heads"]),
             (&json!("layer"), &json!(16), &json!(4))
@@ -334,7 +358,9 @@ mod tests {
     fn the_bundled_weather_has_a_preset_of_its_own_unless_another_is_named() {
         let model = |pairs: &[(&str, Value)], preset: Option<&str>| {
             let complete = Settings::resolve(settings(pairs), None, preset).unwrap();
-            let model = serde_json::to_value(complete.forecaster(WINDOW).unwrap()).unwrap();
+            let model =
+                serde_json::to_value(complete.forecaster(WINDOW, CovariateCounts::default()).unwrap())
+                    .unwrap();
             (complete.preset().map(str::to_owned), model["d_model"].clone(), model["revin"].clone())
         };
         let own = || Some("nyc-weather".to_owned());
@@ -386,7 +412,7 @@ mod tests {
         for preset in presets() {
             let flags = settings(&[("data", json!("a.csv"))]);
             let complete = Settings::resolve(flags, None, Some(preset.name)).unwrap();
-            complete.forecaster(WINDOW).unwrap().validate().unwrap();
+            complete.forecaster(WINDOW, CovariateCounts::default()).unwrap().validate().unwrap();
             complete.training().unwrap().validate().unwrap();
             count += 1;
         }

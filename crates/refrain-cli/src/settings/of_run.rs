@@ -5,6 +5,7 @@ use std::path::Path;
 use refrain_forecast::data::series::Layout;
 use refrain_forecast::models::classifiers;
 use refrain_forecast::settings::Values;
+use refrain_forecast::tasks::forecasting::Objective;
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -30,16 +31,26 @@ pub fn settings_of(kept: Value, path: &Path) -> Result<Values> {
 }
 
 fn forecasting(config: RunConfig<Forecasts>) -> Result<Values> {
-    let RunConfig { task: Forecasts { data, model, loss, intervals }, training, precision, .. } = config;
+    let RunConfig {
+        task: Forecasts { data, model, loss, intervals, freeze, pretraining },
+        training,
+        precision,
+        ..
+    } = config;
     let (window, columns) = (model.window(), data.columns);
     let layout = if data.independent { Layout::Independent } else { Layout::Grid };
     let own = values(json!({
         MODEL: model.name(), "context": window.context, "horizon": window.horizon, "precision": precision,
         "data": data.source, "max-gap": data.max_gap, "strict": data.strict, "layout": layout, "split": data.split,
         "season": data.season, "scaling": data.scaling, "id-column": columns.id, "time-column": columns.time,
-        "target": columns.value,
+        "target": columns.value, "past": data.covariates.past, "future": data.covariates.future,
+        "static": data.covariates.statics, "calendar": data.covariates.calendar, "freeze": freeze,
     }));
-    let parts = [own, of_loss(&loss)?, fields(&intervals)?, fields(&training)?];
+    let pretraining = match pretraining {
+        Some(ratio) => values(json!({ "task": Objective::Pretrain, "mask-ratio": ratio })),
+        None => Values::new(),
+    };
+    let parts = [own, pretraining, of_loss(&loss)?, fields(&intervals)?, fields(&training)?];
     Ok(model.values().into_iter().chain(parts.into_iter().flatten()).collect())
 }
 

@@ -149,9 +149,10 @@ impl Windows {
         self.series.device()
     }
 
-    /// The values, and the marks of those that count, as they lie on the device.
+    /// The values, the marks of those that count, and the covariates, as they lie on the device.
     pub(crate) fn tensors(&self) -> Vec<&Tensor> {
-        std::iter::once(&self.series).chain(&self.marks).collect()
+        let WindowCovariates { past, future, statics } = &self.covariates;
+        std::iter::once(&self.series).chain(&self.marks).chain(past).chain(future).chain(statics).collect()
     }
 
     /// The number of the series that the window from a row on belongs to.

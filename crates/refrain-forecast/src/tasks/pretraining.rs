@@ -135,6 +135,10 @@ impl Task for Pretraining {
         self.train.starts().map(|start| start as i64).collect()
     }
 
+    fn data(&self) -> Vec<&Tensor> {
+        self.windows.tensors()
+    }
+
     fn loss(&self, starts: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let hidden = self.draw(starts.numel() * self.windows.channels(), mode)?;
         let [sum, count] = self.sums(starts, &hidden, mode)?;

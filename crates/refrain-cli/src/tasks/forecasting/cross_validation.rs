@@ -6,9 +6,9 @@ use std::path::Path;
 use refrain::Device;
 use refrain_forecast::baselines::{Baseline, LastValue, SeasonalNaive};
 use refrain_forecast::data::series::{Scaler, Series, SeriesSet, SplitRule};
-use refrain_forecast::tasks::forecasting::Levels;
 use refrain_forecast::tasks::forecasting::evaluation::Forecast;
 use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors, Metrics, Units};
+use refrain_forecast::tasks::forecasting::{Adaptive, Levels};
 use serde::Serialize;
 
 use super::Data;
@@ -86,6 +86,8 @@ struct Finished {
     windows: Vec<Window>,
     left_out: Vec<usize>,
     errors: Option<ErrorSums>,
+    /// What the intervals of earlier windows have covered.
+    adaptive: Option<Adaptive>,
 }
 
 pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
@@ -121,8 +123,13 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
         1 => None,
         most => Some(processes::train(console, args.windows, most, folder.path(), &all.interrupt)?),
     };
-    let mut done =
-        Finished { table: Table::default(), windows: Vec::new(), left_out: Vec::new(), errors: None };
+    let mut done = Finished {
+        table: Table::default(),
+        windows: Vec::new(),
+        left_out: Vec::new(),
+        errors: None,
+        adaptive: None,
+    };
     let mut model = None;
     for window in 0..args.windows {
         console.line(format!("\nwindow {} of {}", window + 1, args.windows))?;
@@ -255,10 +262,24 @@ impl Validation<'_> {
         };
         // It is kept if this window is left out.
         let Model { forecaster, folder: name } = last.insert(model);
-        let next = forecaster.next(self.console, self.past(window), None)?;
+        let (past, own) = (self.past(window), forecaster.intervals().clone());
+        if let Some(now) = own.adaptive().filter(|_| !past.is_independent()) {
+            match &mut done.adaptive {
+                Some(before) => before.recalibrate(now),
+                None => done.adaptive = Some(now),
+            }
+        }
+        if let Some(adaptive) = &mut done.adaptive {
+            let of_channel = |channel| adaptive.corrections(0, channel, past.rows());
+            let corrections: Vec<Vec<f32>> = (0..past.channels()).map(of_channel).collect();
+            forecaster.set_intervals(own.with_corrections(&corrections));
+        }
+        let next = forecaster.next(self.console, past, None);
+        forecaster.set_intervals(own);
+        let next = next?;
         let data = forecaster.cut(self.until(window))?;
         let units = Units::new(&data.set, &data.stack, &data.scaler, forecaster.season());
-        let judged = done.table.add(&next, &data, &units, forecaster.season())?;
+        let judged = done.table.add(&next, &data, &units, forecaster.season(), done.adaptive.as_mut())?;
         let Some([errors, seasonal_naive, last_value]) = &judged else { return Ok(false) };
         let forecast = next.set.names().count();
         let end = |series: &Series| series.time().format(series.rows() - 1);
@@ -307,13 +328,15 @@ struct Table {
 
 impl Table {
     /// Adds the forecasts of one origin, with what came true, and measures them beside the seasonal naive forecast and the last
-    /// value, over the same values of the same series: those that have a window in the test part. `None` if there is no such value.
+    /// value, over the same values of the same series: those that have a window in the test part. Adaptive intervals are told of what
+    /// came true. `None` if there is no such value.
     fn add(
         &mut self,
         next: &Next,
         data: &Data,
         units: &Units,
         season: usize,
+        mut adaptive: Option<&mut Adaptive>,
     ) -> Result<Option<[ErrorSums; 3]>> {
         let levels = self.levels(next)?;
         let (context, horizon) = (data.split.context, data.split.horizon);
@@ -348,7 +371,12 @@ impl Table {
             }
             let scaler = units.scaler.of(unit..unit + 1);
             let truth = scaler.transform(&truth);
-            sums[0].add(unit, &scaler.transform(&quantiles(forecast, column, width)), &truth);
+            let quantiles = scaler.transform(&quantiles(forecast, column, width));
+            if let Some(adaptive) = &mut adaptive {
+                let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
+                adaptive.observe((0, unit), past.rows(), &narrow(&quantiles), &narrow(&truth));
+            }
+            sums[0].add(unit, &quantiles, &truth);
             let first = past.rows().saturating_sub(context);
             let known: Vec<f64> = past.channel(if independent { 0 } else { column }).skip(first).collect();
             let known = scaler.transform(&known);

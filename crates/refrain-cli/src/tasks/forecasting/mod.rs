@@ -4,6 +4,7 @@ pub mod comparison;
 pub mod cross_validation;
 pub mod init;
 mod plots;
+pub mod pretrain;
 mod processes;
 mod report;
 pub mod score;

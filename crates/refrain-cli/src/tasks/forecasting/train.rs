@@ -6,16 +6,16 @@ use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Part, SeriesSet};
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting};
+use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, Freeze, Objective};
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
 use refrain_rendezvous::Phase;
 use serde::Serialize;
 
-use super::Data;
 use super::init::Init;
 use super::plots::Drawer;
 use super::report;
 use super::score::{self, Score};
+use super::{Data, pretrain};
 use crate::cli::{CheckpointEvery, Train, TrainingArgs};
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::job::Job;
 use crate::replays::ReplayFigures;
 use crate::run;
 use crate::run_config::{Forecasts, RunConfig};
-use crate::settings::Complete;
+use crate::settings::{Complete, Extension};
 use crate::source;
 use crate::tasks::{as_json, epochs};
 
@@ -91,6 +91,9 @@ pub struct Outcome {
 }
 
 pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) -> Result<()> {
+    if settings.tuning()?.task == Objective::Pretrain {
+        return pretrain::start(args, settings, init, job);
+    }
     let console = job.console(args.json);
     let (data, of_series) = (settings.data()?, settings.series()?);
     let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
@@ -194,6 +197,15 @@ fn begin(
 ) -> Result<Run> {
     let (config, mut data) = RunConfig::<Forecasts>::new(settings, set)?;
     agree(job, &config, training)?;
+    if config.task.pretraining.is_some() {
+        return Err(Error::usage("only `refrain train` pretrains", "leave --task out"));
+    }
+    if config.task.freeze != Freeze::None && training.init.is_none() {
+        return Err(Error::usage(
+            "--freeze keeps initial weights, and there are none",
+            "pass the run or file that they are from with --init",
+        ));
+    }
     let calibration = config.hold_out_calibration(&mut data)?;
     estimate(console, &config, &data, job.device())?;
     let trainer = trainer(&config, &data, job.device())?;
@@ -208,7 +220,7 @@ fn begin(
 }
 
 /// Refuses processes that would train something else than the first one, or otherwise.
-fn agree(job: &Job, config: &RunConfig<Forecasts>, training: Training<'_>) -> Result<()> {
+pub(super) fn agree(job: &Job, config: &RunConfig<Forecasts>, training: Training<'_>) -> Result<()> {
     let Training { eager, checkpoint_every, .. } = training;
     let mut all = as_json(config)?;
     all["eager"] = eager.into();
@@ -226,8 +238,17 @@ fn together(trainer: Trainer<Forecasting>, job: &Job) -> Result<Trainer<Forecast
 
 pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job: &Job) -> Result<()> {
     let console = job.console(args.json);
-    let saved = run::open_saved(folder.path())?;
-    let config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
+    let mut saved = run::open_saved(folder.path())?;
+    if settings.is_none() && args.training.settings.has("epochs") {
+        saved = saved.extended();
+    }
+    if pretrain::is_of(&saved)? {
+        return pretrain::resume(args, folder, settings, &saved, job);
+    }
+    let mut config = RunConfig::<Forecasts>::from_kept(saved.run()?, folder.path())?;
+    if settings.is_none() {
+        extend(&mut config, args)?;
+    }
     saved.check_size(config.task.trained_model().size()?)?;
     let source = &config.task.data.source;
     let (set, report) = source::read(source, &config.read_options(), config.layout(source))?;
@@ -238,12 +259,41 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job:
     }
     agree(job, &config, args.into())?;
     let parts = resumed(console, &config, &saved, set, job)?;
+    let trained = parts.trainer.history().len();
+    if settings.is_none()
+        && args.training.settings.has("epochs")
+        && parts.trainer.is_done()
+        && trained < config.training.epochs
+    {
+        return Err(Error::usage(
+            format!(
+                "the run stopped early after epoch {trained}: {} epochs were without a lower validation error",
+                config.training.patience
+            ),
+            "pass a larger --patience, too",
+        ));
+    }
     console.line(format!(
         "resumed     {} after {} steps",
         folder.path().display(),
         count(parts.trainer.steps())
     ))?;
     conclude(console, args.into(), Run { config, folder, parts }, job)
+}
+
+/// Gives a run more epochs or more patience, if that is asked for. Its schedule of learning rates becomes that of all epochs.
+pub(super) fn extend(config: &mut RunConfig<Forecasts>, args: &Train) -> Result<()> {
+    let Some(Extension { epochs, patience }) = args.training.settings.extension() else { return Ok(()) };
+    let before = config.training.epochs;
+    if let Some(epochs) = epochs.filter(|&epochs| epochs < before) {
+        return Err(Error::usage(
+            format!("the run has {before} epochs, and {epochs} are fewer"),
+            "ask for more --epochs, or leave them out",
+        ));
+    }
+    config.training.epochs = epochs.unwrap_or(before);
+    config.training.patience = patience.unwrap_or(config.training.patience);
+    Ok(config.training.validate()?)
 }
 
 /// The series is that which the run began with.
@@ -260,7 +310,7 @@ pub fn trainer(config: &RunConfig<Forecasts>, data: &Data, device: &Device) -> R
     let RunConfig { task, training, .. } = config;
     let windows = data.windows(device)?;
     let task = Forecasting::new(task.model.clone(), task.loss.clone(), windows, &data.split, training.seed)?;
-    Ok(Trainer::of(task, training.clone())?)
+    Ok(Trainer::of(task.freeze(config.task.freeze)?, training.clone())?)
 }
 
 /// The trainer of a run that is to go on with the series that it began with.
@@ -323,14 +373,15 @@ fn measure(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
     let losses =
         epochs::loss_plot::<Forecasting>(&format!("{name}: {loss} by epoch (standardised)"), &history);
     folder.write(run::LOSS, losses.as_bytes())?;
+    let learned = Intervals::of(&config.task.loss)?.adapting(config.task.intervals.adaptive)?;
     let intervals = match calibration {
-        None => Intervals::learned(config.task.loss.levels().clone()),
+        None => learned,
         Some(part) => {
             let levels = &config.task.intervals.levels;
-            let calibration =
-                Calibration::fit(&*model, levels, &windows, &part, job.communicator().as_ref())?;
+            let ranks = job.communicator();
+            let calibration = Calibration::fit(&*model, &learned, levels, &windows, &part, ranks.as_ref())?;
             folder.write(run::CALIBRATION, as_json(&calibration)?.to_string().as_bytes())?;
-            Intervals::calibrated(calibration)
+            learned.with_calibration(calibration)
         }
     };
     let measured = score::measure(console, &config, &data, (&*model, &intervals), &windows, job)?;

@@ -58,6 +58,13 @@ struct Outcome<'a> {
 impl TrainedForecaster {
     pub fn load(saved: &SavedModel, device: &Device) -> Result<TrainedForecaster> {
         let config = RunConfig::<Forecasts>::from_kept(saved.config()?, &saved.folder)?;
+        if config.task.pretraining.is_some() {
+            return Err(Error::run(
+                &saved.folder,
+                "it is a pretrained encoder, which does not forecast yet",
+                "train it to forecast: `refrain train --init` with this folder",
+            ));
+        }
         let model = config.task.trained_model().load(&saved.checkpoint, DType::F32, device)?;
         let intervals = intervals(&config, &*model, &saved.folder)?;
         let folder = saved.folder.clone();
@@ -119,6 +126,16 @@ impl TrainedForecaster {
         self.config.cut(self.config.matched(set)?)
     }
 
+    /// The intervals of its forecasts.
+    pub fn intervals(&self) -> &Intervals {
+        &self.intervals
+    }
+
+    /// Makes forecasts with other intervals from now on.
+    pub fn set_intervals(&mut self, intervals: Intervals) {
+        self.intervals = intervals;
+    }
+
     /// Rows of a season.
     pub fn season(&self) -> usize {
         self.config.task.data.season
@@ -128,6 +145,7 @@ impl TrainedForecaster {
     /// long gap in the context are left out, with a warning. Several ranks can share the work.
     pub fn next(&mut self, console: Console, set: SeriesSet, ranks: Option<&Communicator>) -> Result<Next> {
         let set = without_gaps(console, self.config.matched(set)?, &self.config)?;
+        let set = set.with_scaled_covariates(&self.config.task.data.covariate_scaler);
         self.of_channels(&set)?;
         let TrainedForecaster { config, model, intervals, device, .. } = self;
         let model = &**model;
@@ -192,11 +210,11 @@ fn warn_of_left(console: Console, left: &[String], why: &str) -> Result<()> {
 fn intervals(config: &RunConfig<Forecasts>, model: &dyn Forecaster, folder: &Path) -> Result<Intervals> {
     let Forecasts { loss, intervals, .. } = &config.task;
     if !intervals.calibrate {
-        return Ok(Intervals::learned(loss.levels().clone()));
+        return Ok(Intervals::of(loss)?);
     }
     let calibration = Calibration::read(folder)?;
     calibration.check(model, &intervals.levels, config.task.model.window().horizon)?;
-    Ok(Intervals::calibrated(calibration))
+    Ok(Intervals::of(loss)?.adapting(intervals.adaptive)?.with_calibration(calibration))
 }
 
 impl Trained for TrainedForecaster {
