@@ -12,7 +12,7 @@ use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::patchtst::{MaskedPatchTst, Mode, PatchTst, PatchTstConfig};
 use refrain_forecast::models::{Forecaster, initialise};
 use refrain_forecast::tasks::pretraining::Pretraining;
-use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 
 const CONTEXT: usize = 24;
 const PATCHES: usize = 6;
@@ -90,6 +90,7 @@ fn pretrain(filled: &[usize], device: &Device, eager: bool) -> (Vec<[f64; 2]>, T
         clip: 1.0,
         patience: 6,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     };
     let task = Pretraining::new(config(), 0.4, windows(filled, device), &split(), 5).unwrap();
     let trainer = Trainer::of(task, config_of_training).unwrap();
