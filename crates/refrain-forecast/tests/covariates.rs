@@ -19,7 +19,7 @@ use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::training::{LrSchedule, Trainer, TrainingConfig};
+use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 use serde_json::json;
 
 const CONTEXT: usize = 6;
@@ -250,6 +250,7 @@ fn train(model: ModelConfig, cut: &Cut, device: &Device, eager: bool) -> (Vec<u6
         clip: 1.0,
         patience: 3,
         seed: 5,
+        batch_norm: BatchNormStatistics::Synchronised,
     };
     let loss = Loss::from_settings(
         &[("loss".to_owned(), json!("quantile")), ("levels".to_owned(), json!("80"))]

@@ -106,7 +106,7 @@ fn pretrain(filled: &[usize], device: &Device, eager: bool) -> (Vec<[f64; 2]>, T
 fn an_encoder_learns_to_fill_in_patches_recorded_as_eager_on_every_device() {
     let (expected, of_cpu) = pretrain(&[], &Device::cpu(), true);
     // The waves have a deviation of about 0.7, so that their mean has an error of 0.5.
-    assert!(expected[0][1] > 0.2 && expected[5][1] < 0.1, "{expected:?}");
+    assert!(expected[0][1] > 0.2 && expected[5][1] < 0.5 * expected[0][1], "{expected:?}");
     let sha256 = of_cpu.task().model().weights_sha256().unwrap();
     for device in ["cpu", "sim", "sim:unified"] {
         let (losses, trainer) = pretrain(&[], &device.parse().unwrap(), false);
