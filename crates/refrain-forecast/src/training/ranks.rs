@@ -9,9 +9,11 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The bytes of a bucket: large enough for the full bandwidth, small enough that most of the gradients are exchanged beside
-/// the rest of the backward pass.
-const BUCKET: usize = 4 << 20;
+/// The most bytes of a bucket: large enough for the full bandwidth and for few exchanges, which take processors from the
+/// backward pass beside them.
+const BUCKET: usize = 16 << 20;
+/// The most bytes of the last bucket. Nothing is left to do beside its exchange.
+const LAST_BUCKET: usize = 1 << 20;
 
 /// Which rows of a batch the samples of a pass are.
 pub(super) struct Rows {
@@ -51,11 +53,9 @@ impl Ranks {
             );
             return refuse(problem, "make both on the same device");
         }
-        let each = (BUCKET / gradients.dtype().size()).max(1);
-        // Layers declare their parameters in the order of the forward pass.
-        let starts = (0..gradients.numel()).step_by(each).rev();
-        let bucket = |start: usize| gradients.narrow(0, start, each.min(gradients.numel() - start));
-        let buckets = starts.map(bucket).collect::<refrain::Result<_>>()?;
+        let bucket = |part: Range<usize>| gradients.narrow(0, part.start, part.len());
+        let parts = buckets(gradients.numel(), gradients.dtype().size());
+        let buckets = parts.into_iter().map(bucket).collect::<refrain::Result<_>>()?;
         let (batch_norm, compared) = (config.batch_norm, Cell::default());
         let ranks = Ranks { communicator, buckets, batch_norm, compared };
         ranks.check(task, config, samples)?;
@@ -255,6 +255,15 @@ impl Ranks {
     }
 }
 
+/// The parts of the gradients that are exchanged one by one, in the order in which a backward pass finishes them: layers declare
+/// their parameters in the order of the forward pass.
+fn buckets(elements: usize, size: usize) -> Vec<Range<usize>> {
+    let (each, last) = (BUCKET / size, elements.min(LAST_BUCKET / size));
+    let others =
+        (last..elements).rev().step_by(each).map(|end| last.max((end + 1).saturating_sub(each))..end + 1);
+    others.chain((last > 0).then_some(0..last)).collect()
+}
+
 fn refuse<T>(problem: String, fix: &'static str) -> Result<T> {
     Err(Error::Training { problem, fix })
 }
@@ -263,4 +272,26 @@ fn refuse<T>(problem: String, fix: &'static str) -> Result<T> {
 fn hash(bytes: impl Iterator<Item = u8>) -> i64 {
     let digest = Sha256::digest(bytes.collect::<Vec<u8>>());
     digest.iter().take(8).fold(0, |number, &byte| number << 8 | i64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_the_gradients_from_the_end_and_the_last_one_is_small() {
+        for elements in [0, 1, 1 << 18, (1 << 18) + 1, 1 << 22, (1 << 22) + (1 << 18) + 1, 88 << 18] {
+            let buckets = buckets(elements, 4);
+            let covered = buckets.iter().rev().fold(0, |end, bucket| {
+                assert!(
+                    bucket.start == end && !bucket.is_empty() && bucket.len() * 4 <= BUCKET,
+                    "{buckets:?}"
+                );
+                bucket.end
+            });
+            assert_eq!(covered, elements);
+            assert!(buckets.last().is_none_or(|last| last.len() * 4 <= LAST_BUCKET), "{buckets:?}");
+        }
+        assert_eq!(buckets(22 << 20, 4).len(), 7);
+    }
 }
