@@ -49,15 +49,26 @@ pub(super) fn read(tensor: &Tensor) -> crate::Result<Vec<u8>> {
 
 /// Index and value of the first element that is not finite.
 pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
-    fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option<(usize, f64)> {
+    /// Of each run of elements, only whether one is not finite: that is a loop without a branch.
+    const RUN: usize = 1024;
+    fn first<const N: usize>(
+        bytes: &[u8],
+        is_finite: impl Fn([u8; N]) -> bool,
+        value: impl Fn([u8; N]) -> f64,
+    ) -> Option<(usize, f64)> {
         let (elements, _) = bytes.as_chunks::<N>();
-        elements.iter().map(|&bytes| value(bytes)).enumerate().find(|(_, value)| !value.is_finite())
+        let bad = |run: &&[[u8; N]]| run.iter().fold(false, |bad, &bytes| bad | !is_finite(bytes));
+        let at = elements.chunks(RUN).position(|run| bad(&run))? * RUN;
+        let (i, &bytes) = elements.iter().enumerate().skip(at).find(|&(_, &bytes)| !is_finite(bytes))?;
+        Some((i, value(bytes)))
     }
+    // All bits of the exponent are set.
+    let half = |exponent: u16| move |b: [u8; 2]| u16::from_le_bytes(b) & exponent != exponent;
     match dtype {
-        Dtype::F64 => first(bytes, f64::from_le_bytes),
-        Dtype::F32 => first(bytes, |b| f32::from_le_bytes(b).into()),
-        Dtype::F16 => first(bytes, |b| f16::from_le_bytes(b).into()),
-        Dtype::BF16 => first(bytes, |b| bf16::from_le_bytes(b).into()),
+        Dtype::F64 => first(bytes, |b| f64::from_le_bytes(b).is_finite(), f64::from_le_bytes),
+        Dtype::F32 => first(bytes, |b| f32::from_le_bytes(b).is_finite(), |b| f32::from_le_bytes(b).into()),
+        Dtype::F16 => first(bytes, half(0x7c00), |b| f16::from_le_bytes(b).into()),
+        Dtype::BF16 => first(bytes, half(0x7f80), |b| bf16::from_le_bytes(b).into()),
         _ => None,
     }
 }
