@@ -192,7 +192,7 @@ impl Waits {
 #[test]
 fn each_bucket_waits_for_its_own_gradients_alone_and_the_update_for_all_buckets() {
     // The weight of a layer is as large as a bucket.
-    const WIDTH: usize = 1024;
+    const WIDTH: usize = 2048;
     for size in [2, 3] {
         let devices = simulated(size, Profile::Discrete, 4);
         on_ranks(&devices, |rank| {
