@@ -132,6 +132,42 @@ fn ids_bring_their_covariates_along() {
 }
 
 #[test]
+fn a_series_whose_last_horizon_ends_beyond_what_is_known_is_trained_and_drawn() {
+    let place = Place::new();
+    let mut text = "unique_id,ds,y,plan\n".to_owned();
+    for id in 0..3 {
+        // The test part of 30 rows is 6 rows, the horizon 8, and no row of the plan lies ahead.
+        for row in 0..30 {
+            let plan = noise(1000 * id + row);
+            text += &format!("s{id},{},{},{plan}\n", stamp(row), id + (3.0 * plan) as usize);
+        }
+    }
+    place.write("a.csv", &text);
+    let arguments = [
+        "train",
+        "--data",
+        "a.csv",
+        "--model",
+        "tsmixer",
+        "--context",
+        "12",
+        "--horizon",
+        "8",
+        "--future",
+        "plan",
+        "--split",
+        "0.6,0.2,0.2",
+        "--epochs",
+        "1",
+        "--out",
+        "run",
+    ];
+    place.refrain(&arguments).succeeded();
+    assert!(place.path("run/forecast.svg").is_file() && place.path("run/report.html").is_file());
+    place.refrain(&["forecast", "--model", "run", "--out", "next.csv"]).failed(&["future covariates"]);
+}
+
+#[test]
 fn covariates_that_nothing_can_use_are_refused() {
     let place = Place::new();
     place.write("a.csv", factory(300, 0));

@@ -107,8 +107,8 @@ impl Calibration {
                     let at = ((kind * channels + those.start) * horizon + rest) * SHARES;
                     let ranks = (0..SHARES).map(|share| share as f64 / (SHARES - 1) as f64);
                     for (to, share) in kept[at..at + SHARES].iter_mut().zip(ranks) {
-                        let rank =
-                            ((scores.len() as f64 + 1.0) * share).ceil().clamp(1.0, scores.len() as f64);
+                        let most = scores.len().max(1) as f64;
+                        let rank = ((scores.len() as f64 + 1.0) * share).ceil().clamp(1.0, most);
                         *to = scores.get(rank as usize - 1).copied().unwrap_or(0.0);
                     }
                 }

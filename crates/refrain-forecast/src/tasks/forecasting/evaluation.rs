@@ -222,7 +222,8 @@ pub fn forecast_independent(
 }
 
 /// The covariates, which are scaled, of the windows whose horizons begin at these rows. Where a series has fewer rows before than
-/// the context, it has 0, the mean. Of past covariates nothing from the origin on is used.
+/// the context, it has 0, the mean; likewise where a horizon ends beyond what is known of a series that goes on at the origin. Of
+/// past covariates nothing from the origin on is used.
 fn covariates_at(
     origins: &[(&Series, usize)],
     (context, horizon): (usize, usize),
@@ -239,7 +240,8 @@ fn covariates_at(
         past.resize(past.len() + lacking * counts.past, 0.0);
         past.extend_from_slice(of.past(first..origin));
         let known = of.rows_ahead().map_or(end, |ahead| series.rows() + ahead);
-        if counts.future > 0 && end > known {
+        // A horizon that begins in a series and ends beyond it is no forecast: its truth ends there, too.
+        if counts.future > 0 && end > known && origin >= series.rows() {
             return Err(Error::FutureUnknown {
                 file: series.file().to_owned(),
                 series: series.names()[0].clone(),
@@ -249,7 +251,9 @@ fn covariates_at(
             });
         }
         future.resize(future.len() + lacking * counts.future, 0.0);
-        future.extend(of.future(first..end, series.time()));
+        let before = future.len();
+        future.extend(of.future(first..end.min(known), series.time()));
+        future.resize(before + (end - first) * counts.future, 0.0);
         statics.extend_from_slice(of.statics());
     }
     let windows = origins.len();
