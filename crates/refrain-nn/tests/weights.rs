@@ -411,3 +411,44 @@ fn a_load_during_a_capture_or_a_recording_is_refused_and_changes_nothing() {
     parameters.load_safetensors(&path, str::to_owned, loose).unwrap();
     assert_ne!(all(&parameters), before);
 }
+
+#[test]
+fn a_checkpoint_with_tensors_without_elements_opens_each_time() {
+    let folder = tempdir().unwrap();
+    let builder = ParameterBuilder::new(&device(), DType::F32);
+    for name in ["a", "b", "c", "d"] {
+        builder.parameter(name, [0, 3], Init::Constant(0.0)).unwrap();
+    }
+    builder.parameter("e", 2, Init::Constant(0.5)).unwrap();
+    let parameters = builder.build(&Generator::new(&device(), 1).unwrap()).unwrap();
+    let snapshot = Snapshot { parameters: &parameters, optimizer: None, generators: &[], config: json!(1) };
+    checkpoint::save(folder.path(), &snapshot).unwrap();
+    for _ in 0..50 {
+        Checkpoint::open(folder.path()).unwrap().load(&parameters).unwrap();
+    }
+}
+
+#[test]
+fn what_leaves_no_room_for_a_second_copy_is_checked_first_and_loaded() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let n = 300_000;
+    let gpu = Simulator::new(Profile::Discrete).memory(3_000_000).device();
+    let builder = ParameterBuilder::new(&gpu, DType::F32);
+    builder.parameter("large", n, Init::Constant(0.0)).unwrap();
+    let parameters = builder.build(&Generator::new(&gpu, 1).unwrap()).unwrap();
+    let mut values: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let write = |values: &[f32]| {
+        let large = Tensor::from_slice(values, n, &device()).unwrap();
+        Weights::write(&path, [("large", &large)]).unwrap();
+    };
+    write(&values);
+    parameters.load_safetensors(&path, str::to_owned, STRICT).unwrap();
+    assert_eq!(parameters.get("large").unwrap().to_vec::<f32>().unwrap(), values);
+    // A bad value in the file changes nothing.
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, [&bytes[..bytes.len() - 4], &f32::NAN.to_le_bytes()].concat()).unwrap();
+    assert!(parameters.load_safetensors(&path, str::to_owned, STRICT).is_err());
+    values[0] = 0.0;
+    assert_eq!(parameters.get("large").unwrap().to_vec::<f32>().unwrap(), values);
+}

@@ -1,5 +1,6 @@
 //! A safetensors file that is open for reading. Only its header is in memory; the values are read where they are needed.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -79,9 +80,16 @@ impl TensorFile {
         self.header.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The names of the tensors in the order of their values.
+    /// The names of the tensors in the order of their values. Tensors without values, which are all at one place, are in the
+    /// order in which they are written: wide dtypes first, then by name.
     pub(super) fn names(&self) -> Vec<String> {
-        self.header.offset_keys()
+        let mut names = self.header.offset_keys();
+        names.sort_by_key(|name| {
+            self.header
+                .info(name)
+                .map(|info| (info.data_offsets, Reverse(info.dtype.bitsize()), name.clone()))
+        });
+        names
     }
 
     pub(super) fn tensor(&self, name: &str) -> Option<FileTensor<'_>> {

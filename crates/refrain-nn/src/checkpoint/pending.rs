@@ -6,6 +6,9 @@ use super::bytes::{self, to_format};
 use super::file::FileTensor;
 use crate::error::{Error, Result};
 
+/// Bytes that are checked at once: whole elements of every dtype.
+const PIECE: usize = 4 << 20;
+
 /// What will be written after all checks.
 #[derive(Default)]
 pub(super) struct Pending<'a>(Vec<(Tensor, Vec<Part<'a>>)>);
@@ -24,15 +27,41 @@ impl<'a> Pending<'a> {
         self.0.push((to, parts));
     }
 
-    /// Reads the values into new memory of each tensor's device, and then copies them there.
+    /// Reads the values into new memory of each tensor's device, and then copies them there. If there is not enough memory, the
+    /// file is read twice: once for the checks.
     pub(super) fn write(self) -> Result<()> {
-        let read = |(to, parts): (Tensor, Vec<Part<'_>>)| {
+        match self.read() {
+            Ok(all) => no_grad(|| all.iter().try_for_each(|(to, new)| to.copy_from(new)))?,
+            Err(Error::Tensor(refrain::Error::OutOfMemory { .. })) => {
+                self.check()?;
+                for (to, parts) in &self.0 {
+                    no_grad(|| to.write_pieces(|at, piece| fill(parts, to.dtype(), at, piece)))?;
+                }
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// The new values of each tensor.
+    fn read(&self) -> Result<Vec<(&Tensor, Tensor)>> {
+        let read = |(to, parts): &(Tensor, Vec<Part<'_>>)| -> Result<Tensor> {
             let new = Tensor::zeros(to.shape(), to.dtype(), to.device())?;
-            new.write_pieces(|at, piece| fill(&parts, to.dtype(), at, piece))?;
-            Ok((to, new))
+            new.write_pieces(|at, piece| fill(parts, to.dtype(), at, piece))?;
+            Ok(new)
         };
-        let all = self.0.into_iter().map(read).collect::<Result<Vec<_>>>()?;
-        no_grad(|| all.iter().try_for_each(|(to, new)| to.copy_from(new)))?;
+        self.0.iter().map(|run| Ok((&run.0, read(run)?))).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut piece = Vec::new();
+        for (to, parts) in &self.0 {
+            let bytes = to.numel() * to.dtype().size();
+            for at in (0..bytes).step_by(PIECE) {
+                piece.resize(PIECE.min(bytes - at), 0);
+                fill(parts, to.dtype(), at, &mut piece)?;
+            }
+        }
         Ok(())
     }
 }

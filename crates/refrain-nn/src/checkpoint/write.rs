@@ -98,9 +98,10 @@ pub(super) fn write_tensors(
         file.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
         file.write_all(header.as_bytes()).map_err(failed)?;
         let mut sum = state.map(|state| Checksum::new(state, tensors.len()));
-        for (name, stored) in &tensors {
+        // Values that no further tensor needs are given back at once.
+        for (name, stored) in tensors {
             let format = bytes::to_format(stored.dtype());
-            sum.iter_mut().for_each(|sum| sum.tensor(name, format, &stored.shape, stored.bytes()));
+            sum.iter_mut().for_each(|sum| sum.tensor(&name, format, &stored.shape, stored.bytes()));
             let mut element = 0;
             stored.values.pieces(stored.first, stored.shape.numel(), |piece| {
                 if let Some((at, value)) = bytes::not_finite(format, piece) {

@@ -179,9 +179,12 @@ impl MultiHeadAttention {
         let (y, sum) = match cache {
             None => qkv.scaled_dot_product_attention_qkvpacked_with(&options)?,
             Some(cache) => {
+                let before = cache.len();
                 let [k, v] = cache.append(&qkv.select(2, 1)?, &qkv.select(2, 2)?)?;
                 let [q, k, v] = [&qkv.select(2, 0)?, &k, &v].map(|t| t.transpose(1, 2));
-                let (y, sum) = q?.scaled_dot_product_attention_with(&k?, &v?, &options)?;
+                // Tokens that got no answer are not kept: the call may be repeated.
+                let attended = q?.scaled_dot_product_attention_with(&k?, &v?, &options);
+                let (y, sum) = attended.inspect_err(|_| cache.forget_from(before))?;
                 (y.transpose(1, 2)?, sum)
             }
         };

@@ -73,6 +73,11 @@ impl KeyValueCache {
         self.length = 0;
     }
 
+    /// Leaves out the tokens from this one on.
+    pub(super) fn forget_from(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
     /// Adds the keys and values of new tokens, `[batch, tokens, heads, dim]`. Returns those of all tokens.
     pub(super) fn append(&mut self, key: &Tensor, value: &Tensor) -> Result<[Tensor; 2]> {
         if key.requires_grad() || value.requires_grad() {

@@ -34,7 +34,7 @@ pub(in crate::device) fn hand_out<T>(
 ) -> Result<()> {
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut own = begin()?;
+        let mut own = begin().inspect_err(|_| next.store(bytes, Ordering::Relaxed))?;
         loop {
             let at = next.fetch_add(PIECE, Ordering::Relaxed);
             if at >= bytes {
