@@ -65,7 +65,7 @@ impl Whole {
             let state = serde_json::from_str(&texts["refrain"]).map_err(|e| e.to_string())?;
             let tensors = owned(&SafeTensors::deserialize(&bytes).map_err(|e| e.to_string())?);
             let checksum = texts["refrain.sha256"].clone();
-            match checksum == digest(&texts["refrain"], &tensors) {
+            match checksum == digest(&texts["refrain"], &tensors, &metadata.offset_keys()) {
                 true => Ok(Parts { bytes, state, tensors, checksum }),
                 false => Err(format!("{file}: the checksum is not what its description says")),
             }
@@ -349,18 +349,24 @@ impl Change {
         }
         let Parts { state, tensors, checksum, .. } = &self.parts;
         let text = state.to_string();
+        let views = || {
+            tensors.iter().filter_map(|(name, (dtype, shape, bytes))| {
+                Some((name, TensorView::new(*dtype, shape.clone(), bytes).ok()?))
+            })
+        };
         let checksum = match self.checksum {
-            Checksum::Right => Some(digest(&text, tensors)),
+            Checksum::Right => {
+                let file = safetensors::serialize(views(), None).map_err(|e| e.to_string())?;
+                let (_, metadata) = SafeTensors::read_metadata(&file).map_err(|e| e.to_string())?;
+                Some(digest(&text, tensors, &metadata.offset_keys()))
+            }
             Checksum::Stale => Some(checksum.clone()),
             Checksum::Missing => None,
         };
         let metadata = [("refrain".to_owned(), text)].into_iter();
         let metadata: HashMap<_, _> =
             metadata.chain(checksum.map(|sum| ("refrain.sha256".to_owned(), sum))).collect();
-        let views = tensors.iter().filter_map(|(name, (dtype, shape, bytes))| {
-            Some((name, TensorView::new(*dtype, shape.clone(), bytes).ok()?))
-        });
-        let mut file = safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())?;
+        let mut file = safetensors::serialize(views(), Some(metadata)).map_err(|e| e.to_string())?;
         for (at, byte) in self.bytes {
             file.get_mut(at).into_iter().for_each(|to| *to = byte);
         }
@@ -369,8 +375,8 @@ impl Change {
     }
 }
 
-/// The checksum, made after its description.
-fn digest(state: &str, tensors: &Tensors) -> String {
+/// The checksum, made after its description, of tensors in this order.
+fn digest(state: &str, tensors: &Tensors, order: &[String]) -> String {
     let mut hash = Sha256::new();
     let text = |hash: &mut Sha256, bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -378,7 +384,7 @@ fn digest(state: &str, tensors: &Tensors) -> String {
     };
     text(&mut hash, state.as_bytes());
     hash.update((tensors.len() as u64).to_le_bytes());
-    for (name, (dtype, shape, bytes)) in tensors {
+    for (name, (dtype, shape, bytes)) in order.iter().filter_map(|name| Some((name, tensors.get(name)?))) {
         text(&mut hash, name.as_bytes());
         text(&mut hash, dtype.to_string().as_bytes());
         hash.update((shape.len() as u64).to_le_bytes());
