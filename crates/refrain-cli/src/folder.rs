@@ -75,9 +75,7 @@ impl RunFolder {
             return Ok(RunFolder::of_another(&path));
         }
         std::fs::create_dir_all(&path).map_err(|source| Error::write(&path, source))?;
-        if self.lock.is_some() {
-            remove_leftovers(&path, &run::FILES)?;
-        }
+        remove_leftovers(&path, &run::FILES)?;
         Ok(RunFolder { path, lock: self.lock.clone() })
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use refrain_forecast::plot::escape;
+
 /// A page in the making.
 pub struct Page {
     title: String,
@@ -73,23 +75,6 @@ impl Page {
         // Writing to a String cannot fail.
         let _ = writeln!(self.body, "{element}");
     }
-}
-
-/// Escapes a text for HTML and XML. Names of channels come from files and may contain anything.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            character if character.is_control() || matches!(character, '\u{fffe}' | '\u{ffff}') => {
-                out.push('\u{fffd}')
-            }
-            character => out.push(character),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub use bars::{Bar, bars_svg};
 pub use forecast::{Band, Subplot, forecast_svg};
 pub use lines::{Line, lines_svg};
 pub use loss::{EpochLoss, loss_svg};
+pub use svg::escape;
 
 /// The colours of Okabe and Ito, which colour-blind people can tell apart.
 mod palette {

@@ -120,9 +120,9 @@ fn anchored(anchor: Anchor) -> &'static str {
     }
 }
 
-/// Escapes a text for XML. Names of channels come from files and may contain anything; XML forbids control
+/// Escapes a text for XML and HTML. Names of channels come from files and may contain anything; XML forbids control
 /// characters.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
