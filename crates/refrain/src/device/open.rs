@@ -20,6 +20,13 @@ impl Device {
         .clone()
     }
 
+    /// The CPU under counters of its own: for memory of the host that a kernel needs only while it runs, and that
+    /// [`Device::stats`] of the CPU does not count.
+    pub(crate) fn cpu_scratch() -> Device {
+        static SCRATCH: OnceLock<Device> = OnceLock::new();
+        SCRATCH.get_or_init(|| Device::from_driver(DeviceKind::Cpu, Device::cpu().0.driver.clone())).clone()
+    }
+
     /// An NVIDIA GPU, counted from 0. All handles to it are the same device.
     ///
     /// Its work runs in order on its own stream. Kernels are compiled when they are first used. They are kept in the

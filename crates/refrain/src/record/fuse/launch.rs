@@ -54,7 +54,7 @@ enum Place {
 impl Kernel for FusedKernel {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         let launch = args.launch();
-        let new = |&bytes: &usize| Storage::new(launch.op, &Device::cpu(), bytes);
+        let new = |&bytes: &usize| Storage::new(launch.op, &Device::cpu_scratch(), bytes);
         let own: Vec<Recycled<Storage>> = self.0.inner.iter().map(new).collect::<Result<_>>()?;
         self.0.parts.iter().try_for_each(|part| part.run(args, &own))
     }

@@ -58,7 +58,7 @@ pub(super) fn is_wanted() -> bool {
 /// Fuses the launches of `order`.
 pub(super) fn fuse(recorded: &Recorded, order: &[usize]) -> Result<Fused> {
     // Kernels are asked before memory has a place.
-    let nowhere = Storage::new("step", &Device::cpu(), 0)?;
+    let nowhere = Storage::new("step", &Device::cpu_scratch(), 0)?;
     let elementwise: Vec<Option<Elementwise>> =
         order.iter().map(|&n| Elementwise::of(&recorded.launches[n], &nowhere)).collect();
     let touches: Vec<Vec<Touch<'_>>> = order.iter().map(|&n| touches(&recorded.launches[n])).collect();
