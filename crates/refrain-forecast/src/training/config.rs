@@ -1,6 +1,6 @@
 //! The settings of training.
 
-use crate::settings::settings;
+use crate::settings::{Values, assemble, settings};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,14 @@ settings! {
         /// Statistics of batch norm with several ranks: synchronised or local.
         #[serde(default)]
         pub batch_norm: BatchNormStatistics = BatchNormStatistics::Synchronised, "NAME";
+    }
+}
+
+impl Default for TrainingConfig {
+    /// The defaults of `refrain train`.
+    fn default() -> TrainingConfig {
+        assemble(&TrainingConfig::settings(), &Values::new(), Values::new())
+            .expect("each setting has a default of its type")
     }
 }
 
