@@ -73,10 +73,9 @@ fn an_exported_run_is_imported_with_the_same_weights() {
 /// Every command of the tutorial, in its order.
 #[test]
 fn the_tutorial_works() {
-    let text = std::fs::read_to_string(stored("../../docs/hugging-face.md")).unwrap();
+    let text = common::book::commands("hugging-face.md");
     let place = place();
-    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let commands: Vec<&str> = blocks.flat_map(str::lines).collect();
+    let commands: Vec<&str> = text.lines().collect();
     assert_eq!(commands.len(), 7, "{commands:?}");
     let mut errors = Vec::new();
     for command in commands {

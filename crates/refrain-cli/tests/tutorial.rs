@@ -1,26 +1,19 @@
-//! The commands of the tutorials, run as they stand in them.
+//! The commands of the book's pages, run as they stand in them.
 
 mod common;
 
 use std::process::Command;
 
-use common::Place;
-
-/// The commands of a page: its code blocks for a shell.
-fn commands(page: &str) -> String {
-    let blocks = page.split("```sh\n").skip(1);
-    blocks.map(|block| block.split("```").next().unwrap_or_default()).collect()
-}
+use common::book::commands;
+use common::{Place, series};
 
 /// Runs the commands of a page in a folder. Returns what they printed.
 #[cfg(unix)]
 fn run(page: &str, place: &Place) -> String {
-    let page = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(page).unwrap();
     // The folder of the binary comes first on the path, so that `refrain` is the one that is tested.
     let binary = std::path::PathBuf::from(place.command(&[]).get_program());
     let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
-    let script = format!("set -e\n{}", commands(&page));
+    let script = format!("set -e\n{}", commands(page));
     let done = Command::new("sh")
         .args(["-c", &script])
         .env("PATH", path)
@@ -88,5 +81,90 @@ fn the_commands_on_ragged_series_do_what_the_page_says() {
     for line in new.lines().skip(1) {
         let forecast: f64 = line.split(',').nth(2).unwrap().parse().unwrap();
         assert!((25.0..50.0).contains(&forecast), "{new}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn the_commands_on_a_csv_file_of_ones_own_do_what_the_page_says() {
+    let place = Place::new();
+    let said = run("own-csv.md", &place);
+    assert!(said.contains("in 80 %"), "{said}");
+    assert!(place.path("runs/load/report.html").exists());
+    let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
+    let header = "time,north,north-lo-80,north-hi-80,north-lo-90,north-hi-90,\
+                  south,south-lo-80,south-hi-80,south-lo-90,south-hi-90";
+    for (file, first) in [("forecast.csv", "2024-03-01 00:00"), ("then.csv", "2024-02-20 00:00")] {
+        let text = read(file);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines[0], lines.len()), (header, 25), "{file}");
+        assert!(lines[1].starts_with(first), "{file}: {}", lines[1]);
+        // Each interval lies around the forecast, the wider one outside.
+        for line in &lines[1..] {
+            let cells: Vec<f64> = line.split(',').skip(1).map(|cell| cell.parse().unwrap()).collect();
+            for of in cells.chunks(5) {
+                assert!(of[3] <= of[1] && of[1] <= of[0] && of[0] <= of[2] && of[2] <= of[4], "{line}");
+            }
+        }
+    }
+    let json = place.refrain(&["evaluate", "--model", "runs/load", "--json"]).succeeded().json();
+    let number = |name: &str| json[name].as_f64().unwrap();
+    assert!(number("test_mse") < 0.5 * number("seasonal_naive_mse"), "{json}");
+    for (at, near) in [(0, 72.0..88.0), (1, 83.0..97.0)] {
+        let coverage = json["test_intervals"][at]["coverage"].as_f64().unwrap();
+        assert!(near.contains(&coverage), "{coverage} %, not in {near:?}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn the_commands_on_forecasting_do_what_the_page_says() {
+    let place = Place::new();
+    place.write("series.csv", series(720));
+    run("forecasting.md", &place);
+    let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
+    for file in
+        ["model.safetensors", "config.json", "metrics.jsonl", "loss.svg", "forecast.svg", "report.html"]
+    {
+        assert!(place.path("runs/mine").join(file).exists(), "{file}");
+    }
+    assert!(place.path("runs/intervals/calibration.json").exists());
+    assert_eq!(read("forecast.csv").lines().next(), Some("time,a,b"));
+    let header = "time,a,a-lo-80,a-hi-80,a-lo-90,a-hi-90,b,b-lo-80,b-hi-80,b-lo-90,b-hi-90";
+    assert_eq!(read("intervals.csv").lines().next(), Some(header));
+    for name in ["comparison.csv", "comparison.json", "comparison.svg", "patchtst", "dlinear", "itransformer"]
+    {
+        assert!(place.path("runs/all").join(name).exists(), "{name}");
+    }
+    let validated = read("runs/cv/forecasts.csv");
+    assert!(validated.starts_with("unique_id,ds,cutoff,y,forecast\n"), "{validated}");
+    assert_eq!(validated.lines().count(), 1 + 5 * 24 * 2);
+    assert!(place.path("runs/cv/cross-validation.json").exists());
+}
+
+#[test]
+#[cfg(unix)]
+fn the_commands_on_cross_asset_attention_do_what_the_page_says() {
+    let place = Place::new();
+    let close = |hour: usize, source: usize| 50.0 + 5.0 * ((hour + 9 * source) as f64 * 0.4).sin();
+    let row = |hour: usize, source: usize| {
+        let (day, name) = (hour / 24 + 1, ["AAA", "BBB", "CCC"][source]);
+        let before = close(hour.saturating_sub(1), source);
+        format!("2020-01-{day:02} {:02}:00,{name},{before},{}\n", hour % 24, close(hour, source))
+    };
+    let rows = (0..400).flat_map(|hour| (0..3).map(move |source| (hour, source)));
+    let rows: String = rows.map(|(hour, source)| row(hour, source)).collect();
+    place.write("panel.csv", format!("time,source,before,close\n{rows}"));
+    let said = run("cross-asset.md", &place);
+    assert!(said.contains("balanced accuracy") || said.contains("balanced"), "{said}");
+    for file in ["folds.json", "fold-1/model.safetensors", "fold-2/model.safetensors"] {
+        assert!(place.path("runs/mine").join(file).exists(), "{file}");
+    }
+    let next = std::fs::read_to_string(place.path("next.csv")).unwrap();
+    assert_eq!(next.lines().next(), Some("source,time,up,down,flat"));
+    assert_eq!(next.lines().count(), 4);
+    for line in next.lines().skip(1) {
+        let sum: f64 = line.split(',').skip(2).map(|cell| cell.parse::<f64>().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-3, "{line}");
     }
 }

@@ -47,12 +47,9 @@
 //! # Ok::<(), refrain_forecast::Error>(())
 //! ```
 
-/// The page's example.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/ragged-series.md")]
-struct RaggedSeriesPage;
-
 pub mod baselines;
+#[cfg(doctest)]
+mod book;
 pub mod data;
 mod error;
 pub mod models;

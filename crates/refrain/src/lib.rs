@@ -77,11 +77,6 @@ mod sync;
 mod tensor;
 mod types;
 
-/// The page's examples.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/simulator.md")]
-struct SimulatorPage;
-
 pub use activation::Activation;
 pub use autograd::{is_grad_enabled, no_grad};
 pub use device::{
