@@ -347,3 +347,150 @@ fn a_forecast_without_the_future_covariates_of_its_rows_says_what_to_add() {
         assert!(message.contains(word), "no {word:?} in: {message}");
     }
 }
+
+/// Rows of each series, and rows after them that have the future covariate alone.
+const RAGGED: [(usize, usize); 5] = [(40, 5), (7, 2), (8, 0), (30, 0), (12, 6)];
+
+fn plan(id: usize, row: usize) -> f64 {
+    usual(50 * id + row)[2]
+}
+
+fn ragged() -> SeriesSet {
+    let stamp = |row: usize| format!("2024-01-{:02} {:02}:00:00", 1 + row / 24, row % 24);
+    let mut text = "unique_id,ds,y,f\n".to_owned();
+    for (id, (rows, ahead)) in RAGGED.into_iter().enumerate() {
+        for row in 0..rows + ahead {
+            let y = if row < rows { usual(70 * id + row)[0].to_string() } else { String::new() };
+            text += &format!("s{id},{},{y},{}\n", stamp(row), plan(id, row));
+        }
+    }
+    read(&text, &options("none", "f", "none", "hour")).unwrap()
+}
+
+#[test]
+fn a_window_that_ends_beyond_its_series_has_the_future_covariates_that_are_given_there() {
+    let set = ragged();
+    let (split, stack) = set.split(&SplitRule::default(), CONTEXT, HORIZON, 0).unwrap();
+    let scaler = set.scaler(&stack, Scaling::Standard).unwrap();
+    let set = set.clone().with_scaled_covariates(&CovariateScaler::fit(&set, &stack));
+    // The scale of the plan by hand: over the training parts of all series.
+    let of_training = |id: usize| stack.training(id).map(move |row| plan(id, row));
+    let known: Vec<f64> = (0..RAGGED.len()).flat_map(of_training).collect();
+    let mean = known.iter().sum::<f64>() / known.len() as f64;
+    let variance = known.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / known.len() as f64;
+    let expected = |id: usize, row: Option<usize>| match row {
+        // Before a series there is nothing.
+        None => [0.0; 2],
+        Some(row) => {
+            let (rows, ahead) = RAGGED[id];
+            let plan = if row < rows + ahead { (plan(id, row) - mean) / variance.sqrt() } else { 0.0 };
+            [plan, (row % 24) as f64 / 23.0 - 0.5]
+        }
+    };
+    let config = TsMixerConfig { past: 0, ..mixer() };
+    for device in devices() {
+        let windows = Windows::of(&set, &stack, &scaler, (CONTEXT, HORIZON), &device).unwrap();
+        let model = ModelConfig::from(config.clone()).build(DType::F32, &device, 5).unwrap();
+        let (mut given, mut not_given) = (0, 0);
+        for part in [&split.train, &split.validation, &split.test] {
+            let starts: Vec<i64> = part.starts().map(|start| start as i64).collect();
+            let table = Tensor::from_slice(&starts, [starts.len()], &device).unwrap();
+            let covariates = windows.covariates(&table).unwrap();
+            let future: Vec<f32> =
+                covariates.future.as_ref().unwrap().contiguous().unwrap().to_vec().unwrap();
+            let (x, _) = windows.cut(&table).unwrap();
+            let forecast = model.forward_with(&x, &covariates, Mode::Eval).unwrap();
+            let forecast: Vec<f32> = forecast.contiguous().unwrap().to_vec().unwrap();
+            let origins = stack.origins(part, CONTEXT);
+            let origins =
+                origins.flat_map(|(id, runs, _)| runs.into_iter().flatten().map(move |row| (id, row)));
+            for (at, (id, origin)) in origins.enumerate() {
+                for step in 0..CONTEXT + HORIZON {
+                    let row = (origin + step).checked_sub(CONTEXT);
+                    for (column, expected) in expected(id, row).into_iter().enumerate() {
+                        let found = future[(2 * at + column) * (CONTEXT + HORIZON) + step];
+                        let what = format!("series {id}, row {row:?}, column {column} on {device}");
+                        assert!(
+                            (f64::from(found) - expected).abs() < 1e-5,
+                            "{what}: {found}, not {expected}"
+                        );
+                    }
+                }
+                let ((rows, ahead), end) = (RAGGED[id], origin + HORIZON);
+                given += usize::from(rows < end && end <= rows + ahead);
+                not_given += usize::from(rows + ahead < end);
+                // What is forecast of the series alone is the same.
+                let (of_id, none) = (scaler.of(id..id + 1), Intervals::default());
+                let alone = [(&set.series()[id], origin)];
+                let alone =
+                    evaluation::forecast_independent(&*model, &none, &of_id, &alone, HORIZON, &device, None)
+                        .unwrap();
+                for (step, value) in of_id.transform(&alone.values).into_iter().enumerate() {
+                    let found = f64::from(forecast[at * HORIZON + step]);
+                    assert!(
+                        (found - value).abs() < 1e-4,
+                        "series {id} from {origin} on {device}: {found}, {value}"
+                    );
+                }
+            }
+        }
+        assert!(given > 1 && not_given > 0, "{given} and {not_given}");
+    }
+}
+
+#[test]
+fn the_rows_ahead_are_a_part_of_the_data() {
+    let known = |row: usize| usual(row).map(Some);
+    let of = |ahead: f64| {
+        let rows = (0..40).map(known).chain([[None, None, Some(ahead)]]);
+        read(&wide(rows), &options("p", "f", "none", "none")).unwrap().fingerprint()
+    };
+    assert_eq!(of(1.0), of(1.0));
+    assert_ne!(of(1.0), of(2.0));
+}
+
+#[test]
+fn gaps_of_covariates_are_reported_and_refused_under_strict() {
+    let whole = |row: usize| usual(row).map(Some);
+    let lacking = |row: usize| {
+        let [y, p, f] = whole(row);
+        [y, p.filter(|_| !(3..5).contains(&row)), f.filter(|_| row != 9)]
+    };
+    // After the last value, the past covariate is not known, and need not be.
+    let ahead = || (40..43).map(|row| [None, None, Some(usual(row)[2])]);
+    let strict = ReadOptions { strict: true, ..options("p", "f", "none", "none") };
+    let relaxed = ReadOptions { strict: false, ..strict.clone() };
+    let read = |text: &str, options: &ReadOptions| {
+        SeriesSet::from_csv(text.as_bytes(), "a.csv", options, Layout::Auto)
+    };
+    let text = wide((0..40).map(whole).chain(ahead()));
+    assert!(read(&text, &strict).unwrap().1.is_complete());
+    let text = wide((0..40).map(lacking).chain(ahead()));
+    let (set, report) = read(&text, &relaxed).unwrap();
+    assert_eq!(set.first().covariates().past(4..5), [usual(2)[1]]);
+    assert_eq!(report.to_string(), "0 rows and 3 values missing (p: 2, f: 1)");
+    assert_eq!(report.missing[0].longest_run, 2);
+    let message = read(&text, &strict).unwrap_err().to_string();
+    assert!(message.contains("a.csv") && message.contains("p: 2, f: 1"), "{message}");
+    // A row that is not in the file is one gap, not one of each column.
+    let text = wide((0..40).map(whole))
+        .replace("2024-01-01 07:00:00,", "#")
+        .lines()
+        .fold(String::new(), |text, line| if line.starts_with('#') { text } else { text + line + "\n" });
+    assert_eq!(read(&text, &relaxed).unwrap().1.to_string(), "1 row and 0 values missing");
+
+    let long = |size: &str| {
+        let row = |(id, day): (&str, usize)| {
+            format!("{id},2024-03-{day:02},{day},{day},{}\n", if id == "a" { "1" } else { size })
+        };
+        let rows = ["a", "b"].into_iter().flat_map(|id| (1..9).map(move |day| (id, day)));
+        format!("unique_id,ds,y,p,size\n{}", rows.map(row).collect::<String>())
+    };
+    let own = ReadOptions { strict: true, ..options("p", "none", "size", "none") };
+    assert!(read(&long("2"), &own).unwrap().1.is_complete());
+    let message = read(&long(""), &own).unwrap_err().to_string();
+    assert!(message.contains("size of b: 1"), "{message}");
+    let message =
+        read(&long("2").replace("b,2024-03-04,4,4", "b,2024-03-04,4,"), &own).unwrap_err().to_string();
+    assert!(message.contains("p of b: 1"), "{message}");
+}

@@ -53,17 +53,19 @@ impl WindowCovariates {
         Ok(Some(Tensor::from_slice(&narrow, [rows, columns], device)?))
     }
 
-    /// Those of the series of a set, in the rows of a table. Rows of padding have 0, the mean.
+    /// Those of the series of a set, in the rows of a table. Rows before a series have 0, the mean; rows after it have the future
+    /// covariates that are known there.
     fn of(set: &SeriesSet, stack: &Stack, device: &Device) -> Result<WindowCovariates> {
         let CovariateCounts { past, future, statics } = set.covariate_counts();
         let rows = stack.rows();
         let mut tables = [past, future, statics].map(|columns| vec![0.0; rows * columns]);
-        for (series, first) in set.series().iter().zip(stack.firsts()) {
+        for (series, reach) in set.series().iter().zip(stack.reaches()) {
             let (of, length) = (series.covariates(), series.rows());
-            let place = |columns: usize| first * columns..(first + length) * columns;
-            tables[0][place(past)].copy_from_slice(of.past(0..length));
-            tables[1][place(future)].copy_from_slice(&of.future(0..length, series.time()));
-            let each = tables[2][place(statics)].chunks_exact_mut(statics.max(1));
+            let place = |rows: usize, columns: usize| reach.start * columns..(reach.start + rows) * columns;
+            tables[0][place(length, past)].copy_from_slice(of.past(0..length));
+            let known = of.future_or_mean(0..reach.len(), series.time());
+            tables[1][place(reach.len(), future)].copy_from_slice(&known);
+            let each = tables[2][place(length, statics)].chunks_exact_mut(statics.max(1));
             each.for_each(|row| row.copy_from_slice(of.statics()));
         }
         let [of_past, of_future, of_statics] = tables;
@@ -190,6 +192,9 @@ impl Windows {
     }
 
     /// The covariates of the windows that begin at rows `starts` (i64 `[B]`). Of past covariates they have nothing of the horizon.
+    ///
+    /// Where a horizon ends beyond its series, it has the future covariates that are given there. What is not given is 0, the mean;
+    /// the true values of these rows are not known either, so they do not count ([`Windows::weights`]).
     ///
     /// # Errors
     /// [`Error::Engine`] if a window does not lie inside the table.

@@ -1,12 +1,13 @@
 //! Covariates: columns that a model sees beside the values that it forecasts.
 
 use super::fill::Rows;
-use super::{Scaler, SeriesSet, Stack, TimeAxis};
+use super::{Missing, Scaler, SeriesSet, Stack, TimeAxis};
 use crate::settings::CommaList;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 
 /// The covariates of a file, by what is known of them when a forecast is made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,8 +114,9 @@ impl CovariateColumns {
     }
 
     /// Takes the covariates out of the rows of a file: the columns at these places. What is left are the values to forecast, up
-    /// to their last row; future covariates go on as long as they are given.
-    pub(super) fn take(&self, rows: Rows, places: &[usize]) -> Result<(Rows, Covariates)> {
+    /// to their last row; future covariates go on as long as they are given. Also returns what is missing of the covariates of
+    /// these rows.
+    pub(super) fn take(&self, rows: Rows, places: &[usize]) -> Result<(Rows, Covariates, Vec<Missing>)> {
         let counts = [self.past.len(), self.future.len(), self.statics.len()];
         let columns = rows.names.len();
         let targets: Vec<usize> = (0..columns).filter(|column| !places.contains(column)).collect();
@@ -154,6 +156,23 @@ impl CovariateColumns {
         };
         carry_forward(&mut covariates.past, past.len());
         carry_forward(&mut covariates.future, future.len());
+        // The ids of a long file have columns of the same names.
+        let channel = |column: usize| match rows.is_long() {
+            true => format!("{} of {}", rows.names[column], rows.names[targets[0]]),
+            false => rows.names[column].clone(),
+        };
+        let in_file: Vec<bool> =
+            (0..length).map(|row| (0..columns).any(|column| !cell(row, column).is_nan())).collect();
+        let gaps_of = |&column: &usize| {
+            let (mut count, mut run, mut longest_run) = (0, 0, 0);
+            for (row, &in_file) in in_file.iter().enumerate() {
+                run = if cell(row, column).is_nan() { run + 1 } else { 0 };
+                longest_run = longest_run.max(run);
+                count += usize::from(run > 0 && in_file);
+            }
+            (count > 0).then(|| Missing { channel: channel(column), count, longest_run })
+        };
+        let mut missing: Vec<Missing> = past.iter().chain(future).filter_map(gaps_of).collect();
         for &column in statics {
             let mut values = (0..total).map(|row| cell(row, column)).filter(|value| !value.is_nan());
             let first = values.next().unwrap_or(f64::NAN);
@@ -168,11 +187,14 @@ impl CovariateColumns {
                     fix: "give each id one value, or pass the column with --past or --future",
                 });
             }
+            if first.is_nan() {
+                missing.push(Missing { channel: channel(column), count: 1, longest_run: 1 });
+            }
             covariates.statics.push(first);
         }
         let values = columns_of(&targets, length);
         let names = targets.iter().map(|&target| rows.names[target].clone()).collect();
-        Ok((rows.with_columns(names, values), covariates))
+        Ok((rows.with_columns(names, values), covariates, missing))
     }
 }
 
@@ -213,7 +235,7 @@ impl Covariates {
     ///
     /// # Panics
     /// If the rows reach past the series.
-    pub fn past(&self, rows: std::ops::Range<usize>) -> &[f64] {
+    pub fn past(&self, rows: Range<usize>) -> &[f64] {
         &self.past[rows.start * self.counts.past..rows.end * self.counts.past]
     }
 
@@ -221,11 +243,20 @@ impl Covariates {
     ///
     /// # Panics
     /// If the rows reach past [`Covariates::rows_ahead`].
-    pub fn future(&self, rows: std::ops::Range<usize>, time: &TimeAxis) -> Vec<f64> {
+    pub fn future(&self, rows: Range<usize>, time: &TimeAxis) -> Vec<f64> {
+        assert!(self.ahead.is_none_or(|ahead| rows.end <= self.rows + ahead), "{rows:?} are not known");
+        self.future_or_mean(rows, time)
+    }
+
+    /// The same of scaled covariates for any rows: the columns of the file are 0, the mean, where they are not given.
+    pub(crate) fn future_or_mean(&self, rows: Range<usize>, time: &TimeAxis) -> Vec<f64> {
         let columns = self.counts.future - self.calendar.len();
         let mut values = Vec::with_capacity(rows.len() * self.counts.future);
         for row in rows {
-            values.extend_from_slice(&self.future[row * columns..(row + 1) * columns]);
+            match self.future.get(row * columns..(row + 1) * columns) {
+                Some(given) => values.extend_from_slice(given),
+                None => values.resize(values.len() + columns, 0.0),
+            }
             if !self.calendar.is_empty() {
                 let time = time.at(row);
                 values.extend(self.calendar.iter().map(|feature| feature.of(time)));
@@ -237,6 +268,22 @@ impl Covariates {
     /// The static covariates.
     pub fn statics(&self) -> &[f64] {
         &self.statics
+    }
+
+    /// What a window whose horizon begins at a row sees of scaled covariates: past ones `[context, past]`, and future ones
+    /// `[context + horizon, future]`, row-major. Rows before the first one are 0, the mean.
+    pub(crate) fn window(
+        &self,
+        origin: usize,
+        (context, horizon): (usize, usize),
+        time: &TimeAxis,
+    ) -> [Vec<f64>; 2] {
+        let first = origin.saturating_sub(context);
+        let lacking = context - (origin - first);
+        let [mut past, mut future] = [self.counts.past, self.counts.future].map(|of| vec![0.0; lacking * of]);
+        past.extend_from_slice(self.past(first..origin));
+        future.extend(self.future_or_mean(first..origin + horizon, time));
+        [past, future]
     }
 
     /// Those of its first rows. Future covariates stay, since they were known before.
@@ -251,10 +298,7 @@ impl Covariates {
 
     /// Adds all values to a hash, if there are any.
     pub(super) fn hash(&self, hash: &mut Sha256) {
-        // The rows ahead change from forecast to forecast; the series is the same.
-        let columns = self.counts.future - self.calendar.len();
-        let known = &self.future[..(self.rows * columns).min(self.future.len())];
-        let all = self.past.iter().chain(known).chain(&self.statics);
+        let all = self.past.iter().chain(&self.future).chain(&self.statics);
         all.for_each(|value| hash.update(value.to_le_bytes()));
     }
 }

@@ -13,7 +13,7 @@ pub struct ReadReport {
     pub rows_read: usize,
     /// Number of rows of the time grid that are not in the file.
     pub gap_rows: usize,
-    /// Cells missing in rows that are there, for each channel that has any.
+    /// Cells missing in rows that are there, for each channel and each column of covariates that lacks any.
     pub missing: Vec<Missing>,
     /// The ids of a long file that have no value at all. They are left out.
     pub empty: Vec<String>,
@@ -34,6 +34,14 @@ impl ReadReport {
     /// Whether nothing had to be filled.
     pub fn is_complete(&self) -> bool {
         self.gap_rows == 0 && self.missing.is_empty() && self.empty.is_empty()
+    }
+
+    /// Under `strict`, an error unless nothing had to be filled.
+    pub(super) fn accepted(self, strict: bool, file: &str) -> Result<ReadReport> {
+        match strict && !self.is_complete() {
+            true => Err(Error::MissingRefused { file: file.to_owned(), missing: self.to_string() }),
+            false => Ok(self),
+        }
     }
 
     /// Number of missing cells over all channels, without those of gap rows.
@@ -86,6 +94,11 @@ impl Rows {
     /// The name of the file, for messages.
     pub(super) fn file(&self) -> &str {
         &self.file
+    }
+
+    /// Whether they are those of an id of a long file, or of all its ids.
+    pub(super) fn is_long(&self) -> bool {
+        self.long
     }
 
     /// The same rows, or the first of them, with other columns.
@@ -189,9 +202,7 @@ pub(super) fn carry_forward(rows: Rows, strict: bool) -> Result<(Series, ReadRep
             report.missing.push(Missing { channel: name.clone(), count: count - gap_rows, longest_run });
         }
     }
-    if strict && !report.is_complete() {
-        return Err(Error::MissingRefused { file, missing: report.to_string() });
-    }
+    let report = report.accepted(strict, &file)?;
     let grid = Grid::with_filled(values, channels, missing);
     Ok((Series { file, names, time, grid, long, covariates: Covariates::default() }, report))
 }

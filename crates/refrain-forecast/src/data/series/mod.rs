@@ -38,7 +38,7 @@ use std::path::Path;
 /// How to read a series.
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
-    /// Refuse a series with gaps or missing values, instead of filling them.
+    /// Refuse a series with gaps or missing values, also of its covariates, instead of filling them.
     pub strict: bool,
     /// The calendar, if it is known, for example from the series that a model was trained on. Otherwise it is
     /// inferred.
@@ -122,8 +122,10 @@ impl Series {
         if options.covariates.counts().is_empty() {
             return fill::carry_forward(rows, options.strict);
         }
-        let (rows, covariates) = options.covariates.take(rows, places)?;
-        let (series, report) = fill::carry_forward(rows, options.strict)?;
+        let (rows, covariates, missing) = options.covariates.take(rows, places)?;
+        let (series, mut report) = fill::carry_forward(rows, false)?;
+        report.missing.extend(missing);
+        let report = report.accepted(options.strict, &series.file)?;
         Ok((Series { covariates, ..series }, report))
     }
 
@@ -164,8 +166,8 @@ impl Series {
         self.names.len()
     }
 
-    /// SHA-256 over the names of the channels, all values, which of them were filled, and the covariates of its rows, to recognise
-    /// the series.
+    /// SHA-256 over the names of the channels, all values, which of them were filled, and all covariates (also those of the rows
+    /// ahead), to recognise the series.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         for name in &self.names {

@@ -267,11 +267,7 @@ impl SeriesSet {
 
 /// The report with the ids that have no value. Under `strict` there must be none.
 fn with_empty(report: ReadReport, empty: Vec<String>, strict: bool, file: &str) -> Result<ReadReport> {
-    let report = ReadReport { empty, ..report };
-    match strict && !report.is_complete() {
-        true => Err(Error::MissingRefused { file: file.to_owned(), missing: report.to_string() }),
-        false => Ok(report),
-    }
+    ReadReport { empty, ..report }.accepted(strict, file)
 }
 
 /// Independent series of the ids of a file.

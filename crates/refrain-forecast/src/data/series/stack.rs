@@ -8,7 +8,8 @@ use std::ops::Range;
 /// Where the series of a set lie in one table, and the parts of each.
 ///
 /// A window is a range of rows of the table. Between two series there are as many rows of padding as the windows need that
-/// begin before a series or end after it; no model sees them and no loss counts them. A grid is a table of its own.
+/// begin before a series or end after it; no model sees values of them and no loss counts them. Windows of series with future
+/// covariates do not share padding: the rows after a series have covariates of their own. A grid is a table of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
     places: Vec<Place>,
@@ -24,6 +25,8 @@ struct Place {
     first: usize,
     /// Number of its rows.
     rows: usize,
+    /// Rows of padding after it that its windows reach.
+    tail: usize,
     /// Its rows in which the training, the validation and the test part end.
     ends: [usize; 3],
 }
@@ -60,6 +63,11 @@ impl Stack {
     /// The first rows of the series, ascending.
     pub(crate) fn firsts(&self) -> Vec<usize> {
         self.places.iter().map(|place| place.first).collect()
+    }
+
+    /// The rows of the table that each series has: its own, and those after them that its windows reach.
+    pub(crate) fn reaches(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.places.iter().map(|place| place.first..place.first + place.rows + place.tail)
     }
 
     /// For each series that has windows in a part: its number, the first rows of the horizons, counted in its own rows, and the
@@ -134,12 +142,14 @@ impl SeriesSet {
             let split = Split::new(self.first(), rule, context, horizon, max_gap)?;
             let ends = [&split.train, &split.validation, &split.test].map(|part| part.own.end);
             let rows = self.first().rows();
-            let places = vec![Place { first: 0, rows, ends }];
+            let places = vec![Place { first: 0, rows, tail: 0, ends }];
             return Ok((split, Stack { places, rows, grid: true }));
         }
         let refuse = |(problem, fix)| Error::Split { file: self.file().to_owned(), problem, fix };
         split::check_window(context, horizon).map_err(refuse)?;
-        let mut table = Builder { context, horizon, max_gap, rows: 0, tail: 0, parts: Default::default() };
+        let apart = self.covariate_counts().future > 0;
+        let mut table =
+            Builder { context, horizon, max_gap, apart, rows: 0, tail: 0, parts: Default::default() };
         let mut places = Vec::with_capacity(self.series().len());
         for series in self.series() {
             let [train, validation, test] =
@@ -203,6 +213,8 @@ struct Builder {
     context: usize,
     horizon: usize,
     max_gap: usize,
+    /// Whether the padding after a series is not that before the next one.
+    apart: bool,
     rows: usize,
     /// Rows of padding that the last series needs after it.
     tail: usize,
@@ -248,7 +260,8 @@ impl Builder {
         };
         let reaches = origins.each_ref().map(reach);
         let most = |side: usize| reaches.iter().map(|reach| reach[side]).max().unwrap_or(0);
-        let first = self.rows + self.tail.max(most(0));
+        let between = if self.apart { self.tail + most(0) } else { self.tail.max(most(0)) };
+        let first = self.rows + between;
         let gaps = Gaps::of(series, self.max_gap);
         for ((draft, origins), end) in self.parts.iter_mut().zip(origins).zip(ends) {
             if origins.is_empty() {
@@ -280,7 +293,7 @@ impl Builder {
         }
         self.rows = first + rows;
         self.tail = most(1);
-        Place { first, rows, ends }
+        Place { first, rows, tail: self.tail, ends }
     }
 
     /// The rows of a training part in which a horizon may begin.

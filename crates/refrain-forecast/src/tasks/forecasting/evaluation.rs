@@ -221,9 +221,8 @@ pub fn forecast_independent(
     decode(y, intervals, scaler, 1, horizon)
 }
 
-/// The covariates, which are scaled, of the windows whose horizons begin at these rows. Where a series has fewer rows before than
-/// the context, it has 0, the mean; likewise where a horizon ends beyond what is known of a series that goes on at the origin. Of
-/// past covariates nothing from the origin on is used.
+/// The covariates, which are scaled, of the windows whose horizons begin at these rows, as in [`Windows::covariates`]. A forecast
+/// of what follows a series needs all future covariates of its rows.
 fn covariates_at(
     origins: &[(&Series, usize)],
     (context, horizon): (usize, usize),
@@ -235,10 +234,7 @@ fn covariates_at(
     }
     let (mut past, mut future, mut statics) = (Vec::new(), Vec::new(), Vec::new());
     for &(series, origin) in origins {
-        let (of, first) = (series.covariates(), origin.saturating_sub(context));
-        let (lacking, end) = (context - (origin - first), origin + horizon);
-        past.resize(past.len() + lacking * counts.past, 0.0);
-        past.extend_from_slice(of.past(first..origin));
+        let (of, end) = (series.covariates(), origin + horizon);
         let known = of.rows_ahead().map_or(end, |ahead| series.rows() + ahead);
         // A horizon that begins in a series and ends beyond it is no forecast: its truth ends there, too.
         if counts.future > 0 && end > known && origin >= series.rows() {
@@ -250,10 +246,9 @@ fn covariates_at(
                 given: known.saturating_sub(origin),
             });
         }
-        future.resize(future.len() + lacking * counts.future, 0.0);
-        let before = future.len();
-        future.extend(of.future(first..end.min(known), series.time()));
-        future.resize(before + (end - first) * counts.future, 0.0);
+        let [of_context, of_window] = of.window(origin, (context, horizon), series.time());
+        past.extend(of_context);
+        future.extend(of_window);
         statics.extend_from_slice(of.statics());
     }
     let windows = origins.len();
