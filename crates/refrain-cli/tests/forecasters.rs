@@ -318,3 +318,31 @@ fn settings_that_do_not_go_together_are_refused() {
         assert!(!place.path("run").exists());
     }
 }
+
+#[test]
+fn adaptive_intervals_follow_their_coverage_in_files_with_other_columns_too() {
+    let place = place();
+    let own = ["--levels", "80,90", "--calibrate"];
+    train(&place, "nlinear", &[&own, &["--adaptive", "0.2", "--out", "run"]]).succeeded();
+    train(&place, "nlinear", &[&own, &["--out", "static"]]).succeeded();
+    let text = std::fs::read_to_string(place.path("a.csv")).unwrap();
+    let columns = |places: &[usize]| -> String {
+        let line = |line: &str| {
+            let cells: Vec<&str> = line.split(',').collect();
+            places.iter().map(|&place| cells[place]).collect::<Vec<_>>().join(",") + "\n"
+        };
+        text.lines().map(line).collect()
+    };
+    place.write("swapped.csv", columns(&[0, 2, 1]));
+    place.write("b.csv", columns(&[0, 2]));
+    let of_b = |model: &str, data: &str| {
+        let said = place.refrain(&["evaluate", "--model", model, "--data", data, "--json"]).succeeded();
+        let channels = said.json()["channels"].as_array().unwrap().clone();
+        channels.into_iter().find(|channel| channel["name"] == "b").unwrap()
+    };
+    let expected = of_b("run", "a.csv");
+    assert_ne!(expected["standardised"]["intervals"], of_b("static", "a.csv")["standardised"]["intervals"]);
+    for data in ["swapped.csv", "b.csv"] {
+        assert_eq!(of_b("run", data), expected, "{data}");
+    }
+}

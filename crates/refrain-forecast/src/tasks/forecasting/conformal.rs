@@ -240,14 +240,24 @@ impl Calibration {
     /// The score at a share of the scores of a step, between those that are kept. Of a share below 0 it is the first. Of one above
     /// 1 it grows from the last, by its distance to the median for each tenth.
     pub(super) fn score(&self, level: usize, channel: usize, step: usize, share: f64) -> f32 {
-        let kinds = self.scores.len() / (self.channels * self.horizon * SHARES).max(1);
-        let kind = if kinds == 1 { 0 } else { level };
-        let own = &self.scores[((kind * self.channels + channel) * self.horizon + step) * SHARES..][..SHARES];
+        let kind = if self.kinds() == 1 { 0 } else { level };
+        let own = &self.scores_of(kind, channel)[step * SHARES..][..SHARES];
         let place = share.clamp(0.0, 1.0) * (SHARES - 1) as f64;
         let first = (place.floor() as usize).min(SHARES - 2);
         let part = (place - first as f64) as f32;
         let beyond = 10.0 * (share - 1.0).max(0.0) as f32 * (own[SHARES - 1] - own[SHARES / 2]);
         own[first] * (1.0 - part) + own[first + 1] * part + beyond
+    }
+
+    /// How many kinds of scores are kept.
+    fn kinds(&self) -> usize {
+        self.scores.len() / (self.channels * self.horizon * SHARES).max(1)
+    }
+
+    /// The scores `[horizon, SHARES]` of a kind.
+    fn scores_of(&self, kind: usize, channel: usize) -> &[f32] {
+        let length = self.horizon * SHARES;
+        &self.scores[(kind * self.channels + channel) * length..][..length]
     }
 
     /// The corrections of each step, of the level with this number.
@@ -398,22 +408,19 @@ impl Intervals {
     /// [`Error::Calibration`] if they are calibrated, and a channel was not.
     pub fn of_channels(&self, places: &[Option<usize>]) -> Result<Intervals> {
         let Some(own) = &self.calibration else { return Ok(self.clone()) };
-        let mut corrections = Vec::with_capacity(own.levels.len() * places.len() * own.horizon);
-        for level in 0..own.levels.len() {
-            for place in places {
-                let Some(place) = place.filter(|&place| place < own.channels) else {
-                    let problem = "the intervals are calibrated for each channel of the training data, and here is another \
-                                   channel"
-                        .to_owned();
-                    let fix = "train with --layout independent, whose calibration holds for any series, or without --calibrate";
-                    return Err(Error::Calibration { problem, fix });
-                };
-                corrections.extend_from_slice(own.of(level, place));
-            }
-        }
-        // The scores are those of the channels that it was calibrated on.
-        let calibration =
-            Calibration { channels: places.len(), corrections, scores: Vec::new(), ..own.clone() };
+        let known = |place: &Option<usize>| {
+            place.filter(|&place| place < own.channels).ok_or_else(|| Error::Calibration {
+                problem: "the intervals are calibrated for each channel of the training data, and here is another channel"
+                    .to_owned(),
+                fix: "train with --layout independent, whose calibration holds for any series, or without --calibrate",
+            })
+        };
+        let places = places.iter().map(known).collect::<Result<Vec<usize>>>()?;
+        let each = |of: usize| (0..of).flat_map(|at| places.iter().map(move |&place| (at, place)));
+        let corrections = each(own.levels.len()).flat_map(|(level, place)| own.of(level, place)).copied();
+        let scores = each(own.kinds()).flat_map(|(kind, place)| own.scores_of(kind, place)).copied();
+        let (corrections, scores) = (corrections.collect(), scores.collect());
+        let calibration = Calibration { channels: places.len(), corrections, scores, ..own.clone() };
         Ok(self.clone().with_calibration(calibration))
     }
 
