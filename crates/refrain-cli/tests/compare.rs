@@ -146,3 +146,32 @@ fn an_interrupted_comparison_keeps_what_is_finished_and_goes_on_to_the_same_figu
     std::fs::remove_file(place.path("cut/patchtst/outcome.json")).unwrap();
     place.refrain(&["compare", "--resume", "cut"]).failed(&["a.csv", "has changed"]);
 }
+
+#[test]
+fn a_comparison_is_not_continued_with_other_data() {
+    let place = place();
+    let compare = [&["compare"], &SETTINGS[..], &["--models", "nlinear,dlinear", "--out", "all", "--json"]];
+    let whole = place.refrain(&compare.concat()).succeeded().json();
+    let unfinished = || {
+        for file in ["comparison.csv", "comparison.svg"] {
+            let _ = std::fs::remove_file(place.path("all").join(file));
+        }
+        let _ = std::fs::remove_dir_all(place.path("all/dlinear"));
+    };
+    let resume = || place.refrain(&["compare", "--resume", "all", "--device", "cpu", "--json"]);
+    for (changed, what) in [
+        (series(310), "rows 300 (now 310)"),
+        (series(300).replacen(",2", ",3", 1), "names or values are not the same"),
+        (series(300).replacen(",b", ",c", 1), "names or values are not the same"),
+    ] {
+        unfinished();
+        place.write("a.csv", changed);
+        resume().failed(&["a.csv", "has changed since the comparison began", what, "start a new comparison"]);
+        assert!(!place.path("all/dlinear").exists());
+    }
+    place.write("a.csv", series(300));
+    let rows = resume().succeeded().json();
+    for name in ["nlinear", "dlinear"] {
+        assert_eq!(row(&rows, name)["mse"], row(&whole, name)["mse"], "{name}");
+    }
+}

@@ -7,7 +7,7 @@ use refrain_forecast::data::series::SeriesSet;
 use refrain_forecast::plot::{Bar, bars_svg};
 use refrain_forecast::settings::Values;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::train::{self, Training};
 use crate::cli::{CheckpointEvery, Compare};
@@ -31,9 +31,43 @@ struct Comparison {
     eager: bool,
     #[serde(default)]
     tensorboard: bool,
+    /// The series that all models see.
+    #[serde(default)]
+    data: Option<Seen>,
     /// The test errors of what is finished, the lowest MSE first.
     #[serde(default)]
     rows: Vec<Row>,
+}
+
+/// What tells whether a file still has the series that the comparison began with.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Seen {
+    /// Channels of a table, or independent series.
+    series: usize,
+    /// Of all independent series together.
+    rows: usize,
+    sha256: String,
+}
+
+impl Seen {
+    fn of(set: &SeriesSet) -> Seen {
+        Seen { series: set.names().count(), rows: set.rows(), sha256: set.fingerprint() }
+    }
+
+    /// Refuses other series than these: the models that are finished have not seen them.
+    fn check(&self, set: &SeriesSet, source: &str) -> Result<()> {
+        let now = Seen::of(set);
+        if *self == now {
+            return Ok(());
+        }
+        let counts = |of: &Seen| json!({ "series": of.series, "rows": of.rows });
+        let mut changed = run::differences(&counts(self), &counts(&now), "now").join(", ");
+        if changed.is_empty() {
+            changed = "names or values are not the same".to_owned();
+        }
+        let problem = format!("the data has changed since the comparison began: {changed}");
+        Err(Error::run(Path::new(source), problem, "restore the file, or start a new comparison with --out"))
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,6 +130,7 @@ pub fn start(args: &Compare, all: &[Complete]) -> Result<()> {
         models: all.iter().map(chosen).collect(),
         eager: args.training.eager,
         tensorboard: args.training.tensorboard,
+        data: Some(Seen::of(&set)),
         rows: Vec::new(),
     };
     folder.write(COMPARISON, as_json(&comparison)?.to_string().as_bytes())?;
@@ -111,7 +146,11 @@ pub fn resume(args: &Compare, path: &Path) -> Result<()> {
     let Some(first) = comparison.models.first() else {
         return Err(Error::run(&file, "it names no model", "start a new comparison"));
     };
-    let set = read(console, &settings_of(first)?)?;
+    let settings = settings_of(first)?;
+    let set = read(console, &settings)?;
+    if let Some(seen) = &comparison.data {
+        seen.check(&set, &settings.data()?)?;
+    }
     run(console, comparison, &folder, &set, &device)
 }
 
