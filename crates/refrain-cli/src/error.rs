@@ -6,6 +6,9 @@ use refrain_rendezvous::{Failure, RANK_FAILED};
 
 use crate::interrupt::Signal;
 
+/// The exit status of a process that trains one window of a cross-validation and leaves it out.
+pub const LEFT_OUT: u8 = 3;
+
 /// The result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -65,6 +68,10 @@ pub enum Error {
         "interrupted by {signal}; a cross-validation cannot be resumed, so start it again with another --out"
     )]
     Stopped { signal: Signal },
+    /// A window of a cross-validation that cannot be trained or judged because of a gap. The process that started this one goes on
+    /// without it.
+    #[error(transparent)]
+    WindowLeftOut(refrain_forecast::Error),
     /// A result cannot be written as JSON.
     #[error("cannot write the result as JSON: {0}")]
     Json(serde_json::Error),
@@ -131,6 +138,7 @@ impl Error {
                 signal.status()
             }
             Error::Usage { .. } => 2,
+            Error::WindowLeftOut(_) => LEFT_OUT,
             Error::RankFailed { .. } => RANK_FAILED,
             _ => 1,
         }

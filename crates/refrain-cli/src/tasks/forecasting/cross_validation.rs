@@ -12,7 +12,7 @@ use refrain_forecast::tasks::forecasting::{Adaptive, Levels};
 use serde::Serialize;
 
 use super::Data;
-use super::processes;
+use super::processes::{self, Ended};
 use super::score::show;
 use super::train::{self, Training};
 use super::trained::{Next, TrainedForecaster};
@@ -115,7 +115,10 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
     all.check_rows(0)?;
     if let Some(window) = args.train_window {
         let folder = || RunFolder::create(args.out.as_deref(), "window");
-        return all.train_into(window, folder);
+        return match all.train_into(window, folder) {
+            Err(Error::Forecast(gap)) if is_gap(&gap) => Err(Error::WindowLeftOut(gap)),
+            done => done,
+        };
     }
     let folder =
         RunFolder::create(args.out.as_deref(), &format!("{}-cross-validation", source::stem(&data)))?;
@@ -133,21 +136,18 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
     let mut model = None;
     for window in 0..args.windows {
         console.line(format!("\nwindow {} of {}", window + 1, args.windows))?;
-        let failed = trained.as_ref().and_then(|trained| trained.get(window)).and_then(Option::as_ref);
-        let ended = match failed {
-            Some(problem) => Err(Error::usage(problem.clone(), "read the log, and correct what it says")),
-            None => all.window(window, &folder, &mut model, &mut done),
+        let left_out = match trained.as_ref().map(|trained| &trained[window]) {
+            Some(Ended::LeftOut(why)) => Ok(Some(why.clone())),
+            Some(Ended::NotTrained(problem)) => Err(Error::usage(
+                problem,
+                "read the logs, correct what they say, and start again with another --out",
+            )),
+            _ => all.window(window, &folder, &mut model, &mut done),
         };
-        match ended {
-            Ok(true) => {}
-            Ok(false) => {
-                let why = "no value that it forecasts was observed, or it lies across a long gap";
+        match left_out {
+            Ok(None) => {}
+            Ok(Some(why)) => {
                 console.warn(format!("window {} is left out: {why}", window + 1))?;
-                done.left_out.push(window + 1);
-            }
-            // A gap that no window may cross is nothing that is wrong.
-            Err(Error::Forecast(gap)) if is_gap(&gap) => {
-                console.warn(format!("window {} is left out: {gap}", window + 1))?;
                 done.left_out.push(window + 1);
             }
             Err(error) => {
@@ -248,8 +248,28 @@ impl Validation<'_> {
         Ok(Model { forecaster, folder: name })
     }
 
-    /// Forecasts one window, and adds what it gives to what is finished. False if nothing of it can be judged.
+    /// Forecasts one window, and adds what it gives to what is finished. Returns why it is left out, if it is.
     fn window(
+        &self,
+        window: usize,
+        folder: &RunFolder,
+        last: &mut Option<Model>,
+        done: &mut Finished,
+    ) -> Result<Option<String>> {
+        match self.forecast(window, folder, last, done) {
+            Ok(true) => Ok(None),
+            Ok(false) => {
+                let why = "no value that it forecasts was observed, or it lies across a long gap";
+                Ok(Some(why.to_owned()))
+            }
+            // A gap that no window may cross is nothing that is wrong.
+            Err(Error::Forecast(gap)) if is_gap(&gap) => Ok(Some(gap.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same. False if nothing of the window can be judged.
+    fn forecast(
         &self,
         window: usize,
         folder: &RunFolder,
