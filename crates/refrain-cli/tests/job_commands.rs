@@ -95,6 +95,60 @@ fn ranks_with_other_data_are_refused() {
     }
 }
 
+#[test]
+fn ranks_that_are_asked_for_other_forecasts_are_refused() {
+    let place = Place::new();
+    place.write("few.csv", long(4));
+    let train = ["--data", "few.csv", "--epochs", "1", "--layout", "independent", "--out", "run"];
+    place.refrain(&tiny(&train)).succeeded();
+    let refused = |name: &str, first: &[&'static str], second: &[&'static str]| {
+        let of = |more: &[&'static str]| {
+            [&["forecast", "--model", "run", "--device", "cpu", "--json"][..], more].concat()
+        };
+        for said in Job::start(&place, &[of(first), of(second)]).end() {
+            said.failed(&["rank 1 on ", &format!("differs from rank 0: {name} ")]);
+        }
+    };
+    refused("--ids", &["--ids", "s0,s1"], &["--ids", "s1"]);
+    refused("--ids", &[], &["--ids", "s1"]);
+    refused("--from", &[], &["--from", "2020-01-02 10:00"]);
+    refused("--horizon", &["--horizon", "2"], &["--horizon", "3"]);
+}
+
+#[test]
+fn ranks_with_other_rows_ahead_are_refused() {
+    let place = Place::new();
+    let file = |ahead: f64| {
+        let row = |row: usize| match row {
+            0..80 => format!("{},{:.3},{:.3}\n", time(row), noise(row), noise(2 * row)),
+            _ => format!("{},,{ahead}\n", time(row)),
+        };
+        "time,y,plan\n".to_owned() + &(0..86).map(row).collect::<String>()
+    };
+    place.write("a.csv", file(0.1));
+    place.write("b.csv", file(0.2));
+    let train = ["train", "--data", "a.csv", "--model", "tsmixer", "--context", "12", "--horizon", "6"];
+    let more = [
+        "--d-model",
+        "8",
+        "--ffn",
+        "8",
+        "--layers",
+        "1",
+        "--future",
+        "plan",
+        "--epochs",
+        "1",
+        "--out",
+        "run",
+    ];
+    place.refrain(&[&train[..], &more].concat()).succeeded();
+    let of = |data| vec!["forecast", "--model", "run", "--device", "cpu", "--data", data, "--json"];
+    for said in Job::start(&place, &[of("a.csv"), of("b.csv")]).end() {
+        said.failed(&["rank 1 on ", "differs from rank 0: data "]);
+    }
+}
+
 const PANEL: &[&str] = &[
     "train",
     "--model",

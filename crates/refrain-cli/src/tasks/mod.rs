@@ -8,6 +8,7 @@ use std::path::Path;
 
 use refrain::Device;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::console::Console;
 use crate::error::{Error, Result};
@@ -49,6 +50,19 @@ pub struct Asked {
     pub horizons: Vec<usize>,
 }
 
+impl Asked {
+    /// In words, so that several processes can compare it.
+    pub fn described(&self) -> Value {
+        let horizons: Vec<String> = self.horizons.iter().map(usize::to_string).collect();
+        let or = |words: Option<String>, otherwise: &str| words.unwrap_or_else(|| otherwise.to_owned());
+        json!({
+            "--ids": or(self.ids.as_ref().map(|ids| ids.join(",")), "all"),
+            "--from": or(self.from.clone(), "after the last row"),
+            "--horizon": or((!horizons.is_empty()).then(|| horizons.join(",")), "that of the model"),
+        })
+    }
+}
+
 /// A prediction as a table.
 #[derive(Debug, Serialize)]
 pub struct Prediction {
@@ -70,6 +84,6 @@ pub fn load(folder: &Path, device: &Device) -> Result<Box<dyn Trained>> {
     })
 }
 
-pub fn as_json(value: &impl Serialize) -> Result<serde_json::Value> {
+pub fn as_json(value: &impl Serialize) -> Result<Value> {
     serde_json::to_value(value).map_err(Error::Json)
 }

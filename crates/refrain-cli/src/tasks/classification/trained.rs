@@ -9,7 +9,6 @@ use refrain_forecast::models::ClassifierConfig;
 use refrain_forecast::models::cross_asset::CrossAsset;
 use refrain_forecast::tasks::classification::{Classification, evaluation};
 use serde::Serialize;
-use serde_json::json;
 
 use super::OfFold;
 use super::score::{self, FoldScore, Totals};
@@ -78,11 +77,14 @@ impl TrainedClassifier {
     }
 }
 
-/// Refuses processes with other models or other data than the first one.
-fn agree(folds: &[TrainedFold], panel: &Panel, job: &Job) -> Result<()> {
+/// Refuses processes with other models or other data than the first one, or that were asked for something else.
+fn agree(folds: &[TrainedFold], panel: &Panel, asked: &Asked, job: &Job) -> Result<()> {
     let weights = folds.iter().map(|fold| fold.model.weights_sha256());
     let weights = weights.collect::<refrain_forecast::Result<Vec<String>>>()?;
-    job.agree(&json!({ "weights": weights.join(" "), "data": panel.fingerprint() }))
+    let mut all = asked.described();
+    all["weights"] = weights.join(" ").into();
+    all["data"] = panel.fingerprint().into();
+    job.agree(&all)
 }
 
 impl Trained for TrainedClassifier {
@@ -96,7 +98,7 @@ impl Trained for TrainedClassifier {
         let (panel, report) = source::read_panel(data, &of_data.options)?;
         source::describe_panel(console, &panel, &report)?;
         config.check_names(&panel)?;
-        agree(&trained, &panel, job)?;
+        agree(&trained, &panel, &Asked::default(), job)?;
         let folds = of_data.folds.cut(&panel)?;
         let filled: Vec<Filled> =
             trained.iter().flat_map(|TrainedFold { number, .. }| folds[number - 1].filled(&panel)).collect();
@@ -136,7 +138,7 @@ impl Trained for TrainedClassifier {
         let (panel, report) = source::read_unlabelled_panel(data, options, features)?;
         source::describe_panel(console, &panel, &report)?;
         config.check_names(&panel)?;
-        agree(&folds, &panel, job)?;
+        agree(&folds, &panel, asked, job)?;
         let Some(TrainedFold { number, model, scaler }) = folds.last() else {
             return Err(Error::usage("the run has no fold", "train again"));
         };

@@ -9,7 +9,6 @@ use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
 use serde::Serialize;
-use serde_json::json;
 
 use super::Data;
 use super::score::{self, Details, Score};
@@ -77,9 +76,12 @@ impl TrainedForecaster {
         Ok(set)
     }
 
-    /// Refuses processes with another model or other data than the first one.
-    fn agree(&self, set: &SeriesSet, job: &Job) -> Result<()> {
-        job.agree(&json!({ "weights": self.model.weights_sha256()?, "data": set.fingerprint() }))
+    /// Refuses processes with another model or other data than the first one, or that were asked for something else.
+    fn agree(&self, set: &SeriesSet, asked: &Asked, job: &Job) -> Result<()> {
+        let mut all = asked.described();
+        all["weights"] = self.model.weights_sha256()?.into();
+        all["data"] = set.fingerprint().into();
+        job.agree(&all)
     }
 
     /// The model and its intervals for series with these channels.
@@ -224,7 +226,7 @@ impl Trained for TrainedForecaster {
 
     fn evaluate(mut self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()> {
         let set = self.read(console, data)?;
-        self.agree(&set, job)?;
+        self.agree(&set, &Asked::default(), job)?;
         let Some((score, details)) = self.score(console, set, job)? else { return Ok(()) };
         details.show(console)?;
         console.result(&Outcome {
@@ -254,7 +256,7 @@ impl Trained for TrainedForecaster {
             ));
         }
         let set = self.read(console, data)?;
-        self.agree(&set, job)?;
+        self.agree(&set, asked, job)?;
         let set = match &asked.ids {
             // What a model needs of a grid it gets; only the table is of some channels.
             Some(ids) if set.is_independent() => set.select(ids)?,
