@@ -155,3 +155,14 @@ fn nothing_that_is_not_finite_is_taken_or_told() {
         .refrain(&["bench", "patchtst", "--samples", "8", "--channels", "2", "--epochs", "9", "--lr", "1e30"])
         .failed(&["in epoch", "the loss is", "lower the learning rate"]);
 }
+
+#[test]
+fn a_pretrained_encoder_with_another_size_than_its_tensors_is_refused() {
+    let place = Place::new();
+    place.write("a.csv", series(300));
+    let masked =
+        ["--data", "a.csv", "--out", "run", "--task", "pretrain", "--stride", "6", "--end-padding", "false"];
+    place.refrain(&tiny(&masked)).succeeded();
+    change(&place, LATEST, |state, _| state["config"]["run"]["model"]["layers"] = json!(64));
+    place.refrain(&["train", "--resume", "changed"]).failed(&["numbers in", "but the file has"]);
+}

@@ -134,9 +134,24 @@ fn an_encoder_is_pretrained_resumed_and_taught_to_forecast() {
     assert!(told.err.contains("fills in 50 % of the patches"), "{}", told.err);
     let told = told.json();
     assert!(told["validation_mse"].as_f64() < Some(2.0) && told["replays"].as_u64() > Some(0), "{told}");
+    let before = place.snapshot();
+    let planned = pretrain(&["--epochs", "3", "--dry-run"]).succeeded();
+    assert_eq!(place.snapshot(), before);
+    assert!(!place.path("runs").exists());
+    for part in
+        ["split       training", "fills in 50 %", "memory      ", "training    3 epochs", "time        about"]
+    {
+        assert!(planned.err.contains(part), "no {part:?} in {}", planned.err);
+    }
+    let planned = planned.json();
+    assert_eq!((&planned["parameters"], &planned["device"]), (&told["parameters"], &told["device"]));
+    assert_eq!(planned["steps_per_epoch"].as_u64().map(|steps| 3 * steps), told["steps"].as_u64());
     pretrain(&["--epochs", "1", "--out", "run"]).succeeded();
     let resumed = place.refrain(&["train", "--resume", "run", "--epochs", "3", "--json"]).succeeded().json();
     assert_eq!(resumed["weights_sha256"], told["weights_sha256"]);
+    let hasty = ["--lr", "0.3", "--clip", "0", "--patience", "1", "--epochs", "9", "--out", "hasty"];
+    assert!(pretrain(&hasty).succeeded().json()["epochs"].as_u64() < Some(9));
+    place.refrain(&["train", "--resume", "hasty", "--epochs", "12"]).failed(&["stopped early", "--patience"]);
     for command in ["evaluate", "forecast"] {
         place.refrain(&[command, "--model", "run", "--json"]).failed(&["pretrained encoder", "train --init"]);
     }

@@ -2,6 +2,7 @@
 
 pub mod comparison;
 pub mod cross_validation;
+mod dry_run;
 pub mod init;
 mod plots;
 pub mod pretrain;

@@ -4,19 +4,20 @@ use std::path::Path;
 
 use refrain::with_precision;
 use refrain_forecast::models::ModelConfig;
-use refrain_forecast::models::patchtst::PatchTstConfig;
+use refrain_forecast::models::patchtst::{MaskedPatchTst, PatchTstConfig};
 use refrain_forecast::tasks::forecasting::Freeze;
 use refrain_forecast::tasks::pretraining::{Pretraining, PretrainingErrors};
 use refrain_forecast::training::{EpochReport, SavedRun, Trainer};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Data;
 use super::init::Init;
-use super::train::{Training, agree, check_series, extend};
+use super::train::{Training, agree, check_goes_on, check_series, describe_split, extend};
+use super::{Data, dry_run};
 use crate::cli::Train;
 use crate::console::{Console, count, number, seconds};
 use crate::error::{Error, Result};
+use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -42,6 +43,13 @@ struct Outcome {
     weights_sha256: String,
     device: String,
     out: String,
+}
+
+/// A run before its first step, or before it goes on.
+struct Run {
+    config: RunConfig<Forecasts>,
+    data: Data,
+    trainer: Trainer<Pretraining>,
 }
 
 /// The model and the share of hidden patches of a run.
@@ -74,16 +82,20 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
     if let Some(init) = init {
         init.apply(console, trainer.task().model().parameters())?;
     }
+    let mut run = Run { config, data, trainer: together(trainer, job)? };
     if args.dry_run {
-        return Ok(());
+        if args.training.eager {
+            run.trainer = run.trainer.eager();
+        }
+        run.describe(console, None, job)?;
+        return dry_run::conclude(console, &run.config, &run.data, &mut run.trainer, job);
     }
-    let trainer = together(trainer, job)?;
     let folder = match job.is_first() {
-        true => RunFolder::create(args.out.as_deref(), &source::stem(&config.task.data.source))?,
+        true => RunFolder::create(args.out.as_deref(), &source::stem(&run.config.task.data.source))?,
         false => RunFolder::of_another(args.out.as_deref().unwrap_or(Path::new(""))),
     };
-    trainer.save(folder.path(), &as_json(&config)?)?;
-    conclude(console, args, config, trainer, &folder, job)
+    run.trainer.save(folder.path(), &as_json(&run.config)?)?;
+    conclude(console, args, run, &folder, job)
 }
 
 pub fn resume(
@@ -98,6 +110,7 @@ pub fn resume(
     if settings.is_none() {
         extend(&mut config, args)?;
     }
+    saved.check_size(MaskedPatchTst::size(masked(&config)?.0)?)?;
     let source = &config.task.data.source;
     let (set, report) = source::read(source, &config.read_options(), config.layout(source))?;
     source::describe(console, &set, &report)?;
@@ -108,12 +121,46 @@ pub fn resume(
     agree(job, &config, args.into())?;
     let data = config.cut(set)?;
     let trainer = together(trainer(console, &config, &data, job)?, job)?.resume_from(saved)?;
+    if settings.is_none() {
+        check_goes_on(args, &trainer)?;
+    }
     console.line(format!(
         "resumed     {} after {} steps",
         folder.path().display(),
         count(trainer.steps())
     ))?;
-    conclude(console, args, config, trainer, &folder, job)
+    conclude(console, args, Run { config, data, trainer }, &folder, job)
+}
+
+impl Run {
+    /// Prints what the run is.
+    fn describe(&self, console: Console, folder: Option<&RunFolder>, job: &Job) -> Result<()> {
+        let Run { config, data, trainer } = self;
+        let ((model, ratio), training) = (masked(config)?, &config.training);
+        describe_split(console, config, data, None)?;
+        console.line(format!(
+            "model       PatchTST fills in {:.0} % of the patches of {} rows: {} parameters",
+            100.0 * ratio,
+            model.context,
+            count(trainer.task().model().parameters().count()),
+        ))?;
+        console.line(format!(
+            "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, {}, on {}",
+            training.epochs,
+            count(trainer.steps_per_epoch()),
+            training.batch_size,
+            training.lr,
+            training.seed,
+            config.precision.name(),
+            job.device().name(),
+        ))?;
+        job.describe(console)?;
+        if let Some(folder) = folder {
+            console.line(format!("folder      {}", folder.path().display()))?;
+        }
+        filled::report(console, &data.set.filled(&data.split, &data.stack))?;
+        console.line("")
+    }
 }
 
 /// The trainer before its first step, if its memory is enough.
@@ -140,38 +187,13 @@ fn together(trainer: Trainer<Pretraining>, job: &Job) -> Result<Trainer<Pretrain
 }
 
 /// Trains to the end. Then the first process tells the result.
-fn conclude(
-    console: Console,
-    args: &Train,
-    config: RunConfig<Forecasts>,
-    mut trainer: Trainer<Pretraining>,
-    folder: &RunFolder,
-    job: &Job,
-) -> Result<()> {
+fn conclude(console: Console, args: &Train, mut run: Run, folder: &RunFolder, job: &Job) -> Result<()> {
     let Training { eager, checkpoint_every, tensorboard, .. } = args.into();
     if eager {
-        trainer = trainer.eager();
+        run.trainer = run.trainer.eager();
     }
-    let (model, ratio) = masked(&config)?;
-    let training = &config.training;
-    console.line(format!(
-        "model       PatchTST fills in {:.0} % of the patches of {} rows: {} parameters",
-        100.0 * ratio,
-        model.context,
-        count(trainer.task().model().parameters().count()),
-    ))?;
-    console.line(format!(
-        "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, {}, on {}",
-        training.epochs,
-        count(trainer.steps_per_epoch()),
-        training.batch_size,
-        training.lr,
-        training.seed,
-        config.precision.name(),
-        job.device().name(),
-    ))?;
-    job.describe(console)?;
-    console.line(format!("folder      {}\n", folder.path().display()))?;
+    run.describe(console, Some(folder), job)?;
+    let Run { config, mut trainer, .. } = run;
     let (interrupt, kept) = (Interrupt::listen(), as_json(&config)?);
     let how = epochs::How {
         label: "",

@@ -7,7 +7,7 @@ use refrain_forecast::data::series::{Part, SeriesSet};
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, Freeze, Objective};
-use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Trainer};
+use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Task, Trainer};
 use refrain_rendezvous::Phase;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use super::init::Init;
 use super::plots::Drawer;
 use super::report;
 use super::score::{self, Score};
-use super::{Data, pretrain};
+use super::{Data, dry_run, pretrain};
 use crate::cli::{CheckpointEvery, Train, TrainingArgs};
 use crate::console::{self, Console, count, number, seconds};
 use crate::error::{Error, Result};
@@ -103,7 +103,7 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
     }
     let training = Training { init, ..args.into() };
     if args.dry_run {
-        return dry_run(console, training, settings, set, job);
+        return plan(console, training, settings, set, job);
     }
     let folder = || match job.is_first() {
         true => RunFolder::create(args.out.as_deref(), &source::stem(&data)),
@@ -143,20 +143,8 @@ pub fn go_on(
     report(console, train(console, training, Run { config, folder, parts }, &job)?, &job)
 }
 
-/// What a dry run says about a run, with `--json`.
-#[derive(Serialize)]
-struct Plan {
-    parameters: usize,
-    train_windows: usize,
-    validation_windows: usize,
-    test_windows: usize,
-    #[serde(flatten)]
-    time: epochs::StepTime,
-    device: String,
-}
-
-/// Says what a run would be, and how long it would take, from a few steps of it. Nothing is written.
-fn dry_run(
+/// Says what a run would be, and how long it would take. Nothing is written.
+fn plan(
     console: Console,
     training: Training<'_>,
     settings: &Complete,
@@ -173,17 +161,7 @@ fn dry_run(
     }
     let mut parts = Parts { data, calibration, trainer };
     describe(console, &config, &parts, None, job)?;
-    let time = with_precision(config.precision.setting(), || epochs::time_of_step(&mut parts.trainer))?;
-    time.show(console)?;
-    let split = &parts.data.split;
-    console.result(&Plan {
-        parameters: parts.trainer.model().parameter_count(),
-        train_windows: split.train.windows(),
-        validation_windows: split.validation.windows(),
-        test_windows: split.test.windows(),
-        time,
-        device: job.device().name(),
-    })
+    dry_run::conclude(console, &config, &parts.data, &mut parts.trainer, job)
 }
 
 /// A new run on these series before its first step. The folder is made when it is known that the run is possible.
@@ -259,19 +237,8 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job:
     }
     agree(job, &config, args.into())?;
     let parts = resumed(console, &config, &saved, set, job)?;
-    let trained = parts.trainer.history().len();
-    if settings.is_none()
-        && args.training.settings.has("epochs")
-        && parts.trainer.is_done()
-        && trained < config.training.epochs
-    {
-        return Err(Error::usage(
-            format!(
-                "the run stopped early after epoch {trained}: {} epochs were without a lower validation error",
-                config.training.patience
-            ),
-            "pass a larger --patience, too",
-        ));
+    if settings.is_none() {
+        check_goes_on(args, &parts.trainer)?;
     }
     console.line(format!(
         "resumed     {} after {} steps",
@@ -294,6 +261,21 @@ pub(super) fn extend(config: &mut RunConfig<Forecasts>, args: &Train) -> Result<
     config.training.epochs = epochs.unwrap_or(before);
     config.training.patience = patience.unwrap_or(config.training.patience);
     Ok(config.training.validate()?)
+}
+
+/// Refuses more epochs for a run that stopped early, and would do none of them.
+pub(super) fn check_goes_on<T: Task>(args: &Train, trainer: &Trainer<T>) -> Result<()> {
+    let (trained, config) = (trainer.history().len(), trainer.config());
+    if !(args.training.settings.has("epochs") && trainer.is_done() && trained < config.epochs) {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!(
+            "the run stopped early after epoch {trained}: {} epochs were without a lower validation error",
+            config.patience
+        ),
+        "pass a larger --patience, too",
+    ))
 }
 
 /// The series is that which the run began with.
@@ -434,23 +416,8 @@ fn describe(
 ) -> Result<()> {
     let (model, training) = (&config.task.model, &config.training);
     let Parts { data, calibration, trainer } = parts;
-    let (split, set) = (&data.split, &data.set);
     let window = model.window();
-    let part = |name: &str, part: &Part| match set.is_independent() {
-        true => format!("{name} {} windows", count(part.windows())),
-        false => {
-            let first = set.first().time().format(part.rows.start);
-            format!("{name} {} windows from {first}", count(part.windows()))
-        }
-    };
-    let calibration = calibration.as_ref().map(|of| part(", calibration", of)).unwrap_or_default();
-    console.line(format!(
-        "split       {}, {}{calibration}, {}",
-        part("training", &split.train),
-        part("validation", &split.validation),
-        part("test", &split.test)
-    ))?;
-    filled::Windows::of(split).report(console, config.max_gap(set.step()))?;
+    describe_split(console, config, data, calibration.as_ref())?;
     console.line(format!(
         "model       {}: context {} -> horizon {}, {}: {} parameters",
         model.title(),
@@ -478,8 +445,33 @@ fn describe(
     if let Some(folder) = folder {
         console.line(format!("folder      {}", folder.path().display()))?;
     }
-    filled::report(console, &set.filled(split, &data.stack))?;
+    filled::report(console, &data.set.filled(&data.split, &data.stack))?;
     console.line("")
+}
+
+/// Prints how the series are split, and which windows are left out.
+pub(super) fn describe_split(
+    console: Console,
+    config: &RunConfig<Forecasts>,
+    data: &Data,
+    calibration: Option<&Part>,
+) -> Result<()> {
+    let (split, set) = (&data.split, &data.set);
+    let part = |name: &str, part: &Part| match set.is_independent() {
+        true => format!("{name} {} windows", count(part.windows())),
+        false => {
+            let first = set.first().time().format(part.rows.start);
+            format!("{name} {} windows from {first}", count(part.windows()))
+        }
+    };
+    let calibration = calibration.map(|of| part(", calibration", of)).unwrap_or_default();
+    console.line(format!(
+        "split       {}, {}{calibration}, {}",
+        part("training", &split.train),
+        part("validation", &split.validation),
+        part("test", &split.test)
+    ))?;
+    filled::Windows::of(split).report(console, config.max_gap(set.step()))
 }
 
 /// Trains to the end. The run is saved after each epoch, and when the user interrupts.
