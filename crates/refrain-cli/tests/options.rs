@@ -220,3 +220,145 @@ fn shells_complete_every_command_and_every_command_has_a_page() {
     assert!(page.contains("horizon"), "{page}");
     assert!(place.refrain(&["man"]).succeeded().out.contains(".TH refrain"));
 }
+
+/// A wide file with a plan that is known ahead, and a long one.
+fn with_covariates(place: &Place) {
+    let noise = |at: usize| ((at * 7919 + at * at * 31) % 1009) as f64 / 1009.0 - 0.5;
+    let time = |row: usize| format!("2020-01-{:02} {:02}:00:00", row / 24 + 1, row % 24);
+    let row = |row: usize| {
+        let y = if row < 200 { noise(row).to_string() } else { String::new() };
+        format!("{},{y},{}\n", time(row), noise(3 * row))
+    };
+    place.write("plan.csv", format!("time,y,plan\n{}", (0..206).map(row).collect::<String>()));
+    let of = |id: usize| {
+        let row = |row: usize| format!("s{id},{},{},{id}\n", time(row), noise(row + 999 * id));
+        (0..90 + 10 * id).map(row).collect::<String>()
+    };
+    place.write("long.csv", format!("unique_id,ds,y,size\n{}", (0..3).map(of).collect::<String>()));
+}
+
+#[test]
+fn a_run_from_the_configuration_of_another_has_the_same_bits_whatever_it_is() {
+    let place = place();
+    with_covariates(&place);
+    let small = ["--context", "24", "--horizon", "6", "--batch-size", "32", "--epochs", "1", "--json"];
+    let mixer = ["--model", "tsmixer", "--d-model", "8", "--ffn", "8", "--layers", "1"];
+    let patches =
+        ["--patch", "6", "--stride", "6", "--d-model", "8", "--heads", "2", "--ffn", "8", "--layers", "1"];
+    let runs: [&[&[&str]]; 5] = [
+        &[
+            &["--data", "plan.csv", "--future", "plan", "--calendar", "hour,weekday"],
+            &mixer,
+            &["--strict", "true"],
+        ],
+        &[
+            &["--data", "long.csv", "--static", "size", "--loss", "student-t", "--levels", "80,90"],
+            &mixer,
+            &["--scaling", "none"],
+        ],
+        &[&[
+            "--data",
+            "a.csv",
+            "--model",
+            "nlinear",
+            "--individual",
+            "--loss",
+            "quantile",
+            "--levels",
+            "80",
+            "--calibrate",
+            "--adaptive",
+            "0.05",
+            "--split",
+            "60,60",
+        ]],
+        &[
+            &["--data", "a.csv", "--task", "pretrain", "--mask-ratio", "0.5", "--end-padding", "false"],
+            &patches,
+        ],
+        &[
+            &[
+                "--data",
+                "a.csv",
+                "--schedule",
+                "constant",
+                "--accumulate",
+                "2",
+                "--seed",
+                "7",
+                "--max-gap",
+                "3",
+            ],
+            &patches,
+        ],
+    ];
+    for (number, settings) in runs.into_iter().enumerate() {
+        let out = |what: &str| format!("{what}-{number}");
+        let train = |more: &[&str]| place.refrain(&[&["train", "--json"], more].concat()).succeeded().json();
+        let first = train(&[&small[..], &settings.concat(), &["--out", &out("run")]].concat());
+        let json = format!("{}/config.json", out("run"));
+        let kept = std::fs::read_to_string(place.path(&json)).unwrap();
+        // The same as TOML, which has no null.
+        let table: toml::Table =
+            serde_json::from_str(&without_null(serde_json::from_str(&kept).unwrap()).to_string()).unwrap();
+        place.write("config.toml", table.to_string());
+        for (config, name) in [(json.as_str(), "json"), ("config.toml", "toml")] {
+            let again = train(&["--config", config, "--out", &out(name)]);
+            assert_eq!(again["weights_sha256"], first["weights_sha256"], "{settings:?} as {name}");
+            let own = std::fs::read_to_string(place.path(&out(name)).join("config.json")).unwrap();
+            assert_eq!(own, kept, "{settings:?} as {name}");
+        }
+    }
+}
+
+fn without_null(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(all) => all
+            .into_iter()
+            .filter(|(_, of)| !of.is_null())
+            .map(|(name, of)| (name, without_null(of)))
+            .collect(),
+        other => other,
+    }
+}
+
+#[test]
+fn a_key_that_the_configuration_of_a_run_does_not_have_is_refused_by_name() {
+    let place = place();
+    place.refrain(&tiny(&["--data", "a.csv", "--out", "run"])).succeeded();
+    let kept = std::fs::read_to_string(place.path("run/config.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    for (pointer, key) in
+        [("", "batches"), ("/data", "data.batches"), ("/model", "batches"), ("/training", "batches")]
+    {
+        let mut changed = kept.clone();
+        let config =
+            if kept["config"].is_object() { format!("/config{pointer}") } else { pointer.to_owned() };
+        changed.pointer_mut(&config).unwrap()["batches"] = 3.into();
+        place.write("changed.json", changed.to_string());
+        let said = place.refrain(&["train", "--config", "changed.json", "--out", "other"]);
+        said.failed(&["changed.json", "unknown", &format!("`{key}`")]);
+        assert!(!place.path("other").exists());
+    }
+}
+
+#[test]
+fn the_command_line_may_choose_another_model_than_the_configuration_of_a_run() {
+    let place = place();
+    place
+        .refrain(&tiny(&["--data", "a.csv", "--out", "run", "--split", "0.6,0.2,0.2", "--lr", "0.01"]))
+        .succeeded();
+    let other = ["train", "--config", "run/config.json", "--model", "nlinear", "--json", "--out", "other"];
+    let other = place.refrain(&other).succeeded().json();
+    let own = ["train", "--data", "a.csv", "--model", "nlinear", "--context", "24", "--horizon", "6"];
+    let more = ["--split", "0.6,0.2,0.2", "--lr", "0.01", "--epochs", "2", "--batch-size", "32", "--json"];
+    let expected = place.refrain(&[&own[..], &more].concat()).succeeded().json();
+    assert_eq!(other["weights_sha256"], expected["weights_sha256"]);
+    let both =
+        ["compare", "--config", "run/config.json", "--models", "nlinear,dlinear", "--out", "all", "--json"];
+    let compared = place.refrain(&both).succeeded().json();
+    let rows = compared["rows"].as_array().unwrap();
+    let nlinear = rows.iter().find(|row| row["name"] == "nlinear").unwrap();
+    assert_eq!(nlinear["mse"], expected["test_mse"]);
+}

@@ -1,4 +1,4 @@
-//! Settings from a file: TOML, or the configuration of a run.
+//! Settings from a file: those that it names, or the configuration of a run; TOML or JSON.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,6 +9,7 @@ use refrain_forecast::settings::Values;
 use toml::Spanned;
 
 use super::known;
+use super::list::{MODEL, Model};
 use super::of_run::settings_of;
 use crate::error::{Error, Result};
 
@@ -16,8 +17,19 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub struct FileSettings {
     pub values: Values,
-    /// Whether the file is the configuration of a run, which has every setting, chosen or not.
+    /// Whether the file is the configuration of a run, which has every setting of its model, chosen or not.
     pub of_run: bool,
+}
+
+impl FileSettings {
+    /// The settings for these models. Of the configuration of a run, those that only its own model has are left out.
+    pub fn for_models(self, models: &[&Model]) -> Values {
+        let has = |name: &str| name != MODEL && models.iter().any(|model| model.has(name));
+        match self.of_run {
+            true => self.values.into_iter().filter(|(name, _)| has(name)).collect(),
+            false => self.values,
+        }
+    }
 }
 
 /// Reads a file of settings.
@@ -31,11 +43,18 @@ pub fn read(path: &Path) -> Result<FileSettings> {
         let error = format!("the file is larger than {LONGEST} bytes");
         return Err(Error::TomlSyntax { path: path.to_owned(), error });
     }
-    if !text.trim_start().starts_with('{') {
-        return Ok(FileSettings { values: parse(&text, path)?, of_run: false });
-    }
-    let kept = serde_json::from_str(&text)
-        .map_err(|error| Error::TomlSyntax { path: path.to_owned(), error: format!("not JSON: {error}") })?;
+    let wrong = |error: String| Error::TomlSyntax { path: path.to_owned(), error };
+    let kept = match text.trim_start().starts_with('{') {
+        true => serde_json::from_str(&text).map_err(|error| wrong(format!("not JSON: {error}")))?,
+        false => {
+            let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            // No setting has one of these names.
+            if !table.contains_key("version") && !table.get("config").is_some_and(toml::Value::is_table) {
+                return Ok(FileSettings { values: parse(&text, path)?, of_run: false });
+            }
+            serde_json::to_value(table).map_err(Error::Json)?
+        }
+    };
     Ok(FileSettings { values: settings_of(kept, path)?, of_run: true })
 }
 

@@ -74,7 +74,13 @@ impl Settings {
     /// All settings: these, which are flags, then those of the file, of `base`, of the preset, and the defaults.
     pub fn resolve_over(self, file: Option<&Path>, preset: Option<&str>, base: Values) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        let set = self.or(file.values);
+        let of_file = match self.0.get(MODEL) {
+            Some(name) if file.values.get(MODEL) != Some(name) => {
+                file.for_models(&[model_of(name.as_str().unwrap_or_default())?])
+            }
+            _ => file.values,
+        };
+        let set = self.or(of_file);
         if let (Some(of_weights), Some(chosen)) = (base.get(MODEL), set.0.get(MODEL))
             && of_weights != chosen
         {
@@ -129,7 +135,8 @@ impl Settings {
             return Err(Error::usage("the models to compare are those of --models", fix));
         }
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        let set = self.or(file.values);
+        let of_names = names.iter().map(|name| model_of(name)).collect::<Result<Vec<_>>>()?;
+        let set = self.or(file.for_models(&of_names));
         let named = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
         let mut set = set.or(named);
         set.0.remove(MODEL);

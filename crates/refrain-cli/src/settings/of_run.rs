@@ -13,21 +13,46 @@ use serde_json::{Value, json};
 use super::Task;
 use super::list::MODEL;
 use crate::error::{Error, Result};
-use crate::run_config::{Classes, Forecasts, RunConfig, task_of};
+use crate::run_config::{Classes, Forecasts, RunConfig, TaskConfig, task_of};
+use crate::tasks::as_json;
 
 /// The settings of the run with this configuration, of any version. `path` is its name in messages.
 pub fn settings_of(kept: Value, path: &Path) -> Result<Values> {
     // Beside the weights, a checkpoint keeps it with what else it needs.
-    let kept = match kept {
+    let mut kept = match kept {
         Value::Object(mut all) if all.get("config").is_some_and(Value::is_object) => {
             all.remove("config").unwrap_or_default()
         }
         kept => kept,
     };
     match task_of(&kept) {
-        Task::Forecasting => forecasting(RunConfig::from_kept(kept, path)?),
-        Task::Classification => classification(RunConfig::from_kept(kept, path)?),
+        Task::Forecasting => forecasting(config_of(kept, path)?),
+        Task::Classification => {
+            // The folder of a fold keeps these beside the configuration of the run.
+            if let Value::Object(all) = &mut kept {
+                all.retain(|name, _| !["fold", "scaler"].contains(&name.as_str()));
+            }
+            classification(config_of(kept, path)?)
+        }
     }
+}
+
+/// The configuration. A key that it does not have is refused, since it would change nothing.
+fn config_of<T: TaskConfig>(kept: Value, path: &Path) -> Result<RunConfig<T>> {
+    let config = RunConfig::from_kept(kept.clone(), path)?;
+    match unknown_key(&kept, &as_json(&config)?) {
+        None => Ok(config),
+        Some(key) => Err(Error::run(path, format!("unknown key `{key}`"), "remove it, or correct its name")),
+    }
+}
+
+/// The first key that only the one object has, unless its value is that of a key that is left out.
+fn unknown_key(kept: &Value, known: &Value) -> Option<String> {
+    let (Value::Object(kept), Value::Object(known)) = (kept, known) else { return None };
+    kept.iter().find_map(|(name, value)| match known.get(name) {
+        Some(known) => unknown_key(value, known).map(|inner| format!("{name}.{inner}")),
+        None => (![Value::Null, json!(0), json!([])].contains(value)).then(|| name.clone()),
+    })
 }
 
 fn forecasting(config: RunConfig<Forecasts>) -> Result<Values> {
