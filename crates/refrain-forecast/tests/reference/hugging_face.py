@@ -12,6 +12,12 @@ largest value of each tensor, for weights that differ by rounding.
     python hugging_face.py --count 200 --seed 1 --out FILE    makes other random cases, to compare by hand:
     REFRAIN_HUGGING_FACE=FILE cargo test --test hugging_face -- --nocapture
 
+    python hugging_face.py --pretraining    makes hugging_face_pretraining.safetensors:
+
+random models of PatchTSTForPretraining, whose patches do not overlap. A case has its weights and its `x`, `<case>/hidden` [B C, N],
+which is 1 where a patch is hidden, `<case>/errors` [B, C, N, P], the squared errors of all values in units of the window's
+deviation, `<case>/loss`, their mean over the hidden patches, and the gradients of this loss.
+
 transformers (5.23) cannot run a model with `share_projection` false: its head takes the forecast of one channel for the input
 of the next. The reference of those is the head that is meant, a projection for each channel.
 """
@@ -23,7 +29,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import PatchTSTConfig, PatchTSTForPrediction
+from transformers import PatchTSTConfig, PatchTSTForPrediction, PatchTSTForPretraining
 
 BATCH = 3
 
@@ -101,6 +107,53 @@ def apart(narrow, wide):
     return [of("forecast", 1e-300), max(of(name, 0.01 * largest) for name in gradients)]
 
 
+def randomise(model, draw):
+    """Gives a model random weights. Returns them."""
+    state = model.state_dict()
+    for name, value in state.items():
+        if name.endswith("running_var"):
+            value.copy_(0.3 + draw(*value.shape).square())
+        elif value.is_floating_point() and not name.endswith("position_enc"):
+            value.copy_(0.4 * draw(*value.shape) + (1.0 if "norm" in name and name.endswith("weight") else 0.0))
+    return {name: value.clone() for name, value in state.items()}
+
+
+def pretraining_case(rng, generator):
+    """The tensors of a random case of masked pretraining, its configuration, and whether it trains."""
+    options = random_config(rng)
+    patch = options["patch_length"]
+    options["patch_stride"] = patch + rng.choice([0, 0, 1])
+    options["context_length"] = patch + options["patch_stride"] * rng.randint(1, 4) + rng.randint(0, 2)
+    config = PatchTSTConfig(**options, random_mask_ratio=rng.choice([0.3, 0.5]), mask_type="random")
+    torch.manual_seed(rng.randrange(2**31))
+    model, train = PatchTSTForPretraining(config).double(), rng.random() < 0.5
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    weights = randomise(model, draw)
+    model.train(train)
+    x = 2.0 * draw(BATCH, config.context_length, config.num_input_channels) + 3.0
+    seed = rng.randrange(2**31)
+    torch.manual_seed(seed)
+    inner = model.model(past_values=x)
+    errors = (model.head(inner.last_hidden_state) - inner.patch_input).square()
+    # The statistics of a batch norm that trains have moved.
+    model.load_state_dict(weights)
+    torch.manual_seed(seed)
+    loss = model(past_values=x).loss
+    loss.backward()
+    hidden = inner.mask.double()
+    assert torch.allclose(loss, (errors.mean(-1) * hidden).sum() / hidden.sum())
+    tensors = {"x": x, "hidden": hidden.flatten(0, 1), "errors": errors.detach(), "loss": loss.detach()}
+    tensors |= {f"weight/{name}": value for name, value in weights.items()}
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    tensors |= {f"gradient/{name}": gradient for name, gradient in gradients.items()}
+    options = json.loads(config.to_json_string(use_diff=False))
+    options["architectures"] = ["PatchTSTForPretraining"]
+    return tensors, options, train
+
+
 def case(rng, generator):
     """The tensors of a random case, its configuration, whether it trains, and how far float32 is."""
     config = PatchTSTConfig(**random_config(rng))
@@ -111,13 +164,7 @@ def case(rng, generator):
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    state = model.state_dict()
-    for name, value in state.items():
-        if name.endswith("running_var"):
-            value.copy_(0.3 + draw(*value.shape).square())
-        elif value.is_floating_point() and not name.endswith("position_enc"):
-            value.copy_(0.4 * draw(*value.shape) + (1.0 if "norm" in name and name.endswith("weight") else 0.0))
-    weights = {name: value.clone() for name, value in state.items()}
+    weights = randomise(model, draw)
     model.train(train)
     if not config.share_projection:
         model.head = ChannelHead(model.head)
@@ -156,15 +203,23 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("hugging_face.safetensors"))
+    parser.add_argument("--pretraining", action="store_true")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    name = "hugging_face_pretraining" if args.pretraining else "hugging_face"
+    args.out = args.out or Path(__file__).with_name(f"{name}.safetensors")
     rng, generator = random.Random(args.seed), torch.Generator().manual_seed(args.seed)
     tensors, metadata = {}, {}
     for number in range(args.count):
-        of_case, options, train, narrow = case(rng, generator)
+        if args.pretraining:
+            of_case, options, train = pretraining_case(rng, generator)
+            narrow = None
+        else:
+            of_case, options, train, narrow = case(rng, generator)
         tensors |= {f"{number}/{name}": tensor.contiguous().clone() for name, tensor in of_case.items()}
         metadata |= {f"{number}": json.dumps(options), f"{number}/train": json.dumps(train)}
-        metadata[f"{number}/narrow"] = json.dumps(narrow)
+        if narrow is not None:
+            metadata[f"{number}/narrow"] = json.dumps(narrow)
     save_file(tensors, args.out, metadata)
     print(f"{args.out}: {args.count} cases, {args.out.stat().st_size} bytes")
 
