@@ -109,7 +109,7 @@ pub struct TrainingArgs {
     /// A named set of settings; --config and flags override it [default: that of the data, if it has one]
     #[arg(long, value_name = "NAME", value_parser = preset_names())]
     pub preset: Option<String>,
-    /// A file with settings: TOML, or the config.json of a run; flags override it
+    /// A file with settings, or the config.json of a run, as TOML or JSON; flags override it, and it overrides the preset
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Run each operation eagerly instead of recording the step once and replaying it
@@ -308,6 +308,12 @@ pub enum Bench {
     Step(BenchStep),
     /// Time how long the weights of a safetensors file take to the device
     Load(BenchLoad),
+    /// Time the forecast of one window by a trained forecaster, of one caller or of several at once
+    #[command(
+        after_help = "The windows are random. Each caller waits for its forecast before it asks for the next one. The recorded forward pass is \
+        replayed, as the library's Predictor does it."
+    )]
+    Predict(BenchPredict),
 }
 
 #[derive(Debug, Args)]
@@ -429,6 +435,27 @@ pub struct BenchLoad {
     /// Number of loads; the first one also allocates memory
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub repeats: usize,
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// Print the result as one line of JSON on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchPredict {
+    /// The run folder
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// How many threads ask for forecasts at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub callers: usize,
+    /// Forecasts of each caller
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = at_least_one)]
+    pub forecasts: usize,
+    /// Forecasts of each caller before those, not timed
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub warmup: usize,
     #[command(flatten)]
     pub device: DeviceArg,
     /// Print the result as one line of JSON on standard output; everything else goes to standard error

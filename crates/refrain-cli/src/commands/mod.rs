@@ -4,6 +4,7 @@ mod bench_cross_asset;
 mod bench_epochs;
 mod bench_load;
 mod bench_patchtst;
+mod bench_predict;
 mod bench_step;
 mod bench_step_ranks;
 mod compare;
@@ -34,6 +35,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(Bench::CrossAsset(args)) => bench_cross_asset::run(args),
         Command::Bench(Bench::Step(args)) => bench_step::run(args),
         Command::Bench(Bench::Load(args)) => bench_load::run(args),
+        Command::Bench(Bench::Predict(args)) => bench_predict::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),

@@ -221,6 +221,21 @@ pub struct Covariates {
 }
 
 impl Covariates {
+    /// Those of so many rows, of values in memory: past `[rows, past]`, future columns `[rows + ahead, future]`, and static ones.
+    /// What is not known is NaN.
+    pub(crate) fn of_values(
+        columns: &CovariateColumns,
+        rows: usize,
+        [past, future, statics]: [&[f64]; 3],
+    ) -> Covariates {
+        let [mut past, mut future, statics] = [past, future, statics].map(<[f64]>::to_vec);
+        carry_forward(&mut past, columns.past.len());
+        carry_forward(&mut future, columns.future.len());
+        let ahead = future.len().checked_div(columns.future.len()).map(|given| given.saturating_sub(rows));
+        let (counts, calendar) = (columns.counts(), columns.calendar.to_vec());
+        Covariates { past, future, statics, counts, rows, calendar, ahead }
+    }
+
     /// How many there are of each kind.
     pub fn counts(&self) -> CovariateCounts {
         self.counts
@@ -362,7 +377,7 @@ impl CovariateScaler {
     }
 
     /// The same covariates in units of their deviations; what is missing becomes 0, the mean.
-    pub(super) fn scaled(&self, covariates: &Covariates) -> Covariates {
+    pub(crate) fn scaled(&self, covariates: &Covariates) -> Covariates {
         let known = |values: Vec<f64>| {
             values.into_iter().map(|value| if value.is_nan() { 0.0 } else { value }).collect()
         };

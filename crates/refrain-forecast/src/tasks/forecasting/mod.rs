@@ -2,6 +2,7 @@
 
 mod adaptive;
 pub mod conformal;
+mod covariate_values;
 pub mod evaluation;
 mod levels;
 pub mod loss;
@@ -12,6 +13,7 @@ mod settings;
 mod student_t;
 
 pub use adaptive::Adaptive;
+pub use covariate_values::CovariateValues;
 pub use levels::Levels;
 pub use predictor::{Predictor, RUN_VERSION};
 pub use settings::{Freeze, IntervalSettings, Objective, SeriesSettings, TuningSettings};

@@ -1,10 +1,12 @@
 //! Forecasts of a trained model, again and again, from many threads.
 
-use super::IntervalSettings;
 use super::conformal::{Calibration, Intervals};
+use super::covariate_values::CovariateInputs;
 use super::evaluation::{Forecast, decode, extend_context};
 use super::loss::Loss;
-use crate::data::series::{CovariateColumns, Scaler, Scaling};
+use super::{CovariateValues, IntervalSettings};
+use crate::data::series::{CovariateColumns, CovariateCounts, CovariateScaler, Scaler, Scaling, TimeStep};
+use crate::data::windows::WindowCovariates;
 use crate::models::{Forecaster, Mode, ModelConfig, WindowShape};
 use crate::{Error, Result};
 use refrain::{DType, Device, Precision, Step, Tensor, no_grad, unrelated_to_recordings, with_precision};
@@ -33,6 +35,22 @@ use std::thread::JoinHandle;
 /// println!("{:?}", forecast.values); // [horizon, channels]
 /// # Ok::<(), refrain_forecast::Error>(())
 /// ```
+///
+/// A model with covariates gets them beside each context:
+///
+/// ```no_run
+/// use refrain::Device;
+/// use refrain_forecast::tasks::forecasting::{CovariateValues, Predictor};
+///
+/// // Trained with `--future price --calendar weekday`.
+/// let predictor = Predictor::load("runs/prices".as_ref(), &Device::cpu(), 1)?;
+/// let window = predictor.window();
+/// let context = vec![0.0; window.context]; // of one channel
+/// let prices = vec![2.5; window.context + window.horizon];
+/// let covariates = CovariateValues { future: &prices, first: Some("2024-07-01"), ..CovariateValues::default() };
+/// let forecast = predictor.forecast_with(&context, &covariates)?;
+/// # Ok::<(), refrain_forecast::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Predictor {
     channels: Vec<String>,
@@ -40,14 +58,15 @@ pub struct Predictor {
     scaler: Scaler,
     /// For a model of independent series: how each is scaled by its own values.
     independent: Option<Scaling>,
+    covariates: CovariateInputs,
     intervals: Intervals,
     jobs: Option<Sender<Job>>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// A context `[channels, context]`, and where its forecast goes.
+/// A context `[channels, context]` and the covariates beside it, and where its forecast goes.
 struct Job {
-    context: Vec<f32>,
+    inputs: Vec<Vec<f32>>,
     reply: Sender<Result<Vec<f32>>>,
 }
 
@@ -57,6 +76,9 @@ struct Blueprint {
     checkpoint: Checkpoint,
     precision: Precision,
     device: Device,
+    /// Of a forecast, whatever values the model has in each row.
+    window: WindowShape,
+    covariates: CovariateCounts,
 }
 
 /// The newest version of the configuration in a run folder.
@@ -88,6 +110,10 @@ struct KeptData {
     scaling: Scaling,
     #[serde(default)]
     covariates: CovariateColumns,
+    #[serde(default)]
+    covariate_scaler: CovariateScaler,
+    #[serde(default)]
+    step: Option<TimeStep>,
 }
 
 impl Predictor {
@@ -95,7 +121,7 @@ impl Predictor {
     ///
     /// # Errors
     /// [`Error::Nn`] if there is no such run, or if it is damaged; [`Error::Training`] if it is a run of another task;
-    /// [`Error::Model`] if the model takes covariates; [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
+    /// [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
     pub fn load(folder: &Path, device: &Device, workers: usize) -> Result<Predictor> {
         let checkpoint = Checkpoint::open(folder)?;
         let mut config: Value = checkpoint.config()?;
@@ -117,11 +143,9 @@ impl Predictor {
         if kept.pretraining.is_some() {
             return Err(refuse("it is a pretrained encoder, which does not forecast yet".to_owned()));
         }
-        if !kept.data.covariates.counts().is_empty() {
-            return Err(Error::Model {
-                problem: format!("{}: the model takes covariates, and a context has none", folder.display()),
-                fix: "forecast with `refrain forecast`, or train without covariates",
-            });
+        let (covariates, of_covariates) = (kept.data.covariates.counts(), &kept.data.covariate_scaler);
+        if [kept.model.covariates(), of_covariates.counts()] != [covariates; 2] || !of_covariates.is_sound() {
+            return Err(refuse("its covariates contradict each other".to_owned()));
         }
         let precision = match kept.precision.as_deref() {
             None | Some("f32") => Precision::F32,
@@ -147,18 +171,18 @@ impl Predictor {
             calibration.check(&*loaded, &kept.intervals.levels, horizon)?;
             intervals = intervals.with_calibration(calibration);
         }
-        let blueprint = Blueprint { model, checkpoint, precision, device: device.clone() };
-        let window = kept.model.window();
-        Predictor::start(blueprint, window, kept.data, intervals, workers.max(1))
+        let (device, window) = (device.clone(), kept.model.window());
+        let blueprint = Blueprint { model, checkpoint, precision, device, window, covariates };
+        Predictor::start(blueprint, kept.data, intervals, workers.max(1))
     }
 
     fn start(
         blueprint: Blueprint,
-        window: WindowShape,
         data: KeptData,
         intervals: Intervals,
         workers: usize,
     ) -> Result<Predictor> {
+        let window = blueprint.window;
         intervals.check(blueprint.model.window().horizon, window.horizon)?;
         let (jobs, queue) = channel::<Job>();
         let (blueprint, queue) = (Arc::new(blueprint), Arc::new(Mutex::new(queue)));
@@ -178,6 +202,11 @@ impl Predictor {
             window,
             scaler: data.scaler,
             independent: data.independent.then_some(data.scaling),
+            covariates: CovariateInputs {
+                columns: data.covariates,
+                scaler: data.covariate_scaler,
+                step: data.step,
+            },
             intervals,
             jobs: Some(jobs),
             workers: handles,
@@ -194,6 +223,11 @@ impl Predictor {
         &self.channels
     }
 
+    /// The covariates that the model takes.
+    pub fn covariates(&self) -> &CovariateColumns {
+        &self.covariates.columns
+    }
+
     /// The shape of its windows.
     pub fn window(&self) -> WindowShape {
         self.window
@@ -207,9 +241,18 @@ impl Predictor {
     /// The forecast of the rows after a context, which is row-major `[context, channels]` in original units.
     ///
     /// # Errors
-    /// [`Error::Model`] if the context has another number of values, or the model is one of independent series;
+    /// [`Error::Model`] if the context has another number of values, the model is one of independent series, or it takes covariates;
     /// [`Error::NotFinite`] if a value of the forecast is not finite; [`Error::Engine`] if the device fails.
     pub fn forecast(&self, context: &[f64]) -> Result<Forecast> {
+        self.forecast_with(context, &CovariateValues::default())
+    }
+
+    /// The same by a model that takes covariates: those of the rows of the context and of the horizon.
+    ///
+    /// # Errors
+    /// Those of [`Predictor::forecast`]; [`Error::Model`] if the covariates are not those that the model takes;
+    /// [`Error::NotFinite`] for an infinite one.
+    pub fn forecast_with(&self, context: &[f64], covariates: &CovariateValues<'_>) -> Result<Forecast> {
         let WindowShape { channels, context: rows, horizon } = self.window;
         if self.independent.is_some() {
             let problem = "it learned from independent series, each with a scale of its own".to_owned();
@@ -230,8 +273,9 @@ impl Predictor {
         let past = self.scaler.transform(context);
         let at = |channel: usize, row: usize| past[row * channels + channel] as f32;
         let cells = (0..channels).flat_map(|channel| (0..rows).map(move |row| (channel, row)));
-        let values = self.values(cells.map(|(channel, row)| at(channel, row)).collect())?;
-        decode(values, &self.intervals, &self.scaler, channels, horizon)
+        let context = cells.map(|(channel, row)| at(channel, row)).collect();
+        let beside = self.covariates.of(covariates, rows, (rows, horizon))?;
+        decode(self.values(context, beside)?, &self.intervals, &self.scaler, channels, horizon)
     }
 
     /// The forecast of the rows after those of a series, which need not be one that the model was trained on. Pass all values
@@ -239,9 +283,18 @@ impl Predictor {
     /// has; their mean then stands for what is missing.
     ///
     /// # Errors
-    /// [`Error::Model`] if there is no value, one is not finite, or the model is not one of independent series;
+    /// [`Error::Model`] if there is no value, one is not finite, the model is not one of independent series, or it takes covariates;
     /// [`Error::NotFinite`] if a value of the forecast is not finite; [`Error::Engine`] if the device fails.
     pub fn forecast_series(&self, known: &[f64]) -> Result<Forecast> {
+        self.forecast_series_with(known, &CovariateValues::default())
+    }
+
+    /// The same by a model that takes covariates: those of all the rows that are known, and of the horizon.
+    ///
+    /// # Errors
+    /// Those of [`Predictor::forecast_series`]; [`Error::Model`] if the covariates are not those that the model takes;
+    /// [`Error::NotFinite`] for an infinite one.
+    pub fn forecast_series_with(&self, known: &[f64], covariates: &CovariateValues<'_>) -> Result<Forecast> {
         let WindowShape { context, horizon, .. } = self.window;
         let refuse = |problem: &str, fix| Err(Error::Model { problem: problem.to_owned(), fix });
         let Some(scaling) = self.independent else {
@@ -254,13 +307,14 @@ impl Predictor {
         let newest = &known[known.len().saturating_sub(context)..];
         let mut values = Vec::with_capacity(context);
         extend_context(&mut values, &scaler.transform(newest), context);
-        decode(self.values(values)?, &self.intervals, &scaler, 1, horizon)
+        let beside = self.covariates.of(covariates, known.len(), (context, horizon))?;
+        decode(self.values(values, beside)?, &self.intervals, &scaler, 1, horizon)
     }
 
-    /// What the model makes of a context `[channels, context]`.
-    fn values(&self, context: Vec<f32>) -> Result<Vec<f32>> {
+    /// What the model makes of a context `[channels, context]` and covariates.
+    fn values(&self, context: Vec<f32>, beside: Vec<Vec<f32>>) -> Result<Vec<f32>> {
         let (reply, answer) = channel();
-        let job = Job { context, reply };
+        let job = Job { inputs: std::iter::once(context).chain(beside).collect(), reply };
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         jobs.send(job).map_err(|_| gone())?;
         answer.recv().unwrap_or_else(|_| Err(gone()))
@@ -286,7 +340,7 @@ fn gone() -> Error {
 
 /// Makes a model, and forecasts until the queue ends.
 fn work(blueprint: &Blueprint, queue: &Mutex<Receiver<Job>>, ready: Sender<Result<()>>) {
-    let Blueprint { model, checkpoint, precision, device } = blueprint;
+    let Blueprint { model, checkpoint, precision, device, window, covariates } = blueprint;
     let loaded = model.load(checkpoint, DType::F32, device);
     let model: Box<dyn Forecaster> = match loaded {
         Ok(model) => model,
@@ -295,21 +349,41 @@ fn work(blueprint: &Blueprint, queue: &Mutex<Receiver<Job>>, ready: Sender<Resul
             return;
         }
     };
-    let WindowShape { channels, context, .. } = model.window();
+    let shapes = shapes(*window, *covariates);
+    let [past, future, statics] = [covariates.past, covariates.future, covariates.statics].map(|of| of > 0);
     let _ = ready.send(Ok(()));
     // If another worker panics, nobody holds a sender any more, and the wait for it ends.
     drop(ready);
-    let mut step =
-        Step::new(device, move |x: &[Tensor]| Ok(vec![no_grad(|| model.forward(&x[0], Mode::Eval))?]));
-    let mut forecast = |values: &[f32]| -> Result<Vec<f32>> {
-        let x = Tensor::from_slice(values, [1, channels, context], device)?;
-        Ok(step.call(&[x])?.to_vec::<f32>(0)?)
+    let mut step = Step::new(device, move |inputs: &[Tensor]| {
+        let mut rest = inputs[1..].iter().cloned();
+        let mut next = |is_taken: bool| if is_taken { rest.next() } else { None };
+        let covariates = WindowCovariates { past: next(past), future: next(future), statics: next(statics) };
+        Ok(vec![no_grad(|| model.forward_with(&inputs[0], &covariates, Mode::Eval))?])
+    });
+    let mut forecast = |inputs: &[Vec<f32>]| -> Result<Vec<f32>> {
+        let tensor =
+            |(values, shape): (&Vec<f32>, &Vec<usize>)| Tensor::from_slice(values, &shape[..], device);
+        let inputs = inputs.iter().zip(&shapes).map(tensor).collect::<refrain::Result<Vec<Tensor>>>()?;
+        Ok(step.call(&inputs)?.to_vec::<f32>(0)?)
     };
     loop {
         // Only one worker waits for the next job at a time; the others wait for the lock.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { context, reply }) = job else { break };
-        let _ = reply.send(with_precision(*precision, || forecast(&context)));
+        let Ok(Job { inputs, reply }) = job else { break };
+        let _ = reply.send(with_precision(*precision, || forecast(&inputs)));
     }
     let _ = step.finish();
+}
+
+/// The shapes of the inputs: a context, and the covariates that there are.
+fn shapes(window: WindowShape, covariates: CovariateCounts) -> Vec<Vec<usize>> {
+    let WindowShape { channels, context, horizon } = window;
+    let CovariateCounts { past, future, statics } = covariates;
+    let all = [
+        vec![1, channels, context],
+        vec![1, past, context],
+        vec![1, future, context + horizon],
+        vec![1, statics],
+    ];
+    all.into_iter().filter(|shape| shape[1] > 0).collect()
 }

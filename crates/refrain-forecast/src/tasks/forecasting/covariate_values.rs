@@ -1,0 +1,114 @@
+//! Covariates of one forecast, from memory.
+
+use crate::data::series::{CovariateColumns, CovariateScaler, Covariates, TimeAxis, TimeStep, time};
+use crate::{Error, Result};
+use jiff::civil::DateTime;
+
+/// The covariates of one forecast, for [`Predictor::forecast_with`](super::Predictor::forecast_with): those of the *rows* that are
+/// passed with them, and those of the horizon. All are in original units and row-major, with columns in the order of
+/// [`Predictor::covariates`](super::Predictor::covariates).
+///
+/// A value that is not known is NaN. The last one before it in its column stands for it, or the mean if there is none. Over the
+/// horizon every value must be known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CovariateValues<'a> {
+    /// Those that are known up to the last row before the forecast, `[rows, past]`.
+    pub past: &'a [f64],
+    /// Those that are also known over the horizon, `[rows + horizon, future]`, without features of the calendar.
+    pub future: &'a [f64],
+    /// Those with one value for the series, `[statics]`.
+    pub statics: &'a [f64],
+    /// The time of the first row, as it is written in files. Only features of the calendar need it.
+    pub first: Option<&'a str>,
+}
+
+/// What a model with covariates takes, and how they are scaled.
+#[derive(Debug)]
+pub(super) struct CovariateInputs {
+    pub(super) columns: CovariateColumns,
+    pub(super) scaler: CovariateScaler,
+    /// The calendar of the training.
+    pub(super) step: Option<TimeStep>,
+}
+
+impl CovariateInputs {
+    /// What the model sees, each `[columns, rows]` in f32: past covariates of the context, future ones of context and horizon, and
+    /// static ones. Kinds that it does not take are left out. The values are those of the last `rows` rows before the forecast.
+    pub(super) fn of(
+        &self,
+        values: &CovariateValues<'_>,
+        rows: usize,
+        (context, horizon): (usize, usize),
+    ) -> Result<Vec<Vec<f32>>> {
+        let CovariateValues { past, future, statics, first } = *values;
+        let (counts, given) = (self.columns.counts(), self.columns.future.len());
+        for (name, found, rows, columns) in [
+            ("past", past.len(), rows, counts.past),
+            ("future", future.len(), rows + horizon, given),
+            ("static", statics.len(), 1, counts.statics),
+        ] {
+            if found != rows * columns {
+                return Err(Error::Model {
+                    problem: format!(
+                        "the model takes {columns} {name} covariates, which are {} values in {rows} rows, and here are {found}",
+                        rows * columns
+                    ),
+                    fix: "pass what it takes as `CovariateValues` to `forecast_with` or `forecast_series_with`",
+                });
+            }
+        }
+        if counts.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(&value) = [past, future, statics].into_iter().flatten().find(|value| value.is_infinite())
+        {
+            return Err(Error::NotFinite { what: "a covariate".to_owned(), value });
+        }
+        if future[rows * given..].iter().any(|value| value.is_nan()) {
+            return Err(Error::Model {
+                problem: "a future covariate of the horizon is NaN".to_owned(),
+                fix: "pass values that are known for every row of the horizon",
+            });
+        }
+        let known = Covariates::of_values(&self.columns, rows, [past, future, statics]);
+        let known = self.scaler.scaled(&known);
+        let [past, future] = known.window(rows, (context, horizon), &self.axis(first)?);
+        let of_kinds =
+            [(&past[..], counts.past), (&future, counts.future), (known.statics(), counts.statics)];
+        let mut inputs = Vec::new();
+        for (values, columns) in of_kinds.into_iter().filter(|(_, columns)| *columns > 0) {
+            let of_column = |column: usize| values.iter().skip(column).step_by(columns);
+            let input: Vec<f32> = (0..columns).flat_map(of_column).map(|&value| value as f32).collect();
+            if let Some(at) = input.iter().position(|value| !value.is_finite()) {
+                let (what, value) = ("a scaled covariate".to_owned(), input[at].into());
+                return Err(Error::NotFinite { what, value });
+            }
+            inputs.push(input);
+        }
+        Ok(inputs)
+    }
+
+    /// The times of the rows; without features of the calendar nobody asks for them.
+    fn axis(&self, first: Option<&str>) -> Result<TimeAxis> {
+        let refuse = |problem: String, fix| Err(Error::Model { problem, fix });
+        if self.columns.calendar.is_empty() {
+            return Ok(TimeAxis::new(DateTime::default(), TimeStep::seconds(1), false));
+        }
+        let Some(step) = self.step else {
+            let problem = "the run does not say the calendar of its series".to_owned();
+            return refuse(problem, "train again with this version");
+        };
+        let Some(text) = first else {
+            let problem =
+                "the model takes features of the calendar, and the time of the first row is missing";
+            return refuse(problem.to_owned(), "pass it as `CovariateValues::first`");
+        };
+        match time::parse(text) {
+            Some(stamp) => Ok(TimeAxis::new(stamp.time, step, stamp.zoned)),
+            None => refuse(
+                format!("{text:?} is not a time"),
+                "write it as in a file, such as 2024-07-01 or \"2024-07-01 06:00\"",
+            ),
+        }
+    }
+}
