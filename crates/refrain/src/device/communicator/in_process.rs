@@ -18,9 +18,9 @@ pub(super) enum Broken {
 }
 
 /// All groups of this process.
-static HALL: Mutex<Hall> = Mutex::new(Hall { groups: BTreeMap::new(), opened: 0 });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { groups: BTreeMap::new(), opened: 0 });
 
-struct Hall {
+struct Registry {
     groups: BTreeMap<u64, Group>,
     opened: u64,
 }
@@ -50,20 +50,20 @@ struct Rank {
 }
 
 /// The place of a rank. When it is dropped, the rank has ended.
-pub(super) struct Seat {
+pub(super) struct RankHandle {
     group: u64,
     rank: usize,
 }
 
-fn enter() -> MutexGuard<'static, Hall> {
-    HALL.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens a group with a rank on each device.
-pub(super) fn open(devices: &[Device], limit: Duration) -> Vec<Seat> {
-    let mut hall = enter();
-    hall.opened += 1;
-    let number = hall.opened;
+pub(super) fn open(devices: &[Device], limit: Duration) -> Vec<RankHandle> {
+    let mut registry = lock_registry();
+    registry.opened += 1;
+    let number = registry.opened;
     let rank = |device: &Device| {
         let gpu = (device.kind() == DeviceKind::Sim).then(|| Arc::as_ptr(&device.0).addr());
         Rank { gpu, ..Rank::default() }
@@ -76,45 +76,46 @@ pub(super) fn open(devices: &[Device], limit: Duration) -> Vec<Seat> {
         limit,
         changed: Arc::new(Condvar::new()),
     };
-    hall.groups.insert(number, group);
-    (0..devices.len()).map(|rank| Seat { group: number, rank }).collect()
+    registry.groups.insert(number, group);
+    (0..devices.len()).map(|rank| RankHandle { group: number, rank }).collect()
 }
 
-impl Seat {
+impl RankHandle {
     pub(super) fn group(&self) -> u64 {
         self.group
     }
 
     /// Gives bytes of this rank to all ranks; those of all ranks, by rank.
     pub(super) fn exchange(&self, what: String, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Broken> {
-        let mut hall = enter();
-        let group = hall.group(self.group)?;
+        let mut registry = lock_registry();
+        let group = registry.group(self.group)?;
         let (round, changed, limit) = (group.done, group.changed.clone(), group.limit);
         group.ranks[self.rank].waits = Some((what, bytes));
         group.meet();
-        hall.find_circles();
+        registry.find_circles();
         let begin = Instant::now();
         loop {
             // Also after another rank has broken a later one.
-            if let Some(group) = hall.groups.get(&self.group).filter(|group| group.done > round) {
+            if let Some(group) = registry.groups.get(&self.group).filter(|group| group.done > round) {
                 let given = group.given.clone();
-                drop(hall);
+                drop(registry);
                 return Ok(given.to_vec());
             }
-            let group = hall.group(self.group)?;
+            let group = registry.group(self.group)?;
             let waited = begin.elapsed();
             if waited >= limit {
                 group.fail(&format!("the other ranks did not come within {limit:?}"));
                 continue;
             }
-            let woken = changed.wait_timeout(hall, limit - waited).unwrap_or_else(PoisonError::into_inner);
-            hall = woken.0;
+            let woken =
+                changed.wait_timeout(registry, limit - waited).unwrap_or_else(PoisonError::into_inner);
+            registry = woken.0;
         }
     }
 
     /// Ends the group, because this rank says so.
     pub(super) fn abort(&self, reason: &str) {
-        if let Ok(group) = enter().group(self.group) {
+        if let Ok(group) = lock_registry().group(self.group) {
             group.broken =
                 Some(Broken::Aborted(format!("rank {} aborted the communicator: {reason}", self.rank)));
             group.changed.notify_all();
@@ -122,20 +123,20 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RankHandle {
     fn drop(&mut self) {
-        let mut hall = enter();
-        let Some(group) = hall.groups.get_mut(&self.group) else { return };
+        let mut registry = lock_registry();
+        let Some(group) = registry.groups.get_mut(&self.group) else { return };
         group.ranks[self.rank].has_ended = true;
         if group.ranks.iter().all(|rank| rank.has_ended) {
-            hall.groups.remove(&self.group);
+            registry.groups.remove(&self.group);
             return;
         }
         group.meet();
     }
 }
 
-impl Hall {
+impl Registry {
     /// A group that can go on.
     fn group(&mut self, number: u64) -> Result<&mut Group, Broken> {
         let gone = || Broken::Rule("all ranks have ended".to_owned());

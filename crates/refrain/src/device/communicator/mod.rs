@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) use call::CollectiveCall;
 pub use call::ReduceOp;
 pub use id::CommunicatorId;
-use in_process::{Broken, Seat};
+use in_process::{Broken, RankHandle};
 
 use super::cuda::Nccl;
 use super::recording;
@@ -153,7 +153,7 @@ struct Inner {
 
 /// Who moves the values.
 enum Backend {
-    InProcess(Seat),
+    InProcess(RankHandle),
     Transport(Box<dyn HostTransport>),
     Nccl(Arc<Nccl>),
 }
@@ -265,12 +265,12 @@ impl Communicator {
             }
         }
         let size = devices.len();
-        let seats = in_process::open(devices, options.limit);
-        let rank = |(rank, (device, seat)): (usize, (&Device, Seat))| {
-            let number = seat.group();
-            Communicator::of(device, rank, size, number, Backend::InProcess(seat))
+        let handles = in_process::open(devices, options.limit);
+        let rank = |(rank, (device, handle)): (usize, (&Device, RankHandle))| {
+            let number = handle.group();
+            Communicator::of(device, rank, size, number, Backend::InProcess(handle))
         };
-        Ok(devices.iter().zip(seats).enumerate().map(rank).collect())
+        Ok(devices.iter().zip(handles).enumerate().map(rank).collect())
     }
 
     fn of(device: &Device, rank: usize, size: usize, number: u64, backend: Backend) -> Communicator {
@@ -321,7 +321,7 @@ impl Communicator {
         let message = format!("the communicator was aborted: {reason}");
         let _ = inner.failed.set(Error::Collective { op: OP, rank: inner.rank, message });
         match &inner.backend {
-            Backend::InProcess(seat) => seat.abort(reason),
+            Backend::InProcess(handle) => handle.abort(reason),
             Backend::Transport(_) => {}
             Backend::Nccl(nccl) => nccl.abort(&format!("the communicator was aborted: {reason}")),
         }
@@ -347,12 +347,14 @@ impl Communicator {
         let what = format!("{what}, collective {number} of communicator {:x}", inner.number);
         let collective = |message| Error::Collective { op, rank: inner.rank, message };
         let all = match &inner.backend {
-            Backend::InProcess(seat) => seat.exchange(what, bytes.to_vec()).map_err(|broken| match broken {
-                Broken::Rule(message) if inner.device.kind() == DeviceKind::Sim => {
-                    Error::Hazard { op, device: inner.device.name(), message }
-                }
-                Broken::Rule(message) | Broken::Aborted(message) => collective(message),
-            }),
+            Backend::InProcess(handle) => {
+                handle.exchange(what, bytes.to_vec()).map_err(|broken| match broken {
+                    Broken::Rule(message) if inner.device.kind() == DeviceKind::Sim => {
+                        Error::Hazard { op, device: inner.device.name(), message }
+                    }
+                    Broken::Rule(message) | Broken::Aborted(message) => collective(message),
+                })
+            }
             Backend::Transport(transport) => {
                 transport.exchange(&what, bytes).map_err(collective).and_then(|all| {
                     match all.len() == inner.size {
