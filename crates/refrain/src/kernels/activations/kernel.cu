@@ -25,13 +25,13 @@ DEVICE float normal_bell(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(-0.721347520444481704f * x, x, 24.0f)));
     return e;
 }
-constexpr float OF_BELL = 1.0f / 16777216.0f;
+constexpr float BELL_UNIT = 1.0f / 16777216.0f;
 DEVICE float gelu_(float x) {
     float beyond = normal_tail(x) * normal_bell(x);
-    return x >= 0.0f ? x * (1.0f - beyond * OF_BELL) : x * beyond * OF_BELL;
+    return x >= 0.0f ? x * (1.0f - beyond * BELL_UNIT) : x * beyond * BELL_UNIT;
 }
 DEVICE float gelu_derivative(float x) {
-    float bell = normal_bell(x) * OF_BELL, beyond = normal_tail(x) * bell;
+    float bell = normal_bell(x) * BELL_UNIT, beyond = normal_tail(x) * bell;
     return (x >= 0.0f ? 1.0f - beyond : beyond) + x * (0.39894228040143267794f * bell);
 }
 #endif

@@ -74,7 +74,7 @@ pub(crate) struct Chain {
 }
 
 params! {
-    /// What the loop is told.
+    /// The arguments of the loop.
     struct ChainArgs<const RANK: usize> {
         n: i64,
         /// 0, which the compiler does not know.
@@ -123,7 +123,7 @@ impl Chain {
             .generated(self.text());
         let grid = grid(args, n / vec);
         with_rank!(args.op(), rank, RANK => {
-            let mut told = ChainArgs::<RANK> {
+            let mut kernel_args = ChainArgs::<RANK> {
                 n: n as i64,
                 zero: 0,
                 operands: [Pointer::NOTHING; MAX_VALUES],
@@ -133,15 +133,15 @@ impl Chain {
                 shape: padded(&plan.shape, 1),
                 strides: [[0; RANK]; MAX_WALKED],
             };
-            told.operands.iter_mut().zip(&views).for_each(|(to, view)| *to = view.pointer);
-            told.strides.iter_mut().zip(&plan.strides).for_each(|(to, strides)| *to = padded(strides, 0));
+            kernel_args.operands.iter_mut().zip(&views).for_each(|(to, view)| *to = view.pointer);
+            kernel_args.strides.iter_mut().zip(&plan.strides).for_each(|(to, strides)| *to = padded(strides, 0));
             let scalars = self.pieces.iter().flat_map(|p| &p.piece.scalars);
-            told.s.iter_mut().zip(scalars).for_each(|(to, s)| *to = *s);
+            kernel_args.s.iter_mut().zip(scalars).for_each(|(to, s)| *to = *s);
             for (i, words) in self.words.iter().enumerate() {
-                told.states[i] = args.read(words.state);
-                told.offsets[i] = words.offset;
+                kernel_args.states[i] = args.read(words.state);
+                kernel_args.offsets[i] = words.offset;
             }
-            args.kernel(spec, grid, &told)
+            args.kernel(spec, grid, &kernel_args)
         })
     }
 

@@ -24,7 +24,7 @@ const MAX_SCALARS: usize = 2;
 const INPUT_NAMES: [&str; MAX_INPUTS] = ["IN0", "IN1", "IN2", "IN3", "IN4"];
 
 params! {
-    /// What the loop is told. Of inputs and scalars there are as many as the constants say.
+    /// The arguments of the loop. Of inputs and scalars there are as many as the constants say.
     struct Elements<const RANK: usize> {
         n: i64,
         y: Pointer,
@@ -59,7 +59,7 @@ pub(super) struct Walk {
     pub(super) vec: usize,
     /// Bit `o`: operand `o` is loaded and stored `vec` elements at a time.
     pub(super) dense: i64,
-    /// Axes of the arrays that the kernel is told.
+    /// Axes of the arrays in the arguments.
     pub(super) rank: usize,
     /// Whether offsets need 64 bits.
     pub(super) wide: bool,

@@ -35,7 +35,7 @@ const MAX_COLUMN_ROWS: usize = 512;
 /// This many states are worth a thread in the second pass.
 const PARTIAL_ROWS: usize = 4;
 
-/// Numbers that a reducer can be told, at most, beside one.
+/// Numbers that a reducer can have, at most, beside one.
 pub(crate) const MAX_SCALARS: usize = 256;
 /// Operands, results and other tensors, at most.
 const INPUTS: usize = 2;
@@ -43,7 +43,7 @@ const OUTPUTS: usize = 4;
 const EXTRA: usize = 4;
 
 params! {
-    /// What the passes are told.
+    /// The arguments of the passes.
     struct Reduction<const SCALARS: usize> {
         /// The operands are `[outer, n, inner]`, their reductions `[outer, inner]`.
         outer: i64,
@@ -233,13 +233,13 @@ impl ReductionLaunch {
         merge: Merge,
     ) -> Result<()> {
         match self.scalars.len() {
-            0..=4 => args.kernel(spec, grid, &self.told::<4>(args, plan, merge)?),
-            5..=32 => args.kernel(spec, grid, &self.told::<32>(args, plan, merge)?),
-            _ => args.kernel(spec, grid, &self.told::<{ MAX_SCALARS + 1 }>(args, plan, merge)?),
+            0..=4 => args.kernel(spec, grid, &self.kernel_args::<4>(args, plan, merge)?),
+            5..=32 => args.kernel(spec, grid, &self.kernel_args::<32>(args, plan, merge)?),
+            _ => args.kernel(spec, grid, &self.kernel_args::<{ MAX_SCALARS + 1 }>(args, plan, merge)?),
         }
     }
 
-    fn told<const SCALARS: usize>(
+    fn kernel_args<const SCALARS: usize>(
         &self,
         args: &CudaArgs<'_>,
         plan: &ReductionPlan,

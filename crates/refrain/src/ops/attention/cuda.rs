@@ -168,7 +168,7 @@ params! {
         head: i64,
     }
 
-    /// What the kernels are told.
+    /// The arguments of the kernels.
     pub(super) struct Job {
         q: Heads,
         k: Heads,
@@ -303,7 +303,7 @@ pub(super) struct WeightOptions {
     /// Whether the gradient of the scores that were added is written.
     d_before: bool,
     /// Whether scores come from a layer or go to one, in either pass.
-    handed: bool,
+    has_scores: bool,
     drops: bool,
     /// The words of the first block of random words that belong to no weight.
     skip: usize,
@@ -328,7 +328,7 @@ impl WeightOptions {
             strided: strides.is_some(),
             after: there[1] || there[3],
             d_before: there[2],
-            handed: op.adds_scores || op.returns_scores,
+            has_scores: op.adds_scores || op.returns_scores,
             drops: op.dropout.is_some(),
             skip: op.dropout.map_or(0, |dropout| dropout.place.skip()),
             vec: [4, 2].into_iter().find(|&vec| fits(vec)).unwrap_or(1),
@@ -342,7 +342,7 @@ impl WeightOptions {
             .flag("STRIDED", self.strided)
             .flag("AFTER", self.after)
             .flag("D_BEFORE", self.d_before)
-            .flag("HANDED", self.handed)
+            .flag("HAS_SCORES", self.has_scores)
             .flag("DROPS", self.drops)
             .int("SKIP", self.skip as i64)
             .int("SCORE_VEC", vec as i64)

@@ -117,11 +117,11 @@ DEVICE Right right(u32 low, u32 high) {
 }
 
 // 16 rows as left operands, from `row` of a tile on: kept in registers, or read again at each use.
-template <bool KEEP> struct Lefts {
+template <bool KEEP> struct LeftRows {
     Left kept[KEEP ? STEPS : 1];
     const Number* rows;
 
-    DEVICE explicit Lefts(const Number* tile) {
+    DEVICE explicit LeftRows(const Number* tile) {
         int lane = threadIdx.x & 31;
         rows = tile + (lane & 15) * PITCH + (lane >> 4) * (STEP / 2);
     }
@@ -224,8 +224,8 @@ struct Exponent {
     float sign, factor;
 
     DEVICE explicit Exponent(const Job& j) {
-        sign = !HANDED && j.scale < 0 ? -1.0f : 1.0f;
-        factor = HANDED ? LOG2_E : fabsf((float)j.scale) * LOG2_E;
+        sign = !HAS_SCORES && j.scale < 0 ? -1.0f : 1.0f;
+        factor = HAS_SCORES ? LOG2_E : fabsf((float)j.scale) * LOG2_E;
     }
     // The exponential of a score relative to the largest. The difference is exact where it matters, also of large scores.
     DEVICE float of(float s, float largest) const { return exp2_((s - largest) * factor); }

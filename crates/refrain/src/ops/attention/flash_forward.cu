@@ -20,7 +20,7 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
     v.load<TILE>(v_tiles, 0);
     commit();
 
-    Lefts<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH);
+    LeftRows<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH);
     float o[EIGHTS][4], largest[2] = {-INFINITY_F, -INFINITY_F}, total[2] = {0, 0};
     clear(o, EIGHTS);
     for (int n = 0; n < tiles; n++) {
@@ -39,14 +39,14 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
         for (int h = 0; h < 2; h++) {
             int query = first + g + h * 8;
             i64 line = score_at(j, pair, query, 0);
-            if (HANDED) {
+            if (HAS_SCORES) {
                 // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
                 for (int i = 0; i < TILE_EIGHTS; i++) {
                     add_before(j, s[i] + 2 * h, (float)j.scale, pair, query, n * TILE + i * 8 + 2 * t);
                 }
                 #pragma unroll
-                for (int i = 0; i < TILE_EIGHTS; i++) hand_on(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
+                for (int i = 0; i < TILE_EIGHTS; i++) write_scores(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
             }
             u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             float most = largest[h];

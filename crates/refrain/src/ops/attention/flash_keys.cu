@@ -34,7 +34,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
     commit();
 
     // The keys and values of wide heads are read again for each tile, because the registers do not hold them.
-    Lefts<(LEFT_WORDS <= 16)> x(k_tile + warp * 16 * PITCH), y(v_tile + warp * 16 * PITCH);
+    LeftRows<(LEFT_WORDS <= 16)> x(k_tile + warp * 16 * PITCH), y(v_tile + warp * 16 * PITCH);
     float d_keys[EIGHTS][4], d_values[EIGHTS][4];
     clear(d_keys, EIGHTS);
     clear(d_values, EIGHTS);
@@ -71,7 +71,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
                 int key = first + g + h * 8;
                 bool there = query < queries && key < keys, sees = is_before(j, key, query);
                 i64 place = score_at(j, pair, query, key);
-                if (HANDED) score = fmaf(score, scale, BEFORE && there ? to<float>(before_of(j, pair, query)[key]) : 0.0f);
+                if (HAS_SCORES) score = fmaf(score, scale, BEFORE && there ? to<float>(before_of(j, pair, query)[key]) : 0.0f);
                 float p = exponent.of(score * exponent.sign, largest) * inverse;
                 if (query >= queries || !sees) p = 0;
                 bool keep = !DROPS || keeps >> (8 * h) & 1;

@@ -22,7 +22,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
     v.load<TILE>(v_tiles, 0);
     commit();
 
-    Lefts<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH), y(g_tile + warp * 16 * PITCH);
+    LeftRows<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH), y(g_tile + warp * 16 * PITCH);
     float sums[EIGHTS][4];
     Softmax softmax[2] = {{-INFINITY_F, 0, 0}, {-INFINITY_F, 0, 0}};
     clear(sums, EIGHTS);
@@ -52,7 +52,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
             int query = first + g + h * 8;
             Softmax& row = softmax[h];
             i64 line = score_at(j, pair, query, 0);
-            if (HANDED) {
+            if (HAS_SCORES) {
                 #pragma unroll
                 for (int c = 0; c < TILE_EIGHTS; c++) {
                     add_before(j, s[c] + 2 * h, scale, pair, query, n * TILE + c * 8 + 2 * t);

@@ -1,7 +1,7 @@
 // What the kernels of attention begin with: of their `Job`, q, k and the like are [sequences, tokens, heads, dim], scores
 // [sequences, heads, queries, keys]. Constants: BEFORE (scores are added: a mask, or those of the layer before), STRIDED (they
 // have strides of their own), AFTER (scores, or in the
-// backward pass their gradient, lie in memory), D_BEFORE (the gradient of the scores before is written), HANDED (scores
+// backward pass their gradient, lie in memory), D_BEFORE (the gradient of the scores before is written), HAS_SCORES (scores
 // come from a layer or go to one, in either pass), DROPS (dropout of the softmax weights), SKIP (random words of the first
 // block that belong to no weight, 0 to 3; nearly always 0, so it costs nothing then), SCORE_VEC (neighbouring scores
 // that can be moved in one instruction; divides `keys`).
@@ -82,7 +82,7 @@ DEVICE void add_before(const Job& j, float* s, float factor, i64 pair, int query
 }
 
 // Stores two neighbouring scores of a query for the next layer; 0 for keys that it does not see.
-DEVICE void hand_on(const Job& j, const float* s, i64 line, int query, int key) {
+DEVICE void write_scores(const Job& j, const float* s, i64 line, int query, int key) {
     if (!AFTER || query >= (int)j.queries || key >= (int)j.keys) return;
     vec<IN, 2> v;
     #pragma unroll

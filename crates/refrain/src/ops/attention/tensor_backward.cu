@@ -7,7 +7,7 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
 // How many warps fit on a multiprocessor by their registers. Scores in memory and dropout need some, too.
-constexpr bool MANY_REGISTERS = (EIGHTS > 2 || FORM == SPLIT_TF32 && KEY_BLOCKS > 2) && (HANDED || DROPS);
+constexpr bool MANY_REGISTERS = (EIGHTS > 2 || FORM == SPLIT_TF32 && KEY_BLOCKS > 2) && (HAS_SCORES || DROPS);
 constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !MANY_REGISTERS ? 16 : 8;
 
 KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
@@ -45,7 +45,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     float* k = k_tiles + warp * K_SIZE;
     float* v = v_tiles + warp * K_SIZE;
     float* turn = turns + warp * TURN_SIZE;
-    float scale = (float)j.scale, exponent_scale = HANDED ? LOG2_E : scale * LOG2_E;
+    float scale = (float)j.scale, exponent_scale = HAS_SCORES ? LOG2_E : scale * LOG2_E;
     float kept_scale = (float)j.kept_scale;
     Dropout dropout(j);
 
@@ -106,7 +106,7 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
         for (int c = 0; c < 4; c++) {
             int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
             i64 line = score_at(j, pair, query, g);
-            if (HANDED) {
+            if (HAS_SCORES) {
                 #pragma unroll
                 for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
                     float& x = p[i / 2][n][i % 2 * 2 + e];

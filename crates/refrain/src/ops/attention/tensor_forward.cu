@@ -28,8 +28,8 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
     i64 pair = first_pair + warp;
     // The sign of the scale goes to the queries, so that the largest score stays the largest. Scores that are added to
     // others or handed on are scaled before the softmax.
-    float factor = (float)j.scale, sign = !HANDED && factor < 0 ? -1.0f : 1.0f;
-    float scale = HANDED ? LOG2_E : fabsf(factor) * LOG2_E;
+    float factor = (float)j.scale, sign = !HAS_SCORES && factor < 0 ? -1.0f : 1.0f;
+    float scale = HAS_SCORES ? LOG2_E : fabsf(factor) * LOG2_E;
     Dropout dropout(j);
     dropout.keep_position(j);
 
@@ -86,12 +86,12 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
         for (int h = 0; h < 2; h++) {
             int query = first + h * 8 + g;
             i64 line = score_at(j, pair, query, 0);
-            if (HANDED) {
+            if (HAS_SCORES) {
                 // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
                 for (int n = 0; n < KEY_EIGHTS; n++) add_before(j, s[n] + 2 * h, factor, pair, query, n * 8 + 2 * t);
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) hand_on(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
+                for (int n = 0; n < KEY_EIGHTS; n++) write_scores(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
             }
             float top = -INFINITY_F, total = 0;
             #pragma unroll

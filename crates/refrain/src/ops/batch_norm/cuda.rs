@@ -141,7 +141,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         sums.run(args, &MOMENTS_OF_CHANNELS, |spec| constants(spec, dtypes).flag("BACKWARD", false))?;
     } else {
         let spec = constants(KernelSpec::new(&RUNNING, "batch_norm_running"), dtypes);
-        let told = RunningArgs {
+        let kernel_args = RunningArgs {
             mean: args.read(3),
             var: args.read(4),
             means,
@@ -149,7 +149,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
             eps: op.eps,
             channels: channels as i64,
         };
-        args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &told)?;
+        args.kernel(spec, Grid::line(channels.div_ceil(THREADS), THREADS as u32), &kernel_args)?;
     }
     let n = outer * channels * inner;
     if n == 0 {
@@ -157,7 +157,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let spec = KernelSpec::new(&FORWARD, "batch_norm");
     let (spec, grid) = elements(op.extent, false, &[x, y], spec, args);
-    let told = BatchNormArgs {
+    let kernel_args = BatchNormArgs {
         x,
         weight: args.read(1),
         bias: args.read(2),
@@ -168,7 +168,7 @@ pub(super) fn forward(op: &BatchNorm, args: &mut CudaArgs<'_>) -> Result<()> {
         channels: channels as i64,
         inner: inner as i64,
     };
-    args.kernel(spec, grid, &told)
+    args.kernel(spec, grid, &kernel_args)
 }
 
 pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -190,7 +190,7 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
     }
     let spec = KernelSpec::new(&BACKWARD, "batch_norm_backward").flag("TRAINING", training);
     let (spec, grid) = elements(extent, args.accumulate(0), &[x, dy, dx], spec, args);
-    let told = BatchNormBackwardArgs {
+    let kernel_args = BatchNormBackwardArgs {
         x,
         weight,
         dy,
@@ -203,5 +203,5 @@ pub(super) fn backward(extent: Extent, training: bool, args: &mut CudaArgs<'_>) 
         channels: channels as i64,
         inner: inner as i64,
     };
-    args.kernel(spec, grid, &told)
+    args.kernel(spec, grid, &kernel_args)
 }

@@ -71,8 +71,8 @@ impl Op for Checksum {
         let spec = units::constants(KernelSpec::new(&SOURCE, "checksum"), args.read_dtype(0).size(), n)
             .int("CHUNK", CHUNK as i64)
             .int("THREADS", units::THREADS as i64);
-        let told = ChecksumArgs { x: args.read(0), y: args.write(0), n: n as i64 };
-        args.kernel(spec, Grid::line(chunks, units::THREADS as u32), &told)
+        let kernel_args = ChecksumArgs { x: args.read(0), y: args.write(0), n: n as i64 };
+        args.kernel(spec, Grid::line(chunks, units::THREADS as u32), &kernel_args)
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn concat(op: &Concat, args: &mut CudaArgs<'_>) -> Result<()> {
     let width: usize = parts.iter().map(|(_, bytes)| bytes / unit).sum();
     let mut start: usize = 0;
     for group in parts.chunks(PARTS) {
-        let mut told = ConcatArgs {
+        let mut kernel_args = ConcatArgs {
             y: args.write(0),
             rows: rows as i64,
             width: width as i64,
@@ -52,14 +52,14 @@ pub(super) fn concat(op: &Concat, args: &mut CudaArgs<'_>) -> Result<()> {
         let mut end = 0;
         for (n, &(i, bytes)) in group.iter().enumerate() {
             end += bytes / unit;
-            told.x[n] = args.read(i);
-            told.ends[n] = end as i64;
+            kernel_args.x[n] = args.read(i);
+            kernel_args.ends[n] = end as i64;
         }
-        told.ends[group.len()..].fill(end as i64);
+        kernel_args.ends[group.len()..].fill(end as i64);
         let n = rows * end;
         let parts = group.len().next_power_of_two();
         let spec = units::constants(KernelSpec::new(&SOURCE, "concat"), unit, n).int("PARTS", parts as i64);
-        args.kernel(spec, units::grid(args, n), &told)?;
+        args.kernel(spec, units::grid(args, n), &kernel_args)?;
         start += end;
     }
     Ok(())

@@ -41,7 +41,7 @@ pub(super) fn patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()> {
     }
     let mut strides = [0; 4];
     strides.iter_mut().zip(args.read_layout(0).strides()).for_each(|(to, &stride)| *to = stride as i64);
-    let told = PatchesArgs {
+    let kernel_args = PatchesArgs {
         x: args.read(0),
         y: args.write(0),
         n: n as i64,
@@ -50,7 +50,7 @@ pub(super) fn patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()> {
         strides,
     };
     let spec = units::constants(KernelSpec::new(&PATCHES, "patches"), dtype.size(), n);
-    args.kernel(spec, units::grid(args, n), &told)
+    args.kernel(spec, units::grid(args, n), &kernel_args)
 }
 
 pub(super) fn add_patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -58,7 +58,7 @@ pub(super) fn add_patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()
     if n == 0 {
         return Ok(());
     }
-    let told = AddPatchesArgs {
+    let kernel_args = AddPatchesArgs {
         x: args.read(0),
         y: args.write(0),
         n: n as i64,
@@ -69,5 +69,5 @@ pub(super) fn add_patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()
         .dtype("ELEMENT", dtype)
         .word("INDEX", units::index_type(n))
         .flag("ADD", args.accumulate(0));
-    args.kernel(spec, units::grid(args, n), &told)
+    args.kernel(spec, units::grid(args, n), &kernel_args)
 }

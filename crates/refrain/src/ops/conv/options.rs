@@ -1,4 +1,4 @@
-//! What convolutions can be told.
+//! Options of convolutions.
 
 use crate::error::{Error, Result};
 use crate::kernels::window::Window;

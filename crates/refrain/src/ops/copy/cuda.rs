@@ -154,7 +154,7 @@ impl Transpose {
         let along =
             |values: &[usize]| -> SmallVec<[usize; 6]> { others.iter().map(|&i| values[i]).collect() };
         with_rank!(args.op(), rank, RANK => {
-            let told = TransposeArgs::<RANK> {
+            let kernel_args = TransposeArgs::<RANK> {
                 x: x.pointer,
                 y: y.pointer,
                 a: count_a as i64,
@@ -169,7 +169,7 @@ impl Transpose {
                 x_strides: padded(&along(&plan.strides[1]), 0),
                 y_strides: padded(&along(&plan.strides[0]), 0),
             };
-            args.kernel(spec, grid, &told)
+            args.kernel(spec, grid, &kernel_args)
         })
     }
 }

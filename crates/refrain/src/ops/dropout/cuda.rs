@@ -68,7 +68,7 @@ pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
         .dtype("ELEMENT", args.write_dtype(0))
         .flag("MASK", op.keeps_mask)
         .flag("ADDS", op.adds);
-    let told = DropoutArgs {
+    let kernel_args = DropoutArgs {
         x: args.read(0),
         residual: if op.adds { args.read(1) } else { Pointer::NOTHING },
         state: args.read(1 + usize::from(op.adds)),
@@ -80,7 +80,7 @@ pub(super) fn forward(op: &Dropout, args: &mut CudaArgs<'_>) -> Result<()> {
         threshold: threshold(op.p) as i64,
         scale: scale(op.p),
     };
-    args.kernel(spec, units::grid(args, (skip + n).div_ceil(WORDS)), &told)
+    args.kernel(spec, units::grid(args, (skip + n).div_ceil(WORDS)), &kernel_args)
 }
 
 pub(super) fn backward(scale: f64, args: &mut CudaArgs<'_>) -> Result<()> {

@@ -29,6 +29,6 @@ pub(super) fn arange(op: &Arange, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let spec = KernelSpec::new(&ARANGE, "arange").dtype("OUT", op.dtype);
-    let told = ArangeArgs { y: args.write(0), n: n as i64, start: op.start, step: op.step };
-    args.kernel(spec, units::grid(args, n), &told)
+    let kernel_args = ArangeArgs { y: args.write(0), n: n as i64, start: op.start, step: op.step };
+    args.kernel(spec, units::grid(args, n), &kernel_args)
 }

@@ -55,7 +55,7 @@ pub(super) fn reorder(op: &Reorder, args: &mut CudaArgs<'_>) -> Result<()> {
     let row = |of: fn(&(usize, Order)) -> usize| -> SmallVec<[usize; 6]> { axes.iter().map(of).collect() };
     let spec = units::constants(KernelSpec::new(&SOURCE, "reorder"), unit, all).int("RANK", rank as i64);
     with_rank!(args.op(), rank, RANK => {
-        let told = ReorderArgs::<RANK> {
+        let kernel_args = ReorderArgs::<RANK> {
             x: args.read(0),
             y: args.write(0),
             n: all as i64,
@@ -63,6 +63,6 @@ pub(super) fn reorder(op: &Reorder, args: &mut CudaArgs<'_>) -> Result<()> {
             start: padded(&row(|a| a.1.start), 0),
             reversed: padded(&row(|a| usize::from(a.1.reversed)), 0),
         };
-        args.kernel(spec, units::grid(args, all), &told)
+        args.kernel(spec, units::grid(args, all), &kernel_args)
     })
 }

@@ -29,7 +29,7 @@ pub(super) fn fold(op: &Fold, args: &mut CudaArgs<'_>) -> Result<()> {
     let spec = KernelSpec::new(&SOURCE, "fold")
         .dtype("ELEMENT", args.write_dtype(0))
         .word("INDEX", units::index_type(reach));
-    let told = FoldArgs {
+    let kernel_args = FoldArgs {
         x: args.read(0),
         y: args.write(0),
         n: n as i64,
@@ -39,5 +39,5 @@ pub(super) fn fold(op: &Fold, args: &mut CudaArgs<'_>) -> Result<()> {
         size: op.size as i64,
         step: op.step as i64,
     };
-    args.kernel(spec, units::grid(args, n), &told)
+    args.kernel(spec, units::grid(args, n), &kernel_args)
 }

@@ -134,7 +134,7 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         KernelSpec::new(&GATHER, "gather").dtype("ID", args.read_dtype(1)).int("RANK", walk.rank() as i64);
     let spec = units::constants(spec, dtype.size(), n.max(from.numel()));
     with_rank!(args.op(), walk.rank(), RANK => {
-        let told = GatherArgs::<RANK> {
+        let kernel_args = GatherArgs::<RANK> {
             x: args.read(0),
             index: args.read(1),
             y: args.write(0),
@@ -146,7 +146,7 @@ pub(super) fn gather(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
             shape: padded(&walk.shape, 1),
             strides: padded(&walk.strides, 0),
         };
-        args.kernel(spec, units::grid(args, n), &told)
+        args.kernel(spec, units::grid(args, n), &kernel_args)
     })
 }
 
@@ -229,15 +229,15 @@ fn put(how: Put, axis: usize, base: Option<Pointer>, source: Pointer, args: &mut
         });
     };
     if !args.same_place(base, args.write(0)) {
-        let told = BeginArgs { base, y: args.write(0), n: n as i64 };
-        args.kernel(on_top(KernelSpec::new(&BEGIN, "begin")), units::grid(args, n), &told)?;
+        let kernel_args = BeginArgs { base, y: args.write(0), n: n as i64 };
+        args.kernel(on_top(KernelSpec::new(&BEGIN, "begin")), units::grid(args, n), &kernel_args)?;
     }
     let spec = with_index(KernelSpec::new(&KEYS, "keys").dtype("ELEMENT", dtype));
     with_rank!(args.op(), rank, RANK => {
         args.kernel(spec, units::grid(args, entries), &places.along::<RANK>(&walk))
     })?;
     let sorted = sort.run(args)?;
-    let told = AddRunsArgs {
+    let kernel_args = AddRunsArgs {
         keys: sorted.keys,
         sorted: sorted.entries,
         source,
@@ -250,7 +250,7 @@ fn put(how: Put, axis: usize, base: Option<Pointer>, source: Pointer, args: &mut
         Put::Add => KernelSpec::new(&ADD_RUNS, "add_runs"),
         Put::Set => KernelSpec::new(&SET_RUNS, "set_runs"),
     };
-    args.kernel(spec.dtype("ELEMENT", dtype), grid, &told)
+    args.kernel(spec.dtype("ELEMENT", dtype), grid, &kernel_args)
 }
 
 impl Places<0> {

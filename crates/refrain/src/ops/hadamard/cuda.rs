@@ -65,7 +65,7 @@ pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
             .int("LOG_CHUNK", i64::from(log_chunk))
             .flag("LAST", last)
             .flag("ADD", last && args.accumulate(0));
-        let told = HadamardArgs {
+        let kernel_args = HadamardArgs {
             x: if first { args.read(0) } else { args.workspace() },
             y: if last { args.write(0) } else { args.workspace() },
             n: all as i64,
@@ -75,7 +75,7 @@ pub(super) fn transform(args: &mut CudaArgs<'_>) -> Result<()> {
             end_bit: (first_bit + steps).into(),
             scale,
         };
-        args.kernel(spec, Grid::line(all.div_ceil(1 << log_chunk), THREADS), &told)?;
+        args.kernel(spec, Grid::line(all.div_ceil(1 << log_chunk), THREADS), &kernel_args)?;
         done += steps;
         if last {
             return Ok(());

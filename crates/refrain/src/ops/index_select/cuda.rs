@@ -72,7 +72,7 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let width = from[axis + 1..].iter().product::<usize>() * dtype.size();
     let unit = units::largest([width, args.input(0).alignment(), args.output(0).alignment()]);
     let all = n * dtype.size() / unit;
-    let told = SelectArgs {
+    let kernel_args = SelectArgs {
         x: args.read(0),
         index: args.read(1),
         y: args.write(0),
@@ -85,7 +85,7 @@ pub(super) fn select(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     };
     let spec =
         units::constants(KernelSpec::new(&SELECT, "select").dtype("ID", args.read_dtype(1)), unit, all);
-    args.kernel(spec, units::grid(args, all), &told)
+    args.kernel(spec, units::grid(args, all), &kernel_args)
 }
 
 /// The sort of an index of `count` entries that names `size` positions, if it is worth it.
@@ -119,18 +119,18 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let faults = args.faults(Bounds::Axis);
     let (mut sorted_keys, mut sorted_entries) = (Pointer::NOTHING, Pointer::NOTHING);
     if let Some(sort) = sort {
-        let told = KeysArgs {
+        let kernel_args = KeysArgs {
             index: args.read(1),
             keys: sort.keys(),
             count: count as i64,
             size: size as i64,
             faults,
         };
-        args.kernel(KernelSpec::new(&KEYS, "keys").dtype("ID", ids), units::grid(args, count), &told)?;
+        args.kernel(KernelSpec::new(&KEYS, "keys").dtype("ID", ids), units::grid(args, count), &kernel_args)?;
         let sorted = sort.run(args)?;
         (sorted_keys, sorted_entries) = (sorted.keys, sorted.entries);
     }
-    let told = IndexAddArgs {
+    let kernel_args = IndexAddArgs {
         x: args.read(0),
         index: args.read(1),
         sorted_keys,
@@ -145,5 +145,5 @@ pub(super) fn add(axis: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let wanted = (args.multiprocessors() * 16).div_ceil(size);
     let columns = (outer * width).div_ceil(THREADS).min(wanted).clamp(1, MAX_Y);
     let grid = Grid { blocks: [size as u32, columns as u32, 1], ..Grid::line(size, THREADS as u32) };
-    args.kernel(spec, grid, &told)
+    args.kernel(spec, grid, &kernel_args)
 }

@@ -72,15 +72,15 @@ pub(super) fn forward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Resu
     let (x, y, norms) = (args.read(0), args.write(0), args.write(1));
     match lanes(extent, dtype) {
         Some(lanes) => {
-            let told = L2RowsArgs { x, y, norms, eps, rows: outer as i64, width: n as i64 };
+            let kernel_args = L2RowsArgs { x, y, norms, eps, rows: outer as i64, width: n as i64 };
             let spec = constants(KernelSpec::new(&IN_ROWS, "l2_normalize_rows"), dtype);
             let spec = lanes.constants(spec, [x, y].map(|x| (args.alignment(x), dtype)));
-            args.kernel(spec, lanes.grid(outer), &told)
+            args.kernel(spec, lanes.grid(outer), &kernel_args)
         }
         None => {
-            let told = L2ColumnsArgs { x, y, norms, eps, at: ColumnsAt::new(extent) };
+            let kernel_args = L2ColumnsArgs { x, y, norms, eps, at: ColumnsAt::new(extent) };
             let spec = constants(KernelSpec::new(&IN_COLUMNS, "l2_normalize_columns"), dtype);
-            args.kernel(spec, columns::grid(extent), &told)
+            args.kernel(spec, columns::grid(extent), &kernel_args)
         }
     }
 }
@@ -94,17 +94,18 @@ pub(super) fn backward(extent: Extent, eps: f64, args: &mut CudaArgs<'_>) -> Res
     let (y, dy, norms, dx) = (args.read(0), args.read(1), args.read(2), args.write(0));
     match lanes(extent, dtype) {
         Some(lanes) => {
-            let told = L2RowsBackwardArgs { y, dy, norms, dx, eps, rows: outer as i64, width: n as i64 };
+            let kernel_args =
+                L2RowsBackwardArgs { y, dy, norms, dx, eps, rows: outer as i64, width: n as i64 };
             let spec = KernelSpec::new(&IN_ROWS_BACKWARD, "l2_normalize_rows_backward").flag("ADD", add);
             let spec = constants(spec, dtype);
             let spec = lanes.constants(spec, [y, dy, dx].map(|x| (args.alignment(x), dtype)));
-            args.kernel(spec, lanes.grid(outer), &told)
+            args.kernel(spec, lanes.grid(outer), &kernel_args)
         }
         None => {
-            let told = L2ColumnsBackwardArgs { y, dy, norms, dx, eps, at: ColumnsAt::new(extent) };
+            let kernel_args = L2ColumnsBackwardArgs { y, dy, norms, dx, eps, at: ColumnsAt::new(extent) };
             let spec =
                 KernelSpec::new(&IN_COLUMNS_BACKWARD, "l2_normalize_columns_backward").flag("ADD", add);
-            args.kernel(constants(spec, dtype), columns::grid(extent), &told)
+            args.kernel(constants(spec, dtype), columns::grid(extent), &kernel_args)
         }
     }
 }

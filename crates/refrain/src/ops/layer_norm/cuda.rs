@@ -80,7 +80,7 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
     }
     let dtypes @ [dtype, parameters] = dtypes(args);
     let bias = args.read(if centred { 2 } else { 1 });
-    let told = LayerNormArgs {
+    let kernel_args = LayerNormArgs {
         x: args.read(0),
         weight: args.read(1),
         bias,
@@ -95,13 +95,18 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
     match Lanes::of(width, dtype.size()) {
         Some(lanes) => {
             let spec = constants(KernelSpec::new(&FORWARD, "layer_norm"), dtypes, centred);
-            let operands = [(told.x, dtype), (told.y, dtype), (told.weight, parameters), (bias, parameters)];
+            let operands = [
+                (kernel_args.x, dtype),
+                (kernel_args.y, dtype),
+                (kernel_args.weight, parameters),
+                (bias, parameters),
+            ];
             let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
-            args.kernel(spec, lanes.grid(rows), &told)
+            args.kernel(spec, lanes.grid(rows), &kernel_args)
         }
         None => {
             let spec = constants(KernelSpec::new(&WIDE, "layer_norm_wide"), dtypes, centred);
-            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &told)
+            args.kernel(spec, Grid::line(rows, WIDE_THREADS), &kernel_args)
         }
     }
 }
@@ -154,7 +159,7 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         (Some(lanes), _) => rows_a_block(lanes, rows),
         (None, lanes) => lanes.map_or(1, Lanes::rows_a_block),
     };
-    let told = LayerNormBackwardArgs {
+    let kernel_args = LayerNormBackwardArgs {
         x: args.read(0),
         weight: args.read(1),
         dy: args.read(2),
@@ -172,21 +177,26 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         Some(lanes) => {
             let spec = constants(KernelSpec::new(&BACKWARD, "layer_norm_backward"), dtypes, centred);
             let spec = spec.flag("ADD", add).flag("SUMS", fused.is_some());
-            let operands = [(told.x, dtype), (told.dy, dtype), (told.dx, dtype), (told.weight, parameters)];
+            let operands = [
+                (kernel_args.x, dtype),
+                (kernel_args.dy, dtype),
+                (kernel_args.dx, dtype),
+                (kernel_args.weight, parameters),
+            ];
             let spec = lanes.constants(spec, operands.map(|(x, dtype)| (args.alignment(x), dtype)));
-            args.kernel(spec, Grid::line(rows.div_ceil(per_block), lanes::THREADS as u32), &told)?;
+            args.kernel(spec, Grid::line(rows.div_ceil(per_block), lanes::THREADS as u32), &kernel_args)?;
         }
         None => {
             let spec =
                 constants(KernelSpec::new(&WIDE_BACKWARD, "layer_norm_wide_backward"), dtypes, centred);
-            args.kernel(spec.flag("ADD", add), Grid::line(rows, WIDE_THREADS), &told)?;
+            args.kernel(spec.flag("ADD", add), Grid::line(rows, WIDE_THREADS), &kernel_args)?;
         }
     }
     if fused.is_some() {
         return Ok(());
     }
     let mut reduction = ReductionLaunch::new(args, by_columns(rows, width), &[0, 2]).output(args, 1);
-    reduction.extra.extend([told.inv, told.mean]);
+    reduction.extra.extend([kernel_args.inv, kernel_args.mean]);
     reduction.run(args, &SUMS, |spec| in_parts(spec, dtype, centred))
 }
 

@@ -171,7 +171,7 @@ pub(super) fn quantile_backward(levels: &[f64], by: usize, args: &mut CudaArgs<'
     }
 }
 
-/// What the gradient's kernel is told of `LEVELS` levels at most.
+/// The arguments of the gradient's kernel, of at most `LEVELS` levels.
 fn quantiles<const LEVELS: usize>(
     levels: &[f64],
     terms: usize,
@@ -206,7 +206,7 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
     let (rows, classes, lanes) = rows(args.read_shape(0), dtype);
     let blocks = rows.div_ceil(lanes.map_or(1, Lanes::rows_a_block));
     if rows > 0 {
-        let told = CrossEntropyArgs {
+        let kernel_args = CrossEntropyArgs {
             x: args.read(0),
             ids: args.read(1),
             largest: args.write(1),
@@ -225,9 +225,9 @@ pub(super) fn cross_entropy(smoothing: f64, args: &mut CudaArgs<'_>) -> Result<(
         match lanes {
             Some(lanes) => {
                 let spec = lanes.constants(spec, [(args.input(0).alignment(), dtype)]);
-                args.kernel(spec, lanes.grid(rows), &told)?;
+                args.kernel(spec, lanes.grid(rows), &kernel_args)?;
             }
-            None => args.kernel(spec, Grid::line(blocks, THREADS as u32), &told)?,
+            None => args.kernel(spec, Grid::line(blocks, THREADS as u32), &kernel_args)?,
         }
     }
     let out = args.write_dtype(0);
@@ -248,7 +248,7 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         .dtype("DY", args.read_dtype(4))
         .word("INDEX", index(n))
         .flag("ADD", args.accumulate(0));
-    let told = CrossEntropyBackwardArgs {
+    let kernel_args = CrossEntropyBackwardArgs {
         x: args.read(0),
         ids: args.read(1),
         largest: args.read(2),
@@ -261,5 +261,5 @@ pub(super) fn cross_entropy_backward(smoothing: f64, args: &mut CudaArgs<'_>) ->
         classes: classes as i64,
         faults: args.faults(Bounds::Classes),
     };
-    args.kernel(spec, grid(args, n), &told)
+    args.kernel(spec, grid(args, n), &kernel_args)
 }

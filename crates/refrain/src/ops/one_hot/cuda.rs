@@ -27,12 +27,12 @@ pub(super) fn one_hot(classes: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .dtype("OUT", dtype)
         .word("INDEX", units::index_type(n))
         .int("WIDE", wide as i64);
-    let told = OneHotArgs {
+    let kernel_args = OneHotArgs {
         ids: args.read(0),
         y: args.write(0),
         n: n as i64,
         classes: classes as i64,
         faults: args.faults(Bounds::Classes),
     };
-    args.kernel(spec, units::grid(args, n.div_ceil(wide)), &told)
+    args.kernel(spec, units::grid(args, n.div_ceil(wide)), &kernel_args)
 }

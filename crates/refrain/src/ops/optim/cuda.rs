@@ -130,7 +130,7 @@ fn update<P: Member + 'static>(
 pub(super) fn adam(options: &AdamWOptions, decoupled: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     let AdamWOptions { betas: (beta1, beta2), eps, weight_decay } = *options;
     let table = table(7, args);
-    let told = AdamArgs {
+    let kernel_args = AdamArgs {
         parameters: args.write(0),
         gradients: args.write(1),
         means: args.write(2),
@@ -145,14 +145,14 @@ pub(super) fn adam(options: &AdamWOptions, decoupled: bool, args: &mut CudaArgs<
         table,
         faults: args.faults(Bounds::Steps),
     };
-    update(KernelSpec::new(&ADAM, "adam").flag("DECOUPLED", decoupled), &told, table, args)
+    update(KernelSpec::new(&ADAM, "adam").flag("DECOUPLED", decoupled), &kernel_args, table, args)
 }
 
 pub(super) fn rmsprop(options: &RmsPropOptions, args: &mut CudaArgs<'_>) -> Result<()> {
     let RmsPropOptions { alpha, eps, weight_decay, momentum, centered } = *options;
     let (flat, has_momentum) = (options.flat(), momentum != 0.0);
     let table = table(flat + 2, args);
-    let told = RmsPropArgs {
+    let kernel_args = RmsPropArgs {
         parameters: args.write(0),
         gradients: args.write(1),
         squares: args.write(2),
@@ -167,13 +167,13 @@ pub(super) fn rmsprop(options: &RmsPropOptions, args: &mut CudaArgs<'_>) -> Resu
         table,
     };
     let spec = KernelSpec::new(&RMSPROP, "rmsprop").flag("CENTERED", centered).flag("MOMENTUM", has_momentum);
-    update(spec, &told, table, args)
+    update(spec, &kernel_args, table, args)
 }
 
 pub(super) fn lion(options: &LionOptions, args: &mut CudaArgs<'_>) -> Result<()> {
     let LionOptions { betas: (beta1, beta2), weight_decay } = *options;
     let table = table(5, args);
-    let told = LionArgs {
+    let kernel_args = LionArgs {
         parameters: args.write(0),
         gradients: args.write(1),
         means: args.write(2),
@@ -184,13 +184,13 @@ pub(super) fn lion(options: &LionOptions, args: &mut CudaArgs<'_>) -> Result<()>
         weight_decay,
         table,
     };
-    update(KernelSpec::new(&LION, "lion"), &told, table, args)
+    update(KernelSpec::new(&LION, "lion"), &kernel_args, table, args)
 }
 
 /// `flat` is the number of flat buffers: parameters, gradients, and with momentum a third.
 pub(super) fn sgd(options: &SgdOptions, flat: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let table = table(flat + 2, args);
-    let told = SgdArgs {
+    let kernel_args = SgdArgs {
         parameters: args.write(0),
         gradients: args.write(1),
         velocities: if flat == 3 { args.write(2) } else { Pointer::NOTHING },
@@ -200,7 +200,7 @@ pub(super) fn sgd(options: &SgdOptions, flat: usize, args: &mut CudaArgs<'_>) ->
         weight_decay: options.weight_decay,
         table,
     };
-    update(KernelSpec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), &told, table, args)
+    update(KernelSpec::new(&SGD, "sgd").flag("MOMENTUM", flat == 3), &kernel_args, table, args)
 }
 
 fn flat_extent(n: usize) -> Extent {
@@ -235,6 +235,6 @@ pub(super) fn learning_rate(schedule: &Schedule, args: &mut CudaArgs<'_>) -> Res
         }
     };
     let spec = KernelSpec::new(&SCHEDULE, "learning_rate").word("SCHEDULE", word);
-    let told = LearningRateArgs { step: args.read(0), rate: args.write(0), arguments };
-    args.kernel(spec, Grid::line(1, 1), &told)
+    let kernel_args = LearningRateArgs { step: args.read(0), rate: args.write(0), arguments };
+    args.kernel(spec, Grid::line(1, 1), &kernel_args)
 }

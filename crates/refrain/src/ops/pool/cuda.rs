@@ -47,7 +47,7 @@ pub(super) fn forward(pool: &Pool, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let told = PoolArgs {
+    let kernel_args = PoolArgs {
         x: args.read(0),
         y: args.write(0),
         places: if pool.kind == Kind::Max { args.write(1) } else { Pointer::NOTHING },
@@ -55,7 +55,7 @@ pub(super) fn forward(pool: &Pool, args: &mut CudaArgs<'_>) -> Result<()> {
         windows: windows(pool),
     };
     let spec = constants(KernelSpec::new(&POOL, "pool"), pool, args);
-    args.kernel(spec, units::grid(args, n), &told)
+    args.kernel(spec, units::grid(args, n), &kernel_args)
 }
 
 pub(super) fn backward(pool: &Pool, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -63,7 +63,7 @@ pub(super) fn backward(pool: &Pool, args: &mut CudaArgs<'_>) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let told = PoolBackwardArgs {
+    let kernel_args = PoolBackwardArgs {
         d: args.read(0),
         places: if pool.kind == Kind::Max { args.read(1) } else { Pointer::NOTHING },
         y: args.write(0),
@@ -71,5 +71,5 @@ pub(super) fn backward(pool: &Pool, args: &mut CudaArgs<'_>) -> Result<()> {
         windows: windows(pool),
     };
     let spec = constants(KernelSpec::new(&BACKWARD, "pool_backward"), pool, args);
-    args.kernel(spec.flag("ADD", args.accumulate(0)), units::grid(args, n), &told)
+    args.kernel(spec.flag("ADD", args.accumulate(0)), units::grid(args, n), &kernel_args)
 }

@@ -47,7 +47,7 @@ fn sizes(args: &CudaArgs<'_>) -> (usize, usize) {
 
 pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let (rows, width) = sizes(args);
-    let told = QkNormArgs {
+    let kernel_args = QkNormArgs {
         x: args.read(0),
         temperature: args.read(1),
         y: args.write(0),
@@ -55,12 +55,12 @@ pub(super) fn forward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
         rows: rows as i64,
         width: width as i64,
     };
-    run(KernelSpec::new(&FORWARD, "qk_norm"), &[told.x, told.y], &told, args)
+    run(KernelSpec::new(&FORWARD, "qk_norm"), &[kernel_args.x, kernel_args.y], &kernel_args, args)
 }
 
 pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
     let (rows, width) = sizes(args);
-    let told = QkNormBackwardArgs {
+    let kernel_args = QkNormBackwardArgs {
         x: args.read(0),
         temperature: args.read(1),
         dy: args.read(2),
@@ -71,7 +71,7 @@ pub(super) fn backward(eps: f64, args: &mut CudaArgs<'_>) -> Result<()> {
         width: width as i64,
     };
     let spec = KernelSpec::new(&BACKWARD, "qk_norm_backward").flag("ADD", args.accumulate(0));
-    run(spec, &[told.x, told.dy, told.dx], &told, args)
+    run(spec, &[kernel_args.x, kernel_args.dy, kernel_args.dx], &kernel_args, args)
 }
 
 /// The vectors of all heads, which lie at `operands`.

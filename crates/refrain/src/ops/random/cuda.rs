@@ -32,7 +32,7 @@ pub(super) fn sample(op: &Sample, args: &mut CudaArgs<'_>) -> Result<()> {
         .flag("NORMAL", op.distribution == Distribution::Normal)
         .int("BITS", i64::from(bits(dtype)));
     let skip = op.place.skip() / words_each(dtype);
-    let told = SampleArgs {
+    let kernel_args = SampleArgs {
         state: args.read(0),
         y: args.write(0),
         n: n as i64,
@@ -40,5 +40,5 @@ pub(super) fn sample(op: &Sample, args: &mut CudaArgs<'_>) -> Result<()> {
         skip: skip as i64,
     };
     let blocks = ((skip + n) * words_each(dtype)).div_ceil(WORDS);
-    args.kernel(spec, units::grid(args, blocks), &told)
+    args.kernel(spec, units::grid(args, blocks), &kernel_args)
 }

@@ -83,7 +83,7 @@ fn run(kind: &'static str, reverse: bool, extent: Extent, args: &mut CudaArgs<'_
     let (length, chunks) = cut(extent);
     let (dtype, out) = (args.read_dtype(0), args.write_dtype(0));
     let backward = kind == "GRADIENT";
-    let told = ScanArgs {
+    let kernel_args = ScanArgs {
         x: args.read(0),
         product: if backward { args.read(1) } else { Pointer::NOTHING },
         d: if backward { args.read(2) } else { Pointer::NOTHING },
@@ -112,15 +112,15 @@ fn run(kind: &'static str, reverse: bool, extent: Extent, args: &mut CudaArgs<'_
             let one_warp = length == WARP;
             let blocks = if one_warp { outer.div_ceil(THREADS / 32) } else { outer * chunks };
             let spec = common(&ROWS, "scan_rows").int("WARPS", if one_warp { 1 } else { 8 });
-            args.kernel(spec.flag("TOTALS", totals), Grid::line(blocks, THREADS as u32), &told)
+            args.kernel(spec.flag("TOTALS", totals), Grid::line(blocks, THREADS as u32), &kernel_args)
         } else {
             let spec = common(&COLUMNS, "scan_columns").flag("TOTALS", totals);
-            args.kernel(spec, Grid::line((lines * chunks).div_ceil(THREADS), THREADS as u32), &told)
+            args.kernel(spec, Grid::line((lines * chunks).div_ceil(THREADS), THREADS as u32), &kernel_args)
         }
     };
     if chunks > 1 {
         pass(true, args)?;
-        args.kernel(common(&BEFORE, "scan_before"), Grid::line(lines, THREADS as u32), &told)?;
+        args.kernel(common(&BEFORE, "scan_before"), Grid::line(lines, THREADS as u32), &kernel_args)?;
     }
     pass(false, args)
 }

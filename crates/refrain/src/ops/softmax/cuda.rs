@@ -73,14 +73,14 @@ pub(super) fn forward(log: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Res
     let (x, y) = (args.read(0), args.write(0));
     match lanes(extent, args.read_dtype(0)) {
         Some(lanes) => {
-            let told = SoftmaxRowsArgs { x, y, rows: outer as i64, width: n as i64 };
+            let kernel_args = SoftmaxRowsArgs { x, y, rows: outer as i64, width: n as i64 };
             let spec = constants(KernelSpec::new(&IN_ROWS, "softmax_rows"), log, args);
-            in_rows(spec, (lanes, outer), &[x, y], &told, args)
+            in_rows(spec, (lanes, outer), &[x, y], &kernel_args, args)
         }
         None => {
             let spec = constants(KernelSpec::new(&IN_COLUMNS, "softmax_columns"), log, args);
-            let told = SoftmaxColumnsArgs { x, y, at: ColumnsAt::new(extent) };
-            args.kernel(spec, columns::grid(extent), &told)
+            let kernel_args = SoftmaxColumnsArgs { x, y, at: ColumnsAt::new(extent) };
+            args.kernel(spec, columns::grid(extent), &kernel_args)
         }
     }
 }
@@ -94,14 +94,14 @@ pub(super) fn backward(log: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Re
     let add = args.accumulate(0);
     match lanes(extent, args.read_dtype(0)) {
         Some(lanes) => {
-            let told = SoftmaxRowsBackwardArgs { y, dy, dx, rows: outer as i64, width: n as i64 };
+            let kernel_args = SoftmaxRowsBackwardArgs { y, dy, dx, rows: outer as i64, width: n as i64 };
             let spec = KernelSpec::new(&IN_ROWS_BACKWARD, "softmax_rows_backward").flag("ADD", add);
-            in_rows(constants(spec, log, args), (lanes, outer), &[y, dy, dx], &told, args)
+            in_rows(constants(spec, log, args), (lanes, outer), &[y, dy, dx], &kernel_args, args)
         }
         None => {
             let spec = KernelSpec::new(&IN_COLUMNS_BACKWARD, "softmax_columns_backward").flag("ADD", add);
-            let told = SoftmaxColumnsBackwardArgs { y, dy, dx, at: ColumnsAt::new(extent) };
-            args.kernel(constants(spec, log, args), columns::grid(extent), &told)
+            let kernel_args = SoftmaxColumnsBackwardArgs { y, dy, dx, at: ColumnsAt::new(extent) };
+            args.kernel(constants(spec, log, args), columns::grid(extent), &kernel_args)
         }
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn sort(op: &SortOp, args: &mut CudaArgs<'_>) -> Result<()> {
         return Ok(());
     }
     let dtype = args.read_dtype(0);
-    let told = SortArgs {
+    let kernel_args = SortArgs {
         x: args.read(0),
         values: if op.values { args.write(0) } else { Pointer::NOTHING },
         positions: args.write(op.positions()),
@@ -136,21 +136,21 @@ pub(super) fn sort(op: &SortOp, args: &mut CudaArgs<'_>) -> Result<()> {
             .flag("VALUES", op.values)
     };
     match Way::of(op, dtype)? {
-        Way::Tiles => tiles(op, lines, told, constants, args),
+        Way::Tiles => tiles(op, lines, kernel_args, constants, args),
         Way::Bits { keys, words, lines: by_line } => {
             let mut done = 0;
             for word in 0..words + i64::from(by_line.is_some()) {
                 let sort = by_line.as_ref().filter(|_| word == words).unwrap_or(&keys);
                 let at = keys.after(done);
-                let told = SortArgs { keys: at.keys, entries: at.entries, ..told };
+                let kernel_args = SortArgs { keys: at.keys, entries: at.entries, ..kernel_args };
                 let spec = constants(&KEYS, "sort_keys")
                     .int("WORD", if word == words { 2 } else { word })
                     .flag("FIRST", done == 0);
-                args.kernel(spec, units::grid(args, lines * n), &told)?;
+                args.kernel(spec, units::grid(args, lines * n), &kernel_args)?;
                 done = sort.run_after(done, args)?;
             }
-            let told = SortArgs { entries: keys.after(done).entries, ..told };
-            args.kernel(constants(&TAKE, "sort_take"), units::grid(args, lines * op.keep), &told)
+            let kernel_args = SortArgs { entries: keys.after(done).entries, ..kernel_args };
+            args.kernel(constants(&TAKE, "sort_take"), units::grid(args, lines * op.keep), &kernel_args)
         }
     }
 }
@@ -158,7 +158,7 @@ pub(super) fn sort(op: &SortOp, args: &mut CudaArgs<'_>) -> Result<()> {
 fn tiles(
     op: &SortOp,
     lines: usize,
-    told: SortArgs,
+    kernel_args: SortArgs,
     constants: impl Fn(&'static Source, &'static str) -> KernelSpec,
     args: &mut CudaArgs<'_>,
 ) -> Result<()> {
@@ -173,12 +173,12 @@ fn tiles(
             return Err(Error::invalid(op.name, message));
         }
         let size = if tiles > 1 { MOST } else { count.next_power_of_two().max(FEWEST) };
-        let told = SortArgs { from, to, count: count as i64, tiles: tiles as i64, ..told };
+        let kernel_args = SortArgs { from, to, count: count as i64, tiles: tiles as i64, ..kernel_args };
         let spec = constants(&TILE, "sort_tile")
             .int("SIZE", size as i64)
             .flag("FIRST", from == Pointer::NOTHING)
             .flag("LAST", tiles == 1);
-        args.kernel(spec, Grid::line(lines * tiles, size as u32 / 2), &told)?;
+        args.kernel(spec, Grid::line(lines * tiles, size as u32 / 2), &kernel_args)?;
         if tiles == 1 {
             return Ok(());
         }
@@ -194,7 +194,7 @@ pub(super) fn backward(op: &SortBackward, args: &mut CudaArgs<'_>) -> Result<()>
     if all == 0 {
         return Ok(());
     }
-    let told = SortBackwardArgs {
+    let kernel_args = SortBackwardArgs {
         d: args.read(0),
         positions: args.read(1),
         y: args.write(0),
@@ -208,11 +208,11 @@ pub(super) fn backward(op: &SortBackward, args: &mut CudaArgs<'_>) -> Result<()>
     let add = args.accumulate(0);
     if !add && op.keep < n {
         let spec = KernelSpec::new(&BACKWARD, "sort_backward").dtype("OUT", dtype).flag("ADD", false);
-        args.kernel(spec.flag("ZERO", true), units::grid(args, all), &told)?;
+        args.kernel(spec.flag("ZERO", true), units::grid(args, all), &kernel_args)?;
     }
     if kept == 0 {
         return Ok(());
     }
     let spec = KernelSpec::new(&BACKWARD, "sort_backward").dtype("OUT", dtype).flag("ADD", add);
-    args.kernel(spec.flag("ZERO", false), units::grid(args, kept), &told)
+    args.kernel(spec.flag("ZERO", false), units::grid(args, kept), &kernel_args)
 }

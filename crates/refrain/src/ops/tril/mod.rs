@@ -78,7 +78,7 @@ impl Op for Triangle {
             return Ok(());
         }
         let (rows, columns) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
-        let told = TriangleArgs {
+        let kernel_args = TriangleArgs {
             x: args.read(0),
             y: args.write(0),
             n: n as i64,
@@ -88,7 +88,7 @@ impl Op for Triangle {
             diagonal: self.diagonal.clamp(-(rows as i64) - 1, columns as i64 + 1),
         };
         let spec = units::constants(KernelSpec::new(&SOURCE, "triangle"), size, n).flag("LOWER", self.lower);
-        args.kernel(spec, units::grid(args, n), &told)
+        args.kernel(spec, units::grid(args, n), &kernel_args)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {

@@ -63,7 +63,7 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
     let room = (ROOM / tile_c - skew).min(STEPS);
     // Whole lines, unless it is the whole length.
     let tile_l = if length <= room { length } else { room / LINE * LINE };
-    let told = WindowsArgs {
+    let kernel_args = WindowsArgs {
         x: args.read(0),
         starts: args.read(1),
         y: args.write(0),
@@ -82,7 +82,7 @@ pub(super) fn forward(length: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .int("UNIT_SIZE", size as i64)
         .flag("ALONG_TIME", step < side || channels == 1);
     let blocks = length.div_ceil(tile_l) * channels.div_ceil(tile_c) * count;
-    args.kernel(spec, Grid::line(blocks, THREADS), &told)
+    args.kernel(spec, Grid::line(blocks, THREADS), &kernel_args)
 }
 
 pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -95,7 +95,7 @@ pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         .dtype("ID", args.read_dtype(1))
         .dtype("ELEMENT", args.write_dtype(0))
         .flag("ADD", args.accumulate(0));
-    let told = AddWindowsArgs {
+    let kernel_args = AddWindowsArgs {
         x: args.read(0),
         starts: args.read(1),
         y: args.write(0),
@@ -106,5 +106,5 @@ pub(super) fn backward(time: usize, args: &mut CudaArgs<'_>) -> Result<()> {
         faults: args.faults(Bounds::Starts),
     };
     let blocks = time.div_ceil(BACKWARD[0]) * channels.div_ceil(BACKWARD[1]);
-    args.kernel(spec, Grid::line(blocks, THREADS), &told)
+    args.kernel(spec, Grid::line(blocks, THREADS), &kernel_args)
 }

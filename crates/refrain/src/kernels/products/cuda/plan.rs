@@ -36,7 +36,7 @@ const MOST_WORK_BESIDE: usize = 1 << 32;
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
 params! {
-    /// What the kernels of matrix products are told.
+    /// The arguments of the kernels of matrix products.
     struct Job {
         /// Nothing for what there is not.
         a: Pointer,
