@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::slice::from_ref;
+
 use common::{devices, simulators, tensor, values};
 use refrain::{DType, Device, Error, Generator, Profile, Result, SdpaOptions, Simulator, Step, Tensor};
 
@@ -157,6 +160,30 @@ fn each_part_of_a_batch_gets_its_part_of_the_numbers_of_the_whole() {
                     assert_eq!(generator.state().unwrap(), whole.state().unwrap(), "{context}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_step_that_draws_for_other_rows_than_when_it_was_recorded_is_found() {
+    let numbers: Vec<f64> = (0..2 * 15).map(|i| (i as f64 * 0.7).sin().abs()).collect();
+    for device in devices() {
+        let x = tensor(&numbers, [2, 3, 5], F32, &device);
+        for (name, draw) in draws() {
+            let generator = Generator::from_state(&device, 7, 40).unwrap();
+            let first = Cell::new(4);
+            let mut step = Step::new(&device, |x| {
+                let part = generator.for_batch_rows(first.get()..first.get() + 2, 12)?;
+                Ok(vec![draw(&part, &x[0])?])
+            });
+            step.call(from_ref(&x)).unwrap();
+            step.check().unwrap();
+            first.set(6);
+            let error = step.check().unwrap_err();
+            assert!(matches!(error, Error::RecordingChanged { .. }), "{name} on {device}: {error}");
+            assert!(error.to_string().contains("rows before"), "{name} on {device}: {error}");
+            first.set(4);
+            step.finish().unwrap();
         }
     }
 }

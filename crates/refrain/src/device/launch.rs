@@ -52,8 +52,15 @@ pub(crate) trait Kernel: Send + Sync {
     /// A copy of the kernel with its parameters, for a recorded program.
     fn boxed(&self) -> Box<dyn Kernel>;
 
-    /// The parameters as text. The texts of two kernels are equal if and only if they do the same.
+    /// The parameters as text. The texts of two kernels are equal if and only if they do the same, up to
+    /// [`Kernel::words_before`].
     fn parameters(&self) -> String;
+
+    /// Where the part of a batch that the kernel draws random numbers for begins: the words of the rows before. Ranks differ
+    /// in it, recordings of one rank don't.
+    fn words_before(&self) -> u64 {
+        0
+    }
 }
 
 /// A tensor as kernels see it.

@@ -110,6 +110,11 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// [`Kernel::words_before`], for an operation that draws random numbers.
+    fn words_before(&self) -> u64 {
+        0
+    }
+
     /// The layout that the kernel needs for input `i`.
     fn input_needs(&self, _i: usize) -> Needs {
         Needs::Contiguous
@@ -179,6 +184,10 @@ impl<O: Op> Kernel for O {
 
     fn parameters(&self) -> String {
         format!("{self:?}")
+    }
+
+    fn words_before(&self) -> u64 {
+        Op::words_before(self)
     }
 }
 

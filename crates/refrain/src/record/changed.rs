@@ -111,6 +111,11 @@ impl Recorded {
         if before != after {
             return Some(parameter_difference(&before, &after));
         }
+        let (before, after) = (was.kernel.words_before(), is.kernel.words_before());
+        if before != after {
+            let what = "the number of random words of the batch's rows before those that it draws for";
+            return Some(moved(what, before, after));
+        }
         let counts = [was.reads.len(), was.writes.len()];
         let counts_now = [is.reads.len(), is.writes.len()];
         if counts != counts_now {

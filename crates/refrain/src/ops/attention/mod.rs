@@ -112,6 +112,10 @@ impl Op for Attention {
         Ok(specs)
     }
 
+    fn words_before(&self) -> u64 {
+        self.dropout.map_or(0, |dropout| dropout.place.words_before())
+    }
+
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::forward(self, args)
     }
@@ -215,6 +219,10 @@ impl Op for AttentionBackward {
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         let scores = self.before().filter(|_| self.needs_d_before);
         Ok((0..self.attention.operands()).chain(scores).map(|i| Spec::like(x[i])).collect())
+    }
+
+    fn words_before(&self) -> u64 {
+        self.attention.dropout.map_or(0, |dropout| dropout.place.words_before())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {

@@ -40,6 +40,10 @@ impl Op for Dropout {
         Ok(specs)
     }
 
+    fn words_before(&self) -> u64 {
+        self.place.words_before()
+    }
+
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         host::forward(self, args)
     }

@@ -433,6 +433,10 @@ impl Op for Sample {
         }
     }
 
+    fn words_before(&self) -> u64 {
+        self.place.words_before()
+    }
+
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
         self.check(x[0].device())?;
         Ok(self.spec.clone().one())

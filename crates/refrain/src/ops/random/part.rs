@@ -63,6 +63,11 @@ impl DrawPlace {
         self.is_in_blocks
     }
 
+    /// The words that belong to rows before those of the launch.
+    pub(crate) fn words_before(self) -> u64 {
+        self.before
+    }
+
     /// The block with the first word of the launch, counted from the generator's base.
     pub(crate) fn block(self) -> u64 {
         self.offset.wrapping_add(self.before / WORDS as u64)
@@ -74,7 +79,8 @@ impl DrawPlace {
     }
 }
 
-/// Recordings of different ranks are compared by this text. So it does not say which part of the batch a rank has.
+/// Recordings of different ranks are compared by this text. So it does not say which part of the batch a rank has, which is
+/// [`DrawPlace::words_before`].
 impl fmt::Debug for DrawPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.offset, f)
