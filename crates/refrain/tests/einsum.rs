@@ -209,4 +209,10 @@ fn equations_that_do_not_fit_say_which_subscript() {
     let error =
         Tensor::einsum("ij,jk->ik", &[&matrix, &x(&[3, 2]).to_dtype(DType::F64).unwrap()]).unwrap_err();
     assert!(matches!(error, refrain::Error::DTypeMismatch { .. }), "{error}");
+    for dtype in [DType::I32, DType::U8, DType::Bool] {
+        let narrow = matrix.to_dtype(dtype).unwrap();
+        let error = Tensor::einsum("ij,kj->ik", &[&matrix, &narrow]).unwrap_err();
+        assert!(matches!(error, refrain::Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("not supported for {dtype}")), "{error}");
+    }
 }

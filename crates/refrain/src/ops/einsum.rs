@@ -180,7 +180,7 @@ impl Tensor {
     /// - Without an arrow, the result has `...` and then the letters that occur once, in the order of the alphabet.
     ///
     /// Operands are multiplied from left to right. Sums over letters of two operands are matrix products, with the dtypes and the
-    /// precision of [`Tensor::matmul`]. Integers are multiplied and summed as [`Tensor::sum`] does. The result may be a view of an
+    /// precision of [`Tensor::matmul`]. Operands are floats or i64. The result may be a view of an
     /// operand if there is nothing to compute.
     ///
     /// ```
@@ -194,7 +194,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If the equation does not fit the operands: another number of operands or dimensions, a letter with two sizes, a letter of
+    /// If an operand is of another dtype, or the equation does not fit the operands: another number of operands or dimensions, a letter with two sizes, a letter of
     /// the result that no operand has or that is there twice. Otherwise those of the operations that it is made of.
     pub fn einsum(equation: &str, operands: &[&Tensor]) -> Result<Tensor> {
         let (inputs, output) = match equation.split_once("->") {
@@ -214,6 +214,11 @@ impl Tensor {
             .zip(operands)
             .map(|(subscripts, operand)| parse(subscripts, Some(operand.rank()), 0))
             .collect::<Result<_>>()?;
+        // Products of narrower integers may not fit.
+        let is_wide = |operand: &Tensor| operand.dtype().is_float() || operand.dtype() == DType::I64;
+        if let Some(operand) = operands.iter().find(|operand| !is_wide(operand)) {
+            return Err(operand.unsupported(OP));
+        }
         let sizes = sizes(equation, operands, &labels)?;
         let ellipsis = sizes.iter().filter(|(l, _)| matches!(l, Label::Ellipsis(_))).count();
         let output = match output {
