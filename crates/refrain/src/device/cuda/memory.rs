@@ -171,7 +171,11 @@ impl Piece {
     ) -> std::result::Result<(), DriverError> {
         // SAFETY: the caller's promise for `to`. The copy is waited for before the piece is written again.
         unsafe { result::memcpy_htod_async(to, self.bytes(length), stream) }?;
-        self.record(stream)
+        self.record(stream).inspect_err(|_| {
+            // No event tells when the copy is done.
+            // SAFETY: the stream is valid.
+            let _ = unsafe { result::stream::synchronize(stream) };
+        })
     }
 }
 
