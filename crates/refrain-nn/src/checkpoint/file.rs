@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -21,6 +22,8 @@ pub(super) struct TensorFile {
     header: Metadata,
     /// Where the values begin.
     values: u64,
+    /// When it was last changed, where the system says it.
+    modified: Option<SystemTime>,
 }
 
 /// A tensor of a file.
@@ -50,7 +53,8 @@ impl TensorFile {
             )
         };
         let mut file = File::open(path).map_err(read)?;
-        let bytes = file.metadata().map_err(read)?.len();
+        let metadata = file.metadata().map_err(read)?;
+        let (bytes, modified) = (metadata.len(), metadata.modified().ok());
         let mut length = [0; LENGTH as usize];
         if bytes < LENGTH {
             return Err(broken(format!("it has {bytes} bytes")));
@@ -68,7 +72,7 @@ impl TensorFile {
             let (named, found) = (header.data_len(), bytes - values);
             return Err(broken(format!("its header names {named} bytes of values, and it has {found}")));
         }
-        Ok(TensorFile { path: path.to_owned(), file, header, values })
+        Ok(TensorFile { path: path.to_owned(), file, header, values, modified })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -125,6 +129,19 @@ impl<'a> FileTensor<'a> {
             ),
             _ => Error::io("read", self.file.path())(e),
         })
+    }
+
+    /// Returns an error if the file was changed in place since it was opened, so that its values may be of two states.
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        let file = self.file;
+        let metadata = file.file.metadata().map_err(Error::io("read", &file.path))?;
+        if metadata.modified().ok() == file.modified {
+            return Ok(());
+        }
+        Err(Error::checkpoint(
+            &file.path,
+            "it was changed while it was read; load it again, and write files under a new name before you rename them",
+        ))
     }
 
     /// All of its bytes, if they are few.

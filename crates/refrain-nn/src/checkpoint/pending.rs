@@ -37,6 +37,7 @@ impl<'a> Pending<'a> {
                 for (to, parts) in &self.0 {
                     no_grad(|| to.write_pieces(|at, piece| fill(parts, to.dtype(), at, piece)))?;
                 }
+                self.check_unchanged()?;
             }
             Err(e) => return Err(e),
         }
@@ -50,7 +51,14 @@ impl<'a> Pending<'a> {
             new.write_pieces(|at, piece| fill(parts, to.dtype(), at, piece))?;
             Ok(new)
         };
-        self.0.iter().map(|run| Ok((&run.0, read(run)?))).collect()
+        let new = self.0.iter().map(|run| Ok((&run.0, read(run)?))).collect::<Result<_>>()?;
+        self.check_unchanged()?;
+        Ok(new)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        let mut parts = self.0.iter().flat_map(|(_, parts)| parts);
+        parts.try_for_each(|part| part.from.check_unchanged())
     }
 
     fn check(&self) -> Result<()> {
