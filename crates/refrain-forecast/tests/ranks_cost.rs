@@ -115,9 +115,9 @@ fn an_epoch_exchanges_four_values_besides_its_steps_and_copies_no_parameters() {
             // The pace, whether to stop at each callback, the checksums, the validation.
             let exchanged = rank.collectives() - collectives - 2 * STEPS;
             assert_eq!(exchanged, 3 + calls);
-            // What was exchanged is read, and the loss. With a copy of each parameter there were 12 more.
+            // What was exchanged is read, the loss, and how many steps were skipped. With a copy of each parameter there were 12 more.
             let copied = rank.device().stats().downloads - before.downloads;
-            assert!(rank.device() == &Device::cpu() || copied <= exchanged + 2, "{copied}");
+            assert!(rank.device() == &Device::cpu() || copied <= exchanged + 3, "{copied}");
             let collectives = rank.collectives();
             let folder = tempfile::tempdir().unwrap();
             trainer.save(folder.path(), &json!(null)).unwrap();

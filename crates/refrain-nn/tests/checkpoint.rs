@@ -139,6 +139,41 @@ fn a_resumed_run_continues_bit_for_bit() {
 }
 
 #[test]
+fn the_number_of_skipped_steps_is_kept() {
+    let run = |skips: bool| {
+        let builder = ParameterBuilder::new(&device(), DType::F32);
+        builder.parameter("weight", 3, Init::Constant(0.5)).unwrap();
+        let parameters = builder.build(&Generator::new(&device(), 1).unwrap()).unwrap();
+        let optimizer =
+            AdamW::new(&parameters, AdamWOptions::default(), Schedule::Constant { lr: 0.1 }).unwrap();
+        (parameters, if skips { optimizer.skip_non_finite().unwrap() } else { optimizer })
+    };
+    let folder = tempdir().unwrap();
+    let (parameters, optimizer) = run(true);
+    for gradient in [1.0, f64::NAN, f64::INFINITY, 2.0, f64::NAN] {
+        parameters.gradients().fill(gradient).unwrap();
+        optimizer.step().unwrap();
+    }
+    let snapshot =
+        Snapshot { parameters: &parameters, optimizer: Some(&optimizer), generators: &[], config: json!({}) };
+    checkpoint::save(folder.path(), &snapshot).unwrap();
+
+    let saved = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!((saved.steps(), saved.skipped_steps()), (2, 3));
+    let (parameters, optimizer) = run(true);
+    saved.resume(&parameters, &optimizer, &[]).unwrap();
+    let skipped = || optimizer.step_state().skipped().unwrap().to_scalar::<i64>().unwrap();
+    assert_eq!(skipped(), 3);
+    parameters.gradients().fill(f64::NAN).unwrap();
+    optimizer.step().unwrap();
+    assert_eq!(skipped(), 4);
+    // An optimiser that does not skip steps goes on, too.
+    let (parameters, optimizer) = run(false);
+    saved.resume(&parameters, &optimizer, &[]).unwrap();
+    assert!(optimizer.step_state().skipped().is_none());
+}
+
+#[test]
 fn a_checkpoint_loaded_between_two_replays_is_what_the_next_one_goes_on_from() {
     for (dtype, sgd) in [(DType::F32, false), (DType::F64, false), (DType::F32, true)] {
         let shape = Shape { dtype, sgd, ..SHAPE };
@@ -326,6 +361,21 @@ fn a_changed_byte_is_refused_or_changes_nothing() {
     }
     // For example spaces that fill the header, and numbers written with one more digit.
     assert!(taken * 20 < refused, "{taken} of {}", taken + refused);
+}
+
+#[test]
+fn a_file_that_is_changed_in_place_after_it_was_opened_changes_nothing() {
+    let folder = tempdir().unwrap();
+    let (run, whole) = saved(folder.path());
+    let opened = Checkpoint::open(folder.path()).unwrap();
+    // The system notes times of changes in steps of some milliseconds.
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    fs::write(folder.path().join(TENSORS), &whole).unwrap();
+    let before = run.bits();
+    let error = opened.load(&run.parameters).unwrap_err().to_string();
+    assert!(error.contains("changed while it was read"), "{error}");
+    assert!(run.bits() == before);
+    Checkpoint::open(folder.path()).unwrap().load(&run.parameters).unwrap();
 }
 
 #[test]

@@ -107,6 +107,12 @@ pub fn train<T: Task>(
                 events.add(&report)?;
             }
             console.line(format!("{label}epoch {:>3}/{epochs}  {}", report.epoch, line(&report)))?;
+            if report.skipped_steps > 0 {
+                let EpochReport { epoch, skipped_steps, .. } = &report;
+                console.warn(format!(
+                    "{label}epoch {epoch}: {skipped_steps} of {steps} steps were skipped, because their gradients were not finite"
+                ))?;
+            }
         }
     }
     Ok(None)

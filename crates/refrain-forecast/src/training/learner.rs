@@ -1,5 +1,6 @@
 //! The steps of a training run, on the device.
 
+use super::loss_sum::LossSum;
 use super::ranks::{Ranks, Rows};
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
@@ -22,8 +23,7 @@ pub(super) struct Learner<T> {
     pub(super) dropout: Generator,
     /// Where `dropout` is, for the passes over a batch before its last one.
     ahead: Generator,
-    /// The sum of the losses of the samples of this epoch so far, f64 `[]`.
-    pub(super) loss_sum: Tensor,
+    pub(super) loss_sum: LossSum,
     /// Gives one micro-batch at a time.
     batches: Batches,
     /// The passes over a micro-batch, of a full one and of the smaller last one.
@@ -68,7 +68,7 @@ impl<T: Task> Learner<T> {
             schedule,
             dropout: Generator::new(device, config.seed ^ DROPOUT)?,
             ahead: Generator::new(device, 0)?,
-            loss_sum: scalar()?,
+            loss_sum: LossSum::new(device)?,
             passes: [places(0), places(batches.whole())],
             batches,
             ranks: None,
@@ -220,7 +220,8 @@ impl<T: Task> Learner<T> {
             }
         }
         self.optimizer.step()?;
-        Ok(self.loss_sum.add_assign(&wide(&loss)?.mul_scalar(samples[1].numel() as f64)?)?)
+        let last = self.optimizer.step_state();
+        self.loss_sum.add(&wide(&loss)?, last, |x| x.mul_scalar(samples[1].numel() as f64))
     }
 
     /// A part of a step: forward and backward pass over the next samples. The gradients are added up.
@@ -233,6 +234,12 @@ impl<T: Task> Learner<T> {
         self.batch.loss.add_assign(&wide(&weighted)?)?;
         self.batch.weight.add_assign(&wide(&all)?)?;
         Ok(self.batch.samples.add_scalar_assign(samples[1].numel() as f64)?)
+    }
+
+    /// How many steps were skipped since the run began, because their gradients were not finite. It waits for the device.
+    pub(super) fn skipped_steps(&self) -> Result<u64> {
+        let skipped = self.optimizer.step_state().skipped();
+        Ok(skipped.map_or(Ok(0), Tensor::to_scalar::<i64>)?.max(0) as u64)
     }
 
     /// Measures the model on all validation samples. The passes are replayed if they are recorded.
@@ -268,7 +275,7 @@ impl<T: Task> Learner<T> {
         let gradients = self.task.parameters().gradients();
         gradients.div_assign(&weight.to_dtype(gradients.dtype())?)?;
         self.optimizer.step()?;
-        self.loss_sum.add_assign(&total.div(weight)?.mul(samples)?)?;
+        self.loss_sum.add(&total.div(weight)?, self.optimizer.step_state(), |x| x.mul(samples))?;
         [loss, weight, samples].iter().try_for_each(|sum| Ok(sum.fill(0.0)?))
     }
 }
@@ -352,6 +359,6 @@ fn schedule(config: &TrainingConfig, steps: u64) -> Schedule {
 
 fn optimizer(parameters: &Parameters, config: &TrainingConfig, schedule: Schedule) -> Result<AdamW> {
     let options = AdamWOptions { weight_decay: config.weight_decay, ..AdamWOptions::default() };
-    let optimizer = AdamW::new(parameters, options, schedule)?;
+    let optimizer = AdamW::new(parameters, options, schedule)?.skip_non_finite()?;
     Ok(if config.clip > 0.0 { optimizer.clip_grad_norm(config.clip)? } else { optimizer })
 }

@@ -3,6 +3,7 @@
 mod config;
 mod estimate;
 mod learner;
+mod loss_sum;
 mod ranks;
 mod replays;
 mod state;
@@ -25,6 +26,8 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+const NOT_FINITE: &str = "lower the learning rate, or clip the gradient norm";
+
 /// Trains a model.
 ///
 /// A run depends only on its settings and its data: on the same device it gives the same weights, bit for bit, even
@@ -33,6 +36,9 @@ use std::time::{Duration, Instant};
 /// The step is recorded at its first call and then replayed (see [`refrain::Step`]), unless [`Trainer::eager`] turns
 /// that off; the results are the same, bit for bit. If [`TrainingConfig::accumulate`] is above 1, two things are
 /// recorded: the pass over a micro-batch, which adds to the gradients, and the update after the last pass.
+///
+/// A step whose gradients have an infinity or NaN is skipped: the weights stay as they are, its loss does not count, and
+/// [`EpochReport::skipped_steps`] says how many there were. An epoch without any other step is an error.
 ///
 /// Several ranks can train one model together: see [`Trainer::with_communicator`].
 pub struct Trainer<T: Task> {
@@ -213,6 +219,13 @@ impl<T: Task> Trainer<T> {
         let error = T::error(&validation);
         let epoch = self.state.history.len() + 1;
         let when = format!("in epoch {epoch}");
+        let earlier: u64 = self.state.history.iter().map(|report| report.skipped_steps).sum();
+        let skipped = learner.skipped_steps()?;
+        let skipped_steps = skipped.saturating_sub(earlier);
+        if skipped_steps >= learner.steps() {
+            let problem = format!("{when} no step had finite gradients, so all {skipped_steps} were skipped");
+            return Err(Error::Training { problem, fix: NOT_FINITE });
+        }
         self.check_loss(&when, train_loss)?;
         self.check_loss(&format!("{when} the training loss is {train_loss}, and in its validation"), error)?;
         let best = self.state.best().is_none_or(|best| error < T::error(&best.validation));
@@ -224,14 +237,16 @@ impl<T: Task> Trainer<T> {
             epoch,
             train_loss,
             validation,
-            learning_rate: self.learner.schedule.at(self.steps().saturating_sub(1)),
+            // A skipped step does not advance the schedule.
+            learning_rate: learner.schedule.at(self.steps().saturating_sub(skipped + 1)),
             seconds: before + begun.elapsed().as_secs_f64(),
             best,
+            skipped_steps,
         };
         self.state.history.push(report.clone());
         self.state.epoch_steps = 0;
         self.state.seconds = 0.0;
-        self.learner.loss_sum.fill(0.0)?;
+        learner.loss_sum.write([0.0; 2])?;
         Ok(EpochEnd::Finished(report))
     }
 
@@ -240,12 +255,13 @@ impl<T: Task> Trainer<T> {
         self.recorded.as_mut().map_or(Ok(()), Recorded::check)
     }
 
-    /// The mean loss over the samples of this epoch so far. It waits for the device.
+    /// The mean loss over the samples of this epoch so far, without those of skipped steps; NaN if there are none. It waits for
+    /// the device.
     ///
     /// # Errors
     /// [`Error::Engine`] if the device fails.
     pub fn mean_loss(&self) -> Result<f64> {
-        Ok(self.learner.loss_sum.to_scalar::<f64>()? / self.samples_in_epoch() as f64)
+        self.learner.loss_sum.mean()
     }
 
     /// Returns an error if a loss is not finite.
@@ -254,7 +270,7 @@ impl<T: Task> Trainer<T> {
             return Ok(());
         }
         let problem = format!("{when} the loss is {loss}");
-        Err(Error::Training { problem, fix: "lower the learning rate, or clip the gradient norm" })
+        Err(Error::Training { problem, fix: NOT_FINITE })
     }
 
     /// Whether all epochs are done, or early stopping has ended the run.

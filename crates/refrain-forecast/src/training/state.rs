@@ -22,7 +22,7 @@ const LATEST: &str = "checkpoint";
 pub struct EpochReport<V> {
     /// Number of the epoch, from 1.
     pub epoch: usize,
-    /// Mean loss over the training samples, each computed in its own step.
+    /// Mean loss over the training samples, each computed in its own step. Those of skipped steps do not count.
     pub train_loss: f64,
     /// The result of the validation.
     #[serde(flatten)]
@@ -33,6 +33,13 @@ pub struct EpochReport<V> {
     pub seconds: f64,
     /// Whether the validation error is the lowest so far.
     pub best: bool,
+    /// How many steps were skipped because their gradients were not finite.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped_steps: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The progress of a run, without weights, optimiser state and dropout state.
@@ -64,6 +71,8 @@ struct Saved<R, V> {
     state: State<V>,
     /// The bits of the sum of losses, since JSON cannot hold every float.
     loss_sum: u64,
+    /// How many samples it is of. Versions before 0.2 did not skip any.
+    loss_samples: Option<u64>,
 }
 
 const DROPOUT: &str = "dropout";
@@ -82,14 +91,12 @@ impl<T: Task> Trainer<T> {
     /// has. The parameters are compared before, unless the epoch has just ended.
     ///
     /// # Errors
-    /// [`Error::Nn`] if the folder cannot be written; [`Error::Training`] if the loss is no longer finite, and if rank 0 could
-    /// not write; [`Error::RanksDiffer`]. If the loss is not finite or ranks differ, nothing is overwritten.
+    /// [`Error::Nn`] if a number of the model or of the optimiser is not finite, or the folder cannot be written;
+    /// [`Error::Training`] if rank 0 could not write; [`Error::RanksDiffer`]. If a number is not finite or ranks differ, nothing
+    /// is overwritten.
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
         let (epoch, steps) = (self.state.history.len() + 1, self.state.epoch_steps);
         let when = format!("after {steps} steps of epoch {epoch}");
-        if steps > 0 {
-            self.check_loss(&when, self.mean_loss()?)?;
-        }
         let Some(ranks) = &self.learner.ranks else { return self.write(folder, run) };
         if !ranks.has_compared(self.steps()) {
             ranks.compare(self.learner.task.parameters(), self.steps(), &when)?;
@@ -114,12 +121,17 @@ impl<T: Task> Trainer<T> {
             };
             checkpoint::save(folder, &snapshot)?;
         }
-        let loss_sum = self.learner.loss_sum.to_scalar::<f64>()?.to_bits();
+        let [loss_sum, samples] = self.learner.loss_sum.read()?;
         let snapshot = Snapshot {
             parameters: self.learner.task.parameters(),
             optimizer: Some(&self.learner.optimizer),
             generators: &[(DROPOUT, &self.learner.dropout)],
-            config: json!({ "run": run, "state": self.state, "loss_sum": loss_sum }),
+            config: json!({
+                "run": run,
+                "state": self.state,
+                "loss_sum": loss_sum.to_bits(),
+                "loss_samples": samples as u64,
+            }),
         };
         Ok(checkpoint::save(folder.join(LATEST), &snapshot)?)
     }
@@ -134,9 +146,11 @@ impl<T: Task> Trainer<T> {
     /// [`Error::Nn`] if the state is broken, or belongs to another model; [`Error::Training`] if it belongs to other data, or
     /// is impossible; [`Error::RanksDiffer`].
     pub fn resume_from(mut self, saved: &SavedRun) -> Result<Self> {
-        let Saved { state, loss_sum, .. } = saved.latest.config::<Saved<Value, T::Validation>>()?;
+        let Saved { state, loss_sum, loss_samples, .. } =
+            saved.latest.config::<Saved<Value, T::Validation>>()?;
         let loss_sum = f64::from_bits(loss_sum);
-        self.check_state(&state, loss_sum, saved.latest.steps())?;
+        let steps = saved.latest.steps().saturating_add(saved.latest.skipped_steps());
+        self.check_state(&state, loss_sum, steps)?;
         if let Some(best) = &saved.best {
             best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);
@@ -147,10 +161,12 @@ impl<T: Task> Trainer<T> {
             false => saved.latest.resume(task.parameters(), optimizer, &generators)?,
             true => saved.latest.resume_rescheduled(task.parameters(), optimizer, &generators)?,
         }
-        self.learner.loss_sum.fill(loss_sum)?;
+        let samples = (state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples);
+        let counted = loss_samples.map_or(samples, |counted| (counted as usize).min(samples));
+        self.learner.loss_sum.write([loss_sum, counted as f64])?;
         if let Some(ranks) = &self.learner.ranks {
-            ranks.check_step(saved.latest.steps())?;
-            ranks.compare(self.learner.task.parameters(), saved.latest.steps() as u64, "after resuming")?;
+            ranks.check_step(steps)?;
+            ranks.compare(self.learner.task.parameters(), steps as u64, "after resuming")?;
         }
         self.state = state;
         Ok(self)
@@ -177,7 +193,7 @@ impl<T: Task> Trainer<T> {
         }
         let time = |seconds: f64| (0.0..MOST_SECONDS).contains(&seconds);
         for (index, report) in state.history.iter().enumerate() {
-            let EpochReport { epoch, train_loss, validation, learning_rate, seconds, best: _ } = report;
+            let EpochReport { epoch, train_loss, validation, learning_rate, seconds, .. } = report;
             let numbers = [*train_loss, T::error(validation), *learning_rate];
             if *epoch != index + 1 || !numbers.iter().all(|number| number.is_finite()) || !time(*seconds) {
                 return refuse(format!("has an impossible report of epoch {}: {report:?}", index + 1));

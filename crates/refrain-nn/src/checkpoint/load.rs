@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use refrain::{DType, Generator, Shape, Tensor};
+use refrain::{DType, Generator, Shape, Tensor, no_grad};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -130,6 +130,11 @@ impl Checkpoint {
         self.state.as_ref().map_or(0, |state| state.steps)
     }
 
+    /// How many steps the optimiser skipped because gradients were not finite; 0 if unknown.
+    pub fn skipped_steps(&self) -> i64 {
+        self.state.as_ref().map_or(0, |state| state.skipped_steps)
+    }
+
     /// Copies the values of the checkpoint into the parameters and buffers of a model.
     ///
     /// # Errors
@@ -211,6 +216,9 @@ impl Checkpoint {
             )));
         }
         pending.write()?;
+        if let Some(skipped) = optimizer.step_state().skipped() {
+            no_grad(|| skipped.fill(state.skipped_steps as f64))?;
+        }
         for (name, generator) in generators {
             if let Some(saved) = state.generators.get(*name) {
                 generator.set_state(saved.seed, saved.offset)?;

@@ -81,6 +81,9 @@ struct State {
     version: u32,
     config: Value,
     steps: i64,
+    /// Steps that the optimiser skipped because gradients were not finite.
+    #[serde(default)]
+    skipped_steps: i64,
     optimizer: Option<Value>,
     generators: BTreeMap<String, GeneratorState>,
 }
@@ -158,10 +161,12 @@ fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)>
     for (buffer, flat) in snapshot.optimizer.iter().flat_map(|o| o.buffers()) {
         tensors.extend(runs(parameters, flat, |name| moment(buffer, name))?);
     }
-    let mut steps = 0;
+    let (mut steps, mut skipped_steps) = (0, 0);
     if let Some(optimizer) = snapshot.optimizer {
-        let step = optimizer.step_state().step();
+        let state = optimizer.step_state();
+        let step = state.step();
         steps = step.to_scalar::<i64>()?;
+        skipped_steps = state.skipped().map_or(Ok(0), Tensor::to_scalar::<i64>)?;
         tensors.insert(step_name(), Stored::of(step)?);
         tensors.insert(groups_name(), Stored::of(&groups(parameters)?)?);
     }
@@ -171,5 +176,15 @@ fn collect(snapshot: &Snapshot<'_>) -> Result<(BTreeMap<String, Stored>, State)>
         generators.insert(name.to_string(), GeneratorState { seed, offset });
     }
     let optimizer = snapshot.optimizer.map(|o| o.describe());
-    Ok((tensors, State { version: VERSION, config: snapshot.config.clone(), steps, optimizer, generators }))
+    Ok((
+        tensors,
+        State {
+            version: VERSION,
+            config: snapshot.config.clone(),
+            steps,
+            skipped_steps,
+            optimizer,
+            generators,
+        },
+    ))
 }
