@@ -1,9 +1,9 @@
 //! Operations of the user's own: composed of existing ones, with a gradient of their own.
 
-use super::Spec;
 use crate::autograd::{Differentiable, Gradients, Saves, TapeEntry, check_operands, no_grad};
 use crate::device::{Storage, Watch};
 use crate::error::{Error, Result};
+use crate::operation::Spec;
 use crate::tensor::{Tensor, check_devices};
 
 /// How many values an operation can save, together with its operands: the tape keeps a bit for each.

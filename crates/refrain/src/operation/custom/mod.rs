@@ -1,0 +1,5 @@
+//! Operations of the user's own.
+
+mod composed;
+
+pub use composed::custom_op;
