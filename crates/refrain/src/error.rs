@@ -104,6 +104,14 @@ pub enum Error {
         /// What is missing, where refrain looked for it, and what to install.
         message: String,
     },
+    /// A kernel of an operation of your own ([`CustomOp`](crate::custom::CustomOp)) is missing or can't be used, or it
+    /// panicked. A CUDA kernel that does not compile is [`Error::Device`], with the messages of the compiler.
+    Kernel {
+        /// The operation.
+        op: &'static str,
+        /// What is wrong and what to do.
+        message: String,
+    },
     /// The device refused something. It stays usable.
     Device {
         /// The operation.
@@ -274,6 +282,7 @@ impl fmt::Display for Error {
                 write!(f, "): drop tensors or use a smaller batch")
             }
             Error::Unavailable { device, message } => write!(f, "{device} can't be used: {message}"),
+            Error::Kernel { op, message } => write!(f, "{op}: {message}"),
             Error::Device { op, device, message } => write!(f, "{op}: {device}: {message}"),
             Error::DeviceLost { op, device, cause } => write!(
                 f,

@@ -23,7 +23,7 @@
 //! | choose where to compute | [`Device`]: [`Device::cpu`], [`Device::cuda`], [`Device::best`]; [`Simulator`] for a simulated GPU |
 //! | hold values and compute | [`Tensor`]: nearly every operation is one of its methods; [`DType`], [`Shape`] |
 //! | compute gradients | [`Tensor::set_requires_grad`], [`Tensor::backward`], [`Tensor::grad`], [`no_grad`], [`gradcheck`] |
-//! | write an operation with a gradient of its own | [`custom_op`] |
+//! | write an operation of your own | [`custom_op`], made of other operations with a gradient of its own; [`custom`], with kernels in Rust and CUDA |
 //! | record a training step | [`Step`], [`StepOptions`], [`Outputs`], [`Program`] |
 //! | draw random numbers | [`Generator`] |
 //! | train on several GPUs | [`Communicator`]: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `barrier` |
@@ -86,7 +86,7 @@ pub use device::{
 };
 pub use error::{Error, Result};
 pub use gradcheck::gradcheck;
-pub use operation::custom_op;
+pub use operation::{custom, custom_op};
 
 pub use ops::attention::SdpaOptions;
 pub use ops::conv::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions};

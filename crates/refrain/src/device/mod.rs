@@ -136,6 +136,7 @@ impl Device {
     /// On the CPU, the operation itself returns the error before anything is written. A recorded step stops there:
     /// what its earlier operations wrote to tensors from outside stays written, and its generators do not advance.
     pub fn synchronize(&self) -> Result<()> {
+        cpu::parallel::refuse_engine("synchronize")?;
         recording::forbid(
             "synchronize",
             self,
@@ -263,6 +264,7 @@ impl Device {
     /// launch is recorded instead of run. If another thread records one, the launch must be unrelated to it.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         launch.verify()?;
+        cpu::parallel::refuse_engine(launch.op)?;
         if recording::launch(self, launch)? {
             return Ok(());
         }
@@ -358,6 +360,7 @@ impl Device {
         if range.end > storage.bytes() {
             return Err(Error::internal(op, "an upload reaches beyond its storage"));
         }
+        cpu::parallel::refuse_engine(op)?;
         recording::forbid(
             op,
             self,
@@ -384,6 +387,7 @@ impl Device {
         if offset + to.len() > storage.bytes() {
             return Err(Error::internal(op, "a download reaches beyond its storage"));
         }
+        cpu::parallel::refuse_engine(op)?;
         recording::forbid(
             op,
             self,

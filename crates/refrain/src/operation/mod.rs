@@ -2,7 +2,7 @@
 //! one; both go through [`execute`] to the door. The operations themselves are in `ops/`.
 
 mod apply;
-mod custom;
+pub mod custom;
 mod execute;
 mod gradients;
 
@@ -21,18 +21,21 @@ use crate::device::{Communicator, CudaArgs, HostArgs, Kernel, Launch, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor};
 
-/// Shape and dtype of a result.
+/// The shape and dtype of an operand or a result.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Spec {
-    pub(crate) shape: Shape,
-    pub(crate) dtype: DType,
+pub struct Spec {
+    /// Its shape.
+    pub shape: Shape,
+    /// Its dtype.
+    pub dtype: DType,
 }
 
 /// The results of an operation.
 pub(crate) type Specs = SmallVec<[Spec; RESULTS]>;
 
 impl Spec {
-    pub(crate) fn new(shape: impl Into<Shape>, dtype: DType) -> Spec {
+    /// Makes one from both.
+    pub fn new(shape: impl Into<Shape>, dtype: DType) -> Spec {
         Spec { shape: shape.into(), dtype }
     }
 
@@ -91,6 +94,11 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
     /// Whether a kernel can fail because of the values of the operands, which `infer` can't see. True for kernels
     /// that check indices or a counter.
     fn can_fail(&self) -> bool {
+        false
+    }
+
+    /// Whether the kernel on the CPU always runs on the kernel threads, however small its operands are.
+    fn needs_kernel_threads(&self) -> bool {
         false
     }
 
@@ -164,6 +172,10 @@ impl<O: Op> Kernel for O {
 
     fn can_fail(&self) -> bool {
         Op::can_fail(self)
+    }
+
+    fn needs_kernel_threads(&self) -> bool {
+        Op::needs_kernel_threads(self)
     }
 
     fn cuda_workspace(&self, launch: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {

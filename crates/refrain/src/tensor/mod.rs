@@ -14,6 +14,7 @@ pub(crate) use node::{
     BornNode, Differentiable, INPUTS, Node, NodeBirth, RecordedNodes, Saved, SavedValues, Saves,
 };
 
+use crate::device::cpu::parallel;
 use crate::device::{Device, Lineage, Operand, Storage, recording};
 use crate::error::{Error, Result};
 use crate::recycled::{Recycled, recycle};
@@ -104,6 +105,7 @@ impl Tensor {
     /// New memory of the given shape with undefined values. It must be written before it is read.
     pub(crate) fn empty(op: &'static str, shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
         let numel = shape.checked_numel(op, dtype.size())?;
+        parallel::refuse_engine(op)?;
         let storage = Storage::new(op, device, numel * dtype.size())?;
         Ok(Tensor::from_parts(storage, Layout::contiguous(shape.clone()), dtype))
     }

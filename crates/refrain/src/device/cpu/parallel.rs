@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::scratch;
+use crate::error::{Error, Result};
 
 /// From this many elements, a separate task is worthwhile.
 const GRAIN: usize = 1 << 14;
@@ -49,6 +50,16 @@ pub(crate) fn mark(_index: usize) {
 /// Whether this is one of the kernel threads. Only then may a kernel split its work.
 pub(crate) fn allowed() -> bool {
     IS_KERNEL_THREAD.get()
+}
+
+/// Refuses work of the engine on a kernel thread. A kernel runs there, and the work could wait for a lock that its launch
+/// holds.
+pub(crate) fn refuse_engine(op: &'static str) -> Result<()> {
+    if !allowed() {
+        return Ok(());
+    }
+    let message = "a host kernel uses a tensor while it runs, which could wait forever; let the kernel use slices of its operands alone, and pass every tensor as an operand";
+    Err(Error::Kernel { op, message: message.to_owned() })
 }
 
 /// Runs a kernel that touches `bytes` bytes, with all threads if that is worthwhile.

@@ -216,6 +216,11 @@ impl<'a> CudaArgs<'a> {
         self.sink.pieces().is_some()
     }
 
+    /// Whether kernels run. Otherwise they are looked at only.
+    pub(crate) fn runs(&self) -> bool {
+        self.sink.runs()
+    }
+
     /// Describes an elementwise kernel, where [`CudaArgs::describes`].
     pub(crate) fn describe(&mut self, piece: Piece) {
         if let Some(pieces) = self.sink.pieces() {

@@ -534,6 +534,7 @@ impl State {
     fn report(&mut self, error: Error) {
         self.reported.get_or_insert(match error {
             Error::InvalidArgument { op, message } => Error::invalid(op, message + FOUND_LATE),
+            Error::Kernel { op, message } => Error::Kernel { op, message: message + FOUND_LATE },
             other => other,
         });
     }

@@ -1,5 +1,6 @@
-//! Operations of the user's own: composed of existing ones, with a gradient of their own.
+//! Operations that are composed of existing ones, with a gradient of their own.
 
+use super::gradient::{Returned, run_backward};
 use crate::autograd::{Differentiable, Gradients, Saves, TapeEntry, check_operands, no_grad};
 use crate::device::{Storage, Watch};
 use crate::error::{Error, Result};
@@ -60,9 +61,7 @@ pub fn custom_op(
     forward: impl FnOnce(&[Tensor]) -> Result<(Vec<Tensor>, Vec<Tensor>)>,
     backward: impl Fn(&[Tensor], &[Tensor]) -> Result<Vec<Option<Tensor>>> + Send + Sync + 'static,
 ) -> Result<Vec<Tensor>> {
-    if operands.is_empty() {
-        return Err(Error::invalid(name, "there is no operand; pass the tensors that the operation reads"));
-    }
+    super::require_operands(name, operands)?;
     check_devices(name, operands)?;
     check_operands(name, operands)?;
     let handles: Vec<Tensor> = operands.iter().map(|t| t.detach()).collect();
@@ -119,7 +118,7 @@ pub fn custom_op(
     Ok(outputs)
 }
 
-type Backward = dyn Fn(&[Tensor], &[Tensor]) -> Result<Vec<Option<Tensor>>> + Send + Sync;
+type Backward = dyn Fn(&[Tensor], &[Tensor]) -> Returned + Send + Sync;
 
 /// The entry of the tape. Its inputs are the operands, and then the saved values, which get no gradient.
 struct Custom {
@@ -140,37 +139,8 @@ impl Differentiable for Custom {
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
-        let arrived = (0..self.results.len()).find_map(|o| g.grad_of(o));
-        let nothing = || Error::internal(self.name, "no gradient has arrived");
-        let device = arrived.ok_or_else(nothing)?.device().clone();
-        let of_result = |(o, spec): (usize, &Spec)| match g.grad_of(o) {
-            Some(gradient) => Ok(gradient.clone()),
-            None => Tensor::zeros(&spec.shape, spec.dtype, &device),
-        };
-        let gradients = self.results.iter().enumerate().map(of_result).collect::<Result<Vec<_>>>()?;
         let saved = (0..self.saved).map(|k| g.saved_value(self.operands + k, || format!("saved value {k}")));
         let saved = saved.collect::<Result<Vec<_>>>()?;
-        let returned = (self.backward)(&gradients, &saved)?;
-        if returned.len() != self.operands {
-            return Err(Error::Autograd {
-                op: self.name,
-                message: format!(
-                    "the backward closure returned {} gradients for {} operands; return one for each, or None for an operand that has none",
-                    returned.len(),
-                    self.operands
-                ),
-            });
-        }
-        for (i, gradient) in returned.into_iter().enumerate() {
-            let Some(gradient) = gradient.filter(|_| g.needs(i)) else { continue };
-            if gradient.shape() != g.input_shape(i) {
-                let hint = format!("gradient {i} must have the shape of operand {i}");
-                return Err(Error::shapes(self.name, gradient.shape(), g.input_shape(i), hint));
-            }
-            gradient.require_dtype(self.name, &format!("gradient of operand {i}"), g.input_dtype(i))?;
-            check_devices(self.name, &[&gradients[0], &gradient])?;
-            g.add(i, gradient.untracked())?;
-        }
-        Ok(())
+        run_backward(g, self.name, self.operands, &self.results, &saved, &self.backward)
     }
 }
