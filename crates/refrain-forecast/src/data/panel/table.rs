@@ -2,7 +2,9 @@
 
 use super::{Class, Labels, PanelOptions};
 use crate::data::format::{Row as Cells, Rows};
-use crate::data::series::table::{Numbers, Stamps, check_scatter, is_missing, time_column};
+use crate::data::series::numbers::{Numbers, is_missing};
+use crate::data::series::stamps::Stamps;
+use crate::data::series::table::{check_scatter, time_column};
 use crate::data::text::shorten;
 use crate::{Error, Result};
 use jiff::civil::DateTime;

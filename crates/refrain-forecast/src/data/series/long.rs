@@ -1,7 +1,9 @@
 //! The long format: one row for each id and time.
 
 use super::CovariateColumns;
-use super::table::{Numbers, Stamps, Table, check_scatter, time_column};
+use super::numbers::Numbers;
+use super::stamps::Stamps;
+use super::table::{Table, check_scatter, time_column};
 use crate::data::format::Rows;
 use crate::{Error, Result};
 use jiff::civil::DateTime;

@@ -8,10 +8,12 @@ pub(crate) mod fill;
 mod gap;
 mod grid;
 mod long;
+pub(crate) mod numbers;
 mod scaler;
 mod set;
 mod split;
 mod stack;
+pub(crate) mod stamps;
 pub(crate) mod table;
 pub(crate) mod time;
 

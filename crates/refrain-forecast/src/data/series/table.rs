@@ -1,9 +1,9 @@
 //! The rows of a file to a table of time stamps and numbers, in the wide or the long format.
 
-use super::time::{self, Stamp};
+use super::numbers::Numbers;
+use super::stamps::Stamps;
 use super::{CovariateColumns, LongColumns, ReadOptions};
 use crate::data::format::Rows;
-use crate::data::text::shorten;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 
@@ -121,110 +121,4 @@ pub(crate) fn check_scatter(rows: usize, series: usize, times: usize, file: &str
         true => Err(Error::Scattered { file: file.to_owned(), rows, series, times }),
         false => Ok(()),
     }
-}
-
-/// Parses the time column and checks that all its time stamps use one convention.
-pub(crate) struct Stamps<'a> {
-    file: &'a str,
-    column: String,
-    pub(crate) zoned: Option<bool>,
-}
-
-impl<'a> Stamps<'a> {
-    pub(crate) fn new(file: &'a str, column: String) -> Self {
-        Stamps { file, column, zoned: None }
-    }
-
-    pub(crate) fn parse(&mut self, cell: &str, line: u64) -> Result<DateTime> {
-        let file = self.file.to_owned();
-        let Some(Stamp { time, zoned }) = time::parse(cell) else {
-            return Err(Error::Time { file, line, column: self.column.clone(), text: shorten(cell) });
-        };
-        if *self.zoned.get_or_insert(zoned) != zoned {
-            return Err(Error::MixedZones { file, line, text: shorten(cell), zoned });
-        }
-        Ok(time)
-    }
-
-    pub(crate) fn check_order(
-        &self,
-        previous: Option<(DateTime, u64)>,
-        (time, line): (DateTime, u64),
-        id: Option<&str>,
-    ) -> Result<()> {
-        let Some((previous, first)) = previous else {
-            return Ok(());
-        };
-        let format = |time| time::format(time, self.zoned == Some(true));
-        let (file, series) = (self.file.to_owned(), id.map(str::to_owned));
-        match time.cmp(&previous) {
-            std::cmp::Ordering::Greater => Ok(()),
-            std::cmp::Ordering::Equal => {
-                Err(Error::Duplicate { file, line, first, time: format(time), series })
-            }
-            std::cmp::Ordering::Less => {
-                Err(Error::Order { file, line, time: format(time), previous: format(previous), series })
-            }
-        }
-    }
-}
-
-/// Parses the cells of channels, and remembers which are neither numbers nor missing.
-pub(crate) struct Numbers {
-    columns: Vec<Column>,
-}
-
-#[derive(Default, Clone)]
-struct Column {
-    numbers: usize,
-    /// Line and text of the first bad cell, and the number of bad cells.
-    bad: Option<(u64, String, usize)>,
-}
-
-impl Numbers {
-    pub(crate) fn new(columns: usize) -> Self {
-        Numbers { columns: vec![Column::default(); columns] }
-    }
-
-    pub(super) fn add_column(&mut self) {
-        self.columns.push(Column::default());
-    }
-
-    /// The value of a cell. NaN if it is missing (or bad; [`Numbers::check`] reports those).
-    pub(crate) fn parse(&mut self, channel: usize, cell: &str, line: u64) -> f64 {
-        if is_missing(cell) {
-            return f64::NAN;
-        }
-        let column = &mut self.columns[channel];
-        match cell.parse::<f64>() {
-            // The engine computes in f32, so what overflows there counts as infinite.
-            Ok(value) if (value as f32).is_finite() => {
-                column.numbers += 1;
-                value
-            }
-            _ => {
-                column.bad.get_or_insert_with(|| (line, shorten(cell), 0)).2 += 1;
-                f64::NAN
-            }
-        }
-    }
-
-    pub(crate) fn check<'a>(self, names: impl Iterator<Item = &'a str>, file: &str) -> Result<()> {
-        for (column, name) in self.columns.into_iter().zip(names) {
-            let Some((line, text, count)) = column.bad else {
-                continue;
-            };
-            let (file, name) = (file.to_owned(), name.to_owned());
-            return Err(if column.numbers == 0 {
-                Error::TextColumn { file, line, column: name, text }
-            } else {
-                Error::Number { file, line, column: name, text, more: count - 1 }
-            });
-        }
-        Ok(())
-    }
-}
-
-pub(crate) fn is_missing(cell: &str) -> bool {
-    cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
 }
