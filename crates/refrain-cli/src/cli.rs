@@ -12,7 +12,7 @@ use refrain_rendezvous::{Address, World, WorldOptions};
 
 use crate::console::Verbosity;
 use crate::precision::Precision;
-use crate::settings::{Complete, Settings, preset_names};
+use crate::settings::{Complete, DialectFlags, Settings, preset_names};
 
 /// Train time-series forecasters and panel classifiers, make forecasts, and measure speed.
 #[derive(Debug, Parser)]
@@ -220,9 +220,11 @@ pub struct Evaluate {
     /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series or panel [default: the data of the training]; - is standard input
+    /// The series or panel [default: the data of the training]; - is standard input. It is read as the data of the training, unless flags such as --separator say otherwise
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
+    #[command(flatten)]
+    pub dialect: DialectFlags,
     #[command(flatten)]
     pub ranks: RankArgs,
     #[command(flatten)]
@@ -237,9 +239,11 @@ pub struct Forecast {
     /// The run folder
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The series or panel to forecast [default: the data of the training]; - is standard input
+    /// The series or panel to forecast [default: the data of the training]; - is standard input. It is read as the data of the training, unless flags such as --separator say otherwise
     #[arg(long, value_name = "NAME|FILE")]
     pub data: Option<String>,
+    #[command(flatten)]
+    pub dialect: DialectFlags,
     /// Only these ids of a long file, columns of a wide one, or sources of a panel, separated by commas [default: all]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub ids: Option<Vec<String>>,
@@ -269,6 +273,8 @@ pub struct Import {
     /// The series that the model is for: `nyc-weather` (bundled), a CSV file, or - for standard input
     #[arg(long, value_name = "NAME|FILE")]
     pub data: String,
+    #[command(flatten)]
+    pub dialect: DialectFlags,
     /// How to split the rows in time, as for train: fractions such as `0.7,0.1,0.2`, or `ett`
     #[arg(long, value_name = "RULE")]
     pub split: Option<SplitRule>,

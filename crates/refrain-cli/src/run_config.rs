@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use refrain_forecast::baselines::SeasonalNaive;
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{FoldRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{
     CovariateColumns, CovariateScaler, Layout, LongColumns, MaxGap, Part, ReadOptions, Scaler, Scaling,
@@ -135,6 +136,9 @@ pub struct SeriesData {
     /// The columns that are inputs beside the channels.
     #[serde(default)]
     pub covariates: CovariateColumns,
+    /// How the file is written. Runs of older versions have the usual one.
+    #[serde(default)]
+    pub dialect: Dialect,
     #[serde(default)]
     pub covariate_scaler: CovariateScaler,
     /// Names of the channels, in the model's order.
@@ -257,7 +261,7 @@ impl RunConfig<Forecasts> {
         let scaler = set.scaler(&stack, of_series.scaling)?;
         let (sha256, covariate_scaler) = (set.fingerprint(), CovariateScaler::fit(&set, &stack));
         let set = set.with_scaled_covariates(&covariate_scaler);
-        let options = of_series.read_options(None);
+        let options = of_series.read_options(None, settings.dialect()?);
         // Report a season that does not fit before training, not after it.
         SeasonalNaive::new(season, context)?;
         let independent = set.is_independent();
@@ -271,6 +275,7 @@ impl RunConfig<Forecasts> {
             scaling: of_series.scaling,
             columns: options.columns,
             covariates: options.covariates,
+            dialect: options.dialect,
             covariate_scaler,
             channels: if independent { Vec::new() } else { set.first().names().to_vec() },
             scaler: if independent { Scaler::unit(0) } else { scaler.clone() },
@@ -288,9 +293,9 @@ impl RunConfig<Forecasts> {
 
     /// How the data of the run is read.
     pub fn read_options(&self) -> ReadOptions {
-        let SeriesData { strict, step, columns, covariates, .. } = &self.task.data;
-        let (columns, covariates) = (columns.clone(), covariates.clone());
-        ReadOptions { strict: *strict, step: *step, columns, covariates }
+        let SeriesData { strict, step, columns, covariates, dialect, .. } = &self.task.data;
+        let (columns, covariates, dialect) = (columns.clone(), covariates.clone(), dialect.clone());
+        ReadOptions { strict: *strict, step: *step, columns, covariates, dialect }
     }
 
     /// How the file with this name becomes series: the run's own as in training. Of others, a model that treats channels alike takes
@@ -475,7 +480,7 @@ impl RunConfig<Classes> {
         let of_panel = settings.panel()?;
         let data = PanelData {
             source: source::lasting(&settings.data()?),
-            options: of_panel.options(settings.max_gap()?),
+            options: settings.panel_options()?,
             folds: of_panel.fold_rule(),
             class_weights: of_panel.class_weights,
             sources: panel.sources().to_vec(),

@@ -1,11 +1,12 @@
 //! The series or panel of a run: the bundled one, a file, or standard input.
 
-use std::io::{IsTerminal, stdin};
+use std::io::{IsTerminal, StdinLock, stdin};
 use std::path::Path;
 
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Class, Panel, PanelOptions, PanelReport};
 use refrain_forecast::data::series::{CovariateCounts, Layout, ReadOptions, ReadReport, SeriesSet};
-use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit, read_text};
+use refrain_forecast::data::{NYC_WEATHER, nyc_weather, nyc_weather_unit};
 
 use crate::console::{Console, count};
 use crate::error::{Error, Result};
@@ -13,10 +14,11 @@ use crate::error::{Error, Result};
 /// Reads series by their name on the command line.
 pub fn read(source: &str, options: &ReadOptions, layout: Layout) -> Result<(SeriesSet, ReadReport)> {
     if source == NYC_WEATHER {
+        let options = &ReadOptions { dialect: Dialect::default(), ..options.clone() };
         return Ok(SeriesSet::from_csv(nyc_weather(), NYC_WEATHER, options, layout)?);
     }
     if is_stdin(source) {
-        return Ok(SeriesSet::from_csv(&read_stdin()?, STDIN_FILE, options, layout)?);
+        return Ok(SeriesSet::from_csv(open_stdin()?, STDIN_FILE, options, layout)?);
     }
     check_name(source)?;
     Ok(SeriesSet::read(Path::new(source), options, layout)?)
@@ -28,7 +30,7 @@ pub fn read_panel(source: &str, options: &PanelOptions) -> Result<(Panel, PanelR
         return Ok(Panel::nyc_weather(&options.rule, options.max_gap)?);
     }
     if is_stdin(source) {
-        return Ok(Panel::from_csv(&read_stdin()?, STDIN_FILE, options)?);
+        return Ok(Panel::from_csv(open_stdin()?, STDIN_FILE, options)?);
     }
     check_name(source)?;
     Ok(Panel::read(Path::new(source), options)?)
@@ -44,7 +46,7 @@ pub fn read_unlabelled_panel(
         return read_panel(source, options);
     }
     if is_stdin(source) {
-        return Ok(Panel::from_csv_unlabelled(&read_stdin()?, STDIN_FILE, options, features)?);
+        return Ok(Panel::from_csv_unlabelled(open_stdin()?, STDIN_FILE, options, features)?);
     }
     check_name(source)?;
     Ok(Panel::read_unlabelled(Path::new(source), options, features)?)
@@ -66,14 +68,14 @@ pub fn lasting(source: &str) -> String {
     std::path::absolute(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string())
 }
 
-fn read_stdin() -> Result<Vec<u8>> {
+fn open_stdin() -> Result<StdinLock<'static>> {
     if stdin().is_terminal() {
         return Err(Error::usage(
             "the data is standard input, but that is a terminal",
             "redirect a file, as in `refrain ... --data - < series.csv`, or pass its name with --data",
         ));
     }
-    Ok(read_text(stdin().lock(), STDIN_FILE)?)
+    Ok(stdin().lock())
 }
 
 /// Refuses a name that looks like bundled data but is not.

@@ -19,15 +19,27 @@ pub enum Error {
     },
     /// The file is larger than this machine has memory for.
     #[error(
-        "{file} is larger than {} MiB; its numbers would need more memory than this machine has; split the file, or use a \
-         machine with more memory",
-        .limit >> 20
+        "{file} has more than {rows} rows, and their numbers would need more memory than is free on this machine; split the \
+         file, leave out columns, or use a machine with more memory"
     )]
     TooLarge {
         /// The file.
         file: String,
-        /// The most bytes that are read.
-        limit: usize,
+        /// The most rows that fit into memory.
+        rows: u64,
+    },
+    /// A row does not end.
+    #[error(
+        "{file}, line {line}: no row ends within {} MiB; close the quotes, and write one line per row",
+        .limit >> 20
+    )]
+    LongRow {
+        /// The file.
+        file: String,
+        /// The line that was reached.
+        line: u64,
+        /// The most bytes of a row.
+        limit: u64,
     },
     /// The file has no bytes, or a header and no rows.
     #[error("{file} has no rows; it needs a header, a time column and one row per time stamp")]
@@ -67,7 +79,7 @@ pub enum Error {
         /// Its format.
         format: &'static str,
     },
-    /// A Parquet or Arrow IPC file is broken, or cannot be written.
+    /// A Parquet, Arrow IPC or gzip file is broken, or cannot be written.
     #[error("{file}: not a {format} file that can be read or written: {problem}; write it again")]
     Columns {
         /// The file.
@@ -130,12 +142,8 @@ pub enum Error {
         /// Number of these rows that are given.
         given: usize,
     },
-    /// A cell of the time column is not a time stamp.
-    #[error(
-        "{file}, line {line}, column `{column}`: {text:?} is not a time stamp; \
-         write `2016-07-01 00:00:00`, `2016-07-01T00:00:00Z` or `2016-07-01`, \
-         in the first column or in one named `time`, `date` or `ds`"
-    )]
+    /// A cell of the time column is not a time stamp, or not one moment of its time zone.
+    #[error("{file}, line {line}, column `{column}`: {text:?} {problem}")]
     Time {
         /// The file.
         file: String,
@@ -145,11 +153,13 @@ pub enum Error {
         column: String,
         /// The cell.
         text: String,
+        /// What is wrong with it, and what to do about it.
+        problem: String,
     },
     /// Some time stamps name a zone and others do not.
     #[error(
         "{file}, line {line}: time stamp {text:?} {}, unlike the time stamps before it; \
-         give all time stamps a zone or offset, or none of them",
+         give all time stamps a zone or offset, or none of them, or name the zone of the others by --tz",
         if *.zoned { "names a zone or offset" } else { "names no zone or offset" }
     )]
     MixedZones {
@@ -165,7 +175,7 @@ pub enum Error {
     /// Two rows have the same time stamp.
     #[error(
         "{file}, line {line}: time stamp {time}{} is already in line {first}; \
-         remove or average the duplicate rows",
+         remove duplicate rows, or pass --duplicates mean, first or last",
         of_series(series)
     )]
     Duplicate {
@@ -183,7 +193,7 @@ pub enum Error {
     /// A time stamp is earlier than the one above it.
     #[error(
         "{file}, line {line}: time stamp {time}{} is earlier than {previous} above it; \
-         sort the rows by time, oldest first",
+         sort the rows by time, oldest first, or pass --sort",
         of_series(series)
     )]
     Order {
@@ -308,8 +318,7 @@ pub enum Error {
     },
     /// No cell of a column is a number.
     #[error(
-        "{file}, line {line}, column `{column}`: {text:?} is not a number, and the whole column has none; \
-         remove the column or encode it as numbers"
+        "{file}, line {line}, column `{column}`: {text:?} is not a number, and the whole column has none; {fix}"
     )]
     TextColumn {
         /// The file.
@@ -320,11 +329,13 @@ pub enum Error {
         column: String,
         /// The first cell that is neither a number nor missing.
         text: String,
+        /// What to do about it.
+        fix: &'static str,
     },
     /// A cell is neither a finite number nor missing.
     #[error(
-        "{file}, line {line}, column `{column}`: {text:?} is not a finite 32-bit number{}; write it with a decimal \
-         point and no thousands separator, or leave the cell empty (or NA) if the value is missing",
+        "{file}, line {line}, column `{column}`: {text:?} is not a finite 32-bit number{}; {fix}, or leave the cell empty (or NA) \
+         if the value is missing",
         more_cells(*.more)
     )]
     Number {
@@ -338,6 +349,8 @@ pub enum Error {
         text: String,
         /// Number of such cells further down the column.
         more: usize,
+        /// What to do about it.
+        fix: &'static str,
     },
     /// A channel has no value at all.
     #[error("{file}: every value of channel `{channel}` is missing; remove the channel")]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::device;
 use refrain::{DType, Device, Precision, Profile, Simulator, Tensor, with_precision};
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Change, Class, Fold, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::MaxGap;
 use refrain_forecast::models::cross_asset::{CrossAsset, CrossAssetConfig, Mode};
@@ -45,7 +46,12 @@ fn panel(rows: usize, from_row: usize, shift: f64) -> Panel {
         }
     }
     let rule = LabelRule { horizon: 1, threshold: 0.0, change: Change::Difference };
-    let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season };
+    let options = PanelOptions {
+        price: "price".to_owned(),
+        rule,
+        max_gap: MaxGap::Season,
+        dialect: Dialect::default(),
+    };
     Panel::from_csv(text.as_bytes(), "a.csv", &options).unwrap().0
 }
 

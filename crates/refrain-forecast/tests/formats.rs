@@ -36,6 +36,7 @@ mod without_the_feature {
 #[cfg(feature = "parquet")]
 mod with_the_feature {
     use super::path;
+    use refrain_forecast::data::dialect::Dialect;
     use refrain_forecast::data::panel::{Change, LabelRule, Panel, PanelOptions};
     use refrain_forecast::data::series::{Layout, MaxGap, ReadOptions, SeriesSet};
     use refrain_forecast::data::{Column, parquet};
@@ -95,6 +96,17 @@ mod with_the_feature {
                 let name = format!("{table}.{format}");
                 assert_eq!(content(&read(&path(&name)).unwrap()), expected, "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn typed_columns_are_read_alike_in_every_dialect() {
+        let kept =
+            r#"{"separator": "semicolon", "decimal": "comma", "date_format": "dd.mm.yyyy", "comment": "%"}"#;
+        let options = ReadOptions { dialect: serde_json::from_str(kept).unwrap(), ..ReadOptions::default() };
+        for name in ["wide.pandas.parquet", "wide.polars.arrow", "zoned.polars.parquet"] {
+            let (set, _) = SeriesSet::read(&path(name), &options, Layout::Auto).unwrap();
+            assert_eq!(content(&set), content(&read(&path(name)).unwrap()), "{name}");
         }
     }
 
@@ -199,7 +211,12 @@ mod with_the_feature {
         ];
         std::fs::write(&file, parquet(&columns, "panel.parquet").unwrap()).unwrap();
         let rule = LabelRule { horizon: 1, threshold: 0.5, change: Change::Difference };
-        let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::default() };
+        let options = PanelOptions {
+            price: "price".to_owned(),
+            rule,
+            max_gap: MaxGap::default(),
+            dialect: Dialect::default(),
+        };
         let (panel, _) = Panel::read(&file, &options).unwrap();
         assert_eq!(
             (panel.rows(), panel.sources(), panel.features()),

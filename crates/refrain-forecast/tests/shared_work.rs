@@ -1,6 +1,7 @@
 //! Evaluations and forecasts that several ranks share: each computes a part, and all get the bits of one process.
 
 use refrain::{Communicator, DType, Device, Profile, Simulator};
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Change, Fold, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{MaxGap, Part, ReadOptions, Scaler, Series, TimeAxis, TimeStep};
 use refrain_forecast::data::windows::Windows;
@@ -124,7 +125,12 @@ fn classifications_are_the_same_bits_on_all_ranks() {
     };
     let text = format!("time,source,f,label\n{}", (0..3500).map(row).collect::<String>());
     let rule = LabelRule { horizon: 1, threshold: 0.0, change: Change::Difference };
-    let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season };
+    let options = PanelOptions {
+        price: "price".to_owned(),
+        rule,
+        max_gap: MaxGap::Season,
+        dialect: Dialect::default(),
+    };
     let panel = Panel::from_csv(text.as_bytes(), "a.csv", &options).unwrap().0;
     let fold = Fold { train: 0..100, validation: 102..120, test: 122..3500 };
     let small = CrossAssetConfig { sources: 2, features: 1, d_model: 8, heads: 2, ..Default::default() };

@@ -19,7 +19,8 @@ struct Outcome<'a> {
 pub fn run(args: Forecast) -> Result<()> {
     let job = Job::join(job::world(&args.ranks)?, &args.ranks, args.device, "forecast", job::RESTART)?;
     job.run(|job| {
-        let trained = tasks::load(&args.model, job.device())?;
+        let mut trained = tasks::load(&args.model, job.device())?;
+        args.dialect.apply(trained.dialect())?;
         let data = args.data.unwrap_or_else(|| trained.source().to_owned());
         let out = args.out.map(|out| Output::new(&out, &[&data, trained.source()])).transpose()?;
         if let Some(out) = &out {

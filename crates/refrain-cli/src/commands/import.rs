@@ -38,11 +38,12 @@ pub fn run(args: Import) -> Result<()> {
     let init = Init::of(args.folder.clone(), checkpoint);
     let split = args.split.map(serde_json::to_value).transpose().map_err(Error::Json)?;
     let chosen = [("data", Some(json!(args.data))), ("split", split)];
-    let chosen: Values =
-        chosen.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    let chosen = chosen.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let chosen: Values = chosen.chain(args.dialect.into_values()).collect();
     let settings = Settings::of(chosen).resolve_over(None, None, init.values())?;
     let of_series = settings.series()?;
-    let (set, report) = source::read(&args.data, &of_series.read_options(None), of_series.layout)?;
+    let options = of_series.read_options(None, settings.dialect()?);
+    let (set, report) = source::read(&args.data, &options, of_series.layout)?;
     source::describe(console, &set, &report)?;
     let (file, channels) = (set.file().to_owned(), set.channels());
     if channels != theirs.channels && theirs.channel_use() != ChannelUse::Shared {

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use refrain_forecast::data::NYC_WEATHER;
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::series::MaxGap;
 use refrain_forecast::models::{ModelListing, classifiers, forecasters};
 use refrain_forecast::settings::Setting;
@@ -100,7 +101,7 @@ impl Model {
         };
         let groups = [
             (None, vec![model]),
-            (Some("Data"), vec![data, gaps]),
+            (Some("Data"), [vec![data, gaps], Dialect::settings()].concat()),
             (Some(of_task.0), of_task.1),
             (Some(listing.about.title), listing.settings.clone()),
             (Some("Training"), TrainingConfig::settings()),

@@ -7,11 +7,12 @@ mod file;
 mod list;
 mod of_run;
 
-pub use arguments::{preset_names, presets};
+pub use arguments::{DialectFlags, preset_names, presets};
 pub use list::{Task, known};
 
 use std::path::Path;
 
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::PanelOptions;
 use refrain_forecast::data::series::{CovariateCounts, MaxGap, SplitRule};
 use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
@@ -243,9 +244,14 @@ impl Complete {
         self.values.clone().into_iter().chain([name]).collect()
     }
 
+    /// How the text of the data is written, and what becomes of rows out of order.
+    pub fn dialect(&self) -> Result<Dialect> {
+        self.of(&Dialect::settings())
+    }
+
     /// The settings that say which windows a forecaster sees.
     fn of_windows(&self) -> Values {
-        let series = SeriesSettings::settings();
+        let series = [SeriesSettings::settings(), Dialect::settings()].concat();
         let names = series.iter().map(Setting::name).chain(["data", "max-gap"]);
         let value = |name: &str| self.values.get(name).or_else(|| self.model.default(name)).cloned();
         names.filter_map(|name| Some((name.to_owned(), value(name)?))).collect()
@@ -305,7 +311,7 @@ impl Complete {
 
     /// How to read a panel.
     pub fn panel_options(&self) -> Result<PanelOptions> {
-        Ok(self.panel()?.options(self.max_gap()?))
+        Ok(self.panel()?.options(self.max_gap()?, self.dialect()?))
     }
 
     /// The classifier for so many sources and features.

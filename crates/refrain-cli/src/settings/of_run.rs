@@ -75,7 +75,8 @@ fn forecasting(config: RunConfig<Forecasts>) -> Result<Values> {
         Some(ratio) => values(json!({ "task": Objective::Pretrain, "mask-ratio": ratio })),
         None => Values::new(),
     };
-    let parts = [own, pretraining, of_loss(&loss)?, fields(&intervals)?, fields(&training)?];
+    let parts =
+        [own, pretraining, of_loss(&loss)?, fields(&intervals)?, fields(&training)?, fields(&data.dialect)?];
     Ok(model.values().into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
@@ -93,7 +94,7 @@ fn classification(config: RunConfig<Classes>) -> Result<Values> {
     let settings =
         listings.iter().filter(|listing| model["name"] == listing.name).flat_map(|of| &of.settings);
     let of_model = settings.map(|of| (of.name().to_owned(), model[of.name().replace('-', "_")].clone()));
-    Ok(of_model.chain(own).chain(fields(&training)?).collect())
+    Ok(of_model.chain(own).chain(fields(&training)?).chain(fields(&options.dialect)?).collect())
 }
 
 /// The name of a loss, and its own settings under names that begin with it.

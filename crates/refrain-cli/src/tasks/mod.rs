@@ -7,6 +7,7 @@ pub mod forecasting;
 use std::path::Path;
 
 use refrain::Device;
+use refrain_forecast::data::dialect::Dialect;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -24,6 +25,9 @@ use forecasting::trained::TrainedForecaster;
 pub trait Trained {
     /// The name of the data that it was trained on.
     fn source(&self) -> &str;
+
+    /// How data is read: at first as that of the training.
+    fn dialect(&mut self) -> &mut Dialect;
 
     /// Measures the model on the test part of the data, prints the table, and prints the figures as JSON if asked to. The processes
     /// of a job share the work.

@@ -3,6 +3,7 @@
 mod bundled;
 #[cfg(feature = "parquet")]
 mod columns;
+pub mod dialect;
 mod format;
 pub mod panel;
 pub mod series;
@@ -12,4 +13,3 @@ pub mod windows;
 pub use bundled::{NYC_WEATHER, nyc_weather, nyc_weather_unit};
 #[cfg(feature = "parquet")]
 pub use columns::{Column, parquet};
-pub use text::read_text;

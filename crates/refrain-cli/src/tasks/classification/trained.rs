@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use refrain::{DType, Device, with_precision};
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Class, Panel};
 use refrain_forecast::data::series::{Filled, Scaler};
 use refrain_forecast::models::ClassifierConfig;
@@ -88,6 +89,10 @@ fn agree(folds: &[TrainedFold], panel: &Panel, asked: &Asked, job: &Job) -> Resu
 }
 
 impl Trained for TrainedClassifier {
+    fn dialect(&mut self) -> &mut Dialect {
+        &mut self.config.task.data.options.dialect
+    }
+
     fn source(&self) -> &str {
         &self.config.task.data.source
     }

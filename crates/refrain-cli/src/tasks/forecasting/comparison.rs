@@ -156,7 +156,8 @@ pub fn resume(args: &Compare, path: &Path) -> Result<()> {
 
 fn read(console: Console, settings: &Complete) -> Result<SeriesSet> {
     let (data, of_series) = (settings.data()?, settings.series()?);
-    let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
+    let options = of_series.read_options(None, settings.dialect()?);
+    let (set, report) = source::read(&data, &options, of_series.layout)?;
     source::describe(console, &set, &report)?;
     Ok(set)
 }

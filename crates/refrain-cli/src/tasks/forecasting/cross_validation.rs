@@ -104,7 +104,8 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
             "leave --processes out, or pass a file by --data",
         ));
     }
-    let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
+    let options = of_series.read_options(None, settings.dialect()?);
+    let (set, report) = source::read(&data, &options, of_series.layout)?;
     source::describe(console, &set, &report)?;
     console.line(format!(
         "split       by origins: {validation} rows of validation and {horizon} of test after what each model is trained on"

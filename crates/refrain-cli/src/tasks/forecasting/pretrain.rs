@@ -71,7 +71,8 @@ pub fn is_of(saved: &SavedRun) -> Result<bool> {
 pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) -> Result<()> {
     let console = job.console(args.json);
     let (data, of_series) = (settings.data()?, settings.series()?);
-    let (set, report) = source::read(&data, &of_series.read_options(None), of_series.layout)?;
+    let options = of_series.read_options(None, settings.dialect()?);
+    let (set, report) = source::read(&data, &options, of_series.layout)?;
     source::describe(console, &set, &report)?;
     let (config, data) = RunConfig::<Forecasts>::new(settings, set)?;
     if config.task.freeze != Freeze::None {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use refrain::{Communicator, DType, Device, with_precision};
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::series::{Series, SeriesSet};
 use refrain_forecast::models::Forecaster;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
@@ -220,6 +221,10 @@ fn intervals(config: &RunConfig<Forecasts>, model: &dyn Forecaster, folder: &Pat
 }
 
 impl Trained for TrainedForecaster {
+    fn dialect(&mut self) -> &mut Dialect {
+        &mut self.config.task.data.dialect
+    }
+
     fn source(&self) -> &str {
         &self.config.task.data.source
     }

@@ -19,16 +19,13 @@ use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, DataType, Schema, TimeUnit};
 use jiff::tz::TimeZone;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use refrain::Device;
 
 use super::binary::Columnar;
-use super::{Row, Rows};
+use super::{Row, Rows, Source, most_rows};
 use crate::{Error, Result};
 
 /// The rows of a batch that is read from a Parquet file.
 const ROWS_AT_ONCE: usize = 8192;
-/// Bytes that a value needs in memory, as 8-byte values that exist at the same time.
-const BYTES_A_VALUE: usize = 24;
 
 /// The header and the rows of a file.
 pub(super) fn open(path: &Path, format: Columnar, file: &str) -> Result<Rows<'static>> {
@@ -43,15 +40,15 @@ pub(super) fn open(path: &Path, format: Columnar, file: &str) -> Result<Rows<'st
     let columns = columns(&schema, file)?;
     let header = columns.iter().map(|(_, name)| name.clone()).collect();
     let places = columns.into_iter().map(|(place, _)| place).collect();
-    let rows = Cells { reader: batches.reader, places, batch: None, line: 1, format, file: name };
-    Ok(Rows { header, rows: Box::new(rows) })
+    let cells = Cells { reader: batches.reader, places, batch: None, line: 1, format, file: name };
+    Ok(Rows::new(header, Box::new(cells), true, file))
 }
 
 /// What reads a file.
 struct Batches {
     reader: Box<dyn RecordBatchReader>,
     /// The number of rows, if the file says it.
-    rows: Option<usize>,
+    rows: Option<u64>,
 }
 
 fn batches(handle: File, format: Columnar) -> Result<Batches, String> {
@@ -60,7 +57,7 @@ fn batches(handle: File, format: Columnar) -> Result<Batches, String> {
         Columnar::Parquet => {
             let builder =
                 ParquetRecordBatchReaderBuilder::try_new(handle).map_err(|error| error.to_string())?;
-            let rows = usize::try_from(builder.metadata().file_metadata().num_rows()).ok();
+            let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
             let reader = builder.with_batch_size(ROWS_AT_ONCE).build().map_err(|error| error.to_string())?;
             Batches { reader: Box::new(reader), rows }
         }
@@ -82,10 +79,10 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 }
 
 /// Refuses a table whose numbers do not fit into memory, before any of them is read.
-fn check_size(rows: usize, columns: usize, file: &str) -> Result<()> {
-    let Some(free) = Device::cpu().free_bytes() else { return Ok(()) };
-    match rows.saturating_mul(columns).saturating_mul(BYTES_A_VALUE) > free {
-        true => Err(Error::TooLarge { file: file.to_owned(), limit: free / BYTES_A_VALUE }),
+fn check_size(rows: u64, columns: usize, file: &str) -> Result<()> {
+    let most = most_rows(columns);
+    match rows > most {
+        true => Err(Error::TooLarge { file: file.to_owned(), rows: most }),
         false => Ok(()),
     }
 }
@@ -123,7 +120,7 @@ fn is_read(of: &DataType) -> bool {
         Null | Boolean | Utf8 | LargeUtf8 | Utf8View | Timestamp(..) | Date32 | Date64 | Decimal128(..) => {
             true
         }
-        Dictionary(_, values) => is_read(values),
+        Dictionary(_, values) => !matches!(**values, Dictionary(..)) && is_read(values),
         of => of.is_integer() || of.is_floating(),
     }
 }
@@ -143,6 +140,7 @@ struct Batch {
     columns: Vec<Column>,
     rows: usize,
     at: usize,
+    text: String,
 }
 
 /// A column of a batch. The values of a dictionary stand once, and each row has the place of its own.
@@ -151,25 +149,32 @@ struct Column {
     keys: Option<(ArrayRef, Vec<usize>)>,
 }
 
-impl Iterator for Cells {
-    type Item = Result<Row>;
+impl Source for Cells {
+    fn read(&mut self, row: &mut Row) -> Result<bool> {
+        match guarded(|| self.next_row(row)) {
+            Ok(more) => Ok(more),
+            Err(problem) => {
+                // Nothing is read after an error.
+                self.batch = None;
+                Err(Error::Columns { file: self.file.clone(), format: self.format.name(), problem })
+            }
+        }
+    }
+}
 
-    fn next(&mut self) -> Option<Result<Row>> {
+impl Cells {
+    /// Reads and decodes the next row. Arrays with broken content may panic in both.
+    fn next_row(&mut self, row: &mut Row) -> Result<bool, String> {
         loop {
             if let Some(batch) = self.batch.as_mut().filter(|batch| batch.at < batch.rows) {
                 self.line += 1;
-                return Some(Ok(batch.row(self.line)));
+                row.line = self.line;
+                batch.read(&mut row.cells);
+                return Ok(true);
             }
-            let reader = &mut self.reader;
-            match guarded(|| reader.next().transpose().map_err(|error| error.to_string())) {
-                Ok(None) => return None,
-                Ok(Some(batch)) => self.batch = Some(Batch::of(&batch, &self.places)),
-                Err(problem) => {
-                    // Nothing is read after an error.
-                    self.batch = None;
-                    let (file, format) = (self.file.clone(), self.format.name());
-                    return Some(Err(Error::Columns { file, format, problem }));
-                }
+            match self.reader.next().transpose().map_err(|error| error.to_string())? {
+                None => return Ok(false),
+                Some(batch) => self.batch = Some(Batch::of(&batch, &self.places)),
             }
         }
     }
@@ -178,18 +183,17 @@ impl Iterator for Cells {
 impl Batch {
     fn of(batch: &RecordBatch, places: &[usize]) -> Batch {
         let columns = places.iter().map(|&place| Column::of(batch.column(place))).collect();
-        Batch { columns, rows: batch.num_rows(), at: 0 }
+        Batch { columns, rows: batch.num_rows(), at: 0, text: String::new() }
     }
 
-    fn row(&mut self, line: u64) -> Row {
-        let (mut cells, mut text) = (::csv::StringRecord::new(), String::new());
+    fn read(&mut self, cells: &mut ::csv::StringRecord) {
+        cells.clear();
         for column in &self.columns {
-            text.clear();
-            column.write(self.at, &mut text);
-            cells.push_field(text.trim());
+            self.text.clear();
+            column.write(self.at, &mut self.text);
+            cells.push_field(&self.text);
         }
         self.at += 1;
-        Row { line, cells }
     }
 }
 
@@ -293,5 +297,41 @@ fn write_time(ticks: i64, length: i128, zoned: bool, text: &mut String) -> std::
         Ok(time) if zoned => write!(text, "{time}"),
         Ok(time) => write!(text, "{}", time.to_zoned(TimeZone::UTC).datetime()),
         Err(_) => write!(text, "{ticks}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A reader whose batches have fewer columns than its schema says, as no sound file has.
+    struct Broken(Arc<Schema>, Option<RecordBatch>);
+
+    impl Iterator for Broken {
+        type Item = Result<RecordBatch, ArrowError>;
+
+        fn next(&mut self) -> Option<Self::Item> {
+            self.1.take().map(Ok)
+        }
+    }
+
+    impl RecordBatchReader for Broken {
+        fn schema(&self) -> Arc<Schema> {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_decoded_is_an_error() {
+        let values: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1, 2]));
+        let batch = RecordBatch::try_from_iter([("time", values)]).unwrap();
+        let reader = Box::new(Broken(batch.schema(), Some(batch)));
+        let (format, file) = (Columnar::ArrowStream, "a.arrows".to_owned());
+        let mut cells = Cells { reader, places: vec![0, 1], batch: None, line: 1, format, file };
+        let mut row = Row::default();
+        let message = cells.read(&mut row).unwrap_err().to_string();
+        assert!(message.contains("a.arrows") && message.contains("contradicts itself"), "{message}");
+        assert!(!cells.read(&mut row).unwrap(), "nothing follows an error");
     }
 }

@@ -1,6 +1,10 @@
-//! Comma-separated values, in UTF-8.
+//! Cells with separators between them, in UTF-8.
 
-use super::{Format, Row, Rows};
+use std::io::Read;
+
+use super::{Format, Row, Rows, Source};
+use crate::data::dialect::{Comment, Dialect};
+use crate::data::text::{Progress, Text, error_of};
 use crate::{Error, Result};
 
 pub(super) struct Csv;
@@ -10,39 +14,67 @@ impl Format for Csv {
         &["csv"]
     }
 
-    fn open<'a>(&self, bytes: &'a [u8], file: &'a str) -> Result<Rows<'a>> {
-        separated(bytes, b',', file)
-    }
-}
-
-/// Rows of cells between separators.
-pub(super) fn separated<'a>(bytes: &'a [u8], separator: u8, file: &'a str) -> Result<Rows<'a>> {
-    let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
-        file: file.to_owned(),
-        line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() as u64,
-    })?;
-    let mut builder = csv::ReaderBuilder::new();
-    let mut reader = builder.delimiter(separator).trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header: Vec<String> =
-        reader.headers().map_err(|error| broken(error, file))?.iter().map(str::to_owned).collect();
-    if header.is_empty() || text.trim().is_empty() {
-        return Err(Error::Empty { file: file.to_owned() });
-    }
-    let row = move |cells: csv::Result<csv::StringRecord>| {
-        let cells = cells.map_err(|error| broken(error, file))?;
-        let line = cells.position().map_or(0, |position| position.line());
-        Ok(Row { line, cells })
-    };
-    Ok(Rows { header, rows: Box::new(reader.into_records().map(row)) })
-}
-
-fn broken(error: csv::Error, file: &str) -> Error {
-    let file = file.to_owned();
-    match error.into_kind() {
-        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            Error::Ragged { file, line: pos.map_or(0, |pos| pos.line()), expected: expected_len, found: len }
+    fn open<'a>(&self, text: Text<'a>, dialect: &Dialect, file: &str) -> Result<Rows<'a>> {
+        let comment = match dialect.comment {
+            Comment::Sign(sign) => Some(sign),
+            Comment::Auto | Comment::None => None,
+        };
+        let separator = dialect.separator.of_header(&text.header);
+        let mut builder = csv::ReaderBuilder::new();
+        builder.delimiter(separator).comment(comment).buffer_capacity(1 << 16);
+        let mut records = Records {
+            reader: builder.from_reader(text.stream),
+            file: file.to_owned(),
+            lines_above: text.lines,
+            progress: text.progress,
+        };
+        let header: Vec<String> = match records.reader.headers() {
+            Ok(header) => header.iter().map(|name| name.trim().to_owned()).collect(),
+            Err(error) => return Err(records.broken(error)),
+        };
+        if header.iter().all(String::is_empty) && header.len() < 2 {
+            return Err(Error::Empty { file: file.to_owned() });
         }
-        // The text is UTF-8 and in memory, so reading can't fail in another way.
-        kind => Error::Header { file, problem: format!("not a CSV file ({kind:?})"), fix: "write it as CSV" },
+        Ok(Rows::new(header, Box::new(records), false, file))
+    }
+}
+
+struct Records<'a> {
+    reader: csv::Reader<Box<dyn Read + 'a>>,
+    file: String,
+    lines_above: u64,
+    progress: Progress,
+}
+
+impl Source for Records<'_> {
+    fn read(&mut self, row: &mut Row) -> Result<bool> {
+        match self.reader.read_record(&mut row.cells) {
+            Ok(more) => {
+                if let Some(position) = row.cells.position() {
+                    row.line = position.line() + self.lines_above;
+                    self.progress.row_at(position.byte());
+                }
+                Ok(more)
+            }
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+}
+
+impl Records<'_> {
+    fn broken(&self, error: csv::Error) -> Error {
+        let file = self.file.clone();
+        let line = |position: Option<csv::Position>| position.map_or(0, |at| at.line()) + self.lines_above;
+        match error.into_kind() {
+            csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
+                Error::Ragged { file, line: line(pos), expected: expected_len, found: len }
+            }
+            csv::ErrorKind::Utf8 { pos, .. } => Error::NotUtf8 { file, line: line(pos) },
+            csv::ErrorKind::Io(error) => error_of(error, &file),
+            kind => {
+                let problem = format!("not a CSV file ({kind:?})");
+                Error::Header { file, problem, fix: "write it as CSV" }
+            }
+        }
     }
 }

@@ -10,13 +10,15 @@ mod weather;
 pub use fold::{Fold, FoldRule};
 pub use label::{Change, Class, LabelRule};
 
-use crate::data::format::{self, Rows};
+use crate::data::dialect::Dialect;
+use crate::data::format::{self, Form, Rows};
 use crate::data::series::{Grid, MaxGap, calendar, time};
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 use table::{Outcomes, Table};
 
@@ -30,12 +32,22 @@ pub struct PanelOptions {
     /// How many moments a value may be carried forward. Moments with an older value have no labels.
     #[serde(default)]
     pub max_gap: MaxGap,
+    /// How the text is written, and what becomes of rows out of order.
+    #[serde(default)]
+    pub dialect: Dialect,
+}
+
+impl PanelOptions {
+    fn form(&self) -> Form<'_> {
+        Form { dialect: &self.dialect, time: "time" }
+    }
 }
 
 /// A panel: at every moment the features of every source, and a label for each source, if there is one.
 ///
 /// ```
 /// use refrain_forecast::data::panel::{Change, Class, LabelRule, Panel, PanelOptions};
+/// use refrain_forecast::data::dialect::Dialect;
 /// use refrain_forecast::data::series::MaxGap;
 ///
 /// let file = "\
@@ -46,7 +58,7 @@ pub struct PanelOptions {
 /// 2020-01-02,B,,20
 /// ";
 /// let rule = LabelRule { horizon: 1, threshold: 0.01, change: Change::Relative };
-/// let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season };
+/// let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season, dialect: Dialect::default() };
 /// let (panel, report) = Panel::from_csv(file.as_bytes(), "prices.csv", &options)?;
 /// assert_eq!((panel.rows(), panel.sources().len(), panel.features().len()), (2, 2, 1));
 /// assert_eq!(panel.labels(0), [Some(Class::Up), Some(Class::Flat)]);
@@ -119,9 +131,9 @@ impl Panel {
     /// other file is text, and an unknown ending means CSV, see [`Panel::from_csv`].
     ///
     /// # Errors
-    /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Panel::from_csv`].
+    /// Those of [`Panel::from_csv`]; [`Error::NoParquet`] without the feature.
     pub fn read(path: &Path, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        format::read(path, |rows, file| Panel::of_rows(rows, file, options, Labels::Needed))
+        format::read(path, options.form(), |rows, file| Panel::of_rows(rows, file, options, Labels::Needed))
     }
 
     /// Reads a panel to classify: like [`Panel::read`], but the file needs neither labels nor prices, and no source has a
@@ -135,7 +147,9 @@ impl Panel {
         options: &PanelOptions,
         features: &[String],
     ) -> Result<(Panel, PanelReport)> {
-        format::read(path, |rows, file| Panel::of_rows(rows, file, options, Labels::Ignored { features }))
+        format::read(path, options.form(), |rows, file| {
+            Panel::of_rows(rows, file, options, Labels::Ignored { features })
+        })
     }
 
     /// [`Panel::read_unlabelled`] from the text of a CSV file; see [`Panel::from_csv`].
@@ -143,21 +157,21 @@ impl Panel {
     /// # Errors
     /// Those of [`Panel::from_csv`].
     pub fn from_csv_unlabelled(
-        bytes: &[u8],
+        text: impl Read,
         file: &str,
         options: &PanelOptions,
         features: &[String],
     ) -> Result<(Panel, PanelReport)> {
-        Panel::of_rows(format::open_csv(bytes, file)?, file, options, Labels::Ignored { features })
+        Panel::of_rows(format::open(text, options.form(), file)?, file, options, Labels::Ignored { features })
     }
 
-    /// Reads a panel from the text of a CSV file with one row for each source and moment. `file` is its name in
-    /// messages.
+    /// Reads a panel from the text of a CSV file (a stream, or bytes in memory, packed by gzip or not) with one row for each source
+    /// and moment. `file` is its name in messages, [`PanelOptions::dialect`] says how it is written.
     ///
     /// There is a time column (named and written as for [`crate::data::series::Series::from_csv`]) and a column
     /// `source` (or `symbol`, `ticker`, `asset`, `unique_id`). There is either a column `label` (`up`, `down`,
     /// `flat`, or 1, -1, 0) or the price column of the options, from which labels are made. Every other column is a
-    /// feature. The rows of each source must be in order of time. The moments of the panel are the times in the file,
+    /// feature. The rows of each source must be in order of time, or are sorted ([`Dialect::sort`]). The moments of the panel are the times in the file,
     /// whatever lies between them.
     ///
     /// A missing feature is replaced by the last known value of its source, never by a later one. Moments before the
@@ -168,8 +182,8 @@ impl Panel {
     ///
     /// # Errors
     /// Everything that is wrong with the file, see [`Error`]. [`Error::Panel`] for a rule that makes no labels.
-    pub fn from_csv(bytes: &[u8], file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
-        Panel::of_rows(format::open_csv(bytes, file)?, file, options, Labels::Needed)
+    pub fn from_csv(text: impl Read, file: &str, options: &PanelOptions) -> Result<(Panel, PanelReport)> {
+        Panel::of_rows(format::open(text, options.form(), file)?, file, options, Labels::Needed)
     }
 
     fn of_rows(

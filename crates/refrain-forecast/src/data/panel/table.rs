@@ -1,8 +1,10 @@
 //! The rows of a panel file to a table of moments, sources and what is observed.
 
 use super::{Class, Labels, PanelOptions};
-use crate::data::format::{Row as Cells, Rows};
+use crate::data::dialect::{Dialect, Duplicates};
+use crate::data::format::{RowReader, Rows};
 use crate::data::series::numbers::{Numbers, is_missing};
+use crate::data::series::order::{Order, mean};
 use crate::data::series::stamps::Stamps;
 use crate::data::series::table::{check_scatter, time_column};
 use crate::data::text::shorten;
@@ -93,6 +95,7 @@ fn listing(names: &[String]) -> String {
 /// A row of the file.
 struct Row {
     time: DateTime,
+    line: u64,
     source: usize,
     label: Option<Class>,
     /// The features, then the price if there is one.
@@ -100,17 +103,17 @@ struct Row {
 }
 
 pub(super) fn parse(
-    Rows { header, rows }: Rows<'_>,
+    Rows { header, rows, typed }: Rows<'_>,
     file: &str,
     options: &PanelOptions,
     labels: Labels<'_>,
 ) -> Result<Table> {
     let columns = Columns::of(&header, options, labels, file)?;
-    let (mut rows, sources, utc) = read(rows, &header, &columns, file)?;
+    let (rows, sources, utc) = read(rows, &header, &columns, (&options.dialect, typed), file)?;
     if rows.is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
     }
-    rows.sort_by_key(|row| row.time);
+    let rows = arranged(rows, &sources, &Order::new(file, &options.dialect), utc)?;
     let (width, count) = (columns.features.len(), sources.len());
     check_scatter(rows.len(), count, rows.chunk_by(|a, b| a.time == b.time).count(), file)?;
     let (mut times, mut values) = (Vec::new(), Vec::new());
@@ -136,24 +139,73 @@ pub(super) fn parse(
     Ok(Table { file: file.to_owned(), utc, times, sources, features, values, outcomes })
 }
 
+/// Sorts the rows by time and source, and joins those with the same, as the dialect says.
+fn arranged(mut rows: Vec<Row>, sources: &[String], order: &Order<'_>, utc: bool) -> Result<Vec<Row>> {
+    rows.sort_by_key(|row| (row.time, row.source));
+    let same = |pair: &[Row]| (pair[0].time, pair[0].source) == (pair[1].time, pair[1].source);
+    if !rows.windows(2).any(same) {
+        return Ok(rows);
+    }
+    let mut joined: Vec<Row> = Vec::with_capacity(rows.len());
+    let mut rows = rows.into_iter().peekable();
+    while let Some(first) = rows.next() {
+        let mut same = vec![first];
+        while let Some(next) = rows.next_if(|row| (row.time, row.source) == (same[0].time, same[0].source)) {
+            order.check_same(
+                (same[0].time, same[0].line),
+                (next.time, next.line),
+                &sources[next.source],
+                utc,
+            )?;
+            same.push(next);
+        }
+        let chosen = match order.duplicates {
+            Duplicates::Last => same.pop(),
+            Duplicates::Mean if same.len() > 1 => Some(mean_row(&same, order.file)?),
+            _ => same.into_iter().next(),
+        };
+        joined.extend(chosen);
+    }
+    Ok(joined)
+}
+
+/// The mean of rows of one source at one time. Their labels must not differ.
+fn mean_row(rows: &[Row], file: &str) -> Result<Row> {
+    let Row { time, line, source, label, .. } = rows[0];
+    if let Some(other) = rows.iter().find(|row| row.label != label) {
+        return Err(Error::Panel {
+            file: file.to_owned(),
+            problem: format!(
+                "lines {line} and {} have the same source and time, and different labels",
+                other.line
+            ),
+            fix: "keep one of them by --duplicates first or last",
+        });
+    }
+    let columns = 0..rows[0].numbers.len();
+    let numbers = columns.map(|column| mean(rows.iter().map(|row| row.numbers[column]))).collect();
+    Ok(Row { time, line, source, label, numbers })
+}
+
 /// The rows in the order of the file, the names of the sources, and whether times are in UTC.
 fn read(
-    cells: impl Iterator<Item = Result<Cells>>,
+    mut cells: RowReader<'_>,
     header: &[String],
     columns: &Columns,
+    (dialect, typed): (&Dialect, bool),
     file: &str,
 ) -> Result<(Vec<Row>, Vec<String>, bool)> {
-    let mut stamps = Stamps::new(file, header[columns.time].clone());
+    let mut stamps = Stamps::new(file, header[columns.time].clone(), dialect, typed);
+    let order = Order::new(file, dialect);
     let price = match columns.outcome {
         Outcome::Price(column) => Some(column),
         Outcome::Label(_) | Outcome::Ignored => None,
     };
     let numeric: Vec<usize> = columns.features.iter().copied().chain(price).collect();
-    let mut numbers = Numbers::new(numeric.len());
+    let mut numbers = Numbers::new(numeric.len(), dialect.decimal_of(typed));
     let (mut names, mut known, mut last) = (Vec::new(), HashMap::new(), Vec::new());
-    let mut rows = Vec::new();
-    for of_row in cells {
-        let of_row = of_row?;
+    let mut rows: Vec<Row> = Vec::new();
+    while let Some(of_row) = cells.next()? {
         let line = of_row.line;
         let cell = |column: usize| of_row.cell(column);
         let name = cell(columns.source);
@@ -167,7 +219,7 @@ fn read(
             names.len() - 1
         });
         let time = stamps.parse(cell(columns.time), line)?;
-        stamps.check_order(last[source], (time, line), Some(name))?;
+        order.check(last[source], (time, line), Some(name), stamps.is_utc())?;
         last[source] = Some((time, line));
         let label = match columns.outcome {
             Outcome::Label(column) => label(cell(column), line, &header[column], file)?,
@@ -175,11 +227,13 @@ fn read(
         };
         let numbers =
             numeric.iter().enumerate().map(|(at, &column)| numbers.parse(at, cell(column), line)).collect();
-        rows.push(Row { time, source, label, numbers });
+        rows.push(Row { time, line, source, label, numbers });
     }
     let named: Vec<String> = numeric.iter().map(|&column| header[column].clone()).collect();
     numbers.check(named.iter().map(String::as_str), file)?;
-    Ok((rows, names, stamps.zoned == Some(true)))
+    let read = stamps.finish(None);
+    rows.iter_mut().for_each(|row| read.settle(std::slice::from_mut(&mut row.time)));
+    Ok((rows, names, read.utc))
 }
 
 fn label(cell: &str, line: u64, column: &str, file: &str) -> Result<Option<Class>> {

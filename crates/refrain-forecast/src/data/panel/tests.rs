@@ -5,6 +5,7 @@ fn options(horizon: usize) -> PanelOptions {
         price: "price".to_owned(),
         rule: LabelRule { horizon, threshold: 0.5, change: Change::Difference },
         max_gap: MaxGap::Season,
+        dialect: Dialect::default(),
     }
 }
 
@@ -338,4 +339,29 @@ fn sources_that_share_no_moments_make_no_panel() {
     }
     let error = read(&text).unwrap_err();
     assert!(matches!(error, Error::Scattered { rows: 2000, series: 2000, times: 2000, .. }), "{error}");
+}
+
+#[test]
+fn rows_are_sorted_and_joined_as_the_dialect_says() {
+    use crate::data::dialect::Duplicates;
+    let text = "time;source;f;price\n02.01.2020;A;3,5;30\n01.01.2020;A;1;10\n02.01.2020;A;5;\n01.01.2020;B;7;70\n\
+                02.01.2020;B;9;90\n";
+    let read = |text: &str, duplicates| {
+        let kept = r#"{"decimal": "comma", "date_format": "dd.mm.yyyy", "sort": true}"#;
+        let dialect = Dialect { duplicates, ..serde_json::from_str(kept).unwrap() };
+        Panel::from_csv(text.as_bytes(), "a.csv", &PanelOptions { dialect, ..options(1) })
+    };
+    for (rule, joined) in [(Duplicates::Mean, 4.25), (Duplicates::First, 3.5), (Duplicates::Last, 5.0)] {
+        let (panel, _) = read(text, rule).unwrap();
+        assert_eq!(panel.values(), [1.0, 7.0, joined, 9.0], "{rule:?}");
+        assert_eq!((panel.time(0), panel.labels(0)[1]), ("2020-01-01 00:00:00".to_owned(), UP));
+        // The price of the last row is missing.
+        assert_eq!(panel.labels(0)[0].is_none(), rule == Duplicates::Last, "{rule:?}");
+    }
+    let error = read(text, Duplicates::Refuse).unwrap_err();
+    assert!(matches!(error, Error::Duplicate { line: 4, first: 2, .. }), "{error}");
+    let labels = "time;source;f;label\n01.01.2020;A;3;up\n01.01.2020;A;1;down\n";
+    let message = read(labels, Duplicates::Mean).unwrap_err().to_string();
+    assert!(message.contains("lines 2 and 3") && message.contains("different labels"), "{message}");
+    assert_eq!(read(labels, Duplicates::Last).unwrap().0.labels(0), [DOWN]);
 }

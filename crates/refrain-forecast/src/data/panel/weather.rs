@@ -3,7 +3,7 @@
 use super::carry_forward;
 use super::table::{Outcomes, Table};
 use crate::Result;
-use crate::data::format;
+use crate::data::format::{self, Form};
 use crate::data::series::{ReadOptions, fill, table as series_table};
 use crate::data::{NYC_WEATHER, nyc_weather};
 
@@ -15,8 +15,9 @@ const CHANGES: [(&str, usize); 6] =
 
 /// Every hour of the grid, including those that are missing in the file, so that each row is one hour.
 pub(super) fn table() -> Result<Table> {
-    let rows = format::open_csv(nyc_weather(), NYC_WEATHER)?;
     let options = ReadOptions::default();
+    let form = Form { dialect: &options.dialect, time: &options.columns.time };
+    let rows = format::open(nyc_weather(), form, NYC_WEATHER)?;
     let table = series_table::parse(rows, &options, NYC_WEATHER)?.into_table(&options.covariates)?;
     let series = fill::onto_grid(table, None)?;
     let (rows, channels) = (series.values.len() / series.names.len(), series.names.len());

@@ -68,6 +68,11 @@ impl TimeStep {
         }
     }
 
+    /// Whether all rows are at one time of the day.
+    pub(super) fn is_of_days(self) -> bool {
+        !matches!(self, TimeStep::Nanoseconds(step) if step % DAY != 0)
+    }
+
     /// The number of steps in this many days, if it is whole.
     pub(super) fn in_days(self, days: i64) -> Option<usize> {
         match self {

@@ -1,9 +1,11 @@
 //! The long format: one row for each id and time.
 
-use super::CovariateColumns;
 use super::numbers::Numbers;
+use super::order::Order;
 use super::stamps::Stamps;
 use super::table::{Table, check_scatter, time_column};
+use super::{CovariateColumns, TimeStep};
+use crate::data::dialect::Dialect;
 use crate::data::format::Rows;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
@@ -106,21 +108,26 @@ pub(super) fn read(
     rows: Rows<'_>,
     [id_place, time_place, value_place]: [usize; 3],
     covariates: &[usize],
+    (dialect, step): (&Dialect, Option<TimeStep>),
     file: &str,
 ) -> Result<Long> {
-    let Rows { header, rows } = rows;
-    let mut stamps = Stamps::new(file, header[time_place].clone());
-    let (mut numbers, mut of_covariates) = (Numbers::new(0), Numbers::new(covariates.len()));
+    let Rows { header, mut rows, typed } = rows;
+    let mut stamps = Stamps::new(file, header[time_place].clone(), dialect, typed);
+    let mut numbers = Numbers::new(0, dialect.decimal_of(typed));
+    let mut of_covariates = Numbers::new(covariates.len(), dialect.decimal_of(typed));
+    let order = Order::new(file, dialect);
     let (mut places, mut ids) = (HashMap::new(), Vec::<Id>::new());
-    for row in rows {
-        let row = row?;
+    let mut last = 0;
+    while let Some(row) = rows.next()? {
         let (line, name) = (row.line, row.cell(id_place));
         if name.is_empty() {
             let column = header[id_place].clone();
             return Err(Error::MissingId { file: file.to_owned(), line, column });
         }
-        let at = match places.get(name) {
-            Some(&at) => at,
+        // Most rows have the id of the row before.
+        let same = ids.get(last).filter(|id| id.name == name).map(|_| last);
+        let at = match same.or_else(|| places.get(name).copied()) {
+            Some(at) => at,
             None => {
                 places.insert(name.to_owned(), ids.len());
                 numbers.add_column();
@@ -129,10 +136,11 @@ pub(super) fn read(
                 ids.len() - 1
             }
         };
+        last = at;
         let time = stamps.parse(row.cell(time_place), line)?;
         let id = &mut ids[at];
         let previous = id.times.last().copied().zip(id.lines.last().copied());
-        stamps.check_order(previous, (time, line), Some(name))?;
+        order.check(previous, (time, line), Some(name), stamps.is_utc())?;
         id.times.push(time);
         id.lines.push(line);
         id.values.push(numbers.parse(at, row.cell(value_place), line));
@@ -143,9 +151,15 @@ pub(super) fn read(
     if ids.is_empty() {
         return Err(Error::Empty { file: file.to_owned() });
     }
+    let read = stamps.finish(step);
+    for Id { name, times, lines, values, beside } in &mut ids {
+        let tables = &mut [(values, 1), (beside, covariates.len())];
+        order.arrange(times, lines, tables, Some(name.as_str()), stamps.is_utc())?;
+        read.settle(times);
+    }
     numbers.check(ids.iter().map(|id| id.name.as_str()), file)?;
     of_covariates.check(covariates.iter().map(|&place| header[place].as_str()), file)?;
-    Ok(Long { file: file.to_owned(), utc: stamps.zoned == Some(true), ids })
+    Ok(Long { file: file.to_owned(), utc: read.utc, ids })
 }
 
 impl Long {
@@ -170,24 +184,27 @@ impl Long {
     /// The table with a column for each id and a row for each time.
     pub(super) fn pivoted(self) -> Result<Table> {
         let Long { file, utc, ids } = self;
-        let mut observations = Vec::new(); // (time, line, channel, value)
-        for (channel, id) in ids.iter().enumerate() {
-            let rows = id.times.iter().zip(&id.lines).zip(&id.values);
-            observations.extend(rows.map(|((&time, &line), &value)| (time, line, channel, value)));
+        let rows = ids.iter().map(|id| id.times.len()).sum();
+        let mut observations = Vec::with_capacity(rows); // (time, channel, line, value)
+        let mut names = Vec::with_capacity(ids.len());
+        // Each id gives its memory back before the next one is taken.
+        for (channel, Id { name, times, lines, values, .. }) in (0_u32..).zip(ids) {
+            let rows = times.into_iter().zip(lines).zip(values);
+            observations.extend(rows.map(|((time, line), value)| (time, channel, line, value)));
+            names.push(name);
         }
-        observations.sort_unstable_by_key(|&(time, line, ..)| (time, line));
-        let names: Vec<String> = ids.into_iter().map(|id| id.name).collect();
+        observations.sort_unstable_by_key(|&(time, _, line, _)| (time, line));
         let distinct = observations.chunk_by(|a, b| a.0 == b.0).count();
         check_scatter(observations.len(), names.len(), distinct, &file)?;
         let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::<f64>::new());
-        for (time, line, channel, value) in observations {
+        for (time, channel, line, value) in observations {
             if times.last() != Some(&time) {
                 times.push(time);
                 lines.push(line);
                 values.resize(values.len() + names.len(), f64::NAN);
             }
             let row = values.len() - names.len();
-            values[row + channel] = value;
+            values[row + channel as usize] = value;
         }
         Ok(Table { file, names, long: true, utc, times, lines, values })
     }

@@ -9,6 +9,7 @@ mod gap;
 mod grid;
 mod long;
 pub(crate) mod numbers;
+pub(crate) mod order;
 mod scaler;
 mod set;
 mod split;
@@ -32,9 +33,11 @@ pub(crate) use self::stack::PADDING;
 pub use self::stack::Stack;
 
 use self::table::Table;
-use crate::data::format::{self, Rows};
+use crate::data::dialect::Dialect;
+use crate::data::format::{self, Form, Rows};
 use crate::{Error, Result};
 use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::path::Path;
 
 /// How to read a series.
@@ -49,6 +52,14 @@ pub struct ReadOptions {
     pub columns: LongColumns,
     /// The columns that are inputs beside the values to forecast.
     pub covariates: CovariateColumns,
+    /// How the text is written, and what becomes of rows out of order.
+    pub dialect: Dialect,
+}
+
+impl ReadOptions {
+    fn form(&self) -> Form<'_> {
+        Form { dialect: &self.dialect, time: &self.columns.time }
+    }
 }
 
 /// A series: named channels on a calendar. No value is missing; the grid knows which values were filled.
@@ -67,35 +78,42 @@ impl Series {
     /// other file is text, and an unknown ending means CSV, see [`Series::from_csv`].
     ///
     /// # Errors
-    /// [`Error::Read`], those of [`crate::data::read_text`] and of [`Series::from_csv`].
+    /// Those of [`Series::from_csv`]; [`Error::NoParquet`] without the feature.
     pub fn read(path: &Path, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        format::read(path, |rows, file| Series::of_rows(rows, file, options))
+        format::read(path, options.form(), |rows, file| Series::of_rows(rows, file, options))
     }
 
-    /// Reads a series from the text of a CSV file. `file` is its name in messages.
+    /// Reads a series from the text of a CSV file, or of one that gzip has packed: a stream, or bytes in memory. `file` is its
+    /// name in messages. Rows are read one by one; what is kept of each are its time and its numbers.
+    ///
+    /// [`ReadOptions::dialect`] says how the text is written: what stands between cells (found in the header if it is comma,
+    /// semicolon, tab or bar), the decimal sign, comments, the form of dates, the time zone of local times, and whether rows are
+    /// sorted or joined. A first column without a name is the time, or is left out if another column is.
     ///
     /// The header decides the format. *Long* has exactly the columns `unique_id`, `ds` and `y`, or those that
     /// [`ReadOptions::columns`] names; each id becomes a channel ([`SeriesSet::read`] can keep the ids apart). *Wide* has a time column (the first of `time`, `date`, `datetime`, `timestamp`, `ds`, `time_hour`,
     /// otherwise the first column); every other column is a channel.
     ///
     /// Time stamps are ISO 8601 with or without a zone, optionally with `/` instead of `-`, and may end at the day or
-    /// the month. Stamps with a zone or offset are converted to UTC. They must ascend and follow one calendar:
+    /// the month; or quarters (`2024Q1`), or seconds or milliseconds since 1970. Stamps with a zone or offset, and local times of
+    /// [`Dialect::tz`], are converted to UTC; local days, weeks and months stay local. Without [`Dialect::sort`] they must
+    /// ascend, and they follow one calendar:
     ///
     /// - months, quarters or years (any number of months), on one day of the month or at month ends;
     /// - business days, if every weekend is skipped; or other days of the week, if each skipped day of the week
     ///   occurred at least four times;
     /// - a fixed step of any length: the most common difference of neighbours.
     ///
-    /// Rows missing from the calendar, and cells that are empty, `NA`, `N/A`, `NaN` or `null`, take the last value that
-    /// was observed before in their channel, never a later one: what a forecast is made from holds nothing of what it
+    /// Rows missing from the calendar, and cells that are empty, `NA`, `N/A`, `#N/A`, `<NA>`, `NaN`, `null`, `None`, `nil`, `-`,
+    /// `?` or `.`, take the last value that was observed before in their channel, never a later one: what a forecast is made from holds nothing of what it
     /// forecasts. They are counted in the report, and the series knows which they are ([`Grid::is_observed`]). Before the
     /// first value of a channel there is nothing to take: no window reaches there ([`Grid::gaps_to_avoid`]).
     ///
     /// # Errors
     /// Everything that is wrong with the file, see [`Error`]; [`Error::MissingRefused`] under
     /// [`ReadOptions::strict`].
-    pub fn from_csv(bytes: &[u8], file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
-        Series::of_rows(format::open_csv(bytes, file)?, file, options)
+    pub fn from_csv(text: impl Read, file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
+        Series::of_rows(format::open(text, options.form(), file)?, file, options)
     }
 
     fn of_rows(rows: Rows<'_>, file: &str, options: &ReadOptions) -> Result<(Series, ReadReport)> {
@@ -241,5 +259,7 @@ impl Series {
     }
 }
 
+#[cfg(test)]
+mod dialect_tests;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,15 @@
 //! The cells of channels.
 
+use crate::data::dialect::Decimal;
 use crate::data::text::shorten;
 use crate::{Error, Result};
 
 /// Parses the cells of channels, and remembers which are neither numbers nor missing.
 pub(crate) struct Numbers {
     columns: Vec<Column>,
+    decimal: Decimal,
+    /// A cell with a point in place of the comma.
+    pointed: String,
 }
 
 #[derive(Default, Clone)]
@@ -16,8 +20,8 @@ struct Column {
 }
 
 impl Numbers {
-    pub(crate) fn new(columns: usize) -> Self {
-        Numbers { columns: vec![Column::default(); columns] }
+    pub(crate) fn new(columns: usize, decimal: Decimal) -> Self {
+        Numbers { columns: vec![Column::default(); columns], decimal, pointed: String::new() }
     }
 
     pub(crate) fn add_column(&mut self) {
@@ -29,10 +33,11 @@ impl Numbers {
         if is_missing(cell) {
             return f64::NAN;
         }
+        let number = self.number(cell);
         let column = &mut self.columns[channel];
-        match cell.parse::<f64>() {
+        match number {
             // The engine computes in f32, so what overflows there counts as infinite.
-            Ok(value) if (value as f32).is_finite() => {
+            Some(value) if (value as f32).is_finite() => {
                 column.numbers += 1;
                 value
             }
@@ -43,22 +48,65 @@ impl Numbers {
         }
     }
 
+    fn number(&mut self, cell: &str) -> Option<f64> {
+        match self.decimal {
+            Decimal::Point => cell.parse().ok(),
+            // A point would stand between thousands.
+            Decimal::Comma if cell.contains('.') => None,
+            Decimal::Comma => {
+                self.pointed.clear();
+                self.pointed.extend(cell.chars().map(|sign| if sign == ',' { '.' } else { sign }));
+                self.pointed.parse().ok()
+            }
+        }
+    }
+
     pub(crate) fn check<'a>(self, names: impl Iterator<Item = &'a str>, file: &str) -> Result<()> {
         for (column, name) in self.columns.into_iter().zip(names) {
             let Some((line, text, count)) = column.bad else {
                 continue;
             };
             let (file, name) = (file.to_owned(), name.to_owned());
-            return Err(if column.numbers == 0 {
-                Error::TextColumn { file, line, column: name, text }
-            } else {
-                Error::Number { file, line, column: name, text, more: count - 1 }
+            let has_comma = self.decimal == Decimal::Point && is_with_comma(&text);
+            return Err(match (column.numbers, self.decimal) {
+                (0, _) => {
+                    let fix = match has_comma {
+                        true => "pass --decimal comma if the comma is the decimal sign",
+                        false => "remove the column or encode it as numbers",
+                    };
+                    Error::TextColumn { file, line, column: name, text, fix }
+                }
+                (_, decimal) => {
+                    let fix = match decimal {
+                        _ if has_comma => {
+                            "pass --decimal comma if the comma is the decimal sign of this file"
+                        }
+                        Decimal::Point => "write it with a decimal point and no thousands separator",
+                        Decimal::Comma => {
+                            "write it with a decimal comma, as --decimal says, and no thousands separator"
+                        }
+                    };
+                    Error::Number { file, line, column: name, text, more: count - 1, fix }
+                }
             });
         }
         Ok(())
     }
 }
 
+/// Whether a text is a number with one comma, and no point.
+fn is_with_comma(text: &str) -> bool {
+    let is_part = |sign: char| sign.is_ascii_digit() || ",+-".contains(sign);
+    text.chars().all(is_part) && text.matches(',').count() == 1
+}
+
+/// Whether a cell says that its value is missing.
 pub(crate) fn is_missing(cell: &str) -> bool {
-    cell.is_empty() || ["na", "n/a", "nan", "null"].iter().any(|word| cell.eq_ignore_ascii_case(word))
+    const SIGNS: [&str; 4] = ["", "-", "?", "."];
+    const WORDS: [&str; 10] = ["na", "nan", "-nan", "null", "none", "nil", "n/a", "<na>", "#n/a", "#na"];
+    // Nearly every cell is a number.
+    if cell.as_bytes().first().is_some_and(u8::is_ascii_digit) {
+        return false;
+    }
+    SIGNS.contains(&cell) || WORDS.iter().any(|word| cell.eq_ignore_ascii_case(word))
 }

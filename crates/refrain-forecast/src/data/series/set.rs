@@ -11,6 +11,7 @@ use crate::data::format::{self, Rows};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::path::Path;
 
 /// How a file becomes series.
@@ -61,21 +62,21 @@ impl SeriesSet {
     /// # Errors
     /// Those of [`Series::read`].
     pub fn read(path: &Path, options: &ReadOptions, layout: Layout) -> Result<(SeriesSet, ReadReport)> {
-        format::read(path, |rows, file| SeriesSet::of_rows(rows, file, options, layout))
+        format::read(path, options.form(), |rows, file| SeriesSet::of_rows(rows, file, options, layout))
     }
 
-    /// Reads the text of a CSV file, see [`Series::from_csv`]. Independent series take the calendar of the one with the most
+    /// Reads the text of a CSV file from a stream or from memory, see [`Series::from_csv`]. Independent series take the calendar of the one with the most
     /// rows (or that of the options), each from its own first row on.
     ///
     /// # Errors
     /// Those of [`Series::from_csv`].
     pub fn from_csv(
-        bytes: &[u8],
+        text: impl Read,
         file: &str,
         options: &ReadOptions,
         layout: Layout,
     ) -> Result<(SeriesSet, ReadReport)> {
-        SeriesSet::of_rows(format::open_csv(bytes, file)?, file, options, layout)
+        SeriesSet::of_rows(format::open(text, options.form(), file)?, file, options, layout)
     }
 
     fn of_rows(

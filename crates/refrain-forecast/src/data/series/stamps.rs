@@ -1,52 +1,211 @@
 //! The column of time stamps.
 
+use super::TimeStep;
 use super::time::{self, Stamp};
+use crate::data::dialect::{DateFormat, Dialect, EpochUnit};
 use crate::data::text::shorten;
 use crate::{Error, Result};
-use jiff::civil::DateTime;
+use jiff::civil::{DateTime, Time};
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 
 /// Parses the time column and checks that all its time stamps use one convention.
 pub(crate) struct Stamps<'a> {
     file: &'a str,
     column: String,
-    pub(crate) zoned: Option<bool>,
+    dialect: &'a Dialect,
+    /// Whether the file has columns of times, which need no format.
+    typed: bool,
+    /// How numbers are read, once there was one.
+    unit: Option<EpochUnit>,
+    zoned: Option<bool>,
+    clock: Clock,
+}
+
+/// The times of day of local times.
+#[derive(Clone, Copy, PartialEq)]
+enum Clock {
+    /// No local time was read.
+    Unknown,
+    /// All so far are this one.
+    Same(Time),
+    Several,
+}
+
+/// Time stamps as they are kept.
+pub(crate) struct Read {
+    /// Whether they are in UTC.
+    pub(crate) utc: bool,
+    /// The zone to whose local time all of them are to be brought back.
+    local: Option<TimeZone>,
+}
+
+impl Read {
+    /// Brings time stamps back to local time, if they are days of a local calendar.
+    pub(crate) fn settle(&self, times: &mut [DateTime]) {
+        let Some(zone) = &self.local else { return };
+        for time in times {
+            if let Ok(utc) = Offset::UTC.to_timestamp(*time) {
+                *time = zone.to_datetime(utc);
+            }
+        }
+    }
 }
 
 impl<'a> Stamps<'a> {
-    pub(crate) fn new(file: &'a str, column: String) -> Self {
-        Stamps { file, column, zoned: None }
+    pub(crate) fn new(file: &'a str, column: String, dialect: &'a Dialect, typed: bool) -> Self {
+        Stamps { file, column, dialect, typed, unit: None, zoned: None, clock: Clock::Unknown }
     }
 
+    /// The time of a cell: in UTC if it or the dialect names a zone, otherwise as written.
     pub(crate) fn parse(&mut self, cell: &str, line: u64) -> Result<DateTime> {
-        let file = self.file.to_owned();
-        let Some(Stamp { time, zoned }) = time::parse(cell) else {
-            return Err(Error::Time { file, line, column: self.column.clone(), text: shorten(cell) });
-        };
-        if *self.zoned.get_or_insert(zoned) != zoned {
-            return Err(Error::MixedZones { file, line, text: shorten(cell), zoned });
+        let Some(stamp) = self.stamp(cell) else { return Err(self.no_time(cell, line)) };
+        if let Some(zone) = self.dialect.tz.get() {
+            return self.in_utc(stamp, zone, cell, line);
         }
-        Ok(time)
+        if *self.zoned.get_or_insert(stamp.zoned) != stamp.zoned {
+            let (file, text) = (self.file.to_owned(), shorten(cell));
+            return Err(Error::MixedZones { file, line, text, zoned: stamp.zoned });
+        }
+        Ok(stamp.time)
     }
 
-    pub(crate) fn check_order(
-        &self,
-        previous: Option<(DateTime, u64)>,
-        (time, line): (DateTime, u64),
-        id: Option<&str>,
-    ) -> Result<()> {
-        let Some((previous, first)) = previous else {
-            return Ok(());
-        };
-        let format = |time| time::format(time, self.zoned == Some(true));
-        let (file, series) = (self.file.to_owned(), id.map(str::to_owned));
-        match time.cmp(&previous) {
-            std::cmp::Ordering::Greater => Ok(()),
-            std::cmp::Ordering::Equal => {
-                Err(Error::Duplicate { file, line, first, time: format(time), series })
-            }
-            std::cmp::Ordering::Less => {
-                Err(Error::Order { file, line, time: format(time), previous: format(previous), series })
-            }
+    fn stamp(&mut self, cell: &str) -> Option<Stamp> {
+        if let Some(unit) = self.unit {
+            return Some(Stamp { time: unit.read(cell)?, zoned: true });
         }
+        let stamp = time::parse_as(&self.dialect.date_format, cell);
+        if let Some(stamp) = stamp.or_else(|| self.typed.then(|| time::parse(cell)).flatten()) {
+            return Some(stamp);
+        }
+        // The first time stamp says whether all are numbers.
+        let is_first = self.zoned.is_none() && self.clock == Clock::Unknown;
+        let is_auto = self.dialect.date_format == DateFormat::Auto;
+        let unit = EpochUnit::of(cell).filter(|_| is_first && is_auto)?;
+        self.unit = Some(unit);
+        Some(Stamp { time: unit.read(cell)?, zoned: true })
     }
+
+    /// A time stamp in UTC: one without an offset is local time of the zone.
+    fn in_utc(
+        &mut self,
+        stamp: Stamp,
+        (name, zone): (&str, &TimeZone),
+        cell: &str,
+        line: u64,
+    ) -> Result<DateTime> {
+        let (local, utc) = match stamp.zoned {
+            true => {
+                (Offset::UTC.to_timestamp(stamp.time).map(|utc| zone.to_datetime(utc)).ok(), Some(stamp.time))
+            }
+            false => match zone.to_ambiguous_timestamp(stamp.time).offset() {
+                AmbiguousOffset::Unambiguous { offset } => {
+                    let utc = offset.to_timestamp(stamp.time).map(|utc| Offset::UTC.to_datetime(utc));
+                    (Some(stamp.time), utc.ok())
+                }
+                AmbiguousOffset::Gap { .. } => {
+                    let problem = format!("does not exist in {name}, where clocks are set forward then");
+                    let fix = "correct it, or leave --tz out if the times are not local ones";
+                    return Err(self.refused(cell, line, problem, fix.to_owned()));
+                }
+                AmbiguousOffset::Fold { before, after } => {
+                    let written = |offset: Offset| format!("`{} {}`", cell.trim(), offset_text(offset));
+                    let problem = format!("exists twice in {name}, where clocks are set back then");
+                    let fix = format!("write it with its offset, {} or {}", written(before), written(after));
+                    return Err(self.refused(cell, line, problem, fix));
+                }
+            },
+        };
+        let (Some(local), Some(utc)) = (local, utc) else { return Err(self.no_time(cell, line)) };
+        self.clock = match self.clock {
+            Clock::Unknown => Clock::Same(local.time()),
+            Clock::Same(time) if time == local.time() => Clock::Same(time),
+            _ => Clock::Several,
+        };
+        Ok(utc)
+    }
+
+    /// How all time stamps are kept. If local times are days, weeks or months (all at one time of day, or on the calendar that is
+    /// given), they stay local: days of 23 and 25 hours are days.
+    pub(crate) fn finish(&self, given: Option<TimeStep>) -> Read {
+        let Some((_, zone)) = self.dialect.tz.get() else {
+            return Read { utc: self.zoned == Some(true), local: None };
+        };
+        let days = match given {
+            Some(step) => step.is_of_days(),
+            None => matches!(self.clock, Clock::Same(_)),
+        };
+        Read { utc: !days, local: days.then(|| zone.clone()) }
+    }
+
+    /// Whether the time stamps so far are in UTC.
+    pub(crate) fn is_utc(&self) -> bool {
+        self.zoned == Some(true) || self.dialect.tz.get().is_some()
+    }
+
+    fn no_time(&self, cell: &str, line: u64) -> Error {
+        let (problem, fix) = match &self.dialect.date_format {
+            DateFormat::Auto if self.unit.is_some() => {
+                let problem = "is not a number, unlike the time stamps before it";
+                (problem.to_owned(), "write all time stamps in one form".to_owned())
+            }
+            DateFormat::Auto => advice(cell.trim()),
+            format => {
+                let name = String::from(format.clone());
+                let problem = format!("is not a time stamp of the form {name}");
+                (problem, "correct it, or pass another --date-format".to_owned())
+            }
+        };
+        self.refused(cell, line, problem, fix)
+    }
+
+    fn refused(&self, cell: &str, line: u64, problem: String, fix: String) -> Error {
+        let (file, column) = (self.file.to_owned(), self.column.clone());
+        Error::Time { file, line, column, text: shorten(cell), problem: format!("{problem}; {fix}") }
+    }
+}
+
+/// What is wrong with a cell that is no time stamp, and what to do about it.
+fn advice(cell: &str) -> (String, String) {
+    let is_number = !cell.is_empty() && cell.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number {
+        let problem = "is not a time stamp but a number".to_owned();
+        let fix = match cell.len() {
+            8 => "pass --date-format yyyymmdd if it is a date",
+            _ => {
+                "pass --date-format epoch-s or epoch-ms if it counts seconds or milliseconds since 1970, or name the column of times \
+                  `time`"
+            }
+        };
+        return (problem, fix.to_owned());
+    }
+    if let Some((first, second, sign)) = date_of_numbers(cell) {
+        let day_first = format!("--date-format dd{sign}mm{sign}yyyy");
+        let month_first = format!("--date-format mm{sign}dd{sign}yyyy");
+        let fix = match (first, second) {
+            (13.., _) => format!("pass {day_first}"),
+            (_, 13..) => format!("pass {month_first}"),
+            _ => format!("pass {day_first} or {month_first}"),
+        };
+        return ("is a date, and the order of day and month is not told".to_owned(), fix);
+    }
+    let fix = "write `2016-07-01 00:00:00`, `2016-07-01T00:00:00Z` or `2016-07-01`, in the first column or in one named `time`, \
+               `date` or `ds`, or name another form by --date-format";
+    ("is not a time stamp".to_owned(), fix.to_owned())
+}
+
+/// The first two numbers of a date such as `1/12/2024`, and the sign between them.
+fn date_of_numbers(cell: &str) -> Option<(u32, u32, char)> {
+    let sign = cell.chars().find(|at| !at.is_ascii_digit()).filter(|sign| "./-".contains(*sign))?;
+    let mut parts = cell.splitn(3, sign);
+    let mut number = || parts.next().filter(|part| (1..=2).contains(&part.len()))?.parse::<u32>().ok();
+    let (first, second) = (number()?, number()?);
+    let year = parts.next()?.bytes().take_while(u8::is_ascii_digit).count();
+    ((1..=31).contains(&first) && (1..=31).contains(&second) && year == 4).then_some((first, second, sign))
+}
+
+/// `+02:00`
+fn offset_text(offset: Offset) -> String {
+    let minutes = offset.seconds().abs() / 60;
+    let sign = if offset.is_negative() { '-' } else { '+' };
+    format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
 }

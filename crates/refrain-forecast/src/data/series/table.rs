@@ -1,6 +1,7 @@
 //! The rows of a file to a table of time stamps and numbers, in the wide or the long format.
 
 use super::numbers::Numbers;
+use super::order::Order;
 use super::stamps::Stamps;
 use super::{CovariateColumns, LongColumns, ReadOptions};
 use crate::data::format::Rows;
@@ -45,7 +46,7 @@ impl Content {
 }
 
 pub(crate) fn parse(rows: Rows<'_>, options: &ReadOptions, file: &str) -> Result<Content> {
-    let ReadOptions { columns, covariates, .. } = options;
+    let ReadOptions { columns, covariates, dialect, step, .. } = options;
     if let Some(places) = columns.find(&rows.header, covariates, file)? {
         let beside = covariates.places(&rows.header, file)?;
         if let Some(&both) = beside.iter().find(|place| places.contains(place)) {
@@ -54,13 +55,18 @@ pub(crate) fn parse(rows: Rows<'_>, options: &ReadOptions, file: &str) -> Result
             let fix = "name other columns by --past, --future and --static";
             return Err(Error::Header { file: file.to_owned(), problem, fix });
         }
-        return Ok(Content::Long(super::long::read(rows, places, &beside, file)?));
+        return Ok(Content::Long(super::long::read(rows, places, &beside, (dialect, *step), file)?));
     }
-    let table = read_wide(rows, columns, file)?;
+    let table = read_wide(rows, options, file)?;
     match table.times.is_empty() {
         true => Err(Error::Empty { file: file.to_owned() }),
         false => Ok(Content::Wide(table)),
     }
+}
+
+/// Whether a column has a usual name of time columns.
+pub(crate) fn is_time_column(name: &str) -> bool {
+    TIME_COLUMNS.iter().any(|usual| name.eq_ignore_ascii_case(usual))
 }
 
 /// The first column with a usual name of time columns, if there is one.
@@ -69,7 +75,9 @@ pub(crate) fn time_column(header: &[String]) -> Option<usize> {
     TIME_COLUMNS.iter().find_map(is_time)
 }
 
-fn read_wide(Rows { header: mut names, rows }: Rows<'_>, columns: &LongColumns, file: &str) -> Result<Table> {
+fn read_wide(rows: Rows<'_>, options: &ReadOptions, file: &str) -> Result<Table> {
+    let Rows { header: mut names, mut rows, typed } = rows;
+    let ReadOptions { columns, dialect, .. } = options;
     let time_column = match names.iter().position(|name| *name == columns.time) {
         _ if columns.time == LongColumns::default().time => time_column(&names).unwrap_or(0),
         Some(named) => named,
@@ -80,18 +88,18 @@ fn read_wide(Rows { header: mut names, rows }: Rows<'_>, columns: &LongColumns, 
         }
     };
     let time_name = names.remove(time_column);
-    let mut stamps = Stamps::new(file, time_name);
-    let mut numbers = Numbers::new(names.len());
+    let mut stamps = Stamps::new(file, time_name, dialect, typed);
+    let (mut numbers, order) =
+        (Numbers::new(names.len(), dialect.decimal_of(typed)), Order::new(file, dialect));
     let (mut times, mut lines, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    for row in rows {
-        let row = row?;
+    while let Some(row) = rows.next()? {
         let line = row.line;
         let mut channel = 0;
         for (column, cell) in row.cells().enumerate() {
             if column == time_column {
                 let time = stamps.parse(cell, line)?;
                 let previous = times.last().copied().zip(lines.last().copied());
-                stamps.check_order(previous, (time, line), None)?;
+                order.check(previous, (time, line), None, stamps.is_utc())?;
                 times.push(time);
             } else {
                 values.push(numbers.parse(channel, cell, line));
@@ -100,16 +108,11 @@ fn read_wide(Rows { header: mut names, rows }: Rows<'_>, columns: &LongColumns, 
         }
         lines.push(line);
     }
+    let read = stamps.finish(options.step);
+    order.arrange(&mut times, &mut lines, &mut [(&mut values, names.len())], None, stamps.is_utc())?;
+    read.settle(&mut times);
     numbers.check(names.iter().map(String::as_str), file)?;
-    Ok(Table {
-        file: file.to_owned(),
-        names,
-        long: false,
-        utc: stamps.zoned == Some(true),
-        times,
-        lines,
-        values,
-    })
+    Ok(Table { file: file.to_owned(), names, long: false, utc: read.utc, times, lines, values })
 }
 
 /// Refuses rows that would give a nearly empty table of names by times. Such a table grows with the square of the

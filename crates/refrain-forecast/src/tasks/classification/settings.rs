@@ -1,6 +1,7 @@
 //! What a user can choose of a panel whose sources are to be classified.
 
 use super::ClassWeights;
+use crate::data::dialect::Dialect;
 use crate::data::panel::{Change, FoldRule, LabelRule, PanelOptions};
 use crate::data::series::MaxGap;
 use crate::settings::settings;
@@ -30,14 +31,14 @@ settings! {
 }
 
 impl PanelSettings {
-    /// How the panel is read.
-    pub fn options(&self, max_gap: MaxGap) -> PanelOptions {
+    /// How a panel in this dialect is read.
+    pub fn options(&self, max_gap: MaxGap, dialect: Dialect) -> PanelOptions {
         let rule = LabelRule {
             horizon: self.label_horizon,
             threshold: self.label_threshold,
             change: self.label_change,
         };
-        PanelOptions { price: self.price.clone(), rule, max_gap }
+        PanelOptions { price: self.price.clone(), rule, max_gap, dialect }
     }
 
     /// How the panel is cut.

@@ -1,6 +1,7 @@
 //! What a user can choose of a series that is to be forecast, and of the forecast.
 
 use super::Levels;
+use crate::data::dialect::Dialect;
 use crate::data::series::{
     CalendarFeature, CovariateColumns, Layout, LongColumns, ReadOptions, Scaling, SplitRule, TimeStep,
 };
@@ -46,8 +47,8 @@ settings! {
 }
 
 impl SeriesSettings {
-    /// How the file is read. `step` is its calendar, if it is known.
-    pub fn read_options(&self, step: Option<TimeStep>) -> ReadOptions {
+    /// How a file in this dialect is read. `step` is its calendar, if it is known.
+    pub fn read_options(&self, step: Option<TimeStep>, dialect: Dialect) -> ReadOptions {
         let SeriesSettings { strict, id_column, time_column, target, past, future, calendar, .. } = self;
         let (id, time, value) = (id_column.clone(), time_column.clone(), target.clone());
         let covariates = CovariateColumns {
@@ -56,7 +57,7 @@ impl SeriesSettings {
             statics: self.r#static.clone(),
             calendar: calendar.clone(),
         };
-        ReadOptions { strict: *strict, step, columns: LongColumns { id, time, value }, covariates }
+        ReadOptions { strict: *strict, step, columns: LongColumns { id, time, value }, covariates, dialect }
     }
 }
 

@@ -1,0 +1,166 @@
+//! Files in other dialects through the real binary: options of training are kept with the run, and flags override them.
+
+mod common;
+
+use common::{Place, series, tiny};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write;
+use std::process::Stdio;
+
+const GERMAN: [&str; 4] = ["--decimal", "comma", "--date-format", "dd.mm.yyyy"];
+
+/// A file with semicolons, decimal commas and days before months.
+fn german(plain: &str) -> String {
+    let line = |line: &str| {
+        let mut cells = line.split(',');
+        let time = cells.next().unwrap();
+        let time = match time.split_once(' ') {
+            Some((day, clock)) => {
+                let parts: Vec<&str> = day.split('-').collect();
+                format!("{}.{}.{} {clock}", parts[2], parts[1], parts[0])
+            }
+            None => time.to_owned(),
+        };
+        cells.fold(time, |all, cell| all + ";" + &cell.replace('.', ",")) + "\n"
+    };
+    plain.lines().map(line).collect()
+}
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_run_reads_other_data_as_that_of_its_training() {
+    let place = Place::new();
+    place.write("plain.csv", series(300));
+    place.write("german.csv", german(&series(300)));
+    place.write("new.csv.gz", packed(&german(&series(280))));
+    place.write("new-plain.csv", series(280));
+    let json = |arguments: &[&str]| place.refrain(arguments).succeeded().json();
+    let plain = json(&tiny(&["--data", "plain.csv", "--out", "plain", "--json"]));
+    let arguments = [&["--data", "german.csv", "--out", "german", "--json"], &GERMAN[..]].concat();
+    let trained = json(&tiny(&arguments));
+    assert_eq!(trained["weights_sha256"], plain["weights_sha256"]);
+
+    let forecast = |model: &str, data: &str, more: &[&str]| {
+        let arguments = ["forecast", "--model", model, "--data", data, "--out", "-"];
+        place.refrain(&[&arguments[..], more].concat()).succeeded().out
+    };
+    let expected = forecast("plain", "new-plain.csv", &[]);
+    assert_eq!(forecast("german", "new.csv.gz", &[]), expected);
+    // Flags override what the run keeps.
+    let as_plain = ["--decimal", "point", "--date-format", "auto"];
+    assert_eq!(forecast("german", "new-plain.csv", &as_plain), expected);
+    assert_eq!(forecast("plain", "new.csv.gz", &GERMAN), expected);
+    place.refrain(&["evaluate", "--model", "german", "--data", "new-plain.csv"]).failed(&[
+        "new-plain.csv, line 2",
+        "not a time stamp of the form dd.mm.yyyy",
+        "--date-format",
+    ]);
+    let evaluated = |model: &str, data: &str| json(&["evaluate", "--model", model, "--data", data, "--json"]);
+    assert_eq!(
+        evaluated("german", "new.csv.gz")["test_mse"],
+        evaluated("plain", "new-plain.csv")["test_mse"]
+    );
+    // A run that is resumed, or whose configuration is used again, needs no flags either.
+    let again = place.refrain(&["train", "--config", "german/config.json", "--dry-run"]).succeeded();
+    assert!(again.out.contains("german.csv: 300 rows"), "{}", again.out);
+    place.refrain(&["train", "--resume", "german", "--epochs", "3"]).succeeded();
+}
+
+#[test]
+fn standard_input_may_be_packed() {
+    let place = Place::new();
+    place.write("a.csv", series(300));
+    place.refrain(&tiny(&["--data", "a.csv", "--out", "run"])).succeeded();
+    let arguments = ["forecast", "--model", "run", "--out", "-", "--data"];
+    let expected = place.refrain(&[&arguments[..], &["a.csv"]].concat()).succeeded().out;
+    let fed = |input: &[u8]| {
+        let mut command = place.command(&[&arguments[..], &["-"]].concat());
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input);
+        common::said(child.wait_with_output().unwrap())
+    };
+    let whole = packed(&series(300));
+    assert_eq!(fed(&whole).succeeded().out, expected);
+    fed(&whole[..whole.len() / 2]).failed(&["standard input", "not a gzip file", "ends too early"]);
+    fed(b"PAR1 and so on").failed(&["standard input looks like a Parquet file", "pass it by its name"]);
+}
+
+#[test]
+fn files_that_are_no_text_are_named_by_what_they_look_like() {
+    let place = Place::new();
+    let utf16: Vec<u8> =
+        "\u{feff}time;a\n".encode_utf16().flat_map(u16::to_le_bytes).chain([b'1', 0]).collect();
+    for (bytes, expected) in [
+        (&utf16[..], &["UTF-16 text", "iconv"][..]),
+        (b"PK\x03\x04\x14\0\x06\0", &["Excel workbook", "save the sheet as CSV"]),
+        (&packed("PK\u{3}\u{4}..."), &["Excel workbook"]),
+        (b"<!DOCTYPE html><html>", &["a web page"]),
+        (b"time:a\n2020-01-01:1\n", &["only one column", "--separator"]),
+        (b"2020-01-01,1\n2020-01-02,2\n", &["the header is missing"]),
+    ] {
+        place.write("a.csv", bytes);
+        place.refrain(&tiny(&["--data", "a.csv"])).failed(&[&["a.csv"], expected].concat());
+    }
+}
+
+#[test]
+fn rows_out_of_order_and_rows_that_come_twice() {
+    let place = Place::new();
+    let text = series(300);
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.push(lines[7]);
+    lines[1..].reverse();
+    place.write("a.csv", lines.join("\n"));
+    place.write("sorted.csv", &text);
+    place.refrain(&tiny(&["--data", "a.csv"])).failed(&["line 4", "--sort"]);
+    place.refrain(&tiny(&["--data", "a.csv", "--sort"])).failed(&[
+        "line 296",
+        "already in line 2",
+        "--duplicates mean, first or last",
+    ]);
+    let plan = |arguments: &[&str]| {
+        let out = place.refrain(&tiny(&[arguments, &["--dry-run"]].concat())).succeeded().out;
+        out.replace("sorted.csv", "a.csv")
+    };
+    let joined = plan(&["--data", "a.csv", "--sort", "--duplicates", "mean"]);
+    let before_time = |plan: &str| plan.lines().take_while(|line| !line.starts_with("time")).count();
+    let expected = plan(&["--data", "sorted.csv"]);
+    let lines = before_time(&expected);
+    assert!(lines > 2);
+    assert!(joined.lines().take(lines).eq(expected.lines().take(lines)), "{joined}\n{expected}");
+
+    // The rows of a panel, too.
+    let row = |at: usize| {
+        format!("2020-01-{:02} {:02}:00,s{},{},{}", at / 48 + 1, at / 2 % 24, at % 2, at % 11, at % 7)
+    };
+    let mut rows: Vec<String> = (0..600).map(row).collect();
+    rows.push(rows[5].clone());
+    rows.reverse();
+    place.write("panel.csv", format!("time,source,x,price\n{}\n", rows.join("\n")));
+    let cross = [
+        "train",
+        "--model",
+        "cross-asset",
+        "--data",
+        "panel.csv",
+        "--price",
+        "price",
+        "--label-horizon",
+        "1",
+        "--label-threshold",
+        "1",
+        "--embargo",
+        "2",
+        "--dry-run",
+    ];
+    place.refrain(&cross).failed(&["panel.csv, line 5", "--sort"]);
+    let planned = place.refrain(&[&cross[..], &["--sort", "--duplicates", "first"]].concat()).succeeded();
+    assert!(planned.out.contains("300 moments of 2 sources"), "{}", planned.out);
+}
