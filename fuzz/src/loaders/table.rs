@@ -2,6 +2,7 @@
 
 use refrain::Device;
 use refrain_forecast::Error;
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Change, FoldRule, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{Gap, TimeAxis};
 use refrain_forecast::data::series::{
@@ -47,7 +48,7 @@ pub fn labelled() -> String {
 pub fn random(random: &mut Random) -> Vec<u8> {
     let rows = [0, 1, 2, 3, 10, 60, 100][random.below(7)];
     let date = |day: usize| format!("{:04}-{:02}-{:02}", 2020 + day / 336, 1 + day / 28 % 12, 1 + day % 28);
-    let whole = match random.below(10) {
+    let whole = match random.below(12) {
         0 => series(rows),
         1 => table("ds,x,y", rows, date),
         2 => {
@@ -61,6 +62,8 @@ pub fn random(random: &mut Random) -> Vec<u8> {
         6 => panel(rows * 3, "time,source,volume,price"),
         7 => panel(rows * 3, "date,symbol,volume,label"),
         8 => ragged(random),
+        9 => local(rows),
+        10 => since_1970(rows),
         _ => by_grammar(random),
     };
     text::changed(&whole, random)
@@ -126,6 +129,41 @@ fn by_grammar(random: &mut Random) -> String {
     text
 }
 
+/// Some dialects that differ from the usual one in everything.
+fn dialects() -> Vec<Dialect> {
+    let texts = [
+        r##"{"decimal": "comma", "date_format": "dd.mm.yyyy", "tz": "Europe/Berlin", "sort": true, "duplicates": "mean"}"##,
+        r##"{"separator": "semicolon", "comment": "#", "date_format": "epoch-ms", "duplicates": "last"}"##,
+        r##"{"comment": "none", "date_format": "mm/dd/yyyy", "tz": "America/New_York", "sort": true, "duplicates": "first"}"##,
+    ];
+    texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect()
+}
+
+/// The hours of a local time, days of which clocks are set forward or back.
+fn local(rows: usize) -> String {
+    let axis = TimeAxis::new(jiff::civil::date(2024, 10, 26).at(0, 0, 0, 0), TimeStep::seconds(3600), false);
+    let row = |row: usize| {
+        let time = axis.at(row);
+        let offset = if (24..30).contains(&row) { ["+02:00", "+01:00", ""][row % 3] } else { "" };
+        format!(
+            "{:02}.{:02}.2024 {:02}:30{offset};{},5\n",
+            time.day(),
+            time.month(),
+            time.hour(),
+            row * row % 17
+        )
+    };
+    (0..rows).fold("time;a\n".to_owned(), |all, at| all + &row(at))
+}
+
+/// Milliseconds since 1970, with comments between them.
+fn since_1970(rows: usize) -> String {
+    let row = |row: usize| {
+        format!("{};{}\n{}", 1_467_331_200_000_u64 + row as u64 * 60_000, row % 7, ["", "# x\n"][row % 2])
+    };
+    (0..rows).fold("# a, b\ntime;a\n".to_owned(), |all, at| all + &row(at))
+}
+
 /// Reads a table in every way.
 pub fn check(bytes: &[u8]) -> Result<(), String> {
     let refused = |error: Error| message(&error.to_string());
@@ -144,6 +182,22 @@ pub fn check(bytes: &[u8]) -> Result<(), String> {
             }
         }
     }
+    for dialect in dialects() {
+        let options = ReadOptions { dialect: dialect.clone(), ..ReadOptions::default() };
+        match SeriesSet::from_csv(bytes, "a.csv", &options, Layout::Auto) {
+            Ok((set, _)) => set.series().iter().try_for_each(|series| match set.is_independent() {
+                true => Ok(()),
+                false => sound(series),
+            })?,
+            Err(error) => refused(error)?,
+        }
+        let rule = LabelRule { horizon: 1, threshold: 0.5, change: Change::Difference };
+        let options = PanelOptions { price: "price".to_owned(), rule, max_gap: MaxGap::Season, dialect };
+        match Panel::from_csv(bytes, "a.csv", &options) {
+            Ok((panel, _)) => sound_panel(&panel)?,
+            Err(error) => refused(error)?,
+        }
+    }
     for (layout, strict) in [(Layout::Auto, false), (Layout::Independent, false), (Layout::Independent, true)]
     {
         let options = ReadOptions { strict, ..ReadOptions::default() };
@@ -157,8 +211,12 @@ pub fn check(bytes: &[u8]) -> Result<(), String> {
         ("b", 3, 0.5, Change::Difference, MaxGap::Rows(2)),
         ("y", usize::MAX, f64::NAN, Change::Difference, MaxGap::Rows(0)),
     ] {
-        let options =
-            PanelOptions { price: price.to_owned(), rule: LabelRule { horizon, threshold, change }, max_gap };
+        let options = PanelOptions {
+            price: price.to_owned(),
+            rule: LabelRule { horizon, threshold, change },
+            max_gap,
+            dialect: Dialect::default(),
+        };
         match Panel::from_csv(bytes, "a.csv", &options) {
             Ok((panel, _)) => sound_panel(&panel)?,
             Err(error) => refused(error)?,

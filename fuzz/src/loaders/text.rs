@@ -3,7 +3,7 @@
 use crate::random::Random;
 
 /// What tables and settings stumble over.
-pub const CELLS: [&str; 44] = [
+pub const CELLS: [&str; 54] = [
     "",
     "NA",
     "nan",
@@ -48,6 +48,16 @@ pub const CELLS: [&str; 44] = [
     "[]",
     "{}",
     "null",
+    "<NA>",
+    "1.5,5",
+    "1467331200",
+    "1467331200000",
+    "2024Q1",
+    "27.10.2024 02:30",
+    "03/10/2024 02:30",
+    "2024-10-27 02:30+01:00",
+    "#",
+    ";",
 ];
 
 /// Some changes, each of a line, a cell or a byte.
@@ -84,7 +94,7 @@ pub fn changed(text: &str, random: &mut Random) -> Vec<u8> {
 
 /// A line with another cell, between what separates cells in tables and settings.
 fn cell_changed(line: &str, random: &mut Random) -> String {
-    let separator = random.of(&[",", ",", ",", "=", " "]);
+    let separator = random.of(&[",", ",", ",", ";", "=", " "]);
     let mut cells: Vec<&str> = line.split(separator).collect();
     let (at, new) = (random.below(cells.len()), random.of(&CELLS));
     match random.below(6) {
