@@ -8,8 +8,8 @@ measured:
 - inside a host, a ring moves as many bytes a second on 8 GPUs as on 2, and each further level of a tree takes HOP;
 - between hosts, the GPUs of the same number exchange their eighth of the bytes beside the work inside the hosts, over networks of the
   given bandwidth and latency;
-- the gradients of a step come in buckets, evenly over the backward pass, which is the second two thirds of the step, the last bucket
-  at its end; the buckets are exchanged one after the other;
+- the gradients of a step come evenly over the backward pass, which is the second two thirds of the step, in buckets, of which the
+  last is small; the buckets are exchanged one after the other;
 - with a batch that is cut (strong scaling), a step has as many launches, LAUNCH us each, and the rest shrinks with the rows.
 
 A line has the exposed time (us a step) and the efficiency of weak scaling, and the speed-up of strong scaling.
@@ -38,7 +38,8 @@ BESIDE = 30.0
 # What an exchange beside the backward pass slows that down by, as a part of its own time: its kernels take multiprocessors.
 # Measured: 0.5 (long) and 1.5 (wide).
 SLOWS = 1.0
-BUCKET = 4 << 20
+# Bytes of the largest bucket of gradients, and of the last one (crates/refrain-forecast/src/training/ranks.rs).
+BUCKET, LAST_BUCKET = 16 << 20, 1 << 20
 HOP = 1.5  # us for each level of a tree inside a host
 # us of a launch that do not shrink with the batch. Measured with half of the batch: 1.9 (seed) and 2.3 (large).
 LAUNCH = 2.0
@@ -75,14 +76,20 @@ def all_reduce(size, gpus, hosts=1, network=None):
     return latency + transfer
 
 
+def buckets(size):
+    """The bytes of the buckets of so many bytes of gradients, in the order of their exchange."""
+    rest, last = max(size - LAST_BUCKET, 0), min(size, LAST_BUCKET)
+    return [BUCKET] * (rest // BUCKET) + [rest % BUCKET] * (rest % BUCKET > 0) + [last] * (last > 0)
+
+
 def exposed(step, size, time_of):
     """us that a step takes longer, with a function from bytes to the us of an all-reduce."""
-    buckets = [BUCKET] * (size // BUCKET) + [size % BUCKET] * (size % BUCKET > 0)
-    backward, end = 2 / 3 * step, 0.0
-    for n, bucket in enumerate(buckets, 1):
-        end = max(end, backward * n / len(buckets)) + time_of(bucket)
+    backward, end, come = 2 / 3 * step, 0.0, 0
+    for bucket in buckets(size):
+        come += bucket
+        end = max(end, backward * come / size) + time_of(bucket)
     after = end - backward
-    beside = sum(map(time_of, buckets)) - after
+    beside = sum(map(time_of, buckets(size))) - after
     return after + SLOWS * beside + BESIDE
 
 
