@@ -1,14 +1,10 @@
 //! The reference cases of `tests/reference`; `make.py` there describes them.
-#![allow(dead_code)] // Each test file uses a part.
+#![allow(dead_code, unused_imports)] // Each test file uses a part.
 
-use refrain::{DType, Device, Tensor};
+use refrain::{DType, Tensor};
+pub use refrain_test::{assert_close, assert_within, device, values};
 use safetensors::SafeTensors;
 use serde_json::Value;
-
-/// The device of the tests: `REFRAIN_TEST_DEVICE`, or the CPU.
-pub fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
 
 /// A file of reference cases.
 pub struct Reference {
@@ -75,26 +71,5 @@ impl Case<'_> {
 
     pub fn flag(&self, key: &str) -> bool {
         self.attrs[key].as_bool().unwrap_or_else(|| panic!("{}: no flag {key}", self.name))
-    }
-}
-
-pub fn values(t: &Tensor) -> Vec<f64> {
-    t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
-}
-
-/// All elements within `bound` of the expected ones, relative to the largest of these.
-#[track_caller]
-pub fn assert_close(actual: &Tensor, expected: &[f64], bound: f64, what: &str) {
-    let scale = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-    assert_within(actual, expected, bound * scale, what);
-}
-
-/// All elements within `bound` of the expected ones.
-#[track_caller]
-pub fn assert_within(actual: &Tensor, expected: &[f64], bound: f64, what: &str) {
-    let actual = values(actual);
-    assert_eq!(actual.len(), expected.len(), "{what}: other number of elements");
-    for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
-        assert!((a - e).abs() <= bound, "{what}, element {i}: {a}, expected {e} within {bound}");
     }
 }
