@@ -3,13 +3,7 @@
 use char_gpt::{Config, Training, Vocabulary, text};
 use refrain::{Device, Tensor};
 use refrain_nn::Mode;
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
-    }
-}
+use refrain_test::devices_of_equal_bits as devices;
 
 fn training(dropout: f64, steps: u64, device: &Device) -> (Training, Vocabulary) {
     let text = text();

@@ -3,13 +3,7 @@
 
 use custom_op::{logsumexp, quantize, reverse_gradient};
 use refrain::{DType, Device, Error, Generator, Result, Step, Tensor, gradcheck, no_grad};
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
-    }
-}
+use refrain_test::devices_of_equal_bits as devices;
 
 fn leaf(values: &[f64], shape: &[usize], device: &Device) -> Tensor {
     let x = Tensor::from_slice(values, shape, device).unwrap();

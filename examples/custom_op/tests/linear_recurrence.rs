@@ -3,21 +3,7 @@
 
 use custom_op::{linear_recurrence, linear_recurrence_into};
 use refrain::{DType, Device, Error, Generator, Result, Step, Tensor, gradcheck, no_grad};
-
-/// The CPU, both simulated GPUs, and the GPU if there is one.
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => {
-            let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
-            std::iter::once(Device::cpu()).chain(simulated).chain(Device::cuda(0)).collect()
-        }
-    }
-}
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
-}
+use refrain_test::{devices, values};
 
 /// Numbers of `[batch, time, channels]`: gates between 0 and 1, and values between -1 and 1.
 fn operands(shape: [usize; 3], dtype: DType, device: &Device) -> [Tensor; 2] {

@@ -2,15 +2,9 @@
 //! the CPU and on simulated GPUs.
 
 use fine_tune::{Training, load_body, pretrained};
-use refrain::{Device, no_grad};
+use refrain::no_grad;
 use refrain_nn::Weights;
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
-    }
-}
+use refrain_test::devices_of_equal_bits as devices;
 
 fn bits(x: Vec<f32>) -> Vec<u32> {
     x.into_iter().map(f32::to_bits).collect()

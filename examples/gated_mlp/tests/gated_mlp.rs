@@ -1,14 +1,8 @@
 //! The network learns, the recorded step has the bits of the eager one, and on a GPU it is fewer launches.
 
 use gated_mlp::Training;
-use refrain::{Device, DeviceKind};
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
-    }
-}
+use refrain::DeviceKind;
+use refrain_test::devices_of_equal_bits as devices;
 
 #[test]
 fn eager_recorded_and_simulated_training_agree_bit_for_bit() {

@@ -1,14 +1,7 @@
 //! The forecaster learns, and the recorded step has the bits of the eager one, on the CPU and on simulated GPUs.
 
 use gru_forecaster::Training;
-use refrain::Device;
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
-    }
-}
+use refrain_test::devices_of_equal_bits as devices;
 
 #[test]
 fn eager_recorded_and_simulated_training_agree_bit_for_bit() {

@@ -1,14 +1,8 @@
 //! The model learns, and the recorded step has the bits of the eager one, on the CPU and on simulated GPUs.
 
-use refrain::{Device, Generator};
+use refrain::Generator;
+use refrain_test::devices_of_equal_bits as devices;
 use vae::{KINDS, PIXELS, Training, images};
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).into(),
-    }
-}
 
 #[test]
 fn eager_recorded_and_simulated_training_agree_bit_for_bit() {

@@ -12,26 +12,12 @@ use crate::tasks::forecasting::loss::Loss;
 use crate::tasks::forecasting::metrics::Units;
 use crate::training::{BatchNormStatistics, EpochEnd, LrSchedule, Task, Trainer, TrainingConfig};
 use refrain::no_grad;
+use refrain_test::devices;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 const CONTEXT: usize = 8;
 const HORIZON: usize = 3;
-
-/// `REFRAIN_TEST_DEVICE`, or else the CPU, the simulated GPUs, and the GPU if there is one.
-fn devices() -> Vec<Device> {
-    if let Ok(name) = std::env::var("REFRAIN_TEST_DEVICE") {
-        return vec![name.parse().unwrap()];
-    }
-    let cuda = Device::cuda(0);
-    if std::env::var("REFRAIN_REQUIRE_CUDA").is_ok_and(|v| v == "1")
-        && let Err(e) = &cuda
-    {
-        panic!("REFRAIN_REQUIRE_CUDA=1, but {e}");
-    }
-    let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
-    std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
-}
 
 /// A value of row `row` of series `id`, each of its own level and size.
 fn value(id: usize, row: usize) -> f64 {

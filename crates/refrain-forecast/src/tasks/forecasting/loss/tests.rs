@@ -1,5 +1,6 @@
 use super::*;
 use refrain::{DType, Device, gradcheck};
+use refrain_test::devices_of_equal_bits as devices;
 use serde_json::json;
 
 /// Errors on both sides of delta and of 0, away from where a loss has an edge.
@@ -45,13 +46,6 @@ fn by_hand(loss: &Loss, at: usize, error: f64) -> f64 {
 
 fn row(values: &[f64], device: &Device) -> Tensor {
     Tensor::from_slice(values, [1, values.len()], device).unwrap()
-}
-
-fn devices() -> Vec<Device> {
-    match std::env::var("REFRAIN_TEST_DEVICE") {
-        Ok(name) => vec![name.parse().unwrap()],
-        Err(_) => ["cpu", "sim", "sim:unified"].map(|name| name.parse().unwrap()).to_vec(),
-    }
 }
 
 #[test]
