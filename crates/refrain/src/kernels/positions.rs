@@ -3,6 +3,7 @@
 use super::numbers::Numbers;
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::Stored;
+use crate::device::cpu::simd::simd;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -56,7 +57,7 @@ pub(crate) fn check_range<I: Position>(
     count: usize,
     what: impl Fn() -> String,
 ) -> Result<()> {
-    match index.iter().position(|i| i.within(count).is_none()) {
+    match first_outside(index, count) {
         None => Ok(()),
         Some(at) => args.fault(Error::invalid(
             args.op(),
@@ -68,6 +69,24 @@ pub(crate) fn check_range<I: Position>(
             ),
         )),
     }
+}
+
+/// Where the first index is that is not in `0..count`.
+fn first_outside<I: Position>(index: &[I], count: usize) -> Option<usize> {
+    /// Indices that are checked at a time, without branches.
+    const CHECKED: usize = 256;
+    let is_outside = |i: I| i.into() as u64 >= count as u64;
+    let chunk = simd(
+        #[inline(always)]
+        || {
+            index.chunks(CHECKED).position(
+                #[inline(always)]
+                |chunk| chunk.iter().fold(false, |found, &i| found | is_outside(i)),
+            )
+        },
+    )?;
+    let within = index[chunk * CHECKED..].iter().position(|&i| is_outside(i))?;
+    Some(chunk * CHECKED + within)
 }
 
 /// The value for an index out of range: NaN, or 0 for dtypes without NaN.

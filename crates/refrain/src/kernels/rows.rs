@@ -84,60 +84,121 @@ fn first<'a, T, const K: usize>(x: [&'a [T]; K], n: usize) -> [&'a [T]; K] {
 /// lanes in halves.
 #[inline(always)]
 pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> N) -> N {
-    let n = x[0].len();
-    let x = first(x, n);
+    let [sum] = sums([x], f);
+    sum
+}
+
+/// [`sum`] of several groups of slices, all of one length, side by side: an addition waits for the one before it in its
+/// lane, and meanwhile there is time for those of other groups.
+#[inline(always)]
+pub(crate) fn sums<T: Copy, N: Number, const K: usize, const G: usize>(
+    x: [[&[T]; K]; G],
+    f: impl Fn([T; K]) -> N,
+) -> [N; G] {
+    let n = x[0][0].len();
+    let x = each(
+        x,
+        #[inline(always)]
+        |x| first(x, n),
+    );
     let m = n / LANES;
     let chunks = each(
         x,
         #[inline(always)]
-        |x: &[T]| &x.as_chunks::<LANES>().0[..m],
+        |x| {
+            each(
+                x,
+                #[inline(always)]
+                |x: &[T]| &x.as_chunks::<LANES>().0[..m],
+            )
+        },
     );
-    let mut total = [N::ZERO; LANES];
+    let mut total = [[N::ZERO; LANES]; G];
     let mut start = 0;
     while start < m {
         let end = m.min(start + RUN);
-        let mut lanes = [N::ZERO; LANES];
+        let mut lanes = [[N::ZERO; LANES]; G];
         for i in start..end {
-            let rows = each(
-                chunks,
-                #[inline(always)]
-                |x: &[[T; LANES]]| &x[i],
-            );
-            for l in 0..LANES {
-                lanes[l] = lanes[l].plus(f(at(&rows, l)));
+            for g in 0..G {
+                let rows = each(
+                    chunks[g],
+                    #[inline(always)]
+                    |x: &[[T; LANES]]| &x[i],
+                );
+                for l in 0..LANES {
+                    lanes[g][l] = lanes[g][l].plus(f(at(&rows, l)));
+                }
             }
         }
-        for l in 0..LANES {
-            total[l] = total[l].plus(lanes[l]);
+        for g in 0..G {
+            for l in 0..LANES {
+                total[g][l] = total[g][l].plus(lanes[g][l]);
+            }
         }
         start = end;
     }
-    for (l, i) in (m * LANES..n).enumerate() {
-        total[l] = total[l].plus(f(at(&x, i)));
-    }
-    halves(total, N::plus)
-}
-
-/// Folds elements with a function for which order and repetition do not matter, starting with `first`.
-#[inline(always)]
-pub(crate) fn fold<T: Stored, N: Number>(x: &[T], first: N, f: impl Fn(N, N) -> N) -> N {
-    let mut lanes = [first; LANES];
-    let (chunks, rest) = x.as_chunks::<LANES>();
-    for chunk in chunks {
-        for l in 0..LANES {
-            lanes[l] = f(lanes[l], chunk[l].to());
+    for g in 0..G {
+        for (l, i) in (m * LANES..n).enumerate() {
+            total[g][l] = total[g][l].plus(f(at(&x[g], i)));
         }
     }
-    for (lane, &v) in lanes.iter_mut().zip(rest) {
-        *lane = f(*lane, v.to());
+    each(
+        total,
+        #[inline(always)]
+        |total| halves(total, N::plus),
+    )
+}
+
+/// Folds `of` elements with a function for which order and repetition do not matter, starting with `first`.
+#[inline(always)]
+pub(crate) fn fold<T: Copy, S: Copy>(x: &[T], first: S, of: impl Fn(T) -> S, f: impl Fn(S, S) -> S) -> S {
+    // A register of lanes.
+    match size_of::<S>() {
+        1 => fold_lanes::<T, S, 64>(x, first, of, f),
+        8 => fold_lanes::<T, S, 8>(x, first, of, f),
+        _ => fold_lanes::<T, S, 16>(x, first, of, f),
+    }
+}
+
+#[inline(always)]
+fn fold_lanes<T: Copy, S: Copy, const L: usize>(
+    x: &[T],
+    first: S,
+    of: impl Fn(T) -> S,
+    f: impl Fn(S, S) -> S,
+) -> S {
+    // Four groups, as in `sums`.
+    let mut groups = [[first; L]; 4];
+    let (chunks, rest) = x.as_chunks::<L>();
+    let (fours, others) = chunks.as_chunks::<4>();
+    for four in fours {
+        for g in 0..4 {
+            for l in 0..L {
+                groups[g][l] = f(groups[g][l], of(four[g][l]));
+            }
+        }
+    }
+    for chunk in others {
+        for l in 0..L {
+            groups[0][l] = f(groups[0][l], of(chunk[l]));
+        }
+    }
+    for (lane, &v) in groups[0].iter_mut().zip(rest) {
+        *lane = f(*lane, of(v));
+    }
+    let [mut lanes, others @ ..] = groups;
+    for other in others {
+        for l in 0..L {
+            lanes[l] = f(lanes[l], other[l]);
+        }
     }
     halves(lanes, f)
 }
 
 /// Combines the lanes in halves.
 #[inline(always)]
-fn halves<N: Copy>(mut lanes: [N; LANES], f: impl Fn(N, N) -> N) -> N {
-    let mut width = LANES / 2;
+fn halves<N: Copy, const L: usize>(mut lanes: [N; L], f: impl Fn(N, N) -> N) -> N {
+    let mut width = L / 2;
     while width > 0 {
         for l in 0..width {
             lanes[l] = f(lanes[l], lanes[l + width]);
@@ -150,7 +211,7 @@ fn halves<N: Copy>(mut lanes: [N; LANES], f: impl Fn(N, N) -> N) -> N {
 /// The largest element that is not NaN. Negative infinity if there is none.
 #[inline(always)]
 pub(crate) fn max<R: Real>(x: &[R]) -> R {
-    fold(x, R::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    fold(x, R::NEG_INFINITY, |v| v, |a, b| if b > a { b } else { a })
 }
 
 /// `y[i] = f(x[0][i], ...)`, or added to `y[i]`.

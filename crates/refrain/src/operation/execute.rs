@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Op, Spec};
-use crate::device::{Launch, Mode, OPERANDS, Operand, RESULTS};
+use crate::device::{Device, DeviceKind, Launch, Mode, OPERANDS, Operand, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor, check_devices};
 
@@ -36,14 +36,21 @@ pub(crate) fn execute<O: Op>(
 
     let mut reads: SmallVec<[Tensor; OPERANDS]> = SmallVec::new();
     for (i, t) in inputs.iter().enumerate() {
-        reads.push(if op.input_needs(i).fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });
+        let needs = match device.kind() {
+            DeviceKind::Cpu => op.host_input_needs(i),
+            DeviceKind::Cuda | DeviceKind::Sim => op.input_needs(i),
+        };
+        reads.push(if needs.fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });
     }
 
     // What the kernel writes and how, and where the result must be copied afterwards.
     let mut writes: SmallVec<[(Tensor, Mode); RESULTS]> = SmallVec::new();
     let mut staged: SmallVec<[(usize, &Tensor, Mode); RESULTS]> = SmallVec::new();
     for (o, spec) in specs.iter().enumerate() {
-        let fresh = || Tensor::empty(name, &spec.shape, spec.dtype, &device);
+        let fresh = || match kept_layout(op, inputs, spec, &device) {
+            Some(layout) => Tensor::empty_in(name, layout, spec.dtype, &device),
+            None => Tensor::empty(name, &spec.shape, spec.dtype, &device),
+        };
         match dests.get(o).unwrap_or(&Dest::New) {
             Dest::New => writes.push((fresh()?, Mode::Replace)),
             Dest::Into(dst, mode) => {
@@ -91,6 +98,14 @@ pub(crate) fn execute<O: Op>(
         }
     }
     Ok(writes.into_iter().map(|(t, _)| t).collect())
+}
+
+/// The layout of a new result, if it is that of the inputs.
+fn kept_layout<O: Op>(op: &O, inputs: &[&Tensor], spec: &Spec, device: &Device) -> Option<Layout> {
+    let first = inputs.first()?.layout();
+    let keeps = op.keeps_strides() && device.kind() == DeviceKind::Cpu && !first.is_contiguous();
+    let is_same = || &spec.shape == first.shape() && inputs.iter().all(|t| t.layout().has_strides_of(first));
+    if keeps && is_same() { first.packed() } else { None }
 }
 
 pub(crate) fn spans_apart(a: &Tensor, b: &Tensor) -> bool {

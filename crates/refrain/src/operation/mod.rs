@@ -128,9 +128,20 @@ pub(crate) trait Op: Clone + fmt::Debug + Send + Sync + 'static {
         Needs::Contiguous
     }
 
+    /// The layout that the kernel on the CPU needs for input `i`, if it takes more layouts than those on CUDA.
+    fn host_input_needs(&self, i: usize) -> Needs {
+        self.input_needs(i)
+    }
+
     /// The layout that the kernel needs for output `o`.
     fn output_needs(&self, _o: usize) -> Needs {
         Needs::Contiguous
+    }
+
+    /// Whether new results have the strides of the inputs on the CPU, if those of all inputs are the same. For elementwise
+    /// operations, which then read and write memory in its order.
+    fn keeps_strides(&self) -> bool {
+        false
     }
 
     /// Whether output `o` may be the memory of input `i` (with the same layout). The kernel then gets one slice for

@@ -104,10 +104,20 @@ impl Tensor {
 
     /// New memory of the given shape with undefined values. It must be written before it is read.
     pub(crate) fn empty(op: &'static str, shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
-        let numel = shape.checked_numel(op, dtype.size())?;
+        Tensor::empty_in(op, Layout::contiguous(shape.clone()), dtype, device)
+    }
+
+    /// As [`Tensor::empty`], in a layout without gaps.
+    pub(crate) fn empty_in(
+        op: &'static str,
+        layout: Layout,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let numel = layout.shape().checked_numel(op, dtype.size())?;
         parallel::refuse_engine(op)?;
         let storage = Storage::new(op, device, numel * dtype.size())?;
-        Ok(Tensor::from_parts(storage, Layout::contiguous(shape.clone()), dtype))
+        Ok(Tensor::from_parts(storage, layout, dtype))
     }
 
     /// The size of each dimension.
@@ -136,6 +146,9 @@ impl Tensor {
     }
 
     /// The distance between neighbours along each dimension, in elements.
+    ///
+    /// The result of an operation is row-major. One exception: on the CPU, the result of an elementwise operation has the strides of
+    /// its operands if these all have the same strides and no gaps (a transposed tensor, for example).
     pub fn strides(&self) -> &[usize] {
         self.0.layout.strides()
     }

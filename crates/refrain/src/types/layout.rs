@@ -85,6 +85,18 @@ impl Layout {
         false
     }
 
+    /// The layout of a new storage whose elements lie in the same order as these, which have no gaps between them.
+    pub(crate) fn packed(&self) -> Option<Layout> {
+        let has_no_gaps = self.span().len() == self.numel() && !self.repeats_memory();
+        has_no_gaps.then(|| Layout { offset: 0, ..self.clone() })
+    }
+
+    /// Whether neighbours along each axis are equally far apart in both layouts, which have one shape.
+    pub(crate) fn has_strides_of(&self, other: &Layout) -> bool {
+        let strides = self.strides.iter().zip(&other.strides);
+        self.shape == other.shape && self.shape.iter().zip(strides).all(|(&d, (a, b))| d == 1 || a == b)
+    }
+
     /// The range of storage elements from the first to the last one used.
     pub(crate) fn span(&self) -> Range<usize> {
         if self.numel() == 0 {

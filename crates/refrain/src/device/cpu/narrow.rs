@@ -1,16 +1,15 @@
 //! Conversions between f32 and the floats of 16 bits, without branches and without calls: loops that convert become SIMD
-//! code. The results are those of the crate `half`, bit for bit, for NaN too.
+//! code. The results are those of the crate `half`, bit for bit.
 
 use half::{bf16, f16};
 
 const INFINITY: u32 = 0x7f80_0000;
 const SIGN: u32 = 0x8000_0000;
 
+/// A NaN keeps its bits.
 #[inline(always)]
 pub(super) fn bf16_to_f32(v: bf16) -> f32 {
-    let bits = u32::from(v.to_bits()) << 16;
-    let quiet = if bits & !SIGN > INFINITY { 0x0040_0000 } else { 0 };
-    f32::from_bits(bits | quiet)
+    f32::from_bits(u32::from(v.to_bits()) << 16)
 }
 
 /// Rounded to nearest, ties to even.
@@ -20,7 +19,7 @@ pub(super) fn bf16_from_f32(v: f32) -> bf16 {
     // Half of the last place that stays; a tie rounds up only to an even number. A carry reaches the exponent.
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let nan = bits >> 16 | 0x0040;
-    bf16::from_bits(if bits & !SIGN > INFINITY { nan } else { rounded } as u16)
+    bf16::from_bits(if v.is_nan() { nan } else { rounded } as u16)
 }
 
 /// The difference of the exponents' biases, in the exponent of an f32.
@@ -62,7 +61,9 @@ mod tests {
     fn all_numbers_of_16_bits_convert_as_half_does() {
         for bits in 0..=u16::MAX {
             let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
-            assert_eq!(bf16_to_f32(b).to_bits(), b.to_f32_const().to_bits(), "bf16 {bits:04x}");
+            // The crate sets a bit of a signalling NaN.
+            let quiet = if b.is_nan() { 0x0040_0000 } else { 0 };
+            assert_eq!(bf16_to_f32(b).to_bits() | quiet, b.to_f32_const().to_bits(), "bf16 {bits:04x}");
             assert_eq!(f16_to_f32(h).to_bits(), h.to_f32_const().to_bits(), "f16 {bits:04x}");
         }
     }

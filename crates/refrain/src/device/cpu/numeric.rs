@@ -122,7 +122,7 @@ fn odd_f64(v: i64) -> f64 {
 }
 
 macro_rules! float_number {
-    ($t:ty, $odd:expr, $to_u8:expr) => {
+    ($t:ty, $odd:expr, $to_u8:expr, $power:expr) => {
         impl Number for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -153,7 +153,7 @@ macro_rules! float_number {
             }
             #[inline(always)]
             fn to_i64(self) -> i64 {
-                self as i64
+                whole(self as f64)
             }
             #[inline(always)]
             fn to_u8(self) -> u8 {
@@ -178,7 +178,8 @@ macro_rules! float_number {
             }
             #[inline(always)]
             fn power(self, exponent: $t) -> $t {
-                self.powf(exponent)
+                let power: fn($t, $t) -> $t = $power;
+                power(self, exponent)
             }
             #[inline(always)]
             fn is_nan(self) -> bool {
@@ -187,20 +188,41 @@ macro_rules! float_number {
         }
     };
 }
-float_number!(f64, odd, |v| v as i64 as u8);
-float_number!(f32, |v| v, low_byte);
+float_number!(f64, odd, |v| whole(v) as u8, f64::powf);
+float_number!(f32, |v| v, low_byte, math::pow);
 
-/// `v as i64 as u8`, by conversions to 32 bits, for which there are SIMD instructions everywhere.
+/// `v as i64 as u8`, without the conversion to an integer, which does not become SIMD code.
 #[inline(always)]
 fn low_byte(v: f32) -> u8 {
-    // From 2^31 on, every f32 is a multiple of 256. From 2^63 on, an i64 has its largest value.
-    let near = if v.abs() < 2_147_483_648.0 { v } else { 0.0 };
-    let beyond = if v >= 9_223_372_036_854_775_808.0 { 255 } else { 0 };
-    near as i32 as u8 | beyond
+    let whole = v.trunc();
+    // The remainder, from 0 to 255. From 2^32 on it is 0, because every f32 is a multiple of 256.
+    let low = whole - (whole * (1.0 / 256.0)).floor() * 256.0;
+    // Added to 2^23, it is the low byte of the sum.
+    let byte = (low + 8_388_608.0).to_bits() as u8;
+    // From 2^63 on, an i64 has its largest value. NaN becomes 0.
+    let beyond = if v > 0.0 { 255 } else { 0 };
+    if v.abs() < 9_223_372_036_854_775_808.0 { byte } else { beyond }
+}
+
+/// `v as i64`, without the conversion to an integer, which does not become SIMD code.
+#[inline(always)]
+fn whole(v: f64) -> i64 {
+    const TWO_TO_32: f64 = 4_294_967_296.0;
+    const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+    // Added to this, an integer of up to 51 bits is in the low bits of the sum.
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    let integer = |v: f64| ((v + ROUND).to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
+    let all = v.trunc();
+    let high = (all * (1.0 / TWO_TO_32)).floor();
+    let low = all - high * TWO_TO_32;
+    let inside = (integer(high) << 32).wrapping_add(integer(low));
+    let above = if v >= TWO_TO_63 { i64::MAX } else { inside };
+    let bounded = if v < -TWO_TO_63 { i64::MIN } else { above };
+    if v.is_nan() { 0 } else { bounded }
 }
 
 macro_rules! integer_number {
-    ($t:ty) => {
+    ($t:ty, $over:expr) => {
         impl Number for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
@@ -250,7 +272,8 @@ macro_rules! integer_number {
             }
             #[inline(always)]
             fn over(self, other: $t) -> $t {
-                if other == 0 { 0 } else { self.wrapping_div(other) }
+                let over: fn($t, $t) -> $t = $over;
+                over(self, other)
             }
             fn power(self, exponent: $t) -> $t {
                 integer_power(self as i64, exponent as i64) as $t
@@ -262,8 +285,18 @@ macro_rules! integer_number {
         }
     };
 }
-integer_number!(i64);
-integer_number!(u8);
+integer_number!(i64, |a, b| if b == 0 { 0 } else { a.wrapping_div(b) });
+integer_number!(u8, byte_over);
+
+/// The quotient of two bytes, by a division of floats, for which there are SIMD instructions. Rounding does not reach the next
+/// integer, which is at least 1/255 away.
+#[inline(always)]
+fn byte_over(a: u8, b: u8) -> u8 {
+    let quotient = (f32::from(a) / f32::from(b)).trunc();
+    // Added to 2^23, it is the low byte of the sum.
+    let byte = (quotient + 8_388_608.0).to_bits() as u8;
+    if b == 0 { 0 } else { byte }
+}
 
 fn integer_power(base: i64, exponent: i64) -> i64 {
     match (base, exponent) {
@@ -549,11 +582,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bytes_are_divided_as_integers() {
+        for (a, b) in (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| (a, b))) {
+            assert_eq!(a.over(b), a.checked_div(b).unwrap_or(0), "{a} / {b}");
+        }
+    }
+
+    #[test]
+    fn a_float_of_64_bits_becomes_an_integer_as_in_rust() {
+        let powers = (0..66).map(|n| 2f64.powi(n)).chain([0.0, f64::INFINITY, f64::NAN]);
+        let near = powers.flat_map(|v| [v - 1.5, v - 0.5, v.next_down(), v, v.next_up(), v + 0.5, 3.0 * v]);
+        let spread = (0..1_000_000u64).map(|i| f64::from_bits(i.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        for v in near.chain(spread).flat_map(|v| [v, -v]) {
+            assert_eq!(v.to_i64(), v as i64, "{v:e}");
+            assert_eq!(v.to_u8(), v as i64 as u8, "{v:e}");
+        }
+    }
+
+    #[test]
     fn a_float_becomes_the_low_byte_of_an_integer_of_64_bits() {
         let near = [0.0, 255.0, 256.0, 2_147_483_648.0, 4_294_967_296.0, 9_223_372_036_854_775_808.0];
         let beside = near.into_iter().flat_map(|v: f32| [v.next_down(), v, v.next_up(), -v, -v.next_up()]);
         for v in beside.chain((0..u32::MAX).step_by(997).map(f32::from_bits)) {
             assert_eq!(v.to_u8(), v as i64 as u8, "{v:e}");
+            assert_eq!(v.to_i64(), v as i64, "{v:e}");
         }
     }
 }

@@ -65,24 +65,30 @@ pub(crate) fn refuse_engine(op: &'static str) -> Result<()> {
 /// Runs a kernel that touches `bytes` bytes, with all threads if that is worthwhile.
 pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R {
     match pool() {
-        Some(pool) if bytes >= SMALL && !allowed() => {
-            if rayon::current_thread_index().is_none() {
-                return pool.install(kernel);
-            }
-            // While it waits, a worker of another pool would run tasks of that pool, and these may want the locks
-            // that this launch holds. So let a plain thread wait instead.
-            std::thread::scope(|scope| {
-                let done = scope.spawn(|| pool.install(kernel)).join();
-                done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-        }
+        // A single thread would do no more than this one does at once.
+        Some(pool) if bytes >= SMALL && !allowed() && pool.current_num_threads() > 1 => install(pool, kernel),
         _ => kernel(),
     }
 }
 
 /// Runs a part of a kernel that always splits its work, on the kernel threads.
 pub(crate) fn inside<R: Send>(f: impl FnOnce() -> R + Send) -> R {
-    if allowed() { f() } else { run(usize::MAX, f) }
+    match pool() {
+        Some(pool) if !allowed() => install(pool, f),
+        _ => f(),
+    }
+}
+
+fn install<R: Send>(pool: &ThreadPool, kernel: impl FnOnce() -> R + Send) -> R {
+    if rayon::current_thread_index().is_none() {
+        return pool.install(kernel);
+    }
+    // While it waits, a worker of another pool would run tasks of that pool, and these may want the locks
+    // that this launch holds. So let a plain thread wait instead.
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| pool.install(kernel)).join();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Calls `body(i, piece)` for every piece of `size` elements of `out` (the last may be shorter), in parallel if there

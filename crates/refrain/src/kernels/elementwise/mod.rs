@@ -4,10 +4,16 @@
 pub(crate) mod chain;
 pub(crate) mod cuda;
 mod host;
+mod moves;
+mod operands;
+mod read;
+mod runs;
 
 use smallvec::SmallVec;
 
-pub(crate) use host::{FloatTile, NumberTile, copy, float, int, number};
+pub(crate) use host::{FloatTile, NumberTile, OneNumber, TruthTile, bytes, copy, float, int, number, truth};
+pub(crate) use moves::{contiguous, fill};
+pub(crate) use runs::{Runs, RunsMut};
 
 use super::numbers::Numbers;
 use crate::tensor::Layout;
@@ -73,6 +79,32 @@ impl LoopPlan {
     fn is_transposed(&self, operand: usize) -> bool {
         let strides = &*self.strides[operand];
         strides.len() > 1 && strides[strides.len() - 1] > 1 && strides[strides.len() - 2] == 1
+    }
+
+    /// Whether every row over the last axis has at least `shortest` elements and is, for the output, contiguous, for each
+    /// input contiguous or one element.
+    fn has_rows(&self, shortest: usize) -> bool {
+        let last = self.shape.len() - 1;
+        self.shape[last] >= shortest
+            && self.strides[0][last] == 1
+            && self.strides.iter().all(|strides| strides[last] <= 1)
+    }
+
+    /// The offset of an element in each of the first operands.
+    fn offsets<const K: usize>(&self, element: usize) -> [usize; K] {
+        let mut offsets = [0; K];
+        let mut rest = element;
+        for (i, &d) in self.shape.iter().enumerate().rev() {
+            let at = rest % d;
+            rest /= d;
+            offsets.iter_mut().zip(&self.strides).for_each(|(offset, strides)| *offset += at * strides[i]);
+        }
+        offsets
+    }
+
+    /// The strides of the first operands along the last axis.
+    fn inner_strides<const K: usize>(&self) -> [usize; K] {
+        std::array::from_fn(|operand| self.strides[operand].last().copied().unwrap_or(1))
     }
 
     /// Calls `visit` with the rectangles over the last two axes that cover the elements `start..start + len` of an

@@ -7,7 +7,8 @@
 //!   other operand;
 //! - `Other`: the gradient is computed from both operands.
 //!
-//! `Arithmetic` takes floats and integers, and its result has their dtype. `Truth` takes any dtype, and its result is bool.
+//! `Arithmetic` takes floats and integers, and its result has their dtype. `Truth` takes any dtype, and its result, in Rust
+//! too, is bool.
 
 use super::slopes;
 use super::table::functions;
@@ -66,46 +67,46 @@ functions! {
 
     /// Whether `a == b`. The result is bool.
     eq, eq_into, eq_scalar, eq_scalar_into => Eq: Truth {
-        value: (|a, b| N::from_bool(a == b), "(N)(a == b)"),
+        value: (|a, b| a == b, "(N)(a == b)"),
     }
 
     /// Whether `a != b`. The result is bool.
     ne, ne_into, ne_scalar, ne_scalar_into => Ne: Truth {
-        value: (|a, b| N::from_bool(a != b), "(N)(a != b)"),
+        value: (|a, b| a != b, "(N)(a != b)"),
     }
 
     /// Whether `a < b`. The result is bool.
     lt, lt_into, lt_scalar, lt_scalar_into => Lt: Truth {
-        value: (|a, b| N::from_bool(a < b), "(N)(a < b)"),
+        value: (|a, b| a < b, "(N)(a < b)"),
     }
 
     /// Whether `a <= b`. The result is bool.
     le, le_into, le_scalar, le_scalar_into => Le: Truth {
-        value: (|a, b| N::from_bool(a <= b), "(N)(a <= b)"),
+        value: (|a, b| a <= b, "(N)(a <= b)"),
     }
 
     /// Whether `a > b`. The result is bool.
     gt, gt_into, gt_scalar, gt_scalar_into => Gt: Truth {
-        value: (|a, b| N::from_bool(a > b), "(N)(a > b)"),
+        value: (|a, b| a > b, "(N)(a > b)"),
     }
 
     /// Whether `a >= b`. The result is bool.
     ge, ge_into, ge_scalar, ge_scalar_into => Ge: Truth {
-        value: (|a, b| N::from_bool(a >= b), "(N)(a >= b)"),
+        value: (|a, b| a >= b, "(N)(a >= b)"),
     }
 
     /// Whether both are nonzero. The result is bool.
     logical_and, logical_and_into, logical_and_scalar, logical_and_scalar_into => And: Truth {
-        value: (|a, b| N::from_bool(a != N::ZERO && b != N::ZERO), "(N)(a != (N)0 && b != (N)0)"),
+        value: (|a, b| (a != N::ZERO) & (b != N::ZERO), "(N)(a != (N)0 && b != (N)0)"),
     }
 
     /// Whether at least one is nonzero. The result is bool.
     logical_or, logical_or_into, logical_or_scalar, logical_or_scalar_into => Or: Truth {
-        value: (|a, b| N::from_bool(a != N::ZERO || b != N::ZERO), "(N)(a != (N)0 || b != (N)0)"),
+        value: (|a, b| (a != N::ZERO) | (b != N::ZERO), "(N)(a != (N)0 || b != (N)0)"),
     }
 
     /// Whether exactly one is nonzero. The result is bool.
     logical_xor, logical_xor_into, logical_xor_scalar, logical_xor_scalar_into => Xor: Truth {
-        value: (|a, b| N::from_bool((a != N::ZERO) != (b != N::ZERO)), "(N)((a != (N)0) != (b != (N)0))"),
+        value: (|a, b| (a != N::ZERO) != (b != N::ZERO), "(N)((a != (N)0) != (b != (N)0))"),
     }
 }

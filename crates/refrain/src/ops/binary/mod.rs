@@ -13,7 +13,7 @@ use crate::device::cpu::numeric::{Number, Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::{self, FloatTile, NumberTile, cuda};
+use crate::kernels::elementwise::{self, FloatTile, NumberTile, OneNumber, Runs, RunsMut, TruthTile, cuda};
 use crate::ops::copy::Copy;
 use crate::ops::unary::Unary;
 use crate::tensor::{DType, Shape, Tensor};
@@ -37,6 +37,14 @@ fn run(
     })
 }
 
+/// Runs the loop of a function on the CPU.
+fn host(op: Binary, tile: &(impl NumberTile + TruthTile), args: &HostArgs<'_>) -> Result<()> {
+    match op.domain() {
+        Domain::Arithmetic => elementwise::number(args, args.read_dtype(0), tile),
+        Domain::Truth => elementwise::truth(args, args.read_dtype(0), tile),
+    }
+}
+
 impl Binary {
     fn result(self, x: &Tensor) -> Result<DType> {
         match self.domain() {
@@ -56,9 +64,35 @@ impl Binary {
     }
 }
 
+impl TruthTile for Binary {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]) {
+        self.truth_of_both(Runs::one(x[0]), Runs::one(x[1]), RunsMut::one(y));
+    }
+
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>) {
+        self.truth_of_both(x[0], x[1], y);
+    }
+
+    const WITH_ONE: bool = true;
+
+    fn rows_with_one<N: Number>(&self, one: OneNumber<'_, N>, x: Runs<'_, N>, y: RunsMut<'_, u8>) {
+        self.truth_of_scalar(x, one.numbers, one.is_first, y);
+    }
+}
+
 impl NumberTile for Binary {
     fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
+        self.of_both(Runs::one(x[0]), Runs::one(x[1]), RunsMut::one(y));
+    }
+
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
         self.of_both(x[0], x[1], y);
+    }
+
+    const WITH_ONE: bool = true;
+
+    fn rows_with_one<N: Number>(&self, one: OneNumber<'_, N>, x: Runs<'_, N>, y: RunsMut<'_, N>) {
+        self.of_scalar(x, one.numbers, one.is_first, y);
     }
 }
 
@@ -81,11 +115,15 @@ impl Op for Binary {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        elementwise::number(args, args.read_dtype(0), self)
+        host(*self, self, args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         run(self.text(), "BOTH", args.read_dtype(0), &[], args)
+    }
+
+    fn keeps_strides(&self) -> bool {
+        true
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -163,6 +201,10 @@ impl Op for BinaryBackward {
         run(text, "BOTH", args.write_dtype(0), &[], args)
     }
 
+    fn keeps_strides(&self) -> bool {
+        true
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }
@@ -202,9 +244,23 @@ impl WithScalar {
     }
 }
 
+impl TruthTile for WithScalar {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]) {
+        TruthTile::rows(self, &[Runs::one(x[0])], RunsMut::one(y));
+    }
+
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>) {
+        self.op.truth_of_scalar(x[0], Runs::one(&[N::from_f64(self.scalar)]), self.reverse, y);
+    }
+}
+
 impl NumberTile for WithScalar {
     fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
-        self.op.of_scalar(x[0], N::from_f64(self.scalar), self.reverse, y);
+        NumberTile::rows(self, &[Runs::one(x[0])], RunsMut::one(y));
+    }
+
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
+        self.op.of_scalar(x[0], Runs::one(&[N::from_f64(self.scalar)]), self.reverse, y);
     }
 }
 
@@ -232,12 +288,16 @@ impl Op for WithScalar {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        elementwise::number(args, args.read_dtype(0), self)
+        host(self.op, self, args)
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         let form = if self.reverse { "SCALAR_LEFT" } else { "SCALAR_RIGHT" };
         run(self.op.text(), form, args.read_dtype(0), &[self.scalar], args)
+    }
+
+    fn keeps_strides(&self) -> bool {
+        true
     }
 
     fn input_needs(&self, _: usize) -> Needs {

@@ -3,6 +3,7 @@
 use super::slopes::Slopes;
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
+use crate::kernels::elementwise::{Runs, RunsMut};
 
 /// What a function takes and makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,23 +30,57 @@ pub(super) enum Gradient {
 
 /// `y = f(a, b)`
 #[inline(always)]
-pub(super) fn of_both<N: Number>(a: &[N], b: &[N], y: &mut [N], f: impl Fn(N, N) -> N) {
+pub(super) fn of_both<N: Number, Y: Copy>(
+    a: Runs<'_, N>,
+    b: Runs<'_, N>,
+    mut y: RunsMut<'_, Y>,
+    f: impl Fn(N, N) -> Y,
+) {
     simd(
         #[inline(always)]
-        || y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = f(a, b)),
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let operands = a.row(r, y.len()).iter().zip(b.row(r, y.len()));
+                    y.iter_mut().zip(operands).for_each(|(y, (&a, &b))| *y = f(a, b));
+                },
+            );
+        },
     );
 }
 
-/// `y = f(x, s)`, or `f(s, x)` where `reverse`.
+/// `y = f(x, s)`, or `f(s, x)` where `reverse`, with a number `s` for each row.
 #[inline(always)]
-pub(super) fn of_scalar<N: Number>(x: &[N], s: N, reverse: bool, y: &mut [N], f: impl Fn(N, N) -> N) {
+pub(super) fn of_scalar<N: Number, Y: Copy>(
+    x: Runs<'_, N>,
+    s: Runs<'_, N>,
+    reverse: bool,
+    mut y: RunsMut<'_, Y>,
+    f: impl Fn(N, N) -> Y,
+) {
     simd(
         #[inline(always)]
-        || match reverse {
-            false => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x, s)),
-            true => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(s, x)),
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let (x, s) = (x.row(r, y.len()), s.row(r, 1)[0]);
+                    match reverse {
+                        false => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x, s)),
+                        true => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(s, x)),
+                    }
+                },
+            );
         },
     );
+}
+
+/// A question whose answer is stored: 0 or 1.
+#[inline(always)]
+pub(super) fn byte<N: Number>(f: impl Fn(N, N) -> bool) -> impl Fn(N, N) -> u8 {
+    #[inline(always)]
+    move |a, b| u8::from(f(a, b))
 }
 
 /// Says to a closure what it takes.
@@ -107,23 +142,53 @@ macro_rules! functions {
                 }
             }
 
-            /// The function of two operands.
-            pub(super) fn of_both<N: $crate::device::cpu::numeric::Number>(self, a: &[N], b: &[N], y: &mut [N]) {
+            /// The function of two operands, of those whose values are numbers.
+            pub(super) fn of_both<N: $crate::device::cpu::numeric::Number>(
+                self,
+                a: $crate::kernels::elementwise::Runs<'_, N>,
+                b: $crate::kernels::elementwise::Runs<'_, N>,
+                y: $crate::kernels::elementwise::RunsMut<'_, N>,
+            ) {
                 match self {
-                    $(Binary::$name => $crate::ops::binary::table::of_both(a, b, y, $value),)*
+                    $(Binary::$name => functions!(@of_both Arithmetic $domain, a, b, y, $value),)*
                 }
             }
 
-            /// The function of an operand and a number, which comes first where `reverse`.
-            pub(super) fn of_scalar<N: $crate::device::cpu::numeric::Number>(
+            /// The function of two operands, of those whose values are bools.
+            pub(super) fn truth_of_both<N: $crate::device::cpu::numeric::Number>(
                 self,
-                x: &[N],
-                s: N,
-                reverse: bool,
-                y: &mut [N],
+                a: $crate::kernels::elementwise::Runs<'_, N>,
+                b: $crate::kernels::elementwise::Runs<'_, N>,
+                y: $crate::kernels::elementwise::RunsMut<'_, u8>,
             ) {
                 match self {
-                    $(Binary::$name => $crate::ops::binary::table::of_scalar(x, s, reverse, y, $value),)*
+                    $(Binary::$name => functions!(@of_both Truth $domain, a, b, y, $value),)*
+                }
+            }
+
+            /// [`Binary::of_both`] of an operand and a number for each row, which comes first where `reverse`.
+            pub(super) fn of_scalar<N: $crate::device::cpu::numeric::Number>(
+                self,
+                x: $crate::kernels::elementwise::Runs<'_, N>,
+                s: $crate::kernels::elementwise::Runs<'_, N>,
+                reverse: bool,
+                y: $crate::kernels::elementwise::RunsMut<'_, N>,
+            ) {
+                match self {
+                    $(Binary::$name => functions!(@of_scalar Arithmetic $domain, x, s, reverse, y, $value),)*
+                }
+            }
+
+            /// [`Binary::truth_of_both`] of an operand and a number for each row, which comes first where `reverse`.
+            pub(super) fn truth_of_scalar<N: $crate::device::cpu::numeric::Number>(
+                self,
+                x: $crate::kernels::elementwise::Runs<'_, N>,
+                s: $crate::kernels::elementwise::Runs<'_, N>,
+                reverse: bool,
+                y: $crate::kernels::elementwise::RunsMut<'_, u8>,
+            ) {
+                match self {
+                    $(Binary::$name => functions!(@of_scalar Truth $domain, x, s, reverse, y, $value),)*
                 }
             }
 
@@ -169,6 +234,20 @@ macro_rules! functions {
             }
         )*}
     };
+    (@of_both Arithmetic Arithmetic, $a:ident, $b:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_both($a, $b, $y, $value)
+    };
+    (@of_both Truth Truth, $a:ident, $b:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_both($a, $b, $y, $crate::ops::binary::table::byte($value))
+    };
+    (@of_both $asked:ident $domain:ident, $a:ident, $b:ident, $y:ident, $value:expr) => {{}};
+    (@of_scalar Arithmetic Arithmetic, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, $value)
+    };
+    (@of_scalar Truth Truth, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, $crate::ops::binary::table::byte($value))
+    };
+    (@of_scalar $asked:ident $domain:ident, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {{}};
     (@gradient) => { $crate::ops::binary::table::Gradient::None };
     (@gradient $gradient:ident) => { $crate::ops::binary::table::Gradient::$gradient };
     (@text) => { None };

@@ -5,9 +5,10 @@ pub(crate) mod cuda;
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::Gradients;
 use crate::device::cpu::numeric::Number;
+use crate::device::cpu::simd::simd;
 use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::Result;
-use crate::kernels::elementwise::{self, NumberTile};
+use crate::kernels::elementwise::{self, TruthTile};
 use crate::tensor::{DType, Tensor};
 
 /// Copies values to other memory, or adds them there. The field is the name of the public method.
@@ -80,6 +81,7 @@ fn between(from: DType, to: DType) -> DType {
         (false, false) => DType::I64,
         (true, _) if from == DType::F64 || to == DType::F64 => DType::F64,
         (true, _) => DType::F32,
+        (false, true) if matches!(from, DType::U8 | DType::Bool) && to != DType::F64 => DType::F32,
         // f64 would round the value a first time.
         (false, true) if from == DType::I64 && narrow => DType::I64,
         (false, true) if to == DType::F64 || narrow => DType::F64,
@@ -90,9 +92,12 @@ fn between(from: DType, to: DType) -> DType {
 /// The cast to bool: whether the value is nonzero.
 struct NonZero;
 
-impl NumberTile for NonZero {
-    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
-        y.iter_mut().zip(x[0]).for_each(|(y, &x)| *y = N::from_bool(x != N::ZERO));
+impl TruthTile for NonZero {
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]) {
+        simd(
+            #[inline(always)]
+            || y.iter_mut().zip(x[0]).for_each(|(y, &x)| *y = u8::from(x != N::ZERO)),
+        );
     }
 }
 
@@ -106,13 +111,17 @@ impl Op for Cast {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         let through = between(args.read_dtype(0), self.0);
         match self.0 {
-            DType::Bool => elementwise::number(args, through, &NonZero),
+            DType::Bool => elementwise::truth(args, through, &NonZero),
             _ => elementwise::copy(args, through),
         }
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::cast(self.0, args)
+    }
+
+    fn keeps_strides(&self) -> bool {
+        true
     }
 
     fn input_needs(&self, _: usize) -> Needs {

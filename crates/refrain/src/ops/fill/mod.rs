@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::{Needs, Op, Spec, Specs, execute};
 use crate::autograd::check_in_place;
-use crate::device::cpu::numeric::{Number, Stored, nearest, with_stored};
+use crate::device::cpu::numeric::{Stored, nearest, with_stored};
 use crate::device::{CudaArgs, HostArgs, Mode};
 use crate::error::Result;
-use crate::kernels::elementwise::{self, NumberTile};
+use crate::kernels::elementwise;
 use crate::ops::Dest;
 use crate::tensor::{DType, Shape, Tensor};
 
@@ -20,12 +20,6 @@ struct Fill {
     spec: Spec,
 }
 
-impl NumberTile for Fill {
-    fn tile<N: Number>(&self, _: &[&[N]], y: &mut [N]) {
-        y.fill(N::from_f64(self.value));
-    }
-}
-
 impl Op for Fill {
     const NAME: &'static str = "fill";
 
@@ -34,7 +28,7 @@ impl Op for Fill {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        elementwise::number(args, args.write_dtype(0), self)
+        with_stored!(args.write_dtype(0), T => elementwise::fill(args, T::from_number(self.value)))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {

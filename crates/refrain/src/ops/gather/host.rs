@@ -59,6 +59,7 @@ pub(super) fn scatter_add<I: Position>(axis: usize, index: &[I], args: &HostArgs
         DType::F32 => add_to_copy::<f32, f32, I>(args, &plan, index),
         DType::F16 => add_to_copy::<half::f16, f32, I>(args, &plan, index),
         DType::BF16 => add_to_copy::<half::bf16, f32, I>(args, &plan, index),
+        DType::U8 => add_to_copy::<u8, u8, I>(args, &plan, index),
         other => with_stored!(other, T => add_to_copy::<T, i64, I>(args, &plan, index)),
     }
 }
@@ -169,6 +170,14 @@ impl<'a> GatherPlan<'a> {
         put: impl Fn(&mut Y, T),
     ) {
         let width = self.inner.len();
+        if width == 1 {
+            for (&i, &s) in index.iter().zip(source) {
+                if let Some(i) = i.within(self.size) {
+                    put(&mut y[i * self.stride], s);
+                }
+            }
+            return;
+        }
         for (index, source) in index.chunks_exact(width).zip(source.chunks_exact(width)) {
             for ((&i, &s), inner) in index.iter().zip(source).zip(&*self.inner) {
                 if let Some(i) = i.within(self.size) {

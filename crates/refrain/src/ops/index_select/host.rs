@@ -22,6 +22,14 @@ pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
     let inner: usize = from[axis + 1..].iter().product();
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
+        if inner == 1 {
+            // Element by element, a row of the index at a time.
+            parallel::pieces(args.write::<T>(0)?, index.len(), |i, row| {
+                let from = &x[i * size..][..size];
+                row.iter_mut().zip(index).for_each(|(y, i)| *y = i.within(size).map_or_else(missing, |i| from[i]));
+            });
+            return Ok(());
+        }
         parallel::pieces(args.write::<T>(0)?, inner, |i, row| {
             match index[i % index.len()].within(size) {
                 Some(place) => row.copy_from_slice(&x[(i / index.len() * size + place) * inner..][..inner]),

@@ -8,8 +8,7 @@ use crate::device::cpu::numeric::{Number, Real, Stored, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{PartPosition, Reducer, reduce};
+use crate::kernels::reduction::{Extent, PartPosition, Reducer, Rows, reduce, reduce_in};
 use crate::kernels::rows::{self, each_task, load, map, rows_a_task, sum};
 
 /// The sum of the products of two operands.
@@ -50,11 +49,15 @@ impl<T: Stored, R: Real> Reducer<T, R, 2> for Products {
 
 pub(super) fn forward(extent: Extent, eps: f64, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => {
-        let (x, y, norms) = (args.read::<T>(0)?, args.write::<T>(0)?, args.write::<R>(1)?);
+        let (y, norms) = (args.write::<T>(0)?, args.write::<R>(1)?);
+        if y.is_empty() {
+            norms.fill(R::ZERO);
+            return Ok(());
+        }
+        let x = Rows::of(args, 0, extent)?;
         match extent.inner {
-            _ if x.is_empty() => norms.fill(R::ZERO),
-            1 => forward_rows::<T, R>(x, y, norms, extent.n, R::c(eps)),
-            _ => forward_columns::<T, R>(x, y, norms, extent, R::c(eps)),
+            1 => forward_rows::<T, R>(x.get(), y, norms, extent.n, R::c(eps)),
+            _ => forward_columns::<T, R>(x.get(), y, norms, extent, R::c(eps)),
         }
         Ok(())
     })
@@ -65,16 +68,22 @@ fn larger<R: Real>(norm: R, eps: R) -> R {
     if norm < eps { eps } else { norm }
 }
 
-fn forward_rows<T: Stored, R: Real>(x: &[T], y: &mut [T], norms: &mut [R], n: usize, eps: R) {
-    let rows = rows_a_task(n);
-    let tasks = y.par_chunks_mut(rows * n).zip(x.par_chunks(rows * n)).zip(norms.par_chunks_mut(rows));
-    each_task(x.len(), tasks, |((y, x), norms)| {
+fn forward_rows<T: Stored, R: Real>(
+    (x, step): (&[T], usize),
+    y: &mut [T],
+    norms: &mut [R],
+    n: usize,
+    eps: R,
+) {
+    let (rows, elements) = (rows_a_task(n), y.len());
+    let tasks = y.par_chunks_mut(rows * n).zip(x.par_chunks(rows * step)).zip(norms.par_chunks_mut(rows));
+    each_task(elements, tasks, |((y, x), norms)| {
         with_scratch(n, |buf: &mut [R]| {
             simd(
                 #[inline(always)]
                 || {
-                    for ((y, x), norm) in y.chunks_exact_mut(n).zip(x.chunks_exact(n)).zip(norms) {
-                        let x = load(x, buf);
+                    for ((y, x), norm) in y.chunks_exact_mut(n).zip(x.chunks(step)).zip(norms) {
+                        let x = load(&x[..n], buf);
                         *norm = sum([x], |[x]| x * x).sqrt();
                         let by = larger(*norm, eps);
                         map(y, [x], false, |[x]| x / by);
@@ -85,20 +94,29 @@ fn forward_rows<T: Stored, R: Real>(x: &[T], y: &mut [T], norms: &mut [R], n: us
     });
 }
 
-fn forward_columns<T: Stored, R: Real>(x: &[T], y: &mut [T], norms: &mut [R], extent: Extent, eps: R) {
+fn forward_columns<T: Stored, R: Real>(
+    (x, step): (&[T], usize),
+    y: &mut [T],
+    norms: &mut [R],
+    extent: Extent,
+    eps: R,
+) {
     let Extent { n, inner, .. } = extent;
-    reduce([x, x], extent, &Products, norms, |to, squares: R| *to = squares.sqrt());
+    reduce_in([x, x], extent, extent.steps_of_rows(step), &Products, norms, |to, squares: R| {
+        *to = squares.sqrt()
+    });
     let norms = &*norms;
     let rows = rows_a_task(inner);
-    let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * inner)).enumerate();
-    each_task(x.len(), tasks, |(task, (y, x))| {
+    let elements = y.len();
+    let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * step)).enumerate();
+    each_task(elements, tasks, |(task, (y, x))| {
         with_scratch(inner, |buf: &mut [R]| {
             simd(
                 #[inline(always)]
                 || {
-                    for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks_exact(inner)).enumerate() {
+                    for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks(step)).enumerate() {
                         let norms = &norms[(task * rows + row) / n * inner..][..inner];
-                        map(y, [load(x, buf), norms], false, |[x, norm]| x / larger(norm, eps));
+                        map(y, [load(&x[..inner], buf), norms], false, |[x, norm]| x / larger(norm, eps));
                     }
                 },
             )

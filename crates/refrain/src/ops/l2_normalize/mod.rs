@@ -6,7 +6,7 @@ mod host;
 mod tests;
 
 use super::layer_norm::check_eps;
-use super::{Op, Spec, Specs, apply, apply_into};
+use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
@@ -43,6 +43,10 @@ impl Op for L2Normalize {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::forward(self.extent, self.eps, args)
+    }
+
+    fn host_input_needs(&self, _: usize) -> Needs {
+        Needs::Any
     }
 
     fn saves(&self, _: &[bool]) -> Saves {

@@ -4,7 +4,7 @@ use super::philox::{self, WORDS};
 use super::{Distribution, Sample};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Stored, with_float};
-use crate::device::cpu::parallel;
+use crate::device::cpu::{math::f64 as math, parallel, simd::simd};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 
@@ -63,48 +63,82 @@ fn reciprocal_power(n: u32) -> f64 {
 }
 
 /// The top 53 bits of two words. The first is the upper one.
+#[inline(always)]
 fn wide(pair: &[u32]) -> u64 {
     (u64::from(pair[0]) << 32 | u64::from(pair[1])) >> 11
 }
 
 fn uniform<T: Stored>(words: &[u32], shift: u32, out: &mut [T]) {
     let scale = reciprocal_power(32 - shift);
-    out.iter_mut().zip(words).for_each(|(y, &w)| *y = T::from_number(f64::from(w >> shift) * scale));
+    simd(
+        #[inline(always)]
+        || out.iter_mut().zip(words).for_each(|(y, &w)| *y = T::from_number(f64::from(w >> shift) * scale)),
+    );
 }
 
 fn uniform_wide<T: Stored>(words: &[u32], out: &mut [T]) {
     let scale = reciprocal_power(53);
-    out.iter_mut().zip(words.chunks_exact(2)).for_each(|(y, w)| *y = T::from_number(wide(w) as f64 * scale));
+    simd(
+        #[inline(always)]
+        || {
+            let numbers = words.as_chunks::<2>().0.iter().map(|pair| wide(pair) as f64 * scale);
+            out.iter_mut().zip(numbers).for_each(|(y, number)| *y = T::from_number(number));
+        },
+    );
 }
 
 /// Two normal numbers from two uniform ones: `u` in (0, 1] and `v` in [0, 1) (Box and Muller, 1958).
+#[inline(always)]
 fn box_muller(u: f64, v: f64) -> [f64; 2] {
-    let radius = libm::sqrt(-2.0 * libm::log(u));
-    let (sin, cos) = libm::sincos(std::f64::consts::TAU * v);
+    let radius = (-2.0 * math::log(u)).sqrt();
+    let [sin, cos] = math::sine_and_cosine(std::f64::consts::TAU * v);
     [radius * cos, radius * sin]
 }
 
 /// Writes numbers that come in pairs, without the first `skip` of them.
+#[inline(always)]
 fn store<T: Stored>(out: &mut [T], skip: usize, pair: impl Fn(usize) -> [f64; 2]) {
     let (half, whole) = out.split_at_mut((skip % 2).min(out.len()));
     half.iter_mut().for_each(|y| *y = T::from_number(pair(skip / 2)[1]));
-    for (i, out) in whole.chunks_mut(2).enumerate() {
-        out.iter_mut().zip(pair(skip.div_ceil(2) + i)).for_each(|(y, v)| *y = T::from_number(v));
-    }
+    let first = skip.div_ceil(2);
+    let (pairs, last) = whole.as_chunks_mut::<2>();
+    simd(
+        #[inline(always)]
+        || {
+            for (i, [a, b]) in pairs.iter_mut().enumerate() {
+                let [x, y] = pair(first + i);
+                (*a, *b) = (T::from_number(x), T::from_number(y));
+            }
+        },
+    );
+    let count = pairs.len();
+    last.iter_mut().for_each(|y| *y = T::from_number(pair(first + count)[0]));
 }
 
 fn normal<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
     let scale = reciprocal_power(32);
-    store(out, skip, |i| {
-        let w = &words[2 * i..2 * i + 2];
-        box_muller((f64::from(w[0]) + 1.0) * scale, f64::from(w[1]) * scale)
-    });
+    let pairs = words.as_chunks::<2>().0;
+    store(
+        out,
+        skip,
+        #[inline(always)]
+        |i| {
+            let [u, v] = pairs[i];
+            box_muller((f64::from(u) + 1.0) * scale, f64::from(v) * scale)
+        },
+    );
 }
 
 fn normal_wide<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
     let scale = reciprocal_power(53);
-    store(out, skip, |i| {
-        let w = &words[4 * i..4 * i + 4];
-        box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale)
-    });
+    let fours = words.as_chunks::<4>().0;
+    store(
+        out,
+        skip,
+        #[inline(always)]
+        |i| {
+            let w = fours[i];
+            box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale)
+        },
+    );
 }

@@ -1,16 +1,61 @@
 //! Reductions on the CPU.
 
+use std::any::TypeId;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
-use crate::device::cpu::scratch::Scratch;
+use crate::device::cpu::numeric::{Number, Real, Stored, convert, with_float, with_stored};
+use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::kernels::reduction::Extent;
-use crate::kernels::reduction::{PartPosition, Reducer, SEGMENT, reduce};
-use crate::kernels::rows;
+use crate::kernels::reduction::{Extent, PartPosition, Reducer, SEGMENT, State, Steps, reduce, reduce_in};
+use crate::kernels::{elementwise, rows};
 use crate::tensor::DType;
+
+/// What a reduction may do with the order of elements without changing a bit of its result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Nothing: rows are reduced as rows, columns as columns.
+    Fixed,
+    /// Reduce rows as columns, and columns as rows.
+    Along,
+    /// Everything.
+    Free,
+}
+
+/// The operand `[outer, n, inner]`: where it lies, if its rows are contiguous, otherwise as a contiguous copy.
+pub(super) enum Elements<'a, T> {
+    InPlace(&'a [T], Extent, Steps),
+    Copy(Scratch<T>, Extent),
+}
+
+impl<'a, T: Stored> Elements<'a, T> {
+    pub(super) fn of(args: &HostArgs<'a>, extent: Extent, order: Order) -> Result<Elements<'a, T>> {
+        let (x, layout) = (args.read::<T>(0)?, args.read_layout(0));
+        let turned = || if order == Order::Fixed { None } else { extent.turned(layout) };
+        let whole = || match order {
+            Order::Free if extent.n == layout.numel() => layout.packed().map(|_| (extent, extent.steps())),
+            _ => None,
+        };
+        Ok(match extent.steps_in(layout).map(|steps| (extent, steps)).or_else(turned).or_else(whole) {
+            Some((extent, steps)) => Elements::InPlace(x, extent, steps),
+            None => Elements::Copy(elementwise::contiguous(layout, x), extent),
+        })
+    }
+
+    pub(super) fn reduce<U: Send, S: State>(
+        &self,
+        f: &impl Reducer<T, S, 1>,
+        y: &mut [U],
+        store: impl Fn(&mut U, S) + Sync + Send,
+    ) {
+        match self {
+            Elements::InPlace(x, extent, steps) => reduce_in([x], *extent, *steps, f, y, store),
+            Elements::Copy(x, extent) => reduce([x], *extent, f, y, store),
+        }
+    }
+}
 
 /// The sum over the middle of `extent`, divided by `divisor`.
 pub(crate) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
@@ -30,7 +75,10 @@ pub(crate) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<(
 }
 
 fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
-    let (x, y, accumulate) = (args.read::<T>(0)?, args.write::<U>(0)?, args.accumulate(0));
+    // Sums of integers are exact.
+    let order = if TypeId::of::<N>() == TypeId::of::<i64>() { Order::Free } else { Order::Fixed };
+    let x = Elements::<T>::of(args, extent, order)?;
+    let (y, accumulate) = (args.write::<U>(0)?, args.accumulate(0));
     let divisor = N::from_f64(divisor);
     let store = |to: &mut U, sum: N| {
         let v = sum.over(divisor);
@@ -39,19 +87,56 @@ fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, 
     if extent.n == 0 {
         y.iter_mut().for_each(|y| store(y, N::ZERO));
     } else {
-        reduce([x], extent, &Sum, y, store);
+        x.reduce(&Sum, y, store);
     }
     Ok(())
 }
 
 struct Sum;
 
+/// A row in the arithmetic type: itself, or a copy, because a reduction that also converts does not become SIMD code.
+pub(super) fn widened<T: Stored, N: Number, R>(x: &[T], f: impl FnOnce(&[N]) -> R) -> R {
+    match N::same(x) {
+        Some(same) => f(same),
+        None => with_scratch(x.len(), |copy| {
+            convert(x, copy);
+            f(copy)
+        }),
+    }
+}
+
+/// Bytes that are summed at a time, so that the sum has at most 32 bits.
+const BYTES: usize = 1 << 16;
+
 impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
     fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N {
-        simd(
-            #[inline(always)]
-            || rows::sum([x], |[v]| v.to()),
-        )
+        if let Some(bytes) = u8::same(x) {
+            let sum_of = |bytes: &[u8]| bytes.iter().fold(0u32, |sum, &v| sum + u32::from(v));
+            return simd(
+                #[inline(always)]
+                || {
+                    bytes
+                        .chunks(BYTES)
+                        .fold(N::ZERO, |sum, bytes| sum.plus(N::from_i64(sum_of(bytes).into())))
+                },
+            );
+        }
+        widened(x, |x| {
+            simd(
+                #[inline(always)]
+                || rows::sum([x], |[v]| v),
+            )
+        })
+    }
+
+    fn four_rows(&self, x: [[&[T]; 1]; 4], at: [PartPosition; 4]) -> [N; 4] {
+        match x.map(|[x]| N::same(x)) {
+            [Some(a), Some(b), Some(c), Some(d)] => simd(
+                #[inline(always)]
+                || rows::sums([[a], [b], [c], [d]], |[v]| v),
+            ),
+            _ => std::array::from_fn(|i| self.row(x[i], at[i])),
+        }
     }
 
     fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, sums: &mut [N]) {
@@ -68,6 +153,7 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
         )
     }
 
+    #[inline(always)]
     fn merge(&self, a: N, b: N) -> N {
         a.plus(b)
     }
@@ -154,7 +240,7 @@ impl Moments {
 /// Writes the variance and the mean.
 pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => {
-        let x = args.read::<T>(0)?;
+        let x = Elements::<T>::of(args, extent, Order::Fixed)?;
         let (y, means) = (args.write::<T>(0)?, args.write::<R>(1)?);
         if extent.n == 0 {
             y.fill(T::from_number(R::c(f64::NAN)));
@@ -162,149 +248,10 @@ pub(super) fn var(args: &HostArgs<'_>, extent: Extent, correction: usize) -> Res
             return Ok(());
         }
         let mut moments = Scratch::<Moments>::new(y.len());
-        reduce([x], extent, &InMoments::<R>(std::marker::PhantomData), &mut moments, |to, m| *to = m);
+        x.reduce(&InMoments::<R>(std::marker::PhantomData), &mut moments, |to, m| *to = m);
         for ((y, mean), m) in y.iter_mut().zip(means).zip(&*moments) {
             *y = T::from_number(m.variance(correction as f64));
             *mean = R::c(m.mean);
-        }
-        Ok(())
-    })
-}
-
-/// Whether `b` replaces `a`: strictly more extreme, or the first NaN.
-#[inline(always)]
-fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
-    let more = if MAX { b > a } else { b < a };
-    // Without branches, so that loops become SIMD code.
-    more | (b.is_nan() & !a.is_nan())
-}
-
-/// The most extreme element, or NaN if one is NaN.
-struct Extreme<const MAX: bool>;
-
-impl<T: Stored, N: Number, const MAX: bool> Reducer<T, N, 1> for Extreme<MAX> {
-    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N {
-        simd(
-            #[inline(always)]
-            || rows::fold(x, x[0].to(), |a, b| if beats::<N, MAX>(a, b) { b } else { a }),
-        )
-    }
-
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [N]) {
-        let width = states.len();
-        simd(
-            #[inline(always)]
-            || {
-                states.iter_mut().zip(x).for_each(|(s, v)| *s = v.to());
-                for r in 1..rows {
-                    for (s, v) in states.iter_mut().zip(&x[r * stride..][..width]) {
-                        let v = v.to();
-                        *s = if beats::<N, MAX>(*s, v) { v } else { *s };
-                    }
-                }
-            },
-        )
-    }
-
-    fn merge(&self, a: N, b: N) -> N {
-        if beats::<N, MAX>(a, b) { b } else { a }
-    }
-}
-
-/// An element and its position. Packed, because `Pod` allows no padding.
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
-#[repr(C, packed)]
-struct Found<N> {
-    value: N,
-    position: i64,
-}
-
-/// The first of the most extreme elements.
-struct FirstExtreme<const MAX: bool>;
-
-impl<T: Stored, N: Number, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExtreme<MAX> {
-    fn row(&self, [x]: [&[T]; 1], at: PartPosition) -> Found<N> {
-        let value: N = Reducer::<T, N, 1>::row(&Extreme::<MAX>, [x], at);
-        let position = x.iter().position(|v| {
-            let v: N = v.to();
-            v == value || v.is_nan()
-        });
-        Found { value, position: (at.start + position.unwrap_or(0)) as i64 }
-    }
-
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, at: PartPosition, states: &mut [Found<N>]) {
-        let width = states.len();
-        for (s, v) in states.iter_mut().zip(x) {
-            *s = Found { value: v.to(), position: at.start as i64 };
-        }
-        for r in 1..rows {
-            for (s, v) in states.iter_mut().zip(&x[r * stride..][..width]) {
-                let v = v.to();
-                if beats::<N, MAX>(s.value, v) {
-                    *s = Found { value: v, position: (at.start + r) as i64 };
-                }
-            }
-        }
-    }
-
-    fn merge(&self, a: Found<N>, b: Found<N>) -> Found<N> {
-        if beats::<N, MAX>(a.value, b.value) { b } else { a }
-    }
-}
-
-/// Runs an expression with `$T` as the stored type of a dtype and `$N` as the type in which it is compared.
-macro_rules! with_ordered {
-    ($dtype:expr, $T:ident, $N:ident => $body:expr) => {
-        match $dtype {
-            DType::F64 => {
-                type $T = f64;
-                type $N = f64;
-                $body
-            }
-            DType::F32 => {
-                type $T = f32;
-                type $N = f32;
-                $body
-            }
-            DType::F16 => {
-                type $T = half::f16;
-                type $N = f32;
-                $body
-            }
-            DType::BF16 => {
-                type $T = half::bf16;
-                type $N = f32;
-                $body
-            }
-            other => with_stored!(other, $T => {
-                type $N = i64;
-                $body
-            }),
-        }
-    };
-}
-
-/// The largest or smallest elements.
-pub(super) fn extreme(args: &HostArgs<'_>, extent: Extent, max: bool) -> Result<()> {
-    with_ordered!(args.read_dtype(0), T, N => {
-        let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
-        let store = |to: &mut T, v: N| *to = T::from_number(v);
-        match max {
-            true => reduce([x], extent, &Extreme::<true>, y, store),
-            false => reduce([x], extent, &Extreme::<false>, y, store),
-        }
-        Ok(())
-    })
-}
-
-/// The positions of the largest or smallest elements.
-pub(super) fn arg_extreme(args: &HostArgs<'_>, extent: Extent, max: bool) -> Result<()> {
-    with_ordered!(args.read_dtype(0), T, N => {
-        let (x, y) = (args.read::<T>(0)?, args.write::<i64>(0)?);
-        let store = |to: &mut i64, found: Found<N>| *to = found.position;
-        match max {
-            true => reduce([x], extent, &FirstExtreme::<true>, y, store),
-            false => reduce([x], extent, &FirstExtreme::<false>, y, store),
         }
         Ok(())
     })

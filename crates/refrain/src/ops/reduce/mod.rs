@@ -1,6 +1,7 @@
 //! Reductions over axes.
 
 pub(crate) mod cuda;
+mod extreme;
 mod gradient;
 pub(crate) mod host;
 #[cfg(test)]
@@ -8,7 +9,7 @@ mod tests;
 
 use smallvec::SmallVec;
 
-use super::{Op, Spec, Specs, apply, apply_into};
+use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -133,9 +134,9 @@ impl Op for Reduce {
         match self.kind {
             Kind::Sum => host::sum(args, self.extent, 1.0),
             Kind::Mean => host::sum(args, self.extent, self.extent.n as f64),
-            Kind::Max | Kind::Min => host::extreme(args, self.extent, self.kind == Kind::Max),
+            Kind::Max | Kind::Min => extreme::extreme(args, self.extent, self.kind == Kind::Max),
             Kind::Var { correction } => host::var(args, self.extent, correction),
-            Kind::ArgMax | Kind::ArgMin => host::arg_extreme(args, self.extent, self.kind == Kind::ArgMax),
+            Kind::ArgMax | Kind::ArgMin => extreme::arg_extreme(args, self.extent, self.kind == Kind::ArgMax),
         }
     }
 
@@ -145,6 +146,10 @@ impl Op for Reduce {
 
     fn cuda_workspace(&self, launch: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
         Ok(cuda::workspace(self.extent, launch))
+    }
+
+    fn host_input_needs(&self, _: usize) -> Needs {
+        Needs::Any
     }
 
     fn accumulates(&self, _: usize) -> bool {

@@ -8,32 +8,35 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::kernels::reduction::{Extent, PartPosition, Reducer, SEGMENT, reduce};
+use crate::kernels::reduction::{Extent, PartPosition, Reducer, Rows, SEGMENT, reduce, reduce_in};
 use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 
 pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
     with_float!(args, args.read_dtype(0), T, R => {
-        let (x, y) = (args.read::<T>(0)?, args.write::<T>(0)?);
+        let y = args.write::<T>(0)?;
+        if y.is_empty() {
+            return Ok(());
+        }
+        let x = Rows::of(args, 0, extent)?;
         match (extent.inner, log) {
-            _ if x.is_empty() => {}
-            (1, false) => rows::<T, R>(x, y, extent.n),
-            (1, true) => log_rows::<T, R>(x, y, extent.n),
-            _ => columns::<T, R>(log, x, y, extent),
+            (1, false) => rows::<T, R>(x.get(), y, extent.n),
+            (1, true) => log_rows::<T, R>(x.get(), y, extent.n),
+            _ => columns::<T, R>(log, x.get(), y, extent),
         }
         Ok(())
     })
 }
 
-fn rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
-    let task = rows_a_task(n) * n;
-    each_task(x.len(), y.par_chunks_mut(task).zip(x.par_chunks(task)), |(y, x)| {
+fn rows<T: Stored, R: Real>((x, step): (&[T], usize), y: &mut [T], n: usize) {
+    let rows = rows_a_task(n);
+    each_task(y.len(), y.par_chunks_mut(rows * n).zip(x.par_chunks(rows * step)), |(y, x)| {
         with_scratch(2 * n, |buf: &mut [R]| {
             let (x_buf, powers) = buf.split_at_mut(n);
             simd(
                 #[inline(always)]
                 || {
-                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
-                        let x = load(x, x_buf);
+                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks(step)) {
+                        let x = load(&x[..n], x_buf);
                         let shift = max(x);
                         map(powers, [x], false, |[x]| (x - shift).exp());
                         let share = R::ONE / sum([powers], |[p]| p);
@@ -45,15 +48,15 @@ fn rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
     });
 }
 
-fn log_rows<T: Stored, R: Real>(x: &[T], y: &mut [T], n: usize) {
-    let task = rows_a_task(n) * n;
-    each_task(x.len(), y.par_chunks_mut(task).zip(x.par_chunks(task)), |(y, x)| {
+fn log_rows<T: Stored, R: Real>((x, step): (&[T], usize), y: &mut [T], n: usize) {
+    let rows = rows_a_task(n);
+    each_task(y.len(), y.par_chunks_mut(rows * n).zip(x.par_chunks(rows * step)), |(y, x)| {
         with_scratch(n, |buf: &mut [R]| {
             simd(
                 #[inline(always)]
                 || {
-                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
-                        let x = load(x, buf);
+                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks(step)) {
+                        let x = load(&x[..n], buf);
                         let shift = max(x);
                         // Separately, because the logarithm is small beside a large shift.
                         let log = sum([x], |[x]| (x - shift).exp()).ln();
@@ -125,21 +128,22 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
     }
 }
 
-fn columns<T: Stored, R: Real>(log: bool, x: &[T], y: &mut [T], extent: Extent) {
+fn columns<T: Stored, R: Real>(log: bool, (x, step): (&[T], usize), y: &mut [T], extent: Extent) {
     let Extent { outer, n, inner } = extent;
     let mut states = Scratch::<[R; 2]>::new(outer * inner);
-    reduce([x], extent, &SumExponentials, &mut states, |to, [largest, sum]: Exponentials<R>| {
+    let steps = extent.steps_of_rows(step);
+    reduce_in([x], extent, steps, &SumExponentials, &mut states, |to, [largest, sum]: Exponentials<R>| {
         *to = [largest, if log { sum.ln() } else { R::ONE / sum }];
     });
     let largest = Scratch::<R>::collect(states.len(), states.iter().map(|s| s[0]));
     let scales = Scratch::<R>::collect(states.len(), states.iter().map(|s| s[1]));
     let rows = rows_a_task(inner);
-    let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * inner)).enumerate();
-    each_task(x.len(), tasks, |(task, (y, x))| {
+    let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * step)).enumerate();
+    each_task(outer * n * inner, tasks, |(task, (y, x))| {
         simd(
             #[inline(always)]
             || {
-                for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks_exact(inner)).enumerate() {
+                for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks(step)).enumerate() {
                     let first = (task * rows + row) / n * inner;
                     let states = largest[first..][..inner].iter().zip(&scales[first..][..inner]);
                     let elements = y.iter_mut().zip(x).zip(states);

@@ -5,7 +5,7 @@ mod host;
 #[cfg(test)]
 mod tests;
 
-use super::{Op, Spec, Specs, apply, apply_into};
+use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::Result;
@@ -44,6 +44,10 @@ impl Op for Softmax {
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         cuda::forward(self.log, self.extent, args)
+    }
+
+    fn host_input_needs(&self, _: usize) -> Needs {
+        Needs::Any
     }
 
     fn saves(&self, _: &[bool]) -> Saves {

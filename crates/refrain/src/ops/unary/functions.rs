@@ -3,7 +3,7 @@
 //!
 //! - `floats`: the function of a float `x`, in arithmetic of type `R`;
 //!   `floats(slices)` is a function of all elements, `f(x, y)`, where that is faster than one by one;
-//! - `integers`: the function of an integer `x`, an `i64`. Without this line, the function refuses integers;
+//! - `integers`: the function of an integer `x`, in arithmetic of type `I`. Without this line, the function refuses integers;
 //! - `derivative`: the gradient of the operand, from the gradient `d` of the result. `derivative(Input)` also has the operand
 //!   `x`, `derivative(Output)` the result `y`. `derivative(Linear)` applies the function itself to `d`.
 //!   `derivative(Input)(slices)` is `f(x, d, dx)`. Without this line, the gradient is 0.
@@ -25,14 +25,14 @@ functions! {
     /// `-x`. For floats and integers.
     neg, neg_into => Neg {
         floats: (|x| -x, "-x"),
-        integers: (i64::wrapping_neg, "(i64)(0 - (u64)x)"),
+        integers: (|x| I::ZERO.minus(x), "(i64)(0 - (u64)x)"),
         derivative(Linear),
     }
 
     /// The absolute value; its derivative at 0 is 0. For floats and integers.
     abs, abs_into => Abs {
         floats: (|x| x.abs(), "abs_(x)"),
-        integers: (i64::wrapping_abs, "abs_(x)"),
+        integers: (|x| if x < I::ZERO { I::ZERO.minus(x) } else { x }, "abs_(x)"),
         derivative(Input): (
             |x, d| {
                 if x > R::ZERO {
@@ -61,7 +61,18 @@ functions! {
             },
             "x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0"
         ),
-        integers: (i64::signum, "x > 0 ? 1 : x < 0 ? -1 : 0"),
+        integers: (
+            |x| {
+                if x > I::ZERO {
+                    I::ONE
+                } else if x < I::ZERO {
+                    I::ZERO.minus(I::ONE)
+                } else {
+                    I::ZERO
+                }
+            },
+            "x > 0 ? 1 : x < 0 ? -1 : 0"
+        ),
     }
 
     /// `e^x`. For floats.
@@ -109,7 +120,7 @@ functions! {
     /// `x * x`. For floats and integers.
     square, square_into => Square {
         floats: (|x| x * x, "x * x"),
-        integers: (|x| x.wrapping_mul(x), "(i64)((u64)x * (u64)x)"),
+        integers: (|x| x.times(x), "(i64)((u64)x * (u64)x)"),
         derivative(Input): (|x, d| R::c(2.0) * (x * d), "(R)2 * (x * d)"),
     }
 
@@ -140,7 +151,7 @@ functions! {
     /// `max(x, 0)`. The derivative is 0 at 0 and 1 at NaN, as in PyTorch. For floats and integers.
     relu, relu_into => Relu {
         floats: (|x| x.relu(), "relu_(x)"),
-        integers: (|x| x.max(0), "relu_(x)"),
+        integers: (|x| if x < I::ZERO { I::ZERO } else { x }, "relu_(x)"),
         derivative(Output): (|y, d| if y <= R::ZERO { R::ZERO } else { d }, "y <= (R)0 ? (R)0 : d"),
     }
 
@@ -214,7 +225,11 @@ functions! {
             "clamp_(x, (R)s[0], (R)s[1])"
         ),
         integers: (
-            |x| x.max(min.ceil() as i64).min(max.floor() as i64),
+            |x| {
+                let (low, high) = (I::from_f64(min.ceil()), I::from_f64(max.floor()));
+                let above = if x < low { low } else { x };
+                if above > high { high } else { above }
+            },
             "clamp_(x, cast_to<i64>::of(ceil(s[0])), cast_to<i64>::of(floor(s[1])))"
         ),
         derivative(Input): (

@@ -13,8 +13,8 @@ use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
-use crate::kernels::elementwise::{self, FloatTile, cuda};
-use crate::tensor::Tensor;
+use crate::kernels::elementwise::{self, FloatTile, Runs, RunsMut, cuda};
+use crate::tensor::{DType, Tensor};
 
 pub(crate) use functions::Unary;
 use table::From;
@@ -30,6 +30,10 @@ fn run(op: Unary, expression: &'static str, args: &mut CudaArgs<'_>) -> Result<(
 
 impl FloatTile for Unary {
     fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]) {
+        self.floats(Runs::one(x[0]), RunsMut::one(y));
+    }
+
+    fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>) {
         self.floats(x[0], y);
     }
 }
@@ -51,6 +55,9 @@ impl Op for Unary {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         match args.read_dtype(0) {
             dtype if dtype.is_float() => elementwise::float(args, dtype, self),
+            DType::U8 if self.scalars().iter().all(|s| (0.0..=255.0).contains(s)) => {
+                elementwise::bytes(args, |x, y| self.ints(x[0], y))
+            }
             _ => elementwise::int(args, |x, y| self.ints(x[0], y)),
         }
     }
@@ -59,6 +66,10 @@ impl Op for Unary {
         let text = if args.read_dtype(0).is_float() { Some(self.float_text()) } else { self.int_text() };
         let missing = || Error::internal(self.label(), "it takes no integers");
         run(*self, text.ok_or_else(missing)?, args)
+    }
+
+    fn keeps_strides(&self) -> bool {
+        true
     }
 
     fn input_needs(&self, _: usize) -> Needs {
@@ -127,6 +138,10 @@ impl Op for UnaryBackward {
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
         let missing = || Error::internal(self.0.label(), "it has no derivative");
         run(self.0, self.0.slope_text().ok_or_else(missing)?, args)
+    }
+
+    fn keeps_strides(&self) -> bool {
+        true
     }
 
     fn input_needs(&self, _: usize) -> Needs {

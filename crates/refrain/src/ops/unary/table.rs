@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
+use crate::kernels::elementwise::{Runs, RunsMut};
 
 /// What a derivative is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +19,25 @@ pub(super) enum From {
 pub(super) type Scalars = SmallVec<[f64; 2]>;
 
 #[inline(always)]
-pub(super) fn map<N: Number>(x: &[N], y: &mut [N], f: impl Fn(N) -> N) {
+pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N) -> N) {
     simd(
         #[inline(always)]
-        || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let x = x.row(r, y.len());
+                    y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x));
+                },
+            );
+        },
     );
+}
+
+/// A function of all elements of a row.
+#[inline(always)]
+pub(super) fn map_rows<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(&[N], &mut [N])) {
+    y.each(|r, y| f(x.row(r, y.len()), y));
 }
 
 #[inline(always)]
@@ -92,7 +107,11 @@ macro_rules! functions {
             }
 
             /// The function of floats.
-            pub(super) fn floats<R: $crate::device::cpu::numeric::Real>(self, x: &[R], y: &mut [R]) {
+            pub(super) fn floats<R: $crate::device::cpu::numeric::Real>(
+                self,
+                x: $crate::kernels::elementwise::Runs<'_, R>,
+                y: $crate::kernels::elementwise::RunsMut<'_, R>,
+            ) {
                 match self {
                     $(Unary::$name $({ $($scalar),+ })? => functions!(@floats x, y, $float $(, $by)?),)*
                 }
@@ -100,7 +119,11 @@ macro_rules! functions {
 
             /// The function of integers, if it takes them.
             #[allow(unused_variables)] // Not every function has an expression for them.
-            pub(super) fn ints(self, x: &[i64], y: &mut [i64]) {
+            pub(super) fn ints<I: $crate::device::cpu::numeric::Number>(
+                self,
+                x: $crate::kernels::elementwise::Runs<'_, I>,
+                y: $crate::kernels::elementwise::RunsMut<'_, I>,
+            ) {
                 match self {
                     $(Unary::$name $({ $($scalar),+ })? => {
                         $($crate::ops::unary::table::map(x, y, $int))?
@@ -122,7 +145,7 @@ macro_rules! functions {
         $(functions!(@methods [$(#[$doc])*] $method $(, $into)? => $name);)*
     };
     (@floats $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map($x, $y, $float) };
-    (@floats $x:ident, $y:ident, $float:expr, slices) => { $float($x, $y) };
+    (@floats $x:ident, $y:ident, $float:expr, slices) => { $crate::ops::unary::table::map_rows($x, $y, $float) };
     (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr) => {
         $crate::ops::unary::table::map2($v, $dy, $dx, $slope)
     };

@@ -81,6 +81,10 @@ impl Op for Where {
         cuda::forward(args)
     }
 
+    fn keeps_strides(&self) -> bool {
+        true
+    }
+
     fn input_needs(&self, _: usize) -> Needs {
         Needs::Any
     }

@@ -213,6 +213,12 @@ fn quarter_wave(x: f64, more: u64) -> f64 {
     of_quarter(n.wrapping_add(more), sine, cosine)
 }
 
+/// The sine and the cosine of `x`, for `|x| <= 10^6`.
+#[inline(always)]
+pub fn sine_and_cosine(x: f64) -> [f64; 2] {
+    [quarter_wave(x, 0), quarter_wave(x, 1)]
+}
+
 /// `(sin(r) / r - 1) / r^2` in `r^2` for `|r| <= pi / 4`.
 const SIN: [f64; 6] = [
     -0.166_666_666_666_666_66,

@@ -198,6 +198,20 @@ pub fn gelu_tanh_grad(x: f32) -> f32 {
     s + x * (s * (1.0 - s)) * (TWO_SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * (x * x)))
 }
 
+/// `x^y`, nearly always correctly rounded, with the special cases of C's `pow`.
+#[inline(always)]
+pub fn pow(x: f32, y: f32) -> f32 {
+    let (size, exponent) = (f64::from(x.abs()), f64::from(y));
+    // 1^y and x^0 are 1, also for infinite and NaN operands.
+    let power = if (y == 0.0) | (size == 1.0) { 0.0 } else { exponent * f64::log(size) };
+    let result = f64::exp(power) as f32;
+    // From 2^24 on, every f32 is even, and so are infinities.
+    let is_whole = y.trunc() == y;
+    let is_odd = is_whole & ((y * 0.5).trunc() * 2.0 != y);
+    let signed = if is_odd & x.is_sign_negative() { -result } else { result };
+    if (x < 0.0) & (x > f32::NEG_INFINITY) & !is_whole { f32::NAN } else { signed }
+}
+
 /// The sine, nearly always correctly rounded. For a loop of them, see [`sines`].
 pub fn sin(x: f32) -> f32 {
     libm::sin(f64::from(x)) as f32

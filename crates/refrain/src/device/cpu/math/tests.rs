@@ -223,3 +223,17 @@ mod of_f64 {
         check("cos", 3, |x| one(math::cosines, x), libm::cos);
     }
 }
+
+#[test]
+fn powers_are_rounded_once_and_have_the_special_cases_of_c() {
+    let special = [0.0f32, 0.5, 1.0, 1.5, 2.0, 3.0, 16_777_217.0, 1e9, 1e30, f32::INFINITY, f32::NAN];
+    let both = special.into_iter().flat_map(|v| [v, -v]);
+    let spread = (0..200u32).map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9)));
+    let near = (0..200).map(|i| i as f32 * 0.037);
+    let numbers: Vec<f32> = both.chain(spread).chain(near).collect();
+    for (&x, &y) in numbers.iter().flat_map(|x| numbers.iter().map(move |y| (x, y))) {
+        let (got, want) = (pow(x, y), f64::from(x).powf(f64::from(y)) as f32);
+        assert!(ulps(got, want) <= 1, "{x:e}^{y:e} = {got:e}, not {want:e}");
+        assert!(want.is_nan() || got.is_sign_negative() == want.is_sign_negative(), "{x:e}^{y:e}");
+    }
+}

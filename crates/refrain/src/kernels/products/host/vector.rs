@@ -27,14 +27,23 @@ pub(super) fn product<T: Real>(
     let rows = rows_a_task(k);
     let tasks = c.used().par_chunks_mut(rows * row_stride).enumerate();
     each_task(a.rows * k, tasks, |(task, c)| {
+        let count = c.len().div_ceil(row_stride);
         simd(
             #[inline(always)]
             || {
-                for (i, c) in c.iter_mut().step_by(row_stride).enumerate() {
-                    let row = &a.data[(task * rows + i) * a.row_stride..][..k];
-                    let dot = rows::sum([row, x], |[a, x]| a * x);
+                let mut put = |i: usize, dot: T| {
+                    let c = &mut c[i * row_stride];
                     *c = if accumulate == Accumulate::Add { *c + dot } else { dot };
+                };
+                let row = |i: usize| &a.data[(task * rows + i) * a.row_stride..][..k];
+                let mut i = 0;
+                while i + 4 <= count {
+                    let four = [[row(i), x], [row(i + 1), x], [row(i + 2), x], [row(i + 3), x]];
+                    let dots = rows::sums(four, |[a, x]| a * x);
+                    (0..4).for_each(|j| put(i + j, dots[j]));
+                    i += 4;
                 }
+                (i..count).for_each(|i| put(i, rows::sum([row(i), x], |[a, x]| a * x)));
             },
         );
     });
