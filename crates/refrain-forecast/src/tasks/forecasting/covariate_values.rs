@@ -18,7 +18,8 @@ pub struct CovariateValues<'a> {
     pub future: &'a [f64],
     /// Those with one value for the series, `[statics]`.
     pub statics: &'a [f64],
-    /// The time of the first row, as it is written in files. Only features of the calendar need it.
+    /// The time of the first row, such as `2024-07-01 06:00`, in the time of the training data (UTC if that names time zones). Only
+    /// features of the calendar need it.
     pub first: Option<&'a str>,
 }
 
