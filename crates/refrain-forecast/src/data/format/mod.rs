@@ -179,7 +179,16 @@ fn checked<'a>(mut rows: Rows<'a>, form: Form<'_>, file: &str) -> Result<Rows<'a
     if let [only] = header.as_slice() {
         let found = match form.dialect.separator {
             Separator::Auto => "no comma, semicolon, tab or bar is in it".to_owned(),
-            Separator::Sign(sign) => format!("no {} is in it", Separator::name(sign)),
+            Separator::Sign(sign) => match Separator::Auto.of_header(only.as_bytes()) {
+                other if only.contains(char::from(other)) => {
+                    format!(
+                        "its cells look separated by {}, not {}",
+                        Separator::name(other),
+                        Separator::name(sign)
+                    )
+                }
+                _ => format!("no {} is in it", Separator::name(sign)),
+            },
         };
         let problem = format!("only one column, {:?}: {found}", shorten(only));
         return wrong(
@@ -196,11 +205,11 @@ fn checked<'a>(mut rows: Rows<'a>, form: Form<'_>, file: &str) -> Result<Rows<'a
             header[0] = "time".to_owned();
         }
     }
-    if let Some(first) = header.first().filter(|first| time::parse(first).is_some())
+    if let Some(stamp) = header.iter().find(|name| time::parse(name).is_some())
         && !header.iter().any(is_time)
     {
         let fix = "write the names of the columns into the first line (one that begins with # is left out; --comment none reads it)";
-        return wrong(format!("{first:?} is a time stamp, so the header is missing"), fix);
+        return wrong(format!("{stamp:?} is a time stamp, so the header is missing"), fix);
     }
     let mut known = HashSet::with_capacity(header.len());
     for (index, name) in header.iter().enumerate() {

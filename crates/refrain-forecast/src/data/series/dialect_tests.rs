@@ -214,6 +214,8 @@ fn numbers_with_a_decimal_comma_have_no_point() {
             "{message}"
         );
     }
+    let other = refused("time;a\n2024-01-01;1\n", json!({"separator": "tab"}));
+    assert!(other.contains("its cells look separated by semicolon, not tab"), "{other}");
     let forgotten = refused("time;a\n2024-01-01;1,5\n2024-01-02;2,5\n", json!({}));
     assert!(forgotten.contains("`a`: \"1,5\"") && forgotten.contains("--decimal comma"), "{forgotten}");
 }

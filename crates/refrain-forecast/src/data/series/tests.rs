@@ -136,6 +136,7 @@ fn headers_that_describe_no_series() {
         ("time\n2020-01-01\n", "only one column"),
         ("time,a,\n2020-01-01,1,2\n", "column 3 has no name"),
         ("2020-01-01,1\n2020-01-02,2\n", "the header is missing"),
+        ("#,time,a\n1,2020-01-01,1\n2,2020-01-02,2\n", "the header is missing"),
         ("time,a,a\n2020-01-01,1,2\n", "two columns are named `a`"),
         ("unique_id,ds,y,price\nA,2020-01-01,1,2\n", "there is also `price`"),
     ] {
