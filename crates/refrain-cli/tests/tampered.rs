@@ -120,6 +120,8 @@ fn a_state_that_no_run_comes_to_is_refused() {
     }
     change(&place, LATEST, |state, _| state["config"]["loss_sum"] = json!(f64::NAN.to_bits()));
     place.refrain(&["train", "--resume", "changed"]).failed(&["a loss of NaN"]);
+    change(&place, LATEST, |state, _| state["config"]["loss_samples"] = json!(1_000_000));
+    place.refrain(&["train", "--resume", "changed"]).failed(&["the losses of 1000000 samples"]);
     change(&place, LATEST, |state, _| state["steps"] = json!(-12));
     place.refrain(&["train", "--resume", "changed"]).failed(&["is at step -12"]);
 }

@@ -105,7 +105,7 @@ impl Whole {
                     random.once_in(2),
                 ) {
                     (Some(of_run), true)
-                        if !of_run.starts_with("/state") && !of_run.starts_with("/loss_sum") =>
+                        if !of_run.starts_with("/state") && !of_run.starts_with("/loss_") =>
                     {
                         format!("both set /config{of_run} {}", value(random))
                     }

@@ -77,6 +77,9 @@ struct Saved<R, V> {
 
 const DROPOUT: &str = "dropout";
 
+const OTHER_RUN: &str =
+    "resume with the series and settings that the run began with, or use an earlier checkpoint";
+
 /// An upper limit for the seconds of a run; more is an error.
 const MOST_SECONDS: f64 = 1e11;
 
@@ -92,11 +95,15 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     /// [`Error::Nn`] if a number of the model or of the optimiser is not finite, or the folder cannot be written;
-    /// [`Error::Training`] if rank 0 could not write; [`Error::RanksDiffer`]. If a number is not finite or ranks differ, nothing
-    /// is overwritten.
+    /// [`Error::Training`] if a loss is not finite, and if rank 0 could not write; [`Error::RanksDiffer`]. If a number is not
+    /// finite or ranks differ, nothing is overwritten.
     pub fn save(&self, folder: &Path, run: &Value) -> Result<()> {
         let (epoch, steps) = (self.state.history.len() + 1, self.state.epoch_steps);
         let when = format!("after {steps} steps of epoch {epoch}");
+        if steps > 0 {
+            let [losses, _] = self.learner.loss_sum.read()?;
+            self.check_loss(&when, losses)?;
+        }
         let Some(ranks) = &self.learner.ranks else { return self.write(folder, run) };
         if !ranks.has_compared(self.steps()) {
             ranks.compare(self.learner.task.parameters(), self.steps(), &when)?;
@@ -151,6 +158,14 @@ impl<T: Task> Trainer<T> {
         let loss_sum = f64::from_bits(loss_sum);
         let steps = saved.latest.steps().saturating_add(saved.latest.skipped_steps());
         self.check_state(&state, loss_sum, steps)?;
+        let samples = (state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples);
+        let loss_samples = loss_samples.unwrap_or(samples as u64);
+        if loss_samples > samples as u64 {
+            let problem = format!(
+                "the checkpoint has the losses of {loss_samples} samples, of which only {samples} were seen"
+            );
+            return Err(Error::Training { problem, fix: OTHER_RUN });
+        }
         if let Some(best) = &saved.best {
             best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);
@@ -161,9 +176,7 @@ impl<T: Task> Trainer<T> {
             false => saved.latest.resume(task.parameters(), optimizer, &generators)?,
             true => saved.latest.resume_rescheduled(task.parameters(), optimizer, &generators)?,
         }
-        let samples = (state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples);
-        let counted = loss_samples.map_or(samples, |counted| (counted as usize).min(samples));
-        self.learner.loss_sum.write([loss_sum, counted as f64])?;
+        self.learner.loss_sum.write([loss_sum, loss_samples as f64])?;
         if let Some(ranks) = &self.learner.ranks {
             ranks.check_step(steps)?;
             ranks.compare(self.learner.task.parameters(), steps as u64, "after resuming")?;
@@ -175,9 +188,7 @@ impl<T: Task> Trainer<T> {
     /// Returns an error for a state that no run with these settings and data can reach.
     fn check_state(&self, state: &State<T::Validation>, loss_sum: f64, steps: i64) -> Result<()> {
         let refuse = |problem: String| {
-            let fix =
-                "resume with the series and settings that the run began with, or use an earlier checkpoint";
-            Err(Error::Training { problem: format!("the checkpoint {problem}"), fix })
+            Err(Error::Training { problem: format!("the checkpoint {problem}"), fix: OTHER_RUN })
         };
         let (epochs, epoch_steps, of_epoch) =
             (state.history.len(), state.epoch_steps, self.steps_per_epoch());
