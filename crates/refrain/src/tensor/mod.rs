@@ -104,6 +104,8 @@ impl Tensor {
 
     /// New memory of the given shape with undefined values. It must be written before it is read.
     pub(crate) fn empty(op: &'static str, shape: &Shape, dtype: DType, device: &Device) -> Result<Tensor> {
+        // Before the strides are computed, which would overflow.
+        shape.checked_numel(op, dtype.size())?;
         Tensor::empty_in(op, Layout::contiguous(shape.clone()), dtype, device)
     }
 
