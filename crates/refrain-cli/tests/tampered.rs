@@ -122,6 +122,8 @@ fn a_state_that_no_run_comes_to_is_refused() {
     place.refrain(&["train", "--resume", "changed"]).failed(&["a loss of NaN"]);
     change(&place, LATEST, |state, _| state["config"]["loss_samples"] = json!(1_000_000));
     place.refrain(&["train", "--resume", "changed"]).failed(&["the losses of 1000000 samples"]);
+    change(&place, LATEST, |state, _| state["skipped_steps"] = json!(-5));
+    place.refrain(&["train", "--resume", "changed"]).failed(&[]);
     change(&place, LATEST, |state, _| state["steps"] = json!(-12));
     place.refrain(&["train", "--resume", "changed"]).failed(&["is at step -12"]);
 }

@@ -106,8 +106,8 @@ impl<T: Task> Trainer<T> {
     ///
     /// The batch size and the order of the samples stay those of the whole job. Each rank takes its part of every batch;
     /// the gradients are added up and weighted so that a step is that of one process with the whole batch, but for the
-    /// rounding of sums. Gradients are exchanged in buckets of 4 MiB, each as soon as it is complete, in a recorded step beside
-    /// the rest of the backward pass. A batch that the ranks cannot share equally takes a second pass, over one sample of each
+    /// rounding of sums. Gradients are exchanged in buckets of at most 16 MiB, the last of at most 1 MiB, each as soon as it is
+    /// complete, in a recorded step beside the rest of the backward pass. A batch that the ranks cannot share equally takes a second pass, over one sample of each
     /// rank; so choose a batch size that is a multiple of the number of ranks. Validation is shared, too.
     ///
     /// All ranks have the same losses, reports and parameters, bit for bit, in each of two runs, eager or recorded. One rank

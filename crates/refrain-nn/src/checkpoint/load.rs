@@ -215,6 +215,10 @@ impl Checkpoint {
                 "it has the generators {kept:?}, but {given:?} were given; use the same names"
             )));
         }
+        if !(0..1 << 53).contains(&state.skipped_steps) {
+            let steps = state.skipped_steps;
+            return Err(self.error(format!("its configuration says {steps} skipped steps, which is impossible; the file was changed since it was written")));
+        }
         pending.write()?;
         if let Some(skipped) = optimizer.step_state().skipped() {
             no_grad(|| skipped.fill(state.skipped_steps as f64))?;

@@ -34,6 +34,7 @@ impl<'a> Pending<'a> {
             Ok(all) => no_grad(|| all.iter().try_for_each(|(to, new)| to.copy_from(new)))?,
             Err(Error::Tensor(refrain::Error::OutOfMemory { .. })) => {
                 self.check()?;
+                self.check_unchanged()?;
                 for (to, parts) in &self.0 {
                     no_grad(|| to.write_pieces(|at, piece| fill(parts, to.dtype(), at, piece)))?;
                 }

@@ -41,10 +41,17 @@ const UNITS: [(EpochUnit, &str, i128); 4] = [
 
 impl EpochUnit {
     /// The unit of a number, by its digits before a point: 9 or 10 are seconds from 1973 to 2286, 12 or 13 the same in
-    /// milliseconds.
+    /// milliseconds. None if they may also be year, month, day, hour and perhaps minute.
     pub(crate) fn of(text: &str) -> Option<EpochUnit> {
         let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
         if !whole.bytes().chain(rest.bytes()).all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let part = |range: std::ops::Range<usize>| whole.get(range).and_then(|part| part.parse::<u32>().ok());
+        let is_in = |range, least, most| part(range).is_some_and(|n| (least..=most).contains(&n));
+        let may_be_date =
+            is_in(0..4, 1900, 2099) && is_in(4..6, 1, 12) && is_in(6..8, 1, 31) && is_in(8..10, 0, 23);
+        if may_be_date && (whole.len() == 10 || is_in(10..12, 0, 59)) {
             return None;
         }
         match whole.len() {

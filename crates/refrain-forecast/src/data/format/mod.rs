@@ -6,7 +6,7 @@ mod binary;
 mod columnar;
 
 use self::binary::{Columnar, Content};
-use super::dialect::{Dialect, Separator};
+use super::dialect::{Dialect, EpochUnit, Separator};
 use super::series::{table, time};
 use super::text::{Text, shorten};
 use crate::{Error, Result};
@@ -205,7 +205,11 @@ fn checked<'a>(mut rows: Rows<'a>, form: Form<'_>, file: &str) -> Result<Rows<'a
             header[0] = "time".to_owned();
         }
     }
-    if let Some(stamp) = header.iter().find(|name| time::parse(name).is_some())
+    let is_stamp = |name: &str| {
+        let format = &form.dialect.date_format;
+        time::parse(name).or_else(|| time::parse_as(format, name)).is_some() || EpochUnit::of(name).is_some()
+    };
+    if let Some(stamp) = header.iter().find(|name| is_stamp(name))
         && !header.iter().any(is_time)
     {
         let fix = "write the names of the columns into the first line (one that begins with # is left out; --comment none reads it)";

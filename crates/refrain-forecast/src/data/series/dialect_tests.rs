@@ -115,6 +115,8 @@ fn dates_in_an_unknown_order_are_refused_with_the_option_that_tells_it() {
         ("25/12/2023", "pass --date-format dd/mm/yyyy"),
         ("12/25/2023", "pass --date-format mm/dd/yyyy"),
         ("20240304", "pass --date-format yyyymmdd"),
+        ("2024010106", "write it as 2024-01-31T06:00"),
+        ("202401010630", "write it as 2024-01-31T06:00"),
         ("17", "epoch-s or epoch-ms"),
         ("soon", "name another form by --date-format"),
     ] {

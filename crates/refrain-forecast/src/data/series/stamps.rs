@@ -171,6 +171,10 @@ fn advice(cell: &str) -> (String, String) {
         let problem = "is not a time stamp but a number".to_owned();
         let fix = match cell.len() {
             8 => "pass --date-format yyyymmdd if it is a date",
+            10 | 12 if cell.starts_with("19") || cell.starts_with("20") => {
+                "pass --date-format epoch-s or epoch-ms if it counts seconds or milliseconds since 1970; if it is year, month, day \
+                  and hour, write it as 2024-01-31T06:00"
+            }
             _ => {
                 "pass --date-format epoch-s or epoch-ms if it counts seconds or milliseconds since 1970, or name the column of times \
                   `time`"

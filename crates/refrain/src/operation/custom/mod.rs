@@ -228,7 +228,9 @@ struct OfUser<C>(C);
 
 impl<C: CustomOp> fmt::Debug for OfUser<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        // Recordings are compared by this text, and two operations may have the same names of types and fields.
+        let operation = std::any::type_name::<C>().replace("::", ".").replace(", ", " ");
+        write!(f, "{operation}({:?})", self.0)
     }
 }
 
