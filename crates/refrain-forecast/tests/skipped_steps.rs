@@ -11,14 +11,16 @@ use refrain_forecast::training::{
     BatchNormStatistics, EpochReport, LrSchedule, SavedRun, Task, Trainer, TrainingConfig,
 };
 use refrain_forecast::{Error, Result};
-use refrain_nn::{Init, Mode, Parameter, ParameterBuilder, Parameters};
+use refrain_nn::{BatchNorm, Init, Mode, Parameter, ParameterBuilder, Parameters};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// Four weights that each sample pulls: the loss is their sum times the sample's number, so the number is the gradient.
+/// With a norm, the number is normalised before.
 struct Pull {
     parameters: Parameters,
     weight: Parameter,
+    norm: Option<BatchNorm>,
     numbers: Tensor,
 }
 
@@ -44,8 +46,12 @@ impl Task for Pull {
         vec![&self.numbers]
     }
 
-    fn loss(&self, samples: &Tensor, _: Mode<'_>) -> Result<Tensor> {
-        Ok(self.weight.tensor()?.sum(())?.mul(&self.numbers.index_select(0, samples)?.mean(())?)?)
+    fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        let mut numbers = self.numbers.index_select(0, samples)?;
+        if let Some(norm) = &self.norm {
+            numbers = norm.forward(&numbers.unsqueeze(1)?, mode)?;
+        }
+        Ok(self.weight.tensor()?.sum(())?.mul(&numbers.mean(())?)?)
     }
 
     fn validation(&self, _: &[f64]) -> Nothing {
@@ -73,11 +79,16 @@ fn config(batch_size: usize, accumulate: usize, clip: f64) -> TrainingConfig {
 }
 
 fn trainer(device: &Device, numbers: &[f32], config: TrainingConfig) -> Trainer<Pull> {
+    trainer_with(device, numbers, config, false)
+}
+
+fn trainer_with(device: &Device, numbers: &[f32], config: TrainingConfig, norm: bool) -> Trainer<Pull> {
     let builder = ParameterBuilder::new(device, DType::F32);
     let weight = builder.parameter("weight", 4, Init::Constant(0.5)).unwrap();
+    let norm = norm.then(|| BatchNorm::new(&builder.scope("norm"), 1, 1, 1e-5, 0.1).unwrap());
     let parameters = builder.build(&Generator::new(device, 1).unwrap()).unwrap();
     let numbers = Tensor::from_slice(numbers, [numbers.len()], device).unwrap();
-    Trainer::of(Pull { parameters, weight, numbers }, config).unwrap()
+    Trainer::of(Pull { parameters, weight, norm, numbers }, config).unwrap()
 }
 
 type Report = EpochReport<Nothing>;
@@ -150,6 +161,27 @@ fn an_interrupted_run_counts_and_goes_on_bit_for_bit() {
     assert_eq!(weights(&current), expected.1);
     assert_eq!(figures(current.history()), figures(&expected.0));
     assert!(current.history().iter().all(|report| report.skipped_steps == 2), "{:?}", current.history());
+}
+
+#[test]
+fn batch_norm_takes_nothing_from_a_step_that_is_skipped() {
+    for device in devices() {
+        for eager in [false, true] {
+            // Huge numbers have no finite variance in f32.
+            let numbers = [1.0, 2.0, 3.0, f32::NAN, 5.0, 3e38, 4.0, 6.0];
+            let new = || trainer_with(&device, &numbers, config(2, 1, 0.0), true);
+            let mut trainer = if eager { new().eager() } else { new() };
+            trainer.epoch(Duration::from_secs(100), |_| ControlFlow::Continue(())).unwrap();
+            assert!(trainer.history()[0].skipped_steps > 0);
+            let folder = tempfile::tempdir().unwrap();
+            trainer.save(folder.path(), &json!({})).unwrap();
+            let resumed = new().resume_from(&SavedRun::open(folder.path()).unwrap()).unwrap();
+            for name in ["norm.running_mean", "norm.running_var"] {
+                let statistic: Vec<f32> = resumed.task().parameters.get(name).unwrap().to_vec().unwrap();
+                assert!(statistic[0].abs() < 10.0, "{name} is {statistic:?} on {device}, eager: {eager}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -427,3 +427,34 @@ fn batches_are_shared_once_and_batch_norm_checks_its_input_then_too() {
     let error = model(&elsewhere).1.share_batches(&ranks[0]).unwrap_err().to_string();
     assert!(error.contains("on cpu and the parameters on sim"), "{error}");
 }
+
+#[test]
+fn batch_norm_of_several_ranks_keeps_the_statistics_of_a_channel_that_is_not_finite() {
+    // Huge numbers have a mean, but no finite variance in f32.
+    for broken in [f32::NAN, f32::INFINITY, 1e30] {
+        let one_rank = |rank: Communicator| {
+            let builder = ParameterBuilder::new(rank.device(), DType::F32);
+            let norm = BatchNorm::new(&builder, 3, 1, 1e-5, 0.5).unwrap();
+            let generator = Generator::new(rank.device(), 1).unwrap();
+            let parameters = builder.build(&generator).unwrap();
+            parameters.share_batches(&rank).unwrap();
+            let of_channel_1 = if rank.rank() == 0 { broken } else { 2.0 };
+            let x = [1.0, of_channel_1, -2.0, 5.0, 3.0, 2.0];
+            let x = Tensor::from_slice(&x, [2, 3], rank.device()).unwrap();
+            norm.forward(&x, Mode::Train(&generator)).unwrap();
+            ["running_mean", "running_var"].map(|name| values(parameters.get(name).unwrap()))
+        };
+        let ranks = Communicator::in_process(&[Device::cpu(), Device::cpu()]).unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(|| one_rank(rank))).collect();
+            for thread in threads {
+                let [mean, var] = thread.join().unwrap();
+                assert_eq!(mean, [1.5, 0.0, 0.0], "{broken}");
+                // The unbiased variance of 1, 5, 1, 5 is 16 / 3.
+                let moved = 0.5 + 8.0 / 3.0;
+                assert!((var[0] - moved).abs() < 1e-6 && (var[2] - moved).abs() < 1e-6, "{var:?}");
+                assert_eq!(var[1], 1.0, "{broken}");
+            }
+        });
+    }
+}

@@ -80,7 +80,8 @@ impl BatchNorm {
         })
     }
 
-    /// Any shape with `channels` channels along the axis. Training updates the running statistics.
+    /// Any shape with `channels` channels along the axis. Training updates the running statistics, except of a channel
+    /// where they would not be finite.
     ///
     /// # Errors
     /// If the number of channels differs from that of the parameters, or the dtypes do not match (see
@@ -133,12 +134,15 @@ impl BatchNorm {
         let var = over_all(&centred.square()?)?;
         no_grad(|| -> Result<()> {
             let unbiased = var.detach().mul_scalar(count / (count - 1.0))?;
-            for (running, new) in [(running_mean, mean.detach()), (running_var, unbiased)] {
-                running.mul_scalar_assign(1.0 - self.momentum)?;
-                running.add_assign(
-                    &new.mul_scalar(self.momentum)?.reshape([channels])?.to_dtype(running.dtype())?,
-                )?;
-            }
+            let moved = |running: &Tensor, new: &Tensor| -> Result<Tensor> {
+                let new = new.mul_scalar(self.momentum)?.reshape([channels])?.to_dtype(running.dtype())?;
+                Ok(running.mul_scalar(1.0 - self.momentum)?.add(&new)?)
+            };
+            let (mean, var) = (moved(running_mean, &mean.detach())?, moved(running_var, &unbiased)?);
+            // Like `Tensor::batch_norm`: only of finite numbers is the difference with themselves 0.
+            let finite = mean.sub(&mean)?.add(&var.sub(&var)?)?.eq_scalar(0.0)?;
+            finite.where_cond_into(&mean, running_mean, running_mean)?;
+            finite.where_cond_into(&var, running_var, running_var)?;
             Ok(())
         })?;
         let by_channel =

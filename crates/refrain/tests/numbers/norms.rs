@@ -54,3 +54,34 @@ fn parameters_of_f32_beside_halves_do_not_change_that() {
         assert_eq!(values(&x.grad().unwrap()), [1.0, 2.0, 3.0, 4.0], "{device}");
     }
 }
+
+#[test]
+fn a_channel_that_is_not_finite_keeps_its_running_statistics() {
+    for device in devices() {
+        for (dtype, huge) in [(DType::F16, 6e4), (DType::BF16, 3e38), (DType::F32, 3e38), (DType::F64, 1e308)]
+        {
+            // Channels at the end and in the middle.
+            for (shape, axis) in [([4, 2, 3], 2), ([2, 3, 4], 1)] {
+                let inner = if axis == 2 { 1 } else { 4 };
+                let statistics = |bad: Option<f64>| {
+                    let mut x = numbers(24, 7);
+                    x[inner] = bad.unwrap_or(x[inner]); // of channel 1
+                    let x = tensor(&x, shape, dtype, &device);
+                    let parameter = |v: f64| tensor(&[v; 3], 3, dtype, &device);
+                    // One statistic in memory of its own, one strided.
+                    let mean = tensor(&[0.25; 6], [3, 2], dtype, &device).select(1, 1).unwrap();
+                    let var = parameter(2.0);
+                    x.batch_norm(&parameter(1.0), &parameter(0.0), &mean, &var, axis, true, 0.5, 1e-3)
+                        .unwrap();
+                    [values(&mean), values(&var)]
+                };
+                let mut expected = statistics(None);
+                assert!(expected[0][1] != 0.25 && expected[1][1] != 2.0, "{expected:?}");
+                (expected[0][1], expected[1][1]) = (0.25, 2.0);
+                for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, huge, -huge] {
+                    assert_eq!(statistics(Some(bad)), expected, "{bad} in {dtype}, axis {axis}, on {device}");
+                }
+            }
+        }
+    }
+}

@@ -109,8 +109,7 @@ fn forward_of<T: Stored, P: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>
             *mean = R::c(m.mean);
             *inv = R::c(1.0 / (m.variance(0.0) + op.eps).sqrt());
         }
-        update::<P>(args, 3, op.momentum, moments.iter().map(|m| m.mean))?;
-        update::<P>(args, 4, op.momentum, moments.iter().map(|m| m.variance(1.0)))?;
+        update::<P>(args, op.momentum, &moments)?;
     } else {
         let (mean, var) = (args.read::<P>(3)?, args.read::<P>(4)?);
         means.iter_mut().zip(mean).for_each(|(to, m)| *to = m.to());
@@ -139,22 +138,27 @@ fn forward_of<T: Stored, P: Stored, R: Real>(op: &BatchNorm, args: &HostArgs<'_>
     Ok(())
 }
 
-/// Moves the running statistic (operand and result `i`) towards the new one.
-fn update<T: Stored>(
-    args: &HostArgs<'_>,
-    i: usize,
-    momentum: f64,
-    new: impl Iterator<Item = f64>,
-) -> Result<()> {
+/// Moves the running statistics towards those of the batch. A channel that would get one that is not finite keeps both.
+fn update<T: Stored>(args: &HostArgs<'_>, momentum: f64, moments: &[Moments]) -> Result<()> {
+    let (means, vars) = (running::<T>(args, 3)?, running::<T>(args, 4)?);
+    let moved = |old: T, new: f64| T::from_number((1.0 - momentum) * old.to::<f64>() + momentum * new);
+    for ((mean, var), batch) in means.iter_mut().zip(vars).zip(moments) {
+        let new = [moved(*mean, batch.mean), moved(*var, batch.variance(1.0))];
+        if new.iter().all(|v| v.to::<f64>().is_finite()) {
+            [*mean, *var] = new;
+        }
+    }
+    Ok(())
+}
+
+/// A running statistic (operand and result `i`), with its old values.
+fn running<'a, T: Stored>(args: &'a HostArgs<'_>, i: usize) -> Result<&'a mut [T]> {
     let running = args.write::<T>(i)?;
     if args.in_place(i).is_none() {
         // The statistic is in strided memory; the result is copied there afterwards.
         running.copy_from_slice(args.read::<T>(i)?);
     }
-    for (old, new) in running.iter_mut().zip(new) {
-        *old = T::from_number((1.0 - momentum) * old.to::<f64>() + momentum * new);
-    }
-    Ok(())
+    Ok(running)
 }
 
 /// The sums of dy and of `dy * (x - mean)`, from the operands x and dy.

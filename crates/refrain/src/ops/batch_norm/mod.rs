@@ -171,8 +171,10 @@ impl Tensor {
     /// result has the dtype of `x`.
     ///
     /// In training, mean and (biased) variance are those of `x` over all other axes. The running statistics are
-    /// updated in place with the unbiased variance: `running = (1 - momentum) * running + momentum * new`. In
-    /// evaluation, mean and variance are the running ones. They get no gradient.
+    /// updated in place with the unbiased variance: `running = (1 - momentum) * running + momentum * new`. A channel
+    /// whose new running mean or variance is not finite (`x` has an infinity, a NaN or too large values) keeps both old
+    /// ones; PyTorch stores the infinity or NaN. In evaluation, mean and variance are the running ones. They get no
+    /// gradient.
     ///
     /// # Errors
     /// If shapes or dtypes do not match, or `eps` is negative or not finite. In training also if `momentum` is not in

@@ -24,14 +24,23 @@ DEVICE void finish(const Reduction& r, i64 channel, State s) {
     sums[1] = slope;
 }
 #else
-// Results: mean and 1/std, and the new running statistics. Extra operands: the old ones. s: momentum, eps.
+// The running statistic that moved from `old` towards that of the batch.
+DEVICE PARAMETER moved(PARAMETER old, double momentum, double batch) {
+    return from<PARAMETER>((1.0 - momentum) * to<double>(old) + momentum * batch);
+}
+DEVICE bool finite(PARAMETER x) { return fabs(to<double>(x)) < (double)INFINITY_F; }
+
+// Results: mean and 1/std, and the new running statistics. Extra operands: the old ones. s: momentum, eps. A channel that
+// would get a running statistic that is not finite keeps both.
 DEVICE void finish(const Reduction& r, i64 channel, State sums) {
     Moments s(r, channel, sums);
-    double momentum = r.s[0];
     put_result<COMPUTE>(r.y[0], channel, false, s.mean);
     put_result<COMPUTE>(r.y[1], channel, false, 1.0 / sqrt(s.squares / s.count + r.s[1]));
-    double mean = to<double>(extra<PARAMETER>(r, 0)[channel]), var = to<double>(extra<PARAMETER>(r, 1)[channel]);
-    put_result<PARAMETER>(r.y[2], channel, false, (1.0 - momentum) * mean + momentum * s.mean);
-    put_result<PARAMETER>(r.y[3], channel, false, (1.0 - momentum) * var + momentum * (s.squares / (s.count - 1.0)));
+    PARAMETER old_mean = extra<PARAMETER>(r, 0)[channel], old_var = extra<PARAMETER>(r, 1)[channel];
+    PARAMETER mean = moved(old_mean, r.s[0], s.mean);
+    PARAMETER var = moved(old_var, r.s[0], s.squares / (s.count - 1.0));
+    bool both = finite(mean) && finite(var);
+    reinterpret_cast<PARAMETER*>(r.y[2])[channel] = both ? mean : old_mean;
+    reinterpret_cast<PARAMETER*>(r.y[3])[channel] = both ? var : old_var;
 }
 #endif
