@@ -275,7 +275,7 @@ impl RunConfig<Forecasts> {
             scaling: of_series.scaling,
             columns: options.columns,
             covariates: options.covariates,
-            dialect: options.dialect,
+            dialect: options.dialect.with_local_days(!set.first().time().is_utc()),
             covariate_scaler,
             channels: if independent { Vec::new() } else { set.first().names().to_vec() },
             scaler: if independent { Scaler::unit(0) } else { scaler.clone() },
@@ -477,10 +477,11 @@ impl RunConfig<Classes> {
     pub fn new(settings: &Complete, panel: &Panel) -> Result<RunConfig<Classes>> {
         let model = settings.classifier(panel.sources().len(), panel.features().len())?;
         model.validate()?;
-        let of_panel = settings.panel()?;
+        let (of_panel, options) = (settings.panel()?, settings.panel_options()?);
+        let dialect = options.dialect.clone();
         let data = PanelData {
             source: source::lasting(&settings.data()?),
-            options: settings.panel_options()?,
+            options: PanelOptions { dialect: dialect.with_local_days(!panel.is_utc()), ..options },
             folds: of_panel.fold_rule(),
             class_weights: of_panel.class_weights,
             sources: panel.sources().to_vec(),

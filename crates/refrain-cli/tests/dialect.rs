@@ -73,6 +73,57 @@ fn a_run_reads_other_data_as_that_of_its_training() {
 }
 
 #[test]
+fn a_run_with_a_time_zone_keeps_days_of_utc_in_utc() {
+    let place = Place::new();
+    // The seconds since 1970 of days from 2024-01-01 on. In Berlin they begin at 01:00, and from 31 March on at 02:00.
+    let days = |rows: u64, first: u64| {
+        let row = |row: u64| format!("{},{}\n", first + 86_400 * row, (row * 7919) % 101);
+        format!("time,a\n{}", (0..rows).map(row).collect::<String>())
+    };
+    let first = 1_704_067_200;
+    place.write("a.csv", days(200, first));
+    place.write("winter.csv", days(60, first));
+    let arguments = ["--data", "a.csv", "--tz", "Europe/Berlin", "--out", "run", "--json"];
+    let trained = place.refrain(&tiny(&arguments)).succeeded().json();
+    let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
+    assert_eq!(evaluated["test_mse"], trained["test_mse"]);
+    let forecast = |more: &[&str]| {
+        let arguments = [&["forecast", "--model", "run", "--out", "-"], more].concat();
+        place.refrain(&arguments).succeeded().out
+    };
+    let of_winter = forecast(&["--data", "winter.csv"]);
+    let times: Vec<&str> = of_winter.lines().skip(1).map(|line| line.split(',').next().unwrap()).collect();
+    assert_eq!(times[..2], ["2024-03-01T00:00:00Z", "2024-03-02T00:00:00Z"]);
+    assert_eq!(forecast(&["--from", "2024-03-01"]), of_winter);
+    place.refrain(&["train", "--resume", "run", "--epochs", "3"]).succeeded();
+    // The next training decides by its own data, here the days of a winter in Berlin.
+    place.write("a.csv", days(90, first - 3600));
+    place.refrain(&["train", "--config", "run/config.json", "--out", "next"]).succeeded();
+    for (run, local_days) in [("run", false), ("next", true)] {
+        let kept = std::fs::read_to_string(place.path(run).join("config.json")).unwrap();
+        let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+        assert_eq!(kept["config"]["data"]["dialect"]["local_days"], local_days, "{run}");
+    }
+}
+
+#[test]
+fn a_forecast_from_a_time_reads_it_as_the_data() {
+    let place = Place::new();
+    place.write("a.csv", german(&series(300)));
+    place.write("early.csv", german(&series(200)));
+    let zone = ["--tz", "America/New_York", "--data", "a.csv", "--out", "run"];
+    place.refrain(&tiny(&[&zone[..], &GERMAN].concat())).succeeded();
+    let forecast = |more: &[&str]| {
+        let arguments = [&["forecast", "--model", "run", "--out", "-"], more].concat();
+        place.refrain(&arguments).succeeded().out
+    };
+    let expected = forecast(&["--data", "early.csv"]);
+    for from in ["09.01.2020 08:00", "2020-01-09 08:00", "2020-01-09T13:00Z"] {
+        assert_eq!(forecast(&["--from", from]), expected, "{from}");
+    }
+}
+
+#[test]
 fn standard_input_may_be_packed() {
     let place = Place::new();
     place.write("a.csv", series(300));

@@ -63,7 +63,8 @@ impl DialectFlags {
         let mut values: Values =
             kept.into_iter().map(|(name, value)| (name.replace('_', "-"), value)).collect();
         values.extend(self.0.clone());
-        *dialect = assemble(&Dialect::settings(), &values, Values::new())?;
+        let changed: Dialect = assemble(&Dialect::settings(), &values, Values::new())?;
+        *dialect = Dialect { local_days: dialect.local_days, ..changed };
         Ok(())
     }
 }

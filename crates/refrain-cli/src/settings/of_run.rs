@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::series::Layout;
 use refrain_forecast::models::classifiers;
 use refrain_forecast::settings::Values;
@@ -75,8 +76,14 @@ fn forecasting(config: RunConfig<Forecasts>) -> Result<Values> {
         Some(ratio) => values(json!({ "task": Objective::Pretrain, "mask-ratio": ratio })),
         None => Values::new(),
     };
-    let parts =
-        [own, pretraining, of_loss(&loss)?, fields(&intervals)?, fields(&training)?, fields(&data.dialect)?];
+    let parts = [
+        own,
+        pretraining,
+        of_loss(&loss)?,
+        fields(&intervals)?,
+        fields(&training)?,
+        of_dialect(data.dialect)?,
+    ];
     Ok(model.values().into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
@@ -94,7 +101,7 @@ fn classification(config: RunConfig<Classes>) -> Result<Values> {
     let settings =
         listings.iter().filter(|listing| model["name"] == listing.name).flat_map(|of| &of.settings);
     let of_model = settings.map(|of| (of.name().to_owned(), model[of.name().replace('-', "_")].clone()));
-    Ok(of_model.chain(own).chain(fields(&training)?).chain(fields(&options.dialect)?).collect())
+    Ok(of_model.chain(own).chain(fields(&training)?).chain(of_dialect(options.dialect)?).collect())
 }
 
 /// The name of a loss, and its own settings under names that begin with it.
@@ -106,6 +113,11 @@ fn of_loss(loss: &Loss) -> Result<Values> {
         Some((setting.name().to_owned(), all[field].clone()))
     });
     Ok(std::iter::once(("loss".to_owned(), json!(loss.name()))).chain(own).collect())
+}
+
+/// How files are read. Whether times are local days, the training data of the next run says itself.
+fn of_dialect(dialect: Dialect) -> Result<Values> {
+    fields(&Dialect { local_days: None, ..dialect })
 }
 
 /// The fields of a configuration as settings.

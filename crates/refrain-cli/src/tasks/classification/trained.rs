@@ -156,7 +156,7 @@ impl Trained for TrainedClassifier {
         let is_asked = |source: &String| ids.is_none_or(|ids| ids.contains(source));
         let last = match &asked.from {
             None => panel.rows() - 1,
-            Some(time) => panel.rows_before(time)? - 1,
+            Some(time) => panel.rows_before(time, &options.dialect)? - 1,
         };
         let probabilities = with_precision(config.precision.setting(), || {
             evaluation::probabilities(model, scaler, &panel, last)

@@ -270,7 +270,7 @@ impl Trained for TrainedForecaster {
         let set = match &asked.from {
             None => set,
             Some(time) => {
-                let (before, left) = set.before(time)?;
+                let (before, left) = set.before(time, &self.config.task.data.dialect)?;
                 warn_of_left(console, &left, &format!("they are not known up to {time}"))?;
                 before
             }

@@ -33,6 +33,11 @@ settings! {
         /// Time zone of times without an offset, such as Europe/Berlin; none takes them as they are.
         #[serde(default)]
         pub tz: Zone = Zone::default(), "NAME";
+        /// With `tz`, whether times are kept as days of the local calendar instead of in UTC. If it is not said, they are if all
+        /// times of the file are at one local time of day. A run says what its training data was, so that other files are read
+        /// like that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub local_days: Option<bool>;
         /// Sort the rows by time (those of an id by themselves) instead of refusing rows that are out of order.
         #[serde(default)]
         pub sort: bool = false, "BOOL";
@@ -43,6 +48,13 @@ settings! {
 }
 
 impl Dialect {
+    /// The same, for more files like one that was read: whether times are days of the local calendar is that of this file
+    /// (`!series.time().is_utc()`).
+    pub fn with_local_days(self, local_days: bool) -> Dialect {
+        let local_days = self.tz.get().map(|_| local_days);
+        Dialect { local_days, ..self }
+    }
+
     /// The decimal sign of the cells of a file; one with typed columns has none of its own.
     pub(crate) fn decimal_of(&self, typed: bool) -> Decimal {
         if typed { Decimal::Point } else { self.decimal }

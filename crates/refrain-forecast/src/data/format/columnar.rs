@@ -254,9 +254,7 @@ fn write(array: &dyn Array, at: usize, text: &mut String) {
             let value = array.as_primitive::<Decimal128Type>().value(at);
             text.write_str(&Decimal128Type::format_decimal(value, *precision, *scale))
         }
-        DataType::Date32 => {
-            write_time(i64::from(array.as_primitive::<Date32Type>().value(at)), DAY, false, text)
-        }
+        DataType::Date32 => write_date(array.as_primitive::<Date32Type>().value(at), text),
         DataType::Date64 => {
             write_time(array.as_primitive::<Date64Type>().value(at), MILLISECOND, false, text)
         }
@@ -291,6 +289,14 @@ fn ticks(array: &dyn Array, at: usize, unit: TimeUnit) -> i64 {
     }
 }
 
+/// Writes a day since 1970 without a time of day. One beyond the year 9999 is written as its number, which is no time.
+fn write_date(day: i32, text: &mut String) -> std::fmt::Result {
+    match jiff::Timestamp::from_nanosecond(i128::from(day) * DAY) {
+        Ok(time) => write!(text, "{}", time.to_zoned(TimeZone::UTC).date()),
+        Err(_) => write!(text, "{day}"),
+    }
+}
+
 /// Writes a time as ISO 8601, in UTC if it has a zone. One beyond the year 9999 is written as its number, which is no time.
 fn write_time(ticks: i64, length: i128, zoned: bool, text: &mut String) -> std::fmt::Result {
     match jiff::Timestamp::from_nanosecond(i128::from(ticks) * length) {
@@ -320,6 +326,13 @@ mod tests {
         fn schema(&self) -> Arc<Schema> {
             self.0.clone()
         }
+    }
+
+    #[test]
+    fn a_date_has_no_time_of_day() {
+        let mut text = String::new();
+        write(&arrow_array::Date32Array::from(vec![19_782]), 0, &mut text);
+        assert_eq!(text, "2024-02-29");
     }
 
     #[test]

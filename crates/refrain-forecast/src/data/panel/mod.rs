@@ -12,7 +12,7 @@ pub use label::{Change, Class, LabelRule};
 
 use crate::data::dialect::Dialect;
 use crate::data::format::{self, Form, Rows};
-use crate::data::series::{Grid, MaxGap, calendar, time};
+use crate::data::series::{Grid, MaxGap, calendar, stamps, time};
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
@@ -196,19 +196,20 @@ impl Panel {
         Panel::from_table(table, &options.rule, options.max_gap)
     }
 
-    /// The number of moments before a time, which is written as in a file. At least one.
+    /// The number of moments before a time. At least one. The time is written as in the file, in this dialect, or as ISO 8601; see
+    /// [`SeriesSet::before`](crate::data::series::SeriesSet::before).
     ///
     /// # Errors
     /// [`Error::Origin`] if it is no time, if it has a zone and the times of the file have none, or if no moment is before it.
-    pub fn rows_before(&self, text: &str) -> Result<usize> {
+    pub fn rows_before(&self, text: &str, dialect: &Dialect) -> Result<usize> {
         let refuse = |problem: String, fix| Err(Error::Origin { file: self.file.clone(), problem, fix });
-        match time::parse(text) {
-            None => refuse(format!("{text:?} is not a time"), "write it as in a file, such as 2024-07-01"),
-            Some(stamp) if stamp.zoned && !self.utc => refuse(
+        match stamps::named(text, dialect, !self.utc) {
+            Err((problem, fix)) => refuse(problem, fix),
+            Ok(stamp) if stamp.zoned && !self.utc => refuse(
                 format!("{text} has a time zone, but the times of the panel have none"),
                 "leave the zone out",
             ),
-            Some(stamp) => match self.times.partition_point(|&time| time < stamp.time) {
+            Ok(stamp) => match self.times.partition_point(|&time| time < stamp.time) {
                 0 => refuse(
                     format!("no moment is before {text}; the first is {}", self.time(0)),
                     "choose a later time",
@@ -311,6 +312,11 @@ impl Panel {
     /// If there is no such row.
     pub fn time(&self, row: usize) -> String {
         time::format(self.times[row], self.utc)
+    }
+
+    /// Whether the times are in UTC. Otherwise they are as in the file, or local days ([`Dialect::local_days`]).
+    pub fn is_utc(&self) -> bool {
+        self.utc
     }
 
     /// The features, row-major `[rows, sources, features]`, in original units, including values that were carried

@@ -365,3 +365,24 @@ fn rows_are_sorted_and_joined_as_the_dialect_says() {
     assert!(message.contains("lines 2 and 3") && message.contains("different labels"), "{message}");
     assert_eq!(read(labels, Duplicates::Last).unwrap().0.labels(0), [DOWN]);
 }
+
+#[test]
+fn a_moment_is_named_in_the_dialect_of_the_file_and_later_files_are_kept_like_it() {
+    let read = |text: &str, dialect: &Dialect| {
+        let options = PanelOptions { dialect: dialect.clone(), ..options(1) };
+        Panel::from_csv(text.as_bytes(), "a.csv", &options).unwrap().0
+    };
+    let berlin: Dialect =
+        serde_json::from_str(r#"{"tz": "Europe/Berlin", "date_format": "dd.mm.yyyy"}"#).unwrap();
+    let row = |hour: usize| format!("01.07.2024 {hour:02}:00,A,1,up\n");
+    let hours = (5..8).map(row).collect::<String>();
+    let panel = read(&format!("time,source,f,label\n{hours}"), &berlin);
+    for from in ["01.07.2024 07:00", "2024-07-01 07:00", "2024-07-01T05:00Z"] {
+        assert_eq!(panel.rows_before(from, &berlin).unwrap(), 2, "{from}");
+    }
+    assert!(panel.is_utc());
+    // A single moment says nothing about that.
+    let kept = berlin.with_local_days(!panel.is_utc());
+    let later = read(&format!("time,source,f,label\n{}", row(9)), &kept);
+    assert_eq!(later.time(0), "2024-07-01T07:00:00Z");
+}

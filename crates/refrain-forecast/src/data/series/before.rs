@@ -1,33 +1,37 @@
 //! What a series was before a time, to forecast from a moment in its past.
 
-use super::{Series, SeriesSet, time};
+use super::{Series, SeriesSet, stamps};
+use crate::data::dialect::Dialect;
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 
 impl SeriesSet {
-    /// The rows before a time, written as in a file, and the names of those independent series that are left out: they have no
-    /// row before it, or end so early that the row after their last one is before it, too.
+    /// The rows before a time, and the names of those independent series that are left out: they have no row before it, or end so
+    /// early that the row after their last one is before it, too.
+    ///
+    /// The time is written as in the file, whose `dialect` says the form of dates and the zone of local times, or as ISO 8601.
+    /// Without a zone of the dialect, a time that names none is UTC if the times of the file are.
     ///
     /// ```
     /// use refrain_forecast::data::series::{Layout, ReadOptions, SeriesSet};
     ///
-    /// let text = "time,a\n2020-01-01,1\n2020-01-02,2\n2020-01-03,4\n";
-    /// let (set, _) = SeriesSet::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default(), Layout::Auto)?;
-    /// assert_eq!(set.before("2020-01-03")?.0.first().values(), [1.0, 2.0]);
-    /// assert_eq!(set.before("2020-01-04")?.0, set);
-    /// assert!(set.before("2020-01-05").is_err());
+    /// let (text, options) = ("time,a\n2020-01-01,1\n2020-01-02,2\n2020-01-03,4\n", ReadOptions::default());
+    /// let (set, _) = SeriesSet::from_csv(text.as_bytes(), "a.csv", &options, Layout::Auto)?;
+    /// assert_eq!(set.before("2020-01-03", &options.dialect)?.0.first().values(), [1.0, 2.0]);
+    /// assert_eq!(set.before("2020-01-04", &options.dialect)?.0, set);
+    /// assert!(set.before("2020-01-05", &options.dialect).is_err());
     /// # Ok::<(), refrain_forecast::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Origin`] if it is no time, if it has a zone and the times of the file have none, or if every series is left out.
-    pub fn before(&self, text: &str) -> Result<(SeriesSet, Vec<String>)> {
+    pub fn before(&self, text: &str, dialect: &Dialect) -> Result<(SeriesSet, Vec<String>)> {
         let refuse = |problem: String, fix| Err(Error::Origin { file: self.file().to_owned(), problem, fix });
-        let Some(stamp) = time::parse(text) else {
-            let fix = "write it as in a file, such as 2024-07-01 or \"2024-07-01 06:00\"";
-            return refuse(format!("{text:?} is not a time"), fix);
-        };
         let (first, utc) = (self.first(), self.first().time().is_utc());
+        let stamp = match stamps::named(text, dialect, !utc) {
+            Ok(stamp) => stamp,
+            Err((problem, fix)) => return refuse(problem, fix),
+        };
         if stamp.zoned && !utc {
             let fix = "leave the zone out";
             return refuse(format!("{text} has a time zone, but the times of the series have none"), fix);
@@ -76,6 +80,7 @@ fn next(series: &Series) -> DateTime {
 mod tests {
     use super::*;
     use crate::data::series::{Layout, ReadOptions};
+    use serde_json::json;
 
     fn set(text: &str, layout: Layout) -> SeriesSet {
         SeriesSet::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default(), layout).unwrap().0
@@ -88,7 +93,8 @@ mod tests {
         for day in 2..=10 {
             // A time between two rows belongs to the later one.
             for hour in ["00:00", "06:00"] {
-                let (cut, left) = set.before(&format!("2020-01-{day:02} {hour}")).unwrap();
+                let (cut, left) =
+                    set.before(&format!("2020-01-{day:02} {hour}"), &Dialect::default()).unwrap();
                 let expected: Vec<f64> =
                     (0..9).map(f64::from).take_while(|row| row + 1.0 < f64::from(day)).collect();
                 assert_eq!((cut.first().values(), left.len()), (&expected[..], 0), "{day} {hour}");
@@ -100,8 +106,44 @@ mod tests {
             ("soon", "not a time"),
             ("2020-01-05T00:00Z", "has a time zone"),
         ] {
-            let message = set.before(time).unwrap_err().to_string();
+            let message = set.before(time, &Dialect::default()).unwrap_err().to_string();
             assert!(message.contains(expected) && message.contains("a.csv"), "{time}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_time_is_read_in_the_dialect_of_the_file() {
+        let rows = |settings: serde_json::Value, times: &[&str], from: &str| {
+            let dialect: Dialect = serde_json::from_value(settings).unwrap();
+            let options = ReadOptions { dialect, ..ReadOptions::default() };
+            let rows: String = times.iter().map(|time| format!("{time},1\n")).collect();
+            let (set, _) =
+                SeriesSet::from_csv(format!("time,a\n{rows}").as_bytes(), "a.csv", &options, Layout::Auto)
+                    .unwrap();
+            set.before(from, &options.dialect).map(|(cut, _)| cut.rows()).map_err(|error| error.to_string())
+        };
+        let hours = ["2024-07-01 05:00", "2024-07-01 06:00", "2024-07-01 07:00"];
+        let berlin = || json!({"tz": "Europe/Berlin"});
+        for from in ["2024-07-01 07:00", "2024-07-01T05:00Z", "2024-07-01 00:00-05:00", "1719810000"] {
+            assert_eq!(rows(berlin(), &hours, from), Ok(2), "{from}");
+        }
+        let german = || json!({"tz": "Europe/Berlin", "date_format": "dd.mm.yyyy"});
+        let of_july = ["01.07.2024 05:00", "01.07.2024 06:00", "01.07.2024 07:00"];
+        for from in ["01.07.2024 07:00", "2024-07-01 07:00"] {
+            assert_eq!(rows(german(), &of_july, from), Ok(2), "{from}");
+        }
+        // Local days: a moment of UTC is one of a local day, too.
+        let days = ["2024-07-01", "2024-07-02", "2024-07-03"];
+        for from in ["2024-07-03", "2024-07-02T22:00Z"] {
+            assert_eq!(rows(berlin(), &days, from), Ok(2), "{from}");
+        }
+        for (from, expected) in [
+            ("2024-03-31 02:30", "does not exist in Europe/Berlin"),
+            ("2024-10-27 02:30", "exists twice in Europe/Berlin"),
+            ("soon", "is not a time"),
+        ] {
+            let message = rows(berlin(), &hours, from).unwrap_err();
+            assert!(message.contains(expected) && message.contains("a.csv"), "{message}");
         }
     }
 
@@ -110,7 +152,7 @@ mod tests {
         let long = "unique_id,ds,y\na,2020-01-01,1\na,2020-01-02,2\na,2020-01-03,3\nb,2020-01-01,4\nb,2020-01-02,5\n\
                     c,2020-01-03,6\nc,2020-01-04,7\nd,2020-01-01,8\n";
         let set = set(long, Layout::Independent);
-        let (cut, left) = set.before("2020-01-03").unwrap();
+        let (cut, left) = set.before("2020-01-03", &Dialect::default()).unwrap();
         assert_eq!(cut.names().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(left, ["c", "d"]);
         assert_eq!(cut.series().iter().map(Series::rows).collect::<Vec<_>>(), [2, 2]);

@@ -69,7 +69,7 @@ impl TimeStep {
     }
 
     /// Whether all rows are at one time of the day.
-    pub(super) fn is_of_days(self) -> bool {
+    pub(crate) fn is_of_days(self) -> bool {
         !matches!(self, TimeStep::Nanoseconds(step) if step % DAY != 0)
     }
 

@@ -185,6 +185,73 @@ fn days_of_a_time_zone_stay_days() {
 }
 
 #[test]
+fn a_day_begins_at_its_first_moment_where_clocks_change_at_midnight() {
+    let zone = |name: &str| json!({"tz": name});
+    // One of the days begins at 01:00, or its first hour comes twice. The first moments are those of the zone's history.
+    for (name, days, moments) in [
+        (
+            "America/Sao_Paulo",
+            ["2017-10-14", "2017-10-15", "2017-10-16"],
+            ["2017-10-14T03:00:00Z", "2017-10-15T03:00:00Z", "2017-10-16T02:00:00Z"],
+        ),
+        (
+            "America/Havana",
+            ["2017-11-04", "2017-11-05", "2017-11-06"],
+            ["2017-11-04T04:00:00Z", "2017-11-05T04:00:00Z", "2017-11-06T05:00:00Z"],
+        ),
+    ] {
+        let text: String = (0..3).map(|row| format!("{},{row}\n", days[row])).collect();
+        let series = read_as(format!("time,a\n{text}").as_bytes(), zone(name)).unwrap();
+        assert_eq!((series.rows(), series.time().step()), (3, TimeStep::seconds(86400)), "{name}");
+        for row in 0..3 {
+            assert_eq!(series.time().format(row), format!("{} 00:00:00", days[row]), "{name}");
+            // Beside times of day, a day is its first moment.
+            let hours = ReadOptions {
+                step: Some(TimeStep::seconds(3600)),
+                dialect: dialect(zone(name)),
+                ..ReadOptions::default()
+            };
+            let text = format!("time,a\n{},1\n", days[row]);
+            let (set, _) =
+                SeriesSet::from_csv(text.as_bytes(), "a.csv", &hours, Layout::Independent).unwrap();
+            assert_eq!(set.first().time().format(0), moments[row], "{name}");
+        }
+    }
+    let never = refused("time,a\n2017-10-14 00:30,1\n2017-10-15 00:30,2\n", zone("America/Sao_Paulo"));
+    assert!(never.contains("line 3") && never.contains("does not exist in America/Sao_Paulo"), "{never}");
+    // Samoa left this day out.
+    let never = refused("time,a\n2011-12-29,1\n2011-12-30,2\n", zone("Pacific/Apia"));
+    assert!(never.contains("line 3") && never.contains("does not exist in Pacific/Apia"), "{never}");
+}
+
+#[test]
+fn later_files_are_kept_in_utc_or_as_local_days_like_the_first() {
+    let berlin = || dialect(json!({"tz": "Europe/Berlin"}));
+    let read = |text: &str, step, dialect: &Dialect| {
+        let options = ReadOptions { step, dialect: dialect.clone(), ..ReadOptions::default() };
+        Series::from_csv(text.as_bytes(), "a.csv", &options).unwrap().0
+    };
+    // The days of UTC begin at 01:00 or 02:00 in Berlin.
+    let days = "time,a\n2024-03-30T00:00:00Z,1\n2024-03-31T00:00:00Z,2\n2024-04-01T00:00:00Z,3\n";
+    let first = read(days, None, &berlin());
+    let step = Some(first.time().step());
+    assert!(first.time().is_utc() && step == Some(TimeStep::seconds(86400)));
+    let kept = berlin().with_local_days(!first.time().is_utc());
+    assert_eq!(kept.local_days, Some(false));
+    for dialect in [&berlin(), &kept] {
+        assert_eq!(read(days, step, dialect), first);
+    }
+    let summer = "time,a\n2024-07-01T00:00:00Z,1\n2024-07-02T00:00:00Z,2\n";
+    assert_eq!(read(summer, step, &kept).time().format(1), "2024-07-02T00:00:00Z");
+    // Days of Berlin, by another clock.
+    let first = read("time,a\n2024-03-30,1\n2024-03-31,2\n2024-04-01,3\n", None, &berlin());
+    let kept = berlin().with_local_days(!first.time().is_utc());
+    let offsets = "time,a\n2024-03-29T23:00:00Z,1\n2024-03-30T23:00:00Z,2\n2024-03-31T22:00:00Z,3\n";
+    assert_eq!(read(offsets, step, &kept), first);
+    assert_eq!(Dialect::default().with_local_days(true), Dialect::default());
+}
+
+#[test]
 fn ids_are_sorted_each_by_itself_and_their_duplicates_joined() {
     let text = "unique_id,ds,y,p\nb,2024-01-02,4,1\na,2024-01-03,3,1\nb,2024-01-01,8,1\na,2024-01-01,1,1\na,2024-01-03,5,3\n\
                 a,2024-01-02,,2\n";

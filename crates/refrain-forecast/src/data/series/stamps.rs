@@ -35,18 +35,97 @@ enum Clock {
 pub(crate) struct Read {
     /// Whether they are in UTC.
     pub(crate) utc: bool,
-    /// The zone to whose local time all of them are to be brought back.
-    local: Option<TimeZone>,
+    /// The zone to whose local time all of them are to be brought back, and their time of day, if it is the same for all.
+    local: Option<(TimeZone, Option<Time>)>,
 }
 
 impl Read {
     /// Brings time stamps back to local time, if they are days of a local calendar.
     pub(crate) fn settle(&self, times: &mut [DateTime]) {
-        let Some(zone) = &self.local else { return };
+        let Some((zone, clock)) = &self.local else { return };
         for time in times {
             if let Ok(utc) = Offset::UTC.to_timestamp(*time) {
-                *time = zone.to_datetime(utc);
+                let local = zone.to_datetime(utc);
+                // A day that begins at 01:00 is kept like the others.
+                *time = clock.map_or(local, |clock| local.date().to_datetime(clock));
             }
+        }
+    }
+}
+
+/// A moment in a time zone.
+struct Moment {
+    /// By the clocks of the zone. The midnight of a day without a time of day, also if that day begins later.
+    local: DateTime,
+    utc: DateTime,
+}
+
+/// Why a time stamp is no moment of a time zone.
+enum NoMoment {
+    OutOfRange,
+    /// Clocks are set forward then.
+    Skipped,
+    /// Clocks are set back then: the offsets before and after.
+    Twice(Offset, Offset),
+}
+
+impl Moment {
+    /// A time stamp without an offset is local time. One without a time of day is the first moment of that day.
+    fn of(stamp: Stamp, zone: &TimeZone) -> std::result::Result<Moment, NoMoment> {
+        let local = stamp.time;
+        if stamp.zoned {
+            let utc = Offset::UTC.to_timestamp(stamp.time).map_err(|_| NoMoment::OutOfRange)?;
+            return Ok(Moment { local: zone.to_datetime(utc), utc: stamp.time });
+        }
+        let utc = match zone.to_ambiguous_timestamp(local).offset() {
+            AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(local),
+            _ if stamp.date => {
+                let first = local.to_zoned(zone.clone()).and_then(|time| time.start_of_day());
+                // A zone that changed sides of the date line has no moment of the day that it left out.
+                if first.as_ref().is_ok_and(|first| first.date() != local.date()) {
+                    return Err(NoMoment::Skipped);
+                }
+                first.map(|first| first.timestamp())
+            }
+            AmbiguousOffset::Gap { .. } => return Err(NoMoment::Skipped),
+            AmbiguousOffset::Fold { before, after } => return Err(NoMoment::Twice(before, after)),
+        };
+        let utc = utc.map_err(|_| NoMoment::OutOfRange)?;
+        Ok(Moment { local, utc: Offset::UTC.to_datetime(utc) })
+    }
+}
+
+/// A time that a user names beside files of this dialect: in the form of the files, or as ISO 8601. With [`Dialect::tz`] it is
+/// brought to how the files' times are kept, as days of the local calendar or in UTC. Otherwise it says what is wrong and what to
+/// do.
+pub(crate) fn named(
+    text: &str,
+    dialect: &Dialect,
+    local_days: bool,
+) -> std::result::Result<Stamp, (String, &'static str)> {
+    let text = text.trim();
+    let since_1970 = || {
+        let unit = EpochUnit::of(text).filter(|_| dialect.date_format == DateFormat::Auto)?;
+        unit.read(text).map(Stamp::utc)
+    };
+    let stamp = time::parse_as(&dialect.date_format, text).or_else(|| time::parse(text)).or_else(since_1970);
+    let none = || {
+        let fix = "write it as in a file, such as 2024-07-01 or \"2024-07-01 06:00\"";
+        (format!("{text:?} is not a time"), fix)
+    };
+    let stamp = stamp.ok_or_else(none)?;
+    let Some((name, zone)) = dialect.tz.get() else { return Ok(stamp) };
+    match Moment::of(stamp, zone) {
+        Ok(moment) if local_days => Ok(Stamp { time: moment.local, zoned: false, date: stamp.date }),
+        Ok(moment) => Ok(Stamp::utc(moment.utc)),
+        Err(NoMoment::OutOfRange) => Err(none()),
+        Err(NoMoment::Skipped) => Err((
+            format!("{text} does not exist in {name}, where clocks are set forward then"),
+            "choose another time",
+        )),
+        Err(NoMoment::Twice(..)) => {
+            let fix = "write it with its offset, such as \"2024-07-01 06:00 +02:00\"";
+            Err((format!("{text} exists twice in {name}, where clocks are set back then"), fix))
         }
     }
 }
@@ -71,7 +150,7 @@ impl<'a> Stamps<'a> {
 
     fn stamp(&mut self, cell: &str) -> Option<Stamp> {
         if let Some(unit) = self.unit {
-            return Some(Stamp { time: unit.read(cell)?, zoned: true });
+            return unit.read(cell).map(Stamp::utc);
         }
         let stamp = time::parse_as(&self.dialect.date_format, cell);
         if let Some(stamp) = stamp.or_else(|| self.typed.then(|| time::parse(cell)).flatten()) {
@@ -82,10 +161,10 @@ impl<'a> Stamps<'a> {
         let is_auto = self.dialect.date_format == DateFormat::Auto;
         let unit = EpochUnit::of(cell).filter(|_| is_first && is_auto)?;
         self.unit = Some(unit);
-        Some(Stamp { time: unit.read(cell)?, zoned: true })
+        unit.read(cell).map(Stamp::utc)
     }
 
-    /// A time stamp in UTC: one without an offset is local time of the zone.
+    /// A time stamp in UTC.
     fn in_utc(
         &mut self,
         stamp: Stamp,
@@ -93,48 +172,43 @@ impl<'a> Stamps<'a> {
         cell: &str,
         line: u64,
     ) -> Result<DateTime> {
-        let (local, utc) = match stamp.zoned {
-            true => {
-                (Offset::UTC.to_timestamp(stamp.time).map(|utc| zone.to_datetime(utc)).ok(), Some(stamp.time))
+        let moment = match Moment::of(stamp, zone) {
+            Ok(moment) => moment,
+            Err(NoMoment::OutOfRange) => return Err(self.no_time(cell, line)),
+            Err(NoMoment::Skipped) => {
+                let problem = format!("does not exist in {name}, where clocks are set forward then");
+                let fix = "correct it, or leave --tz out if the times are not local ones";
+                return Err(self.refused(cell, line, problem, fix.to_owned()));
             }
-            false => match zone.to_ambiguous_timestamp(stamp.time).offset() {
-                AmbiguousOffset::Unambiguous { offset } => {
-                    let utc = offset.to_timestamp(stamp.time).map(|utc| Offset::UTC.to_datetime(utc));
-                    (Some(stamp.time), utc.ok())
-                }
-                AmbiguousOffset::Gap { .. } => {
-                    let problem = format!("does not exist in {name}, where clocks are set forward then");
-                    let fix = "correct it, or leave --tz out if the times are not local ones";
-                    return Err(self.refused(cell, line, problem, fix.to_owned()));
-                }
-                AmbiguousOffset::Fold { before, after } => {
-                    let written = |offset: Offset| format!("`{} {}`", cell.trim(), offset_text(offset));
-                    let problem = format!("exists twice in {name}, where clocks are set back then");
-                    let fix = format!("write it with its offset, {} or {}", written(before), written(after));
-                    return Err(self.refused(cell, line, problem, fix));
-                }
-            },
+            Err(NoMoment::Twice(before, after)) => {
+                let written = |offset: Offset| format!("`{} {}`", cell.trim(), offset_text(offset));
+                let problem = format!("exists twice in {name}, where clocks are set back then");
+                let fix = format!("write it with its offset, {} or {}", written(before), written(after));
+                return Err(self.refused(cell, line, problem, fix));
+            }
         };
-        let (Some(local), Some(utc)) = (local, utc) else { return Err(self.no_time(cell, line)) };
         self.clock = match self.clock {
-            Clock::Unknown => Clock::Same(local.time()),
-            Clock::Same(time) if time == local.time() => Clock::Same(time),
+            Clock::Unknown => Clock::Same(moment.local.time()),
+            Clock::Same(time) if time == moment.local.time() => Clock::Same(time),
             _ => Clock::Several,
         };
-        Ok(utc)
+        Ok(moment.utc)
     }
 
-    /// How all time stamps are kept. If local times are days, weeks or months (all at one time of day, or on the calendar that is
-    /// given), they stay local: days of 23 and 25 hours are days.
-    pub(crate) fn finish(&self, given: Option<TimeStep>) -> Read {
+    /// How all time stamps are kept. Local times that are days, weeks or months stay local: days of 23 and 25 hours are days. The
+    /// dialect says it ([`Dialect::local_days`]); otherwise they are if all are at one time of day, and not on a calendar (`step`)
+    /// of hours.
+    pub(crate) fn finish(&self, step: Option<TimeStep>) -> Read {
         let Some((_, zone)) = self.dialect.tz.get() else {
             return Read { utc: self.zoned == Some(true), local: None };
         };
-        let days = match given {
-            Some(step) => step.is_of_days(),
-            None => matches!(self.clock, Clock::Same(_)),
+        let clock = match self.clock {
+            Clock::Same(time) => Some(time),
+            Clock::Unknown | Clock::Several => None,
         };
-        Read { utc: !days, local: days.then(|| zone.clone()) }
+        let may_be_days = step.is_none_or(TimeStep::is_of_days);
+        let days = self.dialect.local_days.unwrap_or(may_be_days && clock.is_some());
+        Read { utc: !days, local: days.then(|| (zone.clone(), clock)) }
     }
 
     /// Whether the time stamps so far are in UTC.

@@ -10,6 +10,22 @@ use jiff::tz::Offset;
 pub(crate) struct Stamp {
     pub time: DateTime,
     pub zoned: bool,
+    /// Whether it is a day without a time of day. Then the time is midnight.
+    pub date: bool,
+}
+
+impl Stamp {
+    pub(crate) fn utc(time: DateTime) -> Stamp {
+        Stamp { time, zoned: true, date: false }
+    }
+
+    fn naive(time: DateTime) -> Stamp {
+        Stamp { time, zoned: false, date: false }
+    }
+
+    fn of_date(date: Date) -> Stamp {
+        Stamp { time: date.to_datetime(Time::midnight()), zoned: false, date: true }
+    }
 }
 
 /// Parses what [`super::Series::from_csv`] reads without a format: ISO 8601 and quarters.
@@ -23,37 +39,32 @@ pub(crate) fn parse(text: &str) -> Option<Stamp> {
         return None;
     }
     if let Ok(timestamp) = text.parse::<Timestamp>() {
-        return Some(Stamp { time: Offset::UTC.to_datetime(timestamp), zoned: true });
+        return Some(Stamp::utc(Offset::UTC.to_datetime(timestamp)));
     }
     if let Ok(time) = text.parse::<DateTime>() {
-        return Some(naive(time));
+        return Some(Stamp::naive(time));
     }
     for format in ["%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M"] {
         if let Ok(time) = DateTime::strptime(format, text) {
-            return Some(naive(time));
+            return Some(Stamp::naive(time));
         }
     }
     if let Ok(date) = Date::strptime("%Y/%m/%d", text) {
-        return Some(naive(date.to_datetime(Time::midnight())));
+        return Some(Stamp::of_date(date));
     }
-    let month = Date::strptime("%Y-%m-%d", format!("{text}-01")).ok()?;
-    Some(naive(month.to_datetime(Time::midnight())))
+    Some(Stamp::of_date(Date::strptime("%Y-%m-%d", format!("{text}-01")).ok()?))
 }
 
 /// Parses a time stamp in a form that the user has named. [`DateFormat::Auto`] is [`parse`].
 pub(crate) fn parse_as(format: &DateFormat, text: &str) -> Option<Stamp> {
     match format {
         DateFormat::Auto => parse(text),
-        DateFormat::Epoch(unit) => Some(Stamp { time: unit.read(text)?, zoned: true }),
+        DateFormat::Epoch(unit) => unit.read(text).map(Stamp::utc),
         DateFormat::Pattern(pattern) => {
             let (date, rest) = pattern.read(text.as_bytes())?;
             with_clock(date, rest)
         }
     }
-}
-
-fn naive(time: DateTime) -> Stamp {
-    Stamp { time, zoned: false }
 }
 
 /// The forms that nearly all files have, read quickly: `2016-07-01` or `2016/07/01`, and a time of day.
@@ -77,13 +88,13 @@ fn quarter(text: &[u8]) -> Option<Stamp> {
     let rest = rest.strip_prefix(b"Q").or_else(|| rest.strip_prefix(b"q"))?;
     let (1..=4, b"") = digits::<1>(rest)? else { return None };
     let month = i8::try_from(3 * (digits::<1>(rest)?.0 - 1) + 1).ok()?;
-    Some(naive(Date::new(year, month, 1).ok()?.to_datetime(Time::midnight())))
+    Some(Stamp::of_date(Date::new(year, month, 1).ok()?))
 }
 
 /// A date with what follows it: nothing, or a time of day such as `T06:30`, ` 6:30:00.25`, ` 6:30 PM` or ` 06:30+02:00`.
 fn with_clock(date: Date, rest: &[u8]) -> Option<Stamp> {
     let Some((&between, rest)) = rest.split_first() else {
-        return Some(naive(date.to_datetime(Time::midnight())));
+        return Some(Stamp::of_date(date));
     };
     if !b"Tt ".contains(&between) {
         return None;
@@ -109,10 +120,10 @@ fn with_clock(date: Date, rest: &[u8]) -> Option<Stamp> {
     let clock = Time::new(part(hour)?, part(minute)?, part(second)?, nanosecond).ok()?;
     let time = date.to_datetime(clock);
     match rest {
-        b"" => Some(naive(time)),
+        b"" => Some(Stamp::naive(time)),
         rest => {
             let utc = offset(rest)?.to_timestamp(time).ok()?;
-            Some(Stamp { time: Offset::UTC.to_datetime(utc), zoned: true })
+            Some(Stamp::utc(Offset::UTC.to_datetime(utc)))
         }
     }
 }
@@ -168,20 +179,19 @@ mod tests {
 
     #[test]
     fn common_forms_of_time_stamps() {
-        let midnight = date(2016, 7, 1).at(0, 0, 0, 0);
+        let day = date(2016, 7, 1);
+        let midnight = day.at(0, 0, 0, 0);
         for text in [
             "2016-07-01 00:00:00",
             "2016-07-01T00:00",
-            "2016-07-01",
             "2016/07/01 00:00",
-            "2016/07/01",
-            "2016-07",
-            "2016Q3",
-            "2016-Q3",
             "2016-07-01  0:00",
             "2016-07-01 12:00 AM",
         ] {
-            assert_eq!(parse(text), Some(Stamp { time: midnight, zoned: false }), "{text}");
+            assert_eq!(parse(text), Some(Stamp::naive(midnight)), "{text}");
+        }
+        for text in ["2016-07-01", "2016/07/01", "2016-07", "2016Q3", "2016-Q3"] {
+            assert_eq!(parse(text), Some(Stamp::of_date(day)), "{text}");
         }
         for text in [
             "2016-07-01T00:00:00Z",
@@ -191,7 +201,7 @@ mod tests {
             "2016-06-30 19:00:00.000-05",
             "2016-07-01T02:00:00+02:00[Europe/Berlin]",
         ] {
-            assert_eq!(parse(text), Some(Stamp { time: midnight, zoned: true }), "{text}");
+            assert_eq!(parse(text), Some(Stamp::utc(midnight)), "{text}");
         }
         assert_eq!(time("2016-07-01 00:00:00.250"), date(2016, 7, 1).at(0, 0, 0, 250_000_000));
         for text in [
@@ -226,10 +236,10 @@ mod tests {
             ("mm/dd/yyyy", "7/1/2016 6:30:00 PM"),
             ("yyyymmdd", "20160701T18:30"),
         ] {
-            assert_eq!(parse_as(&format(form), text), Some(Stamp { time: evening, zoned: false }), "{text}");
+            assert_eq!(parse_as(&format(form), text), Some(Stamp::naive(evening)), "{text}");
             assert_eq!(parse_as(&format(form), "2016-07-01 18:30"), None);
         }
-        let zoned = Some(Stamp { time: evening, zoned: true });
+        let zoned = Some(Stamp::utc(evening));
         assert_eq!(parse_as(&format("dd.mm.yyyy"), "01.07.2016 20:30+02:00"), zoned);
         assert_eq!(parse_as(&format("epoch-s"), "1467397800"), zoned);
         assert_eq!(parse_as(&format("epoch-ms"), "1467397800000"), zoned);
@@ -243,12 +253,12 @@ mod tests {
                 for zone in ["", "Z", "+05:45", "-23:59"] {
                     let text = format!("{day}{clock}{zone}");
                     let expected = match (clock, zone) {
-                        (_, "") => text.parse::<DateTime>().ok().map(naive),
+                        ("", "") => text.parse::<Date>().ok().map(Stamp::of_date),
+                        (_, "") => text.parse::<DateTime>().ok().map(Stamp::naive),
                         ("", _) => None,
-                        _ => text
-                            .parse::<Timestamp>()
-                            .ok()
-                            .map(|utc| Stamp { time: Offset::UTC.to_datetime(utc), zoned: true }),
+                        _ => {
+                            text.parse::<Timestamp>().ok().map(|utc| Stamp::utc(Offset::UTC.to_datetime(utc)))
+                        }
                     };
                     assert_eq!(usual(text.as_bytes()), expected, "{text}");
                 }
@@ -261,7 +271,8 @@ mod tests {
         for utc in [true, false] {
             let text = TimeAxis::new(time("2013-12-31 23:30:00"), TimeStep::seconds(1800), utc).format(1);
             assert_eq!(text, if utc { "2014-01-01T00:00:00Z" } else { "2014-01-01 00:00:00" });
-            assert_eq!(parse(&text), Some(Stamp { time: date(2014, 1, 1).at(0, 0, 0, 0), zoned: utc }));
+            let midnight = date(2014, 1, 1).at(0, 0, 0, 0);
+            assert_eq!(parse(&text), Some(if utc { Stamp::utc(midnight) } else { Stamp::naive(midnight) }));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Covariates of one forecast, from memory.
 
-use crate::data::series::{CovariateColumns, CovariateScaler, Covariates, TimeAxis, TimeStep, time};
+use crate::data::dialect::Dialect;
+use crate::data::series::{CovariateColumns, CovariateScaler, Covariates, TimeAxis, TimeStep, stamps};
 use crate::{Error, Result};
 use jiff::civil::DateTime;
 
@@ -18,8 +19,8 @@ pub struct CovariateValues<'a> {
     pub future: &'a [f64],
     /// Those with one value for the series, `[statics]`.
     pub statics: &'a [f64],
-    /// The time of the first row, such as `2024-07-01 06:00`, in the time of the training data (UTC if that names time zones). Only
-    /// features of the calendar need it.
+    /// The time of the first row, written as in the training data, or as `2024-07-01 06:00`. If it names no zone, it is local time of
+    /// the zone of the training (`--tz`), or else UTC if the training data names zones. Only features of the calendar need it.
     pub first: Option<&'a str>,
 }
 
@@ -30,6 +31,8 @@ pub(super) struct CovariateInputs {
     pub(super) scaler: CovariateScaler,
     /// The calendar of the training.
     pub(super) step: Option<TimeStep>,
+    /// How the times of the training data are written.
+    pub(super) dialect: Dialect,
 }
 
 impl CovariateInputs {
@@ -104,12 +107,43 @@ impl CovariateInputs {
                 "the model takes features of the calendar, and the time of the first row is missing";
             return refuse(problem.to_owned(), "pass it as `CovariateValues::first`");
         };
-        match time::parse(text) {
-            Some(stamp) => Ok(TimeAxis::new(stamp.time, step, stamp.zoned)),
-            None => refuse(
-                format!("{text:?} is not a time"),
-                "write it as in a file, such as 2024-07-01 or \"2024-07-01 06:00\"",
-            ),
+        let local_days = self.dialect.local_days.unwrap_or(step.is_of_days());
+        match stamps::named(text, &self.dialect, local_days) {
+            Ok(stamp) => Ok(TimeAxis::new(stamp.time, step, stamp.zoned)),
+            Err((problem, fix)) => refuse(problem, fix),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_time_of_the_first_row_is_read_as_the_training_data_was() {
+        let first = |days: bool, dialect: serde_json::Value, text: &str| {
+            let inputs = CovariateInputs {
+                columns: serde_json::from_value(json!({"calendar": "hour"})).unwrap(),
+                scaler: CovariateScaler::default(),
+                step: Some(TimeStep::seconds(if days { 86400 } else { 3600 })),
+                dialect: serde_json::from_value(dialect).unwrap(),
+            };
+            inputs.axis(Some(text)).map(|axis| axis.format(0)).map_err(|error| error.to_string())
+        };
+        for (days, dialect, text, expected) in [
+            (false, json!({}), "2024-07-01 06:00", "2024-07-01 06:00:00"),
+            (false, json!({}), "2024-07-01 06:00+02:00", "2024-07-01T04:00:00Z"),
+            (false, json!({"tz": "Europe/Berlin"}), "2024-07-01 06:00", "2024-07-01T04:00:00Z"),
+            (false, json!({"tz": "Europe/Berlin"}), "2024-07-01 06:00Z", "2024-07-01T06:00:00Z"),
+            (false, json!({"date_format": "dd.mm.yyyy"}), "02.07.2024 06:00", "2024-07-02 06:00:00"),
+            (true, json!({"tz": "Europe/Berlin"}), "2024-07-01", "2024-07-01 00:00:00"),
+            (true, json!({"tz": "Europe/Berlin", "local_days": true}), "2024-07-01", "2024-07-01 00:00:00"),
+            (true, json!({"tz": "Europe/Berlin", "local_days": false}), "2024-07-01", "2024-06-30T22:00:00Z"),
+        ] {
+            assert_eq!(first(days, dialect.clone(), text).as_deref(), Ok(expected), "{dialect} {text}");
+        }
+        let message = first(false, json!({"tz": "Europe/Berlin"}), "2024-03-31 02:30").unwrap_err();
+        assert!(message.contains("does not exist in Europe/Berlin"), "{message}");
     }
 }

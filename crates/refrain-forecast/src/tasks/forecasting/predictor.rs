@@ -5,6 +5,7 @@ use super::covariate_values::CovariateInputs;
 use super::evaluation::{Forecast, decode, extend_context};
 use super::loss::Loss;
 use super::{CovariateValues, IntervalSettings};
+use crate::data::dialect::Dialect;
 use crate::data::series::{CovariateColumns, CovariateCounts, CovariateScaler, Scaler, Scaling, TimeStep};
 use crate::data::windows::WindowCovariates;
 use crate::models::{Forecaster, Mode, ModelConfig, WindowShape};
@@ -114,6 +115,8 @@ struct KeptData {
     covariate_scaler: CovariateScaler,
     #[serde(default)]
     step: Option<TimeStep>,
+    #[serde(default)]
+    dialect: Dialect,
 }
 
 impl Predictor {
@@ -206,6 +209,7 @@ impl Predictor {
                 columns: data.covariates,
                 scaler: data.covariate_scaler,
                 step: data.step,
+                dialect: data.dialect,
             },
             intervals,
             jobs: Some(jobs),
