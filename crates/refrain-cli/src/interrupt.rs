@@ -40,6 +40,16 @@ impl Interrupt {
         interrupt
     }
 
+    /// Takes the end of standard input for SIGTERM. A process that another one started with a pipe so ends with that one, also if
+    /// that one is killed.
+    pub fn end_with_input(&self) {
+        let signal = self.signal.clone();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = signal.compare_exchange(0, SIGTERM as usize, Ordering::SeqCst, Ordering::SeqCst);
+        });
+    }
+
     /// The signal that has asked the process to end, if any.
     pub fn asked(&self) -> Option<Signal> {
         match self.signal.load(Ordering::SeqCst) {

@@ -3,6 +3,8 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::{Place, Said};
 
@@ -323,4 +325,27 @@ fn a_window_that_fails_stops_the_processes_of_the_others() {
     let words = ["window 2 ended with exit status: 1", "loss", "window-2.log", "were stopped"];
     cross_validate(&place, &[&own[..], &long].concat()).failed(&words);
     assert!(!place.path("cv/window-1/report.html").exists());
+}
+
+#[test]
+fn processes_end_with_the_one_that_started_them_also_if_it_is_killed() {
+    let place = Place::new();
+    place.write("a.csv", long(&[40, 33, 30], (0, 0.0)));
+    let own = ["--windows", "2", "--refit", "--processes", "2", "--out", "cv"];
+    let long = ["--epochs", "100000", "--patience", "100000"];
+    let arguments = [&["cross-validate"], &SMALL[..], &own, &long].concat();
+    let mut command = place.command(&arguments);
+    let mut first = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let wait_for = |words: &str| {
+        let begun = Instant::now();
+        let log = |window| std::fs::read_to_string(place.path(&format!("cv/window-{window}.log")));
+        while ![1, 2].iter().all(|window| log(window).is_ok_and(|log| log.contains(words))) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no {words:?} in a log");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for("epoch ");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    wait_for("interrupted by SIGTERM");
 }

@@ -115,6 +115,7 @@ pub fn run(args: &CrossValidate, settings: Complete) -> Result<()> {
     // The first origin has the fewest rows before it.
     all.check_rows(0)?;
     if let Some(window) = args.train_window {
+        all.interrupt.end_with_input();
         let folder = || RunFolder::create(args.out.as_deref(), "window");
         return match all.train_into(window, folder) {
             Err(Error::Forecast(gap)) if is_gap(&gap) => Err(Error::WindowLeftOut(gap)),

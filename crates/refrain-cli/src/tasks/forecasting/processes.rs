@@ -99,6 +99,10 @@ fn train_by(
                     Ended::LeftOut(last_words(&log(folder, window)))
                 }
                 status => {
+                    // Ctrl-C at a terminal goes to all processes at once, and one of them may end before the signal is seen above.
+                    if let Some(signal) = asked() {
+                        return Err(Error::Stopped { signal });
+                    }
                     let status = status.map_or_else(|error| error, |status| status.to_string());
                     let (number, path) = (window + 1, log(folder, window));
                     let problem = format!(
@@ -115,7 +119,8 @@ fn train_by(
     Ok(or(ended, String::new()))
 }
 
-/// Starts this command again, with the same options, for one window.
+/// Starts this command again, with the same options, for one window. Its standard input ends when this process ends, and then it
+/// ends, too ([`Interrupt::end_with_input`]).
 fn start(window: usize, threads: usize, folder: &Path) -> Result<Child> {
     let cannot = |error: std::io::Error| {
         Error::usage(
@@ -135,7 +140,7 @@ fn start(window: usize, threads: usize, folder: &Path) -> Result<Child> {
     if !chosen && std::env::var_os("RAYON_NUM_THREADS").is_none() {
         command.args(["--threads", &threads.to_string()]);
     }
-    command.stdin(Stdio::null()).stdout(log).stderr(both).spawn().map_err(cannot)
+    command.stdin(Stdio::piped()).stdout(log).stderr(both).spawn().map_err(cannot)
 }
 
 fn log(folder: &Path, window: usize) -> std::path::PathBuf {
@@ -206,6 +211,20 @@ mod tests {
         };
         let ended = train_by(Console::silent(), 3, 2, place.path(), || None, start).unwrap();
         (ended, started.into_inner())
+    }
+
+    #[test]
+    fn a_process_that_ends_by_the_signal_that_came_to_all_is_no_failure() {
+        let (place, started) = (tempfile::tempdir().unwrap(), RefCell::new(None));
+        let start = |_| {
+            let child = shell("exit 130");
+            started.replace(Some(child.id()));
+            Ok(child)
+        };
+        // The signal is seen only after the end of the process was.
+        let asked = || started.borrow().filter(|&id| !is_there(id)).and_then(|_| Signal::of_number(2));
+        let error = train_by(Console::silent(), 1, 1, place.path(), asked, start).unwrap_err();
+        assert!(matches!(error, Error::Stopped { .. }), "{error}");
     }
 
     fn problem(ended: &Ended) -> &str {
