@@ -361,4 +361,18 @@ fn the_command_line_may_choose_another_model_than_the_configuration_of_a_run() {
     let rows = compared["rows"].as_array().unwrap();
     let nlinear = rows.iter().find(|row| row["name"] == "nlinear").unwrap();
     assert_eq!(nlinear["mse"], expected["test_mse"]);
+    // The width of the PatchTST is not that of another model that has one, unless a flag says so.
+    let widths = |more: &[&str], out: &str| {
+        let both =
+            ["compare", "--config", "run/config.json", "--models", "patchtst,itransformer", "--out", out];
+        place.refrain(&[&both[..], &["--epochs", "1"], more].concat()).succeeded();
+        ["patchtst", "itransformer"].map(|model| {
+            let kept = std::fs::read_to_string(place.path(out).join(model).join("config.json")).unwrap();
+            serde_json::from_str::<serde_json::Value>(&kept).unwrap()["config"]["model"]["d_model"]
+                .as_u64()
+                .unwrap()
+        })
+    };
+    assert_eq!(widths(&[], "own"), [8, 128]);
+    assert_eq!(widths(&["--d-model", "16"], "same"), [16, 16]);
 }

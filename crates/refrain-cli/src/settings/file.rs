@@ -9,7 +9,7 @@ use refrain_forecast::settings::Values;
 use toml::Spanned;
 
 use super::known;
-use super::list::{MODEL, Model};
+use super::list::{MODEL, Model, models};
 use super::of_run::settings_of;
 use crate::error::{Error, Result};
 
@@ -22,13 +22,24 @@ pub struct FileSettings {
 }
 
 impl FileSettings {
-    /// The settings for these models. Of the configuration of a run, those that only its own model has are left out.
-    pub fn for_models(self, models: &[&Model]) -> Values {
-        let has = |name: &str| name != MODEL && models.iter().any(|model| model.has(name));
-        match self.of_run {
-            true => self.values.into_iter().filter(|(name, _)| has(name)).collect(),
-            false => self.values,
+    /// The settings for a model. The configuration of a run has those of how data is read and trained on for every model; the
+    /// settings of its own model, such as the width, are for that model alone.
+    pub fn for_model(&self, model: &Model) -> Values {
+        if !self.of_run {
+            return self.values.clone();
         }
+        let own =
+            models().iter().find(|own| self.values.get(MODEL).is_some_and(|name| name == own.listing.name));
+        let is_of_own = |name: &str| {
+            own.is_some_and(|own| own.listing.settings.iter().any(|setting| setting.name() == name))
+        };
+        let is_own = own.is_some_and(|own| own.listing.name == model.listing.name);
+        let holds = |name: &str| name != MODEL && model.has(name) && (is_own || !is_of_own(name));
+        self.values
+            .iter()
+            .filter(|(name, _)| holds(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
     }
 }
 

@@ -77,7 +77,7 @@ impl Settings {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
         let of_file = match self.0.get(MODEL) {
             Some(name) if file.values.get(MODEL) != Some(name) => {
-                file.for_models(&[model_of(name.as_str().unwrap_or_default())?])
+                file.for_model(model_of(name.as_str().unwrap_or_default())?)
             }
             _ => file.values,
         };
@@ -124,7 +124,8 @@ impl Settings {
     }
 
     /// The settings of several forecasters that are to be compared. A setting holds for every model that has it, and one at least
-    /// must have it. How the series is read and cut is the same for all: what is not set, as the first model has it.
+    /// must have it; of the configuration of a run, the settings of its model are for that model alone. How the series is read and
+    /// cut is the same for all: what is not set, as the first model has it.
     pub fn resolve_each(
         self,
         file: Option<&Path>,
@@ -136,11 +137,6 @@ impl Settings {
             return Err(Error::usage("the models to compare are those of --models", fix));
         }
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        let of_names = names.iter().map(|name| model_of(name)).collect::<Result<Vec<_>>>()?;
-        let set = self.or(file.for_models(&of_names));
-        let named = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
-        let mut set = set.or(named);
-        set.0.remove(MODEL);
         let mut chosen: Vec<&Model> = Vec::new();
         for name in names {
             let model = model_of(name)?;
@@ -155,19 +151,22 @@ impl Settings {
         let Some(first) = chosen.first() else {
             return Err(Error::usage("there is no model to compare", "name them by --models"));
         };
-        if let Some(name) = set.0.keys().find(|name| !chosen.iter().any(|model| model.has(name))) {
-            let foreign = Settings([(name.clone(), set.0[name].clone())].into_iter().collect());
-            foreign.check_model(first)?;
-        }
-        let of_model = |model: &Model| {
-            let own = set.0.iter().filter(|(name, _)| model.has(name));
-            let own = own.map(|(name, value)| (name.clone(), value.clone()));
-            let name = (MODEL.to_owned(), model.listing.name.into());
-            Settings(own.chain([name]).collect())
+        let of_model = |model: &Model| -> Result<Settings> {
+            let set = self.clone().or(file.for_model(model));
+            let named = preset.map(|name| preset_of(name, &set)).transpose()?.unwrap_or_default();
+            let mut set = set.or(named);
+            set.0.remove(MODEL);
+            if let Some(name) = set.0.keys().find(|name| !chosen.iter().any(|model| model.has(name))) {
+                let foreign = Settings([(name.clone(), set.0[name].clone())].into_iter().collect());
+                foreign.check_model(first)?;
+            }
+            set.0.retain(|name, _| model.has(name));
+            set.0.insert(MODEL.to_owned(), model.listing.name.into());
+            Ok(set)
         };
-        let common = of_model(first).resolve_over(None, None, Values::new())?.of_windows();
+        let common = of_model(first)?.resolve_over(None, None, Values::new())?.of_windows();
         let complete =
-            |model: &&Model| of_model(model).or(common.clone()).resolve_over(None, None, Values::new());
+            |model: &&Model| of_model(model)?.or(common.clone()).resolve_over(None, None, Values::new());
         chosen.iter().map(complete).collect()
     }
 

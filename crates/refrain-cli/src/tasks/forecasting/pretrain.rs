@@ -78,6 +78,12 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
     if config.task.freeze != Freeze::None {
         return Err(Error::usage("pretraining is of the encoder", "leave --freeze out"));
     }
+    if config.task.intervals.calibrate {
+        return Err(Error::usage(
+            "pretraining makes no forecasts, so there are no intervals to calibrate",
+            "leave --calibrate out here, and pass it when the encoder is trained to forecast (`--init`)",
+        ));
+    }
     agree(job, &config, args.into())?;
     let trainer = trainer(console, &config, &data, job)?;
     if let Some(init) = init {

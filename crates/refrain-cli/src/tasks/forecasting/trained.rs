@@ -85,35 +85,32 @@ impl TrainedForecaster {
         job.agree(&all)
     }
 
-    /// The model and its intervals for series with these channels.
-    fn of_channels(&mut self, set: &SeriesSet) -> Result<()> {
-        let trained = &self.config.task.data.channels;
-        if set.is_independent() == self.config.task.data.independent && set.names().eq(trained) {
-            return Ok(());
-        }
-        if !self.config.task.data.independent {
-            let place = |name: &String| trained.iter().position(|known| known == name);
-            // A calibration is that of channels; those of a grid that are forecast one by one have none in common.
-            let names: Vec<String> = set.names().cloned().collect();
-            let places: Vec<Option<usize>> = match set.is_independent() {
-                true => vec![None],
-                false => names.iter().map(place).collect(),
-            };
-            self.intervals = self.intervals.of_channels(&places)?;
-        }
+    /// Makes the model one of so many channels as series have. Returns the intervals for their channels; those of the forecaster stay
+    /// in the order of the training, for the next series.
+    fn of_channels(&mut self, set: &SeriesSet) -> Result<Intervals> {
         if self.model.window().channels != set.channels() {
             let model = self.config.task.trained_model().with_channels(set.channels());
             self.model = model.load(&SavedModel::open(&self.folder)?.checkpoint, DType::F32, &self.device)?;
         }
-        Ok(())
+        let trained = &self.config.task.data.channels;
+        if self.config.task.data.independent || (!set.is_independent() && set.names().eq(trained)) {
+            return Ok(self.intervals.clone());
+        }
+        let place = |name: &String| trained.iter().position(|known| known == name);
+        // A calibration is that of channels; those of a grid that are forecast one by one have none in common.
+        let places: Vec<Option<usize>> = match set.is_independent() {
+            true => vec![None],
+            false => set.names().map(place).collect(),
+        };
+        Ok(self.intervals.of_channels(&places)?)
     }
 
     /// The errors on the test part of series, in the precision of the run. The table is printed. The processes of a job share the
     /// work, and the first one gets the errors.
     pub fn score(&mut self, console: Console, set: SeriesSet, job: &Job) -> Result<Option<(Score, Details)>> {
         let set = self.config.matched(set)?;
-        self.of_channels(&set)?;
-        let TrainedForecaster { config, model, intervals, device, .. } = self;
+        let intervals = &self.of_channels(&set)?;
+        let TrainedForecaster { config, model, device, .. } = self;
         let data = config.cut(set)?;
         filled::Windows::of(&data.split).report(console, config.max_gap(data.set.step()))?;
         filled::report(console, &data.set.filled(&data.split, &data.stack))?;
@@ -149,8 +146,8 @@ impl TrainedForecaster {
     pub fn next(&mut self, console: Console, set: SeriesSet, ranks: Option<&Communicator>) -> Result<Next> {
         let set = without_gaps(console, self.config.matched(set)?, &self.config)?;
         let set = set.with_scaled_covariates(&self.config.task.data.covariate_scaler);
-        self.of_channels(&set)?;
-        let TrainedForecaster { config, model, intervals, device, .. } = self;
+        let intervals = &self.of_channels(&set)?;
+        let TrainedForecaster { config, model, device, .. } = self;
         let model = &**model;
         let scaler = config.scaler_of_all(&set)?;
         let horizon = config.task.model.window().horizon;
@@ -367,5 +364,65 @@ impl Next {
             forecast
         };
         Ok(Next { set, forecasts: self.forecasts.into_iter().map(chosen).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::CheckpointEvery;
+    use crate::folder::RunFolder;
+    use crate::settings::Settings;
+    use crate::tasks::forecasting::train::{self, Training};
+    use refrain_forecast::data::series::{Layout, ReadOptions};
+    use serde_json::json;
+
+    /// A series of hours with these channels.
+    fn series(channels: &[&str]) -> SeriesSet {
+        let value = |channel: &str, row: usize| {
+            let noise = ((row * 7919 + row * row * 31) % 1009) as f64 / 1009.0;
+            if channel == "a" { 10.0 * noise } else { (row % 7) as f64 + 0.1 * noise }
+        };
+        let mut text = format!("time,{}\n", channels.join(","));
+        for row in 0..90 {
+            let cells = channels.iter().map(|channel| format!(",{}", value(channel, row)));
+            text += &format!("2024-03-{:02} {:02}:00{}\n", 1 + row / 24, row % 24, cells.collect::<String>());
+        }
+        SeriesSet::from_csv(text.as_bytes(), "a.csv", &ReadOptions::default(), Layout::Auto).unwrap().0
+    }
+
+    #[test]
+    fn each_of_several_files_gets_the_intervals_of_its_own_channels() {
+        let (place, device) = (tempfile::tempdir().unwrap(), Device::cpu());
+        let settings = json!({
+            "data": "a.csv", "model": "nlinear", "context": 6, "horizon": 3, "season": 2, "epochs": 1, "batch-size": 8,
+            "levels": "50", "calibrate": true,
+        });
+        let values = settings.as_object().unwrap().clone();
+        let settings = Settings::of(values).resolve_over(None, None, Default::default()).unwrap();
+        let training = Training {
+            eager: false,
+            checkpoint_every: CheckpointEvery::Epoch,
+            init: None,
+            interrupt: None,
+            tensorboard: false,
+        };
+        let folder = || RunFolder::create(Some(&place.path().join("run")), "run");
+        train::run(Console::silent(), training, &settings, series(&["a", "b"]), folder, &device).unwrap();
+        let load = || {
+            let saved = SavedModel::open(&place.path().join("run")).unwrap();
+            TrainedForecaster::load(&saved, &device).unwrap()
+        };
+        let next = |forecaster: &mut TrainedForecaster, channels: &[&str]| {
+            forecaster.next(Console::silent(), series(channels), None).unwrap().forecasts
+        };
+        let mut forecaster = load();
+        for channels in [&["b", "a"][..], &["b", "a"], &["a", "b"], &["b"], &["a", "b"]] {
+            assert_eq!(next(&mut forecaster, channels), next(&mut load(), channels), "{channels:?}");
+        }
+        // The intervals of the channels differ, so their order counts.
+        let width = |of: &Forecast| of.intervals[0].high[0] - of.intervals[0].low[0];
+        let alone = ["a", "b"].map(|channel| width(&next(&mut load(), &[channel])[0]));
+        assert!((alone[0] - alone[1]).abs() > 0.1, "{alone:?}");
     }
 }
