@@ -146,8 +146,11 @@ fn an_encoder_is_pretrained_resumed_and_taught_to_forecast() {
     let planned = planned.json();
     assert_eq!((&planned["parameters"], &planned["device"]), (&told["parameters"], &told["device"]));
     assert_eq!(planned["steps_per_epoch"].as_u64().map(|steps| 3 * steps), told["steps"].as_u64());
-    pretrain(&["--levels", "80", "--calibrate", "--out", "run"])
-        .failed(&["no intervals to calibrate", "leave --calibrate out here", "--init"]);
+    pretrain(&["--levels", "80", "--calibrate", "--out", "run"]).failed(&[
+        "no intervals to calibrate",
+        "leave --calibrate out here",
+        "--init",
+    ]);
     pretrain(&["--epochs", "1", "--out", "run"]).succeeded();
     let resumed = place.refrain(&["train", "--resume", "run", "--epochs", "3", "--json"]).succeeded().json();
     assert_eq!(resumed["weights_sha256"], told["weights_sha256"]);

@@ -87,9 +87,18 @@ impl ConfusionMatrix {
 }
 
 /// A confusion matrix on the host, and its metrics. Those of a class are `None` where they would divide by 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(transparent)]
 pub struct Confusion {
     counts: Vec<Vec<u64>>,
+}
+
+/// Of counts by true class, then by predicted class.
+impl<const CLASSES: usize> From<[[u64; CLASSES]; CLASSES]> for Confusion {
+    fn from(counts: [[u64; CLASSES]; CLASSES]) -> Confusion {
+        const { assert!(CLASSES > 0) };
+        Confusion { counts: counts.map(|row| row.to_vec()).to_vec() }
+    }
 }
 
 impl Confusion {

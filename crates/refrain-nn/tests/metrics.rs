@@ -119,4 +119,6 @@ fn wrong_arguments_are_errors() {
     }
     assert!(Confusion::of_counts(vec![vec![1, 2]]).is_err());
     assert!(Confusion::of_counts(Vec::new()).is_err());
+    let counts = [[1, 2], [3, 4]];
+    assert_eq!(Confusion::of_counts(counts.map(Vec::from).to_vec()).unwrap(), Confusion::from(counts));
 }

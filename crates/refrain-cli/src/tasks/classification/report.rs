@@ -85,7 +85,7 @@ pub fn page(
         page.paragraph(&format!("{epochs} epochs in {}; the best is epoch {best}.", seconds(fold.seconds)));
         page.svg(fold.losses);
         let row = |truth: Class| {
-            let counts = fold.score.confusion.counts[truth.index()].map(count);
+            let counts = fold.score.confusion.counts()[truth.index()].iter().map(|&of| count(of));
             std::iter::once(truth.name().to_owned()).chain(counts).collect::<Vec<_>>()
         };
         let header = ["actual class", "predicted up", "predicted down", "predicted flat"].map(str::to_owned);

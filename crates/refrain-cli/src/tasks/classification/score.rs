@@ -3,8 +3,8 @@
 use refrain_forecast::data::panel::{Class, Fold, Panel};
 use refrain_forecast::data::series::Filled;
 use refrain_forecast::tasks::classification::Classification;
-use refrain_forecast::tasks::classification::confusion::Confusion;
 use refrain_forecast::training::Task;
+use refrain_nn::Confusion;
 use serde::Serialize;
 
 use crate::console::{Console, count, table};
@@ -50,7 +50,7 @@ impl FoldScore {
             accuracy: errors.accuracy,
             balanced_accuracy: errors.balanced_accuracy,
             majority_class: task.majority(),
-            majority_accuracy: confusion.of_always(task.majority()).accuracy(),
+            majority_accuracy: confusion.occurs(task.majority().index()) as f64 / confusion.total() as f64,
             confusion,
             weights_sha256: task.model.weights_sha256()?,
             filled: fold.filled(panel),
@@ -68,8 +68,12 @@ pub struct Totals {
 
 impl Totals {
     pub fn of(scores: &[&FoldScore]) -> Totals {
-        let mut all = Confusion::default();
-        scores.iter().for_each(|score| all.merge(&score.confusion));
+        let mut counts = [[0; Class::ALL.len()]; Class::ALL.len()];
+        for score in scores {
+            let more = score.confusion.counts().iter().flatten();
+            counts.iter_mut().flatten().zip(more).for_each(|(count, more)| *count += more);
+        }
+        let all = Confusion::from(counts);
         let predicted_by_majority: f64 =
             scores.iter().map(|score| score.majority_accuracy * score.confusion.total() as f64).sum();
         Totals {
@@ -109,7 +113,7 @@ pub fn show(console: Console, scores: &[&FoldScore], more: Option<Column>) -> Re
         let rows: Vec<Vec<String>> = Class::ALL
             .into_iter()
             .map(|truth| {
-                let counts = score.confusion.counts[truth.index()].map(count);
+                let counts = score.confusion.counts()[truth.index()].iter().map(|&of| count(of));
                 std::iter::once(truth.name().to_owned()).chain(counts).collect()
             })
             .collect();

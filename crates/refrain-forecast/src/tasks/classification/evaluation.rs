@@ -1,12 +1,12 @@
 //! The errors of a classifier on samples, and the class probabilities at a moment.
 
 use super::ClassificationErrors;
-use super::confusion::Confusion;
 use crate::data::panel::Panel;
 use crate::data::series::Scaler;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::{Error, Result};
 use refrain::{DType, Tensor, no_grad};
+use refrain_nn::Confusion;
 
 /// The cells of the confusion matrix, and two more.
 pub(super) const SUMS: usize = CLASSES * CLASSES + 2;
@@ -28,7 +28,7 @@ pub(super) fn sums(logits: &Tensor, classes: &Tensor, weights: &Tensor) -> Resul
 /// The errors and the confusion matrix of these sums.
 pub(super) fn errors(sums: &[f64]) -> (ClassificationErrors, Confusion) {
     let count = |truth: usize| std::array::from_fn(|predicted| sums[truth * CLASSES + predicted] as u64);
-    let confusion = Confusion { counts: std::array::from_fn(count) };
+    let confusion = Confusion::from(std::array::from_fn::<[u64; CLASSES], CLASSES, _>(count));
     let (accuracy, balanced_accuracy) = (confusion.accuracy(), confusion.balanced_accuracy());
     let loss = sums[CLASSES * CLASSES] / sums[CLASSES * CLASSES + 1];
     (ClassificationErrors { loss, accuracy, balanced_accuracy }, confusion)

@@ -1,6 +1,5 @@
 //! The task of cross-asset attention: classification on a fold of a panel.
 
-pub mod confusion;
 pub mod evaluation;
 mod settings;
 
@@ -13,9 +12,8 @@ use crate::data::windows;
 use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
 use crate::tasks::shared::each_batch;
 use crate::training::{Demand, Estimate, Task, TrainingConfig};
-use confusion::Confusion;
 use refrain::{Communicator, DType, Device, Precision, Tensor, no_grad};
-use refrain_nn::Parameters;
+use refrain_nn::{Confusion, Parameters};
 use serde::{Deserialize, Serialize};
 
 /// The weight of the labels of each class in the loss.
