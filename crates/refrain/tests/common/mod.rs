@@ -1,6 +1,7 @@
 //! Shared by the test programs.
 #![allow(dead_code, unused_imports)] // Each program uses a part of it.
 
+pub mod ranks;
 pub mod training;
 
 use std::path::PathBuf;
