@@ -2,14 +2,16 @@
 
     pip install torch
     cargo build --release -p refrain --example ops
-    python bench/ops.py [--threads 1,2] [--dtypes f32,bf16,f16,f64,i64,u8] [--rounds 3] [--all]
+    python bench/ops.py [--threads 1,2] [--dtypes f32,bf16,f16,f64,i64,u8] [--rounds 3] [--all] [--side-by-side]
                         [--refrain target/release/examples/ops]
 
 In each round both programs measure every operation (the median of 15 repeats), for one dtype after the other, so that a
 change in the machine's speed meets both. A ratio is refrain's shortest median over the rounds to PyTorch's: below 1, refrain
-is faster. The names of the operations are refrain's. The table has the share of
-ratios up to 1.2 and the median, by dtype and number of threads; then come all ratios above 1.5. With --all, each ratio has
-a line.
+is faster. The names of the operations are refrain's. A table for each number of threads has the median ratio, and in brackets
+the share of ratios up to 1.2, by layout and dtype; then come all ratios above 1.5. With --all, each ratio has a line.
+
+Both programs run on the first cores that this process may use (see taskset). With --side-by-side, all dtypes are measured at
+the same time, each on cores of its own: for a machine with many idle cores.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import table
 
@@ -130,14 +133,20 @@ def torch_times(dtype_name, threads):
         measure(name, "contiguous", f)
 
 
-def times(name, command, threads):
+def times(name, command, cores):
     """The microseconds of each operation that the command prints."""
-    env = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
-    printed = table.output(name, command, env=env, preexec_fn=lambda: os.sched_setaffinity(0, range(threads)))
+    env = dict(os.environ, RAYON_NUM_THREADS=str(len(cores)), OMP_NUM_THREADS=str(len(cores)))
+    printed = table.output(name, command, env=env, preexec_fn=lambda: os.sched_setaffinity(0, cores))
     if printed is None:
-        sys.exit(1)
+        raise SystemExit(1)
     lines = (line.split("\t") for line in printed.splitlines())
     return {tuple(key): float(us) for *key, us in lines}
+
+
+def both(dtype, cores, refrain):
+    """The microseconds of each operation by program."""
+    commands = {"refrain": (refrain, dtype), "torch": (sys.executable, __file__, "--torch", dtype, len(cores))}
+    return {program: times(f"{program} {dtype}", command, cores) for program, command in commands.items()}
 
 
 def main():
@@ -146,6 +155,7 @@ def main():
     p.add_argument("--dtypes", type=table.some_of(DTYPES), default=list(DTYPES))
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--all", action="store_true", help="a line for each ratio")
+    p.add_argument("--side-by-side", action="store_true", help="measure all dtypes at the same time")
     p.add_argument("--refrain", type=table.program, default=table.ROOT / "target/release/examples/ops", help="the program")
     p.add_argument("--torch", nargs=2, metavar=("DTYPE", "THREADS"), help="measure PyTorch alone, in this process")
     a = p.parse_args()
@@ -155,16 +165,20 @@ def main():
         with torch.inference_mode():
             return torch_times(a.torch[0], int(a.torch[1]))
 
-    best = {}
+    cores, best = sorted(os.sched_getaffinity(0)), {}
     for threads in map(int, a.threads):
+        at_once = len(a.dtypes) if a.side_by_side else 1
+        if threads * at_once > len(cores):
+            p.error(f"{threads} threads for {at_once} dtypes at a time; there are {len(cores)} cores")
+        # Each dtype has cores of its own.
+        of_dtype = {dtype: cores[i % at_once * threads:][:threads] for i, dtype in enumerate(a.dtypes)}
         for _ in range(a.rounds):
-            for dtype in a.dtypes:
-                commands = {"refrain": (a.refrain, dtype),
-                            "torch": (sys.executable, __file__, "--torch", dtype, threads)}
-                for program, command in commands.items():
-                    for cell, us in times(f"{program} {dtype}", command, threads).items():
-                        of = best.setdefault((threads, *cell), {})
-                        of[program] = min(us, of.get(program, us))
+            with ThreadPoolExecutor(at_once) as pool:
+                for measured in pool.map(lambda dtype: both(dtype, of_dtype[dtype], a.refrain), a.dtypes):
+                    for program, cells in measured.items():
+                        for cell, us in cells.items():
+                            of = best.setdefault((threads, *cell), {})
+                            of[program] = min(us, of.get(program, us))
     if alone := sorted({cell[1:] for cell, of in best.items() if "refrain" not in of}):
         sys.exit(f"PyTorch's cells that refrain does not measure: {alone}")
     ratios = {cell: of["refrain"] / of["torch"] for cell, of in best.items() if len(of) == 2}
@@ -172,15 +186,23 @@ def main():
 
 
 def report(ratios, best, a):
-    print("| dtype | threads | operations | up to 1.2 | above 1.5 | median ratio |\n| --- | --- | --- | --- | --- | --- |")
+    def shown(some):
+        return f"{statistics.median(some):.2f} ({sum(r <= 1.2 for r in some) / len(some):.0%})" if some else ""
+
+    columns = [*a.dtypes, "all"]
     for threads in map(int, a.threads):
-        for dtype in [*a.dtypes, "all"]:
-            some = [r for cell, r in ratios.items() if cell[0] == threads and dtype in (cell[2], "all")]
-            if not some:
-                continue
-            share, worse = sum(r <= 1.2 for r in some) / len(some), sum(r > 1.5 for r in some)
-            print(f"| {dtype} | {threads} | {len(some)} | {share:.0%} | {worse} | {statistics.median(some):.2f} |")
-    print("\n| threads | operation | dtype | layout | refrain, us | PyTorch, us | ratio |\n| --- | --- | --- | --- | --- | --- | --- |")
+        print(f"Threads: {threads}\n\n| operand | {' | '.join(columns)} |\n{'| --- ' * (len(columns) + 1)}|")
+        of_threads = {cell[2:]: [] for cell in ratios if cell[0] == threads}
+        for cell, ratio in ratios.items():
+            if cell[0] == threads:
+                of_threads[cell[2:]].append(ratio)
+        for layout in [*dict.fromkeys(layout for _, layout in of_threads), "all"]:
+            rows = [[r for (d, l), rs in of_threads.items() for r in rs if dtype in (d, "all") and layout in (l, "all")]
+                    for dtype in columns]
+            print(f"| {layout} | {' | '.join(map(shown, rows))} |")
+        every = [r for rs in of_threads.values() for r in rs]
+        print(f"\n{len(every)} ratios, {sum(r > 1.5 for r in every)} above 1.5, the largest {max(every):.1f}\n")
+    print("| threads | operation | dtype | layout | refrain, us | PyTorch, us | ratio |\n| --- | --- | --- | --- | --- | --- | --- |")
     for cell, ratio in sorted(ratios.items(), key=lambda item: -item[1]):
         if a.all or ratio > 1.5:
             threads, name, dtype, layout = cell
