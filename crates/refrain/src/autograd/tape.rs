@@ -11,7 +11,7 @@ use crate::recycled::Recycled;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tensor::{
-    Differentiable, Edge, History, INPUTS, Input, Layout, Node, Saved, SavedValues, Saves, Tensor,
+    Differentiable, Edge, Function, History, INPUTS, Input, Layout, Node, Saved, SavedValues, Saves, Tensor,
 };
 
 fn edge_of(tensor: &Tensor) -> Option<Edge> {
@@ -39,7 +39,7 @@ impl TapeEntry {
     /// Called before the operation runs on `operands`, which replace `inputs`. Gradients go to the inputs, in their
     /// dtypes; the saved values are operands. `None` if no input needs a gradient.
     pub(crate) fn begin(
-        function: &impl Differentiable,
+        function: &dyn Differentiable,
         inputs: &[&Tensor],
         operands: &[&Tensor],
     ) -> Option<TapeEntry> {
@@ -60,6 +60,10 @@ impl TapeEntry {
 
     /// Called after the operation ran: puts it on the tape. Outputs that are not floating-point are constants.
     pub(crate) fn finish(self, function: impl Differentiable + 'static, outputs: &[Tensor]) {
+        self.finish_with(smallbox!(function), outputs);
+    }
+
+    fn finish_with(self, function: Function, outputs: &[Tensor]) {
         let TapeEntry { inputs, saves, saved } = self;
         if !outputs.iter().any(|t| t.dtype().is_float()) {
             return;
@@ -71,7 +75,7 @@ impl TapeEntry {
         let birth = outside::birth(seq, function.name(), outputs);
         let node = Recycled::new(Node {
             seq,
-            function: smallbox!(function),
+            function,
             inputs,
             outputs: outputs.len(),
             saved: Mutex::new(Some(saved)),
@@ -95,13 +99,18 @@ pub(crate) fn wrote_into(
     dst: &Tensor,
     outputs: &[Tensor],
 ) {
+    let op = function.name();
+    let recording = recording.map(|recording| -> (TapeEntry, Function) { (recording, smallbox!(function)) });
+    wrote_with(op, recording, dst, outputs);
+}
+
+fn wrote_with(op: &'static str, recording: Option<(TapeEntry, Function)>, dst: &Tensor, outputs: &[Tensor]) {
     if !is_grad_enabled() {
         return;
     }
-    let op = function.name();
     let before = Before::take(dst);
-    if let Some(recording) = recording {
-        recording.finish(function, outputs);
+    if let Some((recording, function)) = recording {
+        recording.finish_with(function, outputs);
     }
     let changed = dst.requires_grad() || before.has_history();
     if changed {

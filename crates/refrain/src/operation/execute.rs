@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Op, Spec};
+use super::{DynOp, Spec};
 use crate::device::{Device, DeviceKind, Launch, Mode, OPERANDS, Operand, RESULTS};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout, Shape, Tensor, check_devices};
@@ -18,8 +18,8 @@ pub(crate) enum Dest {
 /// What every operation does: checks, layouts, destinations, then the door. It does not touch the tape.
 ///
 /// `dests` may be shorter than the list of results; the other results are new tensors.
-pub(crate) fn execute<O: Op>(
-    op: &O,
+pub(crate) fn execute(
+    op: &dyn DynOp,
     inputs: &[&Tensor],
     dests: &[Dest],
 ) -> Result<SmallVec<[Tensor; RESULTS]>> {
@@ -34,11 +34,12 @@ pub(crate) fn execute<O: Op>(
     let device = everything.first().ok_or_else(|| Error::internal(name, "no operand"))?.device().clone();
     let specs = op.infer(inputs)?;
 
+    let is_host = runs_on_host(&device);
     let mut reads: SmallVec<[Tensor; OPERANDS]> = SmallVec::new();
     for (i, t) in inputs.iter().enumerate() {
-        let needs = match device.kind() {
+        let needs = match is_host {
             // Kernels look at layouts of up to so many dimensions without heap memory.
-            DeviceKind::Cpu if t.rank() <= 6 => op.host_input_needs(i),
+            true if t.rank() <= 6 => op.host_input_needs(i),
             _ => op.input_needs(i),
         };
         reads.push(if needs.fits(t.layout()) { t.untracked() } else { t.untracked().copy()? });
@@ -101,10 +102,15 @@ pub(crate) fn execute<O: Op>(
     Ok(writes.into_iter().map(|(t, _)| t).collect())
 }
 
+/// Whether the kernels are those of the CPU alone. Not where those of a GPU are listed, which take other layouts.
+fn runs_on_host(device: &Device) -> bool {
+    device.kind() == DeviceKind::Cpu && !device.fuses()
+}
+
 /// The layout of a new result, if it is that of the inputs.
-fn kept_layout<O: Op>(op: &O, inputs: &[&Tensor], spec: &Spec, device: &Device) -> Option<Layout> {
+fn kept_layout(op: &dyn DynOp, inputs: &[&Tensor], spec: &Spec, device: &Device) -> Option<Layout> {
     let first = inputs.first()?.layout();
-    let keeps = op.keeps_strides() && device.kind() == DeviceKind::Cpu && !first.is_contiguous();
+    let keeps = op.keeps_strides() && runs_on_host(device) && !first.is_contiguous();
     let is_same = || &spec.shape == first.shape() && inputs.iter().all(|t| t.layout().has_strides_of(first));
     if keeps && is_same() { first.packed() } else { None }
 }
@@ -116,7 +122,7 @@ pub(crate) fn spans_apart(a: &Tensor, b: &Tensor) -> bool {
 
 /// Checks a destination: it has the shape and dtype of the result, holds each element once, and shares no element
 /// with an operand unless the operation can work in place.
-fn check_dest<O: Op>(op: &O, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
+fn check_dest(op: &dyn DynOp, o: usize, spec: &Spec, inputs: &[&Tensor], dst: &Tensor) -> Result<()> {
     let name = op.name();
     if dst.shape() != &spec.shape {
         return Err(Error::shapes(

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::Op;
 use super::execute::{Dest, execute};
+use super::{DynOp, Op};
 use crate::autograd::{check_current, no_grad, pass_from};
 use crate::device::{Mode, RESULTS};
 use crate::error::{Error, Result};
@@ -165,7 +165,7 @@ impl Gradients<'_> {
     /// Runs an operation whose output `o` is the gradient of input `targets[o]`. If that gradient has memory already,
     /// the operation adds to it directly. Outputs that nobody needs are dropped.
     pub(crate) fn emit<O: Op>(&mut self, targets: &[usize], op: O, inputs: &[&Tensor]) -> Result<()> {
-        self.emit_with_rest(targets, op, inputs).map(drop)
+        self.emit_all(targets, &op, inputs).map(drop)
     }
 
     /// Like [`Gradients::emit`], for an operation with more results than `targets`. Returns the other results.
@@ -173,6 +173,15 @@ impl Gradients<'_> {
         &mut self,
         targets: &[usize],
         op: O,
+        inputs: &[&Tensor],
+    ) -> Result<SmallVec<[Tensor; RESULTS]>> {
+        self.emit_all(targets, &op, inputs)
+    }
+
+    fn emit_all(
+        &mut self,
+        targets: &[usize],
+        op: &dyn DynOp,
         inputs: &[&Tensor],
     ) -> Result<SmallVec<[Tensor; RESULTS]>> {
         let mut dests: SmallVec<[Dest; RESULTS]> = SmallVec::new();
@@ -195,7 +204,7 @@ impl Gradients<'_> {
                 _ => Dest::New,
             });
         }
-        let mut outputs = execute(&op, inputs, &dests)?;
+        let mut outputs = execute(op, inputs, &dests)?;
         let rest = outputs.drain(targets.len().min(outputs.len())..).collect();
         for ((output, dest), &i) in outputs.into_iter().zip(dests).zip(targets) {
             if matches!(dest, Dest::New) && self.needs(i) {

@@ -214,12 +214,58 @@ impl<O: Op> Kernel for O {
     }
 }
 
+/// An operation behind a pointer, so that its way to the door is compiled once and not for each operation.
+pub(crate) trait DynOp: Kernel {
+    fn name(&self) -> &'static str;
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs>;
+    fn input_needs(&self, i: usize) -> Needs;
+    fn host_input_needs(&self, i: usize) -> Needs;
+    fn output_needs(&self, o: usize) -> Needs;
+    fn keeps_strides(&self) -> bool;
+    fn in_place(&self, o: usize, i: usize) -> bool;
+    fn accumulates(&self, o: usize) -> bool;
+}
+
+impl<O: Op> DynOp for O {
+    fn name(&self) -> &'static str {
+        Op::name(self)
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Specs> {
+        Op::infer(self, inputs)
+    }
+
+    fn input_needs(&self, i: usize) -> Needs {
+        Op::input_needs(self, i)
+    }
+
+    fn host_input_needs(&self, i: usize) -> Needs {
+        Op::host_input_needs(self, i)
+    }
+
+    fn output_needs(&self, o: usize) -> Needs {
+        Op::output_needs(self, o)
+    }
+
+    fn keeps_strides(&self) -> bool {
+        Op::keeps_strides(self)
+    }
+
+    fn in_place(&self, o: usize, i: usize) -> bool {
+        Op::in_place(self, o, i)
+    }
+
+    fn accumulates(&self, o: usize) -> bool {
+        Op::accumulates(self, o)
+    }
+}
+
 /// An operation as an entry of the tape.
 pub(crate) struct OnTape<O>(pub(crate) O);
 
 impl<O: Op> Differentiable for OnTape<O> {
     fn name(&self) -> &'static str {
-        self.0.name()
+        Op::name(&self.0)
     }
 
     fn saves(&self, needs: &[bool]) -> Saves {

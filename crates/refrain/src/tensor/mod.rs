@@ -11,7 +11,7 @@ pub(crate) use checks::{check_devices, check_dtypes};
 pub(crate) use gradients::{Arrived, Gradients, Pending};
 pub(crate) use history::{Edge, History, Input, Leaf};
 pub(crate) use node::{
-    BornNode, Differentiable, INPUTS, Node, NodeBirth, RecordedNodes, Saved, SavedValues, Saves,
+    BornNode, Differentiable, Function, INPUTS, Node, NodeBirth, RecordedNodes, Saved, SavedValues, Saves,
 };
 
 use crate::device::cpu::parallel;

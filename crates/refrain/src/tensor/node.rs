@@ -100,6 +100,9 @@ pub(crate) struct SavedValues {
 /// Space in the node for the operation's own values, so that they need no separate allocation.
 type Inline = [usize; 20];
 
+/// The operation of a node.
+pub(crate) type Function = SmallBox<dyn Differentiable, Inline>;
+
 /// How many inputs fit without a separate allocation: as many as batch norm has.
 pub(crate) const INPUTS: usize = 5;
 
@@ -107,7 +110,7 @@ pub(crate) const INPUTS: usize = 5;
 pub(crate) struct Node {
     /// Nodes are numbered in the order of creation, so consumers have higher numbers than producers.
     pub(crate) seq: u64,
-    pub(crate) function: SmallBox<dyn Differentiable, Inline>,
+    pub(crate) function: Function,
     pub(crate) inputs: SmallVec<[Input; INPUTS]>,
     pub(crate) outputs: usize,
     /// `None` after a backward pass has used them.

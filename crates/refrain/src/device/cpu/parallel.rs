@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
+use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -103,12 +104,61 @@ fn split<T: Send>(out: &mut [T], size: usize, body: &(dyn Fn(usize, &mut [T]) + 
         return;
     }
     let group = (GRAIN / size).max(1);
-    let task = |(g, out): (usize, &mut [T])| {
+    let worthwhile = out.len() > GRAIN;
+    for_each(worthwhile, out.par_chunks_mut(group * size).enumerate(), |(g, out): (usize, &mut [T])| {
         out.chunks_mut(size).enumerate().for_each(|(i, piece)| body(g * group + i, piece));
+    });
+}
+
+/// Calls `body` with each item: on all kernel threads if that is worthwhile and this thread may split its work, otherwise one
+/// after the other.
+///
+/// It does what `for_each` of rayon does, with less code for each body: one loop, and one function that splits the items.
+pub(crate) fn for_each<I: IndexedParallelIterator>(
+    worthwhile: bool,
+    items: I,
+    body: impl Fn(I::Item) + Sync,
+) {
+    let len = items.len();
+    let least = match worthwhile && allowed() {
+        true => len.div_ceil(PIECES * rayon::current_num_threads()),
+        false => len,
     };
-    if out.len() <= GRAIN || !allowed() {
-        out.chunks_mut(group * size).enumerate().for_each(task);
-    } else {
-        out.par_chunks_mut(group * size).enumerate().for_each(task);
+    items.with_producer(Split { len, least, body: &body });
+}
+
+/// Pieces of the work for each thread, so that one that is done early takes over from others.
+const PIECES: usize = 8;
+
+struct Split<'a, F> {
+    len: usize,
+    least: usize,
+    body: &'a F,
+}
+
+impl<T, F: Fn(T) + Sync> ProducerCallback<T> for Split<'_, F> {
+    type Output = ();
+
+    fn callback<P: Producer<Item = T>>(self, items: P) {
+        halves(items, self.len, self.least, self.body);
     }
+}
+
+/// Splits the items in halves, down to `least` items.
+fn halves<P: Producer>(items: P, len: usize, least: usize, body: &(impl Fn(P::Item) + Sync)) {
+    if len <= least {
+        return items.into_iter().for_each(body);
+    }
+    let (left, right) = items.split_at(len / 2);
+    join(|| halves(left, len / 2, least, body), || halves(right, len - len / 2, least, body));
+}
+
+/// Runs both, side by side if there are threads for it.
+pub(crate) fn join(a: impl FnOnce() + Send, b: impl FnOnce() + Send) {
+    /// Rayon's part, compiled once.
+    fn both(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
+        rayon::join(a, b);
+    }
+    let (mut a, mut b) = (Some(a), Some(b));
+    both(&mut || a.take().into_iter().for_each(|a| a()), &mut || b.take().into_iter().for_each(|b| b()));
 }

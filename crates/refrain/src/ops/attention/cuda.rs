@@ -179,7 +179,7 @@ params! {
         dk: Heads,
         dv: Heads,
         /// `[sequences, heads, queries]`: of the rows of scores what the forward pass keeps, the largest (on tensor
-        /// cores before the scale, unless scores are handed on) and 1 / the sum of the exponentials.
+        /// cores before the scale, unless scores are returned) and 1 / the sum of the exponentials.
         largest: Pointer,
         inverse: Pointer,
         /// And what kernels of the backward pass tell each other.

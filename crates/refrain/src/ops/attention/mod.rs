@@ -179,12 +179,12 @@ impl Op for Attention {
 
 /// The gradients of queries, keys and values, packed in the same way, and of the scores that were added. Operands:
 /// queries, keys and values, the gradient of the output, what the forward pass saved of the rows; then, if there are
-/// any, the scores that were added, the gradient of the scores that were handed on, and the position in the
+/// any, the scores that were added, the gradient of the scores that were returned, and the position in the
 /// generator's sequence.
 #[derive(Clone, Copy, Debug)]
 struct AttentionBackward {
     attention: Attention,
-    /// Whether the scores that were handed on have a gradient.
+    /// Whether the scores that were returned have a gradient.
     has_d_after: bool,
     /// Whether the scores that were added need a gradient.
     needs_d_before: bool,
@@ -196,7 +196,7 @@ impl AttentionBackward {
         self.attention.adds_scores.then_some(self.attention.operands() + 3)
     }
 
-    /// The operand with the gradient of the scores that were handed on.
+    /// The operand with the gradient of the scores that were returned.
     fn d_after(&self) -> Option<usize> {
         self.has_d_after.then_some(self.attention.operands() + 3 + usize::from(self.attention.adds_scores))
     }

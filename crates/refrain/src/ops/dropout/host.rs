@@ -59,12 +59,8 @@ pub(super) fn forward(op: &Dropout, args: &HostArgs<'_>) -> Result<()> {
             return Ok(());
         }
         let mask = args.write::<u8>(1)?;
-        if y.len() <= TILE || !parallel::allowed() {
-            y.chunks_mut(TILE).zip(mask.chunks_mut(TILE)).enumerate().for_each(|(i, (y, m))| tile(i, y, m));
-        } else {
-            let tiles = y.par_chunks_mut(TILE).zip(mask.par_chunks_mut(TILE)).enumerate();
-            tiles.with_min_len(8).for_each(|(i, (y, m))| tile(i, y, m));
-        }
+        let tiles = y.par_chunks_mut(TILE).zip(mask.par_chunks_mut(TILE)).enumerate();
+        parallel::for_each(tiles.len() > 8, tiles, |(i, (y, m))| tile(i, y, m));
         Ok(())
     })
 }

@@ -77,10 +77,7 @@ fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
             let b = matrix(&b[from(b, matrix_offset(lb, i))..], lb);
             gemm::gemm(a, b, MatrixMut::row_major(c, m, n), mode, Epilogue::default());
         };
-        match parallel::allowed() {
-            true => c.par_chunks_mut(m * n).enumerate().for_each(body),
-            false => c.chunks_mut(m * n).enumerate().for_each(body),
-        }
+        parallel::for_each(true, c.par_chunks_mut(m * n).enumerate(), body);
     })
 }
 

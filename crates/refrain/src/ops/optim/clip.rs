@@ -115,7 +115,8 @@ fn halves<T: Stored, R: Real>(x: &[T]) -> f64 {
         return squares::<T, R>(x);
     }
     let (left, right) = x.split_at(middle(x.len()));
-    let (a, b) = rayon::join(|| halves::<T, R>(left), || halves::<T, R>(right));
+    let (mut a, mut b) = (0.0, 0.0);
+    parallel::join(|| a = halves::<T, R>(left), || b = halves::<T, R>(right));
     a + b
 }
 

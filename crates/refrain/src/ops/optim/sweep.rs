@@ -101,7 +101,7 @@ pub(super) fn halves<T: Send, const N: usize>(
     }
     let middle = (n / 2).next_multiple_of(TASK);
     let (left, right) = split(buffers, middle);
-    rayon::join(|| halves(left, first, table, update), || halves(right, first + middle, table, update));
+    parallel::join(|| halves(left, first, table, update), || halves(right, first + middle, table, update));
 }
 
 /// [`halves`] on one thread.

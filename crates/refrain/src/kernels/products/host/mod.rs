@@ -23,6 +23,7 @@ use rayon::prelude::*;
 
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
 use block::{Block, block_scratch_len};
@@ -153,7 +154,7 @@ pub(crate) fn gemm<T: Real>(
     let arch = arch();
     let finish = !epilogue.is_only_bias();
     let Epilogue { bias, pre_activation, activation, gradient, residual } = epilogue;
-    let parallel = m * n * k.max(1) >= PARALLEL;
+    let splits = m * n * k.max(1) >= PARALLEL;
     // Even a few rows are divided among the threads.
     let block_m = BLOCK_M.min(m.div_ceil(16).next_multiple_of(12));
     let c_row_stride = c.row_stride;
@@ -206,15 +207,13 @@ pub(crate) fn gemm<T: Real>(
                     }
                 };
                 match &mut kept {
-                    None => for_each_chunk(c, block_m * c_row_stride, parallel, |index, c| {
+                    None => for_each_chunk(c, block_m * c_row_stride, splits, |index, c| {
                         block(index * block_m, c, None);
                     }),
                     Some(kept) => {
                         let c = c.par_chunks_mut(block_m * c_row_stride);
                         let kept = kept.par_chunks_mut(block_m * kept_row_stride);
-                        let together =
-                            if parallel && crate::device::cpu::parallel::allowed() { 1 } else { usize::MAX };
-                        c.zip(kept).enumerate().with_min_len(together).for_each(|(index, (c, kept))| {
+                        parallel::for_each(splits, c.zip(kept).enumerate(), |(index, (c, kept))| {
                             block(index * block_m, c, Some(kept));
                         });
                     }
@@ -249,10 +248,6 @@ pub(crate) fn weight_gradient<T: Real>(
 }
 
 /// Calls `f` with the index and the slice of each chunk, on all threads or on this one.
-fn for_each_chunk<T: Send>(slice: &mut [T], len: usize, parallel: bool, f: impl Fn(usize, &mut [T]) + Sync) {
-    if parallel && crate::device::cpu::parallel::allowed() {
-        slice.par_chunks_mut(len).enumerate().for_each(|(index, chunk)| f(index, chunk));
-    } else {
-        slice.chunks_mut(len).enumerate().for_each(|(index, chunk)| f(index, chunk));
-    }
+fn for_each_chunk<T: Send>(slice: &mut [T], len: usize, splits: bool, f: impl Fn(usize, &mut [T]) + Sync) {
+    parallel::for_each(splits, slice.par_chunks_mut(len).enumerate(), |(index, chunk)| f(index, chunk));
 }

@@ -47,8 +47,8 @@ pub(crate) fn pack_panels<T: Real>(
 ) {
     let (lanes, panel_width) = arch.dispatch(PanelWidth::<T>(std::marker::PhantomData));
     let packed = &mut packed[..(k + 1) * n.next_multiple_of(lanes)];
-    let parallel = k * n >= PARALLEL;
-    for_each_chunk(packed, (k + 1) * panel_width, parallel, |panel_index, panel| {
+    let splits = k * n >= PARALLEL;
+    for_each_chunk(packed, (k + 1) * panel_width, splits, |panel_index, panel| {
         let j = panel_index * panel_width;
         let columns = panel_width.min(n - j);
         let width = columns.next_multiple_of(lanes);
@@ -57,7 +57,7 @@ pub(crate) fn pack_panels<T: Real>(
         if let Some(start) = start {
             first[..columns].copy_from_slice(&start[j0 + j..][..columns]);
         }
-        for_each_chunk(panel, 64 * width, parallel, |rows_index, rows| {
+        for_each_chunk(panel, 64 * width, splits, |rows_index, rows| {
             let p = p0 + rows_index * 64;
             let source = &b.data[p * b.row_stride + (j0 + j) * b.col_stride..];
             arch.dispatch(PackRows { b: Matrix { data: source, ..b }, columns, width, rows });

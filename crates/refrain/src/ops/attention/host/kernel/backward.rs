@@ -54,8 +54,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         let (d_o_panels, memory) = memory.split_at_mut(packed_vectors(rows, head_dim, lanes));
         let (transposed, memory) = memory.split_at_mut(packed_vectors(head_dim, width, lanes));
         let (p, ds) = memory.split_at_mut(keys * width / lanes);
-        // The gradients of scores that are handed on are those before the scale.
-        let is_handed = d_after.is_some() || d_before.is_some();
+        // The gradients of scores that are added or returned are those before the scale.
+        let before_scale = d_after.is_some() || d_before.is_some();
         let first_visible = if causal { keys.min(rows + past) } else { keys };
         for h in 0..heads {
             let (q, d_o) = (q.matrix(batch, h, queries, head_dim), d_o.matrix(batch, h, queries, head_dim));
@@ -96,10 +96,10 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                             _ => T::load_partial(simd, x),
                         },
                     );
-                    let factor = if is_handed { T::ONE } else { scale };
+                    let factor = if before_scale { T::ONE } else { scale };
                     score_gradients::<S, T>(simd, (&mut p[g..], &mut ds[g..], stride), visible, kept, factor);
                 }
-                if is_handed {
+                if before_scale {
                     if let Some(d_after) = d_after {
                         block.add(&d_after[start..], keys, bytemuck::cast_slice_mut(ds));
                     }

@@ -38,8 +38,8 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept, scores: handed, memory } = self;
-        let ([largest, inverse], Scores { before, mut after }) = (kept, handed);
+        let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept, scores: options, memory } = self;
+        let ([largest, inverse], Scores { before, mut after }) = (kept, options);
         let Attention { queries, keys, head_dim, scale, causal, past, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
         let width = queries.min(BLOCK_QUERIES).next_multiple_of(lanes);

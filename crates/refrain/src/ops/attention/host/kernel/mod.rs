@@ -12,7 +12,7 @@
 //! would lose digits beside a large score. Both passes compute the scores by the same products, so scores and `p` are
 //! equal bit for bit.
 //!
-//! Scores may be added to `s`, for example a mask, and the sum may be handed on to the next layer: then `s` is `scale q
+//! Scores may be added to `s`, for example a mask, and the sum may be returned for the next layer: then `s` is `scale q
 //! k^T + before`. A row whose scores are then all minus infinity has output 0 and gradient 0. Dropout may set weights `p`
 //! to zero and scale the others; `dp` is then that of the weights before it.
 //!
@@ -34,6 +34,7 @@ use rayon::iter::Either;
 use rayon::prelude::*;
 
 use crate::device::cpu::numeric::Real;
+use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
 use crate::kernels::products::host::Matrix;
@@ -159,7 +160,7 @@ pub(crate) struct Scores<'a, T> {
 pub(crate) struct ScoreGradients<'a, T> {
     /// The scores that were added.
     pub before: Option<Added<'a, T>>,
-    /// The gradient of the scores that were handed on.
+    /// The gradient of the scores that were returned.
     pub d_after: Option<&'a [T]>,
     /// The gradient of the scores that were added.
     pub d_before: Option<&'a mut [T]>,
@@ -181,7 +182,7 @@ fn by_sequence<T: Send>(
 const REGISTER: usize = 64;
 
 /// Writes the output `o` in layout `o_layout` (offset 0, one sequence after the other), the saved statistics of each
-/// score row, and the scores to hand on.
+/// score row, and the scores to return.
 ///
 /// # Panics
 ///
@@ -204,7 +205,8 @@ pub(crate) fn forward<T: Real>(
     let kept = largest.par_chunks_mut(rows).zip(inverse.par_chunks_mut(rows));
     let each = rows * keys;
     let after = by_sequence(after, batch, each);
-    o.zip(kept).zip(after).enumerate().for_each(|(batch, ((o, (largest, inverse)), after))| {
+    let sequences = o.zip(kept).zip(after).enumerate();
+    parallel::for_each(true, sequences, |(batch, ((o, (largest, inverse)), after))| {
         let scores = Scores { before, after };
         let kept = [largest, inverse];
         with_scratch(forward::scratch_len(sizes), |memory| {
@@ -259,13 +261,13 @@ pub(crate) fn backward<T: Real>(
             };
             let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));
             let all = dq.zip(dk).zip(dv).take(batch).zip(d_before);
-            all.enumerate().for_each(|(batch, (((dq, dk), dv), d_before))| {
+            parallel::for_each(true, all.enumerate(), |(batch, (((dq, dk), dv), d_before))| {
                 sequence(batch, Gradients::Separate([dq, dk, dv]), d_before);
             });
         }
         Gradients::Packed(data) => {
             let sequences = data.par_chunks_mut(layouts[0].batch_stride).take(batch);
-            sequences.zip(d_before).enumerate().for_each(|(batch, (data, d_before))| {
+            parallel::for_each(true, sequences.zip(d_before).enumerate(), |(batch, (data, d_before))| {
                 sequence(batch, Gradients::Packed(data), d_before);
             });
         }
