@@ -1,5 +1,5 @@
-//! Operations that are compositions: their values against f64 arithmetic of the host, in every float dtype, their gradients
-//! against finite differences, and in a recorded step.
+//! Operations that are compositions, and activations: their values against f64 arithmetic of the host, in every float dtype,
+//! their gradients against finite differences, and in a recorded step.
 
 mod common;
 
@@ -59,6 +59,23 @@ fn activations_are_exact_to_the_last_digits_in_every_dtype() {
                 let slopes: Vec<f64> = points[..9].iter().map(|&v| slope(v)).collect();
                 close(&x.grad().unwrap().narrow(0, 0, 9).unwrap(), &slopes, 8.0);
             }
+        }
+    }
+}
+
+#[test]
+fn activations_go_into_memory_that_exists_also_their_own() {
+    type Into = fn(&Tensor, &Tensor) -> Result<()>;
+    let into: [Into; 3] =
+        [|x, to| x.softplus_into(to), |x, to| x.elu_into(0.7, to), |x, to| x.leaky_relu_into(0.25, to)];
+    for device in devices() {
+        for ((name, function, ..), into) in FUNCTIONS.into_iter().zip(into) {
+            let x = tensor(&[-2.0, -0.5, 0.0, 3.0], [2, 2], DType::F32, &device);
+            let (expected, to) = (values(&function(&x).unwrap()), x.zeros_like().unwrap());
+            into(&x, &to.transpose(0, 1).unwrap()).unwrap();
+            assert_eq!(values(&to.transpose(0, 1).unwrap()), expected, "{name} on {device}");
+            into(&x, &x).unwrap();
+            assert_eq!(values(&x), expected, "{name} in place on {device}");
         }
     }
 }

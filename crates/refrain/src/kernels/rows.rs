@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use crate::device::cpu::numeric::{Number, Real, Stored};
+use crate::device::cpu::numeric::{Number, Real, Stored, convert};
 use crate::device::cpu::parallel;
 
 /// This many elements are worth a task. With fewer, a kernel makes one task.
@@ -31,10 +31,9 @@ pub(crate) fn rows_a_piece(rows: usize, width: usize) -> usize {
 pub(crate) fn each_task<I: IndexedParallelIterator>(
     elements: usize,
     tasks: I,
-    body: impl Fn(I::Item) + Send + Sync,
+    body: impl Fn(I::Item) + Sync,
 ) {
-    let serial = elements <= TASK || !parallel::allowed();
-    tasks.with_min_len(if serial { usize::MAX } else { 1 }).for_each(body);
+    parallel::for_each(elements > TASK, tasks, body);
 }
 
 /// The row in the arithmetic type, converted into `buf` if needed.
@@ -44,7 +43,7 @@ pub(crate) fn load<'a, T: Stored, N: Number>(row: &'a [T], buf: &'a mut [N]) -> 
         return same;
     }
     let buf = &mut buf[..row.len()];
-    buf.iter_mut().zip(row).for_each(|(to, from)| *to = from.to());
+    convert(row, buf);
     buf
 }
 
@@ -125,8 +124,17 @@ pub(crate) fn sums<T: Copy, N: Number, const K: usize, const G: usize>(
                     #[inline(always)]
                     |x: &[[T; LANES]]| &x[i],
                 );
-                for l in 0..LANES {
-                    lanes[g][l] = lanes[g][l].plus(f(at(&rows, l)));
+                if K == 1 {
+                    for l in 0..LANES {
+                        lanes[g][l] = lanes[g][l].plus(f(at(&rows, l)));
+                    }
+                } else {
+                    // In a variable of its own: only so do loops over two slices become SIMD code.
+                    let mut sums = lanes[g];
+                    for l in 0..LANES {
+                        sums[l] = sums[l].plus(f(at(&rows, l)));
+                    }
+                    lanes[g] = sums;
                 }
             }
         }

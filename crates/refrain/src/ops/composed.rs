@@ -15,25 +15,6 @@ fn widened(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tens
     }
 }
 
-/// A function of one operand with a gradient of its own: `slope` gets the operand and the gradient of the result.
-fn smooth(
-    name: &'static str,
-    x: &Tensor,
-    value: impl Fn(&Tensor) -> Result<Tensor>,
-    slope: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
-) -> Result<Tensor> {
-    x.require_float(name)?;
-    widened(x, |x| {
-        let results = custom_op(
-            name,
-            &[x],
-            |x| Ok((vec![value(&x[0])?], vec![x[0].clone()])),
-            move |gradients, saved| Ok(vec![Some(slope(&saved[0], &gradients[0])?)]),
-        )?;
-        results.into_iter().next().ok_or_else(|| Error::internal(name, "no result"))
-    })
-}
-
 fn norm(x: &Tensor, p: f64, axes: Axes, keepdim: bool) -> Result<Tensor> {
     const OP: &str = "norm";
     x.require_float(OP)?;
@@ -78,59 +59,6 @@ fn norm(x: &Tensor, p: f64, axes: Axes, keepdim: bool) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// `ln(1 + e^x)`, a smooth form of [`Tensor::relu`]. For floats.
-    ///
-    /// ```
-    /// use refrain::{Device, Tensor};
-    /// let x = Tensor::from_slice(&[-100.0f32, 0.0, 100.0], [3], &Device::cpu())?;
-    /// assert_eq!(x.softplus()?.to_vec::<f32>()?, [3.8e-44, 0.6931472, 100.0]);
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    pub fn softplus(&self) -> Result<Tensor> {
-        let value = |x: &Tensor| {
-            // ln(1 + e) of e = e^-|x|, with what the rounding of 1 + e has lost.
-            let e = (-x.abs()?)?.exp()?;
-            let sum = (&e + 1.0)?;
-            let lost = (&e - (&sum - 1.0))?;
-            x.relu()? + (sum.log()? + lost / &sum)
-        };
-        smooth("softplus", self, value, |x, d| d * x.sigmoid())
-    }
-
-    /// `x` above 0, else `negative_slope * x`. The derivative at 0 is `negative_slope`, as in PyTorch. For floats.
-    ///
-    /// ```
-    /// use refrain::{Device, Tensor};
-    /// let x = Tensor::from_slice(&[-4.0f32, 2.0], [2], &Device::cpu())?;
-    /// assert_eq!(x.leaky_relu(0.25)?.to_vec::<f32>()?, [-1.0, 2.0]);
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    pub fn leaky_relu(&self, negative_slope: f64) -> Result<Tensor> {
-        self.require_float("leaky_relu")?;
-        self.gt_scalar(0.0)?.where_cond(self, &(self * negative_slope)?)
-    }
-
-    /// `x` above 0, else `alpha * (e^x - 1)` (Clevert et al., ICLR 2016). For floats.
-    ///
-    /// ```
-    /// use refrain::{Device, Tensor};
-    /// let x = Tensor::from_slice(&[-1e-6f32, -200.0, 2.0], [3], &Device::cpu())?;
-    /// assert_eq!(x.elu(1.0)?.to_vec::<f32>()?, [-9.999995e-7, -1.0, 2.0]);
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    pub fn elu(&self, alpha: f64) -> Result<Tensor> {
-        let value = move |x: &Tensor| {
-            // e^v - 1 = 2 t / (1 - t) with t = tanh(v / 2), which loses nothing near 0.
-            let t = (x.minimum_scalar(0.0)? * 0.5)?.tanh()?;
-            let below = ((&t * (2.0 * alpha))? / (1.0 - &t))?;
-            x.gt_scalar(0.0)?.where_cond(x, &below)
-        };
-        smooth("elu", self, value, move |x, d| {
-            let below = ((x.minimum_scalar(0.0)?.exp()? * alpha)? * d)?;
-            x.gt_scalar(0.0)?.where_cond(d, &below)
-        })
-    }
-
     /// Whether each element is NaN; never for integers and bools. The result is bool.
     pub fn isnan(&self) -> Result<Tensor> {
         self.ne(self)

@@ -70,6 +70,9 @@ impl Differentiable for View {
 impl Tensor {
     /// The same elements in another shape, without moving data. One size may be -1 ([`NewShape`]).
     ///
+    /// On the CPU, an elementwise operation on a transposed operand makes a result with the strides of the operand. So whether the
+    /// view of a result exists may depend on the device; [`Tensor::reshape`] works for all.
+    ///
     /// # Errors
     /// If the number of elements differs, or the strides do not allow it ([`Tensor::reshape`] copies in that case).
     pub fn view(&self, shape: impl Into<NewShape>) -> Result<Tensor> {
@@ -88,7 +91,8 @@ impl Tensor {
     }
 
     /// The same elements in another shape. It copies only if the strides require it. One size may be -1, which is computed
-    /// ([`NewShape`]).
+    /// ([`NewShape`]). On the CPU, the result of an elementwise operation on a transposed operand has the operand's strides, so its
+    /// reshape may copy where the reshape of a contiguous result does not.
     ///
     /// ```
     /// use refrain::{Device, DType, Tensor};

@@ -2,6 +2,11 @@
 //! code. The results are those of the crate `half`, bit for bit.
 
 use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use pulp::Arch;
+
+#[cfg(target_arch = "x86_64")]
+use super::simd::arch;
 
 const INFINITY: u32 = 0x7f80_0000;
 const SIGN: u32 = 0x8000_0000;
@@ -17,9 +22,9 @@ pub(super) fn bf16_to_f32(v: bf16) -> f32 {
 pub(super) fn bf16_from_f32(v: f32) -> bf16 {
     let bits = v.to_bits();
     // Half of the last place that stays; a tie rounds up only to an even number. A carry reaches the exponent.
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    let nan = bits >> 16 | 0x0040;
-    bf16::from_bits(if v.is_nan() { nan } else { rounded } as u16)
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let nan = bits | 0x0040_0000;
+    bf16::from_bits((if v.is_nan() { nan } else { rounded } >> 16) as u16)
 }
 
 /// The difference of the exponents' biases, in the exponent of an f32.
@@ -53,6 +58,48 @@ pub(super) fn f16_from_f32(v: f32) -> f16 {
     f16::from_bits((all | bits >> 16 & 0x8000) as u16)
 }
 
+/// Converts each element by the instruction of AVX-512. False, and nothing is done, on a machine without it. Both slices have the
+/// same length.
+pub(super) fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Arch::V4(v4) = arch() {
+        let ((chunks, last), (to, to_last)) = (from.as_chunks::<16>(), to.as_chunks_mut::<16>());
+        v4.vectorize(
+            #[inline(always)]
+            || {
+                for (to, &from) in to.iter_mut().zip(chunks) {
+                    *to = bytemuck::cast(v4.avx512f._mm512_cvtph_ps(bytemuck::cast(from)));
+                }
+            },
+        );
+        to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_to_f32(from));
+        return true;
+    }
+    let _ = (from, to);
+    false
+}
+
+/// Rounds each element, likewise.
+pub(super) fn f16s_from_f32(from: &[f32], to: &mut [f16]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Arch::V4(v4) = arch() {
+        let ((chunks, last), (to, to_last)) = (from.as_chunks::<16>(), to.as_chunks_mut::<16>());
+        v4.vectorize(
+            #[inline(always)]
+            || {
+                for (to, &from) in to.iter_mut().zip(chunks) {
+                    // To nearest, ties to even.
+                    *to = bytemuck::cast(v4.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(from)));
+                }
+            },
+        );
+        to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_from_f32(from));
+        return true;
+    }
+    let _ = (from, to);
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +112,25 @@ mod tests {
             let quiet = if b.is_nan() { 0x0040_0000 } else { 0 };
             assert_eq!(bf16_to_f32(b).to_bits() | quiet, b.to_f32_const().to_bits(), "bf16 {bits:04x}");
             assert_eq!(f16_to_f32(h).to_bits(), h.to_f32_const().to_bits(), "f16 {bits:04x}");
+        }
+    }
+
+    /// In slices, whose conversion may be an instruction of the machine.
+    #[test]
+    fn slices_of_f16_convert_as_numbers_do() {
+        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        let mut wide = vec![0.0; all.len() - 3];
+        if f16s_to_f32(&all[3..], &mut wide) {
+            for (wide, &half) in wide.iter().zip(&all[3..]) {
+                assert_eq!(wide.to_bits(), f16_to_f32(half).to_bits(), "{:04x}", half.to_bits());
+            }
+        }
+        let numbers: Vec<f32> = (0..u32::MAX).step_by(997).map(f32::from_bits).chain(wide).collect();
+        let mut halves = vec![f16::ZERO; numbers.len()];
+        if f16s_from_f32(&numbers, &mut halves) {
+            for (half, &v) in halves.iter().zip(&numbers) {
+                assert_eq!(half.to_bits(), f16_from_f32(v).to_bits(), "{:08x}", v.to_bits());
+            }
         }
     }
 

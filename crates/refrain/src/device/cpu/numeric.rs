@@ -1,5 +1,7 @@
 //! The number types of CPU kernels: how elements are stored, and in which type they are computed.
 
+use std::any::TypeId;
+
 use bytemuck::Pod;
 use half::{bf16, f16};
 
@@ -15,7 +17,8 @@ pub(crate) trait Stored: Pod + Send + Sync {
     fn from_number<N: Number>(n: N) -> Self;
 }
 
-/// The arithmetic types of kernels: f64, f32, i64, and u8 for operands that are all u8 or bool.
+/// The arithmetic types of kernels: f64, f32, i64, u8 for operands that are all u8 or bool, and bf16 for single operations, which
+/// are computed in f32 and rounded.
 pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     const ZERO: Self;
     const ONE: Self;
@@ -42,12 +45,12 @@ pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
 
     /// A slice of exactly this type, or `None`.
     fn same<T: Stored>(s: &[T]) -> Option<&[Self]> {
-        (std::any::TypeId::of::<T>() == std::any::TypeId::of::<Self>()).then(|| bytemuck::cast_slice(s))
+        same(s)
     }
 
     /// A slice of exactly this type, or `None`.
     fn same_mut<T: Stored>(s: &mut [T]) -> Option<&mut [Self]> {
-        (std::any::TypeId::of::<T>() == std::any::TypeId::of::<Self>()).then(|| bytemuck::cast_slice_mut(s))
+        same_mut(s)
     }
 
     fn from_bool(b: bool) -> Self {
@@ -83,6 +86,11 @@ stored! {
 /// Converts each element. Both slices have the same length.
 #[inline(always)]
 pub(crate) fn convert<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
+    if let (Some(from), Some(to)) = (same::<T, f16>(from), f32::same_mut(to))
+        && narrow::f16s_to_f32(from, to)
+    {
+        return;
+    }
     simd(
         #[inline(always)]
         || to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to()),
@@ -92,6 +100,12 @@ pub(crate) fn convert<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
 /// Stores numbers, rounded to nearest, or adds them to what is there. Both slices have the same length.
 #[inline(always)]
 pub(crate) fn store<T: Stored, N: Number>(from: &[N], to: &mut [T], accumulate: bool) {
+    if !accumulate
+        && let (Some(from), Some(to)) = (f32::same(from), same_mut::<T, f16>(to))
+        && narrow::f16s_from_f32(from, to)
+    {
+        return;
+    }
     simd(
         #[inline(always)]
         || match accumulate {
@@ -99,6 +113,16 @@ pub(crate) fn store<T: Stored, N: Number>(from: &[N], to: &mut [T], accumulate: 
             false => to.iter_mut().zip(from).for_each(|(to, &n)| *to = T::from_number(n)),
         },
     );
+}
+
+/// The slice, if its elements are of type `U`.
+fn same<T: Pod, U: Pod>(s: &[T]) -> Option<&[U]> {
+    (TypeId::of::<T>() == TypeId::of::<U>()).then(|| bytemuck::cast_slice(s))
+}
+
+/// The slice, if its elements are of type `U`.
+fn same_mut<T: Pod, U: Pod>(s: &mut [T]) -> Option<&mut [U]> {
+    (TypeId::of::<T>() == TypeId::of::<U>()).then(|| bytemuck::cast_slice_mut(s))
 }
 
 /// `v` as f32, rounded to odd: if inexact, the neighbour whose last bit is set.
@@ -190,6 +214,73 @@ macro_rules! float_number {
 }
 float_number!(f64, odd, |v| whole(v) as u8, f64::powf);
 float_number!(f32, |v| v, low_byte, math::pow);
+
+/// By this name, because the type has methods with those of [`Number`].
+#[inline(always)]
+fn wide(v: bf16) -> f32 {
+    narrow::bf16_to_f32(v)
+}
+
+impl Number for bf16 {
+    const ZERO: bf16 = bf16::ZERO;
+    const ONE: bf16 = bf16::ONE;
+    #[inline(always)]
+    fn from_f64(v: f64) -> bf16 {
+        narrow::bf16_from_f32(odd(v))
+    }
+    #[inline(always)]
+    fn from_f32(v: f32) -> bf16 {
+        narrow::bf16_from_f32(v)
+    }
+    #[inline(always)]
+    fn from_i64(v: i64) -> bf16 {
+        narrow::bf16_from_f32(odd(odd_f64(v)))
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(wide(self))
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        wide(self)
+    }
+    #[inline(always)]
+    fn to_odd_f32(self) -> f32 {
+        wide(self)
+    }
+    #[inline(always)]
+    fn to_i64(self) -> i64 {
+        Number::to_i64(wide(self))
+    }
+    #[inline(always)]
+    fn to_u8(self) -> u8 {
+        Number::to_u8(wide(self))
+    }
+    #[inline(always)]
+    fn plus(self, other: bf16) -> bf16 {
+        narrow::bf16_from_f32(wide(self) + wide(other))
+    }
+    #[inline(always)]
+    fn minus(self, other: bf16) -> bf16 {
+        narrow::bf16_from_f32(wide(self) - wide(other))
+    }
+    #[inline(always)]
+    fn times(self, other: bf16) -> bf16 {
+        narrow::bf16_from_f32(wide(self) * wide(other))
+    }
+    #[inline(always)]
+    fn over(self, other: bf16) -> bf16 {
+        narrow::bf16_from_f32(wide(self) / wide(other))
+    }
+    #[inline(always)]
+    fn power(self, exponent: bf16) -> bf16 {
+        narrow::bf16_from_f32(wide(self).power(wide(exponent)))
+    }
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        wide(self).is_nan()
+    }
+}
 
 /// `v as i64 as u8`, without the conversion to an integer, which does not become SIMD code.
 #[inline(always)]
@@ -353,20 +444,8 @@ pub(crate) trait Real:
         let ratio = if rounded == self { Self::ONE } else { self / rounded };
         if rounded == Self::ZERO { self } else { sum.ln() * ratio }
     }
-    /// `e^x - 1`: near 0, the difference times the ratio of x and the logarithm of the rounded power (Kahan).
-    #[inline(always)]
-    fn expm1(self) -> Self {
-        let power = self.exp();
-        let difference = power - Self::ONE;
-        let near = difference * (self / power.ln());
-        if self.abs() > Self::c(2.0) {
-            difference
-        } else if difference == Self::ZERO {
-            self
-        } else {
-            near
-        }
-    }
+    /// `e^x - 1`, exact also for small `x`.
+    fn expm1(self) -> Self;
     fn gelu_tanh(self) -> Self;
     fn gelu_tanh_grad(self) -> Self;
     /// Neither 0 nor subnormal nor infinite nor NaN.
@@ -413,6 +492,11 @@ macro_rules! real {
             fn erf(self) -> $t {
                 use $math as math;
                 math::erf(self)
+            }
+            #[inline(always)]
+            fn expm1(self) -> $t {
+                use $math as math;
+                math::expm1(self)
             }
             #[inline(always)]
             fn sigmoid(self) -> $t {

@@ -28,6 +28,16 @@ pub(crate) fn arch() -> Arch {
     })
 }
 
+/// The instructions of AVX2, if kernels may use them.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn avx2() -> Option<pulp::x86::V3> {
+    match arch() {
+        Arch::V4(v4) => Some(*v4),
+        Arch::V3(v3) => Some(v3),
+        _ => None,
+    }
+}
+
 /// Runs a closure that is compiled for the best instruction set of the machine.
 ///
 /// What is inlined into the closure is compiled for each instruction set and vectorised by the compiler; a call that

@@ -10,41 +10,58 @@
 use std::any::TypeId;
 use std::ops::Range;
 
+use half::bf16;
 use rayon::prelude::*;
 
-use super::operands::{Data, MOST, Operands, Tiling};
+use super::operands::{Data, Operands, Tiling};
 use super::runs::{Runs, RunsMut};
 use super::{LoopPlan, MAX_INPUTS, moves};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
-use crate::device::cpu::parallel;
 use crate::device::cpu::scratch::Scratch;
 use crate::error::{Error, Result};
+use crate::kernels::rows::{TASK, each_task};
 use crate::tensor::DType;
-
-/// Elements per task.
-const TASK: usize = MOST;
 
 /// An elementwise operation on floating-point numbers.
 pub(crate) trait FloatTile: Sync {
     /// `y[i] = f(x[0][i], x[1][i], ...)`. All slices have the same length.
     fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]);
-
-    /// The same for each of some rows. Short rows are faster if the loop over them is compiled together with that over
-    /// elements.
-    fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>) {
-        each_row(x, y, |x, y| self.tile(x, y));
-    }
 }
 
 /// An elementwise operation on numbers of any kind.
 pub(crate) trait NumberTile: Sync {
-    /// `y[i] = f(x[0][i], x[1][i], ...)`. All slices have the same length.
+    /// As [`FloatTile::tile`].
     fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]);
+}
 
-    /// As [`FloatTile::rows`].
-    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
-        each_row(x, y, |x, y| self.tile(x, y));
+/// An elementwise question about numbers of any kind, whose answers are bools.
+pub(crate) trait TruthTile: Sync {
+    /// As [`FloatTile::tile`]; an answer is 0 or 1.
+    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]);
+}
+
+/// A [`FloatTile`] for some rows of one length. An operation whose short rows shall be fast implements this one: the loop over rows
+/// is then compiled together with that over elements.
+pub(crate) trait FloatRows: Sync {
+    fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>);
+
+    /// Whether there is a loop over numbers of type bf16, which saves the passes that convert them.
+    fn takes_bf16(&self) -> bool {
+        false
+    }
+
+    /// This loop.
+    fn rows_of_bf16(&self, _x: Runs<'_, bf16>, _y: RunsMut<'_, bf16>) {}
+}
+
+/// A [`NumberTile`] for some rows of one length.
+pub(crate) trait NumberRows: Sync {
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>);
+
+    /// Whether it is one operation on numbers that bf16 holds, so that it can be computed in the arithmetic of bf16.
+    fn takes_bf16(&self) -> bool {
+        false
     }
 
     /// Whether there is a loop for two operands of which one is one number in each row.
@@ -52,6 +69,35 @@ pub(crate) trait NumberTile: Sync {
 
     /// This loop.
     fn rows_with_one<N: Number>(&self, _one: OneNumber<'_, N>, _x: Runs<'_, N>, _y: RunsMut<'_, N>) {}
+}
+
+/// A [`TruthTile`] for some rows of one length.
+pub(crate) trait TruthRows: Sync {
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>);
+
+    /// As [`NumberRows::WITH_ONE`].
+    const WITH_ONE: bool = false;
+
+    /// As [`NumberRows::rows_with_one`].
+    fn rows_with_one<N: Number>(&self, _one: OneNumber<'_, N>, _x: Runs<'_, N>, _y: RunsMut<'_, u8>) {}
+}
+
+impl<O: FloatTile> FloatRows for O {
+    fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>) {
+        each_row(x, y, |x, y| self.tile(x, y));
+    }
+}
+
+impl<O: NumberTile> NumberRows for O {
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
+        each_row(x, y, |x, y| self.tile(x, y));
+    }
+}
+
+impl<O: TruthTile> TruthRows for O {
+    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>) {
+        each_row(x, y, |x, y| self.tile(x, y));
+    }
 }
 
 /// An operand that is one number in each row: the first of the row.
@@ -71,59 +117,42 @@ fn each_row<N, Y>(x: &[Runs<'_, N>], mut y: RunsMut<'_, Y>, tile: impl Fn(&[&[N]
     });
 }
 
-/// An elementwise question about numbers of any kind, whose answers are bools.
-pub(crate) trait TruthTile: Sync {
-    /// `y[i] = f(x[0][i], x[1][i], ...)`, 0 or 1. All slices have the same length.
-    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]);
-
-    /// As [`FloatTile::rows`].
-    fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>) {
-        each_row(x, y, |x, y| self.tile(x, y));
-    }
-
-    /// As [`NumberTile::WITH_ONE`].
-    const WITH_ONE: bool = false;
-
-    /// As [`NumberTile::rows_with_one`].
-    fn rows_with_one<N: Number>(&self, _one: OneNumber<'_, N>, _x: Runs<'_, N>, _y: RunsMut<'_, u8>) {}
-}
-
 /// Runs an operation in the arithmetic of the floating-point dtype `compute`.
-pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatTile) -> Result<()> {
+pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatRows) -> Result<()> {
     match compute {
-        DType::F64 => run::<f64>(args, |x, y| op.rows(x, y)),
-        DType::F32 | DType::F16 | DType::BF16 => run::<f32>(args, |x, y| op.rows(x, y)),
+        DType::F64 => f64::run(args, &|x, y| op.rows(x, y), None),
+        _ if op.takes_bf16() && all_bf16(args) => bf16::run(args, &|x, y| op.rows_of_bf16(x[0], y), None),
+        DType::F32 | DType::F16 | DType::BF16 => f32::run(args, &|x, y| op.rows(x, y), None),
         other => Err(Error::Unsupported { op: args.op(), dtype: other, device: "cpu".to_string() }),
     }
 }
 
 /// Runs an operation in the arithmetic of the dtype `compute`.
-pub(crate) fn number<O: NumberTile>(args: &HostArgs<'_>, compute: DType, op: &O) -> Result<()> {
-    /// Calls `go` with the loops in arithmetic of type `N`, which don't depend on the dtype of the result.
-    fn with_loops<N: Number, O: NumberTile>(
-        op: &O,
-        go: impl FnOnce(Tile<'_, N, N>, TileWithOne<'_, N, N>) -> Result<()>,
-    ) -> Result<()> {
+pub(crate) fn number<O: NumberRows>(args: &HostArgs<'_>, compute: DType, op: &O) -> Result<()> {
+    /// The operation in arithmetic of type `N`.
+    fn run_in<N: Arithmetic, O: NumberRows>(args: &HostArgs<'_>, op: &O) -> Result<()> {
         let with_one = |one: OneNumber<'_, N>, x: Runs<'_, N>, y: RunsMut<'_, N>| op.rows_with_one(one, x, y);
-        go(&|x, y| op.rows(x, y), if O::WITH_ONE { Some(&with_one) } else { None })
+        N::run(args, &|x, y| op.rows(x, y), if O::WITH_ONE { Some(&with_one) } else { None })
     }
-    let to = args.write_dtype(0);
     match compute {
-        DType::F64 => {
-            with_loops(op, |tile, one| with_stored!(to, T => run_into::<T, f64, f64>(args, tile, one)))
-        }
-        DType::F32 | DType::F16 | DType::BF16 => {
-            with_loops(op, |tile, one| with_stored!(to, T => run_into::<T, f32, f32>(args, tile, one)))
-        }
-        _ if all_bytes(args) => with_loops(op, |tile, one| run_into::<u8, u8, u8>(args, tile, one)),
-        _ => with_loops(op, |tile, one| with_stored!(to, T => run_into::<T, i64, i64>(args, tile, one))),
+        DType::F64 => run_in::<f64, O>(args, op),
+        _ if op.takes_bf16() && all_bf16(args) => run_in::<bf16, O>(args, op),
+        DType::F32 | DType::F16 | DType::BF16 => run_in::<f32, O>(args, op),
+        _ if all_bytes(args) => run_in::<u8, O>(args, op),
+        _ => run_in::<i64, O>(args, op),
     }
 }
 
+/// Whether all operands and the result are bf16, and the result is not a sum, which is rounded once.
+fn all_bf16(args: &HostArgs<'_>) -> bool {
+    let all = (0..args.reads()).all(|i| args.read_dtype(i) == DType::BF16);
+    all && args.write_dtype(0) == DType::BF16 && !args.accumulate(0)
+}
+
 /// Runs an operation whose result is bool, in the arithmetic of the dtype `compute`.
-pub(crate) fn truth<O: TruthTile>(args: &HostArgs<'_>, compute: DType, op: &O) -> Result<()> {
+pub(crate) fn truth<O: TruthRows>(args: &HostArgs<'_>, compute: DType, op: &O) -> Result<()> {
     /// The operation in arithmetic of type `N`.
-    fn run_in<N: Number, O: TruthTile>(args: &HostArgs<'_>, op: &O) -> Result<()> {
+    fn run_in<N: Number, O: TruthRows>(args: &HostArgs<'_>, op: &O) -> Result<()> {
         let with_one =
             |one: OneNumber<'_, N>, x: Runs<'_, N>, y: RunsMut<'_, u8>| op.rows_with_one(one, x, y);
         run_into::<u8, N, u8>(args, &|x, y| op.rows(x, y), if O::WITH_ONE { Some(&with_one) } else { None })
@@ -148,7 +177,7 @@ pub(crate) fn int(
     args: &HostArgs<'_>,
     rows: impl Fn(&[Runs<'_, i64>], RunsMut<'_, i64>) + Sync,
 ) -> Result<()> {
-    run(args, rows)
+    i64::run(args, &rows, None)
 }
 
 /// Runs an operation on bytes, in arithmetic of u8.
@@ -156,7 +185,7 @@ pub(crate) fn bytes(
     args: &HostArgs<'_>,
     rows: impl Fn(&[Runs<'_, u8>], RunsMut<'_, u8>) + Sync,
 ) -> Result<()> {
-    run_into::<u8, u8, u8>(args, &rows, None)
+    u8::run(args, &rows, None)
 }
 
 /// Copies the operand, through the arithmetic of the dtype `compute`.
@@ -188,14 +217,9 @@ pub(super) fn pieces<T: Send>(
         let rows = (TASK * plan.shape[0]).div_ceil(whole).clamp(1, plan.shape[0]);
         (whole / plan.shape[0] * rows, plan.strides[0][0] * rows)
     };
-    let body = |(piece, out): (usize, &mut [T])| {
+    each_task(whole, out.par_chunks_mut(memory).enumerate(), |(piece, out)| {
         body(piece * elements..((piece + 1) * elements).min(whole), piece * memory, out);
-    };
-    if whole <= TASK || !parallel::allowed() {
-        out.chunks_mut(memory).enumerate().for_each(body);
-    } else {
-        out.par_chunks_mut(memory).enumerate().for_each(body);
-    }
+    });
 }
 
 /// The arithmetic of a tile, from numbers of type `N` to numbers of type `Y`. It is behind a pointer, so that the code
@@ -204,8 +228,34 @@ type Tile<'a, N, Y> = &'a (dyn Fn(&[Runs<'_, N>], RunsMut<'_, Y>) + Sync);
 /// The arithmetic of a tile with an operand that is one number in each row, if there is a loop for it.
 type TileWithOne<'a, N, Y> = Option<&'a (dyn Fn(OneNumber<'_, N>, Runs<'_, N>, RunsMut<'_, Y>) + Sync)>;
 
-fn run<N: Number>(args: &HostArgs<'_>, tile: impl Fn(&[Runs<'_, N>], RunsMut<'_, N>) + Sync) -> Result<()> {
-    with_stored!(args.write_dtype(0), T => run_into::<T, N, N>(args, &tile, None))
+/// An arithmetic type whose results are stored in some dtypes.
+trait Arithmetic: Number {
+    /// Runs an operation whose result has one of these dtypes.
+    fn run(
+        args: &HostArgs<'_>,
+        tile: Tile<'_, Self, Self>,
+        with_one: TileWithOne<'_, Self, Self>,
+    ) -> Result<()>;
+}
+
+macro_rules! arithmetic {
+    ($($n:ty: $($dtype:pat => $t:ty),+;)*) => {$(
+        impl Arithmetic for $n {
+            fn run(args: &HostArgs<'_>, tile: Tile<'_, $n, $n>, with_one: TileWithOne<'_, $n, $n>) -> Result<()> {
+                match args.write_dtype(0) {
+                    $($dtype => run_into::<$t, $n, $n>(args, tile, with_one),)+
+                    _ => Err(Error::internal(args.op(), "a result that is not computed in this arithmetic")),
+                }
+            }
+        }
+    )*};
+}
+arithmetic! {
+    f64: DType::F64 => f64;
+    f32: DType::F32 => f32, DType::F16 => half::f16, DType::BF16 => bf16;
+    bf16: DType::BF16 => bf16;
+    i64: DType::I64 => i64, DType::I32 => i32, DType::U8 | DType::Bool => u8;
+    u8: DType::U8 | DType::Bool => u8;
 }
 
 fn run_into<T: Stored, N: Number, Y: Number>(
@@ -226,33 +276,29 @@ fn run_into<T: Stored, N: Number, Y: Number>(
     }
     let (operands, reads_direct) = (&operands, is_direct(&operands));
     let writes_direct = may_write && (operands.tiling != Tiling::Gathered || operands.plan.is_dense(0));
-    let most = operands.most(!(writes_direct && (one.is_some() || reads_direct)));
+    // Where the operands lie, to where the result lies.
+    let moves_nothing = writes_direct && (one.is_some() || reads_direct);
+    let most = operands.most(!moves_nothing);
     pieces(&operands.plan, out, |elements, base, memory| {
-        let mut buffers = Scratch::<N>::new(if reads_direct { 0 } else { count * most });
+        let mut buffers = Scratch::<N>::new(if moves_nothing { 0 } else { count * most });
         let mut result = Scratch::<Y>::new(if writes_direct { 0 } else { most });
         operands.tiles(elements, most, |block| {
             let (rows, len) = (block.rows, block.len);
-            let place = block.offsets[0].saturating_sub(base);
-            if let Some((one, tile)) = one
-                && let Some(data) = Y::same_mut(&mut memory[place..])
-            {
-                let y = RunsMut { data, step: block.steps[0], rows, len };
-                let numbers = OneNumber { numbers: operands.runs(one, &block), is_first: one == 0 };
-                return tile(numbers, operands.runs(1 - one, &block), y);
-            }
             let mut inputs = [Runs::one(&[][..]); MAX_INPUTS];
-            if reads_direct
-                && writes_direct
-                && let Some(data) = Y::same_mut(&mut memory[place..])
-            {
+            if moves_nothing && let Some(data) = Y::same_mut(&mut memory[block.offsets[0] - base..]) {
+                let y = RunsMut { data, step: block.steps[0], rows, len };
+                if let Some((one, tile)) = one {
+                    let numbers = OneNumber { numbers: operands.runs(one, &block), is_first: one == 0 };
+                    return tile(numbers, operands.runs(1 - one, &block), y);
+                }
                 for (i, input) in inputs[..count].iter_mut().enumerate() {
                     *input = operands.runs(i, &block);
                 }
-                return tile(&inputs[..count], RunsMut { data, step: block.steps[0], rows, len });
+                return tile(&inputs[..count], y);
             }
             let mut rest = &mut *buffers;
             for (i, input) in inputs[..count].iter_mut().enumerate() {
-                let (buf, after) = rest.split_at_mut(if reads_direct { 0 } else { len });
+                let (buf, after) = rest.split_at_mut(len);
                 *input = Runs::one(operands.read(i, &block, (&*memory, base), buf));
                 rest = after;
             }

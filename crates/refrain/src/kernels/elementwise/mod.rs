@@ -8,12 +8,17 @@ mod moves;
 mod operands;
 mod read;
 mod runs;
+mod transpose;
 
 use smallvec::SmallVec;
 
-pub(crate) use host::{FloatTile, NumberTile, OneNumber, TruthTile, bytes, copy, float, int, number, truth};
-pub(crate) use moves::{contiguous, fill};
+pub(crate) use host::{
+    FloatRows, FloatTile, NumberRows, NumberTile, OneNumber, TruthRows, TruthTile, bytes, copy, float, int,
+    number, truth,
+};
+pub(crate) use moves::{bits, contiguous, fill};
 pub(crate) use runs::{Runs, RunsMut};
+pub(crate) use transpose::{Lines, LinesMut, transpose};
 
 use super::numbers::Numbers;
 use crate::tensor::Layout;
@@ -161,4 +166,11 @@ struct Rectangle {
     rows: usize,
     stride: usize,
     len: usize,
+}
+
+impl Rectangle {
+    /// Whether its columns lie one after the other in memory.
+    fn is_transposed(&self) -> bool {
+        self.stride > 1 && self.row_stride == 1 && self.rows > 1
+    }
 }

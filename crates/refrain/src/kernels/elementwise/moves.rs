@@ -67,6 +67,26 @@ fn moved<U: Pod + Send + Sync>(args: &HostArgs<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Copies the operand, whose elements have 16 bits, and changes their bits to `(bits & and) ^ xor`. False, and nothing is done, if
+/// there are gaps in the result, or it is a sum.
+pub(crate) fn bits(args: &HostArgs<'_>, and: u16, xor: u16) -> Result<bool> {
+    let plan = LoopPlan::new(&[args.write_layout(0)]);
+    if args.accumulate(0) || !plan.is_dense(0) || plan.numel() == 0 {
+        return Ok(false);
+    }
+    let y = args.write::<u16>(0)?;
+    if args.in_place(0).is_none() {
+        copy(&LoopPlan::new(&[args.write_layout(0), args.read_layout(0)]), args.read::<u16>(0)?, y);
+    }
+    pieces(&plan, y, |_, _, y| {
+        simd(
+            #[inline(always)]
+            || y.iter_mut().for_each(|y| *y = (*y & and) ^ xor),
+        );
+    });
+    Ok(true)
+}
+
 /// Copies along a plan of the destination and the source.
 fn copy<U: Pod + Send + Sync>(plan: &LoopPlan, from: &[U], to: &mut [U]) {
     if plan.numel() == 0 {

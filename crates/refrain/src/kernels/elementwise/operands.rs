@@ -18,7 +18,7 @@ const TILE: usize = 2048;
 /// Elements per tile where an operand is transposed: some rows, so that blocks can be transposed.
 const TILE_TRANSPOSED: usize = 4 * TILE;
 /// Elements per tile without buffers, at most.
-pub(super) const MOST: usize = 8 * TILE;
+const MOST: usize = 8 * TILE;
 /// The shortest row that is worth a tile of its own.
 const ROW: usize = 64;
 
@@ -248,23 +248,19 @@ impl<'a> Operands<'a> {
         to: &mut [N],
     ) {
         let plan = &self.plan;
-        match self.tiling {
-            Tiling::Dense | Tiling::Rows => {
-                let offset = at.offsets[i + 1];
-                with_data!(&self.data[i], d => read_run(d, offset, to), read_run(memory, at.offsets[0] - base, to));
-            }
-            Tiling::Gathered => {
-                with_data!(&self.data[i], d => gather(plan, i + 1, d, at.element, to), {
-                    let mut done = 0;
-                    plan.rectangles(0, at.element, to.len(), |mut r| {
-                        r.offset -= base;
-                        let to = &mut to[done..done + r.rows * r.len];
-                        done += to.len();
-                        read_rectangle(memory, &r, to, |v: T| v.to());
-                    });
-                });
-            }
+        // Rows are only read where they lie.
+        if self.tiling != Tiling::Gathered {
+            return with_data!(&self.data[i], d => read_run(d, at.element, to), read_run(memory, at.element - base, to));
         }
+        with_data!(&self.data[i], d => gather(plan, i + 1, d, at.element, to), {
+            let mut done = 0;
+            plan.rectangles(0, at.element, to.len(), |mut r| {
+                r.offset -= base;
+                let to = &mut to[done..done + r.rows * r.len];
+                done += to.len();
+                read_rectangle(memory, &r, to, |v: T| v.to());
+            });
+        });
     }
 
     /// The part of the output's memory that a tile of one row is, if it is one.

@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 
+use super::transpose::{Lines, LinesMut, transpose};
 use super::{LoopPlan, Rectangle};
 use crate::device::cpu::numeric::{Number, Stored, convert, store};
 use crate::device::cpu::simd::simd;
@@ -28,14 +29,15 @@ pub(super) fn gather<T: Stored, N: Number>(
         (operand, start),
         to,
         #[inline(always)]
-        |r, to| {
-            read_rectangle(
+        |r, to| match N::same(data) {
+            Some(same) => copy_rectangle(same, r, to),
+            None => read_rectangle(
                 data,
                 r,
                 to,
                 #[inline(always)]
                 |v: T| v.to(),
-            );
+            ),
         },
     );
 }
@@ -74,7 +76,7 @@ pub(super) fn read_rectangle<T: Pod, N: Pod>(
     to: &mut [N],
     f: impl Fn(T) -> N + Copy,
 ) {
-    if r.stride > 1 && r.row_stride == 1 && r.rows > 1 {
+    if r.is_transposed() {
         return read_transposed(data, r, to, f);
     }
     for (row, to) in to.chunks_exact_mut(r.len).enumerate() {
@@ -94,6 +96,10 @@ const SHORT: usize = 64;
 #[inline(always)]
 pub(super) fn copy_rectangle<U: Pod>(data: &[U], r: &Rectangle, to: &mut [U]) {
     match r.len {
+        _ if r.is_transposed() => {
+            let from = Lines { data: &data[r.offset..], step: r.stride };
+            return transpose(from, LinesMut { data: to, step: r.len }, r.rows, r.len);
+        }
         _ if r.stride != 1 || r.len > SHORT => {}
         len if len.is_multiple_of(16) => return copy_short::<U, 16>(data, r, to),
         len if len.is_multiple_of(8) => return copy_short::<U, 8>(data, r, to),
@@ -117,26 +123,29 @@ fn copy_short<U: Pod, const W: usize>(data: &[U], r: &Rectangle, to: &mut [U]) {
     }
 }
 
-/// Rows and columns of a block that is transposed at a time: some cache lines.
-const BLOCK: usize = 16;
+/// Columns that are transposed before they are converted.
+const COLUMNS: usize = 64;
+/// Rows, likewise.
+const ROWS: usize = 16;
 
-/// Reads a rectangle whose columns lie one after the other: by blocks, each read by columns and written by rows, so
-/// that a cache line is used as a whole, once.
-#[inline(always)]
+/// Reads a rectangle whose columns lie one after the other.
 fn read_transposed<T: Pod, N: Pod>(data: &[T], r: &Rectangle, to: &mut [N], f: impl Fn(T) -> N + Copy) {
-    let mut block = [[N::zeroed(); BLOCK]; BLOCK];
-    for row in (0..r.rows).step_by(BLOCK) {
-        let rows = BLOCK.min(r.rows - row);
-        for column in (0..r.len).step_by(BLOCK) {
-            let columns = BLOCK.min(r.len - column);
-            for (j, block) in block[..columns].iter_mut().enumerate() {
-                let from = &data[r.offset + row + (column + j) * r.stride..][..rows];
-                block.iter_mut().zip(from).for_each(|(to, &from)| *to = f(from));
-            }
-            for i in 0..rows {
-                let to = &mut to[(row + i) * r.len + column..][..columns];
-                to.iter_mut().zip(&block).for_each(|(to, block)| *to = block[i]);
-            }
+    let mut block = [T::zeroed(); ROWS * COLUMNS];
+    for row in (0..r.rows).step_by(ROWS) {
+        let rows = ROWS.min(r.rows - row);
+        for column in (0..r.len).step_by(COLUMNS) {
+            let columns = COLUMNS.min(r.len - column);
+            let from = Lines { data: &data[r.offset + row + column * r.stride..], step: r.stride };
+            transpose(from, LinesMut { data: &mut block, step: COLUMNS }, rows, columns);
+            simd(
+                #[inline(always)]
+                || {
+                    for (i, from) in block.chunks_exact(COLUMNS).take(rows).enumerate() {
+                        let to = &mut to[(row + i) * r.len + column..][..columns];
+                        to.iter_mut().zip(from).for_each(|(to, &from)| *to = f(from));
+                    }
+                },
+            );
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The order of combinations depends only on the extents, so results do not depend on the number of threads.
 
 pub(crate) mod cuda;
+mod transposed;
 
 use bytemuck::Pod;
 use rayon::prelude::*;
@@ -15,6 +16,8 @@ use crate::error::Result;
 use crate::kernels::elementwise;
 use crate::kernels::rows::{TASK, each_task};
 use crate::tensor::{Layout, Shape, Tensor};
+
+pub(crate) use transposed::Transposed;
 
 /// The reduced axes merged into one: the operand is viewed as `[outer, n, inner]`, and `n` is reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +126,14 @@ impl Extent {
         }
     }
 
+    /// How many rows of a column are reduced at a time. The order of combinations follows from it.
+    fn rows_at_a_time(self) -> usize {
+        match self.inner {
+            1 => TASK,
+            inner => (TASK / inner.max(1)).clamp(FEWEST_ROWS, MOST_ROWS),
+        }
+    }
+
     /// Elements of a row: of `n` if `inner` is 1, else of `inner`.
     pub(crate) fn width(self) -> usize {
         if self.inner == 1 { self.n } else { self.inner }
@@ -186,11 +197,20 @@ pub(crate) fn reduce_in<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K
     y: &mut [U],
     store: impl Fn(&mut U, S) + Sync + Send,
 ) {
+    reduce_by(extent.rows_at_a_time(), x, extent, steps, f, y, store);
+}
+
+/// [`reduce_in`] with so many rows at a time.
+fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
+    rows: usize,
+    x: [&[T]; K],
+    extent: Extent,
+    steps: Steps,
+    f: &F,
+    y: &mut [U],
+    store: impl Fn(&mut U, S) + Sync + Send,
+) {
     let Extent { n, inner, .. } = extent;
-    let rows = match inner {
-        1 => TASK,
-        _ => (TASK / inner.max(1)).clamp(FEWEST_ROWS, MOST_ROWS),
-    };
     if n <= rows {
         return pieces(x, (extent, steps), n, f, y, store);
     }
@@ -226,9 +246,16 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     let task = (TASK / rows).max(if inner == 1 { 4 } else { SEGMENT });
     each_task(extent.outer * n * inner, y.par_chunks_mut(task).enumerate(), |(i, y)| {
         let mut states = [S::default(); SEGMENT];
+        // Few divisions: they cost as much as the sum of a short row.
         let place_of = |at: usize| {
-            let (piece, column) = ((i * task + at) / inner, (i * task + at) % inner);
-            let (slab, start) = (piece / count, piece % count * rows);
+            let (piece, column) = match inner {
+                1 => (i * task + at, 0),
+                _ => ((i * task + at) / inner, (i * task + at) % inner),
+            };
+            let (slab, start) = match count {
+                1 => (piece, 0),
+                _ => (piece / count, piece % count * rows),
+            };
             let place = PartPosition { start, result: slab * inner + column };
             (place, slab * steps.outer + start * steps.n + column, rows.min(n - start), column)
         };

@@ -13,7 +13,7 @@ use crate::device::cpu::numeric::{Number, Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
-use crate::kernels::elementwise::{self, FloatTile, NumberTile, OneNumber, Runs, RunsMut, TruthTile, cuda};
+use crate::kernels::elementwise::{self, FloatTile, NumberRows, OneNumber, Runs, RunsMut, TruthRows, cuda};
 use crate::ops::copy::Copy;
 use crate::ops::unary::Unary;
 use crate::tensor::{DType, Shape, Tensor};
@@ -38,7 +38,7 @@ fn run(
 }
 
 /// Runs the loop of a function on the CPU.
-fn host(op: Binary, tile: &(impl NumberTile + TruthTile), args: &HostArgs<'_>) -> Result<()> {
+fn host(op: Binary, tile: &(impl NumberRows + TruthRows), args: &HostArgs<'_>) -> Result<()> {
     match op.domain() {
         Domain::Arithmetic => elementwise::number(args, args.read_dtype(0), tile),
         Domain::Truth => elementwise::truth(args, args.read_dtype(0), tile),
@@ -54,6 +54,11 @@ impl Binary {
         }
     }
 
+    /// Addition, subtraction, multiplication or division.
+    fn is_arithmetic(self) -> bool {
+        matches!(self, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div)
+    }
+
     /// Whether the gradients that are wanted are computed from operand `i`.
     fn reads(self, i: usize, needs: &[bool]) -> bool {
         (0..2).any(|by| match self.gradients()[by] {
@@ -64,11 +69,7 @@ impl Binary {
     }
 }
 
-impl TruthTile for Binary {
-    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]) {
-        self.truth_of_both(Runs::one(x[0]), Runs::one(x[1]), RunsMut::one(y));
-    }
-
+impl TruthRows for Binary {
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>) {
         self.truth_of_both(x[0], x[1], y);
     }
@@ -80,9 +81,9 @@ impl TruthTile for Binary {
     }
 }
 
-impl NumberTile for Binary {
-    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
-        self.of_both(Runs::one(x[0]), Runs::one(x[1]), RunsMut::one(y));
+impl NumberRows for Binary {
+    fn takes_bf16(&self) -> bool {
+        self.is_arithmetic()
     }
 
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
@@ -244,19 +245,15 @@ impl WithScalar {
     }
 }
 
-impl TruthTile for WithScalar {
-    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [u8]) {
-        TruthTile::rows(self, &[Runs::one(x[0])], RunsMut::one(y));
-    }
-
+impl TruthRows for WithScalar {
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, u8>) {
         self.op.truth_of_scalar(x[0], Runs::one(&[N::from_f64(self.scalar)]), self.reverse, y);
     }
 }
 
-impl NumberTile for WithScalar {
-    fn tile<N: Number>(&self, x: &[&[N]], y: &mut [N]) {
-        NumberTile::rows(self, &[Runs::one(x[0])], RunsMut::one(y));
+impl NumberRows for WithScalar {
+    fn takes_bf16(&self) -> bool {
+        self.op.is_arithmetic() && nearest(DType::BF16, self.scalar) == self.scalar
     }
 
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {

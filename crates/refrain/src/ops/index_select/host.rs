@@ -9,6 +9,8 @@ use crate::tensor::Shape;
 
 /// Columns that are summed together, in registers or the L1 cache.
 const COLUMNS: usize = 64;
+/// Elements of a result that are selected at a time.
+const PIECE: usize = 4096;
 
 fn check<I: Position>(args: &HostArgs<'_>, index: &[I], axis: usize, of: &Shape) -> Result<()> {
     let size = of[axis];
@@ -23,10 +25,8 @@ pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
     with_stored!(args.write_dtype(0), T => {
         let x = args.read::<T>(0)?;
         if inner == 1 {
-            // Element by element, a row of the index at a time.
-            parallel::pieces(args.write::<T>(0)?, index.len(), |i, row| {
-                let from = &x[i * size..][..size];
-                row.iter_mut().zip(index).for_each(|(y, i)| *y = i.within(size).map_or_else(missing, |i| from[i]));
+            parallel::pieces(args.write::<T>(0)?, PIECE, |piece, y| {
+                select_elements((x, size), index, piece * PIECE, y);
             });
             return Ok(());
         }
@@ -38,6 +38,20 @@ pub(super) fn select<I: Position>(axis: usize, index: &[I], args: &HostArgs<'_>)
         });
     });
     Ok(())
+}
+
+/// Elements of the rows of `x`, which have `size` elements each, by an index for all rows: those from `first` on.
+fn select_elements<T: Stored, I: Position>((x, size): (&[T], usize), index: &[I], first: usize, y: &mut [T]) {
+    let (mut at, mut rest) = (first, y);
+    while !rest.is_empty() {
+        let (row, column) = (at / index.len(), at % index.len());
+        let (y, others) = rest.split_at_mut(rest.len().min(index.len() - column));
+        let from = &x[row * size..][..size];
+        let selected = index[column..].iter().map(|i| i.within(size).map_or_else(missing, |i| from[i]));
+        y.iter_mut().zip(selected).for_each(|(y, v)| *y = v);
+        at += y.len();
+        rest = others;
+    }
 }
 
 /// For each slice, the entries of an index that name it, in order.

@@ -3,7 +3,7 @@
 use super::philox::{self, WORDS};
 use super::{Distribution, Sample};
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Stored, with_float};
+use crate::device::cpu::numeric::{Stored, store, with_float};
 use crate::device::cpu::{math::f64 as math, parallel, simd::simd};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
@@ -95,50 +95,46 @@ fn box_muller(u: f64, v: f64) -> [f64; 2] {
     [radius * cos, radius * sin]
 }
 
-/// Writes numbers that come in pairs, without the first `skip` of them.
+/// Writes numbers that come in pairs, each from `W` words, without the first `skip` of them.
 #[inline(always)]
-fn store<T: Stored>(out: &mut [T], skip: usize, pair: impl Fn(usize) -> [f64; 2]) {
-    let (half, whole) = out.split_at_mut((skip % 2).min(out.len()));
-    half.iter_mut().for_each(|y| *y = T::from_number(pair(skip / 2)[1]));
-    let first = skip.div_ceil(2);
-    let (pairs, last) = whole.as_chunks_mut::<2>();
+fn write_pairs<T: Stored, const W: usize>(
+    words: &[[u32; W]],
+    skip: usize,
+    out: &mut [T],
+    pair: impl Fn(&[u32; W]) -> [f64; 2],
+) {
+    let half = skip % 2;
+    let words = &words[skip / 2..][..(half + out.len()).div_ceil(2)];
+    // In loops of their own, so that each becomes SIMD code.
+    let (mut x, mut y, mut both) = ([0.0; TILE / 2 + 1], [0.0; TILE / 2 + 1], [[0.0; 2]; TILE / 2 + 1]);
     simd(
         #[inline(always)]
         || {
-            for (i, [a, b]) in pairs.iter_mut().enumerate() {
-                let [x, y] = pair(first + i);
-                (*a, *b) = (T::from_number(x), T::from_number(y));
-            }
+            x.iter_mut().zip(&mut y).zip(words).for_each(|((x, y), words)| [*x, *y] = pair(words));
+            both.iter_mut().zip(&x).zip(&y).take(words.len()).for_each(|((both, &x), &y)| *both = [x, y]);
         },
     );
-    let count = pairs.len();
-    last.iter_mut().for_each(|y| *y = T::from_number(pair(first + count)[0]));
+    store(&both.as_flattened()[half..][..out.len()], out, false);
 }
 
 fn normal<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
     let scale = reciprocal_power(32);
-    let pairs = words.as_chunks::<2>().0;
-    store(
-        out,
+    write_pairs(
+        words.as_chunks::<2>().0,
         skip,
+        out,
         #[inline(always)]
-        |i| {
-            let [u, v] = pairs[i];
-            box_muller((f64::from(u) + 1.0) * scale, f64::from(v) * scale)
-        },
+        |&[u, v]| box_muller((f64::from(u) + 1.0) * scale, f64::from(v) * scale),
     );
 }
 
 fn normal_wide<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
     let scale = reciprocal_power(53);
-    let fours = words.as_chunks::<4>().0;
-    store(
-        out,
+    write_pairs(
+        words.as_chunks::<4>().0,
         skip,
+        out,
         #[inline(always)]
-        |i| {
-            let w = fours[i];
-            box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale)
-        },
+        |w| box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale),
     );
 }

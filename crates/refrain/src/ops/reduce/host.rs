@@ -9,7 +9,9 @@ use crate::device::cpu::numeric::{Number, Real, Stored, convert, with_float, wit
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::kernels::reduction::{Extent, PartPosition, Reducer, SEGMENT, State, Steps, reduce, reduce_in};
+use crate::kernels::reduction::{
+    Extent, PartPosition, Reducer, SEGMENT, State, Steps, Transposed, reduce, reduce_in,
+};
 use crate::kernels::{elementwise, rows};
 use crate::tensor::DType;
 
@@ -24,9 +26,10 @@ pub(super) enum Order {
     Free,
 }
 
-/// The operand `[outer, n, inner]`: where it lies, if its rows are contiguous, otherwise as a contiguous copy.
+/// The operand `[outer, n, inner]`: where it lies, if its rows are contiguous or its columns are, otherwise as a contiguous copy.
 pub(super) enum Elements<'a, T> {
     InPlace(&'a [T], Extent, Steps),
+    Transposed(&'a [T], Transposed),
     Copy(Scratch<T>, Extent),
 }
 
@@ -40,7 +43,10 @@ impl<'a, T: Stored> Elements<'a, T> {
         };
         Ok(match extent.steps_in(layout).map(|steps| (extent, steps)).or_else(turned).or_else(whole) {
             Some((extent, steps)) => Elements::InPlace(x, extent, steps),
-            None => Elements::Copy(elementwise::contiguous(layout, x), extent),
+            None => match Transposed::of(extent, layout) {
+                Some(transposed) => Elements::Transposed(x, transposed),
+                None => Elements::Copy(elementwise::contiguous(layout, x), extent),
+            },
         })
     }
 
@@ -52,6 +58,7 @@ impl<'a, T: Stored> Elements<'a, T> {
     ) {
         match self {
             Elements::InPlace(x, extent, steps) => reduce_in([x], *extent, *steps, f, y, store),
+            Elements::Transposed(x, transposed) => transposed.reduce(x, f, y, store),
             Elements::Copy(x, extent) => reduce([x], *extent, f, y, store),
         }
     }
@@ -135,7 +142,19 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
                 #[inline(always)]
                 || rows::sums([[a], [b], [c], [d]], |[v]| v),
             ),
-            _ => std::array::from_fn(|i| self.row(x[i], at[i])),
+            _ if TypeId::of::<T>() == TypeId::of::<u8>() => std::array::from_fn(|i| self.row(x[i], at[i])),
+            _ => {
+                let n = x[0][0].len();
+                with_scratch(4 * n, |copy| {
+                    copy.chunks_exact_mut(n.max(1)).zip(x).for_each(|(copy, [x])| convert(x, copy));
+                    let copy = &*copy;
+                    let row = |i: usize| [&copy[i * n..][..n]];
+                    simd(
+                        #[inline(always)]
+                        || rows::sums([row(0), row(1), row(2), row(3)], |[v]| v),
+                    )
+                })
+            }
         }
     }
 

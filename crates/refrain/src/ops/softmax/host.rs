@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Real, Stored, with_float};
+use crate::device::cpu::numeric::{Real, Stored, store, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
@@ -92,20 +92,20 @@ impl<T: Stored, R: Real> Reducer<T, Exponentials<R>, 1> for SumExponentials {
         // Apart, so that each loop becomes SIMD code.
         let (mut largest, mut sums) = ([R::NEG_INFINITY; SEGMENT], [R::ZERO; SEGMENT]);
         let (largest, sums) = (&mut largest[..width], &mut sums[..width]);
+        let mut buf = [R::ZERO; SEGMENT];
         simd(
             #[inline(always)]
             || {
                 for r in 0..rows {
-                    for (largest, &v) in largest.iter_mut().zip(&x[r * stride..][..width]) {
-                        let v: R = v.to();
+                    let row = load(&x[r * stride..][..width], &mut buf);
+                    for (largest, &v) in largest.iter_mut().zip(row) {
                         *largest = if v > *largest { v } else { *largest };
                     }
                 }
                 for r in 0..rows {
-                    for ((sum, &largest), &v) in sums.iter_mut().zip(&*largest).zip(&x[r * stride..][..width])
-                    {
+                    let row = load(&x[r * stride..][..width], &mut buf);
+                    for ((sum, &largest), &v) in sums.iter_mut().zip(&*largest).zip(row) {
                         // Negative infinity alone adds nothing to the sums of other parts.
-                        let v: R = v.to();
                         let p = (v - largest).exp();
                         *sum += if v == R::NEG_INFINITY { R::ZERO } else { p };
                     }
@@ -140,22 +140,30 @@ fn columns<T: Stored, R: Real>(log: bool, (x, step): (&[T], usize), y: &mut [T],
     let rows = rows_a_task(inner);
     let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * step)).enumerate();
     each_task(outer * n * inner, tasks, |(task, (y, x))| {
-        simd(
-            #[inline(always)]
-            || {
-                for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks(step)).enumerate() {
-                    let first = (task * rows + row) / n * inner;
-                    let states = largest[first..][..inner].iter().zip(&scales[first..][..inner]);
-                    let elements = y.iter_mut().zip(x).zip(states);
-                    if log {
-                        elements.for_each(|((y, x), (&a, &b))| *y = T::from_number(x.to::<R>() - a - b));
-                    } else {
-                        elements
-                            .for_each(|((y, x), (&a, &b))| *y = T::from_number((x.to::<R>() - a).exp() * b));
+        with_scratch(2 * inner, |buf: &mut [R]| {
+            let (x_buf, y_buf) = buf.split_at_mut(inner);
+            simd(
+                #[inline(always)]
+                || {
+                    for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks(step)).enumerate() {
+                        let first = (task * rows + row) / n * inner;
+                        let x = load(&x[..inner], x_buf);
+                        let states = [x, &largest[first..][..inner], &scales[first..][..inner]];
+                        let write = |y: &mut [R]| match log {
+                            true => map(y, states, false, |[x, a, b]| x - a - b),
+                            false => map(y, states, false, |[x, a, b]| (x - a).exp() * b),
+                        };
+                        match R::same_mut(y) {
+                            Some(y) => write(y),
+                            None => {
+                                write(y_buf);
+                                store(y_buf, y, false);
+                            }
+                        }
                     }
-                }
-            },
-        )
+                },
+            )
+        })
     });
 }
 

@@ -173,6 +173,19 @@ functions! {
         derivative(Input): (|x, d| silu_derivative(x) * d, "silu_derivative(x) * d"),
     }
 
+    /// `ln(1 + e^x)`, a smooth form of [`Tensor::relu`](crate::tensor::Tensor::relu). For floats.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-100.0f32, 0.0, 100.0], [3], &Device::cpu())?;
+    /// assert_eq!(x.softplus()?.to_vec::<f32>()?, [3.8e-44, 0.6931472, 100.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    softplus, softplus_into => Softplus {
+        floats(slices): (softpluses, "relu_(x) + log1p_(exp_(-abs_(x)))"),
+        derivative(Input): (|x, d| x.sigmoid() * d, "logistic(x) * d"),
+    }
+
     /// The error function. For floats.
     erf, erf_into => Erf {
         floats(slices): (erfs, "erf_(x)"),
@@ -215,6 +228,25 @@ functions! {
         integers: (|x| x, "x"),
     }
 
+    elu => Elu(alpha) {
+        floats: (
+            |x| if x > R::ZERO { x } else { R::c(alpha) * x.expm1() },
+            "x > (R)0 ? x : (R)s[0] * expm1_(x)"
+        ),
+        derivative(Input): (
+            |x, d| if x > R::ZERO { d } else { x.exp() * d * R::c(alpha) },
+            "x > (R)0 ? d : exp_(x) * d * (R)s[0]"
+        ),
+    }
+
+    leaky_relu => LeakyRelu(slope) {
+        floats: (|x| if x > R::ZERO { x } else { R::c(slope) * x }, "x > (R)0 ? x : (R)s[0] * x"),
+        derivative(Input): (
+            |x, d| if x > R::ZERO { d } else { R::c(slope) * d },
+            "x > (R)0 ? d : (R)s[0] * d"
+        ),
+    }
+
     clamp => Clamp(min, max) {
         floats: (
             |x| {
@@ -247,6 +279,17 @@ fn tanhs<R: Real>(x: &[R], y: &mut [R]) {
         || {
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = x.tanh();
+            }
+        },
+    );
+}
+
+fn softpluses<R: Real>(x: &[R], y: &mut [R]) {
+    simd(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = x.relu() + (-x.abs()).exp().log1p();
             }
         },
     );

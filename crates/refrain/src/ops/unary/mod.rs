@@ -5,6 +5,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use half::bf16;
+
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 
 use crate::autograd::{Gradients, Saves};
@@ -13,7 +15,7 @@ use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
 use crate::kernels::activations::ACTIVATIONS;
-use crate::kernels::elementwise::{self, FloatTile, Runs, RunsMut, cuda};
+use crate::kernels::elementwise::{self, FloatRows, FloatTile, Runs, RunsMut, cuda};
 use crate::tensor::{DType, Tensor};
 
 pub(crate) use functions::Unary;
@@ -22,19 +24,34 @@ use table::From;
 static SOURCE: Source =
     Source { name: "unary", parts: &[ACTIVATIONS, include_str!("kernel.cu"), cuda::LOOP] };
 
+impl Unary {
+    /// Runs a function of the sign alone, of floats of 16 bits, as one of their bits. False for other functions.
+    fn changes_sign(self, args: &HostArgs<'_>) -> Result<bool> {
+        match self {
+            Unary::Neg => elementwise::bits(args, u16::MAX, 0x8000),
+            Unary::Abs => elementwise::bits(args, 0x7fff, 0),
+            _ => Ok(false),
+        }
+    }
+}
+
 /// Runs `expression` over the operands on CUDA, in the arithmetic of the result.
 fn run(op: Unary, expression: &'static str, args: &mut CudaArgs<'_>) -> Result<()> {
     let compute = args.write_dtype(0).accumulator();
     cuda::run(args, &SOURCE, compute, &op.scalars(), |spec| spec.word("FUNCTION", expression))
 }
 
-impl FloatTile for Unary {
-    fn tile<R: Real>(&self, x: &[&[R]], y: &mut [R]) {
-        self.floats(Runs::one(x[0]), RunsMut::one(y));
-    }
-
+impl FloatRows for Unary {
     fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>) {
         self.floats(x[0], y);
+    }
+
+    fn takes_bf16(&self) -> bool {
+        self.is_one_by_one()
+    }
+
+    fn rows_of_bf16(&self, x: Runs<'_, bf16>, y: RunsMut<'_, bf16>) {
+        self.floats_of_bf16::<f32>(x, y);
     }
 }
 
@@ -54,6 +71,7 @@ impl Op for Unary {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         match args.read_dtype(0) {
+            DType::F16 | DType::BF16 if self.changes_sign(args)? => Ok(()),
             dtype if dtype.is_float() => elementwise::float(args, dtype, self),
             DType::U8 if self.scalars().iter().all(|s| (0.0..=255.0).contains(s)) => {
                 elementwise::bytes(args, |x, y| self.ints(x[0], y))
@@ -172,6 +190,45 @@ impl Tensor {
     pub fn clamp_into(&self, min: f64, max: f64, dst: &Tensor) -> Result<()> {
         apply_into(clamp(self, min, max)?, &[self], dst)
     }
+
+    /// `x` above 0, else `alpha * (e^x - 1)` (Clevert et al., ICLR 2016). For floats.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-1e-6f32, -200.0, 2.0], [3], &Device::cpu())?;
+    /// assert_eq!(x.elu(1.0)?.to_vec::<f32>()?, [-9.999995e-7, -1.0, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn elu(&self, alpha: f64) -> Result<Tensor> {
+        apply(Unary::Elu { alpha }, &[self])
+    }
+
+    /// [`Tensor::elu`] into the memory of `dst` (which may be this tensor).
+    pub fn elu_into(&self, alpha: f64, dst: &Tensor) -> Result<()> {
+        apply_into(Unary::Elu { alpha }, &[self], dst)
+    }
+
+    /// `x` above 0, else `negative_slope * x`. The derivative at 0 is `negative_slope`, as in PyTorch. For floats. The slope is
+    /// first rounded to the dtype.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-4.0f32, 2.0], [2], &Device::cpu())?;
+    /// assert_eq!(x.leaky_relu(0.25)?.to_vec::<f32>()?, [-1.0, 2.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn leaky_relu(&self, negative_slope: f64) -> Result<Tensor> {
+        apply(leaky_relu(self, negative_slope), &[self])
+    }
+
+    /// [`Tensor::leaky_relu`] into the memory of `dst` (which may be this tensor).
+    pub fn leaky_relu_into(&self, negative_slope: f64, dst: &Tensor) -> Result<()> {
+        apply_into(leaky_relu(self, negative_slope), &[self], dst)
+    }
+}
+
+fn leaky_relu(x: &Tensor, slope: f64) -> Unary {
+    Unary::LeakyRelu { slope: nearest(x.dtype(), slope) }
 }
 
 fn clamp(x: &Tensor, min: f64, max: f64) -> Result<Unary> {

@@ -1,8 +1,9 @@
 //! What the table of functions becomes: an enumeration, its loops on the CPU, its expressions for CUDA, and methods.
 
+use half::bf16;
 use smallvec::SmallVec;
 
-use crate::device::cpu::numeric::Number;
+use crate::device::cpu::numeric::{Number, Stored};
 use crate::device::cpu::simd::simd;
 use crate::kernels::elementwise::{Runs, RunsMut};
 
@@ -28,6 +29,23 @@ pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N
                 |r, y| {
                     let x = x.row(r, y.len());
                     y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x));
+                },
+            );
+        },
+    );
+}
+
+/// [`map`] of numbers that are computed in another type.
+#[inline(always)]
+pub(super) fn map_bf16<R: Number>(x: Runs<'_, bf16>, mut y: RunsMut<'_, bf16>, f: impl Fn(R) -> R) {
+    simd(
+        #[inline(always)]
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let x = x.row(r, y.len());
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = bf16::from_number(f(x.to())));
                 },
             );
         },
@@ -117,6 +135,25 @@ macro_rules! functions {
                 }
             }
 
+            /// Whether the function of floats is one of each number, and not of slices.
+            pub(super) fn is_one_by_one(self) -> bool {
+                match self {
+                    $(Unary::$name { .. } => functions!(@one_by_one $($by)?),)*
+                }
+            }
+
+            /// The function of floats, where it is one of each number, in arithmetic of type `R`.
+            #[allow(unused_variables)]
+            pub(super) fn floats_of_bf16<R: $crate::device::cpu::numeric::Real>(
+                self,
+                x: $crate::kernels::elementwise::Runs<'_, half::bf16>,
+                y: $crate::kernels::elementwise::RunsMut<'_, half::bf16>,
+            ) {
+                match self {
+                    $(Unary::$name $({ $($scalar),+ })? => functions!(@bf16 x, y, $float $(, $by)?),)*
+                }
+            }
+
             /// The function of integers, if it takes them.
             #[allow(unused_variables)] // Not every function has an expression for them.
             pub(super) fn ints<I: $crate::device::cpu::numeric::Number>(
@@ -146,6 +183,10 @@ macro_rules! functions {
     };
     (@floats $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map($x, $y, $float) };
     (@floats $x:ident, $y:ident, $float:expr, slices) => { $crate::ops::unary::table::map_rows($x, $y, $float) };
+    (@one_by_one) => { true };
+    (@one_by_one slices) => { false };
+    (@bf16 $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map_bf16::<R>($x, $y, $float) };
+    (@bf16 $x:ident, $y:ident, $float:expr, slices) => {{}};
     (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr) => {
         $crate::ops::unary::table::map2($v, $dy, $dx, $slope)
     };

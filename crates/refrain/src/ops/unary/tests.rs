@@ -6,7 +6,7 @@ fn gradients_agree_with_finite_differences() {
     let device = device();
     let x = Tensor::from_slice(&[0.3f64, 1.7, 0.9, 2.2, 0.05, 1.1], [2, 3], &device).unwrap();
     x.set_requires_grad(true).unwrap();
-    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 23] = [
+    let functions: [fn(&Tensor) -> crate::Result<Tensor>; 26] = [
         Tensor::neg,
         Tensor::abs,
         Tensor::exp,
@@ -28,6 +28,9 @@ fn gradients_agree_with_finite_differences() {
         Tensor::erf,
         Tensor::lgamma,
         Tensor::digamma,
+        Tensor::softplus,
+        |x| x.sub_scalar(1.0)?.elu(0.7),
+        |x| x.sub_scalar(1.0)?.leaky_relu(0.3),
         |x| x.clamp(0.2, 2.0),
         |x| x.transpose(0, 1)?.exp()?.square(),
     ];

@@ -1,6 +1,6 @@
-//! The same functions for `f64`, also without branches and calls. Only `erf`, and `sin` and `cos` of single numbers, call `libm`.
+//! The same functions for `f64`, also without branches and calls. Only `sin` and `cos` of single numbers call `libm`.
 
-pub use libm::{cos, erf, sin};
+pub use libm::{cos, sin};
 use pulp::Simd;
 
 use super::super::simd::simd;
@@ -58,6 +58,22 @@ pub fn exp(x: f64) -> f64 {
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
+/// `e^x - 1`, exact also for small `x`.
+#[inline(always)]
+pub fn expm1(x: f64) -> f64 {
+    // Below, the result rounds to -1.
+    let bounded = if x < -40.0 { -40.0 } else { x };
+    let bounded = if bounded > 710.0 { 710.0 } else { bounded };
+    let t = bounded * LOG2_E + ROUND;
+    let n = t - ROUND;
+    let r = bounded - n * LN_2_HIGH - n * LN_2_LOW;
+    let p = r * r * polynomial(r, EXP) + r;
+    // Half of 2^n, which is finite.
+    let half = power_of_two((t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64).wrapping_sub(1));
+    let y = 2.0 * (half * p + (half - 0.5));
+    if x.abs() < 2e-17 { x } else { y }
+}
+
 /// `e^x` for each lane.
 #[inline(always)]
 pub(in super::super) fn exp_vectors<S: Simd>(_simd: S, x: S::f64s) -> S::f64s {
@@ -113,6 +129,55 @@ pub fn tanh(x: f64) -> f64 {
     let below = polynomial(z, [2_027_025.0, 945_945.0, 51_975.0, 630.0, 1.0]);
     let small = x - x * (z * above / below);
     (if a > 0.625 { large } else { small }).copysign(x)
+}
+
+/// `erf(x) / x - 1` in `x^2`, for `|x| <= 0.93`.
+const ERF: [f64; 12] = [
+    0.128_379_167_095_512_6,
+    -0.376_126_389_031_837_1,
+    0.112_837_916_709_526_7,
+    -0.026_866_170_644_598_356,
+    0.005_223_977_619_463_788,
+    -0.000_854_832_662_736_096_5,
+    0.000_120_553_163_214_916_24,
+    -1.492_518_796_567_179_7e-5,
+    1.645_351_942_867_852_5e-6,
+    -1.625_957_067_582_667_8e-7,
+    1.396_189_100_122_821_2e-8,
+    -8.289_997_538_979_147e-10,
+];
+/// `-ln(erfc(x)) / x` for `0.91 <= x <= 6`.
+const ERFC: [f64; 19] = [
+    1.128_379_202_765_241_7,
+    0.636_619_348_853_091,
+    0.102_774_969_066_936_88,
+    -0.019_136_715_258_077_624,
+    -0.000_188_915_705_785_811_17,
+    0.001_659_107_557_407_202_4,
+    -0.000_537_621_305_464_601_2,
+    -3.291_738_648_727_890_4e-5,
+    0.000_117_269_278_409_658_18,
+    -6.787_057_806_520_464e-5,
+    2.548_243_741_019_398_7e-5,
+    -7.157_396_252_054_658e-6,
+    1.561_952_062_430_609e-6,
+    -2.660_224_458_138_001_6e-7,
+    3.485_233_856_235_805e-8,
+    -3.400_125_575_283_928_7e-9,
+    2.328_398_702_501_38e-10,
+    -9.987_279_845_208_334e-12,
+    2.018_331_217_426_892_4e-13,
+];
+
+/// The error function.
+#[inline(always)]
+pub fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    // Above 6, erf rounds to 1.
+    let t = if a > 6.0 { 6.0 } else { a };
+    let large = 1.0 - exp(-t * polynomial(t, ERFC));
+    let small = x + x * polynomial(x * x, ERF);
+    (if a > 0.92 { large } else { small }).copysign(x)
 }
 
 /// The logistic function `1 / (1 + e^-x)`.

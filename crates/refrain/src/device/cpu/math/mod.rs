@@ -1,7 +1,7 @@
 //! Elementary functions for the CPU's kernels.
 //!
 //! The `f32` functions have no branches, no tables and no calls. So a loop over a slice that calls one becomes SIMD
-//! code inside [`pulp::Arch::dispatch`]. `exp`, `log`, `tanh`, `sigmoid`, `erf` and similar functions are within 4
+//! code inside [`pulp::Arch::dispatch`]. `exp`, `expm1`, `log`, `tanh`, `sigmoid`, `erf` and similar functions are within 4
 //! ulp of the correctly rounded result over the whole range, including subnormal results and special values; NaN
 //! gives NaN. They use no fused multiply-add, because it would be a library call on machines without that
 //! instruction.
@@ -64,6 +64,21 @@ pub fn exp(x: f32) -> f32 {
     let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x - 1`, exact also for small `x`.
+#[inline(always)]
+pub fn expm1(x: f32) -> f32 {
+    // Below, the result rounds to -1.
+    let bounded = clamp(x, -18.0, 89.0);
+    let t = bounded * LOG2_E + ROUND;
+    let n = t - ROUND;
+    let r = bounded - n * LN_2_HIGH - n * LN_2_LOW;
+    let p = r * r * polynomial(r, EXP) + r;
+    // Half of 2^n, which is finite.
+    let half = power_of_two((t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32).wrapping_sub(1));
+    let y = 2.0 * (half * p + (half - 0.5));
+    if x.abs() < 1e-8 { x } else { y }
 }
 
 /// `e^x` for each lane, for `x` up to 88, with fused multiply-adds if available. 0 if the result is subnormal.

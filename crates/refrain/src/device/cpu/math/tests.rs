@@ -60,6 +60,7 @@ fn check(name: &str, bound: u64, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> 
 #[test]
 fn elementary_functions_are_within_4_ulp() {
     check("exp", 4, exp, libm::exp);
+    check("expm1", 4, expm1, libm::expm1);
     check("log", 4, log, libm::log);
     check("tanh", 4, tanh, libm::tanh);
     check("sigmoid", 4, sigmoid, f64::sigmoid);
@@ -212,6 +213,8 @@ mod of_f64 {
     #[test]
     fn elementary_functions_are_within_4_ulp() {
         check("exp", 3, math::exp, libm::exp);
+        check("expm1", 3, math::expm1, libm::expm1);
+        check("erf", 2, math::erf, libm::erf);
         check("log", 3, math::log, libm::log);
         check("tanh", 3, math::tanh, libm::tanh);
         let one = |f: fn(&[f64], &mut [f64]), x: f64| {
