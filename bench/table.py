@@ -83,8 +83,8 @@ def row(names, programs, rounds, measure, shown):
     print(f"| {' | '.join([*names, *cells, ratio])} |", flush=True)
 
 
-def machine(refrain, gpu=False):
-    """Prints what the table is measured on."""
+def machine(refrain=None, gpu=False):
+    """Prints what the table is measured on; of `refrain`, the program, its version."""
     if gpu:
         query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
         print("GPU (name, driver, memory):", (output("nvidia-smi", query) or "unknown").strip())
@@ -93,7 +93,7 @@ def machine(refrain, gpu=False):
     except OSError:
         cpu = None
     print("CPU:", cpu[1] if cpu else platform.processor() or platform.machine())
-    versions = [(output("refrain", (refrain, "--version")) or "no refrain").strip()]
+    versions = [(output("refrain", (refrain, "--version")) or "no refrain").strip()] if refrain else []
     for package in ("torch", "triton", "jax", "optax"):
         try:
             versions.append(f"{package} {metadata.version(package)}")

@@ -20,7 +20,7 @@ use refrain::optim::{
     Schedule, Segment, SegmentTable, SgdBuffers, SgdOptions, adam, adamw, clip_coefficient, learning_rate,
     lion, rmsprop, sgd,
 };
-use refrain::{DType, Device, Error, Generator, Result, SdpaOptions, Tensor};
+use refrain::{DType, Device, Error, Generator, Reduction, Result, SdpaOptions, Tensor};
 
 /// The support of one operation in one dtype.
 #[derive(Clone, Copy, PartialEq)]
@@ -139,6 +139,19 @@ fn others() -> Vec<(&'static str, fn(DType) -> Result<()>)> {
         ("leaky_relu", |d| both(ones(d)?, |x| x.leaky_relu(0.1))),
         ("elu", |d| both(ones(d)?, |x| x.elu(1.0))),
         ("isnan", |d| ones(d)?.isnan().map(drop)),
+        ("mse_loss_reduced", |d| both(ones(d)?, |x| x.mse_loss_reduced(&ones(x.dtype())?, Reduction::None))),
+        ("l1_loss_reduced", |d| both(ones(d)?, |x| x.l1_loss_reduced(&ones(x.dtype())?, Reduction::None))),
+        ("huber_loss_reduced", |d| {
+            both(ones(d)?, |x| x.huber_loss_reduced(&ones(x.dtype())?, 0.5, Reduction::None))
+        }),
+        ("bce_with_logits_reduced", |d| {
+            both(ones(d)?, |x| x.bce_with_logits_reduced(&ones(x.dtype())?, Reduction::None))
+        }),
+        ("kl_div_reduced", |d| both(ones(d)?, |x| x.kl_div_reduced(&ones(x.dtype())?, Reduction::None))),
+        ("quantile_loss_reduced", |d| {
+            let target = Tensor::ones([3], d, &Device::cpu())?;
+            both(ones(d)?, |x| x.quantile_loss_reduced(&target, &[0.1, 0.3, 0.5, 0.9], Reduction::None))
+        }),
         ("std", |d| both(ones(d)?, |x| x.std(1, 0))),
         ("prod", |d| both(ones(d)?, |x| x.prod(1))),
         ("any", |d| ones(d)?.any(1).map(drop)),

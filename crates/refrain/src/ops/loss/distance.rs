@@ -1,8 +1,9 @@
 //! How far vectors and distributions are apart, as compositions.
 
+use super::Reduction;
 use crate::error::{Error, Result};
 use crate::operation::custom_op;
-use crate::tensor::{Shape, Tensor, check_dtypes};
+use crate::tensor::{DType, Shape, Tensor, check_dtypes};
 
 impl Tensor {
     /// The cosine of the angle between vectors along an axis: `sum(a b) / (max(|a|, eps) max(|b|, eps))`. The axis disappears
@@ -35,31 +36,48 @@ impl Tensor {
     /// # Errors
     /// If shapes or dtypes differ, or there is no axis.
     pub fn kl_div(&self, p: &Tensor) -> Result<Tensor> {
-        const OP: &str = "kl_div";
-        self.require_float(OP)?;
-        check_dtypes(OP, self, p)?;
-        if self.shape() != p.shape() || self.rank() == 0 {
-            let hint = "both must have one shape, with at least one axis";
-            return Err(Error::shapes(OP, self.shape(), p.shape(), hint));
-        }
-        let rows = self.dims()[0] as f64;
-        let (dtype, wide) = (self.dtype(), self.dtype().accumulator());
-        let (log_q, p) = (self.to_dtype(wide)?, p.to_dtype(wide)?);
-        let results = custom_op(
-            OP,
-            &[&log_q, &p],
-            |t| {
-                let (log_q, p) = (&t[0], &t[1]);
-                let nothing = p.eq_scalar(0.0)?;
-                let terms = p.mul(&p.log()?.sub(log_q)?)?.masked_fill(&nothing, 0.0)?;
-                Ok((vec![terms.sum(())?.div_scalar(rows)?], vec![log_q.clone(), p.clone()]))
-            },
-            move |gradients, saved| {
-                let (log_q, p, d) = (&saved[0], &saved[1], gradients[0].div_scalar(rows)?);
-                let by_p = p.log()?.sub(log_q)?.add_scalar(1.0)?.mul(&d)?;
-                Ok(vec![Some(p.neg()?.mul(&d)?), Some(by_p)])
-            },
-        )?;
-        results.into_iter().next().ok_or_else(|| Error::internal(OP, "no result"))?.to_dtype(dtype)
+        let (terms, dtype) = divergences(self, p)?;
+        let rows = self.dims().first().map_or(1.0, |&rows| rows as f64);
+        terms.sum(())?.div_scalar(rows)?.to_dtype(dtype)
     }
+
+    /// [`Tensor::kl_div`] with the terms `p (ln(p) - log_q)` of the elements, their sum, or their mean over all elements
+    /// (`reduction="mean"` in PyTorch).
+    ///
+    /// # Errors
+    /// As [`Tensor::kl_div`].
+    pub fn kl_div_reduced(&self, p: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        let (terms, dtype) = divergences(self, p)?;
+        reduction.of(terms)?.to_dtype(dtype)
+    }
+}
+
+/// The terms of [`Tensor::kl_div`], f64 for f64 and f32 for other floats, and the dtype of the result.
+fn divergences(log_q: &Tensor, p: &Tensor) -> Result<(Tensor, DType)> {
+    const OP: &str = "kl_div";
+    log_q.require_float(OP)?;
+    check_dtypes(OP, log_q, p)?;
+    if log_q.shape() != p.shape() || log_q.rank() == 0 {
+        let hint = "both must have one shape, with at least one axis";
+        return Err(Error::shapes(OP, log_q.shape(), p.shape(), hint));
+    }
+    let (dtype, wide) = (log_q.dtype(), log_q.dtype().accumulator());
+    let (log_q, p) = (log_q.to_dtype(wide)?, p.to_dtype(wide)?);
+    let results = custom_op(
+        OP,
+        &[&log_q, &p],
+        |t| {
+            let (log_q, p) = (&t[0], &t[1]);
+            let nothing = p.eq_scalar(0.0)?;
+            let terms = p.mul(&p.log()?.sub(log_q)?)?.masked_fill(&nothing, 0.0)?;
+            Ok((vec![terms], vec![log_q.clone(), p.clone()]))
+        },
+        |gradients, saved| {
+            let (log_q, p, d) = (&saved[0], &saved[1], &gradients[0]);
+            let by_p = p.log()?.sub(log_q)?.add_scalar(1.0)?.mul(d)?;
+            Ok(vec![Some(p.neg()?.mul(d)?), Some(by_p)])
+        },
+    )?;
+    let terms = results.into_iter().next().ok_or_else(|| Error::internal(OP, "no result"))?;
+    Ok((terms, dtype))
 }

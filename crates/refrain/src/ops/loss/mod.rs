@@ -5,6 +5,7 @@ mod cuda;
 mod distance;
 mod host;
 mod quantile;
+mod reduced;
 #[cfg(test)]
 mod tests;
 mod weighted;
@@ -22,7 +23,8 @@ use crate::precision::precision;
 use crate::tensor::{DType, Tensor};
 use crate::types::Precision;
 
-pub use weighted::{CrossEntropyOptions, Reduction};
+pub use reduced::Reduction;
+pub use weighted::CrossEntropyOptions;
 
 /// The dtype of a loss: that of its operands; f32 in mixed precision, where these may be bf16 and f32.
 fn result(op: &'static str, prediction: &Tensor, target: &Tensor) -> Result<DType> {
@@ -47,6 +49,25 @@ enum Pointwise {
     Bce,
 }
 
+impl Pointwise {
+    /// Checks the operands and returns the dtype of the loss.
+    fn check(&self, x: &Tensor, t: &Tensor) -> Result<DType> {
+        let op = self.name();
+        x.require_float(op)?;
+        let dtype = result(op, x, t)?;
+        if x.shape() != t.shape() {
+            let hint = "prediction and target must have the same shape";
+            return Err(Error::shapes(op, x.shape(), t.shape(), hint));
+        }
+        match self {
+            Pointwise::Huber { delta } if !(*delta > 0.0 && delta.is_finite()) => {
+                Err(Error::invalid(op, format!("delta is {delta}; use a positive number")))
+            }
+            _ => Ok(dtype),
+        }
+    }
+}
+
 impl Op for Pointwise {
     const NAME: &'static str = "loss";
 
@@ -60,19 +81,7 @@ impl Op for Pointwise {
     }
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        let op = self.name();
-        x[0].require_float(op)?;
-        let dtype = result(op, x[0], x[1])?;
-        if x[0].shape() != x[1].shape() {
-            let hint = "prediction and target must have the same shape";
-            return Err(Error::shapes(op, x[0].shape(), x[1].shape(), hint));
-        }
-        if let Pointwise::Huber { delta } = self
-            && !(*delta > 0.0 && delta.is_finite())
-        {
-            return Err(Error::invalid(op, format!("delta is {delta}; use a positive number")));
-        }
-        Ok(Spec::new((), dtype).one())
+        Ok(Spec::new((), self.check(x[0], x[1])?).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -200,7 +209,7 @@ impl Op for PointwiseBackward {
 }
 
 macro_rules! methods {
-    ($($(#[$doc:meta])* $name:ident, $into:ident ($($arg:ident: $t:ty)?) => $op:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident, $into:ident, $reduced:ident ($($arg:ident: $t:ty)?) => $op:expr;)*) => {
         impl Tensor {$(
             $(#[$doc])*
             ///
@@ -218,20 +227,29 @@ macro_rules! methods {
             pub fn $into(&self, target: &Tensor $(, $arg: $t)?, dst: &Tensor) -> Result<()> {
                 apply_into($op, &[self, target], dst)
             }
+
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with the losses of the elements, or their sum, in place of the")]
+            /// mean. Without the mean it is composed of elementwise operations; f16 and bf16 are computed in f32.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
+            pub fn $reduced(&self, target: &Tensor $(, $arg: $t)?, reduction: Reduction) -> Result<Tensor> {
+                $op.reduced(self, target, reduction)
+            }
         )*}
     };
 }
 
 methods! {
     /// The mean squared error, `mean((prediction - target)^2)`, of this prediction.
-    mse_loss, mse_loss_into() => Pointwise::Mse;
+    mse_loss, mse_loss_into, mse_loss_reduced() => Pointwise::Mse;
     /// The binary cross entropy of these logits with probabilities (0 or 1 where the class is known): the mean of
     /// `-t ln(p) - (1 - t) ln(1 - p)` with `p = sigmoid(x)`. It is computed from the logits, so that no large one loses its
     /// gradient.
-    bce_with_logits, bce_with_logits_into() => Pointwise::Bce;
+    bce_with_logits, bce_with_logits_into, bce_with_logits_reduced() => Pointwise::Bce;
     /// The mean absolute error, `mean(|prediction - target|)`, of this prediction. The derivative at 0 is 0.
-    l1_loss, l1_loss_into() => Pointwise::L1;
+    l1_loss, l1_loss_into, l1_loss_reduced() => Pointwise::L1;
     /// The Huber loss of this prediction, the mean over all errors `e = prediction - target` (Huber, 1964): `e^2 / 2`
     /// if `|e| < delta`, otherwise `delta (|e| - delta / 2)`. `delta` is positive.
-    huber_loss, huber_loss_into(delta: f64) => Pointwise::Huber { delta };
+    huber_loss, huber_loss_into, huber_loss_reduced(delta: f64) => Pointwise::Huber { delta };
 }

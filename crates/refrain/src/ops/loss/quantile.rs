@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use smallvec::SmallVec;
 
 use super::host::{BLOCK, gradient, put, total_of};
-use super::{cuda, result};
+use super::{Reduction, cuda, result};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cpu::numeric::{Real, Stored, with_mixed};
 use crate::device::cpu::scratch::with_scratch;
@@ -14,7 +14,7 @@ use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::rows::{each_task, load, map, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor, check_devices};
 
 type Levels = SmallVec<[f64; 9]>;
 
@@ -24,11 +24,9 @@ struct QuantileLoss {
     levels: Levels,
 }
 
-impl Op for QuantileLoss {
-    const NAME: &'static str = "quantile_loss";
-
-    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        let (prediction, target) = (x[0], x[1]);
+impl QuantileLoss {
+    /// Checks the operands and returns the dtype of the loss.
+    fn check(&self, prediction: &Tensor, target: &Tensor) -> Result<DType> {
         prediction.require_float(Self::NAME)?;
         let dtype = result(Self::NAME, prediction, target)?;
         if let Some(q) = self.levels.iter().find(|q| !(**q > 0.0 && **q < 1.0)) {
@@ -36,7 +34,7 @@ impl Op for QuantileLoss {
         }
         match prediction.dims().split_last() {
             Some((&count, shape)) if count == self.levels.len() && count > 0 && shape == target.dims() => {
-                Ok(Spec::new((), dtype).one())
+                Ok(dtype)
             }
             _ => Err(Error::shapes(
                 Self::NAME,
@@ -48,6 +46,14 @@ impl Op for QuantileLoss {
                 ),
             )),
         }
+    }
+}
+
+impl Op for QuantileLoss {
+    const NAME: &'static str = "quantile_loss";
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        Ok(Spec::new((), self.check(x[0], x[1])?).one())
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
@@ -228,6 +234,35 @@ impl Tensor {
     /// ```
     pub fn quantile_loss(&self, target: &Tensor, levels: &[f64]) -> Result<Tensor> {
         apply(QuantileLoss { levels: levels.into() }, &[self, target])
+    }
+
+    /// [`Tensor::quantile_loss`] with the losses of the elements, in the shape of the prediction, or their sum, in place of the
+    /// mean. Without the mean it is composed of elementwise operations; f16 and bf16 are computed in f32.
+    ///
+    /// # Errors
+    /// As [`Tensor::quantile_loss`].
+    pub fn quantile_loss_reduced(
+        &self,
+        target: &Tensor,
+        levels: &[f64],
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let loss = QuantileLoss { levels: levels.into() };
+        check_devices(QuantileLoss::NAME, &[self, target])?;
+        let dtype = loss.check(self, target)?;
+        if reduction == Reduction::Mean {
+            return apply(loss, &[self, target]);
+        }
+        let wide = dtype.accumulator();
+        let (x, t) = (self.to_dtype(wide)?, target.to_dtype(wide)?);
+        let of_level = |(i, &q): (usize, &f64)| {
+            let e = t.sub(&x.select(-1, i)?)?;
+            // The larger one of `q e` and `(q - 1) e`.
+            e.mul_scalar(q - 0.5)?.add(&e.abs()?.mul_scalar(0.5)?)
+        };
+        let losses = levels.iter().enumerate().map(of_level).collect::<Result<Vec<_>>>()?;
+        let losses = Tensor::stack(&losses.iter().collect::<Vec<_>>(), -1)?;
+        reduction.of(losses)?.to_dtype(dtype)
     }
 
     /// [`Tensor::quantile_loss`] into the memory of `dst`.

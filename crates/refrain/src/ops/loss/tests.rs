@@ -1,5 +1,5 @@
 use crate::ops::testing::{assert_close, device, error_of, leaf, numbers, own_devices, values};
-use crate::{DType, DeviceKind, Error, Result, Tensor, gradcheck};
+use crate::{DType, DeviceKind, Error, Reduction, Result, Tensor, gradcheck};
 
 type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
@@ -190,4 +190,117 @@ fn a_class_id_out_of_range_is_named() {
             assert!(none.cross_entropy(&Tensor::from_slice(&[0i64; 3], [3], &own).unwrap()).is_err());
         }
     }
+}
+
+/// A loss with a reduction, and the loss of an element.
+type Reduced = (fn(&Tensor, &Tensor, Reduction) -> Result<Tensor>, fn(f64, f64) -> f64);
+
+const REDUCED: [Reduced; 5] = [
+    (|x, t, r| x.mse_loss_reduced(t, r), |x, t| (x - t) * (x - t)),
+    (|x, t, r| x.l1_loss_reduced(t, r), |x, t| (x - t).abs()),
+    (
+        |x, t, r| x.huber_loss_reduced(t, 0.75, r),
+        |x, t| match (x - t).abs() {
+            e if e < 0.75 => e * e / 2.0,
+            e => 0.75 * (e - 0.375),
+        },
+    ),
+    (|x, t, r| x.bce_with_logits_reduced(t, r), |x, t| x.max(0.0) - x * t + (-x.abs()).exp().ln_1p()),
+    (
+        |x, t, r| x.kl_div_reduced(&t.square()?, r),
+        |x, t| match t * t {
+            0.0 => 0.0,
+            p => p * (p.ln() - x),
+        },
+    ),
+];
+
+#[test]
+fn losses_of_elements_and_their_sum_are_the_formula_in_every_dtype() {
+    // The same at 0, and large ones.
+    let xs = [0.0, 0.5, -0.25, 30.0, -30.0, 1.5];
+    let ts = [0.0, 1.0, 1.0, 1.0, 0.0, 0.5];
+    for (dtype, tolerance) in
+        [(DType::F64, 1e-13), (DType::F32, 1e-6), (DType::F16, 4e-3), (DType::BF16, 2e-2)]
+    {
+        let tensor = |v: &[f64]| Tensor::from_slice(v, [2, 3], &device()).unwrap().to_dtype(dtype).unwrap();
+        let (x, t) = (tensor(&xs), tensor(&ts));
+        for (k, (loss, f)) in REDUCED.iter().enumerate() {
+            let expected: Vec<f64> = xs.iter().zip(ts).map(|(&x, t)| f(x, t)).collect();
+            let sum: f64 = expected.iter().sum();
+            let y = loss(&x, &t, Reduction::None).unwrap();
+            assert_eq!((y.dims(), y.dtype()), (&[2, 3][..], dtype));
+            // Each is as exact as its own size allows: of 30 and 1 the binary cross entropy is 1e-13.
+            for (y, e) in values(&y).iter().zip(&expected) {
+                assert!((y - e).abs() <= tolerance * e.abs().max(1e-3), "loss {k}, {dtype}: {y}, not {e}");
+            }
+            let y = loss(&x, &t, Reduction::Sum).unwrap();
+            assert_eq!((y.dims(), y.dtype()), (&[][..], dtype));
+            assert_close(&values(&y), &[sum], tolerance * sum.abs());
+            assert_close(
+                &values(&loss(&x, &t, Reduction::Mean).unwrap()),
+                &[sum / 6.0],
+                tolerance * sum.abs(),
+            );
+        }
+        let levels = [0.1, 0.75];
+        let y = tensor(&xs).reshape([3, 2]).unwrap();
+        let t = tensor(&ts).flatten(0, 1).unwrap().narrow(0, 1, 3).unwrap();
+        let e = |i: usize| ts[1 + i / 2] - xs[i];
+        let expected: Vec<f64> =
+            (0..6).map(|i| (levels[i % 2] * e(i)).max((levels[i % 2] - 1.0) * e(i))).collect();
+        let none = y.quantile_loss_reduced(&t, &levels, Reduction::None).unwrap();
+        assert_eq!((none.dims(), none.dtype()), (&[3, 2][..], dtype));
+        assert_close(&values(&none), &expected, tolerance * 30.0);
+        let sum = y.quantile_loss_reduced(&t, &levels, Reduction::Sum).unwrap();
+        assert_close(&values(&sum), &[expected.iter().sum()], tolerance * 100.0);
+        let mean = y.quantile_loss_reduced(&t, &levels, Reduction::Mean).unwrap();
+        assert_eq!(values(&mean), values(&y.quantile_loss(&t, &levels).unwrap()));
+    }
+}
+
+#[test]
+fn gradients_of_losses_of_elements_agree_with_finite_differences_and_with_those_of_the_mean() {
+    let operands = [leaf(&[3, 5]), targets(&[3, 5])];
+    let weights = leaf(&[3, 5]).detach();
+    for (loss, _) in REDUCED {
+        gradcheck(|t| loss(&t[0], &t[1], Reduction::None)?.mul(&weights), &operands, 1e-6).unwrap();
+        gradcheck(|t| loss(&t[0], &t[1], Reduction::Sum), &operands, 1e-6).unwrap();
+    }
+    let predictions = [leaf(&[4, 3]), targets(&[4])];
+    gradcheck(
+        |t| t[0].quantile_loss_reduced(&t[1], &[0.1, 0.5, 0.8], Reduction::None)?.square(),
+        &predictions,
+        1e-6,
+    )
+    .unwrap();
+    // At 0, where finite differences say nothing.
+    let gradient = |loss: &dyn Fn(&Tensor, &Tensor) -> Result<Tensor>| {
+        let x = Tensor::from_slice(&[0.0f64, 2.0, -3.0], [3], &device()).unwrap();
+        x.set_requires_grad(true).unwrap();
+        let t = Tensor::from_slice(&[0.0f64, 2.0, 1.0], [3], &device()).unwrap();
+        loss(&x, &t).unwrap().backward().unwrap();
+        values(&x.grad().unwrap())
+    };
+    for (loss, _) in &REDUCED[..4] {
+        let mean: Vec<f64> = gradient(&|x, t| loss(x, t, Reduction::Mean)).iter().map(|g| g * 3.0).collect();
+        assert_close(&gradient(&|x, t| loss(x, t, Reduction::Sum)), &mean, 1e-15);
+    }
+    let quantile = |r| gradient(&move |x, t| x.unsqueeze(-1)?.quantile_loss_reduced(t, &[0.9], r));
+    let mean: Vec<f64> = quantile(Reduction::Mean).iter().map(|g| g * 3.0).collect();
+    assert_close(&quantile(Reduction::Sum), &mean, 1e-15);
+}
+
+#[test]
+fn losses_of_elements_refuse_what_the_mean_refuses_and_nothing_has_the_sum_0() {
+    let (x, t) = (leaf(&[2, 3]).detach(), leaf(&[3]).detach());
+    for (loss, _) in REDUCED {
+        assert!(matches!(loss(&x, &t, Reduction::None), Err(Error::ShapeMismatch { .. })));
+        let none = Tensor::zeros([0, 3], DType::F32, &device()).unwrap();
+        assert_eq!(values(&loss(&none, &none, Reduction::Sum).unwrap()), [0.0]);
+        assert_eq!(loss(&none, &none, Reduction::None).unwrap().dims(), [0, 3]);
+    }
+    let text = x.huber_loss_reduced(&x, -1.0, Reduction::None).unwrap_err().to_string();
+    assert!(text.starts_with("huber_loss") && text.contains("-1"), "{text}");
+    assert!(x.quantile_loss_reduced(&t, &[0.5], Reduction::None).is_err());
 }

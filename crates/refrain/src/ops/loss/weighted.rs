@@ -1,20 +1,8 @@
 //! Cross entropy with weights of classes, with rows that do not count, and row by row: a composition.
 
-use super::result;
+use super::{Reduction, result};
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, check_devices};
-
-/// What becomes of the losses of rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reduction {
-    /// Their mean, weighted by the classes.
-    #[default]
-    Mean,
-    /// Their sum.
-    Sum,
-    /// They stay as they are; rows that do not count are 0.
-    None,
-}
 
 /// The options of [`Tensor::cross_entropy_with`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +13,7 @@ pub struct CrossEntropyOptions<'a> {
     pub weights: Option<&'a Tensor>,
     /// Rows with this id do not count.
     pub ignore_index: Option<i64>,
-    /// What becomes of the losses of rows.
+    /// What becomes of the losses of rows. The mean is weighted by the classes; without one, rows that do not count are 0.
     pub reduction: Reduction,
 }
 

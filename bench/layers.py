@@ -1,0 +1,171 @@
+"""Convolutions, a GRU, and operations that sort or scan, beside PyTorch, in one sitting, as a table in Markdown.
+
+    pip install torch
+    cargo build --release -p refrain-nn --example layers
+    python bench/layers.py [--device cpu|cuda] [--precisions f32,tf32,bf16] [--threads 4] [--rounds 3]
+                           [--refrain target/release/examples/layers]
+
+In each round both programs measure everything (the median of 7 repeats); the table has the median over the rounds, in
+microseconds. refrain's times are of a recorded step and of eager code; PyTorch's of eager code, and on a GPU of a CUDA graph,
+too. The ratio is refrain's recorded step to the faster one of PyTorch: below 1, refrain is faster. Data is random. On a CPU
+every program runs pinned to as many CPUs as there are threads.
+
+Images are 32 x 64 x 32 x 32; convolutions are 3 x 3, of 64 to 64 channels. The ResNet block has two of them, with batch norm in
+training. The GRU has 128 sequences of 24 moments of 64 features, and 64 hidden ones. Rows and columns are those of 1024 x 1024
+numbers. With gradients: forward, and the gradients by the input and all parameters. bf16 is autocast in PyTorch.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import time
+
+import table
+
+REPEATS, SHORTEST = 7, 0.01
+PRECISIONS = ("f32", "tf32", "bf16")
+
+
+def torch_times(device, precisions):
+    """Prints a line per operation, as `cargo run --example layers` does."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(1)
+    gpu = device == "cuda"
+    if gpu:
+        torch.backends.cudnn.benchmark = True
+    else:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+    def synchronize():
+        if gpu:
+            torch.cuda.synchronize()
+
+    def captured(f):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                f()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            kept = f()
+        graph.kept = kept
+        return graph.replay
+
+    def measure(name, precision, f):
+        for way in ("eager", "graph") if gpu else ("eager",):
+            try:
+                g = captured(f) if way == "graph" else f
+            except RuntimeError as error:
+                print(f"{name} {precision}: no graph: {str(error).splitlines()[0]}", file=sys.stderr)
+                torch.cuda.synchronize()
+                continue
+
+            def run(calls):
+                synchronize()
+                begun = time.perf_counter()
+                for _ in range(calls):
+                    g()
+                synchronize()
+                return time.perf_counter() - begun
+
+            run(3)
+            calls = min(1000, max(1, math.ceil(SHORTEST / (run(4) / 4))))
+            us = statistics.median(run(calls) / calls * 1e6 for _ in range(REPEATS))
+            print(f"{name}\t{precision}\t{way}\t{us:.3f}", flush=True)
+
+    def conv():
+        return nn.Conv2d(64, 64, 3, padding=1).to(device)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.conv2 = conv(), conv()
+            self.bn1, self.bn2 = nn.BatchNorm2d(64).to(device), nn.BatchNorm2d(64).to(device)
+
+        def forward(self, x):
+            return torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))) + x)
+
+    class Gru(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(64, 64, batch_first=True).to(device)
+
+        def forward(self, x):
+            return self.gru(x)[0]
+
+    images, series = torch.randn(32, 64, 32, 32, device=device), torch.randn(128, 24, 64, device=device)
+    for precision in precisions:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "f32"
+        for name, module, x in (("conv2d", conv(), images), ("ResNet block", Block(), images), ("GRU", Gru(), series)):
+            def forward(x):
+                # Without the cache, a graph has the conversions of the parameters that refrain's step has.
+                with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
+                    return module(x)
+
+            def alone():
+                with torch.no_grad():
+                    return forward(x)
+
+            x.requires_grad_(True)
+            wanted, dy = [x, *module.parameters()], torch.randn_like(alone())
+            measure(name, precision, alone)
+            measure(f"{name}, with gradients", precision, lambda: torch.autograd.grad(forward(x), wanted, dy))
+    x = 1 + 1e-3 * torch.randn(1024, 1024, device=device)
+    whole = x.flatten()
+    for name, f in {
+        "sort of 1M": lambda: whole.sort(dim=0, stable=True), "argsort of 1M": lambda: whole.argsort(dim=0, stable=True),
+        "topk, 10 of 1M": lambda: whole.topk(10), "topk, 1000 of 1M": lambda: whole.topk(1000),
+        "cumsum of 1M": lambda: whole.cumsum(0), "cumprod of 1M": lambda: whole.cumprod(0),
+        "sort of rows": lambda: x.sort(dim=1, stable=True), "topk, 10 of each row": lambda: x.topk(10, 1),
+        "topk, 10 of each column": lambda: x.topk(10, 0),
+        "cumsum of rows": lambda: x.cumsum(1), "cumsum of columns": lambda: x.cumsum(0), "cumprod of rows": lambda: x.cumprod(1),
+    }.items():
+        with torch.inference_mode():
+            measure(name, "f32", f)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    p.add_argument("--precisions", type=table.some_of(PRECISIONS), help="of the layers; without, f32 on a CPU and all on a GPU")
+    p.add_argument("--threads", type=int, default=4, help="on a CPU")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--refrain", type=table.program, default=table.ROOT / "target/release/examples/layers", help="the program")
+    p.add_argument("--torch", action="store_true", help="measure PyTorch alone, in this process")
+    a = p.parse_args()
+    gpu = a.device == "cuda"
+    precisions = a.precisions or (list(PRECISIONS) if gpu else ["f32"])
+    if a.torch:
+        return torch_times(a.device, precisions)
+
+    commands = {"refrain": (a.refrain, a.device, *precisions),
+                "torch": (sys.executable, __file__, "--torch", "--device", a.device, "--precisions", ",".join(precisions))}
+    threads = os.cpu_count() if gpu else a.threads
+    env = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
+    times = {}
+    for _ in range(a.rounds):
+        for program, command in commands.items():
+            printed = table.output(program, command, env=env, preexec_fn=lambda: os.sched_setaffinity(0, range(threads)))
+            for line in (printed or "").splitlines():
+                name, precision, way, us = line.split("\t")
+                times.setdefault((name, precision), {}).setdefault((program, way), []).append(float(us))
+    table.machine(gpu=gpu)
+    ways = [("refrain", "recorded"), ("refrain", "eager"), ("torch", "eager"), *([("torch", "graph")] if gpu else [])]
+    names = {"refrain": "refrain", "torch": "PyTorch"}
+    print(f"| operation | precision | {' | '.join(f'{names[p]} {way}' for p, way in ways)} | ratio |\n{'| --- ' * (len(ways) + 3)}|")
+    for (name, precision), of in times.items():
+        medians = {way: statistics.median(of[way]) for way in ways if way in of}
+        others = [us for (program, _), us in medians.items() if program == "torch"]
+        mine = medians.get(("refrain", "recorded"))
+        ratio = f"{mine / min(others):.2f}" if mine and others else ""
+        cells = (f"{medians[way]:.1f}" if way in medians else "" for way in ways)
+        print(f"| {name} | {precision} | {' | '.join(cells)} | {ratio} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+//! The time of convolutions, a GRU, and operations that sort or scan: a line per operation, precision and way to run it, in
+//! microseconds.
+//!
+//! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16`; `bench/layers.py` sets it beside PyTorch.
+
+use std::time::Instant;
+
+use refrain::{Conv2dOptions, DType, Device, Generator, Precision, Step, Tensor, with_precision};
+use refrain_nn::{BatchNorm, Conv2d, Gru, Mode, Module, ParameterBuilder, Parameters, Result};
+
+const REPEATS: usize = 7;
+/// A repeat takes at least as many seconds.
+const SHORTEST: f64 = 0.01;
+
+/// A block of a residual network: two convolutions of 3 x 3, each with batch norm, and the input added.
+struct Block {
+    convs: [Conv2d; 2],
+    norms: [BatchNorm; 2],
+}
+
+impl Block {
+    fn new(builder: &ParameterBuilder, channels: usize) -> Result<Block> {
+        let conv = |name| conv(&builder.scope(name), channels);
+        let norm = |name| BatchNorm::new(&builder.scope(name), channels, 1, 1e-5, 0.1);
+        Ok(Block { convs: [conv("conv1")?, conv("conv2")?], norms: [norm("bn1")?, norm("bn2")?] })
+    }
+}
+
+impl Module for Block {
+    fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
+        let y = self.norms[0].forward(&self.convs[0].forward(x)?, mode)?.relu()?;
+        let y = self.norms[1].forward(&self.convs[1].forward(&y)?, mode)?;
+        Ok(y.add(&x.to_dtype(y.dtype())?)?.relu()?)
+    }
+}
+
+fn conv(builder: &ParameterBuilder, channels: usize) -> Result<Conv2d> {
+    let options = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    Conv2d::new(builder, channels, channels, [3, 3], options)
+}
+
+/// Prints the median time of a call of the step, as eager code and replayed.
+fn time(name: &str, precision: &str, device: &Device, f: &dyn Fn() -> Result<Vec<Tensor>>) -> Result<()> {
+    let mut step = Step::new(device, |_| Ok(f()?));
+    let mut run = |recorded: bool, calls: usize| -> Result<f64> {
+        device.synchronize()?;
+        let begun = Instant::now();
+        if recorded {
+            step.repeat(&[], calls)?;
+        } else {
+            for _ in 0..calls {
+                f()?;
+            }
+        }
+        device.synchronize()?;
+        Ok(begun.elapsed().as_secs_f64())
+    };
+    for recorded in [false, true] {
+        run(recorded, 3)?;
+        let once = run(recorded, 4)? / 4.0;
+        let calls = (SHORTEST / once).ceil().clamp(1.0, 1000.0) as usize;
+        let mut times = Vec::with_capacity(REPEATS);
+        for _ in 0..REPEATS {
+            times.push(run(recorded, calls)? / calls as f64 * 1e6);
+        }
+        times.sort_by(f64::total_cmp);
+        let way = if recorded { "recorded" } else { "eager" };
+        println!("{name}\t{precision}\t{way}\t{:.3}", times[REPEATS / 2]);
+    }
+    step.finish()?;
+    Ok(())
+}
+
+/// The result alone, and with the gradients by the input and by all parameters.
+fn layer(
+    name: &str,
+    precision: &str,
+    x: &Tensor,
+    parameters: &Parameters,
+    forward: &dyn Fn(&Tensor) -> Result<Tensor>,
+) -> Result<()> {
+    let device = x.device();
+    time(name, precision, device, &|| refrain::no_grad(|| Ok(vec![forward(x)?])))?;
+    let y = refrain::no_grad(|| forward(x))?;
+    let dy = Generator::new(device, 5)?.normal(y.shape(), DType::F32)?.to_dtype(y.dtype())?;
+    time(&format!("{name}, with gradients"), precision, device, &|| {
+        let x = x.detach();
+        x.set_requires_grad(true)?;
+        parameters.zero_gradients()?;
+        let y = forward(&x)?;
+        y.backward_with(&dy)?;
+        Ok(vec![y.detach(), x.grad().unwrap_or(y)])
+    })
+}
+
+fn layers(precision: &str, device: &Device) -> Result<()> {
+    let g = Generator::new(device, 1)?;
+    let images = g.normal([32, 64, 32, 32], DType::F32)?;
+    let series = g.normal([128, 24, 64], DType::F32)?;
+    let builder = ParameterBuilder::new(device, DType::F32);
+    let one = conv(&builder, 64)?;
+    layer("conv2d", precision, &images, &builder.build(&g)?, &|x| one.forward(x))?;
+    let builder = ParameterBuilder::new(device, DType::F32);
+    let block = Block::new(&builder, 64)?;
+    layer("ResNet block", precision, &images, &builder.build(&g)?, &|x| block.forward(x, Mode::Train(&g)))?;
+    let builder = ParameterBuilder::new(device, DType::F32);
+    let gru = Gru::new(&builder, 64, 64, 1)?;
+    layer("GRU", precision, &series, &builder.build(&g)?, &|x| Ok(gru.forward(x, None)?.0))
+}
+
+type Operation = fn(&Tensor) -> refrain::Result<Tensor>;
+
+/// Operations on f32.
+const OF_ALL: &[(&str, Operation)] = &[
+    ("sort of 1M", |x| Ok(x.sort(0, false)?.0)),
+    ("argsort of 1M", |x| x.argsort(0, false)),
+    ("topk, 10 of 1M", |x| Ok(x.topk(10, 0, true)?.0)),
+    ("topk, 1000 of 1M", |x| Ok(x.topk(1000, 0, true)?.0)),
+    ("cumsum of 1M", |x| x.cumsum(0)),
+    ("cumprod of 1M", |x| x.cumprod(0)),
+];
+const OF_ROWS: &[(&str, Operation)] = &[
+    ("sort of rows", |x| Ok(x.sort(1, false)?.0)),
+    ("topk, 10 of each row", |x| Ok(x.topk(10, 1, true)?.0)),
+    ("topk, 10 of each column", |x| Ok(x.topk(10, 0, true)?.0)),
+    ("cumsum of rows", |x| x.cumsum(1)),
+    ("cumsum of columns", |x| x.cumsum(0)),
+    ("cumprod of rows", |x| x.cumprod(1)),
+];
+
+fn operations(device: &Device) -> Result<()> {
+    // Around 1, so that products stay in range.
+    let x = Generator::new(device, 1)?.normal([1024, 1024], DType::F32)?.mul_scalar(1e-3)?.add_scalar(1.0)?;
+    let all = x.flatten(0, 1)?;
+    for (name, f) in OF_ALL {
+        time(name, "f32", device, &|| Ok(vec![f(&all)?]))?;
+    }
+    for (name, f) in OF_ROWS {
+        time(name, "f32", device, &|| Ok(vec![f(&x)?]))?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let device: Device = arguments.next().unwrap_or("cpu".to_string()).parse()?;
+    let wanted: Vec<String> = arguments.collect();
+    for (name, precision) in [("f32", Precision::F32), ("tf32", Precision::Tf32), ("bf16", Precision::Bf16)] {
+        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            with_precision(precision, || layers(name, &device))?;
+        }
+    }
+    operations(&device)
+}
