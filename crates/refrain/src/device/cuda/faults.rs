@@ -24,6 +24,8 @@ pub(crate) enum Bounds {
     Starts,
     /// The number of steps that an optimiser has done.
     Steps,
+    /// What a kernel of a user's operation says, of two numbers: `{0}` and `{1}`.
+    Message(&'static str),
 }
 
 params! {
@@ -42,8 +44,9 @@ impl Reporter {
     }
 }
 
-/// The used words of a slot: the origin (0: nothing was reported), the index and the number of valid indices.
-const WORDS: usize = 3;
+/// The used words of a slot: the origin (0: nothing was reported), the index, the number of valid indices, and whether a
+/// thread is writing them.
+const WORDS: usize = 4;
 /// Bytes per slot: a cache line, so that slots do not share one.
 const SLOT: usize = 64;
 /// Slots per page.
@@ -108,14 +111,19 @@ impl Slot {
     pub(super) fn take(&self) -> Option<Error> {
         // SAFETY: the words lie within the slot, are aligned, and live until the process ends.
         let words: [&AtomicU64; WORDS] = std::array::from_fn(|i| unsafe { &*self.memory.add(i) });
+        if words[0].load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        // If several threads have waited, one of them takes it.
+        let origins = ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
         let origin = match words[0].load(Ordering::Acquire) {
             0 => return None,
             origin => origin,
         };
         let (index, places) = (words[1].load(Ordering::Relaxed) as i64, words[2].load(Ordering::Relaxed));
-        // If several threads have waited, one of them takes it.
-        let mine = words[0].compare_exchange(origin, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        mine.then(|| error(origin, index, places))
+        words[3].store(0, Ordering::Relaxed);
+        words[0].store(0, Ordering::Release);
+        Some(error(&origins, origin, index, places))
     }
 }
 
@@ -133,8 +141,7 @@ fn origin(op: &'static str, bounds: Bounds) -> u64 {
     at as u64 + 1
 }
 
-fn error(origin: u64, index: i64, places: u64) -> Error {
-    let origins = ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
+fn error(origins: &[(&'static str, Bounds)], origin: u64, index: i64, places: u64) -> Error {
     let Some(&(op, bounds)) = usize::try_from(origin).ok().and_then(|o| origins.get(o.checked_sub(1)?))
     else {
         return Error::internal(
@@ -152,6 +159,9 @@ fn error(origin: u64, index: i64, places: u64) -> Error {
             "the step counter is {index}; set it to the number of steps done, from 0 to {}",
             places.saturating_sub(1)
         ),
+        Bounds::Message(text) => {
+            text.replace("{0}", &index.to_string()).replace("{1}", &(places as i64).to_string())
+        }
     };
     Error::invalid(op, message + FOUND_LATE)
 }
@@ -168,26 +178,30 @@ mod tests {
         let gather = Reporter::new("gather", Bounds::Axis).origin;
         let one_hot = Reporter::new("one_hot", Bounds::Classes).origin;
         let adamw = Reporter::new("adamw", Bounds::Steps).origin;
+        let own = Reporter::new("own", Bounds::Message("row {0} of {1} is {0}")).origin;
         assert_eq!(Reporter::new("gather", Bounds::Axis).origin, gather);
         assert_ne!(gather, one_hot);
         for (origin, index, starts) in [
             (gather, 7, "gather: index 7 is out of range for an axis of size 5; indices must lie in 0..5"),
             (one_hot, -1, "one_hot: index -1 is out of range for 5 classes"),
+            (own, -3, "own: row -3 of 5 is -3 (the GPU found it"),
             (adamw, -2, "adamw: the step counter is -2; set it to the number of steps done, from 0 to 4"),
         ] {
             words[1].store(index as u64, Ordering::Relaxed);
             words[2].store(5, Ordering::Relaxed);
+            words[3].store(1, Ordering::Relaxed);
             words[0].store(origin, Ordering::Relaxed);
             let error = slot.take().expect("a report");
             assert!(matches!(error, Error::InvalidArgument { .. }));
             assert!(error.to_string().starts_with(starts), "{error}");
             assert!(slot.take().is_none());
+            assert_eq!(words[3].load(Ordering::Relaxed), 0, "no other thread could report");
         }
     }
 
     #[test]
     fn a_report_of_nobody_is_an_internal_error() {
-        assert!(matches!(error(0, 0, 0), Error::Internal { .. }));
-        assert!(matches!(error(u64::MAX, 0, 0), Error::Internal { .. }));
+        assert!(matches!(error(&[], 0, 0, 0), Error::Internal { .. }));
+        assert!(matches!(error(&[], u64::MAX, 0, 0), Error::Internal { .. }));
     }
 }

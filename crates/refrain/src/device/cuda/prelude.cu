@@ -224,11 +224,10 @@ template <int THREADS, typename C> DEVICE C block_sum(C x) { return block_reduce
 
 // ---- Indices out of range, which the host finds at its next wait for the device.
 
-// Keeps the first report. `slot` is three words of host memory, of the stream: who reports (0: nobody so far), the index,
-// the number of places. Threads of a launch that meet here write alike but for the index, and any of their indices will do;
-// launches of a stream do not meet.
+// Keeps the first report. `slot` is four words of host memory, of the stream: who reports (0: nobody so far), the index,
+// the number of places, and whether a thread is writing these, so that one report has the words of one thread.
 template <typename Reporter> DEVICE void report(const Reporter& to, i64 index, i64 places) {
-    if (to.slot[0] != 0) return;
+    if (to.slot[0] != 0 || atomicCAS(const_cast<u64*>(to.slot + 3), (u64)0, (u64)1) != 0) return;
     to.slot[1] = (u64)index;
     to.slot[2] = (u64)places;
     __threadfence_system();

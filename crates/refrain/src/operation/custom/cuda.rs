@@ -6,8 +6,9 @@ use std::fmt::Write;
 use smallvec::SmallVec;
 
 use crate::device::CudaArgs;
-use crate::device::cuda::{Grid, KernelSpec, Member, Pointer, Source, View, params};
+use crate::device::cuda::{Bounds, Grid, KernelSpec, Member, Pointer, Reporter, Source, View, params};
 use crate::error::{Error, Result};
+use crate::kernels::units;
 use crate::operation::Spec;
 use crate::tensor::DType;
 
@@ -17,6 +18,13 @@ pub(super) const MAX_AXES: usize = 8;
 pub(super) const MAX_OPERANDS: usize = 16;
 /// How many parameters a kernel may have.
 const MAX_PARAMS: usize = 16;
+/// How many faults a kernel may report.
+const MAX_FAULTS: usize = 4;
+/// What a fault is that the kernel reports by another number.
+const UNDECLARED: &str =
+    "the kernel reports a fault that CudaKernel::fault does not declare, with {0} and {1}";
+/// The kernel's name on the GPU. The user's function has its own name in a namespace of its own, so that it may be any.
+const ENTRY: &str = "custom_kernel";
 /// Threads of a block, unless the kernel says otherwise.
 const THREADS: usize = 256;
 /// The largest numbers of blocks and threads that CUDA takes.
@@ -24,6 +32,7 @@ const MAX_BLOCKS: [usize; 3] = [i32::MAX as usize, 65_535, 65_535];
 const MAX_THREADS: usize = 1024;
 
 static SOURCE: Source = Source { name: "custom", parts: &[include_str!("kernel.cu")] };
+static BOOLS: Source = Source { name: "custom_bools", parts: &[include_str!("bools.cu")] };
 
 params! {
     /// An operand or a result.
@@ -39,6 +48,13 @@ params! {
     struct CustomArgs<const N: usize> {
         operands: [OperandArgs; N],
         params: [u64; MAX_PARAMS],
+        /// The faults by number, then the one that is not declared.
+        faults: [Reporter; MAX_FAULTS + 1],
+    }
+
+    struct BoolsArgs {
+        y: Pointer = "bool_t*",
+        n: i64,
     }
 }
 
@@ -116,8 +132,8 @@ impl Param {
 /// The blocks of a launch.
 #[derive(Clone, Copy, Debug)]
 enum Blocks {
-    /// A thread for each element of the first result.
-    OfResult,
+    /// A thread for each element of the largest result.
+    OfResults,
     /// So many threads.
     OfThreads(usize),
     Grid([usize; 3]),
@@ -130,20 +146,22 @@ pub struct CudaKernel {
     function: &'static str,
     text: Cow<'static, str>,
     params: SmallVec<[Param; 4]>,
+    faults: SmallVec<[&'static str; MAX_FAULTS]>,
     blocks: Blocks,
     threads: usize,
     shared: usize,
 }
 
 impl CudaKernel {
-    /// A kernel that calls `function` of `text`. It has a thread for each element of the first result, in blocks of 256
+    /// A kernel that calls `function` of `text`. It has a thread for each element of the largest result, in blocks of 256
     /// threads.
     pub fn new(function: &'static str, text: impl Into<Cow<'static, str>>) -> CudaKernel {
         CudaKernel {
             function,
             text: text.into(),
             params: SmallVec::new(),
-            blocks: Blocks::OfResult,
+            faults: SmallVec::new(),
+            blocks: Blocks::OfResults,
             threads: THREADS,
             shared: 0,
         }
@@ -153,6 +171,18 @@ impl CudaKernel {
     /// operands and results. 16 at most.
     pub fn param(mut self, value: impl Into<Param>) -> CudaKernel {
         self.params.push(value.into());
+        self
+    }
+
+    /// Declares a fault that the kernel can find in the values of its operands, such as an index out of range. The function then
+    /// gets one more argument, the last: `Faults faults`. `faults.report(k, a, b)` reports fault `k`, in the order of
+    /// declaration, from 0; in its message, `{0}` and `{1}` stand for the integers `a` and `b`. 4 at most.
+    ///
+    /// A kernel does not stop at a fault: it goes on with the next element. The first report becomes
+    /// [`Error::InvalidArgument`], which a later call on the device returns, as for built-in operations (see
+    /// [`Device::synchronize`](crate::Device::synchronize)).
+    pub fn fault(mut self, message: &'static str) -> CudaKernel {
+        self.faults.push(message);
         self
     }
 
@@ -184,12 +214,15 @@ impl CudaKernel {
         if self.params.len() > MAX_PARAMS {
             return failed(format!("{} parameters are more than {MAX_PARAMS}", self.params.len()));
         }
+        if self.faults.len() > MAX_FAULTS {
+            return failed(format!("{} faults are more than {MAX_FAULTS}", self.faults.len()));
+        }
         if !(1..=MAX_THREADS).contains(&self.threads) {
             return failed(format!("a block has {} threads; use 1 to {MAX_THREADS}", self.threads));
         }
         let line = |count: usize| [count.div_ceil(self.threads), 1, 1];
         let blocks = match self.blocks {
-            Blocks::OfResult => line(results.first().map_or(0, |result| result.shape.numel())),
+            Blocks::OfResults => line(results.iter().map(|result| result.shape.numel()).max().unwrap_or(0)),
             Blocks::OfThreads(count) => line(count),
             Blocks::Grid(blocks) => blocks,
         };
@@ -210,7 +243,7 @@ impl CudaKernel {
         let (function, text) = (self.function, &*self.text);
         let mut all = format!(
             "namespace custom {{\n#line 1 \"{function}.cu\"\n{text}\n}}\n#line 1 \"the call of {function}\"\n\
-             KERNEL({function}, CustomArgs, p, __launch_bounds__({})) {{\n    custom::{function}(",
+             KERNEL({ENTRY}, CustomArgs, p, __launch_bounds__({})) {{\n    custom::{function}(",
             self.threads
         );
         let mut separator = "";
@@ -221,6 +254,9 @@ impl CudaKernel {
         }
         for (k, param) in self.params.iter().enumerate() {
             let _ = write!(all, "{separator}{}", param.value(&format!("p.params[{k}]")));
+        }
+        if !self.faults.is_empty() {
+            let _ = write!(all, "{separator}faults_of(p.faults)");
         }
         all += ");\n}\n";
         all
@@ -234,13 +270,22 @@ impl CudaKernel {
             reads.chain((0..args.writes()).map(|o| args.output(o))).collect();
         let first_result = args.reads();
         let types = views.iter().enumerate().map(|(i, view)| (view.dtype, i >= first_result));
-        let spec = KernelSpec::new(&SOURCE, self.function).generated(self.text(types).into());
+        let spec = KernelSpec::new(&SOURCE, ENTRY).generated(self.text(types).into());
         match views.len() {
             ..=2 => self.launch_with::<2>(args, spec, grid, &views),
             3..=4 => self.launch_with::<4>(args, spec, grid, &views),
             5..=8 => self.launch_with::<8>(args, spec, grid, &views),
             _ => self.launch_with::<MAX_OPERANDS>(args, spec, grid, &views),
+        }?;
+        // The kernel may have stored any byte as true.
+        for (o, result) in results.iter().enumerate().filter(|(_, result)| result.dtype == DType::Bool) {
+            let n = result.shape.numel();
+            if n > 0 {
+                let bools = BoolsArgs { y: args.write(o), n: n as i64 };
+                args.kernel(KernelSpec::new(&BOOLS, "custom_bools"), units::grid(args, n), &bools)?;
+            }
         }
+        Ok(())
     }
 
     fn launch_with<const N: usize>(
@@ -253,11 +298,13 @@ impl CudaKernel {
         const { assert!(CustomArgs::<N>::WORDS * 8 <= 4096, "CUDA takes 4 KiB of parameters") };
         let operand = |i| views.get(i).map_or(OperandArgs::NOTHING, OperandArgs::of);
         let param = |k| self.params.get(k).map_or(0, |param: &Param| param.word());
-        args.kernel(
-            spec,
-            grid,
-            &CustomArgs::<N> { operands: std::array::from_fn(operand), params: std::array::from_fn(param) },
-        )
+        let fault = |k| args.faults(Bounds::Message(self.faults.get(k).copied().unwrap_or(UNDECLARED)));
+        let custom_args = CustomArgs::<N> {
+            operands: std::array::from_fn(operand),
+            params: std::array::from_fn(param),
+            faults: std::array::from_fn(fault),
+        };
+        args.kernel(spec, grid, &custom_args)
     }
 }
 
@@ -269,10 +316,16 @@ mod tests {
     fn the_call_passes_operands_results_and_parameters_in_order() {
         let kernel = CudaKernel::new("mix", "text of the user").param(0.5f32).param(2i64).param(true);
         let text = kernel.text([(DType::F16, false), (DType::Bool, false), (DType::F32, true)].into_iter());
-        let call = "KERNEL(mix, CustomArgs, p, __launch_bounds__(256)) {\n    custom::mix(\
+        let call = "KERNEL(custom_kernel, CustomArgs, p, __launch_bounds__(256)) {\n    custom::mix(\
                     view<const f16_t>(p.operands[0]), view<const bool_t>(p.operands[1]), view<f32_t>(p.operands[2]), \
                     __uint_as_float((u32)p.params[0]), (i64)p.params[1], (p.params[2] != 0));\n}\n";
         assert!(text.ends_with(call), "{text}");
+        let types = || [(DType::F32, true)].into_iter();
+        let reports = CudaKernel::new("f", "").param(1i32).fault("{0} is wrong").text(types());
+        assert!(
+            reports.ends_with("(view<f32_t>(p.operands[0]), (int)p.params[0], faults_of(p.faults));\n}\n"),
+            "{reports}"
+        );
         assert!(text.starts_with("namespace custom {\n#line 1 \"mix.cu\"\ntext of the user\n}\n"), "{text}");
     }
 
@@ -301,11 +354,14 @@ mod tests {
             CudaKernel::new("1f", ""),
             CudaKernel::new("", ""),
             (0..17).fold(kernel(), |kernel, i: i32| kernel.param(i)),
+            (0..5).fold(kernel(), |kernel, _| kernel.fault("it is wrong")),
         ];
         for kernel in refused {
             let error = grid(kernel.clone());
             assert!(matches!(error, Err(Error::Kernel { op: "op", .. })), "{kernel:?}: {error:?}");
         }
+        let results = [[0, 3], [2, 300]].map(|shape| Spec::new(shape, DType::F32));
+        assert_eq!(kernel().grid("op", &results).unwrap().blocks, [3, 1, 1]);
         let empty = kernel().grid("op", &[Spec::new([0], DType::F32)]);
         assert!(empty.is_ok(), "{empty:?}");
     }

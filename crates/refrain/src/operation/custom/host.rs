@@ -1,17 +1,19 @@
 //! The kernel of a user's operation on the CPU.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytemuck::Pod;
+use smallvec::SmallVec;
 
 use crate::device::HostArgs;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Element, Shape};
 
 /// An element type that kernels get slices of: `f64`, `f32`, [`struct@f16`](crate::f16), [`struct@bf16`](crate::bf16),
-/// `i64`, `i32` and `u8`. Elements of a bool tensor are bytes (`u8`), 0 for false and 1 for true.
+/// `i64`, `i32` and `u8`. Elements of a bool tensor are bytes (`u8`), 0 for false and 1 for true; of a result,
+/// every byte that is not 0 becomes 1.
 pub trait KernelElement: Element + Pod {}
 
 impl<T: Element + Pod> KernelElement for T {}
@@ -24,7 +26,12 @@ pub struct HostOperands<'a> {
     args: &'a HostArgs<'a>,
     /// Bit `o` is set when result `o` was given out.
     given: Cell<u32>,
+    /// The elements of bool results that were not given out yet.
+    bools: RefCell<Bools<'a>>,
 }
+
+/// The results that are bools, by number.
+type Bools<'a> = SmallVec<[(usize, &'a mut [u8]); 2]>;
 
 impl<'a> HostOperands<'a> {
     /// The elements of a contiguous operand, in row-major order. Operands are contiguous unless
@@ -53,7 +60,11 @@ impl<'a> HostOperands<'a> {
             return Err(self.misuse(format!("result {o} was asked for twice; keep the slice")));
         }
         self.given.set(self.given.get() | 1 << o);
-        self.args.write(o)
+        let mut bools = self.bools.borrow_mut();
+        match bools.iter().position(|(of, _)| *of == o) {
+            Some(at) => Ok(bytemuck::cast_slice_mut(bools.swap_remove(at).1)),
+            None => self.args.write(o),
+        }
     }
 
     /// The shape of an operand.
@@ -100,9 +111,26 @@ impl<'a> HostOperands<'a> {
     }
 }
 
-/// Runs a user's kernel. A panic of it becomes an error, and so does a result that it did not ask for.
+/// Runs a user's kernel. A panic of it becomes an error, and so does a result that it did not ask for. A bool that is not 0
+/// becomes 1.
 pub(super) fn run(args: &HostArgs<'_>, kernel: impl FnOnce(&HostOperands<'_>) -> Result<()>) -> Result<()> {
-    let operands = HostOperands { args, given: Cell::new(0) };
+    let results = 0..args.launch().writes.len();
+    let bools = results.filter(|&o| args.write_dtype(o) == DType::Bool).map(|o| Ok((o, args.write(o)?)));
+    let mut bools = bools.collect::<Result<Bools<'_>>>()?;
+    run_on(args, &mut bools, kernel)?;
+    for (_, bools) in bools {
+        bools.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+    }
+    Ok(())
+}
+
+fn run_on<'a>(
+    args: &'a HostArgs<'a>,
+    bools: &'a mut Bools<'_>,
+    kernel: impl FnOnce(&HostOperands<'_>) -> Result<()>,
+) -> Result<()> {
+    let bools = bools.iter_mut().map(|(o, bools)| (*o, &mut **bools)).collect();
+    let operands = HostOperands { args, given: Cell::new(0), bools: RefCell::new(bools) };
     // A kernel that has panicked leaves nothing behind but undefined values in its results, which an error leaves, too.
     let done = catch_unwind(AssertUnwindSafe(|| kernel(&operands)));
     done.unwrap_or_else(|panic| {

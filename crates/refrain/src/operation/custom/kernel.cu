@@ -25,3 +25,15 @@ template <typename T> DEVICE View<T> view(const OperandArgs& operand) {
     return View<T>{reinterpret_cast<T*>(operand.data), operand.numel, operand.rank, operand.sizes, operand.strides};
 }
 
+// The faults that a kernel can report. The last one stands for all that are not declared.
+struct Faults {
+    const Reporter* reporters;
+    int last;
+
+    // Reports fault `k` with the numbers of its message. The first report of a launch counts.
+    DEVICE void report(int k, i64 a = 0, i64 b = 0) const {
+        ::report(reporters[(u32)k < (u32)last ? k : last], a, b);
+    }
+};
+
+template <int N> DEVICE Faults faults_of(const Reporter (&reporters)[N]) { return Faults{reporters, N - 1}; }

@@ -80,7 +80,7 @@
 //! # The CUDA kernel
 //!
 //! The text defines a function with the name that [`CudaKernel::new`] gets. Its arguments are a `View` for each operand, then a
-//! `View` for each result, then the parameters:
+//! `View` for each result, then the parameters, then `Faults` if the kernel declares [faults](CudaKernel::fault):
 //!
 //! ```c++
 //! template <typename T>
@@ -100,6 +100,24 @@
 //! | `to<C>(x)`, `from<T>(c)` | convert an element to `float`, `double` or `i64`, and back, rounded to nearest even |
 //! | `arithmetic<T>::type` | the type to compute in: `double` for `f64_t`, `float` for other floats, `i64` for the rest |
 //! | `i64`, `u64`, `u32` | integers |
+//! | `Faults` | `faults.report(k, a, b)` reports fault `k` |
+//!
+//! A bool result may get any byte: what is not 0 becomes 1.
+//!
+//! What is wrong with the values of operands only the kernel knows. On the CPU it returns an error; on CUDA it reports a fault,
+//! which becomes the error of a later call, and goes on:
+//!
+//! ```c++
+//! __device__ void pick(View<const float> table, View<const i64> ids, View<float> y, Faults faults) {
+//!     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+//!     if (i >= y.numel) return;
+//!     bool there = ids[i] >= 0 && ids[i] < table.numel;
+//!     if (!there) faults.report(0, ids[i], table.numel);
+//!     y[i] = there ? table[ids[i]] : 0.0f;
+//! }
+//! ```
+//!
+//! It belongs to `CudaKernel::new("pick", text).fault("index {0} is out of range; there are {1} rows")`.
 //!
 //! The kernel is compiled for the GPU at hand when it is first used, and cached in memory and on disk by its text and the
 //! architecture, as built-in kernels are. So keep the text the same for all shapes and parameters. A text that does not
