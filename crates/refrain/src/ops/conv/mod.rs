@@ -1,10 +1,12 @@
-//! Convolutions. The windows of the images become the rows of a matrix, which is multiplied by the weight as in a linear
-//! layer; so tensor cores, precision and the gradients of the products are those of [`Tensor::linear`] and
-//! [`Tensor::matmul`]. A transposed convolution multiplies first and then adds up the windows.
+//! Convolutions. The windows of the images are the rows of a matrix, which is multiplied by the weight; so tensor cores and
+//! precision are those of [`Tensor::linear`] and [`Tensor::matmul`]. Without groups and without dilation along the width,
+//! that matrix is a view of a copy with the channels last ([`rows`]); otherwise it is written down. A transposed convolution
+//! multiplies first and then adds up the windows.
 
 mod cuda;
 mod options;
 mod patches;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -85,6 +87,11 @@ fn conv(
         dilation: options.dilation,
     };
     let places = Places::new(op, window, [n, channels, height, width])?;
+    if groups == 1
+        && let Some(y) = rows::convolution(op, x, weight, bias, places)?
+    {
+        return Ok(y);
+    }
     let [rows, columns] = places.matrix();
     let patches = apply(Patches(places), &[x])?;
     if groups == 1 {
