@@ -24,11 +24,12 @@
 //! | hold values and compute | [`Tensor`]: nearly every operation is one of its methods; [`DType`], [`Shape`] |
 //! | compute gradients | [`Tensor::set_requires_grad`], [`Tensor::backward`], [`Tensor::grad`], [`no_grad`], [`gradcheck`] |
 //! | write an operation of your own | [`custom_op`], made of other operations with a gradient of its own; [`custom`], with kernels in Rust and CUDA |
-//! | record a training step | [`Step`], [`StepOptions`], [`Outputs`], [`Program`] |
+//! | record a training step | [`Step`], [`StepOptions`], [`Outputs`], [`Program`]; a [`SendStep`] moves between threads |
 //! | draw random numbers | [`Generator`] |
 //! | train on several GPUs | [`Communicator`]: `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `barrier` |
 //! | update parameters | [`optim`]: AdamW, SGD, clipping and schedules as operations; `refrain-nn` wraps them |
 //! | choose the precision | [`with_precision`], [`Precision`] |
+//! | compute on many threads at once | [`on_one_thread`] |
 //! | handle errors | [`Error`]: each variant names the operation and says what to do |
 //!
 //! Layers, optimisers and checkpoints are in the crate `refrain-nn`.
@@ -82,7 +83,7 @@ pub use autograd::{is_grad_enabled, no_grad};
 pub use device::{
     CaptureStatus, Communicator, CommunicatorId, CommunicatorOptions, CudaDevice, CudaReport, Device,
     DeviceKind, HostTransport, Profile, ReduceOp, SimGraph, SimStream, Simulator, Stats, compile_kernel,
-    unrelated_to_recordings,
+    on_one_thread, unrelated_to_recordings,
 };
 pub use error::{Error, Result};
 pub use gradcheck::gradcheck;
@@ -96,6 +97,6 @@ pub use ops::optim;
 pub use ops::pool::{Pool1dOptions, Pool2dOptions};
 pub use ops::random::Generator;
 pub use precision::{precision, with_precision};
-pub use record::{Fallback, Outputs, ProfileLine, Program, Step, StepOptions, StepProfile};
+pub use record::{Fallback, Outputs, ProfileLine, Program, SendStep, Step, StepOptions, StepProfile};
 pub use tensor::Tensor;
 pub use types::{Axes, DType, Element, NewShape, Precision, Shape, Size, bf16, f16};

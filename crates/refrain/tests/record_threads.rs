@@ -4,12 +4,12 @@
 mod common;
 
 use std::slice::from_ref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use common::{assert_usable, devices, failure, turn, vector};
 use rayon::prelude::*;
-use refrain::{DType, Error, Result, Step, Tensor, unrelated_to_recordings};
+use refrain::{DType, Error, Result, Step, Tensor, on_one_thread, unrelated_to_recordings};
 
 /// Runs `f` on a new thread.
 fn on_a_new_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
@@ -235,5 +235,33 @@ fn a_step_can_not_be_called_in_a_worker_of_a_thread_pool() {
             assert!(matches!(error, Error::NotRecordable { .. }), "{error}");
             assert!(error.to_string().contains("worker of a thread pool"), "{error}");
         }
+    }
+}
+
+#[test]
+fn a_step_that_may_move_is_replayed_and_checked_on_other_threads_than_it_was_recorded_on() {
+    let _turn = turn();
+    for device in devices() {
+        let values =
+            |seed: usize| -> Vec<f32> { (0..96 * 96).map(|i| (i * seed % 101) as f32 / 101.0).collect() };
+        let matrix = |seed| Tensor::from_slice(&values(seed), [96, 96], &device).unwrap();
+        let (w, power) = (matrix(7), AtomicUsize::new(1));
+        let compute = |x: &Tensor| -> Result<Tensor> {
+            let y = x.matmul(&w)?.softmax(1)?;
+            if power.load(Ordering::Relaxed) == 1 { Ok(y) } else { y.square() }
+        };
+        let mut step = Step::new_send(&device, |x| Ok(vec![compute(&x[0])?]));
+        for call in 1..13 {
+            let x = matrix(call);
+            let expected = compute(&x).unwrap().to_vec::<f32>().unwrap();
+            let run = || step.call(&[x])?.to_vec::<f32>(0);
+            let found = on_a_new_thread(|| if call % 2 == 0 { on_one_thread(run) } else { run() });
+            assert_eq!(found.unwrap(), expected, "call {call} on {device}");
+        }
+        power.store(2, Ordering::Relaxed);
+        let error = on_a_new_thread(|| step.check()).unwrap_err();
+        assert!(matches!(error, Error::RecordingChanged { .. }), "{error}");
+        power.store(1, Ordering::Relaxed);
+        on_a_new_thread(|| step.finish()).unwrap();
     }
 }

@@ -27,6 +27,7 @@ use std::time::Duration;
 pub(crate) use args::HostArgs;
 pub(crate) use communicator::CollectiveCall;
 pub use communicator::{Communicator, CommunicatorId, CommunicatorOptions, HostTransport, ReduceOp};
+pub use cpu::parallel::on_one_thread;
 pub(crate) use cuda::CudaArgs;
 pub use cuda::{CudaDevice, CudaReport, compile_kernel};
 pub use driver::CaptureStatus;

@@ -30,4 +30,4 @@ pub use options::{Fallback, StepOptions};
 pub use outputs::Outputs;
 pub use profile::{ProfileLine, StepProfile};
 pub use program::Program;
-pub use step::Step;
+pub use step::{SendStep, Step};

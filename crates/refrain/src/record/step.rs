@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::Write;
+use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -118,9 +119,11 @@ const CHECKING: u32 = 100;
 /// gradients, optimiser state and caches before the step. The same holds for the tape history of a tensor from
 /// outside that an operation wrote into. A replay ends the histories of what it writes to. It is refused if a
 /// history, or an overwritten saved value, would refuse the eager code. Recording the closure changes neither.
-pub struct Step<'f> {
+///
+/// `F` is the type of the closure. You need it only for a step that moves to another thread, a [`SendStep`].
+pub struct Step<'f, F: ?Sized = dyn Fn(&[Tensor]) -> Returned + 'f> {
     device: Device,
-    closure: Box<dyn Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, BoxError> + 'f>,
+    closure: Box<F>,
     entries: Vec<ProgramEntry>,
     options: StepOptions,
     /// Counts calls, to find the least recently used entry.
@@ -132,7 +135,15 @@ pub struct Step<'f> {
     /// When the first program was ready, and how long checks have taken since then.
     started: Option<Instant>,
     checking: Duration,
+    /// How long the closure lives.
+    lifetime: PhantomData<&'f ()>,
 }
+
+/// A [`Step`] that may be recorded on one thread and replayed on another, made by [`Step::new_send`].
+pub type SendStep<'f> = Step<'f, dyn Fn(&[Tensor]) -> Returned + Send + 'f>;
+
+/// What a closure returns: tensors, or any error.
+type Returned = std::result::Result<Vec<Tensor>, BoxError>;
 
 /// The state of the calling thread that a recording depends on.
 #[derive(Clone, Copy, PartialEq)]
@@ -194,12 +205,43 @@ impl<'f> Step<'f> {
     where
         F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>> + 'f,
     {
+        Step::of(device, options, Box::new(closure))
+    }
+}
+
+impl<'f> SendStep<'f> {
+    /// [`Step::new`] of a closure that may move to another thread, and so may the step. It is recorded on the thread of
+    /// the first call with inputs of new shapes, and replayed, or checked, on that of each later one.
+    ///
+    /// ```
+    /// use refrain::{Device, Step, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let mut step = Step::new_send(&device, |x| Ok(vec![x[0].square()?]));
+    /// let x = Tensor::from_slice(&[3.0f32], [1], &device)?;
+    /// step.call(&[x.clone()])?;
+    /// let there = std::thread::spawn(move || step.call(&[x])?.to_scalar::<f32>(0)).join().unwrap()?;
+    /// assert_eq!(there, 9.0);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn new_send<F>(device: &Device, closure: F) -> SendStep<'f>
+    where
+        F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>>
+            + Send
+            + 'f,
+    {
+        Step::of(device, StepOptions::new(), Box::new(closure))
+    }
+}
+
+impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
+    fn of(device: &Device, options: StepOptions, closure: Box<F>) -> Step<'f, F> {
         // If this happens in a closure that is being recorded, the call that records it returns the error.
         let _ = forbid_nesting(device);
         let options = StepOptions { strict: options.strict || strict_by_environment(), ..options };
         Step {
             device: device.clone(),
-            closure: Box::new(closure),
+            closure,
             entries: Vec::new(),
             options,
             clock: 0,
@@ -209,6 +251,7 @@ impl<'f> Step<'f> {
             evictions: 0,
             started: None,
             checking: Duration::ZERO,
+            lifetime: PhantomData,
         }
     }
 
@@ -600,7 +643,7 @@ fn forbid_nesting(device: &Device) -> Result<()> {
     )
 }
 
-impl Drop for Step<'_> {
+impl<F: ?Sized> Drop for Step<'_, F> {
     /// Warns of calls that no check followed. Once per process: a program that forgets [`Step::finish`] does so for
     /// every step. A test shows it only if it fails, because the harness captures what a test prints.
     fn drop(&mut self) {
@@ -617,7 +660,7 @@ impl Drop for Step<'_> {
     }
 }
 
-impl fmt::Debug for Step<'_> {
+impl<F: ?Sized> fmt::Debug for Step<'_, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Step({}, {} programs)", self.device, self.entries.len())
     }

@@ -109,12 +109,12 @@ pub(super) unsafe fn run(launch: &Launch<'_>, on_fault: OnFault) -> Result<()> {
     }
 }
 
-/// Runs all launches of a program on the kernel threads. So the calling thread hands over and waits only once per
-/// replay.
+/// Runs all launches of a program on the kernel threads, if there are several. So the calling thread hands over and waits
+/// only once per replay.
 struct OnKernelThreads;
 
 impl Executable for OnKernelThreads {
     fn run(&self, program: &Bound<'_>, driver: &dyn Driver) -> Result<()> {
-        parallel::inside(|| LaunchByLaunch.run(program, driver))
+        parallel::replay(|| LaunchByLaunch.run(program, driver))
     }
 }

@@ -40,6 +40,32 @@ fn pool() -> Option<&'static ThreadPool> {
 
 thread_local! {
     static IS_KERNEL_THREAD: Cell<bool> = const { Cell::new(false) };
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, and lets this thread compute on the CPU alone: no kernel, and no replay of a step, is given to the threads
+/// of kernels. Values are the same, bit for bit.
+///
+/// Use it where many threads compute at the same time, each something small: to hand over and to wait takes longer than
+/// it saves. Kernels of your own ([`custom`](crate::custom)) still run on the threads of kernels. It applies to the
+/// calling thread until `f` returns or panics, and has no effect on other devices.
+///
+/// ```
+/// use refrain::{Device, Tensor, on_one_thread};
+///
+/// let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &Device::cpu())?;
+/// assert_eq!(on_one_thread(|| x.exp())?.to_vec::<f32>()?, x.exp()?.to_vec::<f32>()?);
+/// # Ok::<(), refrain::Error>(())
+/// ```
+pub fn on_one_thread<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_ALONE.set(self.0);
+        }
+    }
+    let _restore = Restore(IS_ALONE.replace(true));
+    f()
 }
 
 /// Marks this new thread as one of the kernel threads.
@@ -65,15 +91,22 @@ pub(crate) fn refuse_engine(op: &'static str) -> Result<()> {
 
 /// Runs a kernel that touches `bytes` bytes, with all threads if that is worthwhile.
 pub(super) fn run<R: Send>(bytes: usize, kernel: impl FnOnce() -> R + Send) -> R {
+    if bytes < SMALL { kernel() } else { replay(kernel) }
+}
+
+/// Runs the kernels of a program, with all threads.
+pub(super) fn replay<R: Send>(kernels: impl FnOnce() -> R + Send) -> R {
     match pool() {
         // A single thread would do no more than this one does at once.
-        Some(pool) if bytes >= SMALL && !allowed() && pool.current_num_threads() > 1 => install(pool, kernel),
-        _ => kernel(),
+        Some(pool) if !allowed() && !IS_ALONE.get() && pool.current_num_threads() > 1 => {
+            install(pool, kernels)
+        }
+        _ => kernels(),
     }
 }
 
-/// Runs a part of a kernel that always splits its work, on the kernel threads.
-pub(crate) fn inside<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+/// Runs a kernel that may split its work by any means, on the kernel threads.
+pub(super) fn inside<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     match pool() {
         Some(pool) if !allowed() => install(pool, f),
         _ => f(),
@@ -161,4 +194,28 @@ pub(crate) fn join(a: impl FnOnce() + Send, b: impl FnOnce() + Send) {
     }
     let (mut a, mut b) = (Some(a), Some(b));
     both(&mut || a.take().into_iter().for_each(|a| a()), &mut || b.take().into_iter().for_each(|b| b()));
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn one_thread_runs_its_kernels_and_replays_itself() {
+        let me = thread::current().id();
+        let here = || [run(SMALL, || thread::current().id()), replay(|| thread::current().id())];
+        let is_split = rayon::current_num_threads() > 1;
+        let not_here = here().map(|thread| thread != me);
+        assert_eq!(not_here, [is_split; 2]);
+        on_one_thread(|| {
+            assert_eq!(here(), [me; 2]);
+            assert_ne!(inside(|| thread::current().id()), me);
+            on_one_thread(|| ());
+            assert_eq!(here(), [me; 2]);
+        });
+        assert!(std::panic::catch_unwind(|| on_one_thread(|| panic!("a test"))).is_err());
+        assert_eq!(here().map(|thread| thread != me), not_here);
+    }
 }

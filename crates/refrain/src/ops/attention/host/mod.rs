@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::{Attention, AttentionBackward};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_float};
-use crate::device::cpu::parallel;
 use crate::device::cpu::widen::{Widened, narrow};
 use crate::error::Result;
 use crate::ops::dropout;
@@ -121,7 +120,7 @@ fn forward_of<T: Stored, R: Real>(op: &Attention, args: &HostArgs<'_>) -> Result
         let scores = Scores { before: added(args, op.before(), &before), after };
         narrow(o, false, |o| {
             let kept = [largest, inverse];
-            parallel::inside(|| kernel::forward(&sizes, qkv, o, place(to, to), kept, scores));
+            kernel::forward(&sizes, qkv, o, place(to, to), kept, scores);
         });
     })
 }
@@ -148,7 +147,7 @@ fn backward_of<T: Stored, R: Real>(gradient: &AttentionBackward, args: &HostArgs
     let run = |gradients: Gradients<'_, R>, d_before: Option<&mut [R]>| {
         let before = added(args, gradient.before(), &before);
         let scores = ScoreGradients { before, d_after: d_after.as_ref().map(Widened::get), d_before };
-        parallel::inside(|| kernel::backward(&sizes, qkv, d_o, kept, gradients, places, scores));
+        kernel::backward(&sizes, qkv, d_o, kept, gradients, places, scores);
     };
     if op.packed {
         let all = args.write::<T>(0)?;
