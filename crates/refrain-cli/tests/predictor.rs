@@ -5,6 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::{Place, TINY, series};
+use rayon::prelude::*;
 use refrain::Device;
 use refrain_forecast::tasks::forecasting::evaluation::Forecast;
 use refrain_forecast::tasks::forecasting::{CovariateValues, Predictor};
@@ -83,6 +84,9 @@ fn a_predictor_forecasts_what_the_command_forecasts_from_any_thread_again_and_ag
                 });
             }
         });
+        // No step can be called in a worker of a thread pool, so the predictor must compute elsewhere.
+        let of_pool: Vec<_> = contexts.par_iter().map(|context| table(&predictor, context)).collect();
+        assert_eq!(of_pool, expected);
         let message = predictor.forecast(&last[1..]).unwrap_err().to_string();
         assert!(message.contains("47 values") && message.contains("24 rows of 2"), "{message}");
         let mut broken = last.to_vec();

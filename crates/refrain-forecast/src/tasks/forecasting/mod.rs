@@ -9,6 +9,7 @@ pub mod loss;
 pub mod metrics;
 mod predictor;
 pub mod quantiles;
+mod recorded_model;
 mod settings;
 mod student_t;
 

@@ -4,26 +4,24 @@ use super::conformal::{Calibration, Intervals};
 use super::covariate_values::CovariateInputs;
 use super::evaluation::{Forecast, decode, extend_context};
 use super::loss::Loss;
+use super::recorded_model::{Blueprint, RecordedModels};
 use super::{CovariateValues, IntervalSettings};
 use crate::data::dialect::Dialect;
-use crate::data::series::{CovariateColumns, CovariateCounts, CovariateScaler, Scaler, Scaling, TimeStep};
-use crate::data::windows::WindowCovariates;
-use crate::models::{Forecaster, Mode, ModelConfig, WindowShape};
+use crate::data::series::{CovariateColumns, CovariateScaler, Scaler, Scaling, TimeStep};
+use crate::models::{ModelConfig, WindowShape};
 use crate::{Error, Result};
-use refrain::{DType, Device, Precision, Step, Tensor, no_grad, unrelated_to_recordings, with_precision};
+use refrain::{DType, Device, Precision};
 use refrain_nn::Checkpoint;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 /// A trained model that makes forecasts of contexts.
 ///
 /// It loads the model once. Its forward pass is recorded at the first forecast and then replayed, which gives the same values
-/// bit for bit. Any number of threads may use one predictor; so many forecasts are made at a time as it has workers, each with its
-/// own copy of the weights.
+/// bit for bit. Any number of threads may use one predictor. It has a copy of the model for each forecast that may be made at the
+/// same time; further callers wait. A forecast is computed on the thread of its caller. A predictor with one copy lets the kernels
+/// of a CPU use more threads; one with several does not, because its callers share the cores already.
 ///
 /// ```no_run
 /// use refrain::Device;
@@ -61,25 +59,7 @@ pub struct Predictor {
     independent: Option<Scaling>,
     covariates: CovariateInputs,
     intervals: Intervals,
-    jobs: Option<Sender<Job>>,
-    workers: Vec<JoinHandle<()>>,
-}
-
-/// A context `[channels, context]` and the covariates beside it, and where its forecast goes.
-struct Job {
-    inputs: Vec<Vec<f32>>,
-    reply: Sender<Result<Vec<f32>>>,
-}
-
-/// What a worker makes its model of.
-struct Blueprint {
-    model: ModelConfig,
-    checkpoint: Checkpoint,
-    precision: Precision,
-    device: Device,
-    /// Of a forecast, whatever values the model has in each row.
-    window: WindowShape,
-    covariates: CovariateCounts,
+    models: RecordedModels,
 }
 
 /// The newest version of the configuration in a run folder.
@@ -120,12 +100,12 @@ struct KeptData {
 }
 
 impl Predictor {
-    /// The best model of the run in a folder that `refrain train` wrote, with so many workers.
+    /// The best model of the run in a folder that `refrain train` wrote. It makes up to `copies` forecasts at the same time.
     ///
     /// # Errors
     /// [`Error::Nn`] if there is no such run, or if it is damaged; [`Error::Training`] if it is a run of another task;
     /// [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
-    pub fn load(folder: &Path, device: &Device, workers: usize) -> Result<Predictor> {
+    pub fn load(folder: &Path, device: &Device, copies: usize) -> Result<Predictor> {
         let checkpoint = Checkpoint::open(folder)?;
         let mut config: Value = checkpoint.config()?;
         // Runs of version 1 knew one forecaster.
@@ -176,31 +156,9 @@ impl Predictor {
         }
         let (device, window) = (device.clone(), kept.model.window());
         let blueprint = Blueprint { model, checkpoint, precision, device, window, covariates };
-        Predictor::start(blueprint, kept.data, intervals, workers.max(1))
-    }
-
-    fn start(
-        blueprint: Blueprint,
-        data: KeptData,
-        intervals: Intervals,
-        workers: usize,
-    ) -> Result<Predictor> {
-        let window = blueprint.window;
         intervals.check(blueprint.model.window().horizon, window.horizon)?;
-        let (jobs, queue) = channel::<Job>();
-        let (blueprint, queue) = (Arc::new(blueprint), Arc::new(Mutex::new(queue)));
-        let (ready, started) = channel();
-        let spawn = |_| {
-            let (blueprint, queue, ready) = (blueprint.clone(), queue.clone(), ready.clone());
-            std::thread::spawn(move || {
-                // Nothing that it does belongs to a step that another thread records.
-                unrelated_to_recordings(|| work(&blueprint, &queue, ready));
-            })
-        };
-        let handles: Vec<JoinHandle<()>> = (0..workers).map(spawn).collect();
-        // A worker that panics ends the wait below.
-        drop(ready);
-        let predictor = Predictor {
+        let data = kept.data;
+        Ok(Predictor {
             channels: data.channels,
             window,
             scaler: data.scaler,
@@ -212,13 +170,8 @@ impl Predictor {
                 dialect: data.dialect,
             },
             intervals,
-            jobs: Some(jobs),
-            workers: handles,
-        };
-        for _ in 0..workers {
-            started.recv().unwrap_or_else(|_| Err(gone()))?;
-        }
-        Ok(predictor)
+            models: RecordedModels::load(&blueprint, copies.max(1))?,
+        })
     }
 
     /// The names of the channels, in the order of the values. A model of independent series has none: it forecasts any series
@@ -317,77 +270,7 @@ impl Predictor {
 
     /// What the model makes of a context `[channels, context]` and covariates.
     fn values(&self, context: Vec<f32>, beside: Vec<Vec<f32>>) -> Result<Vec<f32>> {
-        let (reply, answer) = channel();
-        let job = Job { inputs: std::iter::once(context).chain(beside).collect(), reply };
-        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
-        jobs.send(job).map_err(|_| gone())?;
-        answer.recv().unwrap_or_else(|_| Err(gone()))
+        let inputs: Vec<Vec<f32>> = std::iter::once(context).chain(beside).collect();
+        self.models.forecast(&inputs)
     }
-}
-
-impl Drop for Predictor {
-    fn drop(&mut self) {
-        self.jobs = None; // The queue ends, and so do the workers.
-        for worker in self.workers.drain(..) {
-            let _ = worker.join();
-        }
-    }
-}
-
-/// The error of a worker that has ended early.
-fn gone() -> Error {
-    Error::Training {
-        problem: "a worker of the predictor has ended".to_owned(),
-        fix: "read its message on standard error, and load the run again",
-    }
-}
-
-/// Makes a model, and forecasts until the queue ends.
-fn work(blueprint: &Blueprint, queue: &Mutex<Receiver<Job>>, ready: Sender<Result<()>>) {
-    let Blueprint { model, checkpoint, precision, device, window, covariates } = blueprint;
-    let loaded = model.load(checkpoint, DType::F32, device);
-    let model: Box<dyn Forecaster> = match loaded {
-        Ok(model) => model,
-        Err(error) => {
-            let _ = ready.send(Err(error));
-            return;
-        }
-    };
-    let shapes = shapes(*window, *covariates);
-    let [past, future, statics] = [covariates.past, covariates.future, covariates.statics].map(|of| of > 0);
-    let _ = ready.send(Ok(()));
-    // If another worker panics, nobody holds a sender any more, and the wait for it ends.
-    drop(ready);
-    let mut step = Step::new(device, move |inputs: &[Tensor]| {
-        let mut rest = inputs[1..].iter().cloned();
-        let mut next = |is_taken: bool| if is_taken { rest.next() } else { None };
-        let covariates = WindowCovariates { past: next(past), future: next(future), statics: next(statics) };
-        Ok(vec![no_grad(|| model.forward_with(&inputs[0], &covariates, Mode::Eval))?])
-    });
-    let mut forecast = |inputs: &[Vec<f32>]| -> Result<Vec<f32>> {
-        let tensor =
-            |(values, shape): (&Vec<f32>, &Vec<usize>)| Tensor::from_slice(values, &shape[..], device);
-        let inputs = inputs.iter().zip(&shapes).map(tensor).collect::<refrain::Result<Vec<Tensor>>>()?;
-        Ok(step.call(&inputs)?.to_vec::<f32>(0)?)
-    };
-    loop {
-        // Only one worker waits for the next job at a time; the others wait for the lock.
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { inputs, reply }) = job else { break };
-        let _ = reply.send(with_precision(*precision, || forecast(&inputs)));
-    }
-    let _ = step.finish();
-}
-
-/// The shapes of the inputs: a context, and the covariates that there are.
-fn shapes(window: WindowShape, covariates: CovariateCounts) -> Vec<Vec<usize>> {
-    let WindowShape { channels, context, horizon } = window;
-    let CovariateCounts { past, future, statics } = covariates;
-    let all = [
-        vec![1, channels, context],
-        vec![1, past, context],
-        vec![1, future, context + horizon],
-        vec![1, statics],
-    ];
-    all.into_iter().filter(|shape| shape[1] > 0).collect()
 }
