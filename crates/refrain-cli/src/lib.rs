@@ -15,6 +15,7 @@ mod interrupt;
 mod job;
 mod output;
 mod precision;
+mod profile;
 mod progress;
 pub mod readers;
 mod replays;

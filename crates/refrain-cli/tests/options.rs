@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Place, SMALL_STEPS, series, tiny};
+use serde_json::Value;
 
 fn place() -> Place {
     let place = Place::new();
@@ -64,6 +65,7 @@ fn a_dry_run_says_what_a_run_would_be_and_writes_nothing() {
     assert_eq!(2.0 * number("steps_per_epoch"), run["steps"].as_f64().unwrap());
     assert!(number("seconds_per_step") > 0.0);
     assert!((number("seconds") - 2.0 * number("steps_per_epoch") * number("seconds_per_step")).abs() < 1e-9);
+    assert!(planned["profile"].is_null());
     place.refrain(&["train", "--resume", "run", "--dry-run"]).failed(&["--dry-run"]);
     // What is impossible is refused as in a run.
     place.refrain(&tiny(&["--data", "a.csv", "--dry-run", "--patch", "25"])).failed(&["patch"]);
@@ -77,6 +79,32 @@ fn a_dry_run_says_what_a_run_would_be_and_writes_nothing() {
         said.out
     );
     assert_eq!(place.snapshot(), before);
+}
+
+#[test]
+fn a_dry_run_with_profile_says_where_the_time_of_a_step_goes() {
+    let place = place();
+    place.write("panel.csv", panel());
+    let operation = "linear_weight_gradient";
+    for arguments in [
+        tiny(&["--data", "a.csv"]),
+        tiny(&["--data", "a.csv", "--accumulate", "2"]),
+        tiny(&["--data", "a.csv", "--task", "pretrain", "--stride", "6"]),
+        [&["train"], CROSS_ASSET].concat(),
+    ] {
+        let before = place.snapshot();
+        let out = place.refrain(&[&arguments[..], &["--dry-run", "--profile"]].concat()).succeeded().out;
+        assert!(out.contains(operation), "no {operation} in {out}");
+        let json = place.refrain(&[&arguments[..], &["--dry-run", "--profile", "--json"]].concat());
+        let lines = json.succeeded().json()["profile"].as_array().unwrap().clone();
+        let of = |line: &Value, key: &str| line[key].as_f64().unwrap();
+        let found = lines.iter().find(|line| line["operation"].as_str().unwrap().starts_with(operation));
+        let found = found.unwrap_or_else(|| panic!("no {operation} in {lines:?}"));
+        assert!(of(found, "us") > 0.0 && of(found, "launches") >= 1.0 && of(found, "bytes") > 0.0, "{found}");
+        assert_eq!(place.snapshot(), before);
+    }
+    place.refrain(&tiny(&["--data", "a.csv", "--profile"])).failed(&["--dry-run"]);
+    place.refrain(&tiny(&["--data", "a.csv", "--dry-run", "--profile", "--eager"])).failed(&["--eager"]);
 }
 
 #[test]

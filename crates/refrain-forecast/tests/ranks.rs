@@ -6,18 +6,17 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
+use common::pull::Pull;
 use common::{cpus, on_ranks, simulated};
-use refrain::{Communicator, CommunicatorId, DType, Device, DeviceKind, Generator, Profile, Tensor};
+use refrain::{Communicator, CommunicatorId, Device, DeviceKind, Profile};
+use refrain_forecast::Error;
 use refrain_forecast::data::series::{Grid, Part, ReadOptions, Series, Split, SplitRule};
 use refrain_forecast::data::windows::Windows;
-use refrain_forecast::models::patchtst::{Mode, NormKind, PatchTstConfig};
+use refrain_forecast::models::patchtst::{NormKind, PatchTstConfig};
 use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::training::{
     BatchNormStatistics, EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig,
 };
-use refrain_forecast::{Error, Result};
-use refrain_nn::{Init, Parameter, ParameterBuilder, Parameters};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 const CHANNELS: usize = 2;
@@ -471,73 +470,17 @@ fn all_ranks_begin_with_the_parameters_of_rank_0() {
     assert!(!first.is_empty() && all.iter().flatten().all(|&bias| bias == 0.0), "{all:?}");
 }
 
-/// A parameter that each sample moves up or down: the loss is its sum times the mean of the samples' numbers.
-struct Pull {
-    parameters: Parameters,
-    weight: Parameter,
-    numbers: Tensor,
-    dropout: f64,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Nothing {}
-
 impl Pull {
     fn trainer(device: &Device, size: usize, numbers: &[f32], dropout: f64) -> Trainer<Pull> {
-        let builder = ParameterBuilder::new(device, DType::F32);
-        let weight = builder.parameter("weight", size, Init::Constant(0.5)).unwrap();
-        let parameters = builder.build(&Generator::new(device, 1).unwrap()).unwrap();
-        let numbers = Tensor::from_slice(numbers, [numbers.len()], device).unwrap();
-        let batch_size = numbers.numel();
-        let schedule = LrSchedule::Constant;
+        let (batch_size, schedule) = (numbers.len(), LrSchedule::Constant);
         let config = TrainingConfig { batch_size, schedule, clip: 0.0, weight_decay: 0.0, ..training(1) };
-        Trainer::of(Pull { parameters, weight, numbers, dropout }, config).unwrap()
+        Trainer::of(Pull::new(device, size, numbers, dropout), config).unwrap()
     }
 
     /// The parameter after one step.
     fn after_a_step(mut trainer: Trainer<Pull>) -> Vec<f32> {
         trainer.epoch(LONG, |_| ControlFlow::Continue(())).unwrap();
-        trainer.task().weight.tensor().unwrap().detach().to_vec().unwrap()
-    }
-}
-
-impl Task for Pull {
-    type Validation = Nothing;
-
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
-
-    fn device(&self) -> &Device {
-        self.numbers.device()
-    }
-
-    fn samples(&self) -> Vec<i64> {
-        (0..self.numbers.numel() as i64).collect()
-    }
-
-    fn data(&self) -> Vec<&Tensor> {
-        vec![&self.numbers]
-    }
-
-    fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        let weight = self.weight.tensor()?;
-        let weight = match mode {
-            // The weights are no part of the batch.
-            Mode::Train(generator) if self.dropout > 0.0 => {
-                weight.dropout(self.dropout, &generator.whole())?
-            }
-            _ => weight.clone(),
-        };
-        Ok(weight.sum(())?.mul(&self.numbers.index_select(0, samples)?.mean(())?)?)
-    }
-
-    fn validation(&self, _: &[f64]) -> Nothing {
-        Nothing {}
-    }
-
-    fn error(_: &Nothing) -> f64 {
-        0.0
+        trainer.task().values()
     }
 }
 

@@ -5,63 +5,14 @@ mod common;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use common::pull::{Nothing, Pull};
 use common::{cpus, devices, on_ranks};
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::Device;
+use refrain_forecast::Error;
 use refrain_forecast::training::{
-    BatchNormStatistics, EpochReport, LrSchedule, SavedRun, Task, Trainer, TrainingConfig,
+    BatchNormStatistics, EpochReport, LrSchedule, SavedRun, Trainer, TrainingConfig,
 };
-use refrain_forecast::{Error, Result};
-use refrain_nn::{BatchNorm, Init, Mode, Parameter, ParameterBuilder, Parameters};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
-
-/// Four weights that each sample pulls: the loss is their sum times the sample's number, so the number is the gradient.
-/// With a norm, the number is normalised before.
-struct Pull {
-    parameters: Parameters,
-    weight: Parameter,
-    norm: Option<BatchNorm>,
-    numbers: Tensor,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Nothing {}
-
-impl Task for Pull {
-    type Validation = Nothing;
-
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
-
-    fn device(&self) -> &Device {
-        self.numbers.device()
-    }
-
-    fn samples(&self) -> Vec<i64> {
-        (0..self.numbers.numel() as i64).collect()
-    }
-
-    fn data(&self) -> Vec<&Tensor> {
-        vec![&self.numbers]
-    }
-
-    fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
-        let mut numbers = self.numbers.index_select(0, samples)?;
-        if let Some(norm) = &self.norm {
-            numbers = norm.forward(&numbers.unsqueeze(1)?, mode)?;
-        }
-        Ok(self.weight.tensor()?.sum(())?.mul(&numbers.mean(())?)?)
-    }
-
-    fn validation(&self, _: &[f64]) -> Nothing {
-        Nothing {}
-    }
-
-    fn error(_: &Nothing) -> f64 {
-        0.0
-    }
-}
 
 fn config(batch_size: usize, accumulate: usize, clip: f64) -> TrainingConfig {
     TrainingConfig {
@@ -79,16 +30,8 @@ fn config(batch_size: usize, accumulate: usize, clip: f64) -> TrainingConfig {
 }
 
 fn trainer(device: &Device, numbers: &[f32], config: TrainingConfig) -> Trainer<Pull> {
-    trainer_with(device, numbers, config, false)
-}
-
-fn trainer_with(device: &Device, numbers: &[f32], config: TrainingConfig, norm: bool) -> Trainer<Pull> {
-    let builder = ParameterBuilder::new(device, DType::F32);
-    let weight = builder.parameter("weight", 4, Init::Constant(0.5)).unwrap();
-    let norm = norm.then(|| BatchNorm::new(&builder.scope("norm"), 1, 1, 1e-5, 0.1).unwrap());
-    let parameters = builder.build(&Generator::new(device, 1).unwrap()).unwrap();
-    let numbers = Tensor::from_slice(numbers, [numbers.len()], device).unwrap();
-    Trainer::of(Pull { parameters, weight, norm, numbers }, config).unwrap()
+    // Four weights; the gradient of each is the mean of the batch's numbers.
+    Trainer::of(Pull::new(device, 4, numbers, 0.0), config).unwrap()
 }
 
 type Report = EpochReport<Nothing>;
@@ -102,8 +45,7 @@ fn finish(mut trainer: Trainer<Pull>) -> (Vec<Report>, Vec<u32>) {
 }
 
 fn weights(trainer: &Trainer<Pull>) -> Vec<u32> {
-    let weights: Vec<f32> = trainer.task().weight.tensor().unwrap().detach().to_vec().unwrap();
-    weights.into_iter().map(f32::to_bits).collect()
+    trainer.task().values().into_iter().map(f32::to_bits).collect()
 }
 
 /// The loss and the rate of each epoch, without times.
@@ -169,7 +111,7 @@ fn batch_norm_takes_nothing_from_a_step_that_is_skipped() {
         for eager in [false, true] {
             // Huge numbers have no finite variance in f32.
             let numbers = [1.0, 2.0, 3.0, f32::NAN, 5.0, 3e38, 4.0, 6.0];
-            let new = || trainer_with(&device, &numbers, config(2, 1, 0.0), true);
+            let new = || Trainer::of(Pull::with_norm(&device, 4, &numbers), config(2, 1, 0.0)).unwrap();
             let mut trainer = if eager { new().eager() } else { new() };
             trainer.epoch(Duration::from_secs(100), |_| ControlFlow::Continue(())).unwrap();
             assert!(trainer.history()[0].skipped_steps > 0);

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::training::trained;
 use common::{FLOATS, assert_usable, devices, failure, tensor, values};
 use rayon::prelude::*;
 use refrain::custom::{CudaKernel, CustomOp, HostOperands, KernelElement, Save, Spec};
@@ -332,39 +333,11 @@ fn a_destination_gets_the_result_and_must_not_overlap_an_operand() {
 #[test]
 fn a_recorded_step_gives_the_bits_of_eager_code() {
     for device in devices() {
-        let train = |recorded: bool| {
-            let w = leaf(&[0.3, -0.7, 1.1, 0.2], &device);
-            let gradient = w.zeros_like().unwrap();
-            w.set_grad(&gradient).unwrap();
-            let run = |x: &[Tensor]| -> Result<Vec<Tensor>> {
-                let y = ProductAndMax.apply(&[&mix(&(&w * &x[0])?)?, &w])?;
-                let loss = (y[0].square()? + y[1].square()?)?.sum(())?;
-                loss.backward()?;
-                no_grad(|| {
-                    w.sub_into(&gradient.mul_scalar(0.001)?, &w)?;
-                    gradient.fill(0.0)
-                })?;
-                Ok(vec![loss])
-            };
-            let mut step = Step::new(&device, |x| Ok(run(x)?));
-            let mut losses = Vec::new();
-            for i in 0..12 {
-                let x = Tensor::full([4], 0.1 * f64::from(i), DType::F32, &device).unwrap();
-                losses.push(match recorded {
-                    true => step.call(&[x]).unwrap().to_scalar::<f32>(0).unwrap(),
-                    false => run(&[x]).unwrap()[0].to_scalar::<f32>().unwrap(),
-                });
-            }
-            if recorded {
-                let program = step.program().unwrap().to_string();
-                assert!(program.contains("mix") && program.contains("product_and_max"), "{program}");
-            }
-            step.finish().unwrap();
-            losses.extend(w.to_vec::<f32>().unwrap());
-            assert!(losses.iter().all(|loss| loss.is_finite()));
-            losses.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        };
-        assert_eq!(train(true), train(false), "{device}");
+        let start = leaf(&[0.3, -0.7, 1.1, 0.2], &device).detach();
+        let forward = |w: &Tensor, x: &Tensor| ProductAndMax.apply(&[&mix(&(w * x)?)?, w]);
+        let (recorded, program) = trained(&start, 0.001, true, forward);
+        assert!(program.contains("mix") && program.contains("product_and_max"), "{program}");
+        assert_eq!(recorded, trained(&start, 0.001, false, forward).0, "{device}");
     }
 }
 

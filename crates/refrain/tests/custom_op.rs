@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::devices;
+use common::training::trained;
 use refrain::{DType, Device, Error, Result, Step, Tensor, custom_op, gradcheck, no_grad};
 
 /// `ln(1 + e^x)` with its exact derivative, the logistic function. Saves the operand.
@@ -224,33 +225,9 @@ fn the_backward_closure_runs_only_where_a_gradient_is_needed() {
 #[test]
 fn a_recorded_step_gives_the_bits_of_eager_code() {
     for device in devices() {
-        let train = |recorded: bool| {
-            let w = leaf(&[0.3, -0.7, 1.1], &device);
-            let gradient = w.zeros_like().unwrap();
-            w.set_grad(&gradient).unwrap();
-            let run = |x: &[Tensor]| -> Result<Vec<Tensor>> {
-                let y = both(&softplus(&(&w * &x[0])?)?, &w)?;
-                let loss = (y[0].square()? + y[1].square()?)?.sum(())?;
-                loss.backward()?;
-                no_grad(|| {
-                    w.sub_into(&gradient.mul_scalar(0.01)?, &w)?;
-                    gradient.fill(0.0)
-                })?;
-                Ok(vec![loss])
-            };
-            let mut step = Step::new(&device, |x| Ok(run(x)?));
-            let mut losses = Vec::new();
-            for i in 0..12 {
-                let x = Tensor::full([3], 0.1 * f64::from(i), DType::F32, &device).unwrap();
-                losses.push(match recorded {
-                    true => step.call(&[x]).unwrap().to_scalar::<f32>(0).unwrap(),
-                    false => run(&[x]).unwrap()[0].to_scalar::<f32>().unwrap(),
-                });
-            }
-            step.finish().unwrap();
-            losses.extend(w.to_vec::<f32>().unwrap());
-            losses.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        };
-        assert_eq!(train(true), train(false), "{device}");
+        let start = leaf(&[0.3, -0.7, 1.1], &device).detach();
+        let forward = |w: &Tensor, x: &Tensor| both(&softplus(&(w * x)?)?, w);
+        let [recorded, eager] = [true, false].map(|recorded| trained(&start, 0.01, recorded, forward).0);
+        assert_eq!(recorded, eager, "{device}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use refrain::{ProfileLine, with_precision};
+use refrain::with_precision;
 use serde::Serialize;
 
 use super::bench_step_ranks;
@@ -10,7 +10,7 @@ use crate::bench::{CrossSizes, StepBench, StepSizes, Workload};
 use crate::cli::{BenchStep, StepConfig};
 use crate::console::{Console, count};
 use crate::error::{Error, Result, finite};
-use crate::job;
+use crate::{job, profile};
 
 /// What `--json` prints. Times are microseconds per step.
 #[derive(Serialize)]
@@ -35,18 +35,7 @@ struct Outcome {
     allocations_per_step: f64,
     parameters: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<Vec<Line>>,
-}
-
-/// Launches of one operation.
-#[derive(Serialize)]
-struct Line {
-    operation: &'static str,
-    operands: String,
-    launches: usize,
-    us: f64,
-    bytes: usize,
-    flops: u64,
+    profile: Option<Vec<profile::Line>>,
 }
 
 /// A configuration: its name, its model and batch, and what a row of the batch is.
@@ -157,12 +146,7 @@ pub fn run(args: BenchStep) -> Result<()> {
             let runs = args.steps * args.repeats;
             let profile =
                 with_precision(args.precision.setting(), || recorded.profile(bench.batch(0), runs))?;
-            console.line(format!(
-                "\nThe launches of a step, run one after the other (medians of {runs} runs):"
-            ))?;
-            console.line(profile.to_string())?;
-            let lines = profile.lines().iter();
-            Some(lines.map(Line::of).collect())
+            Some(profile::show(console, &profile)?)
         }
         _ => None,
     };
@@ -188,19 +172,6 @@ pub fn run(args: BenchStep) -> Result<()> {
         parameters,
         profile,
     })
-}
-
-impl Line {
-    fn of(line: &ProfileLine) -> Line {
-        Line {
-            operation: line.operation,
-            operands: line.operands.clone(),
-            launches: line.launches,
-            us: line.time.as_secs_f64() * 1e6,
-            bytes: line.bytes,
-            flops: line.flops,
-        }
-    }
 }
 
 /// The median of one or more ascending values.

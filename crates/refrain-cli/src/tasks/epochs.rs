@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use refrain::{Precision, with_precision};
 use refrain_forecast::plot::{EpochLoss, loss_svg};
 use refrain_forecast::training::{EpochEnd, EpochReport, Pace, Task, Trainer};
 use refrain_rendezvous::Phase;
@@ -17,8 +18,8 @@ use crate::folder::RunFolder;
 use crate::interrupt::{Interrupt, Signal};
 use crate::job::Job;
 use crate::progress::Progress;
-use crate::run;
 use crate::tensorboard::EventFile;
+use crate::{profile, run};
 
 /// How training runs, besides its settings.
 #[derive(Clone, Copy)]
@@ -119,7 +120,7 @@ pub fn train<T: Task>(
 }
 
 /// How long a step takes, and what follows from it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Serialize)]
 pub struct StepTime {
     seconds_per_step: f64,
     steps_per_epoch: u64,
@@ -129,11 +130,14 @@ pub struct StepTime {
     epochs: usize,
     /// Of all of them, without validation.
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Vec<profile::Line>>,
 }
 
 impl StepTime {
-    pub fn show(&self, console: Console) -> Result<()> {
-        let StepTime { seconds_per_step, steps_per_epoch, seconds_per_epoch, epochs, seconds: all } = *self;
+    fn show(&self, console: Console) -> Result<()> {
+        let StepTime { seconds_per_step, steps_per_epoch, seconds_per_epoch, epochs, seconds: all, .. } =
+            *self;
         console.line(format!(
             "time        about {} per epoch ({} steps of {:.2} ms), at most {} for {epochs} epochs; without validation",
             seconds(seconds_per_epoch),
@@ -144,8 +148,27 @@ impl StepTime {
     }
 }
 
-/// Measures some steps of the first epoch. The first ones, which are recorded and compiled, do not count.
-pub fn time_of_step<T: Task>(trainer: &mut Trainer<T>) -> Result<StepTime> {
+/// Measures some steps of the first epoch, and each operation of a step if `profile` says so, and prints what was measured.
+pub fn measure<T: Task>(
+    console: Console,
+    mut trainer: Trainer<T>,
+    precision: Precision,
+    profile: bool,
+) -> Result<StepTime> {
+    /// A profile tells a time by the median of this many runs.
+    const RUNS: usize = 25;
+    with_precision(precision, || {
+        let mut time = time_of_step(&mut trainer)?;
+        time.show(console)?;
+        if profile && let Some(profile) = trainer.profile(RUNS)? {
+            time.profile = Some(profile::show(console, &profile)?);
+        }
+        Ok(time)
+    })
+}
+
+/// The first steps, which are recorded and compiled, do not count.
+fn time_of_step<T: Task>(trainer: &mut Trainer<T>) -> Result<StepTime> {
     const FIRST: u64 = 3;
     const MOST: Duration = Duration::from_secs(3);
     let begun = Instant::now();
@@ -164,7 +187,7 @@ pub fn time_of_step<T: Task>(trainer: &mut Trainer<T>) -> Result<StepTime> {
     let (seconds_per_step, steps_per_epoch) = (time.as_secs_f64() / steps as f64, trainer.steps_per_epoch());
     let (seconds_per_epoch, epochs) = (seconds_per_step * steps_per_epoch as f64, trainer.config().epochs);
     let seconds = seconds_per_epoch * epochs as f64;
-    Ok(StepTime { seconds_per_step, steps_per_epoch, seconds_per_epoch, epochs, seconds })
+    Ok(StepTime { seconds_per_step, steps_per_epoch, seconds_per_epoch, epochs, seconds, profile: None })
 }
 
 /// What the steps from here on are, if the epoch has `left` more. In the first epoch of a process, its first step and its last

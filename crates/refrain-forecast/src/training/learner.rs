@@ -5,7 +5,7 @@ use super::ranks::{Ranks, Rows};
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
 use refrain::optim::{AdamWOptions, Schedule};
-use refrain::{Communicator, DType, Generator, Step, Tensor, no_grad};
+use refrain::{Communicator, DType, Generator, Step, StepProfile, Tensor, no_grad};
 use refrain_nn::{AdamW, Batches, Mode, Optimizer, Parameters};
 use std::rc::Rc;
 
@@ -173,6 +173,11 @@ impl<T: Task> Learner<T> {
         }
     }
 
+    /// Measures the launches of a pass over full micro-batches, or over the smaller one if no other is there.
+    pub(super) fn profile(&self, recorded: &mut Recorded, runs: usize) -> Result<StepProfile> {
+        Ok(recorded.pass_mut().profile(&self.passes(0)[0], runs.min(self.batches.whole()).max(1))?)
+    }
+
     /// The numbers of the next samples: this rank's, and all ranks'.
     fn next(&self, inputs: &[Tensor]) -> Result<[Tensor; 2]> {
         let all = self.batches.next(&inputs[0])?;
@@ -326,6 +331,10 @@ impl Recorded {
     /// The step, with accumulation the pass over a micro-batch.
     pub(super) fn pass(&self) -> &Step<'static> {
         if self.accumulates { &self.part } else { &self.step }
+    }
+
+    fn pass_mut(&mut self) -> &mut Step<'static> {
+        if self.accumulates { &mut self.part } else { &mut self.step }
     }
 
     /// The recorded steps of training.

@@ -20,7 +20,7 @@ pub use task::Task;
 use crate::models::weights;
 use crate::{Error, Result};
 use learner::{Learner, Recorded};
-use refrain::{Communicator, Step, Tensor};
+use refrain::{Communicator, Step, StepProfile, Tensor};
 use state::State;
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -150,6 +150,21 @@ impl<T: Task> Trainer<T> {
     /// The recorded step (with accumulation, that of a micro-batch). `None` if there is none.
     pub fn recorded(&self) -> Option<&Step<'static>> {
         self.recorded.as_ref().map(Recorded::pass)
+    }
+
+    /// Measures each launch of the recorded step (with accumulation, that of a micro-batch) in `runs` runs at most, one launch
+    /// after the other. See [`Step::profile`]. `None` if the steps run eagerly.
+    ///
+    /// The runs train on the first batches of an epoch, so the trainer is of no use afterwards.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn profile(mut self, runs: usize) -> Result<Option<StepProfile>> {
+        let Some(recorded) = &mut self.recorded else { return Ok(None) };
+        self.learner.begin(0, 0)?;
+        let profile = self.learner.profile(recorded, runs)?;
+        recorded.check()?;
+        Ok(Some(profile))
     }
 
     /// What the replays of this trainer's steps used on the device, without validation and the order of an epoch.
@@ -297,7 +312,12 @@ impl<T: Task> Trainer<T> {
 
     /// The number of training samples seen in this epoch.
     pub fn samples_in_epoch(&self) -> usize {
-        (self.state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples)
+        self.samples_of(self.state.epoch_steps)
+    }
+
+    /// The number of training samples in so many steps of an epoch.
+    fn samples_of(&self, steps: u64) -> usize {
+        (steps as usize).saturating_mul(self.config.batch_size).min(self.samples)
     }
 
     /// Steps per epoch.

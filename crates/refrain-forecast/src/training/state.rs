@@ -77,9 +77,6 @@ struct Saved<R, V> {
 
 const DROPOUT: &str = "dropout";
 
-const OTHER_RUN: &str =
-    "resume with the series and settings that the run began with, or use an earlier checkpoint";
-
 /// An upper limit for the seconds of a run; more is an error.
 const MOST_SECONDS: f64 = 1e11;
 
@@ -157,15 +154,8 @@ impl<T: Task> Trainer<T> {
             saved.latest.config::<Saved<Value, T::Validation>>()?;
         let loss_sum = f64::from_bits(loss_sum);
         let steps = saved.latest.steps().saturating_add(saved.latest.skipped_steps());
-        self.check_state(&state, loss_sum, steps)?;
-        let samples = (state.epoch_steps as usize).saturating_mul(self.config.batch_size).min(self.samples);
-        let loss_samples = loss_samples.unwrap_or(samples as u64);
-        if loss_samples > samples as u64 {
-            let problem = format!(
-                "the checkpoint has the losses of {loss_samples} samples, of which only {samples} were seen"
-            );
-            return Err(Error::Training { problem, fix: OTHER_RUN });
-        }
+        let loss_samples = loss_samples.unwrap_or(self.samples_of(state.epoch_steps) as u64);
+        self.check_state(&state, (loss_sum, loss_samples), steps)?;
         if let Some(best) = &saved.best {
             best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);
@@ -186,9 +176,16 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Returns an error for a state that no run with these settings and data can reach.
-    fn check_state(&self, state: &State<T::Validation>, loss_sum: f64, steps: i64) -> Result<()> {
+    fn check_state(
+        &self,
+        state: &State<T::Validation>,
+        (loss_sum, loss_samples): (f64, u64),
+        steps: i64,
+    ) -> Result<()> {
         let refuse = |problem: String| {
-            Err(Error::Training { problem: format!("the checkpoint {problem}"), fix: OTHER_RUN })
+            let fix =
+                "resume with the series and settings that the run began with, or use an earlier checkpoint";
+            Err(Error::Training { problem: format!("the checkpoint {problem}"), fix })
         };
         let (epochs, epoch_steps, of_epoch) =
             (state.history.len(), state.epoch_steps, self.steps_per_epoch());
@@ -212,6 +209,12 @@ impl<T: Task> Trainer<T> {
         }
         if !loss_sum.is_finite() || !time(state.seconds) {
             return refuse(format!("has a loss of {loss_sum} and a time of {} seconds", state.seconds));
+        }
+        let samples = self.samples_of(epoch_steps);
+        if loss_samples > samples as u64 {
+            return refuse(format!(
+                "has the losses of {loss_samples} samples, of which only {samples} were seen"
+            ));
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Shared by the test programs.
 #![allow(dead_code, unused_imports)] // Each program uses a part of it.
 
+pub mod pull;
+
 use refrain::{Communicator, Device, Profile, Simulator};
 pub use refrain_test::{device, devices};
 

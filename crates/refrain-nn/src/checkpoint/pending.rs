@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 /// Bytes that are checked at once: whole elements of every dtype.
 const PIECE: usize = 4 << 20;
 
+/// Bytes that are read and then checked while the processor still has them in its cache. Whole elements.
+const CHECKED: usize = 256 << 10;
+
 /// What will be written after all checks.
 #[derive(Default)]
 pub(super) struct Pending<'a>(Vec<(Tensor, Vec<Part<'a>>)>);
@@ -109,11 +112,13 @@ impl Part<'_> {
         };
         let not_finite = "; training diverged or the file was changed; use an earlier file";
         if own == to_format(dtype) {
-            self.from.read(first * dtype.size(), into)?;
-            return match bytes::not_finite(own, into) {
-                Some((element, value)) => refuse(element, value, not_finite.to_owned()),
-                None => Ok(()),
-            };
+            for (i, part) in into.chunks_mut(CHECKED).enumerate() {
+                self.from.read(first * dtype.size() + i * CHECKED, part)?;
+                if let Some((element, value)) = bytes::not_finite(own, part) {
+                    return refuse(i * CHECKED / dtype.size() + element, value, not_finite.to_owned());
+                }
+            }
+            return Ok(());
         }
         let mut stored = vec![0; into.len() / dtype.size() * (own.bitsize() / 8)];
         self.from.read(first * (own.bitsize() / 8), &mut stored)?;

@@ -12,8 +12,8 @@ pub(crate) const PIECE: usize = 4 << 20;
 
 /// A thread is worth its start from this many pieces on.
 const PIECES_PER_THREAD: usize = 4;
-/// A few threads read memory as fast as a bus to a GPU takes it.
-const MOST_THREADS: usize = 8;
+/// So many threads read memory, and look at it, as fast as a bus to a GPU takes it.
+const MOST_THREADS: usize = 16;
 
 /// Fills a piece with the bytes from a position on.
 pub(crate) type Fill<'a> = dyn Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a;

@@ -4,7 +4,7 @@ use refrain::optim::{
     AdamWBuffers, AdamWOptions, Schedule, Segment, SegmentTable, adamw, clip_coefficient_into,
     learning_rate_into,
 };
-use refrain::{Activation, DType, Device, Generator, Result, Tensor, no_grad};
+use refrain::{Activation, DType, Device, Generator, Result, Step, Tensor, no_grad};
 
 const TOKENS: usize = 6;
 const WIDTH: usize = 16;
@@ -168,4 +168,43 @@ pub fn batch(i: usize, size: usize, device: &Device) -> [Tensor; 2] {
         Tensor::from_slice(&x, [size, length], device).unwrap(),
         Tensor::from_slice(&y, [size, 4], device).unwrap(),
     ]
+}
+
+/// Trains a copy of `start` for 12 steps on the sum of the squares of what `forward` makes of it and of an input, eager or
+/// recorded. Returns the bits of the losses and of the end, and the text of the program if there is one.
+pub fn trained(
+    start: &Tensor,
+    rate: f64,
+    recorded: bool,
+    forward: impl Fn(&Tensor, &Tensor) -> Result<Vec<Tensor>>,
+) -> (Vec<u32>, String) {
+    let device = start.device();
+    let w = start.copy().unwrap();
+    w.set_requires_grad(true).unwrap();
+    let gradient = w.zeros_like().unwrap();
+    w.set_grad(&gradient).unwrap();
+    let run = |x: &[Tensor]| -> Result<Vec<Tensor>> {
+        let y = forward(&w, &x[0])?;
+        let loss = (y[0].square()? + y[1].square()?)?.sum(())?;
+        loss.backward()?;
+        no_grad(|| {
+            w.sub_into(&gradient.mul_scalar(rate)?, &w)?;
+            gradient.fill(0.0)
+        })?;
+        Ok(vec![loss])
+    };
+    let mut step = Step::new(device, |x| Ok(run(x)?));
+    let mut numbers = Vec::new();
+    for i in 0..12 {
+        let x = Tensor::full(w.shape(), 0.1 * f64::from(i), DType::F32, device).unwrap();
+        numbers.push(match recorded {
+            true => step.call(&[x]).unwrap().to_scalar::<f32>(0).unwrap(),
+            false => run(&[x]).unwrap()[0].to_scalar::<f32>().unwrap(),
+        });
+    }
+    let program = step.program().map(|program| program.to_string()).unwrap_or_default();
+    step.finish().unwrap();
+    numbers.extend(w.to_vec::<f32>().unwrap());
+    assert!(numbers.iter().all(|number| number.is_finite()), "{numbers:?}");
+    (numbers.into_iter().map(f32::to_bits).collect(), program)
 }

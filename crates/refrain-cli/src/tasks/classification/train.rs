@@ -105,12 +105,11 @@ pub fn start(args: &Train, settings: &Complete, job: &Job) -> Result<()> {
     let folds = cut(console, &config, &panel, device)?;
     let run = Run { console, args, job, config, panel, folds };
     // The first fold's trainer shows whether all can be made, before anything is written.
-    let mut first = run.trainer(1)?;
+    let first = run.trainer(1)?;
     if args.dry_run {
         run.describe(None, &first)?;
-        let time = with_precision(run.config.precision.setting(), || epochs::time_of_step(&mut first))?;
-        time.show(console)?;
         let (parameters, device) = (first.task().model.parameter_count(), job.device().name());
+        let time = epochs::measure(console, first, run.config.precision.setting(), args.profile)?;
         return match job.is_first() {
             true => console.result(&Plan { parameters, folds: run.folds.len(), time, device }),
             false => Ok(()),

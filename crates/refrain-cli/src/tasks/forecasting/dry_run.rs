@@ -1,6 +1,5 @@
 //! What a run would be, without doing it.
 
-use refrain::with_precision;
 use refrain_forecast::training::{Task, Trainer};
 use serde::Serialize;
 
@@ -23,18 +22,19 @@ struct Plan {
     device: String,
 }
 
-/// Says how long a run would take, from a few steps of it. Nothing is written.
+/// Says how long a run would take, from a few steps of it, and how the time of a step is spent, if `profile` says so. Nothing is
+/// written.
 pub fn conclude<T: Task>(
     console: Console,
     config: &RunConfig<Forecasts>,
     data: &Data,
-    trainer: &mut Trainer<T>,
-    job: &Job,
+    trainer: Trainer<T>,
+    (job, profile): (&Job, bool),
 ) -> Result<()> {
-    let time = with_precision(config.precision.setting(), || epochs::time_of_step(trainer))?;
-    time.show(console)?;
+    let parameters = trainer.task().parameters().count();
+    let time = epochs::measure(console, trainer, config.precision.setting(), profile)?;
     console.result(&Plan {
-        parameters: trainer.task().parameters().count(),
+        parameters,
         train_windows: data.split.train.windows(),
         validation_windows: data.split.validation.windows(),
         test_windows: data.split.test.windows(),

@@ -12,12 +12,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::init::Init;
-use super::train::{Training, agree, check_goes_on, check_series, describe_split, extend};
+use super::train::{Training, agree, check_goes_on, check_series, describe_split, describe_training, extend};
 use super::{Data, dry_run};
 use crate::cli::Train;
 use crate::console::{Console, count, number, seconds};
 use crate::error::{Error, Result};
-use crate::filled;
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -95,7 +94,7 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
             run.trainer = run.trainer.eager();
         }
         run.describe(console, None, job)?;
-        return dry_run::conclude(console, &run.config, &run.data, &mut run.trainer, job);
+        return dry_run::conclude(console, &run.config, &run.data, run.trainer, (job, args.profile));
     }
     let folder = match job.is_first() {
         true => RunFolder::create(args.out.as_deref(), &source::stem(&run.config.task.data.source))?,
@@ -143,7 +142,7 @@ impl Run {
     /// Prints what the run is.
     fn describe(&self, console: Console, folder: Option<&RunFolder>, job: &Job) -> Result<()> {
         let Run { config, data, trainer } = self;
-        let ((model, ratio), training) = (masked(config)?, &config.training);
+        let (model, ratio) = masked(config)?;
         describe_split(console, config, data, None)?;
         console.line(format!(
             "model       PatchTST fills in {:.0} % of the patches of {} rows: {} parameters",
@@ -151,22 +150,7 @@ impl Run {
             model.context,
             count(trainer.task().model().parameters().count()),
         ))?;
-        console.line(format!(
-            "training    {} epochs at most of {} steps of {} windows, learning rate {}, seed {}, {}, on {}",
-            training.epochs,
-            count(trainer.steps_per_epoch()),
-            training.batch_size,
-            training.lr,
-            training.seed,
-            config.precision.name(),
-            job.device().name(),
-        ))?;
-        job.describe(console)?;
-        if let Some(folder) = folder {
-            console.line(format!("folder      {}", folder.path().display()))?;
-        }
-        filled::report(console, &data.set.filled(&data.split, &data.stack))?;
-        console.line("")
+        describe_training(console, config, (trainer, ""), data, folder, job)
     }
 }
 

@@ -104,7 +104,7 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
     }
     let training = Training { init, ..args.into() };
     if args.dry_run {
-        return plan(console, training, settings, set, job);
+        return plan(console, training, settings, set, (job, args.profile));
     }
     let folder = || match job.is_first() {
         true => RunFolder::create(args.out.as_deref(), &source::stem(&data)),
@@ -150,7 +150,7 @@ fn plan(
     training: Training<'_>,
     settings: &Complete,
     set: SeriesSet,
-    job: &Job,
+    (job, profile): (&Job, bool),
 ) -> Result<()> {
     let (config, mut data) = RunConfig::<Forecasts>::new(settings, set)?;
     agree(job, &config, training)?;
@@ -160,9 +160,9 @@ fn plan(
     if training.eager {
         trainer = trainer.eager();
     }
-    let mut parts = Parts { data, calibration, trainer };
+    let parts = Parts { data, calibration, trainer };
     describe(console, &config, &parts, None, job)?;
-    dry_run::conclude(console, &config, &parts.data, &mut parts.trainer, job)
+    dry_run::conclude(console, &config, &parts.data, parts.trainer, (job, profile))
 }
 
 /// A new run on these series before its first step. The folder is made when it is known that the run is possible.
@@ -415,7 +415,7 @@ fn describe(
     folder: Option<&RunFolder>,
     job: &Job,
 ) -> Result<()> {
-    let (model, training) = (&config.task.model, &config.training);
+    let model = &config.task.model;
     let Parts { data, calibration, trainer } = parts;
     let window = model.window();
     describe_split(console, config, data, calibration.as_ref())?;
@@ -431,12 +431,24 @@ fn describe(
         Loss::Mse(_) => String::new(),
         loss => format!("{}, ", loss.title()),
     };
+    describe_training(console, config, (trainer, &loss), data, folder, job)
+}
+
+/// Prints how the training goes on, where it is written, and what is filled. `loss` is words about the loss, before the rate.
+pub(super) fn describe_training<T: Task>(
+    console: Console,
+    config: &RunConfig<Forecasts>,
+    (trainer, loss): (&Trainer<T>, &str),
+    data: &Data,
+    folder: Option<&RunFolder>,
+    job: &Job,
+) -> Result<()> {
+    let training = &config.training;
     console.line(format!(
-        "training    {} epochs at most of {} steps of {} windows, {}learning rate {}, seed {}, {}, on {}",
+        "training    {} epochs at most of {} steps of {} windows, {loss}learning rate {}, seed {}, {}, on {}",
         training.epochs,
         count(trainer.steps_per_epoch()),
         training.batch_size,
-        loss,
         training.lr,
         training.seed,
         config.precision.name(),
