@@ -195,7 +195,7 @@ fn the_loss_is_the_mean_over_labels_by_their_weights() {
     }
     assert!(missing > 0);
     assert!((f64::from(loss) - sum / weights).abs() < 1e-5, "{loss} for {}", sum / weights);
-    let weight: f32 = task.weight(&samples).unwrap().to_scalar().unwrap();
+    let weight: f32 = task.weight(&samples).unwrap().unwrap().to_scalar().unwrap();
     assert!((f64::from(weight) - weights).abs() < 1e-4, "{weight} for {weights}");
     // All classes are equally frequent in the training part.
     let labels: Vec<Class> = (0..115).flat_map(|row| panel.labels(row).to_vec()).flatten().collect();

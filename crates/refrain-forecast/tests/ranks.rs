@@ -17,7 +17,8 @@ use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::training::{
     BatchNormStatistics, EpochEnd, LrSchedule, Pace, SavedRun, Task, Trainer, TrainingConfig,
 };
-use serde_json::json;
+use refrain_nn::Checkpoint;
+use serde_json::{Value, json};
 
 const CHANNELS: usize = 2;
 
@@ -280,6 +281,40 @@ fn an_interrupted_job_goes_on_bit_for_bit() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(on_ranks(&devices, |rank| outcome(interrupted(&rank, folder.path()))), whole);
     }
+}
+
+/// The bits of each rank's sum of losses in a checkpoint.
+fn sums_of_ranks(folder: &Path) -> Value {
+    let saved = Checkpoint::open(folder.join("checkpoint")).unwrap();
+    saved.config::<Value>().unwrap()["loss_of_ranks"].clone()
+}
+
+#[test]
+fn each_rank_goes_on_with_its_own_sum_of_losses() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [early, late] = folders.each_ref().map(|folder| folder.path());
+    let at = |step| {
+        move |t: &Trainer<Forecasting>| match t.steps() < step {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    };
+    on_ranks(&cpus(3), |rank| {
+        let mut trainer = trainer(rank.device(), 3, 0.1).with_communicator(rank).unwrap();
+        trainer.epoch(Duration::ZERO, at(2)).unwrap();
+        trainer.save(early, &json!(null)).unwrap();
+        trainer.epoch(Duration::ZERO, at(3)).unwrap();
+        trainer.save(late, &json!(null)).unwrap();
+    });
+    let whole = sums_of_ranks(late);
+    assert!(whole.as_array().is_some_and(|sums| sums.len() == 3 && sums[0] != sums[1]), "{whole}");
+    on_ranks(&cpus(3), |rank| {
+        let trainer = trainer(rank.device(), 3, 0.1).with_communicator(rank).unwrap();
+        let mut trainer = trainer.resume_from(&SavedRun::open(early).unwrap()).unwrap();
+        trainer.epoch(Duration::ZERO, at(3)).unwrap();
+        trainer.save(late, &json!(null)).unwrap();
+    });
+    assert_eq!(sums_of_ranks(late), whole);
 }
 
 #[test]

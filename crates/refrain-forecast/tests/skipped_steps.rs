@@ -10,7 +10,7 @@ use common::{cpus, devices, on_ranks};
 use refrain::Device;
 use refrain_forecast::Error;
 use refrain_forecast::training::{
-    BatchNormStatistics, EpochReport, LrSchedule, SavedRun, Trainer, TrainingConfig,
+    BatchNormStatistics, EpochReport, LrSchedule, SavedRun, Task, Trainer, TrainingConfig,
 };
 use serde_json::json;
 
@@ -119,7 +119,7 @@ fn batch_norm_takes_nothing_from_a_step_that_is_skipped() {
             trainer.save(folder.path(), &json!({})).unwrap();
             let resumed = new().resume_from(&SavedRun::open(folder.path()).unwrap()).unwrap();
             for name in ["norm.running_mean", "norm.running_var"] {
-                let statistic: Vec<f32> = resumed.task().parameters.get(name).unwrap().to_vec().unwrap();
+                let statistic: Vec<f32> = resumed.task().parameters().get(name).unwrap().to_vec().unwrap();
                 assert!(statistic[0].abs() < 10.0, "{name} is {statistic:?} on {device}, eager: {eager}");
             }
         }

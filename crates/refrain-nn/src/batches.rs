@@ -122,8 +122,24 @@ impl Batches {
     /// # Errors
     /// If the epoch has fewer samples left: on the CPU here, on a GPU at the next wait ([`Device::synchronize`]).
     pub fn next(&self, places: &Tensor) -> Result<Tensor> {
-        let numbers = self.order.index_select(0, &places.add(&self.cursor)?)?;
-        self.cursor.add_scalar_assign(places.numel() as f64)?;
+        let numbers = self.peek(places)?;
+        self.skip(places.numel())?;
         Ok(numbers)
+    }
+
+    /// The numbers of the samples at these places, counted from the cursor (i64 `[N]`), which stays where it is.
+    ///
+    /// # Errors
+    /// As [`Batches::next`].
+    pub fn peek(&self, places: &Tensor) -> Result<Tensor> {
+        Ok(self.order.index_select(0, &places.add(&self.cursor)?)?)
+    }
+
+    /// Advances the cursor by so many samples.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn skip(&self, samples: usize) -> Result<()> {
+        Ok(self.cursor.add_scalar_assign(samples as f64)?)
     }
 }

@@ -5,7 +5,7 @@ use super::ranks::{Ranks, Rows};
 use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
 use refrain::optim::{AdamWOptions, Schedule};
-use refrain::{Communicator, DType, Generator, Step, StepProfile, Tensor, no_grad};
+use refrain::{Communicator, DType, Generator, ReduceOp, Step, StepProfile, Tensor, no_grad};
 use refrain_nn::{AdamW, Batches, Mode, Optimizer, Parameters};
 use std::rc::Rc;
 
@@ -178,21 +178,26 @@ impl<T: Task> Learner<T> {
         Ok(recorded.pass_mut().profile(&self.passes(0)[0], runs.min(self.batches.whole()).max(1))?)
     }
 
-    /// The numbers of the next samples: this rank's, and all ranks'.
-    fn next(&self, inputs: &[Tensor]) -> Result<[Tensor; 2]> {
-        let all = self.batches.next(&inputs[0])?;
-        let own = inputs.get(1).map_or_else(|| Ok(all.clone()), |own| all.index_select(0, own))?;
-        Ok([own, all])
+    /// The numbers of this rank's next samples.
+    fn samples(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        Ok(self.batches.peek(inputs.get(1).unwrap_or(&inputs[0]))?)
     }
 
     /// The weights of the mean loss of these samples, if they count, and of all ranks' samples.
-    fn weights(&self, [own, all]: &[Tensor; 2], inputs: &[Tensor]) -> Result<[Tensor; 2]> {
+    fn weights(&self, own: &Tensor, inputs: &[Tensor]) -> Result<[Tensor; 2]> {
+        let number = |n: usize| Tensor::full((), n as f64, DType::F32, own.device());
         no_grad(|| {
-            let weight = self.task.weight(own)?;
-            match inputs.get(2) {
-                None => Ok([weight.clone(), weight]),
-                Some(counts) => Ok([weight.mul(counts)?, self.task.weight(all)?]),
-            }
+            let Some(counts) = inputs.get(2) else {
+                let weight = self.task.weight(own)?.map_or_else(|| number(own.numel()), Ok)?;
+                return Ok([weight.clone(), weight]);
+            };
+            Ok(match self.task.weight(own)? {
+                None => [number(own.numel())?.mul(counts)?, number(inputs[0].numel())?],
+                Some(weight) => {
+                    let all = self.task.weight(&self.batches.peek(&inputs[0])?)?;
+                    [weight.mul(counts)?, all.map_or_else(|| number(inputs[0].numel()), Ok)?]
+                }
+            })
         })
     }
 
@@ -210,35 +215,42 @@ impl<T: Task> Learner<T> {
 
     /// A whole step: forward and backward pass over the next samples, and the update.
     fn step(&self, inputs: &[Tensor]) -> Result<()> {
-        let samples = self.next(inputs)?;
-        let mut loss = self.task.loss(&samples[0], Mode::Train(&self.random(inputs)?))?;
+        let (own, all) = (self.samples(inputs)?, inputs[0].numel() as f64);
+        let mut loss = self.task.loss(&own, Mode::Train(&self.random(inputs)?))?;
+        // What a rank adds to the losses of the epoch is its loss times this.
+        let mut times = own.numel() as f64;
         match &self.ranks {
             None => loss.backward()?,
+            Some(ranks) if self.task.weight(&own)?.is_none() && ranks.are_equal(inputs) => {
+                loss.backward()?;
+                ranks.reduce_gradients(ReduceOp::Mean)?;
+            }
             Some(ranks) => {
-                let [own, all] = self.weights(&samples, inputs)?;
+                let [weight, of] = self.weights(&own, inputs)?;
                 // Its sum over the ranks is the mean loss of all samples.
-                let part = loss.mul(&no_grad(|| own.div(&all))?.to_dtype(loss.dtype())?)?;
-                // Before the gradients, so that it takes place beside the backward pass.
-                loss = ranks.sum(&wide(&part)?)?;
-                part.backward()?;
-                ranks.sum_gradients()?;
+                loss = loss.mul(&no_grad(|| weight.div(&of))?.to_dtype(loss.dtype())?)?;
+                times = all;
+                loss.backward()?;
+                ranks.reduce_gradients(ReduceOp::Sum)?;
             }
         }
+        self.batches.skip(inputs[0].numel())?;
         self.optimizer.step()?;
         let last = self.optimizer.step_state();
-        self.loss_sum.add(&wide(&loss)?, last, |x| x.mul_scalar(samples[1].numel() as f64))
+        self.loss_sum.add(&wide(&loss)?, last, [&|x| x.mul_scalar(times), &|x| x.mul_scalar(all)])
     }
 
     /// A part of a step: forward and backward pass over the next samples. The gradients are added up.
     fn part(&self, inputs: &[Tensor]) -> Result<()> {
-        let samples = self.next(inputs)?;
-        let loss = self.task.loss(&samples[0], Mode::Train(&self.random(inputs)?))?;
-        let [own, all] = self.weights(&samples, inputs)?;
-        let weighted = loss.mul(&own.to_dtype(loss.dtype())?)?;
+        let own = self.samples(inputs)?;
+        let loss = self.task.loss(&own, Mode::Train(&self.random(inputs)?))?;
+        let [weight, all] = self.weights(&own, inputs)?;
+        self.batches.skip(inputs[0].numel())?;
+        let weighted = loss.mul(&weight.to_dtype(loss.dtype())?)?;
         weighted.backward()?;
         self.batch.loss.add_assign(&wide(&weighted)?)?;
         self.batch.weight.add_assign(&wide(&all)?)?;
-        Ok(self.batch.samples.add_scalar_assign(samples[1].numel() as f64)?)
+        Ok(self.batch.samples.add_scalar_assign(inputs[0].numel() as f64)?)
     }
 
     /// How many steps were skipped since the run began, because their gradients were not finite. It waits for the device.
@@ -275,12 +287,12 @@ impl<T: Task> Learner<T> {
     /// Turns the accumulated gradients into those of the mean loss over all passes, and does the optimiser step.
     fn update(&self) -> Result<()> {
         let Batch { loss, weight, samples } = &self.batch;
-        let total = self.ranks.as_ref().map_or_else(|| Ok(loss.clone()), |ranks| ranks.sum(loss))?;
-        self.ranks.as_ref().map_or(Ok(()), Ranks::sum_gradients)?;
+        self.ranks.as_ref().map_or(Ok(()), |ranks| ranks.reduce_gradients(ReduceOp::Sum))?;
         let gradients = self.task.parameters().gradients();
         gradients.div_assign(&weight.to_dtype(gradients.dtype())?)?;
         self.optimizer.step()?;
-        self.loss_sum.add(&total.div(weight)?, self.optimizer.step_state(), |x| x.mul(samples))?;
+        let times = |x: &Tensor| x.mul(samples);
+        self.loss_sum.add(&loss.div(weight)?, self.optimizer.step_state(), [&times, &times])?;
         [loss, weight, samples].iter().try_for_each(|sum| Ok(sum.fill(0.0)?))
     }
 }

@@ -177,12 +177,28 @@ impl Ranks {
         &items[start(rank)..start(rank + 1)]
     }
 
-    /// Adds up the gradients of all ranks. In a recorded step, each bucket begins when its last gradient is there.
-    pub(super) fn sum_gradients(&self) -> Result<()> {
-        Ok(self
-            .buckets
-            .iter()
-            .try_for_each(|bucket| self.communicator.all_reduce_assign(bucket, ReduceOp::Sum))?)
+    /// The sum or the mean of the gradients of all ranks. In a recorded step, each bucket begins when its last gradient is there.
+    pub(super) fn reduce_gradients(&self, by: ReduceOp) -> Result<()> {
+        Ok(self.buckets.iter().try_for_each(|bucket| self.communicator.all_reduce_assign(bucket, by))?)
+    }
+
+    /// Whether a pass has equally many samples on all ranks, and all of them count.
+    pub(super) fn are_equal(&self, inputs: &[Tensor]) -> bool {
+        matches!(inputs, [all, own, ..] if all.numel() == own.numel() * self.communicator.size())
+    }
+
+    /// A number of each rank, by rank.
+    pub(super) fn numbers(&self, mine: f64) -> Result<Vec<f64>> {
+        let all = self.gather(&[mine.to_bits() as i64])?;
+        Ok(all.iter().map(|bits| f64::from_bits(bits[0] as u64)).collect())
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.communicator.rank()
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.communicator.size()
     }
 
     /// The sum over all ranks.

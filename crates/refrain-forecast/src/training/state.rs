@@ -73,6 +73,9 @@ struct Saved<R, V> {
     loss_sum: u64,
     /// How many samples it is of. Versions before 0.2 did not skip any.
     loss_samples: Option<u64>,
+    /// The bits of the sums of the ranks that trained together.
+    #[serde(default)]
+    loss_of_ranks: Vec<u64>,
 }
 
 const DROPOUT: &str = "dropout";
@@ -126,6 +129,7 @@ impl<T: Task> Trainer<T> {
             checkpoint::save(folder, &snapshot)?;
         }
         let [loss_sum, samples] = self.learner.loss_sum.read()?;
+        let of_ranks: Vec<u64> = self.learner.loss_sum.of_ranks().into_iter().map(f64::to_bits).collect();
         let snapshot = Snapshot {
             parameters: self.learner.task.parameters(),
             optimizer: Some(&self.learner.optimizer),
@@ -135,6 +139,7 @@ impl<T: Task> Trainer<T> {
                 "state": self.state,
                 "loss_sum": loss_sum.to_bits(),
                 "loss_samples": samples as u64,
+                "loss_of_ranks": of_ranks,
             }),
         };
         Ok(checkpoint::save(folder.join(LATEST), &snapshot)?)
@@ -150,12 +155,14 @@ impl<T: Task> Trainer<T> {
     /// [`Error::Nn`] if the state is broken, or belongs to another model; [`Error::Training`] if it belongs to other data, or
     /// is impossible; [`Error::RanksDiffer`].
     pub fn resume_from(mut self, saved: &SavedRun) -> Result<Self> {
-        let Saved { state, loss_sum, loss_samples, .. } =
+        let Saved { state, loss_sum, loss_samples, loss_of_ranks, .. } =
             saved.latest.config::<Saved<Value, T::Validation>>()?;
         let loss_sum = f64::from_bits(loss_sum);
+        let of_ranks: Vec<f64> = loss_of_ranks.into_iter().map(f64::from_bits).collect();
         let steps = saved.latest.steps().saturating_add(saved.latest.skipped_steps());
         let loss_samples = loss_samples.unwrap_or(self.samples_of(state.epoch_steps) as u64);
-        self.check_state(&state, (loss_sum, loss_samples), steps)?;
+        let sums = of_ranks.iter().fold(loss_sum, |sum, own| sum + own);
+        self.check_state(&state, (sums, loss_samples), steps)?;
         if let Some(best) = &saved.best {
             best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);
@@ -166,7 +173,8 @@ impl<T: Task> Trainer<T> {
             false => saved.latest.resume(task.parameters(), optimizer, &generators)?,
             true => saved.latest.resume_rescheduled(task.parameters(), optimizer, &generators)?,
         }
-        self.learner.loss_sum.write([loss_sum, loss_samples as f64])?;
+        let sums = [loss_sum, loss_samples as f64];
+        self.learner.loss_sum.write(sums, &of_ranks, self.learner.ranks.as_ref())?;
         if let Some(ranks) = &self.learner.ranks {
             ranks.check_step(steps)?;
             ranks.compare(self.learner.task.parameters(), steps as u64, "after resuming")?;

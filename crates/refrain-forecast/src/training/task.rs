@@ -33,13 +33,13 @@ pub trait Task: 'static {
     /// If the device fails.
     fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor>;
 
-    /// The weight of the mean loss of these samples (i64 `[B]`) beside that of others: f32 `[]`. It is the number of
-    /// samples, unless some count more than others.
+    /// The weight of the mean loss of these samples (i64 `[B]`) beside that of others, f32 `[]`, if some samples count more than
+    /// others. `None`: it is the number of samples.
     ///
     /// # Errors
     /// If the device fails.
-    fn weight(&self, samples: &Tensor) -> Result<Tensor> {
-        Ok(Tensor::full((), samples.numel() as f64, DType::F32, samples.device())?)
+    fn weight(&self, _samples: &Tensor) -> Result<Option<Tensor>> {
+        Ok(None)
     }
 
     /// The numbers of the validation samples. There are none, unless a task has some.

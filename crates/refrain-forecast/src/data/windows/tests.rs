@@ -275,7 +275,7 @@ fn the_loss_is_the_mean_over_what_each_series_has_of_its_part() {
         let loss = f64::from(task.loss(&table, Mode::Eval).unwrap().to_scalar::<f32>().unwrap());
         let oracle = squared / f64::from(count);
         assert!((loss - oracle).abs() < 1e-5 * oracle, "{device}: {loss} for {oracle}");
-        assert_eq!(task.weight(&table).unwrap().to_scalar::<f32>().unwrap(), count as f32);
+        assert_eq!(task.weight(&table).unwrap().unwrap().to_scalar::<f32>().unwrap(), count as f32);
         assert!((count as usize) < starts.len() * HORIZON);
         // So are the metrics of the test part, and of each series.
         let units = Units::new(&case.set, &case.stack, &case.scaler, 2);

@@ -216,8 +216,8 @@ impl Task for Classification {
     }
 
     /// The sum of the weights of their labels.
-    fn weight(&self, rows: &Tensor) -> Result<Tensor> {
-        Ok(self.weights.index_select(0, rows)?.sum(())?)
+    fn weight(&self, rows: &Tensor) -> Result<Option<Tensor>> {
+        Ok(Some(self.weights.index_select(0, rows)?.sum(())?))
     }
 
     fn validation_samples(&self) -> Vec<i64> {

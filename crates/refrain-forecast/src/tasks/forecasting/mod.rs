@@ -89,11 +89,9 @@ impl Task for Forecasting {
     }
 
     /// The number of observed values, if some were not observed.
-    fn weight(&self, starts: &Tensor) -> Result<Tensor> {
-        match self.train.has_filled() {
-            true => Ok(self.windows.weights(starts, &self.train)?.sum(())?),
-            false => Ok(Tensor::full((), starts.numel() as f64, DType::F32, self.device())?),
-        }
+    fn weight(&self, starts: &Tensor) -> Result<Option<Tensor>> {
+        let weight = || Ok(self.windows.weights(starts, &self.train)?.sum(())?);
+        self.train.has_filled().then(weight).transpose()
     }
 
     fn validation_samples(&self) -> Vec<i64> {
