@@ -71,9 +71,9 @@ mod shuffled {
         columns: usize,
     ) {
         match size_of::<U>() {
-            1 => sized::<U, u8, 16>(v3, from, to, [rows, columns], bytes),
-            2 => sized::<U, u16, 8>(v3, from, to, [rows, columns], pairs),
-            4 => sized::<U, u32, 8>(v3, from, to, [rows, columns], words),
+            1 => sized::<U, u8, 16>(v3, from, to, [rows, columns]),
+            2 => sized::<U, u16, 8>(v3, from, to, [rows, columns]),
+            4 => sized::<U, u32, 8>(v3, from, to, [rows, columns]),
             _ => v3.vectorize(
                 #[inline(always)]
                 || plain(&from, to, 0..rows, 0..columns),
@@ -81,14 +81,18 @@ mod shuffled {
         }
     }
 
+    /// Numbers of which a square of `W` x `W` is transposed in registers.
+    trait Square<const W: usize>: Pod {
+        fn transposed(v3: V3, lines: [[Self; W]; W]) -> [[Self; W]; W];
+    }
+
     /// The squares of numbers of the size of `U`.
     #[inline(always)]
-    fn sized<U: Pod, N: Pod, const W: usize>(
+    fn sized<U: Pod, N: Square<W>, const W: usize>(
         v3: V3,
         from: Lines<'_, U>,
         to: LinesMut<'_, U>,
         [rows, columns]: [usize; 2],
-        square: impl Fn(V3, [[N; W]; W]) -> [[N; W]; W],
     ) {
         let from = Lines::<N> { data: cast_slice(from.data), step: from.step };
         let to = LinesMut::<N> { data: cast_slice_mut(to.data), step: to.step };
@@ -106,7 +110,7 @@ mod shuffled {
                                 for (j, line) in lines.iter_mut().enumerate() {
                                     line.copy_from_slice(&from.data[row + (column + j) * from.step..][..W]);
                                 }
-                                for (i, line) in square(v3, lines).iter().enumerate() {
+                                for (i, line) in N::transposed(v3, lines).iter().enumerate() {
                                     to.data[(row + i) * to.step + column..][..W].copy_from_slice(line);
                                 }
                             }
@@ -121,20 +125,22 @@ mod shuffled {
     }
 
     /// 16 x 16 bytes: each of four rounds interleaves the first half of the lines with the second.
-    #[inline(always)]
-    fn bytes(v3: V3, lines: [[u8; 16]; 16]) -> [[u8; 16]; 16] {
-        let mut m: [__m128i; 16] = cast(lines);
-        for _ in 0..4 {
-            let from = m;
-            for i in 0..8 {
-                m[2 * i] = v3.sse2._mm_unpacklo_epi8(from[i], from[i + 8]);
-                m[2 * i + 1] = v3.sse2._mm_unpackhi_epi8(from[i], from[i + 8]);
+    impl Square<16> for u8 {
+        #[inline(always)]
+        fn transposed(v3: V3, lines: [[u8; 16]; 16]) -> [[u8; 16]; 16] {
+            let mut m: [__m128i; 16] = cast(lines);
+            for _ in 0..4 {
+                let from = m;
+                for i in 0..8 {
+                    m[2 * i] = v3.sse2._mm_unpacklo_epi8(from[i], from[i + 8]);
+                    m[2 * i + 1] = v3.sse2._mm_unpackhi_epi8(from[i], from[i + 8]);
+                }
             }
+            cast(m)
         }
-        cast(m)
     }
 
-    // Functions and not closures, because what is not inlined has no such instructions.
+    // Functions, not closures or arguments: what is not inlined has no such instructions.
     macro_rules! interleave {
         ($($name:ident: $t:ty, $set:ident, $low:ident, $high:ident $(<$a:literal, $b:literal>)?;)*) => {$(
             #[inline(always)]
@@ -153,29 +159,33 @@ mod shuffled {
     }
 
     /// 8 x 8 numbers of 16 bits: neighbours, pairs of them and halves of lines are interleaved.
-    #[inline(always)]
-    fn pairs(v3: V3, lines: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
-        let m: [__m128i; 8] = cast(lines);
-        let ((a0, a1), (a2, a3)) = (pairs_by_one(v3, m[0], m[1]), pairs_by_one(v3, m[2], m[3]));
-        let ((a4, a5), (a6, a7)) = (pairs_by_one(v3, m[4], m[5]), pairs_by_one(v3, m[6], m[7]));
-        let ((b0, b1), (b2, b3)) = (pairs_by_two(v3, a0, a2), pairs_by_two(v3, a1, a3));
-        let ((b4, b5), (b6, b7)) = (pairs_by_two(v3, a4, a6), pairs_by_two(v3, a5, a7));
-        let ((c0, c1), (c2, c3)) = (pairs_by_four(v3, b0, b4), pairs_by_four(v3, b1, b5));
-        let ((c4, c5), (c6, c7)) = (pairs_by_four(v3, b2, b6), pairs_by_four(v3, b3, b7));
-        cast([c0, c1, c2, c3, c4, c5, c6, c7])
+    impl Square<8> for u16 {
+        #[inline(always)]
+        fn transposed(v3: V3, lines: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
+            let m: [__m128i; 8] = cast(lines);
+            let ((a0, a1), (a2, a3)) = (pairs_by_one(v3, m[0], m[1]), pairs_by_one(v3, m[2], m[3]));
+            let ((a4, a5), (a6, a7)) = (pairs_by_one(v3, m[4], m[5]), pairs_by_one(v3, m[6], m[7]));
+            let ((b0, b1), (b2, b3)) = (pairs_by_two(v3, a0, a2), pairs_by_two(v3, a1, a3));
+            let ((b4, b5), (b6, b7)) = (pairs_by_two(v3, a4, a6), pairs_by_two(v3, a5, a7));
+            let ((c0, c1), (c2, c3)) = (pairs_by_four(v3, b0, b4), pairs_by_four(v3, b1, b5));
+            let ((c4, c5), (c6, c7)) = (pairs_by_four(v3, b2, b6), pairs_by_four(v3, b3, b7));
+            cast([c0, c1, c2, c3, c4, c5, c6, c7])
+        }
     }
 
     /// 8 x 8 numbers of 32 bits, likewise.
-    #[inline(always)]
-    fn words(v3: V3, lines: [[u32; 8]; 8]) -> [[u32; 8]; 8] {
-        let m: [__m256i; 8] = cast(lines);
-        let ((a0, a1), (a2, a3)) = (words_by_one(v3, m[0], m[1]), words_by_one(v3, m[2], m[3]));
-        let ((a4, a5), (a6, a7)) = (words_by_one(v3, m[4], m[5]), words_by_one(v3, m[6], m[7]));
-        let ((b0, b1), (b2, b3)) = (words_by_two(v3, a0, a2), words_by_two(v3, a1, a3));
-        let ((b4, b5), (b6, b7)) = (words_by_two(v3, a4, a6), words_by_two(v3, a5, a7));
-        let ((c0, c4), (c1, c5)) = (words_by_four(v3, b0, b4), words_by_four(v3, b1, b5));
-        let ((c2, c6), (c3, c7)) = (words_by_four(v3, b2, b6), words_by_four(v3, b3, b7));
-        cast([c0, c1, c2, c3, c4, c5, c6, c7])
+    impl Square<8> for u32 {
+        #[inline(always)]
+        fn transposed(v3: V3, lines: [[u32; 8]; 8]) -> [[u32; 8]; 8] {
+            let m: [__m256i; 8] = cast(lines);
+            let ((a0, a1), (a2, a3)) = (words_by_one(v3, m[0], m[1]), words_by_one(v3, m[2], m[3]));
+            let ((a4, a5), (a6, a7)) = (words_by_one(v3, m[4], m[5]), words_by_one(v3, m[6], m[7]));
+            let ((b0, b1), (b2, b3)) = (words_by_two(v3, a0, a2), words_by_two(v3, a1, a3));
+            let ((b4, b5), (b6, b7)) = (words_by_two(v3, a4, a6), words_by_two(v3, a5, a7));
+            let ((c0, c4), (c1, c5)) = (words_by_four(v3, b0, b4), words_by_four(v3, b1, b5));
+            let ((c2, c6), (c3, c7)) = (words_by_four(v3, b2, b6), words_by_four(v3, b3, b7));
+            cast([c0, c1, c2, c3, c4, c5, c6, c7])
+        }
     }
 }
 
