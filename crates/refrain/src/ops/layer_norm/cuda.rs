@@ -54,10 +54,11 @@ params! {
 
 /// Threads of a block that processes a wide row.
 const WIDE_THREADS: u32 = 256;
-/// Elements that a lane can hold besides its sums.
-const MAX_HELD: usize = 8;
-/// The maximum number of blocks that store sums.
-const MAX_BLOCKS: usize = 512;
+/// Elements that a lane can hold besides its sums, in f32 and in f64.
+const MAX_HELD: [usize; 2] = [32, 8];
+/// The maximum number of blocks that store sums, where lanes hold up to 8 elements, and more: as many as run at once on the
+/// largest GPUs.
+const MAX_BLOCKS: [usize; 2] = [396, 264];
 /// The minimum number of rows that a lane processes in turn.
 const FEWEST_ROWS: usize = 2;
 
@@ -113,13 +114,16 @@ pub(super) fn forward(centred: bool, eps: f64, args: &mut CudaArgs<'_>) -> Resul
 
 /// How rows are divided over lanes if the sums of weight and bias also fit into registers.
 fn summed(width: usize, dtype: DType) -> Option<Lanes> {
-    Lanes::of(width, dtype.size()).filter(|lanes| lanes.held() <= MAX_HELD)
+    let most = MAX_HELD[usize::from(dtype == DType::F64)];
+    Lanes::of(width, dtype.size()).filter(|lanes| lanes.held() <= most)
 }
 
 /// Rows per block, if blocks store sums.
 fn rows_a_block(lanes: Lanes, rows: usize) -> usize {
     let groups = lanes.rows_a_block();
-    rows.div_ceil(MAX_BLOCKS).max(FEWEST_ROWS * groups).next_multiple_of(groups)
+    rows.div_ceil(MAX_BLOCKS[usize::from(lanes.held() > 8)])
+        .max(FEWEST_ROWS * groups)
+        .next_multiple_of(groups)
 }
 
 /// How many parts the sums of weight and bias have: one for each block that stores sums; otherwise one for each part

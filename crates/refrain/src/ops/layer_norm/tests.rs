@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_close, device, leaf, numbers};
+use crate::ops::testing::{assert_close, device, leaf, numbers, values};
 use crate::{DType, Error, Tensor, gradcheck};
 
 #[test]
@@ -66,6 +66,44 @@ fn parameter_gradients_sum_over_all_rows() {
     assert_eq!(one, two);
     let exact = w.grad().unwrap().to_vec::<f64>().unwrap();
     assert!(one[1].iter().zip(&exact).all(|(g, e)| (*g as f64 - e).abs() < 1e-5 * rows as f64), "{one:?}");
+}
+
+/// Widths that kernels divide over lanes and registers differently.
+#[test]
+fn gradients_of_rows_of_any_width_are_those_of_the_formula() {
+    for (width, dtype) in [24, 256, 300, 333, 512, 768, 1023, 1024, 1100]
+        .into_iter()
+        .flat_map(|width| [DType::F64, DType::F32, DType::BF16].map(|dtype| (width, dtype)))
+    {
+        let parameter = if dtype == DType::BF16 { DType::F32 } else { dtype };
+        let t = [(&[70, width][..], dtype), (&[width], parameter), (&[width], parameter)]
+            .map(|(shape, dtype)| leaf(shape).detach().to_dtype(dtype).unwrap());
+        let dy = leaf(&[70, width]).detach().sin().unwrap().to_dtype(dtype).unwrap();
+        let wide = |t: &Tensor| t.detach().to_dtype(DType::F64).unwrap();
+        let exact = [0, 1, 2].map(|i| wide(&t[i]));
+        t.iter().chain(&exact).for_each(|t| t.set_requires_grad(true).unwrap());
+        t[0].layer_norm(&t[1], &t[2], 1e-5).unwrap().backward_with(&dy).unwrap();
+
+        let centred = exact[0].sub(&exact[0].mean_keepdim(1).unwrap()).unwrap();
+        let variance = centred.square().unwrap().mean_keepdim(1).unwrap();
+        let normed = centred.div(&variance.add_scalar(1e-5).unwrap().sqrt().unwrap()).unwrap();
+        let y = normed.mul(&exact[1]).unwrap().add(&exact[2]).unwrap();
+        y.backward_with(&wide(&dy)).unwrap();
+
+        for (i, (found, expected)) in t.iter().zip(&exact).enumerate() {
+            let [found, expected] = [found, expected].map(|t| values(&t.grad().unwrap()));
+            // The gradients of the parameters have their dtype.
+            let of = [dtype, parameter, parameter][i];
+            let unit = match of {
+                DType::F64 => 1e-12,
+                DType::F32 => 1e-6,
+                _ => 4e-3,
+            };
+            let largest = expected.iter().fold(0.0f64, |most, e| most.max(e.abs()));
+            let off = found.iter().zip(&expected).map(|(f, e)| (f - e).abs()).fold(0.0, f64::max);
+            assert!(off <= 4.0 * unit * largest, "gradient {i} of {width} {dtype}: {off} beside {largest}");
+        }
+    }
 }
 
 #[test]
