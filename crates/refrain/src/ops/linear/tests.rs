@@ -143,8 +143,19 @@ fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
     let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
     let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
     // Rows, inputs and outputs. The sums over rows are in one part and in many, of full and partial tiles.
-    let sizes =
-        [(70, 48, 40), (700, 72, 136), (6_000, 64, 64), (3_000, 264, 520), (900, 33, 47), (800, 256, 3)];
+    let sizes = [
+        (70, 48, 40),
+        (700, 72, 136),
+        (6_000, 64, 64),
+        (3_000, 264, 520),
+        (900, 33, 47),
+        (800, 256, 3),
+        (9_000, 16, 128),
+        (9_000, 128, 16),
+        (4_000, 16, 48),
+        (5_000, 16, 16),
+        (2_000, 80, 32),
+    ];
     for ((rows, inputs, outputs), (dtype, parameters)) in
         sizes.into_iter().flat_map(|size| dtypes.map(|dtypes| (size, dtypes)))
     {

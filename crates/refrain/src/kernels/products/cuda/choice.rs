@@ -13,6 +13,8 @@ const ENOUGH_TILES: usize = 128;
 const ENOUGH_THREADS: usize = 1 << 16;
 /// The maximum number of parts that k is split into.
 const MAX_SPLITS: usize = 512;
+/// The same for f16 and bf16 on tensor cores, which are faster than their parts can be gathered.
+const MAX_SPLITS_F16: usize = 128;
 /// From this depth on, large tiles pay off, with tensor cores and without. Below it, the waiting at the start and the
 /// end of a block matters more.
 const DEEP: [usize; 2] = [192, 64];
@@ -24,6 +26,11 @@ const LARGE_PART: usize = 256;
 const MAX_NARROW: usize = 8;
 /// From this many numbers on, tensor cores are faster for a sum over rows.
 const LONG_COLUMN: usize = 1024;
+
+/// Whether a product of f16 or bf16 is a long sum over rows, as the gradient of a weight is.
+fn sums_rows(p: &Product) -> bool {
+    p.dtype.size() == 2 && !p.a.dense[1] && !p.b.dense[0] && p.k >= LONG_COLUMN
+}
 
 /// Warps of a block along m and n, and 16 x 8 fragments of each warp along m and n.
 #[derive(Clone, Copy)]
@@ -39,6 +46,10 @@ impl TensorTile {
     const SMALL: TensorTile = TensorTile { warps: [2, 2], fragments: [1, 2] };
     const THIN: TensorTile = TensorTile { warps: [4, 1], fragments: [2, 4] };
     const THINNEST: TensorTile = TensorTile { warps: [4, 1], fragments: [2, 2] };
+    /// For long sums, of which a block takes all rows or all columns.
+    const FLAT: TensorTile = TensorTile { warps: [1, 4], fragments: [2, 4] };
+    const FLATTEST: TensorTile = TensorTile { warps: [1, 4], fragments: [1, 4] };
+    const SHORT: TensorTile = TensorTile { warps: [4, 1], fragments: [1, 2] };
 
     pub(super) fn size(self) -> [usize; 2] {
         [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
@@ -49,8 +60,11 @@ impl TensorTile {
         let split = p.dtype == DType::F32 && p.precision != Precision::Tf32;
         match () {
             () if p.m <= 32 && p.n <= 32 => TensorTile::SMALL,
+            () if p.n <= 16 && p.m <= 64 && sums_rows(p) => TensorTile::SHORT,
             () if p.n <= 16 => TensorTile::THINNEST,
             () if p.n <= 32 => TensorTile::THIN,
+            () if p.m <= 16 && sums_rows(p) => TensorTile::FLATTEST,
+            () if p.m <= 32 && sums_rows(p) => TensorTile::FLAT,
             // If numbers along k are not adjacent, they are read one by one. Wide tiles reuse them more often.
             () if split && !p.a.dense[1] && fills(p, TensorTile::WIDE.size()) => TensorTile::WIDE,
             () if split => TensorTile::MEDIUM,
@@ -236,6 +250,15 @@ fn keeps_busy(p: &Product, size: [usize; 2]) -> bool {
 }
 
 impl GemmKernel {
+    /// Whether the sums of A's rows cost this kernel next to nothing.
+    pub(super) fn sums_well(self, p: &Product) -> bool {
+        match self {
+            GemmKernel::Groups { .. } => true,
+            GemmKernel::Tensor { .. } => sums_rows(p) && p.m.min(p.n) <= 32,
+            _ => false,
+        }
+    }
+
     pub(super) fn of(p: &Product, mma: MmaKind) -> GemmKernel {
         let form = match (p.dtype, p.precision) {
             (DType::F16, _) => Some("F16"),
@@ -297,8 +320,12 @@ impl GemmKernel {
             }
             _ => ENOUGH_THREADS / self.threads() as usize,
         };
+        let most = match self {
+            GemmKernel::Tensor { .. } if p.dtype.size() == 2 => MAX_SPLITS_F16,
+            _ => MAX_SPLITS,
+        };
         let steps = p.k.div_ceil(self.tile().1).max(1);
-        let wanted = enough.checked_div(tiles).unwrap_or(1).clamp(1, MAX_SPLITS).min(steps.div_ceil(4));
+        let wanted = enough.checked_div(tiles).unwrap_or(1).clamp(1, most).min(steps.div_ceil(4));
         let each = steps.div_ceil(wanted);
         SplitK { parts: steps.div_ceil(each), steps: each }
     }
@@ -362,6 +389,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn gradients_of_narrow_weights_are_summed_with_those_of_their_biases_in_tiles_as_narrow() {
+        let narrow = [([16, 16], [32, 32]), ([48, 16], [64, 16]), ([128, 16], [128, 16])];
+        let flat = [([100, 32], [128, 32]), ([16, 128], [16, 128]), ([32, 100], [32, 128])];
+        for (dtype, mma) in
+            [DType::F16, DType::BF16].map(|d| [(d, MmaKind::Warp), (d, MmaKind::WarpGroup)]).concat()
+        {
+            for ([m, n], tile) in narrow.into_iter().chain(flat) {
+                let p = product(dtype, [m, n, 36_736], false);
+                let kernel = GemmKernel::of(&p, mma);
+                assert!(kernel.sums_well(&p) && kernel.tile().0 == tile, "{m} {n}: {:?}", kernel.tile());
+                let parts = kernel.cut(&p, tiles(&p, tile)).parts;
+                assert!((64..=MAX_SPLITS_F16).contains(&parts), "{m} {n}: {parts} parts");
+            }
+            let p = product(dtype, [16, 128, 36_736], true);
+            assert!(!GemmKernel::of(&p, mma).sums_well(&p), "rows that run along k");
+        }
+        let p = product(DType::F32, [16, 128, 36_736], false);
+        assert!(!GemmKernel::of(&p, MmaKind::Warp).sums_well(&p), "f32 sums row by row");
     }
 
     #[test]

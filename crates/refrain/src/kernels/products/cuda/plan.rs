@@ -211,16 +211,17 @@ impl GemmPlan {
         }
     }
 
-    /// The kernel that gathers the parts, and its number of blocks.
-    fn gather(&self, p: &Product) -> Option<(KernelSpec, usize)> {
+    /// The kernel that gathers the parts, and its blocks.
+    fn gather(&self, p: &Product) -> Option<(KernelSpec, Grid)> {
         // Warps that share the parts of a number.
-        let slices = if self.cut.parts < 16 { 1 } else { 8 };
+        let slices = if self.cut.parts < 16 { 1 } else { 16 };
         (self.cut.parts > 1).then(|| {
             let spec = constants(KernelSpec::new(&SUM, "gemm_sum"), p, p.activation);
             let each = if aligned(p) { 4 } else { 1 };
             let spec = spec.flag("PARTIAL", false).int("SLICES", slices as i64).int("EACH", each as i64);
             let groups = p.batches() * p.m * p.n / each + if p.sums.is_some() { p.m } else { 0 };
-            (spec, groups.div_ceil(256 / slices))
+            let (each_block, threads) = if slices == 1 { (256, 256) } else { (32, 32 * slices) };
+            (spec, Grid::line(groups.div_ceil(each_block), threads as u32))
         })
     }
 
@@ -333,8 +334,8 @@ impl Product {
 /// Whether our own kernel with the sums of A's rows is better than cuBLASLt without them.
 pub(crate) fn sums_beside(product: &Product, mma: MmaKind) -> bool {
     let work = product.m.saturating_mul(product.n).saturating_mul(product.k);
-    let groups = || matches!(GemmKernel::of(product, mma), GemmKernel::Groups { .. });
-    !cublaslt::suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && groups())
+    let sums_well = || GemmKernel::of(product, mma).sums_well(product);
+    !cublaslt::suits(&Product { sums: None, ..product.clone() }) || (work <= MOST_WORK_BESIDE && sums_well())
 }
 
 /// Workspace bytes of a product on a GPU.
@@ -377,8 +378,8 @@ pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
         }
         let job = plan.job(p, args.workspace());
         args.kernel(plan.spec(p), plan.grid(p), &job)?;
-        if let Some((gather, blocks)) = plan.gather(p) {
-            args.kernel(gather, Grid::line(blocks, 256), &job)?;
+        if let Some((gather, grid)) = plan.gather(p) {
+            args.kernel(gather, grid, &job)?;
         }
     }
     Ok(())

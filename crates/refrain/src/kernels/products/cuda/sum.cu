@@ -1,8 +1,9 @@
 // Sums the parts that the splits of a product wrote to the workspace, always in the same order. Constants, beside
 // those of common.cu:
-//   SLICES   warps that share the splits of the same numbers of C (1 or 8)
+//   SLICES   warps that share the splits of the same numbers of C (1 or 16)
 //   EACH     adjacent elements of a row of C per thread (4 if they are aligned, else 1)
 
+constexpr int THREADS = SLICES > 1 ? SLICES * 32 : 256;
 // Loads in flight before the first part is added.
 constexpr int AHEAD = 8;
 
@@ -25,10 +26,10 @@ template <int W> DEVICE void add_parts(COMPUTE* sum, const COMPUTE* from, i64 st
     }
 }
 
-KERNEL(gemm_sum, Job, j, __launch_bounds__(256)) {
+KERNEL(gemm_sum, Job, j, __launch_bounds__(THREADS)) {
     i64 total = j.batches * j.m * j.n, groups = total / EACH, rows = j.sums ? j.m : 0;
     int slice = SLICES > 1 ? threadIdx.x / 32 : 0, thread = SLICES > 1 ? threadIdx.x % 32 : threadIdx.x;
-    i64 group = (i64)blockIdx.x * (256 / SLICES) + thread;
+    i64 group = (i64)blockIdx.x * (THREADS / SLICES) + thread;
     bool there = group < groups + rows, sum = group >= groups;
     const COMPUTE* partial = reinterpret_cast<const COMPUTE*>(j.partial);
     COMPUTE v[1][EACH] = {};
@@ -38,7 +39,7 @@ KERNEL(gemm_sum, Job, j, __launch_bounds__(256)) {
         add_parts<1>(v[0], partial + j.splits * total + (group - groups), j.m, slice, (int)j.splits);
     }
     if (SLICES > 1) {
-        __shared__ COMPUTE slices[8][32][EACH];
+        __shared__ COMPUTE slices[SLICES][32][EACH];
         #pragma unroll
         for (int i = 0; i < EACH; i++) slices[slice][thread][i] = v[0][i];
         __syncthreads();

@@ -5,6 +5,8 @@
 //   MEMORY_BYTES the shared memory of the launch
 
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+// Tensor cores sum rows as well, as they multiply them by ones; what they would round before is summed by threads.
+constexpr bool SUMS_BY_PRODUCTS = SUMS && !WIDE && sizeof(A_TYPE) == 2;
 static_assert(STAGES * STAGE_BYTES == MEMORY_BYTES, "the launch counts shared memory as the text does");
 
 KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
@@ -37,8 +39,8 @@ KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
     float acc[FRAGS_M][FRAGS_N][4];
     clear(acc);
     int row = warp_row(), col = warp_col();
-    bool sums = SUMS && p.tile_n == 0 && threadIdx.x < TILE_M;
-    float sum = 0;
+    bool sums = SUMS && !SUMS_BY_PRODUCTS && p.tile_n == 0 && threadIdx.x < TILE_M;
+    float sum = 0, row_sums[FRAGS_M][4] = {};
 
     for (int i = 0; i < STAGES - 1; i++) fetch_next();
     for (int step = 0, slot = 0; step < steps; step++, slot = slot + 1 < STAGES ? slot + 1 : 0) {
@@ -47,7 +49,7 @@ KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
         __syncthreads();
         fetch_next();
         const A_TYPE* tile = a_tile(slot);
-        multiply_tile(acc, tile, b_tile(slot), row, col);
+        multiply_tile(acc, SUMS_BY_PRODUCTS ? row_sums : nullptr, tile, b_tile(slot), row, col);
         if (sums) {
             #pragma unroll
             for (int k = 0; k < TILE_K; k++) {
@@ -58,4 +60,10 @@ KERNEL(gemm_tensor, Job, j, __launch_bounds__(BLOCK_THREADS)) {
 
     finish_block(j, p, acc);
     if (sums) finish_sum(j, p, row0 + threadIdx.x, sum);
+    if (SUMS_BY_PRODUCTS && p.tile_n == 0 && col == 0 && (threadIdx.x & 3) == 0) {
+        #pragma unroll
+        for (int i = 0; i < 2 * FRAGS_M; i++) {
+            finish_sum(j, p, row0 + row + i * 8 + ((int)(threadIdx.x & 31) >> 2), row_sums[i / 2][i % 2 * 2]);
+        }
+    }
 }

@@ -149,7 +149,9 @@ DEVICE void multiply_quads(float (*d)[4], const Quad* a, const Quad* y) {
     }
 }
 
-DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const IN* a, const IN* b, int row, int col) {
+DEVICE void multiply_tile(
+    float (*acc)[FRAGS_N][4], float (*)[4], const IN* a, const IN* b, int row, int col
+) {
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
@@ -199,7 +201,16 @@ template <bool OF_B, bool ALONG_K, typename TILE> DEVICE void fragment(u32* r, c
     }
 }
 
-DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYPE* b, int row, int col) {
+DEVICE void multiply_fragment(float* d, const u32* a, const u32* b) {
+    if (FORM == F16) multiply_f16(d, a, b);
+    else multiply_bf16(d, a, b);
+}
+
+// Where `sums` is not null, each row of A is also multiplied by ones.
+DEVICE void multiply_tile(
+    float (*acc)[FRAGS_N][4], float (*sums)[4], const A_TYPE* a, const B_TYPE* b, int row, int col
+) {
+    const u32 one = FORM == F16 ? 0x3c003c00 : 0x3f803f80, ones[2] = {one, one};
     #pragma unroll
     for (int k = 0; k < TILE_K; k += 16) {
         u32 x[FRAGS_M][4], y[FRAGS_N / 2][4];
@@ -210,10 +221,8 @@ DEVICE void multiply_tile(float (*acc)[FRAGS_N][4], const A_TYPE* a, const B_TYP
         #pragma unroll
         for (int i = 0; i < FRAGS_M; i++) {
             #pragma unroll
-            for (int l = 0; l < FRAGS_N; l++) {
-                if (FORM == F16) multiply_f16(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
-                else multiply_bf16(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
-            }
+            for (int l = 0; l < FRAGS_N; l++) multiply_fragment(acc[i][l], x[i], y[l / 2] + l % 2 * 2);
+            if (sums) multiply_fragment(sums[i], x[i], ones);
         }
     }
 }
