@@ -144,6 +144,10 @@ fn cases() -> Vec<Case> {
         plain([1, 2, 63, 9], 33),
         plain([1, 3, 30, 64], 64),
         plain([1, 3, 70, 17], 33),
+        // One block for all gradients of a head.
+        plain([2, 3, 63, 63], 64),
+        causal([1, 2, 64, 60], 48),
+        Case { adds: false, returns: false, ..causal([2, 1, 40, 64], 64) },
         plain([1, 2, 9, 300], 8),
         causal([1, 1, 130, 130], 20),
         Case { dropout: 0.9, ..causal([1, 2, 150, 97], 40) },
@@ -155,6 +159,7 @@ fn cases() -> Vec<Case> {
         Case { first: 3, ..plain([2, 1, 1, 1], 3) },
         Case { first: 1, ..plain([1, 2, 63, 9], 33) },
         Case { first: 1, ..plain([1, 1, 31, 63], 64) },
+        Case { first: 3, adds: false, returns: false, ..plain([1, 1, 63, 61], 64) },
         Case { first: 1, ..causal([1, 1, 129, 131], 20) },
         Case { first: 2, ..plain([1, 1, 33, 71], 100) },
     ]

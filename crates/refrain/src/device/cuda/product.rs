@@ -1,5 +1,7 @@
 //! A matrix product, as kernels ask a GPU for it.
 
+use std::sync::OnceLock;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::args::View;
@@ -19,8 +21,14 @@ pub(crate) enum MmaKind {
 
 impl MmaKind {
     pub(super) fn of(compute_capability: (i32, i32)) -> MmaKind {
-        if compute_capability == (9, 0) { MmaKind::WarpGroup } else { MmaKind::Warp }
+        if compute_capability == (9, 0) && !warps_alone() { MmaKind::WarpGroup } else { MmaKind::Warp }
     }
+}
+
+/// Whether `REFRAIN_MMA=warp` asks for the kernels of GPUs without groups of warps.
+fn warps_alone() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| std::env::var("REFRAIN_MMA").is_ok_and(|v| v == "warp"))
 }
 
 /// An operand: a matrix, or one for each element of the batch.

@@ -78,3 +78,11 @@ template <int FRAGMENTS, bool HALF, bool A_ACROSS, bool B_ACROSS> DEVICE void mu
     }
 #undef OF_GROUP
 }
+
+// d += a b for 16 bf16 numbers along k. A warp has 16 rows of A and D, as in `multiply_bf16`; lines of the described tile of B
+// run across k.
+template <int FRAGMENTS> DEVICE void multiply_group_across(float (*d)[4], const u32* a, u64 b) {
+    static_assert(FRAGMENTS == 8, "columns of a tile");
+    ON_GROUPS("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" N32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+              : D32 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}

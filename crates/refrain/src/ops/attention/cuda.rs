@@ -7,7 +7,7 @@ use super::fragments::Fragments;
 use super::{Attention, AttentionBackward};
 
 use crate::device::Launch;
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MmaKind, Pointer, Source, View, params};
 use crate::error::{Error, Result};
 use crate::ops::dropout;
 use crate::tensor::{DType, Layout};
@@ -389,7 +389,7 @@ pub(super) fn forward(op: &Attention, args: &mut CudaArgs<'_>) -> Result<()> {
         ..Job::new(op, &plan, [q, k, v]).before(args, op.before())
     };
     let options = WeightOptions::new(op, &job, args);
-    let flash = Flash::new(op, q, k);
+    let flash = Flash::new(op, q, k, args.mma());
     if let Some(fragments) = Fragments::new(op, q, k).filter(|f| f.hold_gradients() || flash.is_none()) {
         return fragments.forward(args, &all, &job, options);
     }
@@ -406,7 +406,7 @@ pub(super) fn backward_workspace(op: &Attention, launch: &Launch<'_>) -> usize {
     let [q, k, _] = &views(op, &layouts, |i| View::read(launch, i));
     let plan = AttentionPlan::new(q, k, false);
     let alone = Fragments::for_gradients(op, q, k).is_some()
-        || Flash::new(op, q, k).is_none() && plan.whole().is_some();
+        || Flash::new(op, q, k, MmaKind::Warp).is_none() && plan.whole().is_some();
     if alone { 0 } else { plan.pairs * plan.queries * SOFTMAX * plan.size }
 }
 
@@ -416,16 +416,18 @@ pub(super) fn backward(gradient: &AttentionBackward, args: &mut CudaArgs<'_>) ->
     let [q, k, v] = &views(op, &layouts, |i| View::read(launch, i));
     let layouts = op.layouts(|o| launch.writes[o].0.layout);
     let [dq, dk, dv] = &views(op, &layouts, |o| View::write(launch, o));
-    let [d_o, largest, inverse] = [0, 1, 2].map(|i| op.operands() + i);
-    let d_o = &View::read(launch, d_o);
+    let [d_o, largest, inverse, o] = [0, 1, 2, 3].map(|i| op.operands() + i);
+    let [d_o, o] = [d_o, o].map(|i| View::read(launch, i));
+    let (d_o, o) = (&d_o, &o);
     let plan = AttentionPlan::new(q, k, op.causal);
     if plan.pairs * (plan.queries + plan.keys) * plan.head_dim == 0 {
         return Ok(());
     }
-    let all = [q, k, v, d_o, dq, dk, dv];
+    let all = [q, k, v, d_o, o, dq, dk, dv];
     let read = |i: Option<usize>| i.map_or(Pointer::NOTHING, |i| args.read(i));
     let job = Job {
         d_o: Heads::of(d_o),
+        o: Heads::of(o),
         dq: Heads::of(dq),
         dk: Heads::of(dk),
         dv: Heads::of(dv),
@@ -441,7 +443,7 @@ pub(super) fn backward(gradient: &AttentionBackward, args: &mut CudaArgs<'_>) ->
     if let Some(fragments) = Fragments::for_gradients(op, q, k) {
         return fragments.backward(args, &all, &job, options);
     }
-    if let Some(flash) = Flash::new(op, q, k) {
+    if let Some(flash) = Flash::new(op, q, k, args.mma()) {
         return flash.backward(args, &all, &job, options);
     }
     if let Some(blocks) = plan.whole() {

@@ -3,24 +3,37 @@
 use super::Attention;
 use super::cuda::{JOB, Job, SOFTMAX, WeightOptions, aligned};
 use super::forms::{FORMS, form};
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Source, View};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, MmaKind, Source, View, WGMMA};
 use crate::error::Result;
 use crate::tensor::DType;
 
 const COMMON: &str = include_str!("flash.cu");
+const WARPS_ALONE: &str = include_str!("flash_warps.cu");
+const GROUPS: &str = include_str!("flash_groups.cu");
 
-static FORWARD: Source =
-    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_forward.cu")] };
-static QUERIES: Source =
-    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_queries.cu")] };
-static KEYS: Source =
-    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("flash_keys.cu")] };
+/// The text of a kernel: for warps that multiply alone, and for groups of four. Both compute the same bits.
+macro_rules! sources {
+    ($file:literal) => {
+        [
+            Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, WARPS_ALONE, include_str!($file)] },
+            Source {
+                name: "attention",
+                parts: &[MMA, WGMMA, FORMS, JOB, COMMON, GROUPS, include_str!($file)],
+            },
+        ]
+    };
+}
+static FORWARD: [Source; 2] = sources!("flash_forward.cu");
+static QUERIES: [Source; 2] = sources!("flash_queries.cu");
+static KEYS: [Source; 2] = sources!("flash_keys.cu");
 
 /// Maximum of numbers per head: the registers hold no more.
 const WIDEST: usize = 128;
 /// Maximum of warps per block, and rows per warp.
 const WARPS: usize = 4;
 const ROWS: usize = 16;
+/// Rows of a block whose warps multiply together, and numbers per head: from half of each on it is faster.
+const GROUP: usize = 64;
 
 /// How an attention is divided into blocks and tiles.
 pub(super) struct Flash {
@@ -32,11 +45,12 @@ pub(super) struct Flash {
     pairs: usize,
     queries: usize,
     keys: usize,
+    mma: MmaKind,
 }
 
 impl Flash {
     /// `None` if heads are too wide, f32 heads too narrow for so few keys, or the dtype is f64.
-    pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>) -> Option<Flash> {
+    pub(super) fn new(op: &Attention, q: &View<'_>, k: &View<'_>, mma: MmaKind) -> Option<Flash> {
         let (shape, keys) = (q.layout.shape(), k.layout.shape()[1]);
         let (pairs, queries, head_dim) = (shape[0] * shape[2], shape[1], shape[3]);
         let form = form(op, q.dtype, head_dim, keys)?;
@@ -44,7 +58,7 @@ impl Flash {
             && [pairs * queries.div_ceil(ROWS), pairs * keys.div_ceil(ROWS)]
                 .iter()
                 .all(|&n| n <= i32::MAX as usize);
-        fits.then_some(Flash { dtype: q.dtype, form, causal: op.causal, head_dim, pairs, queries, keys })
+        fits.then_some(Flash { dtype: q.dtype, form, causal: op.causal, head_dim, pairs, queries, keys, mma })
     }
 
     /// Bytes of a number in shared memory.
@@ -57,9 +71,28 @@ impl Flash {
         16 / self.size()
     }
 
+    /// Whether the warps of a block of so many rows multiply together.
+    fn groups(&self, rows: usize) -> bool {
+        let half_full = |n: usize| n > GROUP / 2;
+        self.mma == MmaKind::WarpGroup
+            && self.form == "BF16"
+            && half_full(self.head_dim)
+            && self.head_dim <= GROUP
+            && half_full(rows)
+    }
+
+    /// Whether one block computes all gradients of a head.
+    fn whole(&self) -> bool {
+        self.groups(self.queries) && self.queries <= GROUP && (1..=self.tile()).contains(&self.keys)
+    }
+
     /// Bytes of a row of shared memory (`PITCH` numbers in the kernel text).
-    fn pitch(&self) -> usize {
-        (self.head_dim.next_multiple_of(2 * self.run()) + self.run()) * self.size()
+    fn pitch(&self, groups: bool) -> usize {
+        let numbers = match groups {
+            true => GROUP,
+            false => self.head_dim.next_multiple_of(2 * self.run()) + self.run(),
+        };
+        numbers * self.size()
     }
 
     /// Rows that pass by at a time. Wider tiles of what the registers hold would leave too few of them.
@@ -70,31 +103,36 @@ impl Flash {
 
     /// Warps per block for so many rows.
     fn warps(&self, rows: usize) -> usize {
+        if self.groups(rows) {
+            return WARPS;
+        }
         // Rows of wide heads need much shared memory.
-        let most = if self.pitch() > 288 { WARPS / 2 } else { WARPS };
+        let most = if self.pitch(false) > 288 { WARPS / 2 } else { WARPS };
         rows.div_ceil(ROWS).min(most)
     }
 
     /// Launches a kernel for blocks of `rows` rows, with `own` tiles of its own rows, four that pass by, and `more` bytes.
     fn launch(
         &self,
-        (source, entry): (&'static Source, &'static str),
+        (sources, entry): (&'static [Source; 2], &'static str),
         (rows, own, more): (usize, usize, usize),
         args: &mut CudaArgs<'_>,
         operands: &[&View<'_>],
         job: &Job,
         options: WeightOptions,
     ) -> Result<()> {
-        let warps = self.warps(rows);
+        let (warps, groups) = (self.warps(rows), self.groups(rows));
         let parts = rows.div_ceil(warps * ROWS);
-        let bytes = self.pitch() * (own * warps * ROWS + 4 * self.tile()) + more;
+        let bytes = self.pitch(groups) * (own * warps * ROWS + 4 * self.tile()) + more;
         let spec = options
-            .constants(KernelSpec::new(source, entry))
+            .constants(KernelSpec::new(&sources[usize::from(groups)], entry))
             .dtype("IN", self.dtype)
             .word("FORM", self.form)
             .int("HEAD_DIM", self.head_dim as i64)
             .int("WARPS", warps as i64)
             .int("TILE", self.tile() as i64)
+            .flag("GROUPS", groups)
+            .flag("WHOLE", self.whole())
             .int("MEMORY_BYTES", bytes as i64)
             .flag("ALIGNED", aligned(operands, self.run()))
             .flag("CAUSAL", self.causal);
@@ -125,7 +163,7 @@ impl Flash {
             let rows = (self.queries, 2, 0);
             self.launch((&QUERIES, "attention_flash_queries"), rows, args, operands, job, options)?;
         }
-        if self.keys > 0 {
+        if self.keys > 0 && !self.whole() {
             let rows = (self.keys, 2, 2 * self.tile() * SOFTMAX * size_of::<f32>());
             self.launch((&KEYS, "attention_flash_keys"), rows, args, operands, job, options)?;
         }

@@ -1,6 +1,6 @@
 // The outputs and the saved row statistics of a block of queries, by which the keys and values pass.
 
-KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
+KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS ? 5 : RESIDENT)) {
     static_assert((int)sizeof(Number) * PITCH * (ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
     Number* q_tile = reinterpret_cast<Number*>(memory);
     Number* k_tiles = q_tile + ROWS * PITCH;
@@ -30,10 +30,12 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS)) {
         }
         commit();
         wait_for_copies<1>();
+        publish_tiles();
         __syncthreads();
         if (n == 0) x.keep();
         float s[TILE_EIGHTS][4];
         multiply_rows(s, x, k_tiles + n % 2 * TILE * PITCH);
+        wait_for_products(s, s);
         bool all = !CAUSAL && (n + 1) * TILE <= keys;
         #pragma unroll
         for (int h = 0; h < 2; h++) {

@@ -1,5 +1,5 @@
 // The gradients of a block of keys and values (any number of them), by which the queries pass.
-KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
+KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS, RESIDENT)) {
     static_assert((int)sizeof(Number) * PITCH * (2 * ROWS + 4 * TILE) + 2 * TILE * (int)sizeof(Softmax) == MEMORY_BYTES,
                   "as the launch counts it");
     Number* k_tile = reinterpret_cast<Number*>(memory);
@@ -22,10 +22,11 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
     auto load = [&](int n) {
         q.load<TILE>(q_tiles + n % 2 * TILE * PITCH, n * TILE);
         d_o.load<TILE>(g_tiles + n % 2 * TILE * PITCH, n * TILE);
-        for (int i = threadIdx.x; i < TILE * 3; i += THREADS) {
-            int at = n * TILE * 3 + i;
+        #pragma unroll
+        for (int begin = 0; begin < TILE * 3; begin += THREADS) {
+            int i = begin + threadIdx.x, at = n * TILE * 3 + i;
             bool there = at < queries * 3;
-            copy_async<4>(row_tiles + n % 2 * TILE * 3 + i, there ? rows + at : rows, there ? 4 : 0);
+            if (i < TILE * 3) copy_async<4>(row_tiles + n % 2 * TILE * 3 + i, there ? rows + at : rows, there ? 4 : 0);
         }
     };
     k.load<ROWS>(k_tile, block);
@@ -42,6 +43,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
         if (n + 1 < tiles) load(n + 1);
         commit();
         wait_for_copies<1>();
+        publish_tiles();
         __syncthreads();
         const Number* q_tile = q_tiles + n % 2 * TILE * PITCH;
         const Number* g_tile = g_tiles + n % 2 * TILE * PITCH;
@@ -52,6 +54,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
         }
         multiply_rows(s, x, q_tile);
         multiply_rows(d, y, g_tile);
+        wait_for_products(s, d);
         // Of queries `lane` and `lane + 32` of the tile.
         u32 kept[(TILE + 31) / 32];
         #pragma unroll
@@ -81,8 +84,7 @@ KERNEL(attention_flash_keys, Job, j, __launch_bounds__(THREADS)) {
                 weight = !DROPS ? p : keep ? p * kept_scale : 0.0f;
             }
         }
-        add_rows(d_values, d, g_tile);
-        add_rows(d_keys, s, q_tile);
+        add_rows_of_both(d_values, d, g_tile, d_keys, s, q_tile);
         __syncthreads();
     }
     wait_for_copies<0>();

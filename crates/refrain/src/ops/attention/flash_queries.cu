@@ -1,5 +1,32 @@
-// The gradients of the queries (any number of them), and what those of the keys need.
-KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
+// The sum of the products of two rows, which four lanes share: of the output with its gradient, it is the sum of the weights times
+// their gradients.
+DEVICE float product_of_rows(const Head& a, const Head& b, int row, int t) {
+    float sum = 0;
+    if (row < a.count) {
+        #pragma unroll
+        for (int run = t * RUN; run < HEAD_DIM; run += 4 * RUN) {
+            const IN *x_at = a.at + row * a.token + run, *y_at = b.at + row * b.token + run;
+            vec<IN, RUN> x = {}, y = {};
+            if (ALIGNED) {
+                x = load<RUN>(x_at);
+                y = load<RUN>(y_at);
+            }
+            #pragma unroll
+            for (int e = 0; e < RUN; e++) {
+                if (!ALIGNED && run + e < HEAD_DIM) {
+                    x.at[e] = x_at[e];
+                    y.at[e] = y_at[e];
+                }
+                sum = fmaf(to<float>(x.at[e]), to<float>(y.at[e]), sum);
+            }
+        }
+    }
+    return over_row(sum);
+}
+
+// The gradients of the queries (any number of them), and what those of the keys need. Constant: WHOLE (there is no other block and
+// no other tile, so that the gradients of the keys and values follow from the same products).
+KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS && !WHOLE ? 4 : RESIDENT)) {
     static_assert((int)sizeof(Number) * PITCH * (2 * ROWS + 4 * TILE) == MEMORY_BYTES, "as the launch counts it");
     Number* q_tile = reinterpret_cast<Number*>(memory);
     Number* g_tile = q_tile + ROWS * PITCH;
@@ -9,7 +36,7 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
     i64 pair = blockIdx.x / parts;
     int block = (int)(blockIdx.x % parts) * ROWS, queries = (int)j.queries, keys = (int)j.keys;
     Head q(j.q, j, pair, queries), d_o(j.d_o, j, pair, queries), k(j.k, j, pair, keys), v(j.v, j, pair, keys);
-    Head dq(j.dq, j, pair, queries);
+    Head out(j.o, j, pair, queries), dq(j.dq, j, pair, queries);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int first = block + warp * 16, end = CAUSAL && !D_BEFORE ? min(keys, block + ROWS + (int)j.past) : keys;
     int tiles = (end + TILE - 1) / TILE;
@@ -24,28 +51,38 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
 
     LeftRows<(LEFT_WORDS <= 32)> x(q_tile + warp * 16 * PITCH), y(g_tile + warp * 16 * PITCH);
     float sums[EIGHTS][4];
-    Softmax softmax[2] = {{-INFINITY_F, 0, 0}, {-INFINITY_F, 0, 0}};
+    Softmax softmax[2];
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int query = first + g + h * 8;
+        i64 at = pair * queries + query;
+        bool there = query < queries;
+        softmax[h].largest = there ? base_of(exponent.sign * reinterpret_cast<const float*>(j.largest)[at]) : 0.0f;
+        softmax[h].inverse = there ? reinterpret_cast<const float*>(j.inverse)[at] : 0.0f;
+        // A single tile has the weights and their gradients anyway.
+        softmax[h].delta = tiles > 1 ? product_of_rows(out, d_o, query, t) : 0.0f;
+        if (tiles > 1 && t == 0 && there) reinterpret_cast<Softmax*>(j.softmaxes)[at] = softmax[h];
+    }
     clear(sums, EIGHTS);
-    // All keys pass by twice: for the softmax, and for the gradients, which need it. A single tile does both at once.
-    int turns = tiles == 1 ? 1 : 2 * tiles;
-    for (int i = 0; i < turns; i++) {
-        int n = i % tiles;
-        if (i + 1 < turns) {
-            int next = (i + 1) % tiles * TILE;
-            k.load<TILE>(k_tiles + (i + 1) % 2 * TILE * PITCH, next);
-            v.load<TILE>(v_tiles + (i + 1) % 2 * TILE * PITCH, next);
+    int turns = WHOLE ? 1 : tiles;
+    for (int n = 0; n < turns; n++) {
+        if (n + 1 < turns) {
+            k.load<TILE>(k_tiles + (n + 1) % 2 * TILE * PITCH, (n + 1) * TILE);
+            v.load<TILE>(v_tiles + (n + 1) % 2 * TILE * PITCH, (n + 1) * TILE);
         }
         commit();
         wait_for_copies<1>();
+        publish_tiles();
         __syncthreads();
-        if (i == 0) {
+        if (n == 0) {
             x.keep();
             y.keep();
         }
-        const Number* k_tile = k_tiles + i % 2 * TILE * PITCH;
+        const Number* k_tile = k_tiles + n % 2 * TILE * PITCH;
         float s[TILE_EIGHTS][4], d[TILE_EIGHTS][4];
         multiply_rows(s, x, k_tile);
-        multiply_rows(d, y, v_tiles + i % 2 * TILE * PITCH);
+        multiply_rows(d, y, v_tiles + n % 2 * TILE * PITCH);
+        wait_for_products(s, d);
         bool all = !CAUSAL && (n + 1) * TILE <= keys;
         #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -58,8 +95,8 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
                     add_before(j, s[c] + 2 * h, scale, pair, query, n * TILE + c * 8 + 2 * t);
                 }
             }
+            u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             if (DROPS) {
-                u64 kept = kept_of_row(dropout, line + n * TILE);
                 #pragma unroll
                 for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                     float& weight = d[c / 2][2 * h + c % 2];
@@ -69,55 +106,55 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS)) {
             #pragma unroll
             for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
                 float& score = s[c / 2][2 * h + c % 2];
-                score *= exponent.sign;
-                if (!all && !seen(j, query, n * TILE + c / 2 * 8 + 2 * t + c % 2)) score = -INFINITY_F;
+                score = exponent.of(score * exponent.sign, row.largest);
+                if (!all && !seen(j, query, n * TILE + c / 2 * 8 + 2 * t + c % 2)) score = 0;
+                if (tiles == 1) row.delta = fmaf(score, d[c / 2][2 * h + c % 2], row.delta);
             }
-            if (i < tiles) {
-                float most = row.largest, sum = 0, delta = 0;
-                #pragma unroll
-                for (int c = 0; c < 2 * TILE_EIGHTS; c++) most = fmaxf(most, s[c / 2][2 * h + c % 2]);
-                most = largest_of_row(most);
-                float base = base_of(most), keep = row.largest == -INFINITY_F ? 0.0f : exponent.of(row.largest, base);
-                row.largest = most;
-                #pragma unroll
-                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
-                    float p = exponent.of(s[c / 2][2 * h + c % 2], base);
-                    if (!all && !seen(j, query, n * TILE + c / 2 * 8 + 2 * t + c % 2)) p = 0;
-                    sum += p;
-                    delta = fmaf(p, d[c / 2][2 * h + c % 2], delta);
-                }
-                row.inverse = row.inverse * keep + sum;
-                row.delta = row.delta * keep + delta;
-            }
-            if (i == tiles - 1) {
-                row.largest = base_of(row.largest);
-                row.inverse = inverse_of(over_row(row.inverse));
+            if (tiles == 1) {
                 row.delta = over_row(row.delta) * row.inverse;
-                if (t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
+                if (!WHOLE && t == 0 && query < queries) reinterpret_cast<Softmax*>(j.softmaxes)[pair * queries + query] = row;
             }
-            if (i >= turns - tiles) {
-                // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
-                float d_after[AFTER ? 2 * TILE_EIGHTS : 1];
-                #pragma unroll
-                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
-                    int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
-                    bool there = query < queries && key < keys;
-                    if (AFTER) d_after[AFTER ? c : 0] = there ? to<float>(j.d_after[line + key]) : 0.0f;
-                }
-                #pragma unroll
-                for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
-                    float& score = s[c / 2][2 * h + c % 2];
-                    int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
-                    bool there = query < queries && key < keys, sees = all || seen(j, query, key);
-                    float p = exponent.of(score, row.largest) * row.inverse;
-                    if (!sees) p = 0;
-                    score = p * (d[c / 2][2 * h + c % 2] - row.delta);
-                    if (AFTER && sees) score += d_after[AFTER ? c : 0];
-                    if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
-                }
+            // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
+            float d_after[AFTER ? 2 * TILE_EIGHTS : 1];
+            #pragma unroll
+            for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+                int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
+                bool there = query < queries && key < keys;
+                if (AFTER) d_after[AFTER ? c : 0] = there ? to<float>(j.d_after[line + key]) : 0.0f;
+            }
+            #pragma unroll
+            for (int c = 0; c < 2 * TILE_EIGHTS; c++) {
+                float& score = s[c / 2][2 * h + c % 2];
+                int key = n * TILE + c / 2 * 8 + 2 * t + c % 2;
+                bool there = query < queries && key < keys, sees = all || seen(j, query, key);
+                float& weight = d[c / 2][2 * h + c % 2];
+                float p = score * row.inverse;
+                score = p * (weight - row.delta);
+                if (AFTER && sees) score += d_after[AFTER ? c : 0];
+                if (D_BEFORE && there) j.d_before[line + key] = from<IN>(sees ? score : 0.0f);
+                if (!WHOLE) continue;
+                weight = !DROPS ? p : kept >> (c / 2 * 8 + 2 * t + c % 2) & 1 ? p * kept_scale : 0.0f;
+                if (query >= queries) score = weight = 0;
             }
         }
-        if (i >= turns - tiles) add_rows(sums, s, k_tile);
+#if WHOLE
+        Number *weights = k_tiles + TILE * PITCH, *d_scores = v_tiles + TILE * PITCH;
+        put_rows(weights, d);
+        put_rows(d_scores, s);
+        publish_tiles();
+        __syncthreads();
+        float d_keys[EIGHTS][4], d_values[EIGHTS][4];
+        multiply_columns(d_values, weights, g_tile);
+        multiply_columns(d_keys, d_scores, q_tile);
+        add_rows(sums, s, k_tile);
+        wait_for_products(d_values, d_keys);
+        __syncthreads();
+        Head dk(j.dk, j, pair, keys), dv(j.dv, j, pair, keys);
+        dk.store_rows(k_tiles + warp * 16 * PITCH, first, [&](int d, int e) { return d_keys[d][e] * scale; });
+        dv.store_rows(v_tiles + warp * 16 * PITCH, first, [&](int d, int e) { return d_values[d][e]; });
+#else
+        add_rows(sums, s, k_tile);
+#endif
         __syncthreads();
     }
     wait_for_copies<0>();

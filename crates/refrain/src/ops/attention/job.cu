@@ -6,7 +6,7 @@
 // block that belong to no weight, 0 to 3; nearly always 0, so it costs nothing then), SCORE_VEC (neighbouring scores
 // that can be moved in one instruction; divides `keys`).
 
-extern __shared__ __align__(16) unsigned char memory[];
+extern __shared__ __align__(1024) unsigned char memory[];
 
 // The number of a score, and of its softmax weight.
 DEVICE i64 score_at(const Job& j, i64 pair, int query, int key) { return (pair * j.queries + query) * j.keys + key; }

@@ -24,7 +24,8 @@ pub use options::SdpaOptions;
 
 /// `softmax(scale q k^T) v` for each sequence and head. The operands are `[batch, tokens, heads, dim]`, as
 /// projections leave them, or one packed `[batch, tokens, 3, heads, dim]`. Two more results hold, for each row of
-/// scores, the maximum and 1 / the sum of `e^(score - maximum)`. The backward pass recomputes the scores with them.
+/// scores, the maximum and 1 / the sum of `e^(score - maximum)`. The backward pass recomputes the scores with them, and
+/// also needs the output.
 ///
 /// Behind queries, keys and values come, if used, the scores to add and the state of the generator. Behind
 /// the three results come the scores for the next layer, and the position in the generator's sequence from which the
@@ -139,13 +140,13 @@ impl Op for Attention {
 
     fn saves(&self, _: &[bool]) -> Saves {
         let inputs = (0..self.operands()).chain(self.before());
-        let outputs = [1, 2].into_iter().chain(self.position());
+        let outputs = [0, 1, 2].into_iter().chain(self.position());
         outputs.fold(inputs.fold(Saves::default(), Saves::input), Saves::output)
     }
 
     fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
         let d_after = self.scores().and_then(|o| g.grad_of(o).cloned());
-        let (largest, inverse) = (g.output(1)?, g.output(2)?);
+        let (out, largest, inverse) = (g.output(0)?, g.output(1)?, g.output(2)?);
         let operands = (0..self.operands()).map(|i| g.input(i)).collect::<Result<SmallVec<[Tensor; 3]>>>()?;
         let grad = match (g.grad_of(0), &d_after) {
             (Some(grad), _) => grad.clone(),
@@ -168,7 +169,7 @@ impl Op for Attention {
             (0..self.operands()).chain(self.before().filter(|_| op.needs_d_before)).collect();
         let inputs: SmallVec<[&Tensor; OPERANDS]> = operands
             .iter()
-            .chain([&grad, &largest, &inverse])
+            .chain([&grad, &largest, &inverse, &out])
             .chain(&before)
             .chain(&d_after)
             .chain(&position)
@@ -178,8 +179,8 @@ impl Op for Attention {
 }
 
 /// The gradients of queries, keys and values, packed in the same way, and of the scores that were added. Operands:
-/// queries, keys and values, the gradient of the output, what the forward pass saved of the rows; then, if there are
-/// any, the scores that were added, the gradient of the scores that were returned, and the position in the
+/// queries, keys and values, the gradient of the output, what the forward pass saved of the rows, the output; then, if there
+/// are any, the scores that were added, the gradient of the scores that were returned, and the position in the
 /// generator's sequence.
 #[derive(Clone, Copy, Debug)]
 struct AttentionBackward {
@@ -193,18 +194,18 @@ struct AttentionBackward {
 impl AttentionBackward {
     /// The operand with the scores that were added.
     fn before(&self) -> Option<usize> {
-        self.attention.adds_scores.then_some(self.attention.operands() + 3)
+        self.attention.adds_scores.then_some(self.attention.operands() + 4)
     }
 
     /// The operand with the gradient of the scores that were returned.
     fn d_after(&self) -> Option<usize> {
-        self.has_d_after.then_some(self.attention.operands() + 3 + usize::from(self.attention.adds_scores))
+        self.has_d_after.then_some(self.attention.operands() + 4 + usize::from(self.attention.adds_scores))
     }
 
     /// The operand with the position in the generator's sequence.
     fn position(&self) -> Option<usize> {
         let others = usize::from(self.attention.adds_scores) + usize::from(self.has_d_after);
-        self.attention.dropout.map(|_| self.attention.operands() + 3 + others)
+        self.attention.dropout.map(|_| self.attention.operands() + 4 + others)
     }
 
     /// The result with the gradient of the scores that were added.
@@ -265,7 +266,8 @@ impl Tensor {
     ///
     /// plus the rounding errors of f32 scores and sums, and the rounding of the result. If values cancel, so that
     /// `sum(p v)` is much smaller than `sum(p |v|)`, this can be some percent of the element. The CPU and the
-    /// simulated GPUs keep the weights in f32.
+    /// simulated GPUs keep the weights in f32. With more than 16 to 64 keys, the backward pass on a GPU multiplies the
+    /// gradient of the result with the rounded result, also as other implementations do.
     ///
     /// In memory the result is laid out as `[batch, n, heads, dim]`, so merging the heads of its transpose moves no
     /// data.
