@@ -102,7 +102,7 @@ fn epoch(trainer: &mut Trainer<Layers>) -> u64 {
 }
 
 #[test]
-fn an_epoch_exchanges_four_values_besides_its_steps_and_copies_no_parameters() {
+fn an_epoch_exchanges_few_values_besides_its_steps_and_copies_no_parameters() {
     const STEPS: u64 = 12;
     for devices in [cpus(2), simulated(3, Profile::Discrete, 1), cpus(8)] {
         on_ranks(&devices, |rank| {
@@ -112,12 +112,14 @@ fn an_epoch_exchanges_four_values_besides_its_steps_and_copies_no_parameters() {
             epoch(&mut trainer);
             let (collectives, before) = (rank.collectives(), rank.device().stats());
             let calls = epoch(&mut trainer);
-            // The pace, whether to stop at each callback, the checksums, the validation.
-            let exchanged = rank.collectives() - collectives - 2 * STEPS;
-            assert_eq!(exchanged, 3 + calls);
-            // What was exchanged is read, the loss, and how many steps were skipped. With a copy of each parameter there were 12 more.
+            // Of a step, the gradients. Besides, the losses and whether to stop at each callback, the pace, the checksums, the
+            // validation.
+            let exchanged = rank.collectives() - collectives - STEPS;
+            assert_eq!(exchanged, 3 + 2 * calls);
+            // What was exchanged is read, the losses of this rank, and how many steps were skipped. With a copy of each parameter
+            // there were 12 more.
             let copied = rank.device().stats().downloads - before.downloads;
-            assert!(rank.device() == &Device::cpu() || copied <= exchanged + 3, "{copied}");
+            assert!(rank.device() == &Device::cpu() || copied <= exchanged + calls + 2, "{copied}");
             let collectives = rank.collectives();
             let folder = tempfile::tempdir().unwrap();
             trainer.save(folder.path(), &json!(null)).unwrap();
@@ -201,9 +203,9 @@ fn each_bucket_waits_for_its_own_gradients_alone_and_the_update_for_all_buckets(
             epoch(&mut trainer);
             let waits = Waits::of(&trainer.recorded().unwrap().program().unwrap().to_dot());
             let listing = waits.operations.join("\n");
-            // The loss, then the buckets, from the end of the parameters to their beginning.
+            // The buckets, from the end of the parameters to their beginning.
             let sums = waits.all(|operation| operation.starts_with("all_reduce"));
-            let [loss, last, third, second, first] = sums[..] else { panic!("{listing}") };
+            let [last, third, second, first] = sums[..] else { panic!("{listing}") };
             let weights = waits.all(|operation| operation.starts_with("linear_weight_gradient"));
             let [of_third, of_second, of_first] = weights[..] else { panic!("{listing}") };
             let waits_for = |at: usize, of: usize| waits.before[at].contains(&of);
@@ -211,10 +213,6 @@ fn each_bucket_waits_for_its_own_gradients_alone_and_the_update_for_all_buckets(
             assert!(waits_for(last, of_third) && !waits_for(last, of_second) && !waits_for(last, of_first));
             assert!(waits_for(third, of_third) && waits_for(third, of_second) && !waits_for(third, of_first));
             assert!(waits_for(second, of_second) && waits_for(first, of_first), "{listing}");
-            assert!(
-                weights.iter().all(|&of| !waits_for(loss, of)),
-                "the loss is summed beside the backward pass"
-            );
             // All of them are summed before the norm of the gradients is taken and before the update.
             let updates =
                 waits.all(|operation| operation.starts_with("adamw") || operation.starts_with("clip"));

@@ -10,13 +10,13 @@ use std::cell::RefCell;
 pub(super) struct LossSum {
     /// The sum of the losses of this rank, and the number of samples of all ranks, f64 `[2]`.
     sums: Tensor,
-    /// If several ranks train together: the sum of the losses of each, as they were shared last.
-    of_ranks: RefCell<Vec<f64>>,
+    /// If several ranks train together: the sum of the losses of each, and the number of samples, as they were shared last.
+    shared: RefCell<Option<(Vec<f64>, f64)>>,
 }
 
 impl LossSum {
     pub(super) fn new(device: &Device) -> Result<LossSum> {
-        Ok(LossSum { sums: Tensor::zeros([2], DType::F64, device)?, of_ranks: RefCell::default() })
+        Ok(LossSum { sums: Tensor::zeros([2], DType::F64, device)?, shared: RefCell::default() })
     }
 
     /// Adds the loss of the last step, f64 `[]`. `times` multiplies a loss and a one, so that they are those of all samples of
@@ -32,8 +32,8 @@ impl LossSum {
 
     /// Gives each rank the sums of the others. Steps do not wait for that, so it is done after some of them.
     pub(super) fn share(&self, ranks: &Ranks) -> Result<()> {
-        let [own, _] = self.own()?;
-        *self.of_ranks.borrow_mut() = ranks.numbers(own)?;
+        let [own, samples] = self.own()?;
+        *self.shared.borrow_mut() = Some((ranks.numbers(own)?, samples));
         Ok(())
     }
 
@@ -45,14 +45,15 @@ impl LossSum {
 
     /// The sum of the losses, as they were shared last, and the number of samples.
     pub(super) fn read(&self) -> Result<[f64; 2]> {
-        let [own, samples] = self.own()?;
-        let of_ranks = self.of_ranks.borrow();
-        Ok([if of_ranks.is_empty() { own } else { of_ranks.iter().sum() }, samples])
+        match &*self.shared.borrow() {
+            Some((of_ranks, samples)) => Ok([of_ranks.iter().sum(), *samples]),
+            None => self.own(),
+        }
     }
 
     /// The sum of each rank, as they were shared last.
     pub(super) fn of_ranks(&self) -> Vec<f64> {
-        self.of_ranks.borrow().clone()
+        self.shared.borrow().as_ref().map(|(of_ranks, _)| of_ranks.clone()).unwrap_or_default()
     }
 
     fn own(&self) -> Result<[f64; 2]> {
@@ -61,7 +62,13 @@ impl LossSum {
         Ok(sums)
     }
 
-    /// Begins with these sums. Of several ranks, each goes on with its own, if they are those of as many ranks.
+    /// Begins an epoch.
+    pub(super) fn reset(&self) -> Result<()> {
+        *self.shared.borrow_mut() = None;
+        Ok(self.sums.fill(0.0)?)
+    }
+
+    /// Goes on from these sums. Of several ranks, each goes on with its own, if they are those of as many ranks.
     pub(super) fn write(
         &self,
         [losses, samples]: [f64; 2],

@@ -207,11 +207,11 @@ impl<T: Task> Trainer<T> {
             let start = self.recorded.as_ref().map(|recorded| Before::now(device, recorded.steps()));
             learner.run(at, count, self.recorded.as_mut())?;
             device.synchronize()?;
-            if let Some(ranks) = &learner.ranks {
-                learner.loss_sum.share(ranks)?;
-            }
             if let (Some(start), Some(recorded)) = (start, &self.recorded) {
                 start.count(&mut self.replays, count, device, recorded.steps());
+            }
+            if let Some(ranks) = &learner.ranks {
+                learner.loss_sum.share(ranks)?;
             }
             // At most twice as many, because the first time includes the recording and so says little.
             let fitting = count as f64 * interval.as_secs_f64() / asked.elapsed().as_secs_f64().max(1e-9);
@@ -264,7 +264,7 @@ impl<T: Task> Trainer<T> {
         self.state.history.push(report.clone());
         self.state.epoch_steps = 0;
         self.state.seconds = 0.0;
-        learner.loss_sum.write([0.0; 2], &[], learner.ranks.as_ref())?;
+        learner.loss_sum.reset()?;
         Ok(EpochEnd::Finished(report))
     }
 
