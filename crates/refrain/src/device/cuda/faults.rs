@@ -121,8 +121,9 @@ impl Slot {
             origin => origin,
         };
         let (index, places) = (words[1].load(Ordering::Relaxed) as i64, words[2].load(Ordering::Relaxed));
-        words[3].store(0, Ordering::Relaxed);
+        // The lock last: who has it may write.
         words[0].store(0, Ordering::Release);
+        words[3].store(0, Ordering::Release);
         Some(error(&origins, origin, index, places))
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn window_rows(op: &WindowRows, args: &mut CudaArgs<'_>) -> Result<()
     }
     let mut strides = [0; 4];
     strides.iter_mut().zip(args.read_layout(0).strides()).for_each(|(to, &stride)| *to = stride as i64);
-    let WindowRows { window, images: [images, channels, height, columns], rows, width, tail } = *op;
+    let WindowRows { window, images: [images, channels, height, _], rows, width, tail, .. } = *op;
     let [tiles_w, tiles_c] = [width, channels].map(|size| size.div_ceil(32));
     let kernel_args = WindowRowsArgs {
         x: args.read(0),
@@ -97,7 +97,7 @@ pub(super) fn window_rows(op: &WindowRows, args: &mut CudaArgs<'_>) -> Result<()
         tail: tail as i64,
         channels: channels as i64,
         height: height as i64,
-        columns: columns as i64,
+        columns: op.copied() as i64,
         kernel: window.kernel[0] as i64,
         stride: window.stride[0] as i64,
         dilation: window.dilation[0] as i64,

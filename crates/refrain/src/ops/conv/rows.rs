@@ -30,6 +30,8 @@ pub(super) struct WindowRows {
     pub(super) width: usize,
     /// Columns behind the last image, into which its last windows reach.
     pub(super) tail: usize,
+    /// Columns of a row of windows, with the padding. Those behind them are zeros, because nothing may come of them.
+    pub(super) used: usize,
 }
 
 impl WindowRows {
@@ -38,7 +40,8 @@ impl WindowRows {
     fn of(places: &Places) -> Option<(WindowRows, usize)> {
         let Places { window, images, count: [rows, columns] } = *places;
         let (kernel, stride) = (window.kernel[1], window.stride[1]);
-        let begin = ((columns - 1) * stride + kernel).div_ceil(stride);
+        let used = (columns - 1) * stride + kernel;
+        let begin = used.div_ceil(stride);
         let width = begin.checked_mul(stride)?;
         let size = [images[0], rows, width, window.kernel[0], images[1], 2 * size_of::<f64>()];
         let size = size.into_iter().try_fold(1usize, usize::checked_mul)?;
@@ -47,8 +50,13 @@ impl WindowRows {
         }
         // With a stride above the window, what lies between windows is copied, too.
         let suits = begin <= 2 * columns && width <= 2 * columns * kernel;
-        let copy = WindowRows { window, images, rows, width, tail: kernel - 1 };
+        let copy = WindowRows { window, images, rows, width, tail: kernel - 1, used };
         suits.then_some((copy, begin))
+    }
+
+    /// The columns of an image that are copied.
+    pub(super) fn copied(&self) -> usize {
+        self.images[3].min(self.used.saturating_sub(self.window.padding[1]))
     }
 
     /// The numbers of a column.
@@ -72,16 +80,16 @@ impl Op for WindowRows {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        let WindowRows { window, images: [n, channels, height, width], rows, .. } = *self;
+        let WindowRows { window, images: [n, channels, height, _], rows, .. } = *self;
         let &[by_image, by_channel, by_row, by_column] = args.read_layout(0).strides() else { return Ok(()) };
         let (kernel, left) = (window.kernel[0], window.padding[1]);
-        let there = width.min(self.width.saturating_sub(left));
+        let there = self.copied();
         with_stored!(args.write_dtype(0), T => {
             let x = args.read::<T>(0)?;
             parallel::pieces(args.write::<T>(0)?, self.width * self.depth(), |at, y| {
                 y.fill(T::from_number(<i64 as Number>::ZERO));
                 let (image, row) = (at / rows, at % rows);
-                if image == n {
+                if image == n || there == 0 {
                     return;
                 }
                 for k in 0..kernel {
@@ -95,9 +103,12 @@ impl Op for WindowRows {
                         continue;
                     }
                     for c in 0..channels {
-                        let from = from[c * by_channel..].iter().step_by(by_column.max(1));
-                        let to = y[c..].iter_mut().step_by(kernel * channels);
-                        to.zip(from).take(there).for_each(|(to, from)| *to = *from);
+                        let from = &from[c * by_channel..];
+                        let to = y[c..].iter_mut().step_by(kernel * channels).take(there);
+                        match by_column {
+                            0 => to.for_each(|to| *to = from[0]),
+                            _ => to.zip(from.iter().step_by(by_column)).for_each(|(to, from)| *to = *from),
+                        }
                     }
                 }
             });
@@ -163,7 +174,7 @@ impl Setting {
         };
         let images = [n, out, height, columns];
         let one = Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
-        let turned = WindowRows { window: one, images, rows: height, width: begin, tail: 0 };
+        let turned = WindowRows { window: one, images, rows: height, width: begin, tail: 0, used: columns };
         let dy = apply(turned, &[&dy.to_dtype(self.dtype)?])?;
         let dw = matmul::product(self.precision, dtype, &dy.transpose(0, 1)?, &copy.windows(rows)?)?;
         let [kernel_h, kernel_w] = copy.window.kernel;

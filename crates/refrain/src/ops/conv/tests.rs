@@ -131,6 +131,43 @@ fn gradients_of_a_transposed_convolution_agree_with_finite_differences() {
 }
 
 #[test]
+fn operands_that_repeat_an_element_are_read_as_their_copies() {
+    for (x, weight, o) in cases() {
+        let gradients = |backward: &dyn Fn(&Tensor)| {
+            let (x, weight) = (leaf(&x), leaf(&weight));
+            backward(&x.conv2d(&weight, None, &o).unwrap());
+            [x, weight].map(|t| values(&t.grad().unwrap()))
+        };
+        // The gradient of a sum is a one that is repeated.
+        let found = gradients(&|y| y.sum(()).unwrap().backward().unwrap());
+        let ones = |y: &Tensor| Tensor::ones(y.shape(), y.dtype(), y.device()).unwrap();
+        let expected = gradients(&|y| y.backward_with(&ones(y)).unwrap());
+        found.iter().zip(&expected).for_each(|(found, expected)| assert_close(found, expected, 1e-12));
+        for repeated in [[1, 1, 1, 1], [x[0], x[1], x[2], 1], [x[0], 1, 1, x[3]]] {
+            let (x, weight) = (tensor(&repeated).broadcast_to(x).unwrap(), tensor(&weight));
+            let [y, copied] = [x.conv2d(&weight, None, &o), x.copy().unwrap().conv2d(&weight, None, &o)];
+            assert_eq!(values(&y.unwrap()), values(&copied.unwrap()));
+        }
+    }
+}
+
+#[test]
+fn nothing_comes_of_columns_that_no_window_has() {
+    let o = Conv2dOptions { stride: [1, 2], ..Conv2dOptions::default() };
+    let mut numbers = vec![1.0; 6];
+    numbers[5] = f64::INFINITY;
+    let x = Tensor::from_slice(&numbers, [1, 1, 1, 6], &device()).unwrap();
+    let weight = leaf(&[1, 1, 1, 3]);
+    x.conv2d(&weight, None, &o).unwrap().square().unwrap().backward_with(&tensor(&[1, 1, 1, 2])).unwrap();
+    assert!(values(&weight.grad().unwrap()).iter().all(|value| value.is_finite()));
+    // Padding alone.
+    let o = Conv2dOptions { padding: [0, 1], ..Conv2dOptions::default() };
+    for empty in [tensor(&[1, 1, 3, 0]), tensor(&[2, 1, 3, 2]).narrow(3, 0, 0).unwrap()] {
+        assert!(values(&empty.conv2d(&tensor(&[1, 1, 1, 1]), None, &o).unwrap()).iter().all(|&y| y == 0.0));
+    }
+}
+
+#[test]
 fn narrow_floats_are_summed_in_f32_and_no_images_are_taken() {
     let o = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
     for dtype in [DType::BF16, DType::F16] {

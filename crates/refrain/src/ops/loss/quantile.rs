@@ -257,8 +257,7 @@ impl Tensor {
         let (x, t) = (self.to_dtype(wide)?, target.to_dtype(wide)?);
         let of_level = |(i, &q): (usize, &f64)| {
             let e = t.sub(&x.select(-1, i)?)?;
-            // The larger one of `q e` and `(q - 1) e`.
-            e.mul_scalar(q - 0.5)?.add(&e.abs()?.mul_scalar(0.5)?)
+            e.mul_scalar(q)?.maximum(&e.mul_scalar(q - 1.0)?)
         };
         let losses = levels.iter().enumerate().map(of_level).collect::<Result<Vec<_>>>()?;
         let losses = Tensor::stack(&losses.iter().collect::<Vec<_>>(), -1)?;
