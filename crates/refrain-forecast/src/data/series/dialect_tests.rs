@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::dialect::Duplicates;
+use crate::data::series::stamps;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
@@ -216,6 +217,13 @@ fn a_day_begins_at_its_first_moment_where_clocks_change_at_midnight() {
                 SeriesSet::from_csv(text.as_bytes(), "a.csv", &hours, Layout::Independent).unwrap();
             assert_eq!(set.first().time().format(0), moments[row], "{name}");
         }
+        // A run that keeps local days reads them as it prints them.
+        let text: String = (0..3).map(|row| format!("{} 00:00:00,{row}\n", days[row])).collect();
+        let kept = json!({"tz": name, "local_days": true});
+        let series = read_as(format!("time,a\n{text}").as_bytes(), kept.clone()).unwrap();
+        assert_eq!((series.rows(), series.time().step()), (3, TimeStep::seconds(86400)), "{name}");
+        let stamp = stamps::named(&format!("{} 00:00:00", days[1]), &dialect(kept), true).unwrap();
+        assert_eq!(stamp.time.to_string(), format!("{}T00:00:00", days[1]));
     }
     let never = refused("time,a\n2017-10-14 00:30,1\n2017-10-15 00:30,2\n", zone("America/Sao_Paulo"));
     assert!(never.contains("line 3") && never.contains("does not exist in America/Sao_Paulo"), "{never}");

@@ -115,6 +115,10 @@ pub(crate) fn named(
     };
     let stamp = stamp.ok_or_else(none)?;
     let Some((name, zone)) = dialect.tz.get() else { return Ok(stamp) };
+    // A local time is compared with local days as it is written; the zone need not have it.
+    if local_days && !stamp.zoned {
+        return Ok(stamp);
+    }
     match Moment::of(stamp, zone) {
         Ok(moment) if local_days => Ok(Stamp { time: moment.local, zoned: false, date: stamp.date }),
         Ok(moment) => Ok(Stamp::utc(moment.utc)),
@@ -172,7 +176,10 @@ impl<'a> Stamps<'a> {
         cell: &str,
         line: u64,
     ) -> Result<DateTime> {
-        let moment = match Moment::of(stamp, zone) {
+        // Local days are printed as their midnight, which not all of them have.
+        let is_midnight = !stamp.zoned && stamp.time.time() == Time::midnight();
+        let date = stamp.date || self.dialect.local_days == Some(true) && is_midnight;
+        let moment = match Moment::of(Stamp { date, ..stamp }, zone) {
             Ok(moment) => moment,
             Err(NoMoment::OutOfRange) => return Err(self.no_time(cell, line)),
             Err(NoMoment::Skipped) => {
@@ -207,7 +214,7 @@ impl<'a> Stamps<'a> {
             Clock::Unknown | Clock::Several => None,
         };
         let may_be_days = step.is_none_or(TimeStep::is_of_days);
-        let days = self.dialect.local_days.unwrap_or(may_be_days && clock.is_some());
+        let days = self.dialect.local_days.unwrap_or(may_be_days) && clock.is_some();
         Read { utc: !days, local: days.then(|| (zone.clone(), clock)) }
     }
 
