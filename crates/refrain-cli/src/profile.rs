@@ -30,9 +30,9 @@ impl Line {
     }
 }
 
-/// Prints a profile and returns its lines.
-pub fn show(console: Console, profile: &StepProfile) -> Result<Vec<Line>> {
-    console.line("\nThe launches of a step, run one after the other (medians of several runs):")?;
+/// Prints a profile, of `what`, and returns its lines.
+pub fn show(console: Console, profile: &StepProfile, what: &str) -> Result<Vec<Line>> {
+    console.line(format!("\nThe launches of {what}, one after the other (medians over the runs):"))?;
     console.line(profile.to_string())?;
     Ok(profile.lines().iter().map(Line::of).collect())
 }

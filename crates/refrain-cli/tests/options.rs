@@ -95,6 +95,8 @@ fn a_dry_run_with_profile_says_where_the_time_of_a_step_goes() {
         let before = place.snapshot();
         let out = place.refrain(&[&arguments[..], &["--dry-run", "--profile"]].concat()).succeeded().out;
         assert!(out.contains(operation), "no {operation} in {out}");
+        let of_parts = arguments.contains(&"--accumulate");
+        assert_eq!(out.contains("of one of the 2 micro-batches of a step"), of_parts, "{out}");
         let json = place.refrain(&[&arguments[..], &["--dry-run", "--profile", "--json"]].concat());
         let lines = json.succeeded().json()["profile"].as_array().unwrap().clone();
         let of = |line: &Value, key: &str| line[key].as_f64().unwrap();

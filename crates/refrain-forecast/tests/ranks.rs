@@ -318,6 +318,30 @@ fn each_rank_goes_on_with_its_own_sum_of_losses() {
 }
 
 #[test]
+fn a_job_goes_on_within_an_epoch_with_another_number_of_ranks() {
+    let trainer = |device: &Device| with_dropout(device, 4, 1);
+    let expected = losses(trainer(&Device::cpu()));
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(&cpus(2), |rank| {
+        let mut trainer = trainer(rank.device()).with_communicator(rank).unwrap();
+        let end = trainer.epoch(Duration::ZERO, |t| match t.steps() {
+            0 | 1 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        });
+        assert_eq!(end.unwrap(), EpochEnd::Stopped);
+        trainer.save(folder.path(), &json!(null)).unwrap();
+    });
+    let resumed = |trainer: Trainer<Forecasting>| {
+        losses(trainer.resume_from(&SavedRun::open(folder.path()).unwrap()).unwrap())
+    };
+    let three = on_ranks(&cpus(3), |rank| resumed(trainer(rank.device()).with_communicator(rank).unwrap()));
+    // The first loss is of all three steps.
+    for losses in [&three[0], &three[2], &resumed(trainer(&Device::cpu()))] {
+        assert!(distance(losses, &expected[2..]) < REORDERED, "{losses:?} {expected:?}");
+    }
+}
+
+#[test]
 fn a_job_goes_on_with_another_number_of_ranks() {
     let trainer = |device: &Device| with_dropout(device, 4, 1);
     let expected = losses(trainer(&Device::cpu()));

@@ -60,7 +60,7 @@ pub struct Train {
     /// Print the data, the split, the model, and how much memory and time the run would take, and end; nothing is written
     #[arg(long, conflicts_with_all = ["resume", "resume_if_possible"])]
     pub dry_run: bool,
-    /// With --dry-run: also print the time of each operation of a training step
+    /// With --dry-run: also print the time of each operation of a training step; with --accumulate, of a micro-batch
     #[arg(long, requires = "dry_run", conflicts_with = "eager")]
     pub profile: bool,
     #[command(flatten)]

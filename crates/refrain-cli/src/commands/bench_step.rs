@@ -146,7 +146,7 @@ pub fn run(args: BenchStep) -> Result<()> {
             let runs = args.steps * args.repeats;
             let profile =
                 with_precision(args.precision.setting(), || recorded.profile(bench.batch(0), runs))?;
-            Some(profile::show(console, &profile)?)
+            Some(profile::show(console, &profile, "a step")?)
         }
         _ => None,
     };

@@ -155,13 +155,17 @@ pub fn measure<T: Task>(
     precision: Precision,
     profile: bool,
 ) -> Result<StepTime> {
-    /// A profile tells a time by the median of this many runs.
+    /// The profile takes medians of this many runs.
     const RUNS: usize = 25;
     with_precision(precision, || {
         let mut time = time_of_step(&mut trainer)?;
         time.show(console)?;
+        let what = match trainer.config().accumulate {
+            1 => "a step".to_owned(),
+            parts => format!("one of the {parts} micro-batches of a step, without the update"),
+        };
         if profile && let Some(profile) = trainer.profile(RUNS)? {
-            time.profile = Some(profile::show(console, &profile)?);
+            time.profile = Some(profile::show(console, &profile, &what)?);
         }
         Ok(time)
     })

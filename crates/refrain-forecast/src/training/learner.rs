@@ -175,7 +175,10 @@ impl<T: Task> Learner<T> {
 
     /// Measures the launches of a pass over full micro-batches, or over the smaller one if no other is there.
     pub(super) fn profile(&self, recorded: &mut Recorded, runs: usize) -> Result<StepProfile> {
-        Ok(recorded.pass_mut().profile(&self.passes(0)[0], runs.min(self.batches.whole()).max(1))?)
+        let passes = self.passes(0);
+        let has_parts = self.accumulate > 1 || passes.len() > 1;
+        let step = if has_parts { &mut recorded.part } else { &mut recorded.step };
+        Ok(step.profile(&passes[0], runs.min(self.batches.whole()).max(1))?)
     }
 
     /// The numbers of this rank's next samples.
@@ -183,22 +186,21 @@ impl<T: Task> Learner<T> {
         Ok(self.batches.peek(inputs.get(1).unwrap_or(&inputs[0]))?)
     }
 
-    /// The weights of the mean loss of these samples, if they count, and of all ranks' samples.
-    fn weights(&self, own: &Tensor, inputs: &[Tensor]) -> Result<[Tensor; 2]> {
-        let number = |n: usize| Tensor::full((), n as f64, DType::F32, own.device());
-        no_grad(|| {
-            let Some(counts) = inputs.get(2) else {
-                let weight = self.task.weight(own)?.map_or_else(|| number(own.numel()), Ok)?;
-                return Ok([weight.clone(), weight]);
-            };
-            Ok(match self.task.weight(own)? {
-                None => [number(own.numel())?.mul(counts)?, number(inputs[0].numel())?],
-                Some(weight) => {
-                    let all = self.task.weight(&self.batches.peek(&inputs[0])?)?;
-                    [weight.mul(counts)?, all.map_or_else(|| number(inputs[0].numel()), Ok)?]
-                }
-            })
-        })
+    /// The weights of the mean loss of these samples, if they count, and of all ranks' samples. The task gives `weight` for these.
+    fn weights(&self, weight: Option<Tensor>, own: &Tensor, inputs: &[Tensor]) -> Result<[Tensor; 2]> {
+        let or_number = |weight: Option<Tensor>, n: usize| match weight {
+            Some(weight) => Ok(weight),
+            None => Tensor::full((), n as f64, DType::F32, own.device()),
+        };
+        let Some(counts) = inputs.get(2) else {
+            let weight = or_number(weight, own.numel())?;
+            return Ok([weight.clone(), weight]);
+        };
+        let all = match weight {
+            Some(_) => self.task.weight(&self.batches.peek(&inputs[0])?)?,
+            None => None,
+        };
+        Ok([or_number(weight, own.numel())?.mul(counts)?, or_number(all, inputs[0].numel())?])
     }
 
     /// The random numbers for a pass: those that one process would draw for this rank's samples of the batch.
@@ -221,18 +223,20 @@ impl<T: Task> Learner<T> {
         let mut times = own.numel() as f64;
         match &self.ranks {
             None => loss.backward()?,
-            Some(ranks) if self.task.weight(&own)?.is_none() && ranks.are_equal(inputs) => {
-                loss.backward()?;
-                ranks.reduce_gradients(ReduceOp::Mean)?;
-            }
-            Some(ranks) => {
-                let [weight, of] = self.weights(&own, inputs)?;
-                // Its sum over the ranks is the mean loss of all samples.
-                loss = loss.mul(&no_grad(|| weight.div(&of))?.to_dtype(loss.dtype())?)?;
-                times = all;
-                loss.backward()?;
-                ranks.reduce_gradients(ReduceOp::Sum)?;
-            }
+            Some(ranks) => match no_grad(|| self.task.weight(&own))? {
+                None if ranks.are_equal(inputs) => {
+                    loss.backward()?;
+                    ranks.reduce_gradients(ReduceOp::Mean)?;
+                }
+                weight => {
+                    let [weight, of] = no_grad(|| self.weights(weight, &own, inputs))?;
+                    // Its sum over the ranks is the mean loss of all samples.
+                    loss = loss.mul(&no_grad(|| weight.div(&of))?.to_dtype(loss.dtype())?)?;
+                    times = all;
+                    loss.backward()?;
+                    ranks.reduce_gradients(ReduceOp::Sum)?;
+                }
+            },
         }
         self.batches.skip(inputs[0].numel())?;
         self.optimizer.step()?;
@@ -244,7 +248,7 @@ impl<T: Task> Learner<T> {
     fn part(&self, inputs: &[Tensor]) -> Result<()> {
         let own = self.samples(inputs)?;
         let loss = self.task.loss(&own, Mode::Train(&self.random(inputs)?))?;
-        let [weight, all] = self.weights(&own, inputs)?;
+        let [weight, all] = no_grad(|| self.weights(self.task.weight(&own)?, &own, inputs))?;
         self.batches.skip(inputs[0].numel())?;
         let weighted = loss.mul(&weight.to_dtype(loss.dtype())?)?;
         weighted.backward()?;
@@ -343,10 +347,6 @@ impl Recorded {
     /// The step, with accumulation the pass over a micro-batch.
     pub(super) fn pass(&self) -> &Step<'static> {
         if self.accumulates { &self.part } else { &self.step }
-    }
-
-    fn pass_mut(&mut self) -> &mut Step<'static> {
-        if self.accumulates { &mut self.part } else { &mut self.step }
     }
 
     /// The recorded steps of training.

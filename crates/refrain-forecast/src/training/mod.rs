@@ -114,9 +114,9 @@ impl<T: Task> Trainer<T> {
     /// alone gives the bits of a trainer without communicator. The parameters are compared, by checksums, at the end of each epoch
     /// and whenever the run is saved within one.
     ///
-    /// Besides its steps, an epoch exchanges its pace, for each call of the callback whether to stop, the checksums, and the sums of
-    /// the validation. All ranks must call [`Trainer::epoch`] and [`Trainer::save`] alike, with the same pace. If the callback of one rank stops an epoch, it stops
-    /// on all of them at the same step; rank 0 sets the pace.
+    /// Besides its steps, an epoch exchanges its pace, for each call of the callback the losses and whether to stop, the checksums,
+    /// and the sums of the validation. All ranks must call [`Trainer::epoch`] and [`Trainer::save`] alike, with the same pace. If the
+    /// callback of one rank stops an epoch, it stops on all of them at the same step; rank 0 sets the pace.
     ///
     /// Dropout: the mask of a sample follows from its place in the batch of the whole job, so it does not depend on the number of
     /// ranks. This holds for draws from the generator of [`Mode::Train`](refrain_nn::Mode) whose first axis is the batch, or the
