@@ -2,7 +2,7 @@
 
     pip install neuralforecast transformers       # programs that are not installed are left out
     cargo build --release
-    python bench/forecasters.py --data ETTh1.csv [--models ...] [--programs ...] [--seeds 1,2,3] [--epochs N] [--device auto]
+    python bench/forecasters.py --data ETTh1.csv [--models ...] [--programs ...] [--seeds 1,2,3] [--epochs N] [--device cpu]
 
 All programs get the same task: the usual split (8,640 rows of training, 2,880 of validation, 2,880 of test), values standardised by
 the training part, 96 rows to forecast, all 2,785 test windows, models of the same size (SETTINGS below), the same number of windows
