@@ -56,6 +56,8 @@ params! {
 const WIDE_THREADS: u32 = 256;
 /// Elements that a lane can hold besides its sums, in f32 and in f64.
 const MAX_HELD: [usize; 2] = [32, 8];
+/// Elements that a lane can hold without them. In f64 each takes two registers, so that more would spill.
+const MAX_HELD_ALONE: [usize; 2] = [32, 16];
 /// The maximum number of blocks that store sums, where lanes hold up to 8 elements, and more: as many as run at once on the
 /// largest GPUs.
 const MAX_BLOCKS: [usize; 2] = [396, 264];
@@ -158,7 +160,8 @@ pub(super) fn backward(centred: bool, args: &mut CudaArgs<'_>) -> Result<()> {
     let dtypes @ [dtype, parameters] = dtypes(args);
     let add = args.accumulate(0);
     let fused = summed(width, dtype);
-    let registers = fused.or_else(|| Lanes::of(width, dtype.size()));
+    let most = MAX_HELD_ALONE[usize::from(dtype == DType::F64)];
+    let registers = fused.or_else(|| Lanes::of(width, dtype.size()).filter(|lanes| lanes.held() <= most));
     let per_block = match (fused, registers) {
         (Some(lanes), _) => rows_a_block(lanes, rows),
         (None, lanes) => lanes.map_or(1, Lanes::rows_a_block),
