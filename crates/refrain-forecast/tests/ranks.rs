@@ -283,6 +283,14 @@ fn an_interrupted_job_goes_on_bit_for_bit() {
     }
 }
 
+/// Stops an epoch after this step of the run.
+fn stops_at(step: u64) -> impl Fn(&Trainer<Forecasting>) -> ControlFlow<()> {
+    move |trainer| match trainer.steps() < step {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    }
+}
+
 /// The bits of each rank's sum of losses in a checkpoint.
 fn sums_of_ranks(folder: &Path) -> Value {
     let saved = Checkpoint::open(folder.join("checkpoint")).unwrap();
@@ -293,17 +301,11 @@ fn sums_of_ranks(folder: &Path) -> Value {
 fn each_rank_goes_on_with_its_own_sum_of_losses() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [early, late] = folders.each_ref().map(|folder| folder.path());
-    let at = |step| {
-        move |t: &Trainer<Forecasting>| match t.steps() < step {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        }
-    };
     on_ranks(&cpus(3), |rank| {
         let mut trainer = trainer(rank.device(), 3, 0.1).with_communicator(rank).unwrap();
-        trainer.epoch(Duration::ZERO, at(2)).unwrap();
+        trainer.epoch(Duration::ZERO, stops_at(2)).unwrap();
         trainer.save(early, &json!(null)).unwrap();
-        trainer.epoch(Duration::ZERO, at(3)).unwrap();
+        trainer.epoch(Duration::ZERO, stops_at(3)).unwrap();
         trainer.save(late, &json!(null)).unwrap();
     });
     let whole = sums_of_ranks(late);
@@ -311,7 +313,7 @@ fn each_rank_goes_on_with_its_own_sum_of_losses() {
     on_ranks(&cpus(3), |rank| {
         let trainer = trainer(rank.device(), 3, 0.1).with_communicator(rank).unwrap();
         let mut trainer = trainer.resume_from(&SavedRun::open(early).unwrap()).unwrap();
-        trainer.epoch(Duration::ZERO, at(3)).unwrap();
+        trainer.epoch(Duration::ZERO, stops_at(3)).unwrap();
         trainer.save(late, &json!(null)).unwrap();
     });
     assert_eq!(sums_of_ranks(late), whole);
@@ -324,10 +326,7 @@ fn a_job_goes_on_within_an_epoch_with_another_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     on_ranks(&cpus(2), |rank| {
         let mut trainer = trainer(rank.device()).with_communicator(rank).unwrap();
-        let end = trainer.epoch(Duration::ZERO, |t| match t.steps() {
-            0 | 1 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        });
+        let end = trainer.epoch(Duration::ZERO, stops_at(2));
         assert_eq!(end.unwrap(), EpochEnd::Stopped);
         trainer.save(folder.path(), &json!(null)).unwrap();
     });

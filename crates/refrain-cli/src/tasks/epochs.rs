@@ -160,11 +160,14 @@ pub fn measure<T: Task>(
     with_precision(precision, || {
         let mut time = time_of_step(&mut trainer)?;
         time.show(console)?;
+        if !profile {
+            return Ok(time);
+        }
         let what = match trainer.config().accumulate {
             1 => "a step".to_owned(),
             parts => format!("one of the {parts} micro-batches of a step, without the update"),
         };
-        if profile && let Some(profile) = trainer.profile(RUNS)? {
+        if let Some(profile) = trainer.profile(RUNS)? {
             time.profile = Some(profile::show(console, &profile, &what)?);
         }
         Ok(time)

@@ -161,8 +161,8 @@ impl<T: Task> Trainer<T> {
         let of_ranks: Vec<f64> = loss_of_ranks.into_iter().map(f64::from_bits).collect();
         let steps = saved.latest.steps().saturating_add(saved.latest.skipped_steps());
         let loss_samples = loss_samples.unwrap_or(self.samples_of(state.epoch_steps) as u64);
-        let sums = of_ranks.iter().fold(loss_sum, |sum, own| sum + own);
-        self.check_state(&state, (sums, loss_samples), steps)?;
+        let all_sums = of_ranks.iter().fold(loss_sum, |sum, own| sum + own);
+        self.check_state(&state, (all_sums, loss_samples), steps)?;
         if let Some(best) = &saved.best {
             best.load(self.learner.task.parameters())?;
             self.best = Some(weights::copies(self.learner.task.parameters())?);

@@ -69,6 +69,16 @@ enum NoMoment {
     Twice(Offset, Offset),
 }
 
+/// Of a time that the clocks of a zone leave out.
+fn never(name: &str) -> String {
+    format!("does not exist in {name}, where clocks are set forward then")
+}
+
+/// Of a time that the clocks of a zone show twice.
+fn twice(name: &str) -> String {
+    format!("exists twice in {name}, where clocks are set back then")
+}
+
 impl Moment {
     /// A time stamp without an offset is local time. One without a time of day is the first moment of that day.
     fn of(stamp: Stamp, zone: &TimeZone) -> std::result::Result<Moment, NoMoment> {
@@ -123,13 +133,10 @@ pub(crate) fn named(
         Ok(moment) if local_days => Ok(Stamp { time: moment.local, zoned: false, date: stamp.date }),
         Ok(moment) => Ok(Stamp::utc(moment.utc)),
         Err(NoMoment::OutOfRange) => Err(none()),
-        Err(NoMoment::Skipped) => Err((
-            format!("{text} does not exist in {name}, where clocks are set forward then"),
-            "choose another time",
-        )),
+        Err(NoMoment::Skipped) => Err((format!("{text} {}", never(name)), "choose another time")),
         Err(NoMoment::Twice(..)) => {
             let fix = "write it with its offset, such as \"2024-07-01 06:00 +02:00\"";
-            Err((format!("{text} exists twice in {name}, where clocks are set back then"), fix))
+            Err((format!("{text} {}", twice(name)), fix))
         }
     }
 }
@@ -183,15 +190,13 @@ impl<'a> Stamps<'a> {
             Ok(moment) => moment,
             Err(NoMoment::OutOfRange) => return Err(self.no_time(cell, line)),
             Err(NoMoment::Skipped) => {
-                let problem = format!("does not exist in {name}, where clocks are set forward then");
                 let fix = "correct it, or leave --tz out if the times are not local ones";
-                return Err(self.refused(cell, line, problem, fix.to_owned()));
+                return Err(self.refused(cell, line, never(name), fix.to_owned()));
             }
             Err(NoMoment::Twice(before, after)) => {
                 let written = |offset: Offset| format!("`{} {}`", cell.trim(), offset_text(offset));
-                let problem = format!("exists twice in {name}, where clocks are set back then");
                 let fix = format!("write it with its offset, {} or {}", written(before), written(after));
-                return Err(self.refused(cell, line, problem, fix));
+                return Err(self.refused(cell, line, twice(name), fix));
             }
         };
         self.clock = match self.clock {
