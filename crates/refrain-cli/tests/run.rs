@@ -213,6 +213,44 @@ fn benchmarks_tell_their_figures() {
 }
 
 #[test]
+fn a_step_of_ones_own_settings_is_timed() {
+    let place = Place::new();
+    let write = |text: &str| place.write("settings.toml", text);
+    let arguments =
+        ["bench", "step", "--config", "settings.toml", "--steps", "1", "--repeats", "1", "--json"];
+    let parameters = |text: &str, channels: &str| {
+        write(text);
+        let said = place.refrain(&[&arguments[..], &["--channels", channels]].concat()).succeeded();
+        assert_eq!(said.json()["config"], "settings.toml");
+        (said.json()["parameters"].as_u64().unwrap(), said.json()["precision"].clone())
+    };
+    // A matrix and a bias for each channel; three forecasts of each row for the quantiles.
+    let linear = "model = 'nlinear'\nindividual = true\ncontext = 10\nhorizon = 4\nbatch-size = 3\n";
+    assert_eq!(parameters(linear, "2"), (2 * 4 * 11, "f32".into()));
+    let quantiles = format!("{linear}loss = 'quantile'\nlevels = '80'\nprecision = 'bf16'\n");
+    assert_eq!(parameters(&quantiles, "5"), (5 * 3 * 4 * 11, "bf16".into()));
+    let dropout =
+        "d-model = 8\nheads = 2\ndropout = 0.3\nnorm = 'batch'\nresidual-attention = true\ncontext = 48\n";
+    assert!(parameters(dropout, "2").0 > 1000);
+
+    let refused = |text: &str, says: &[&str]| {
+        write(text);
+        place.refrain(&arguments).failed(says);
+    };
+    refused("model = 'cross-asset'\n", &["cross-asset", "--config cross"]);
+    refused("contexts = 3\n", &["settings.toml", "unknown setting"]);
+    refused("context = 8\n", &["patch", "context of 8"]);
+    place.refrain(&["bench", "step", "--config", "sed"]).failed(&[
+        "sed",
+        "seed, small",
+        "a file of settings",
+    ]);
+    place
+        .refrain(&["bench", "step", "--config", "seed", "--channels", "3"])
+        .failed(&["--channels", "--config"]);
+}
+
+#[test]
 fn the_weights_of_any_file_are_loaded_for_measurement() {
     let (place, said) = trained();
     let arguments = ["bench", "load", "run/model.safetensors", "--repeats", "3", "--json"];

@@ -9,6 +9,6 @@ pub mod walks;
 
 pub use cross_asset::{CrossBench, CrossBenchOptions};
 pub use shared_step::{Repeats, SharedStep};
-pub use step::{CrossSizes, StepBench, StepSizes, Workload};
+pub use step::{CrossSizes, ForecasterSizes, StepBench, StepSizes, Workload};
 pub use training::{Nothing, TrainingBench};
 pub use walks::{WalkBench, WalkOptions};

@@ -61,13 +61,13 @@ impl Task for RandomBatches {
         vec![&self.inputs, &self.targets]
     }
 
-    fn loss(&self, samples: &Tensor, _: Mode<'_>) -> Result<Tensor> {
+    fn loss(&self, samples: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         let batch = |all: &Tensor| -> refrain::Result<Tensor> {
             let row = &all.dims()[1..];
             let by_batch = all.reshape([&[POOL, self.rows], row].concat())?;
             by_batch.index_select(0, samples)?.reshape([&[samples.numel() * self.rows], row].concat())
         };
-        self.model.loss(&batch(&self.inputs)?, &batch(&self.targets)?)
+        self.model.loss(&batch(&self.inputs)?, &batch(&self.targets)?, mode)
     }
 
     fn validation(&self, _: &[f64]) -> Nothing {

@@ -3,10 +3,11 @@
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor};
 use refrain_forecast::Result;
-use refrain_forecast::models::Forecaster;
 use refrain_forecast::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig};
-use refrain_forecast::models::patchtst::{Mode, PatchTst, PatchTstConfig};
-use refrain_nn::{AdamW, Optimizer, Parameters};
+use refrain_forecast::models::patchtst::PatchTstConfig;
+use refrain_forecast::models::{Forecaster, ForecasterConfig, ModelConfig, WindowShape};
+use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_nn::{AdamW, Mode, Optimizer, Parameters};
 
 /// Random batches that lie on the device and rotate.
 pub(super) const POOL: usize = 16;
@@ -65,9 +66,20 @@ impl Default for CrossSizes {
     }
 }
 
+/// Any forecaster, its loss and the size of its batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForecasterSizes {
+    /// The model, [widened](ModelConfig::widened) for the loss.
+    pub model: ModelConfig,
+    /// The loss.
+    pub loss: Loss,
+    /// Windows of a batch.
+    pub windows: usize,
+}
+
 /// A model and its batches.
 pub trait Workload {
-    /// Rows (or samples) of a batch.
+    /// Rows (or windows, or samples) of a batch.
     fn rows(&self) -> usize;
 
     /// The model with random weights.
@@ -90,12 +102,29 @@ impl Workload for StepSizes {
     }
 
     fn model(&self, device: &Device, seed: u64) -> Result<Model> {
-        Ok(Model::PatchTst(Box::new(PatchTst::new(self.model.clone(), DType::F32, device, seed)?)))
+        Ok(Model::Forecaster(self.model.build(DType::F32, device, seed)?, Loss::default()))
     }
 
     fn random(&self, generator: &Generator, rows: usize) -> refrain::Result<[Tensor; 2]> {
         let normal = |length| generator.normal([rows, 1, length], DType::F32);
         Ok([normal(self.model.context)?, normal(self.model.horizon)?])
+    }
+}
+
+/// A forecaster and its loss; all random values are standard normal.
+impl Workload for ForecasterSizes {
+    fn rows(&self) -> usize {
+        self.windows
+    }
+
+    fn model(&self, device: &Device, seed: u64) -> Result<Model> {
+        Ok(Model::Forecaster(self.model.build(DType::F32, device, seed)?, self.loss.clone()))
+    }
+
+    fn random(&self, generator: &Generator, rows: usize) -> refrain::Result<[Tensor; 2]> {
+        let WindowShape { channels, context, horizon } = self.model.window();
+        let normal = |length| generator.normal([rows, channels, length], DType::F32);
+        Ok([normal(context)?, normal(horizon / self.loss.values())?])
     }
 }
 
@@ -122,14 +151,16 @@ impl Workload for CrossSizes {
 pub struct StepBench {
     model: Model,
     optimizer: AdamW,
+    /// For dropout.
+    generator: Generator,
     device: Device,
     batches: Vec<[Tensor; 2]>,
 }
 
 /// A model of a [`Workload`].
 pub enum Model {
-    /// Forecasts rows.
-    PatchTst(Box<PatchTst>),
+    /// Forecasts rows or windows, and has a loss.
+    Forecaster(Box<dyn Forecaster>, Loss),
     /// Classifies the sources of samples.
     CrossAsset(Box<CrossAsset>),
 }
@@ -137,16 +168,16 @@ pub enum Model {
 impl Model {
     pub(super) fn parameters(&self) -> &Parameters {
         match self {
-            Model::PatchTst(model) => model.parameters(),
+            Model::Forecaster(model, _) => model.parameters(),
             Model::CrossAsset(model) => model.parameters(),
         }
     }
 
-    /// The mean loss of rows, without dropout.
-    pub(super) fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    /// The mean loss of a batch.
+    pub(super) fn loss(&self, x: &Tensor, y: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         match self {
-            Model::PatchTst(model) => Ok(model.forward(x, Mode::Eval)?.mse_loss(y)?),
-            Model::CrossAsset(model) => model.loss(x, y, Mode::Eval),
+            Model::Forecaster(model, loss) => loss.mean(&model.forward(x, mode)?, y, None),
+            Model::CrossAsset(model) => model.loss(x, y, mode),
         }
     }
 }
@@ -164,7 +195,7 @@ impl StepBench {
         let options = AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() };
         let optimizer = AdamW::new(model.parameters(), options, Schedule::Constant { lr: LR })?;
         let optimizer = optimizer.clip_grad_norm(1.0)?;
-        Ok(StepBench { model, optimizer, device: device.clone(), batches })
+        Ok(StepBench { model, optimizer, generator, device: device.clone(), batches })
     }
 
     /// The batch of step `i`: `x` and `y`. They rotate.
@@ -186,7 +217,7 @@ impl StepBench {
     }
 
     fn run(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
-        let loss = self.model.loss(x, y)?;
+        let loss = self.model.loss(x, y, Mode::Train(&self.generator))?;
         loss.backward()?;
         self.optimizer.step()?;
         Ok(loss.detach())

@@ -1,8 +1,9 @@
 //! The options of `refrain bench`.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::shared::{DeviceArg, RankArgs, at_least_one};
 use crate::precision::Precision;
@@ -105,12 +106,24 @@ pub struct BenchCrossAsset {
 
 #[derive(Debug, Args)]
 pub struct BenchStep {
-    /// The model and batch to measure
-    #[arg(long, value_name = "NAME")]
+    /// The model and batch to measure: seed, small, large, wide, long, cross, or a file of settings as `refrain train --config` reads
+    /// it
+    ///
+    /// seed: PatchTST with context 24, d_model 64, 2 layers, batch 64 x 20 channels.
+    /// small: context 336, d_model 16, 3 layers, batch 128 x 7 channels (ETTh1 in the paper).
+    /// large: context 336, d_model 128, 3 layers, batch 32 x 21 channels (Weather in the paper).
+    /// wide: context 512, d_model 512, 6 layers, batch 64 x 21 channels.
+    /// long: context 2048 in 509 patches, d_model 256, 3 layers, batch 8 x 7 channels.
+    /// cross: cross-asset attention with 12 sources of 32 features, d_model 256, 2 layers, batch 256.
+    /// FILE: any forecaster, its loss and its batch, without covariates; what the file leaves out is as `refrain train` has it.
+    #[arg(long, value_name = "NAME|FILE", value_parser = StepConfig::parse, verbatim_doc_comment)]
     pub config: StepConfig,
-    /// Precision of matrix products and activations
-    #[arg(long, value_name = "NAME", default_value = "f32")]
-    pub precision: Precision,
+    /// Channels of a window, for a file of settings [default: 7]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub channels: Option<usize>,
+    /// Precision of matrix products and activations [default: f32, or that of the file]
+    #[arg(long, value_name = "NAME")]
+    pub precision: Option<Precision>,
     /// Run each operation eagerly instead of recording the step once and replaying it
     #[arg(long)]
     pub eager: bool,
@@ -177,18 +190,52 @@ pub struct BenchPredict {
     pub json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// What `refrain bench step` measures.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepConfig {
-    /// Context 24, d_model 64, 2 layers, batch 64 x 20 channels
     Seed,
-    /// Context 336, d_model 16, 3 layers, batch 128 x 7 channels (ETTh1 in the paper)
     Small,
-    /// Context 336, d_model 128, 3 layers, batch 32 x 21 channels (Weather in the paper)
     Large,
-    /// Context 512, d_model 512, 6 layers, batch 64 x 21 channels
     Wide,
-    /// Context 2048 in 509 patches, d_model 256, 3 layers, batch 8 x 7 channels
     Long,
-    /// Cross-asset attention: 12 sources of 32 features, d_model 256, 2 layers, batch 256
     Cross,
+    /// The settings of a run, in a file.
+    Settings(PathBuf),
+}
+
+impl StepConfig {
+    const NAMES: [(&'static str, StepConfig); 6] = [
+        ("seed", StepConfig::Seed),
+        ("small", StepConfig::Small),
+        ("large", StepConfig::Large),
+        ("wide", StepConfig::Wide),
+        ("long", StepConfig::Long),
+        ("cross", StepConfig::Cross),
+    ];
+
+    fn parse(text: &str) -> Result<StepConfig, String> {
+        if let Some((_, known)) = StepConfig::NAMES.into_iter().find(|(name, _)| *name == text) {
+            return Ok(known);
+        }
+        let path = PathBuf::from(text);
+        match path.is_file() {
+            true => Ok(StepConfig::Settings(path)),
+            false => {
+                let names = StepConfig::NAMES.map(|(name, _)| name).join(", ");
+                Err(format!("neither one of {names} nor a file of settings"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for StepConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StepConfig::Settings(path) => write!(f, "{}", path.display()),
+            known => {
+                let name = StepConfig::NAMES.into_iter().find(|(_, of)| of == known);
+                f.write_str(name.map_or("", |(name, _)| name))
+            }
+        }
+    }
 }

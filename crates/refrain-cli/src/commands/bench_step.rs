@@ -5,9 +5,10 @@ use std::time::Instant;
 use refrain::with_precision;
 use serde::Serialize;
 
+use super::bench_step_config::Chosen;
 use super::bench_step_ranks;
-use crate::bench::{CrossSizes, StepBench, StepSizes, Workload};
-use crate::cli::{BenchStep, StepConfig};
+use crate::bench::StepBench;
+use crate::cli::BenchStep;
 use crate::console::{Console, count};
 use crate::error::{Error, Result, finite};
 use crate::{job, profile};
@@ -15,7 +16,7 @@ use crate::{job, profile};
 /// What `--json` prints. Times are microseconds per step.
 #[derive(Serialize)]
 struct Outcome {
-    config: &'static str,
+    config: String,
     precision: &'static str,
     device: String,
     threads: usize,
@@ -38,36 +39,8 @@ struct Outcome {
     profile: Option<Vec<profile::Line>>,
 }
 
-/// A configuration: its name, its model and batch, and what a row of the batch is.
-pub struct Chosen {
-    pub name: &'static str,
-    pub workload: Box<dyn Workload>,
-    pub row: String,
-}
-
-impl Chosen {
-    fn of(config: StepConfig) -> Chosen {
-        let patchtst = |name, sizes: StepSizes| {
-            let row = format!("rows of {} patches", sizes.model.patches());
-            Chosen { name, workload: Box::new(sizes), row }
-        };
-        match config {
-            StepConfig::Seed => patchtst("seed", StepSizes::seed()),
-            StepConfig::Small => patchtst("small", StepSizes::small()),
-            StepConfig::Large => patchtst("large", StepSizes::large()),
-            StepConfig::Wide => patchtst("wide", StepSizes::wide()),
-            StepConfig::Long => patchtst("long", StepSizes::long()),
-            StepConfig::Cross => {
-                let sizes = CrossSizes::default();
-                let row = format!("samples of {} sources", sizes.model.sources);
-                Chosen { name: "cross", workload: Box::new(sizes), row }
-            }
-        }
-    }
-}
-
 pub fn run(args: BenchStep) -> Result<()> {
-    let (world, chosen) = (job::world(&args.ranks)?, Chosen::of(args.config));
+    let (world, chosen) = (job::world(&args.ranks)?, Chosen::of(&args)?);
     if world.size > 1 {
         return bench_step_ranks::run(&args, world, &chosen);
     }
@@ -77,10 +50,10 @@ pub fn run(args: BenchStep) -> Result<()> {
             "start them with torchrun, srun or mpirun, or leave --strong out",
         ));
     }
-    let Chosen { name: config, workload, row } = chosen;
+    let Chosen { name: config, workload, row, precision, .. } = chosen;
+    let (precision, setting) = (precision.name(), precision.setting());
     let console = Console::new(args.json);
     let device = args.device.open()?;
-    let precision = args.precision.name();
     let bench = StepBench::new(&*workload, &device, args.seed)?;
     let threads = rayon::current_num_threads();
     console.line(format!(
@@ -96,7 +69,7 @@ pub fn run(args: BenchStep) -> Result<()> {
     let mut step = |read: bool| -> Result<f32> {
         let batch = bench.batch(number);
         number += 1;
-        with_precision(args.precision.setting(), || {
+        with_precision(setting, || {
             Ok(match &mut recorded {
                 Some(recorded) => {
                     let outputs = recorded.call(batch)?;
@@ -144,8 +117,7 @@ pub fn run(args: BenchStep) -> Result<()> {
     let profile = match &mut recorded {
         Some(recorded) if args.profile => {
             let runs = args.steps * args.repeats;
-            let profile =
-                with_precision(args.precision.setting(), || recorded.profile(bench.batch(0), runs))?;
+            let profile = with_precision(setting, || recorded.profile(bench.batch(0), runs))?;
             Some(profile::show(console, &profile, "a step")?)
         }
         _ => None,

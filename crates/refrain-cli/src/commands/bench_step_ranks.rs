@@ -5,7 +5,8 @@ use refrain_rendezvous::{Phase, World};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::bench_step::{Chosen, median};
+use super::bench_step::median;
+use super::bench_step_config::Chosen;
 use crate::bench::{Repeats, SharedStep};
 use crate::cli::BenchStep;
 use crate::console::{Console, count, table};
@@ -16,7 +17,7 @@ use crate::replays::ReplayFigures;
 /// What `--json` prints. Times are microseconds per step: medians over the repeats, those of the slowest rank.
 #[derive(Serialize)]
 struct Outcome {
-    config: &'static str,
+    config: String,
     precision: &'static str,
     device: String,
     ranks: usize,
@@ -66,14 +67,14 @@ pub fn run(args: &BenchStep, world: World, chosen: &Chosen) -> Result<()> {
         return Err(Error::usage(problem, "choose a number of ranks that divides it, or leave --strong out"));
     }
     let job = Job::join(world, &args.ranks, args.device, "bench step", job::RESTART)?;
-    job.run(|job| with_precision(args.precision.setting(), || measure(args, chosen, job)))
+    job.run(|job| with_precision(chosen.precision.setting(), || measure(args, chosen, job)))
 }
 
 fn measure(args: &BenchStep, chosen: &Chosen, job: &Job) -> Result<()> {
     let BenchStep { steps, repeats, warmup, seed, eager, strong, .. } = *args;
-    let (config, precision, ranks) = (chosen.name, args.precision.name(), job.size());
+    let (config, precision, ranks) = (chosen.name.clone(), chosen.precision.name(), job.size());
     job.agree(&json!({
-        "config": config, "precision": precision, "eager": eager, "strong": strong,
+        "config": config, "settings": chosen.settings, "precision": precision, "eager": eager, "strong": strong,
         "steps": steps, "repeats": repeats, "warmup": warmup, "seed": seed,
     }))?;
     let (console, device) = (job.console_of_result(args.json), job.device());
@@ -132,7 +133,8 @@ fn measure(args: &BenchStep, chosen: &Chosen, job: &Job) -> Result<()> {
         parameters,
     };
     console.line(format!(
-        "{config}: {} parameters, {} {} on each of {ranks} ranks ({} scaling), {precision}, {}",
+        "{}: {} parameters, {} {} on each of {ranks} ranks ({} scaling), {precision}, {}",
+        outcome.config,
         count(parameters),
         count(rows),
         chosen.row,

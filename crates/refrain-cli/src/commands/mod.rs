@@ -6,6 +6,7 @@ mod bench_load;
 mod bench_patchtst;
 mod bench_predict;
 mod bench_step;
+mod bench_step_config;
 mod bench_step_ranks;
 mod compare;
 mod completions;
