@@ -1,5 +1,5 @@
 //! Event files: their records are intact, and hold the metrics of `metrics.jsonl`. The reader here is written apart from the code
-//! that writes them. TensorBoard's own reader (`EventAccumulator`) reads them, too.
+//! that writes them. `.ci/event_file.py` compares a run with what TensorBoard's own reader reads.
 
 mod common;
 
