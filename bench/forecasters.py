@@ -11,7 +11,8 @@ does the loop that trains the model of transformers here; neuralforecast keeps t
 
 Each model is trained with the squared error, for MSE and MAE, and, where the program can, with quantiles of 5, 10, 50, 90 and 95 %,
 for the CRPS: twice the mean pinball loss. Before that, each program trains alone for `--timing` epochs: the table has the median of
-all but the first, with the validation. The other trainings run `--jobs` at a time.
+all but the first, with the validation. On a machine that other programs use, too, take processor seconds (`--processor`) and one
+thread (RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1). The other trainings run `--jobs` at a time.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import concurrent.futures
 import datetime
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -79,7 +81,12 @@ def errors(truth, forecast, quantiles=None):
     return found
 
 
-def by_refrain(a, model, loss, seed, epochs, folder):
+def processor_seconds_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def by_refrain(a, model, loss, seed, epochs, is_timed, folder):
     s = SETTINGS[model]
     run = Path(folder) / f"{model}-{loss}-{seed}-{epochs}"
     preset = {"patchtst": "etth1", "itransformer": "itransformer-etth1", "tsmixer": "tsmixer-etth1"}.get(model)
@@ -88,9 +95,15 @@ def by_refrain(a, model, loss, seed, epochs, folder):
                "--schedule", s["schedule"], "--weight-decay", 0, "--clip", 0, "--device", a.device, "--json", "--quiet"]
     command += ["--preset", preset] if preset else ["--model", model]
     command += ["--loss", "quantile", "--levels", ",".join(map(str, LEVELS))] if loss == "quantile" else []
+    begun = processor_seconds_of_children()
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
     outcome = json.loads(done.stdout.splitlines()[-1])
     seconds = [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    if a.processor and is_timed:
+        # What is not an epoch is the same in a training of one epoch.
+        all_epochs = processor_seconds_of_children() - begun
+        one = by_refrain(a, model, loss, seed, 1, is_timed, folder)["seconds"][0] if epochs > 1 else 0
+        seconds = [all_epochs] + [(all_epochs - one) / (epochs - 1)] * (epochs - 1)
     return {"mse": outcome["test_mse"], "mae": outcome["test_mae"], "crps": outcome.get("test_crps"), "seconds": seconds,
             "parameters": outcome["parameters"]}
 
@@ -129,12 +142,13 @@ def by_neuralforecast(a, model, loss, seed, epochs, is_timed):
     import pytorch_lightning
     from neuralforecast import NeuralForecast
 
+    clock = time.process_time if a.processor else time.perf_counter
     at = []  # neuralforecast copies its models, and the callbacks with them.
 
     class Times(pytorch_lightning.Callback):
         def on_train_batch_end(self, trainer, *_):
             if trainer.global_step % steps(model) == 0:
-                at.append(time.perf_counter())
+                at.append(clock())
 
     values, stamps = standardised(a.data)
     forecaster = neuralforecast_model(a, model, loss, seed, epochs, [Times()])
@@ -181,8 +195,9 @@ def by_transformers(a, seed, epochs):
 
     optimizer = torch.optim.Adam(model.parameters(), lr=s["lr"], fused=device == "cuda")
     best, seconds = (float("inf"), None), []
+    clock = time.process_time if a.processor else time.perf_counter
     for _ in range(epochs):
-        begun = time.perf_counter()
+        begun = clock()
         model.train()
         for batch in torch.randperm(len(train), device=device)[: steps("patchtst") * s["batch"]].split(s["batch"]):
             window = train[batch]
@@ -193,7 +208,7 @@ def by_transformers(a, seed, epochs):
         loss = (forecast - truth).square().mean().item()
         if loss < best[0]:
             best = loss, copy.deepcopy(model.state_dict())
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(clock() - begun)
     model.load_state_dict(best[1])
     forecast, truth = forecasts(test)
     found = errors(truth.cpu().numpy(), forecast.cpu().numpy())
@@ -205,7 +220,7 @@ def run_here(a, job):
     name, model, loss, seed, epochs, is_timed = job
     if name == "refrain":
         with tempfile.TemporaryDirectory() as folder:
-            return by_refrain(a, model, loss, seed, epochs, folder)
+            return by_refrain(a, model, loss, seed, epochs, is_timed, folder)
     if name == "neuralforecast":
         return by_neuralforecast(a, model, loss, seed, epochs, is_timed)
     return by_transformers(a, seed, epochs)
@@ -218,7 +233,8 @@ def run(a, job):
             return run_here(a, job)
         except (OSError, subprocess.CalledProcessError) as error:
             return print(f"{job}: {error}", file=sys.stderr, flush=True)
-    command = [sys.executable, __file__, "--data", a.data, "--device", a.device, "--here", json.dumps(job)]
+    command = [sys.executable, __file__, "--data", a.data, "--device", a.device, "--here", json.dumps(job),
+               *["--processor"] * a.processor]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder)
     if done.returncode:
@@ -255,10 +271,11 @@ def main():
     p.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
     p.add_argument("--epochs", type=int, help="other than those of SETTINGS")
     p.add_argument("--timing", type=int, default=4, help="epochs to measure; 0 measures none")
+    p.add_argument("--processor", action="store_true", help="measure seconds of the processor, not of the clock")
     p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     p.add_argument("--refrain", type=program, default=ROOT / "target/release/refrain")
-    p.add_argument("--out", type=Path, help="keep all figures in this file, and do not measure again what it has")
+    p.add_argument("--out", type=Path, help="keep all figures in this file, by device, and do not measure again what it has")
     p.add_argument("--here", type=json.loads, help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.here:
@@ -273,15 +290,16 @@ def main():
     timings = [(*case, "mse", 1, a.timing, True) for case in cases] if a.timing else []
     known = {}
     if a.out and a.out.exists():
-        known = {tuple(job): result for job, result in map(json.loads, a.out.read_text().splitlines())}
+        known = {tuple(key): result for key, result in map(json.loads, a.out.read_text().splitlines())}
 
     def figures(job):
-        if job not in known:
-            known[job] = run(a, job)
-            if a.out and known[job]:
+        key = (f"{a.device}, processor" if a.processor else a.device, *job)
+        if key not in known:
+            known[key] = run(a, job)
+            if a.out and known[key]:
                 with a.out.open("a") as file:
-                    print(json.dumps([job, known[job]]), file=file, flush=True)
-        return known[job]
+                    print(json.dumps([key, known[key]]), file=file, flush=True)
+        return known[key]
 
     timed = {job[:2]: figures(job) for job in timings}
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
