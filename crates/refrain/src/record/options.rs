@@ -15,7 +15,8 @@ pub enum Fallback {
     Eager,
 }
 
-/// The options of a [`Step`](crate::Step); pass them to [`Step::with_options`](crate::Step::with_options).
+/// The options of a [`Step`](crate::Step); pass them to [`Step::with_options`](crate::Step::with_options) or
+/// [`Step::new_send_with_options`](crate::Step::new_send_with_options).
 #[derive(Clone, Copy, Debug)]
 pub struct StepOptions {
     pub(super) keep: usize,

@@ -230,7 +230,29 @@ impl<'f> SendStep<'f> {
             + Send
             + 'f,
     {
-        Step::of(device, StepOptions::new(), Box::new(closure))
+        Step::new_send_with_options(device, StepOptions::new(), closure)
+    }
+
+    /// [`Step::new_send`] with options.
+    ///
+    /// ```
+    /// use refrain::{Device, Step, StepOptions, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let options = StepOptions::new().keep(1); // The program of the last shape only.
+    /// let mut step = Step::new_send_with_options(&device, options, |x| Ok(vec![x[0].square()?]));
+    /// step.call(&[Tensor::from_slice(&[3.0f32], [1], &device)?])?;
+    /// step.call(&[Tensor::from_slice(&[1.0f32, 2.0], [2], &device)?])?;
+    /// assert_eq!((step.programs(), step.evictions()), (1, 1));
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    pub fn new_send_with_options<F>(device: &Device, options: StepOptions, closure: F) -> SendStep<'f>
+    where
+        F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>>
+            + Send
+            + 'f,
+    {
+        Step::of(device, options, Box::new(closure))
     }
 }
 
