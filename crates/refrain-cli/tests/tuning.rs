@@ -146,6 +146,10 @@ fn an_encoder_is_pretrained_resumed_and_taught_to_forecast() {
     let planned = planned.json();
     assert_eq!((&planned["parameters"], &planned["device"]), (&told["parameters"], &told["device"]));
     assert_eq!(planned["steps_per_epoch"].as_u64().map(|steps| 3 * steps), told["steps"].as_u64());
+    pretrain(&["--loss", "quantile", "--levels", "80", "--out", "run"])
+        .failed(&["the loss is quantile", "leave --loss out here"]);
+    let forecasts = ["train", "--data", "a.csv", "--mask-ratio", "0.5", "--out", "run"];
+    place.refrain(&forecasts).failed(&["--mask-ratio", "the task is to forecast", "--task pretrain"]);
     pretrain(&["--levels", "80", "--calibrate", "--out", "run"]).failed(&[
         "no intervals to calibrate",
         "leave --calibrate out here",

@@ -19,13 +19,16 @@ use refrain_forecast::models::{ClassifierConfig, ModelConfig, WindowShape};
 use refrain_forecast::settings::{Setting, Values, assemble};
 use refrain_forecast::tasks::classification::PanelSettings;
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{IntervalSettings, SeriesSettings, TuningSettings};
+use refrain_forecast::tasks::forecasting::{IntervalSettings, Objective, SeriesSettings, TuningSettings};
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 use crate::precision::Precision;
 use list::{MODEL, Model, models};
+
+/// The setting that only pretraining has a use for.
+const MASK: &str = "mask-ratio";
 
 /// The settings that the user gave.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,6 +78,7 @@ impl Settings {
     /// All settings: these, which are flags, then those of the file, of `base`, of the preset, and the defaults.
     pub fn resolve_over(self, file: Option<&Path>, preset: Option<&str>, base: Values) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
+        let chooses_mask = self.has(MASK) || (!file.of_run && file.values.contains_key(MASK));
         let of_file = match self.0.get(MODEL) {
             Some(name) if file.values.get(MODEL) != Some(name) => {
                 file.for_model(model_of(name.as_str().unwrap_or_default())?)
@@ -113,7 +117,14 @@ impl Settings {
                 "set --label-horizon (how many rows ahead) and --label-threshold (the largest change that is flat)",
             ));
         }
-        Ok(Complete { model, preset, values: set.or(model.listing.about.training.clone()).0 })
+        let complete = Complete { model, preset, values: set.or(model.listing.about.training.clone()).0 };
+        if chooses_mask && complete.tuning()?.task != Objective::Pretrain {
+            return Err(Error::usage(
+                "--mask-ratio is the share of the patches that pretraining hides, and the task is to forecast",
+                "leave it out, or ask for --task pretrain",
+            ));
+        }
+        Ok(complete)
     }
 
     /// Whether the user has chosen a setting, by a flag or in a file. The configuration of a run has all settings and chooses

@@ -6,6 +6,7 @@ use refrain::with_precision;
 use refrain_forecast::models::ModelConfig;
 use refrain_forecast::models::patchtst::{MaskedPatchTst, PatchTstConfig};
 use refrain_forecast::tasks::forecasting::Freeze;
+use refrain_forecast::tasks::forecasting::loss::Loss;
 use refrain_forecast::tasks::pretraining::{Pretraining, PretrainingErrors};
 use refrain_forecast::training::{EpochReport, SavedRun, Trainer};
 use serde::Serialize;
@@ -76,6 +77,15 @@ pub fn start(args: &Train, settings: &Complete, init: Option<&Init>, job: &Job) 
     let (config, data) = RunConfig::<Forecasts>::new(settings, set)?;
     if config.task.freeze != Freeze::None {
         return Err(Error::usage("pretraining is of the encoder", "leave --freeze out"));
+    }
+    if config.task.loss != Loss::default() {
+        return Err(Error::usage(
+            format!(
+                "pretraining minimises the squared error of hidden patches, and the loss is {}",
+                config.task.loss.name()
+            ),
+            "leave --loss out here, and pass it when the encoder is trained to forecast (`--init`)",
+        ));
     }
     if config.task.intervals.calibrate {
         return Err(Error::usage(

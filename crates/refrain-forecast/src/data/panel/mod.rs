@@ -205,10 +205,10 @@ impl Panel {
         let refuse = |problem: String, fix| Err(Error::Origin { file: self.file.clone(), problem, fix });
         match stamps::named(text, dialect, !self.utc) {
             Err((problem, fix)) => refuse(problem, fix),
-            Ok(stamp) if stamp.zoned && !self.utc => refuse(
-                format!("{text} has a time zone, but the times of the panel have none"),
-                "leave the zone out",
-            ),
+            Ok(stamp) if stamp.zoned && !self.utc => {
+                let (problem, fix) = stamps::zone_beside_none(text, "the panel");
+                refuse(problem, fix)
+            }
             Ok(stamp) => match self.times.partition_point(|&time| time < stamp.time) {
                 0 => refuse(
                     format!("no moment is before {text}; the first is {}", self.time(0)),

@@ -385,4 +385,9 @@ fn a_moment_is_named_in_the_dialect_of_the_file_and_later_files_are_kept_like_it
     let kept = berlin.with_local_days(!panel.is_utc());
     let later = read(&format!("time,source,f,label\n{}", row(9)), &kept);
     assert_eq!(later.time(0), "2024-07-01T07:00:00Z");
+    let local = read("time,source,f,label\n2024-07-01,A,1,up\n2024-07-02,A,1,up\n", &Dialect::default());
+    for (from, expected) in [("1719878400", "is a number"), ("2024-07-02T00:00Z", "leave the zone out")] {
+        let message = local.rows_before(from, &Dialect::default()).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
 }

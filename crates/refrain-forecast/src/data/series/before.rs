@@ -33,8 +33,8 @@ impl SeriesSet {
             Err((problem, fix)) => return refuse(problem, fix),
         };
         if stamp.zoned && !utc {
-            let fix = "leave the zone out";
-            return refuse(format!("{text} has a time zone, but the times of the series have none"), fix);
+            let (problem, fix) = stamps::zone_beside_none(text, "the series");
+            return refuse(problem, fix);
         }
         let known = |series: &Series| rows_before(series, stamp.time);
         let (mut kept, mut left) = (Vec::new(), Vec::new());
@@ -105,6 +105,8 @@ mod tests {
             ("2020-01-11", "known up to 2020-01-10 06:00:00"),
             ("soon", "not a time"),
             ("2020-01-05T00:00Z", "has a time zone"),
+            ("1578182400", "is a number, so a time since 1970 in UTC"),
+            ("1578182400", "write it as in the file"),
         ] {
             let message = set.before(time, &Dialect::default()).unwrap_err().to_string();
             assert!(message.contains(expected) && message.contains("a.csv"), "{time}: {message}");

@@ -141,6 +141,19 @@ pub(crate) fn named(
     }
 }
 
+/// Why a time that a user names can't be compared with times without a zone, which are those of `what`, and what to do.
+pub(crate) fn zone_beside_none(text: &str, what: &str) -> (String, &'static str) {
+    match EpochUnit::of(text.trim()) {
+        Some(_) => (
+            format!(
+                "{text} is a number, so a time since 1970 in UTC, but the times of {what} have no time zone"
+            ),
+            "write it as in the file, such as 2024-07-01 or \"2024-07-01 06:00\"",
+        ),
+        None => (format!("{text} has a time zone, but the times of {what} have none"), "leave the zone out"),
+    }
+}
+
 impl<'a> Stamps<'a> {
     pub(crate) fn new(file: &'a str, column: String, dialect: &'a Dialect, typed: bool) -> Self {
         Stamps { file, column, dialect, typed, unit: None, zoned: None, clock: Clock::Unknown }
