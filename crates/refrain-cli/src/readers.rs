@@ -111,7 +111,7 @@ pub fn killed_run(file: &Path, series: &Series, folder: &Path) -> Result<(), Str
 /// What the commands say.
 pub fn results(folder: &Path, series: &Series) -> Result<Vec<f64>, String> {
     let results = || -> Result<Vec<f64>> {
-        let mut trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
+        let trained = TrainedForecaster::load(&SavedModel::open(folder)?, &Device::cpu())?;
         let set = || SeriesSet::from(series.clone());
         let next = trained.next(Console::silent(), set(), None)?;
         let mut all: Vec<f64> = next.forecasts.into_iter().flat_map(|forecast| forecast.values).collect();

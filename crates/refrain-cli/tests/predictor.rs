@@ -7,8 +7,7 @@ use std::path::Path;
 use common::{Place, TINY, series};
 use rayon::prelude::*;
 use refrain::Device;
-use refrain_forecast::tasks::forecasting::evaluation::Forecast;
-use refrain_forecast::tasks::forecasting::{CovariateValues, Predictor};
+use refrain_forecast::tasks::forecasting::{CovariateValues, Forecast, Predictor};
 use serde_json::{Value, json};
 
 /// The rows of `series(..)` as a predictor takes them.

@@ -11,7 +11,7 @@ use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Change, Class, Fold, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::MaxGap;
 use refrain_forecast::models::cross_asset::{CrossAsset, CrossAssetConfig, Mode};
-use refrain_forecast::tasks::classification::{ClassWeights, Classification, evaluation};
+use refrain_forecast::tasks::classification::{ClassWeights, Classification, RecordedClassifier};
 use refrain_forecast::training::{
     BatchNormStatistics, EpochEnd, LrSchedule, SavedRun, Task, Trainer, TrainingConfig,
 };
@@ -127,9 +127,11 @@ fn a_source_learns_from_what_another_shows() {
 #[test]
 fn probabilities_are_the_softmax_of_the_logits_of_the_standardised_row() {
     let panel = panel(ROWS, 0, 0.0);
-    let task = task(&panel, model(), &device());
+    let [task, same] = [0; 2].map(|_| task(&panel, model(), &device()));
+    let recorded = |model| RecordedClassifier::new(model, task.scaler.clone(), Precision::F32, 1);
+    let classifier = recorded(same.model);
     for row in [0, 77, ROWS - 1] {
-        let found = evaluation::probabilities(&task.model, &task.scaler, &panel, row).unwrap();
+        let found = classifier.probabilities(&panel, row).unwrap();
         let values = &panel.values()[row * SOURCES * 2..][..SOURCES * 2];
         let x: Vec<f32> = values
             .iter()
@@ -146,7 +148,7 @@ fn probabilities_are_the_softmax_of_the_logits_of_the_standardised_row() {
     }
     let other = CrossAssetConfig { features: 3, ..model() };
     let other = CrossAsset::new(other, DType::F32, &device(), 1).unwrap();
-    let error = evaluation::probabilities(&other, &task.scaler, &panel, 0).unwrap_err();
+    let error = recorded(other).probabilities(&panel, 0).unwrap_err();
     assert!(matches!(error, refrain_forecast::Error::Model { .. }), "{error}");
 }
 

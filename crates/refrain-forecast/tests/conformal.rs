@@ -2,18 +2,19 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::devices;
-use refrain::{DType, Device};
+use refrain::{DType, Device, Precision};
 use refrain_forecast::data::series::{
     Part, ReadOptions, Scaler, Scaling, Series, SeriesSet, Split, SplitRule, TimeAxis, TimeStep,
 };
 use refrain_forecast::data::windows::Windows;
 use refrain_forecast::models::nlinear::NLinearConfig;
 use refrain_forecast::models::{Forecaster, ModelConfig};
-use refrain_forecast::tasks::forecasting::Levels;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
-use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::metrics::Units;
+use refrain_forecast::tasks::forecasting::{Levels, RecordedForecaster, evaluation};
 
 const CONTEXT: usize = 6;
 const HORIZON: usize = 3;
@@ -48,18 +49,10 @@ fn model(values: usize, device: &Device, seed: u64) -> Box<dyn Forecaster> {
 }
 
 /// The share of the observed values that lie in the interval of each level, over all windows of a part.
-fn coverage(
-    model: &dyn Forecaster,
-    intervals: &Intervals,
-    scaler: &Scaler,
-    series: &Series,
-    part: &Part,
-    device: &Device,
-) -> Vec<f64> {
-    let (mut inside, mut count) = (vec![0.0; intervals.levels().len()], 0.0);
+fn coverage(forecaster: &RecordedForecaster, scaler: &Scaler, series: &Series, part: &Part) -> Vec<f64> {
+    let (mut inside, mut count) = (vec![0.0; forecaster.intervals().levels().len()], 0.0);
     for origin in part.starts().map(|start| start + CONTEXT) {
-        let forecast =
-            evaluation::forecast(model, intervals, scaler, series, (origin, HORIZON), device).unwrap();
+        let forecast = forecaster.forecast(series, origin, scaler).unwrap();
         for cell in 0..HORIZON * CHANNELS {
             let (row, channel) = (origin + cell / CHANNELS, cell % CHANNELS);
             if series.grid().is_observed(row, channel) {
@@ -88,19 +81,22 @@ fn calibrated_intervals_cover_what_their_level_promises_whatever_the_model() {
         let windows = Windows::new(&grid, CONTEXT, HORIZON, &device).unwrap();
         // Nobody has trained them: calibration does not ask how good a model is.
         for values in [1, levels().values()] {
-            let model = model(values, &device, 1);
+            let model: Arc<dyn Forecaster> = model(values, &device, 1).into();
             let fitted =
                 Calibration::fit(&*model, &Intervals::default(), &levels(), &windows, &calibration, None)
                     .unwrap();
             fitted.check(&*model, &levels(), HORIZON).unwrap();
             assert_eq!(fitted.windows, calibration.windows());
-            let intervals = Intervals::calibrated(fitted.clone());
-            let share = coverage(&*model, &intervals, &scaler, &series, &split.test, &device);
+            let with = |intervals| {
+                RecordedForecaster::new(model.clone(), HORIZON, intervals, Precision::F32, 1).unwrap()
+            };
+            let calibrated = with(Intervals::calibrated(fitted.clone()));
+            let share = coverage(&calibrated, &scaler, &series, &split.test);
             let promised = (0.78..0.82).contains(&share[0]) && (0.88..0.92).contains(&share[1]);
             assert!(promised, "{share:?} with {values} values on {device}");
             if values > 1 {
-                let learned = Intervals::learned(levels());
-                let share = coverage(&*model, &learned, &scaler, &series, &split.test, &device);
+                let learned = with(Intervals::learned(levels()));
+                let share = coverage(&learned, &scaler, &series, &split.test);
                 assert!(share[1] < 0.8, "{share:?} without calibration");
             }
             // It is kept as text, and belongs to these weights.

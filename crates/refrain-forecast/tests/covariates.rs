@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use common::devices;
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Device, Generator, Precision, Tensor};
 use refrain_forecast::data::series::{
     CovariateColumns, CovariateScaler, Layout, ReadOptions, Scaling, SeriesSet, Split, SplitRule, Stack,
 };
@@ -15,10 +15,9 @@ use refrain_forecast::models::patchtst::PatchTstConfig;
 use refrain_forecast::models::tsmixer::TsMixerConfig;
 use refrain_forecast::models::{Mode, ModelConfig, WindowShape};
 use refrain_forecast::settings::{CommaList, Values};
-use refrain_forecast::tasks::forecasting::Forecasting;
 use refrain_forecast::tasks::forecasting::conformal::Intervals;
-use refrain_forecast::tasks::forecasting::evaluation;
 use refrain_forecast::tasks::forecasting::loss::Loss;
+use refrain_forecast::tasks::forecasting::{Forecasting, RecordedForecaster};
 use refrain_forecast::training::{BatchNormStatistics, LrSchedule, Trainer, TrainingConfig};
 use serde_json::json;
 
@@ -172,6 +171,11 @@ fn mixer() -> TsMixerConfig {
     }
 }
 
+fn forecaster(config: TsMixerConfig, device: &Device) -> RecordedForecaster {
+    let model = ModelConfig::from(config).build(DType::F32, device, 5).unwrap();
+    RecordedForecaster::new(model, HORIZON, Intervals::default(), Precision::F32, 1).unwrap()
+}
+
 fn attending(past: usize) -> PatchTstConfig {
     let small = PatchTstConfig::small(CONTEXT, 3, 3, 8, 2, 1, 8, HORIZON);
     PatchTstConfig { past, channel_attention: true, revin: true, ..small }
@@ -184,7 +188,7 @@ fn a_forecast_sees_past_covariates_before_it_and_future_ones_within_it_and_nothi
     // The scale stays, so only what the model sees can change its forecast.
     let scaler = own.set.scaler(&own.stack, Scaling::Standard).unwrap();
     for device in devices() {
-        let model = ModelConfig::from(mixer()).build(DType::F32, &device, 5).unwrap();
+        let forecaster = forecaster(mixer(), &device);
         let planted = |rows: std::ops::Range<usize>, column: usize| {
             let plant = |row: usize, cells: &mut [f64; 3]| {
                 if rows.contains(&row) {
@@ -192,8 +196,7 @@ fn a_forecast_sees_past_covariates_before_it_and_future_ones_within_it_and_nothi
                 }
             };
             let set = file(plant).with_scaled_covariates(&of_covariates);
-            let (intervals, at) = (Intervals::default(), (ORIGIN, HORIZON));
-            evaluation::forecast(&*model, &intervals, &scaler, set.first(), at, &device).unwrap().values
+            forecaster.forecast(set.first(), ORIGIN, &scaler).unwrap().values
         };
         let base = planted(0..0, 0);
         assert_eq!(planted(ORIGIN..120, 1), base, "a past covariate after the origin, on {device}");
@@ -333,12 +336,9 @@ fn models_that_take_no_covariates_name_those_that_do() {
 fn a_forecast_without_the_future_covariates_of_its_rows_says_what_to_add() {
     let (cut, _) = cut(|_, _| {});
     let device = Device::cpu();
-    let model = ModelConfig::from(mixer()).build(DType::F32, &device, 5).unwrap();
+    let forecaster = forecaster(mixer(), &device);
     let scaler = cut.set.scaler(&cut.stack, Scaling::Standard).unwrap();
-    let series = cut.set.first();
-    let at = |origin| {
-        evaluation::forecast(&*model, &Intervals::default(), &scaler, series, (origin, HORIZON), &device)
-    };
+    let at = |origin| forecaster.forecast(cut.set.first(), origin, &scaler);
     at(117).unwrap();
     // Its truth ends with the series, too: it is measured, not forecast.
     at(118).unwrap();
@@ -390,7 +390,8 @@ fn a_window_that_ends_beyond_its_series_has_the_future_covariates_that_are_given
     let config = TsMixerConfig { past: 0, ..mixer() };
     for device in devices() {
         let windows = Windows::of(&set, &stack, &scaler, (CONTEXT, HORIZON), &device).unwrap();
-        let model = ModelConfig::from(config.clone()).build(DType::F32, &device, 5).unwrap();
+        let forecaster = forecaster(config.clone(), &device);
+        let model = forecaster.model();
         let (mut given, mut not_given) = (0, 0);
         for part in [&split.train, &split.validation, &split.test] {
             let starts: Vec<i64> = part.starts().map(|start| start as i64).collect();
@@ -420,11 +421,8 @@ fn a_window_that_ends_beyond_its_series_has_the_future_covariates_that_are_given
                 given += usize::from(rows < end && end <= rows + ahead);
                 not_given += usize::from(rows + ahead < end);
                 // What is forecast of the series alone is the same.
-                let (of_id, none) = (scaler.of(id..id + 1), Intervals::default());
-                let alone = [(&set.series()[id], origin)];
-                let alone =
-                    evaluation::forecast_independent(&*model, &none, &of_id, &alone, HORIZON, &device, None)
-                        .unwrap();
+                let (of_id, alone) = (scaler.of(id..id + 1), [(&set.series()[id], origin)]);
+                let alone = forecaster.forecast_independent(&alone, &of_id, None).unwrap();
                 for (step, value) in of_id.transform(&alone.values).into_iter().enumerate() {
                     let found = f64::from(forecast[at * HORIZON + step]);
                     assert!(

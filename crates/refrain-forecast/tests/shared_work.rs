@@ -1,6 +1,6 @@
 //! Evaluations and forecasts that several ranks share: each computes a part, and all get the bits of one process.
 
-use refrain::{Communicator, DType, Device, Profile, Simulator};
+use refrain::{Communicator, DType, Device, Precision, Profile, Simulator};
 use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::panel::{Change, Fold, LabelRule, Panel, PanelOptions};
 use refrain_forecast::data::series::{MaxGap, Part, ReadOptions, Scaler, Series, TimeAxis, TimeStep};
@@ -9,9 +9,8 @@ use refrain_forecast::models::cross_asset::CrossAssetConfig;
 use refrain_forecast::models::patchtst::PatchTstConfig;
 use refrain_forecast::models::{Forecaster, ModelConfig};
 use refrain_forecast::tasks::classification::{ClassWeights, Classification};
-use refrain_forecast::tasks::forecasting::Levels;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
-use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::{Levels, RecordedForecaster, evaluation};
 
 const CONTEXT: usize = 12;
 const HORIZON: usize = 3;
@@ -108,8 +107,8 @@ fn forecasts_of_many_series_are_the_same_bits_on_all_ranks() {
     same_on_ranks(|device, ranks| {
         let (model, scaler) = (model(1, device), Scaler::unit(origins.len()));
         let intervals = Intervals::learned(levels());
-        evaluation::forecast_independent(&*model, &intervals, &scaler, &origins, HORIZON, device, ranks)
-            .unwrap()
+        let forecaster = RecordedForecaster::new(model, HORIZON, intervals, Precision::F32, 1).unwrap();
+        forecaster.forecast_independent(&origins, &scaler, ranks).unwrap()
     });
 }
 

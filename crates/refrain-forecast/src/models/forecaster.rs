@@ -12,7 +12,7 @@ use refrain_nn::{Mode, ModelSize, Parameters};
 ///
 /// To train a forecaster of your own, pass it to [`Forecasting::of`](crate::tasks::forecasting::Forecasting::of). To have it
 /// on the command line, implement [`ForecasterConfig`] for its settings and add a line to [`ModelConfig`](super::ModelConfig).
-pub trait Forecaster: Send {
+pub trait Forecaster: Send + Sync {
     /// Its name for people, such as `PatchTST`.
     fn name(&self) -> &str;
 

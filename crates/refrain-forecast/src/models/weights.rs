@@ -35,3 +35,8 @@ pub(crate) fn restore(parameters: &Parameters, copies: &[Tensor]) -> Result<()> 
     }
     Ok(())
 }
+
+/// Copies the tensors of one model into those of another, which has the same.
+pub(crate) fn copy(from: &Parameters, to: &Parameters) -> Result<()> {
+    restore(to, &tensors(from).map(|(_, tensor)| tensor.detach()).collect::<Vec<_>>())
+}

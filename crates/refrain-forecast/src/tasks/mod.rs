@@ -3,4 +3,5 @@
 pub mod classification;
 pub mod forecasting;
 pub mod pretraining;
+mod recorded_passes;
 mod shared;

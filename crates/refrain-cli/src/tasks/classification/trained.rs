@@ -8,7 +8,7 @@ use refrain_forecast::data::panel::{Class, Panel};
 use refrain_forecast::data::series::{Filled, Scaler};
 use refrain_forecast::models::ClassifierConfig;
 use refrain_forecast::models::cross_asset::CrossAsset;
-use refrain_forecast::tasks::classification::{Classification, evaluation};
+use refrain_forecast::tasks::classification::{Classification, RecordedClassifier};
 use serde::Serialize;
 
 use super::OfFold;
@@ -138,13 +138,13 @@ impl Trained for TrainedClassifier {
                 "leave it out; the labels of the training say how far it looks ahead",
             ));
         }
-        let TrainedClassifier { config, folds, .. } = *self;
+        let TrainedClassifier { config, mut folds, .. } = *self;
         let PanelData { options, features, .. } = &config.task.data;
         let (panel, report) = source::read_unlabelled_panel(data, options, features)?;
         source::describe_panel(console, &panel, &report)?;
         config.check_names(&panel)?;
         agree(&folds, &panel, asked, job)?;
-        let Some(TrainedFold { number, model, scaler }) = folds.last() else {
+        let Some(TrainedFold { number, model, scaler }) = folds.pop() else {
             return Err(Error::usage("the run has no fold", "train again"));
         };
         let unknown = |name: &&String| !panel.sources().contains(name);
@@ -158,9 +158,8 @@ impl Trained for TrainedClassifier {
             None => panel.rows() - 1,
             Some(time) => panel.rows_before(time, &options.dialect)? - 1,
         };
-        let probabilities = with_precision(config.precision.setting(), || {
-            evaluation::probabilities(model, scaler, &panel, last)
-        })?;
+        let classifier = RecordedClassifier::new(model, scaler, config.precision.setting(), 1);
+        let probabilities = classifier.probabilities(&panel, last)?;
         let row = |(source, probabilities): (&String, [f64; Class::ALL.len()])| {
             let names = [source.clone(), panel.time(last)].map(Cell::Text);
             names.into_iter().chain(probabilities.map(|value| Cell::Number(value as f32))).collect()
@@ -175,7 +174,7 @@ impl Trained for TrainedClassifier {
                 .filter(|(name, _)| is_asked(name))
                 .map(row)
                 .collect(),
-            weights_sha256: model.weights_sha256()?,
+            weights_sha256: classifier.model().weights_sha256()?,
             summary: format!(
                 "the classes of {} sources at {}, by the model of fold {number}",
                 count(panel.sources().iter().filter(|name| is_asked(name)).count()),

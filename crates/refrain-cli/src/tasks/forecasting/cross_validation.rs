@@ -6,9 +6,8 @@ use std::path::Path;
 use refrain::Device;
 use refrain_forecast::baselines::{Baseline, LastValue, SeasonalNaive};
 use refrain_forecast::data::series::{Scaler, Series, SeriesSet, SplitRule};
-use refrain_forecast::tasks::forecasting::evaluation::Forecast;
 use refrain_forecast::tasks::forecasting::metrics::{ErrorSums, Errors, Metrics, Units};
-use refrain_forecast::tasks::forecasting::{Adaptive, Levels};
+use refrain_forecast::tasks::forecasting::{Adaptive, Forecast, Levels};
 use serde::Serialize;
 
 use super::Data;
@@ -294,10 +293,10 @@ impl Validation<'_> {
         if let Some(adaptive) = &mut done.adaptive {
             let of_channel = |channel| adaptive.corrections(0, channel, past.rows());
             let corrections: Vec<Vec<f32>> = (0..past.channels()).map(of_channel).collect();
-            forecaster.set_intervals(own.with_corrections(&corrections));
+            forecaster.set_intervals(own.with_corrections(&corrections))?;
         }
         let next = forecaster.next(self.console, past, None);
-        forecaster.set_intervals(own);
+        forecaster.set_intervals(own)?;
         let next = next?;
         let data = forecaster.cut(self.until(window))?;
         let units = Units::new(&data.set, &data.stack, &data.scaler, forecaster.season());

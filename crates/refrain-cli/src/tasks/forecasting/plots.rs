@@ -1,12 +1,9 @@
 //! Plots of a forecaster's forecasts in the test part, beside what came true and the baselines.
 
-use refrain::Device;
 use refrain_forecast::baselines::{Baseline, LastValue, Linear, SeasonalNaive};
 use refrain_forecast::data::series::Series;
-use refrain_forecast::models::Forecaster;
 use refrain_forecast::plot::{Band, Subplot, forecast_svg};
-use refrain_forecast::tasks::forecasting::conformal::Intervals;
-use refrain_forecast::tasks::forecasting::evaluation;
+use refrain_forecast::tasks::forecasting::RecordedForecaster;
 
 use super::Data;
 use crate::error::Result;
@@ -20,10 +17,8 @@ const PANELS: usize = 4;
 pub struct Drawer<'a> {
     pub config: &'a RunConfig<Forecasts>,
     pub data: &'a Data,
-    pub model: &'a dyn Forecaster,
-    pub intervals: &'a Intervals,
+    pub forecaster: &'a RecordedForecaster,
     pub linear: Option<&'a Linear>,
-    pub device: &'a Device,
 }
 
 /// A channel of a window, as it is drawn.
@@ -49,7 +44,7 @@ impl Drawer<'_> {
         self.window(number, origin)
     }
 
-    /// The test window with this number, in the order of [`evaluation::Evaluation::windows`]: its series, and the row where its
+    /// The test window with this number, in the order of `Evaluation::windows`: its series, and the row where its
     /// horizon begins.
     pub fn place(&self, window: usize) -> Option<(usize, usize)> {
         let Data { split, stack, .. } = self.data;
@@ -102,16 +97,15 @@ impl Drawer<'_> {
     }
 
     fn panels(&self, number: usize, origin: usize, shown: &[usize]) -> Result<Vec<Panel>> {
-        let Drawer { config, data, model, intervals, device, .. } = *self;
+        let Drawer { config, data, forecaster, .. } = *self;
         let Data { set, split, scaler, .. } = data;
         let (series, horizon) = (&set.series()[number], split.horizon);
         let forecast = match set.is_independent() {
             true => {
                 let scaler = scaler.of(number..number + 1);
-                let origins = [(series, origin)];
-                evaluation::forecast_independent(model, intervals, &scaler, &origins, horizon, device, None)?
+                forecaster.forecast_independent(&[(series, origin)], &scaler, None)?
             }
-            false => evaluation::forecast(model, intervals, scaler, series, (origin, horizon), device)?,
+            false => forecaster.forecast(series, origin, scaler)?,
         };
         let seasonal = SeasonalNaive::new(config.task.data.season, split.context)?;
         let mut baselines: Vec<&dyn Baseline> = vec![&seasonal, &LastValue];

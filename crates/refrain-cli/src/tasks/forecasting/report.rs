@@ -42,7 +42,7 @@ pub fn page(drawer: &Drawer, measured: &Measured, trained: &Trained) -> Result<S
 }
 
 fn summary(page: &mut Page, drawer: &Drawer, trained: &Trained) {
-    let Drawer { config, data, device, .. } = drawer;
+    let Drawer { config, data, forecaster, .. } = drawer;
     let Data { set, split, .. } = data;
     let (model, training) = (&config.task.model, &config.training);
     let (window, time) = (model.window(), set.first().time());
@@ -80,7 +80,7 @@ fn summary(page: &mut Page, drawer: &Drawer, trained: &Trained) {
         ("learning rate", training.lr.to_string()),
         ("seed", training.seed.to_string()),
         ("precision", config.precision.name().to_owned()),
-        ("device", device.name()),
+        ("device", forecaster.device().name()),
         (
             "trained",
             format!(

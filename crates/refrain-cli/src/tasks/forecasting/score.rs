@@ -3,8 +3,7 @@
 use refrain_forecast::baselines::{self, Baseline, LastValue, Linear, SeasonalNaive};
 use refrain_forecast::data::series::Filled;
 use refrain_forecast::data::windows::Windows;
-use refrain_forecast::models::Forecaster;
-use refrain_forecast::tasks::forecasting::conformal::Intervals;
+use refrain_forecast::tasks::forecasting::RecordedForecaster;
 use refrain_forecast::tasks::forecasting::evaluation::{self, Evaluation};
 use refrain_forecast::tasks::forecasting::metrics::{IntervalMetrics, Metrics, Units};
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
@@ -90,14 +89,14 @@ pub fn measure(
     console: Console,
     config: &RunConfig<Forecasts>,
     data: &Data,
-    (model, intervals): (&dyn Forecaster, &Intervals),
+    forecaster: &RecordedForecaster,
     windows: &Windows,
     job: &Job,
 ) -> Result<Option<Measured>> {
     let Data { set, split, stack, scaler } = data;
     let SeriesData { season, source, .. } = &config.task.data;
     let units = Units::new(set, stack, scaler, *season);
-    let ranks = job.communicator();
+    let (model, intervals, ranks) = (forecaster.model(), forecaster.intervals(), job.communicator());
     let Evaluation { errors, crossings, windows } =
         evaluation::evaluate(model, intervals, &units, windows, &split.test, ranks.as_ref())?;
     if !job.is_first() {

@@ -1,7 +1,7 @@
 //! A forecast as a table, in the form of the series that it continues.
 
 use refrain_forecast::data::series::Series;
-use refrain_forecast::tasks::forecasting::evaluation::Forecast;
+use refrain_forecast::tasks::forecasting::Forecast;
 
 use super::trained::Next;
 use crate::output::Cell;

@@ -6,7 +6,9 @@ use refrain::{Device, with_precision};
 use refrain_forecast::data::series::{Part, SeriesSet};
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{ForecastErrors, Forecasting, Freeze, Objective};
+use refrain_forecast::tasks::forecasting::{
+    ForecastErrors, Forecasting, Freeze, Objective, RecordedForecaster,
+};
 use refrain_forecast::training::{EpochReport, Estimate, SavedRun, Task, Trainer};
 use refrain_rendezvous::Phase;
 use serde::Serialize;
@@ -367,16 +369,12 @@ fn measure(console: Console, run: Run, job: &Job) -> Result<Option<Outcome>> {
             learned.with_calibration(calibration)
         }
     };
-    let measured = score::measure(console, &config, &data, (&*model, &intervals), &windows, job)?;
+    let (horizon, precision) = (config.task.model.window().horizon, config.precision.setting());
+    let forecaster = &RecordedForecaster::new(model, horizon, intervals, precision, 1)?;
+    let measured = score::measure(console, &config, &data, forecaster, &windows, job)?;
     let Some(measured) = measured else { return Ok(None) };
-    let drawer = Drawer {
-        config: &config,
-        data: &data,
-        model: &*model,
-        intervals: &intervals,
-        linear: measured.linear.as_ref(),
-        device: job.device(),
-    };
+    let (model, linear) = (forecaster.model(), measured.linear.as_ref());
+    let drawer = Drawer { config: &config, data: &data, forecaster, linear };
     folder.write(run::FORECAST, drawer.example()?.as_bytes())?;
     let trained = report::Trained {
         name: &name,

@@ -1,14 +1,12 @@
 //! A trained forecaster: its errors on a series, and its forecast.
 
-use std::path::{Path, PathBuf};
-
-use refrain::{Communicator, DType, Device, with_precision};
+use refrain::{Communicator, Device, with_precision};
 use refrain_forecast::data::dialect::Dialect;
 use refrain_forecast::data::series::{Series, SeriesSet};
 use refrain_forecast::models::Forecaster;
-use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
-use refrain_forecast::tasks::forecasting::evaluation::{self, Forecast};
+use refrain_forecast::tasks::forecasting::conformal::Intervals;
 use refrain_forecast::tasks::forecasting::quantiles::Crossings;
+use refrain_forecast::tasks::forecasting::{Forecast, Predictor};
 use serde::Serialize;
 
 use super::Data;
@@ -27,10 +25,7 @@ use crate::tasks::{Asked, Prediction, Trained};
 /// A forecaster with its weights, and the configuration of its run.
 pub struct TrainedForecaster {
     config: RunConfig<Forecasts>,
-    folder: PathBuf,
-    model: Box<dyn Forecaster>,
-    intervals: Intervals,
-    device: Device,
+    predictor: Predictor,
 }
 
 /// A forecast of what follows some series.
@@ -65,10 +60,8 @@ impl TrainedForecaster {
                 "train it to forecast: `refrain train --init` with this folder",
             ));
         }
-        let model = config.task.trained_model().load(&saved.checkpoint, DType::F32, device)?;
-        let intervals = intervals(&config, &*model, &saved.folder)?;
-        let folder = saved.folder.clone();
-        Ok(TrainedForecaster { config, folder, model, intervals, device: device.clone() })
+        let predictor = Predictor::of_run(&saved.folder, &saved.checkpoint, device, 1)?;
+        Ok(TrainedForecaster { config, predictor })
     }
 
     fn read(&self, console: Console, name: &str) -> Result<SeriesSet> {
@@ -80,43 +73,27 @@ impl TrainedForecaster {
     /// Refuses processes with another model or other data than the first one, or that were asked for something else.
     fn agree(&self, set: &SeriesSet, asked: &Asked, job: &Job) -> Result<()> {
         let mut all = asked.described();
-        all["weights"] = self.model.weights_sha256()?.into();
+        all["weights"] = self.model().weights_sha256()?.into();
         all["data"] = set.fingerprint().into();
         job.agree(&all)
     }
 
-    /// Makes the model one of so many channels as series have. Returns the intervals for their channels; those of the forecaster stay
-    /// in the order of the training, for the next series.
-    fn of_channels(&mut self, set: &SeriesSet) -> Result<Intervals> {
-        if self.model.window().channels != set.channels() {
-            let model = self.config.task.trained_model().with_channels(set.channels());
-            self.model = model.load(&SavedModel::open(&self.folder)?.checkpoint, DType::F32, &self.device)?;
-        }
-        let trained = &self.config.task.data.channels;
-        if self.config.task.data.independent || (!set.is_independent() && set.names().eq(trained)) {
-            return Ok(self.intervals.clone());
-        }
-        let place = |name: &String| trained.iter().position(|known| known == name);
-        // A calibration is that of channels; those of a grid that are forecast one by one have none in common.
-        let places: Vec<Option<usize>> = match set.is_independent() {
-            true => vec![None],
-            false => set.names().map(place).collect(),
-        };
-        Ok(self.intervals.of_channels(&places)?)
+    fn model(&self) -> &dyn Forecaster {
+        self.predictor.forecaster().model()
     }
 
     /// The errors on the test part of series, in the precision of the run. The table is printed. The processes of a job share the
     /// work, and the first one gets the errors.
-    pub fn score(&mut self, console: Console, set: SeriesSet, job: &Job) -> Result<Option<(Score, Details)>> {
+    pub fn score(&self, console: Console, set: SeriesSet, job: &Job) -> Result<Option<(Score, Details)>> {
         let set = self.config.matched(set)?;
-        let intervals = &self.of_channels(&set)?;
-        let TrainedForecaster { config, model, device, .. } = self;
+        let TrainedForecaster { config, predictor } = self;
+        let forecaster = predictor.forecaster_of(&set)?;
         let data = config.cut(set)?;
         filled::Windows::of(&data.split).report(console, config.max_gap(data.set.step()))?;
         filled::report(console, &data.set.filled(&data.split, &data.stack))?;
-        let windows = data.windows(device)?;
+        let windows = data.windows(forecaster.device())?;
         let measured = with_precision(config.precision.setting(), || {
-            score::measure(console, config, &data, (&**model, intervals), &windows, job)
+            score::measure(console, config, &data, &forecaster, &windows, job)
         })?;
         Ok(measured.map(|measured| (measured.score, measured.details)))
     }
@@ -128,12 +105,12 @@ impl TrainedForecaster {
 
     /// The intervals of its forecasts.
     pub fn intervals(&self) -> &Intervals {
-        &self.intervals
+        self.predictor.intervals()
     }
 
     /// Makes forecasts with other intervals from now on.
-    pub fn set_intervals(&mut self, intervals: Intervals) {
-        self.intervals = intervals;
+    pub fn set_intervals(&mut self, intervals: Intervals) -> Result<()> {
+        Ok(self.predictor.set_intervals(intervals)?)
     }
 
     /// Rows of a season.
@@ -143,30 +120,24 @@ impl TrainedForecaster {
 
     /// The forecast of the rows that follow the last row of each series, in the precision of the run. Independent series with a
     /// long gap in the context are left out, with a warning. Several ranks can share the work.
-    pub fn next(&mut self, console: Console, set: SeriesSet, ranks: Option<&Communicator>) -> Result<Next> {
+    pub fn next(&self, console: Console, set: SeriesSet, ranks: Option<&Communicator>) -> Result<Next> {
         let set = without_gaps(console, self.config.matched(set)?, &self.config)?;
         let set = set.with_scaled_covariates(&self.config.task.data.covariate_scaler);
-        let intervals = &self.of_channels(&set)?;
-        let TrainedForecaster { config, model, device, .. } = self;
-        let model = &**model;
-        let scaler = config.scaler_of_all(&set)?;
-        let horizon = config.task.model.window().horizon;
-        let forecasts = with_precision(config.precision.setting(), || {
-            if !set.is_independent() {
-                let (series, rows) = (set.first(), set.rows());
-                let forecast =
-                    evaluation::forecast(model, intervals, &scaler, series, (rows, horizon), device)?;
-                return Ok(vec![forecast]);
-            }
-            let groups = set.series().chunks(SERIES_AT_ONCE).enumerate();
-            let of_group = |(group, series): (usize, &[Series])| {
-                let first = group * SERIES_AT_ONCE;
-                let scaler = scaler.of(first..first + series.len());
-                let origins: Vec<_> = series.iter().map(|series| (series, series.rows())).collect();
-                evaluation::forecast_independent(model, intervals, &scaler, &origins, horizon, device, ranks)
-            };
-            groups.map(of_group).collect::<refrain_forecast::Result<Vec<_>>>()
-        })?;
+        let forecaster = self.predictor.forecaster_of(&set)?;
+        let scaler = self.config.scaler_of_all(&set)?;
+        if !set.is_independent() {
+            let series = set.first();
+            let forecasts = vec![forecaster.forecast(series, series.rows(), &scaler)?];
+            return Ok(Next { set, forecasts });
+        }
+        let groups = set.series().chunks(SERIES_AT_ONCE).enumerate();
+        let of_group = |(group, series): (usize, &[Series])| {
+            let first = group * SERIES_AT_ONCE;
+            let scaler = scaler.of(first..first + series.len());
+            let origins: Vec<_> = series.iter().map(|series| (series, series.rows())).collect();
+            forecaster.forecast_independent(&origins, &scaler, ranks)
+        };
+        let forecasts = groups.map(of_group).collect::<refrain_forecast::Result<Vec<_>>>()?;
         Ok(Next { set, forecasts })
     }
 }
@@ -206,17 +177,6 @@ fn warn_of_left(console: Console, left: &[String], why: &str) -> Result<()> {
     console.warn(format!("left out, because {why}: {some}{more}"))
 }
 
-/// The intervals of a model: those of the calibration in its folder, or those that it has learned.
-fn intervals(config: &RunConfig<Forecasts>, model: &dyn Forecaster, folder: &Path) -> Result<Intervals> {
-    let Forecasts { loss, intervals, .. } = &config.task;
-    if !intervals.calibrate {
-        return Ok(Intervals::of(loss)?);
-    }
-    let calibration = Calibration::read(folder)?;
-    calibration.check(model, &intervals.levels, config.task.model.window().horizon)?;
-    Ok(Intervals::of(loss)?.adapting(intervals.adaptive)?.with_calibration(calibration))
-}
-
 impl Trained for TrainedForecaster {
     fn dialect(&mut self) -> &mut Dialect {
         &mut self.config.task.data.dialect
@@ -226,7 +186,7 @@ impl Trained for TrainedForecaster {
         &self.config.task.data.source
     }
 
-    fn evaluate(mut self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()> {
+    fn evaluate(self: Box<Self>, console: Console, data: &str, job: &Job) -> Result<()> {
         let set = self.read(console, data)?;
         self.agree(&set, &Asked::default(), job)?;
         let Some((score, details)) = self.score(console, set, job)? else { return Ok(()) };
@@ -234,15 +194,15 @@ impl Trained for TrainedForecaster {
         console.result(&Outcome {
             score: &score,
             details: &details,
-            parameters: self.model.parameter_count(),
-            weights_sha256: self.model.weights_sha256()?,
-            device: self.device.name(),
+            parameters: self.model().parameter_count(),
+            weights_sha256: self.model().weights_sha256()?,
+            device: self.predictor.forecaster().device().name(),
         })
     }
 
     /// See [`table::of`] for the columns; of several horizons, the first column is `horizon`.
     fn forecast(
-        mut self: Box<Self>,
+        self: Box<Self>,
         console: Console,
         data: &str,
         asked: &Asked,
@@ -291,7 +251,7 @@ impl Trained for TrainedForecaster {
             true => format!("{} rows after each of {} series", count(horizon), count(many)),
             false => format!("{} rows from {} to {}", count(horizon), time(0), time(horizon - 1)),
         };
-        Ok(Prediction { columns, rows, weights_sha256: self.model.weights_sha256()?, summary })
+        Ok(Prediction { columns, rows, weights_sha256: self.model().weights_sha256()?, summary })
     }
 }
 
@@ -413,16 +373,16 @@ mod tests {
             let saved = SavedModel::open(&place.path().join("run")).unwrap();
             TrainedForecaster::load(&saved, &device).unwrap()
         };
-        let next = |forecaster: &mut TrainedForecaster, channels: &[&str]| {
+        let next = |forecaster: &TrainedForecaster, channels: &[&str]| {
             forecaster.next(Console::silent(), series(channels), None).unwrap().forecasts
         };
-        let mut forecaster = load();
+        let forecaster = load();
         for channels in [&["b", "a"][..], &["b", "a"], &["a", "b"], &["b"], &["a", "b"]] {
-            assert_eq!(next(&mut forecaster, channels), next(&mut load(), channels), "{channels:?}");
+            assert_eq!(next(&forecaster, channels), next(&load(), channels), "{channels:?}");
         }
         // The intervals of the channels differ, so their order counts.
         let width = |of: &Forecast| of.intervals[0].high[0] - of.intervals[0].low[0];
-        let alone = ["a", "b"].map(|channel| width(&next(&mut load(), &[channel])[0]));
+        let alone = ["a", "b"].map(|channel| width(&next(&load(), &[channel])[0]));
         assert!((alone[0] - alone[1]).abs() > 0.1, "{alone:?}");
     }
 }

@@ -5,13 +5,13 @@ use crate::data::series::{Layout, ReadOptions, Scaling, Series, Split, SplitRule
 use crate::models::nlinear::NLinearConfig;
 use crate::models::patchtst::PatchTstConfig;
 use crate::models::{Mode, ModelConfig};
-use crate::tasks::forecasting::Forecasting;
 use crate::tasks::forecasting::conformal::Intervals;
 use crate::tasks::forecasting::evaluation;
 use crate::tasks::forecasting::loss::Loss;
 use crate::tasks::forecasting::metrics::Units;
+use crate::tasks::forecasting::{Forecasting, RecordedForecaster};
 use crate::training::{BatchNormStatistics, EpochEnd, LrSchedule, Task, Trainer, TrainingConfig};
-use refrain::no_grad;
+use refrain::{Precision, no_grad};
 use refrain_test::devices;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -309,13 +309,12 @@ fn a_series_is_forecast_alone_as_among_others() {
         let table = Tensor::from_slice(&starts, [starts.len()], &device).unwrap();
         let (x, _) = windows.cut(&table).unwrap();
         let y = no_grad(|| model.forward(&x, Mode::Eval)).unwrap().to_vec::<f32>().unwrap();
+        let none = Intervals::default();
+        let forecaster = RecordedForecaster::new(model, HORIZON, none, Precision::F32, 1).unwrap();
         for (&(id, origin), y) in origins.iter().zip(y.chunks(HORIZON)) {
             let scaler = case.scaler.of(id..id + 1);
             let of = [(&case.set.series()[id], origin)];
-            let none = Intervals::default();
-            let alone =
-                evaluation::forecast_independent(&*model, &none, &scaler, &of, HORIZON, &device, None)
-                    .unwrap();
+            let alone = forecaster.forecast_independent(&of, &scaler, None).unwrap();
             for (value, y) in scaler.transform(&alone.values).into_iter().zip(y) {
                 assert!((value - f64::from(*y)).abs() < 1e-4, "series {id} from {origin} on, {device}");
             }

@@ -5,7 +5,7 @@ use crate::models::channel_linear::ChannelLinear;
 use crate::{Error, Result};
 use refrain::{DType, Device, Tensor, no_grad};
 use refrain_nn::{Dropout, Init, Parameter, ParameterBuilder};
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 /// Cuts contexts into patches, maps each to `d_model` features and adds its position.
 pub(super) struct Embedding {
@@ -26,7 +26,7 @@ enum PositionVectors {
     /// Not trained, but kept with the weights. Set by [`Embedding::build`].
     Stored(Parameter),
     /// Set by [`Embedding::build`].
-    Fixed(OnceCell<Tensor>),
+    Fixed(OnceLock<Tensor>),
 }
 
 impl Embedding {
@@ -42,7 +42,7 @@ impl Embedding {
             Positions::Stored => {
                 PositionVectors::Stored(builder.buffer("pos", [tokens, width], Init::Constant(0.0))?)
             }
-            Positions::Sinusoidal => PositionVectors::Fixed(OnceCell::new()),
+            Positions::Sinusoidal => PositionVectors::Fixed(OnceLock::new()),
         };
         let cls = || builder.parameter("cls", width, Init::Normal { mean: 0.0, std: 0.02 });
         let cls = (config.pooling == Pooling::Cls).then(cls).transpose()?;

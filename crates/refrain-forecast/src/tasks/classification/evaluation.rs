@@ -1,11 +1,10 @@
-//! The errors of a classifier on samples, and the class probabilities at a moment.
+//! The errors of a classifier on samples.
 
 use super::ClassificationErrors;
 use crate::data::panel::Panel;
-use crate::data::series::Scaler;
-use crate::models::cross_asset::{CLASSES, CrossAsset, CrossAssetConfig, Mode};
+use crate::models::cross_asset::{CLASSES, CrossAssetConfig};
 use crate::{Error, Result};
-use refrain::{DType, Tensor, no_grad};
+use refrain::{DType, Tensor};
 use refrain_nn::Confusion;
 
 /// The cells of the confusion matrix, and two more.
@@ -32,54 +31,6 @@ pub(super) fn errors(sums: &[f64]) -> (ClassificationErrors, Confusion) {
     let (accuracy, balanced_accuracy) = (confusion.accuracy(), confusion.balanced_accuracy());
     let loss = sums[CLASSES * CLASSES] / sums[CLASSES * CLASSES + 1];
     (ClassificationErrors { loss, accuracy, balanced_accuracy }, confusion)
-}
-
-/// The probabilities of the classes of each source at a row of a panel, `(sources, 3)`: up, down, flat. The scaler
-/// standardises the features.
-///
-/// # Errors
-/// [`Error::Panel`] if a value at the row is older than the panel allows ([`Panel::check_fresh`]), [`Error::Model`] for a
-/// model of another number of sources or features, [`Error::NotFinite`] if a standardised feature or a probability is not
-/// finite, [`Error::Engine`] if the device fails.
-///
-/// # Panics
-/// If the panel has no such row.
-pub fn probabilities(
-    model: &CrossAsset,
-    scaler: &Scaler,
-    panel: &Panel,
-    row: usize,
-) -> Result<Vec<[f64; CLASSES]>> {
-    check_sizes(model.config(), panel)?;
-    panel.check_fresh(row)?;
-    let CrossAssetConfig { sources, features, .. } = *model.config();
-    let width = sources * features;
-    let values = scaler.transform(&panel.values()[row * width..][..width]);
-    let finite = |what: String, value: f64| match (value as f32).is_finite() {
-        true => Ok(value as f32),
-        false => Err(Error::NotFinite { what, value }),
-    };
-    let narrow: Vec<f32> = std::iter::zip(panel.columns(), values)
-        .map(|(column, value)| finite(format!("the standardised value of `{column}`"), value))
-        .collect::<Result<_>>()?;
-    let x = Tensor::from_slice(&narrow, [1, sources, features], model.parameters().values().device())?;
-    let logits = no_grad(|| model.logits(&x, Mode::Eval))?.to_vec::<f32>()?;
-    let of_source = |(source, logits): (&String, &[f32])| {
-        let sum = log_sum_exp(logits);
-        let mut probabilities = [0.0; CLASSES];
-        for (probability, &logit) in probabilities.iter_mut().zip(logits) {
-            *probability = (f64::from(logit) - sum).exp();
-            finite(format!("a class probability of {source}"), *probability)?;
-        }
-        Ok(probabilities)
-    };
-    panel.sources().iter().zip(logits.chunks_exact(CLASSES)).map(of_source).collect()
-}
-
-/// `ln(sum(exp(logits)))`, without overflow.
-fn log_sum_exp(logits: &[f32]) -> f64 {
-    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum::<f64>().ln() + largest
 }
 
 /// Refuses a model of another number of sources or features than the panel.

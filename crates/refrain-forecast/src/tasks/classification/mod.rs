@@ -1,8 +1,10 @@
 //! The task of cross-asset attention: classification on a fold of a panel.
 
 pub mod evaluation;
+mod recorded_classifier;
 mod settings;
 
+pub use recorded_classifier::RecordedClassifier;
 pub use settings::PanelSettings;
 
 use crate::Result;

@@ -1,5 +1,6 @@
 //! Covariates of one forecast, from memory.
 
+use super::model_inputs::ModelInputs;
 use crate::data::dialect::Dialect;
 use crate::data::series::{CovariateColumns, CovariateScaler, Covariates, TimeAxis, TimeStep, stamps};
 use crate::{Error, Result};
@@ -36,14 +37,15 @@ pub(super) struct CovariateInputs {
 }
 
 impl CovariateInputs {
-    /// What the model sees, each `[columns, rows]` in f32: past covariates of the context, future ones of context and horizon, and
-    /// static ones. Kinds that it does not take are left out. The values are those of the last `rows` rows before the forecast.
-    pub(super) fn of(
+    /// Adds what the model sees of these values to the inputs of a window. They are those of the last `rows` rows before the
+    /// forecast.
+    pub(super) fn push(
         &self,
+        inputs: &mut ModelInputs,
         values: &CovariateValues<'_>,
         rows: usize,
-        (context, horizon): (usize, usize),
-    ) -> Result<Vec<Vec<f32>>> {
+    ) -> Result<()> {
+        let horizon = inputs.window().horizon;
         let CovariateValues { past, future, statics, first } = *values;
         let (counts, given) = (self.columns.counts(), self.columns.future.len());
         for (name, found, rows, columns) in [
@@ -62,7 +64,7 @@ impl CovariateInputs {
             }
         }
         if counts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         if let Some(&value) = [past, future, statics].into_iter().flatten().find(|value| value.is_infinite())
         {
@@ -75,21 +77,7 @@ impl CovariateInputs {
             });
         }
         let known = Covariates::of_values(&self.columns, rows, [past, future, statics]);
-        let known = self.scaler.scaled(&known);
-        let [past, future] = known.window(rows, (context, horizon), &self.axis(first)?);
-        let of_kinds =
-            [(&past[..], counts.past), (&future, counts.future), (known.statics(), counts.statics)];
-        let mut inputs = Vec::new();
-        for (values, columns) in of_kinds.into_iter().filter(|(_, columns)| *columns > 0) {
-            let of_column = |column: usize| values.iter().skip(column).step_by(columns);
-            let input: Vec<f32> = (0..columns).flat_map(of_column).map(|&value| value as f32).collect();
-            if let Some(at) = input.iter().position(|value| !value.is_finite()) {
-                let (what, value) = ("a scaled covariate".to_owned(), input[at].into());
-                return Err(Error::NotFinite { what, value });
-            }
-            inputs.push(input);
-        }
-        Ok(inputs)
+        inputs.push_covariates(&self.scaler.scaled(&known), rows, &self.axis(first)?)
     }
 
     /// The times of the rows; without features of the calendar nobody asks for them.

@@ -4,19 +4,25 @@ mod adaptive;
 pub mod conformal;
 mod covariate_values;
 pub mod evaluation;
+mod forecast;
 mod levels;
 pub mod loss;
 pub mod metrics;
+mod model_inputs;
 mod predictor;
+mod predictor_config;
 pub mod quantiles;
-mod recorded_model;
+mod recorded_forecaster;
 mod settings;
 mod student_t;
 
 pub use adaptive::Adaptive;
 pub use covariate_values::CovariateValues;
+pub use forecast::Forecast;
 pub use levels::Levels;
-pub use predictor::{Predictor, RUN_VERSION};
+pub use predictor::Predictor;
+pub use predictor_config::{PredictorConfig, RUN_VERSION};
+pub use recorded_forecaster::RecordedForecaster;
 pub use settings::{Freeze, IntervalSettings, Objective, SeriesSettings, TuningSettings};
 
 use crate::baselines::Linear;

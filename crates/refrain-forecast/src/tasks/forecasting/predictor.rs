@@ -2,26 +2,24 @@
 
 use super::conformal::{Calibration, Intervals};
 use super::covariate_values::CovariateInputs;
-use super::evaluation::{Forecast, decode, extend_context};
-use super::loss::Loss;
-use super::recorded_model::{Blueprint, RecordedModels};
-use super::{CovariateValues, IntervalSettings};
-use crate::data::dialect::Dialect;
-use crate::data::series::{CovariateColumns, CovariateScaler, Scaler, Scaling, TimeStep};
-use crate::models::{ModelConfig, WindowShape};
+use super::model_inputs::ModelInputs;
+use super::predictor_config::{PredictorConfig, RUN_VERSION};
+use super::{CovariateValues, Forecast, RecordedForecaster};
+use crate::data::series::{CovariateColumns, Scaler, Scaling, SeriesSet};
+use crate::models::{ChannelUse, ModelConfig, WindowShape, weights};
 use crate::{Error, Result};
 use refrain::{DType, Device, Precision};
 use refrain_nn::Checkpoint;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// A trained model that makes forecasts of contexts.
 ///
 /// It loads the model once. Its forward pass is recorded at the first forecast and then replayed, which gives the same values
-/// bit for bit. Any number of threads may use one predictor. It has a copy of the model for each forecast that may be made at the
-/// same time; further callers wait. A forecast is computed on the thread of its caller. A predictor with one copy lets the kernels
-/// of a CPU use more threads; one with several does not, because its callers share the cores already.
+/// bit for bit. Any number of threads may use one predictor. It has a recording for each forecast that may be made at the same
+/// time; further callers wait. A forecast is computed on the thread of its caller. On a CPU, callers that come at the same time use
+/// one core each, and one that has been alone for a while uses more. `refrain forecast` and `refrain cross-validate` make their
+/// forecasts by one.
 ///
 /// ```no_run
 /// use refrain::Device;
@@ -53,60 +51,35 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Predictor {
     channels: Vec<String>,
-    window: WindowShape,
     scaler: Scaler,
     /// For a model of independent series: how each is scaled by its own values.
     independent: Option<Scaling>,
     covariates: CovariateInputs,
-    intervals: Intervals,
-    models: RecordedModels,
-}
-
-/// The newest version of the configuration in a run folder.
-pub const RUN_VERSION: u64 = 2;
-
-/// What a predictor reads of the configuration that a run folder keeps.
-#[derive(Deserialize)]
-struct Kept {
+    /// Its settings, from which it is also made for other channels.
     model: ModelConfig,
-    #[serde(default)]
-    loss: Loss,
-    #[serde(default)]
-    intervals: IntervalSettings,
-    data: KeptData,
-    #[serde(default)]
-    precision: Option<String>,
-    /// The share of hidden patches, if the model was pretrained and does not forecast.
-    #[serde(default)]
-    pretraining: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct KeptData {
-    channels: Vec<String>,
-    scaler: Scaler,
-    #[serde(default)]
-    independent: bool,
-    #[serde(default)]
-    scaling: Scaling,
-    #[serde(default)]
-    covariates: CovariateColumns,
-    #[serde(default)]
-    covariate_scaler: CovariateScaler,
-    #[serde(default)]
-    step: Option<TimeStep>,
-    #[serde(default)]
-    dialect: Dialect,
+    forecaster: RecordedForecaster,
 }
 
 impl Predictor {
-    /// The best model of the run in a folder that `refrain train` wrote. It makes up to `copies` forecasts at the same time.
+    /// The best model of the run in a folder that `refrain train` wrote. It makes up to `at_once` forecasts at the same time.
     ///
     /// # Errors
     /// [`Error::Nn`] if there is no such run, or if it is damaged; [`Error::Training`] if it is a run of another task;
     /// [`Error::Calibration`] if its intervals have no calibration yet; [`Error::Engine`] if the device has not enough memory.
-    pub fn load(folder: &Path, device: &Device, copies: usize) -> Result<Predictor> {
-        let checkpoint = Checkpoint::open(folder)?;
+    pub fn load(folder: &Path, device: &Device, at_once: usize) -> Result<Predictor> {
+        Predictor::of_run(folder, &Checkpoint::open(folder)?, device, at_once)
+    }
+
+    /// The same, if the checkpoint in the folder is open already.
+    ///
+    /// # Errors
+    /// Those of [`Predictor::load`].
+    pub fn of_run(
+        folder: &Path,
+        checkpoint: &Checkpoint,
+        device: &Device,
+        at_once: usize,
+    ) -> Result<Predictor> {
         let mut config: Value = checkpoint.config()?;
         // Runs of version 1 knew one forecaster.
         if config["version"].is_string() && config["model"].is_object() {
@@ -121,7 +94,7 @@ impl Predictor {
                 "its configuration is of version {version}, and this program reads 1 to {RUN_VERSION}"
             )));
         }
-        let mut kept: Kept =
+        let mut kept: PredictorConfig =
             serde_json::from_value(config).map_err(|error| refuse(format!("no forecaster: {error}")))?;
         if kept.pretraining.is_some() {
             return Err(refuse("it is a pretrained encoder, which does not forecast yet".to_owned()));
@@ -147,20 +120,17 @@ impl Predictor {
         if sizes != [channels; 3] || kept.data.scaler.fault().is_some() {
             return Err(refuse("its channels and its scaler contradict each other".to_owned()));
         }
-        let mut intervals = Intervals::of(&kept.loss)?;
+        let trained = model.load(checkpoint, DType::F32, device)?;
+        let mut intervals = Intervals::of(&kept.loss)?.adapting(kept.intervals.adaptive)?;
         if kept.intervals.calibrate {
-            let loaded = model.load(&checkpoint, DType::F32, device)?;
             let calibration = Calibration::read(folder)?;
-            calibration.check(&*loaded, &kept.intervals.levels, horizon)?;
+            calibration.check(&*trained, &kept.intervals.levels, horizon)?;
             intervals = intervals.with_calibration(calibration);
         }
-        let (device, window) = (device.clone(), kept.model.window());
-        let blueprint = Blueprint { model, checkpoint, precision, device, window, covariates };
-        intervals.check(blueprint.model.window().horizon, window.horizon)?;
+        let forecaster = RecordedForecaster::new(trained, horizon, intervals, precision, at_once)?;
         let data = kept.data;
         Ok(Predictor {
             channels: data.channels,
-            window,
             scaler: data.scaler,
             independent: data.independent.then_some(data.scaling),
             covariates: CovariateInputs {
@@ -169,9 +139,61 @@ impl Predictor {
                 step: data.step,
                 dialect: data.dialect,
             },
-            intervals,
-            models: RecordedModels::load(&blueprint, copies.max(1))?,
+            model,
+            forecaster,
         })
+    }
+
+    /// The model with its recordings, for series in memory. Those have the channels that the model was trained on; see
+    /// [`Predictor::forecaster_of`] for others.
+    pub fn forecaster(&self) -> &RecordedForecaster {
+        &self.forecaster
+    }
+
+    /// The forecaster of these series. A model that treats all channels alike ([`ChannelUse::Shared`]) can forecast any number of
+    /// them. Calibrated intervals are those of the channels with the same names.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the model needs the number of channels that it was trained on; [`Error::Calibration`] if the intervals of a
+    /// channel were not calibrated; [`Error::Engine`] if the device has not enough memory.
+    pub fn forecaster_of(&self, set: &SeriesSet) -> Result<RecordedForecaster> {
+        let own = &self.forecaster;
+        let (found, trained) = (set.channels(), self.window().channels);
+        let forecaster = match found == trained {
+            true => own.clone(),
+            false => {
+                if self.model.channel_use() != ChannelUse::Shared {
+                    let problem =
+                        format!("the series have {found} channels, but the model was trained on {trained}");
+                    return Err(Error::Model {
+                        problem,
+                        fix: "pass series with the channels of the training",
+                    });
+                }
+                let model = self.model.with_channels(found).build(DType::F32, own.device(), 0)?;
+                weights::copy(own.model().parameters(), model.parameters())?;
+                own.with_model(model)?
+            }
+        };
+        if self.independent.is_some() || (!set.is_independent() && set.names().eq(&self.channels)) {
+            return Ok(forecaster);
+        }
+        let place = |name: &String| self.channels.iter().position(|known| known == name);
+        // A calibration is that of channels; those of a grid that are forecast one by one have none in common.
+        let places: Vec<Option<usize>> = match set.is_independent() {
+            true => vec![None],
+            false => set.names().map(place).collect(),
+        };
+        forecaster.with_intervals(own.intervals().of_channels(&places)?)
+    }
+
+    /// Makes forecasts with other intervals from now on.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the model has other quantiles than they.
+    pub fn set_intervals(&mut self, intervals: Intervals) -> Result<()> {
+        self.forecaster = self.forecaster.with_intervals(intervals)?;
+        Ok(())
     }
 
     /// The names of the channels, in the order of the values. A model of independent series has none: it forecasts any series
@@ -187,12 +209,12 @@ impl Predictor {
 
     /// The shape of its windows.
     pub fn window(&self) -> WindowShape {
-        self.window
+        self.forecaster.window()
     }
 
     /// The intervals of its forecasts.
     pub fn intervals(&self) -> &Intervals {
-        &self.intervals
+        self.forecaster.intervals()
     }
 
     /// The forecast of the rows after a context, which is row-major `[context, channels]` in original units.
@@ -210,7 +232,7 @@ impl Predictor {
     /// Those of [`Predictor::forecast`]; [`Error::Model`] if the covariates are not those that the model takes;
     /// [`Error::NotFinite`] for an infinite one.
     pub fn forecast_with(&self, context: &[f64], covariates: &CovariateValues<'_>) -> Result<Forecast> {
-        let WindowShape { channels, context: rows, horizon } = self.window;
+        let WindowShape { channels, context: rows, .. } = self.window();
         if self.independent.is_some() {
             let problem = "it learned from independent series, each with a scale of its own".to_owned();
             return Err(Error::Model {
@@ -227,12 +249,10 @@ impl Predictor {
                 fix: "pass the newest rows, [context, channels]",
             });
         }
-        let past = self.scaler.transform(context);
-        let at = |channel: usize, row: usize| past[row * channels + channel] as f32;
-        let cells = (0..channels).flat_map(|channel| (0..rows).map(move |row| (channel, row)));
-        let context = cells.map(|(channel, row)| at(channel, row)).collect();
-        let beside = self.covariates.of(covariates, rows, (rows, horizon))?;
-        decode(self.values(context, beside)?, &self.intervals, &self.scaler, channels, horizon)
+        let mut inputs = ModelInputs::new(self.window(), 1);
+        inputs.push_context(&self.scaler.transform(context));
+        self.covariates.push(&mut inputs, covariates, rows)?;
+        self.forecaster.forecast_inputs(&inputs, &self.scaler, channels)
     }
 
     /// The forecast of the rows after those of a series, which need not be one that the model was trained on. Pass all values
@@ -252,7 +272,6 @@ impl Predictor {
     /// Those of [`Predictor::forecast_series`]; [`Error::Model`] if the covariates are not those that the model takes;
     /// [`Error::NotFinite`] for an infinite one.
     pub fn forecast_series_with(&self, known: &[f64], covariates: &CovariateValues<'_>) -> Result<Forecast> {
-        let WindowShape { context, horizon, .. } = self.window;
         let refuse = |problem: &str, fix| Err(Error::Model { problem: problem.to_owned(), fix });
         let Some(scaling) = self.independent else {
             return refuse("it did not learn from independent series", "pass a context to `forecast`");
@@ -261,16 +280,10 @@ impl Predictor {
             return refuse("a series has no values, or one that is not finite", "pass known values only");
         }
         let scaler = Scaler::of_values(known, scaling);
-        let newest = &known[known.len().saturating_sub(context)..];
-        let mut values = Vec::with_capacity(context);
-        extend_context(&mut values, &scaler.transform(newest), context);
-        let beside = self.covariates.of(covariates, known.len(), (context, horizon))?;
-        decode(self.values(values, beside)?, &self.intervals, &scaler, 1, horizon)
-    }
-
-    /// What the model makes of a context `[channels, context]` and covariates.
-    fn values(&self, context: Vec<f32>, beside: Vec<Vec<f32>>) -> Result<Vec<f32>> {
-        let inputs: Vec<Vec<f32>> = std::iter::once(context).chain(beside).collect();
-        self.models.forecast(&inputs)
+        let newest = &known[known.len().saturating_sub(self.window().context)..];
+        let mut inputs = ModelInputs::new(self.window(), 1);
+        inputs.push_context(&scaler.transform(newest));
+        self.covariates.push(&mut inputs, covariates, known.len())?;
+        self.forecaster.forecast_inputs(&inputs, &scaler, 1)
     }
 }
