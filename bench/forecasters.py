@@ -10,9 +10,9 @@ a step, steps an epoch (refrain takes the last, smaller batch, too) and epochs, 
 does the loop that trains the model of transformers here; neuralforecast keeps the last ones.
 
 Each model is trained with the squared error, for MSE and MAE, and, where the program can, with quantiles of 5, 10, 50, 90 and 95 %,
-for the CRPS: twice the mean pinball loss. Before that, each program trains alone for `--timing` epochs: the table has the median of
-all but the first, with the validation. On a machine that other programs use, too, take processor seconds (`--processor`) and one
-thread (RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1). The other trainings run `--jobs` at a time.
+for the CRPS: twice the mean pinball loss. Before that, each program trains alone for `--timing` epochs, with the first of these losses:
+the table has the median of all but the first epoch, with the validation. On a machine that other programs use, too, take processor
+seconds (`--processor`) and one thread (RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1). The other trainings run `--jobs` at a time.
 """
 
 import argparse
@@ -100,10 +100,11 @@ def by_refrain(a, model, loss, seed, epochs, is_timed, folder):
     outcome = json.loads(done.stdout.splitlines()[-1])
     seconds = [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     if a.processor and is_timed:
-        # What is not an epoch is the same in a training of one epoch.
-        all_epochs = processor_seconds_of_children() - begun
-        one = by_refrain(a, model, loss, seed, 1, is_timed, folder)["seconds"][0] if epochs > 1 else 0
-        seconds = [all_epochs] + [(all_epochs - one) / (epochs - 1)] * (epochs - 1)
+        seconds = [processor_seconds_of_children() - begun]
+        if epochs > 1:
+            # What is not an epoch is the same in a training of one.
+            one = by_refrain(a, model, loss, seed, 1, is_timed, folder)["seconds"][0]
+            seconds += [(seconds[0] - one) / (epochs - 1)] * (epochs - 1)
     return {"mse": outcome["test_mse"], "mae": outcome["test_mae"], "crps": outcome.get("test_crps"), "seconds": seconds,
             "parameters": outcome["parameters"]}
 
@@ -287,7 +288,7 @@ def main():
     cases = [(name, model) for model in a.models for name in programs if can(name, model, "mse")]
     jobs = [(name, model, loss, seed, a.epochs or SETTINGS[model]["epochs"], False)
             for loss in a.losses for seed in a.seeds for name, model in cases if can(name, model, loss)]
-    timings = [(*case, "mse", 1, a.timing, True) for case in cases] if a.timing else []
+    timings = [(*case, a.losses[0], 1, a.timing, True) for case in cases if can(*case, a.losses[0])] if a.timing else []
     known = {}
     if a.out and a.out.exists():
         known = {tuple(key): result for key, result in map(json.loads, a.out.read_text().splitlines())}
