@@ -70,6 +70,22 @@ fn an_exported_run_is_imported_with_the_same_weights() {
     place.refrain(&["export", "run", "--out", "again"]).failed(&["again", "not empty"]);
 }
 
+#[test]
+fn a_checkpoint_with_weights_for_each_channel_needs_its_channels() {
+    let place = place();
+    let flags =
+        ["--individual-head", "--end-padding", "false", "--revin-affine", "false", "--patches-from", "end"];
+    place.refrain(&tiny(&[&["--data", "series.csv", "--out", "own"], &flags[..]].concat())).succeeded();
+    place.refrain(&["export", "own", "--out", "exported"]).succeeded();
+    let import = |data: &str| place.refrain(&["import", "exported", "--data", data, "--out", "run"]);
+    import("other.csv").failed(&["3 channels", "is for 2"]);
+    import("series.csv").succeeded();
+    // The weights of a file are a start, too.
+    let init = ["--data", "series.csv", "--out", "tuned", "--init", "own/model.safetensors"];
+    let said = place.refrain(&tiny(&[&init[..], &flags[..]].concat())).succeeded();
+    assert!(said.out.contains("weights     from own/model.safetensors"), "{}", said.out);
+}
+
 /// Every command of the tutorial, in its order.
 #[test]
 fn the_tutorial_works() {

@@ -46,7 +46,16 @@ fn the_commands_on_covariates_do_what_the_page_says() {
 fn the_commands_on_ragged_series_do_what_the_page_says() {
     let place = Place::new();
     let said = run("ragged-series.md", &place);
-    assert!(said.contains("1,000 independent series of 20 to 139 rows"), "{said}");
+    for told in [
+        "1,000 independent series of 20 to 139 rows",
+        "rows of padding for short series",
+        "seasonal naive (7 rows)",
+        "last value",
+    ] {
+        assert!(said.contains(told), "no {told:?} in {said}");
+    }
+    let json = place.refrain(&["evaluate", "--model", "runs/shops", "--json"]).succeeded().json();
+    assert_eq!(json["channels"].as_array().unwrap().len(), 1000);
     let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
     let forecast = read("forecast.csv");
     assert_eq!(forecast.lines().next(), Some("unique_id,ds,forecast,lo-80,hi-80,lo-90,hi-90"));
@@ -72,8 +81,13 @@ fn the_commands_on_ragged_series_do_what_the_page_says() {
         let days = |id: usize| 20 + id * 37 % 120;
         (1..=1000).filter(|&id| days(id) > back + 7).count()
     };
-    let expected: usize = [7, 14, 21].into_iter().map(enough).sum();
-    assert_eq!(validated.lines().count(), 1 + 7 * expected);
+    let expected = [21, 14, 7].map(enough);
+    assert_eq!(validated.lines().count(), 1 + 7 * expected.iter().sum::<usize>());
+    let json: serde_json::Value = serde_json::from_str(&read("runs/shops-cv/cross-validation.json")).unwrap();
+    for (window, expected) in json["windows"].as_array().unwrap().iter().zip(expected) {
+        let [forecast, left_out] = ["forecast", "left_out"].map(|of| window[of].as_u64().unwrap() as usize);
+        assert_eq!((forecast, left_out), (expected, 1000 - expected), "{window}");
+    }
     // Of the shop of ten days, the model knows the size.
     let new = read("new-forecast.csv");
     assert_eq!(new.lines().count(), 8);
@@ -89,9 +103,33 @@ fn the_commands_on_ragged_series_do_what_the_page_says() {
 fn the_commands_on_a_csv_file_of_ones_own_do_what_the_page_says() {
     let place = Place::new();
     let said = run("own-csv.md", &place);
-    assert!(said.contains("in 80 %"), "{said}");
-    assert!(place.path("runs/load/report.html").exists());
+    // The dry run, and the errors of the test part.
+    for told in [
+        "series      load.csv: 1,440 rows of 2 channels",
+        "split       training 816 windows",
+        "parameters, about",
+        "time        about",
+        "each channel in its own unit",
+        "steps of the horizon",
+        "in 80 %",
+        "in 90 %",
+    ] {
+        assert!(said.contains(told), "no {told:?} in {said}");
+    }
     let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
+    let report = read("runs/load/report.html");
+    for part in [
+        ">Data<",
+        ">test<",
+        ">Losses<",
+        ">Test errors of each channel<",
+        ">Test errors by step of the horizon<",
+        "Best test window",
+        "Median test window",
+        "Worst test window",
+    ] {
+        assert!(report.contains(part), "no {part:?}");
+    }
     let header = "time,north,north-lo-80,north-hi-80,north-lo-90,north-hi-90,\
                   south,south-lo-80,south-hi-80,south-lo-90,south-hi-90";
     for (file, first) in [("forecast.csv", "2024-03-01 00:00"), ("then.csv", "2024-02-20 00:00")] {
@@ -110,6 +148,7 @@ fn the_commands_on_a_csv_file_of_ones_own_do_what_the_page_says() {
     let json = place.refrain(&["evaluate", "--model", "runs/load", "--json"]).succeeded().json();
     let number = |name: &str| json[name].as_f64().unwrap();
     assert!(number("test_mse") < 0.5 * number("seasonal_naive_mse"), "{json}");
+    assert!((0.5..2.0).contains(&(number("test_mse") / number("linear_mse"))), "{json}");
     for (at, near) in [(0, 72.0..88.0), (1, 83.0..97.0)] {
         let coverage = json["test_intervals"][at]["coverage"].as_f64().unwrap();
         assert!(near.contains(&coverage), "{coverage} %, not in {near:?}");
