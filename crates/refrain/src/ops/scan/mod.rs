@@ -146,8 +146,8 @@ impl Tensor {
     /// The running product along an axis: element `i` is the product of the elements up to and including `i`. For every
     /// dtype; for integers and bools the result is i64. A negative axis counts from the last one.
     ///
-    /// The gradient is right also where elements are 0. On a GPU, elements are multiplied in groups, so the product of a
-    /// group may overflow where the product in order does not.
+    /// The gradient is right also where elements are 0. On a GPU, and in f64, elements are multiplied in groups, so the product
+    /// of a group may overflow where the product in order does not.
     ///
     /// # Errors
     /// If the axis is out of range.

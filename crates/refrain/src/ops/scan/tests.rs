@@ -76,6 +76,35 @@ fn gradients_agree_with_finite_differences_also_beside_zeros() {
 }
 
 #[test]
+fn the_gradient_of_a_long_sum_is_the_sum_from_the_end() {
+    for shape in [[3, 15, 1], [2, 16, 1], [1, 1040, 1], [2, 2500, 1], [1, 2500, 3]] {
+        let x = Tensor::zeros(&shape[..], DType::F64, &device()).unwrap();
+        x.set_requires_grad(true).unwrap();
+        let weights = numbers(shape.iter().product());
+        let t = Tensor::from_slice(&weights, &shape[..], &device()).unwrap();
+        x.cumsum(1).unwrap().mul(&t).unwrap().sum(()).unwrap().backward().unwrap();
+        let backwards = |v: &[f64]| -> Vec<f64> {
+            let [_, n, inner] = shape;
+            v.chunks(n * inner).flat_map(|slab| slab.chunks(inner).rev().flatten().copied()).collect()
+        };
+        let sums = backwards(&expected(&backwards(&weights), shape, |a, b| a + b));
+        assert_close(&values(&x.grad().unwrap()), &sums, 1e-9);
+    }
+}
+
+#[test]
+fn on_the_cpu_no_product_overflows_whose_results_are_in_range() {
+    let x: Vec<f32> = (0..64).map(|i| if i % 4 < 2 { 1e30 } else { 1e-30 }).collect();
+    let x = Tensor::from_slice(&[&[1e-30f32, 1e-8], &x[..]].concat(), [66], &crate::Device::cpu()).unwrap();
+    let y = x.cumprod(0).unwrap().to_vec::<f32>().unwrap();
+    // 10^30 times 10^30 is beyond f32, but comes upon 10^-38.
+    for (i, y) in y.iter().enumerate().skip(2) {
+        let want = [1e-8f64, 1e22, 1e-8, 1e-38][(i - 2) % 4];
+        assert!((f64::from(*y) / want - 1.0).abs() < 1e-4, "element {i}: {y:e}, not {want:e}");
+    }
+}
+
+#[test]
 fn the_gradient_of_a_long_product_is_right() {
     for shape in [[1, 5000, 1], [1, 3000, 2]] {
         let n = shape.iter().product();

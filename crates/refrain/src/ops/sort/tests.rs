@@ -89,6 +89,35 @@ fn the_first_elements_are_those_of_the_sort() {
 }
 
 #[test]
+fn the_first_elements_are_found_in_lines_of_any_order() {
+    // Of such lines the CPU keeps all, some or no elements while it searches; the last has no line that is whole blocks.
+    for [outer, n, inner] in [[4, 1000, 1], [1, 100_000, 1], [2, 700, 37], [3, 129, 1]] {
+        let at = |i: usize| i / inner % n;
+        let orders: [&dyn Fn(usize) -> f64; 4] =
+            [&|i| at(i) as f64, &|i| -(at(i) as f64), &|_| 7.0, &|i| (at(i) % 3) as f64];
+        for (order, value) in orders.into_iter().enumerate() {
+            let x: Vec<f64> = (0..outer * n * inner).map(value).collect();
+            let t = Tensor::from_slice(&x, [outer, n, inner], &device()).unwrap();
+            for (dtype, largest) in [(DType::F32, true), (DType::F32, false), (DType::I64, true)] {
+                let t = t.to_dtype(dtype).unwrap();
+                let k = 8;
+                let (values, positions) = t.topk(k, 1, largest).unwrap();
+                let (values, positions) = (f64s(&values), positions.to_vec::<i64>().unwrap());
+                for l in 0..outer * inner {
+                    let own = line(&x, [n, inner], l);
+                    let expected = &self::order(&own, largest)[..k];
+                    let got = |i: usize| (l / inner * k + i) * inner + l % inner;
+                    let told = format!("[{outer}, {n}, {inner}] order {order} {dtype} {largest} line {l}");
+                    assert_eq!((0..k).map(|i| positions[got(i)]).collect::<Vec<_>>(), expected, "{told}");
+                    let taken = (0..k).map(|i| values[got(i)]);
+                    assert!(taken.eq(expected.iter().map(|&i| own[i as usize])), "{told}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn nan_is_largest_and_both_zeros_are_equal_in_every_dtype() {
     let x = [f64::NAN, 0.0, -0.0, f64::INFINITY, -1.5, f64::NEG_INFINITY, -f64::NAN, 2.0];
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
@@ -103,6 +132,12 @@ fn nan_is_largest_and_both_zeros_are_equal_in_every_dtype() {
         let long = Tensor::concat(&[&t, &Tensor::zeros([3000], dtype, &device()).unwrap()], 0).unwrap();
         let ends = long.argsort(0, false).unwrap().to_vec::<i64>().unwrap();
         assert_eq!((&ends[..4], &ends[3004..]), (&[5, 4, 1, 2][..], &[7, 3, 0, 6][..]), "{dtype}");
+        // Behind so many zeros that they are searched, and not sorted.
+        let late = Tensor::concat(&[&Tensor::zeros([3000], dtype, &device()).unwrap(), &t], 0).unwrap();
+        for (largest, expected) in [(true, [3000, 3006, 3003, 3007]), (false, [3005, 3004, 0, 1])] {
+            let (_, first) = late.topk(4, 0, largest).unwrap();
+            assert_eq!(first.to_vec::<i64>().unwrap(), expected, "{dtype} {largest}");
+        }
     }
     for dtype in [DType::U8, DType::Bool] {
         let t = Tensor::from_slice(&[1.0, 0.0, 1.0, 0.0], [4], &device()).unwrap().to_dtype(dtype).unwrap();
