@@ -72,6 +72,12 @@ pub(crate) trait Reducer<T, S, const K: usize>: Sync {
         std::array::from_fn(|i| self.row(x[i], at[i]))
     }
 
+    /// Reduces `states.len()` rows of `n` elements, each as [`Reducer::row`] does, of which the elements at one place lie side by
+    /// side: those at place `i` from `i * stride` on. False, and nothing is done, if copied rows are reduced faster.
+    fn rows_side_by_side(&self, _x: [&[T]; K], _stride: usize, _n: usize, _states: &mut [S]) -> bool {
+        false
+    }
+
     /// Reduces `states.len()` columns (at most [`SEGMENT`]) of `rows` rows; the rows start `stride` elements apart.
     fn columns(&self, x: [&[T]; K], stride: usize, rows: usize, at: PartPosition, states: &mut [S]);
 

@@ -1,10 +1,9 @@
 //! The largest and the smallest elements, and where they are, on the CPU.
 
-use std::marker::PhantomData;
-
 use bytemuck::{Pod, Zeroable};
+use half::{bf16, f16};
 
-use super::host::{Elements, Order, widened};
+use super::host::{Elements, Order};
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::simd::simd;
@@ -21,8 +20,8 @@ fn beats<N: Number, const MAX: bool>(a: N, b: N) -> bool {
     more | (b.is_nan() & !a.is_nan())
 }
 
-/// Numbers that are compared as integers, so that the most extreme one does not depend on the order.
-trait Keyed: Number {
+/// Elements that are compared as integers, so that the most extreme one does not depend on the order.
+trait Keyed: Stored {
     type Key: State + Ord;
 
     /// Grows with the number; -0 is below 0. NaN is the largest key if `MAX`, else the smallest.
@@ -40,7 +39,8 @@ macro_rules! keyed_float {
                 let nan = if MAX { $bits::MAX } else { $bits::MIN };
                 let bits = self.to_bits() as $bits;
                 // Of negative numbers, all bits but the sign are turned round.
-                if self.is_nan() { nan } else { bits ^ (bits >> ($bits::BITS - 1) & $bits::MAX) }
+                let key = bits ^ (bits >> ($bits::BITS - 1) & $bits::MAX);
+                if bits & $bits::MAX > $t::INFINITY.to_bits() as $bits { nan } else { key }
             }
 
             fn of_key(key: $bits) -> $t {
@@ -50,11 +50,13 @@ macro_rules! keyed_float {
         }
     };
 }
+keyed_float!(f16, i16);
+keyed_float!(bf16, i16);
 keyed_float!(f32, i32);
 keyed_float!(f64, i64);
 
 macro_rules! keyed_integer {
-    ($t:ident) => {
+    ($($t:ident)*) => {$(
         impl Keyed for $t {
             type Key = $t;
 
@@ -67,48 +69,45 @@ macro_rules! keyed_integer {
                 key
             }
         }
-    };
+    )*};
 }
-keyed_integer!(i64);
-keyed_integer!(u8);
+keyed_integer!(i64 i32 u8);
 
 /// The key of the most extreme element, or that of NaN if one is NaN.
-struct Extreme<N, const MAX: bool>(PhantomData<N>);
+struct Extreme<const MAX: bool>;
 
-impl<N: Keyed, const MAX: bool> Extreme<N, MAX> {
-    #[inline(always)]
-    fn more_extreme(a: N::Key, b: N::Key) -> N::Key {
-        if MAX { a.max(b) } else { a.min(b) }
-    }
+#[inline(always)]
+fn more_extreme<K: Ord, const MAX: bool>(a: K, b: K) -> K {
+    if MAX { a.max(b) } else { a.min(b) }
 }
 
-impl<T: Stored, N: Keyed, const MAX: bool> Reducer<T, N::Key, 1> for Extreme<N, MAX> {
-    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N::Key {
-        widened(x, |x: &[N]| {
-            simd(
-                #[inline(always)]
-                || rows::fold(x, x[0].key::<MAX>(), |v| v.key::<MAX>(), Self::more_extreme),
-            )
-        })
+impl<T: Keyed, const MAX: bool> Reducer<T, T::Key, 1> for Extreme<MAX> {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> T::Key {
+        simd(
+            #[inline(always)]
+            || rows::fold(x, x[0].key::<MAX>(), T::key::<MAX>, more_extreme::<T::Key, MAX>),
+        )
     }
 
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [N::Key]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [T::Key]) {
         let width = states.len();
-        let key = |v: &T| v.to::<N>().key::<MAX>();
         simd(
             #[inline(always)]
             || {
-                states.iter_mut().zip(x).for_each(|(s, v)| *s = key(v));
+                states.iter_mut().zip(x).for_each(|(s, v)| *s = v.key::<MAX>());
                 for r in 1..rows {
                     let row = &x[r * stride..][..width];
-                    states.iter_mut().zip(row).for_each(|(s, v)| *s = Self::more_extreme(*s, key(v)));
+                    states
+                        .iter_mut()
+                        .zip(row)
+                        .for_each(|(s, v)| *s = more_extreme::<T::Key, MAX>(*s, v.key::<MAX>()));
                 }
             },
         )
     }
 
-    fn merge(&self, a: N::Key, b: N::Key) -> N::Key {
-        Self::more_extreme(a, b)
+    fn merge(&self, a: T::Key, b: T::Key) -> T::Key {
+        more_extreme::<T::Key, MAX>(a, b)
     }
 }
 
@@ -126,9 +125,9 @@ const SEARCHED: usize = 64;
 /// The first of the most extreme elements.
 struct FirstExtreme<const MAX: bool>;
 
-impl<T: Stored, N: Keyed, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExtreme<MAX> {
+impl<T: Keyed, N: Number, const MAX: bool> Reducer<T, Found<N>, 1> for FirstExtreme<MAX> {
     fn row(&self, [x]: [&[T]; 1], at: PartPosition) -> Found<N> {
-        let value = N::of_key(Extreme::<N, MAX>(PhantomData).row([x], at));
+        let value: N = T::of_key(Extreme::<MAX>.row([x], at)).to();
         let is_it = |v: T| {
             let v: N = v.to();
             (v == value) | v.is_nan()
@@ -214,12 +213,12 @@ macro_rules! with_ordered {
 
 /// The largest or smallest elements.
 pub(super) fn extreme(args: &HostArgs<'_>, extent: Extent, max: bool) -> Result<()> {
-    with_ordered!(args.read_dtype(0), T, N => {
+    with_stored!(args.read_dtype(0), T => {
         let (x, y) = (Elements::<T>::of(args, extent, Order::Free)?, args.write::<T>(0)?);
-        let store = |to: &mut T, key: <N as Keyed>::Key| *to = T::from_number(N::of_key(key));
+        let store = |to: &mut T, key| *to = T::of_key(key);
         match max {
-            true => x.reduce(&Extreme::<N, true>(PhantomData), y, store),
-            false => x.reduce(&Extreme::<N, false>(PhantomData), y, store),
+            true => x.reduce(&Extreme::<true>, y, store),
+            false => x.reduce(&Extreme::<false>, y, store),
         }
         Ok(())
     })

@@ -5,15 +5,15 @@ use std::any::TypeId;
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Real, Stored, convert, with_float, with_stored};
-use crate::device::cpu::scratch::{Scratch, with_scratch};
+use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
+use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::{
     Extent, PartPosition, Reducer, SEGMENT, State, Steps, Transposed, reduce, reduce_in,
 };
 use crate::kernels::{elementwise, rows};
-use crate::tensor::DType;
+use crate::tensor::{DType, Layout, Shape};
 
 /// What a reduction may do with the order of elements without changing a bit of its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) enum Order {
 pub(super) enum Elements<'a, T> {
     InPlace(&'a [T], Extent, Steps),
     Transposed(&'a [T], Transposed),
+    /// All elements of a matrix whose rows are apart: of each row, then of the results.
+    RowByRow(&'a [T], Extent, Steps),
     Copy(Scratch<T>, Extent),
 }
 
@@ -41,12 +43,16 @@ impl<'a, T: Stored> Elements<'a, T> {
             Order::Free if extent.n == layout.numel() => layout.packed().map(|_| (extent, extent.steps())),
             _ => None,
         };
-        Ok(match extent.steps_in(layout).map(|steps| (extent, steps)).or_else(turned).or_else(whole) {
-            Some((extent, steps)) => Elements::InPlace(x, extent, steps),
-            None => match Transposed::of(extent, layout) {
-                Some(transposed) => Elements::Transposed(x, transposed),
-                None => Elements::Copy(elementwise::contiguous(layout, x), extent),
-            },
+        let direct = extent.steps_in(layout).map(|steps| (extent, steps)).or_else(turned).or_else(whole);
+        if let Some((extent, steps)) = direct {
+            return Ok(Elements::InPlace(x, extent, steps));
+        }
+        if let Some((extent, steps)) = row_by_row(extent, layout, order) {
+            return Ok(Elements::RowByRow(x, extent, steps));
+        }
+        Ok(match Transposed::of(extent, layout) {
+            Some(transposed) => Elements::Transposed(x, transposed),
+            None => Elements::Copy(elementwise::contiguous(layout, x), extent),
         })
     }
 
@@ -59,8 +65,28 @@ impl<'a, T: Stored> Elements<'a, T> {
         match self {
             Elements::InPlace(x, extent, steps) => reduce_in([x], *extent, *steps, f, y, store),
             Elements::Transposed(x, transposed) => transposed.reduce(x, f, y, store),
+            Elements::RowByRow(x, extent, steps) => {
+                let mut states = Scratch::<S>::new(extent.outer);
+                reduce_in([x], *extent, *steps, f, &mut states, |to, state| *to = state);
+                if let Some(all) = states.iter().copied().reduce(|a, b| f.merge(a, b)) {
+                    y.iter_mut().for_each(|y| store(y, all));
+                }
+            }
             Elements::Copy(x, extent) => reduce([x], *extent, f, y, store),
         }
+    }
+}
+
+/// The rows of a matrix all of whose elements are reduced, in any order.
+fn row_by_row(extent: Extent, layout: &Layout, order: Order) -> Option<(Extent, Steps)> {
+    if order != Order::Free || extent.n != layout.numel() {
+        return None;
+    }
+    let n = *layout.shape().last()?;
+    let outer = layout.numel().checked_div(n)?;
+    match layout.reshape(&Shape::from([outer, n]))?.strides() {
+        &[step, 1] => Some((Extent { outer, n, inner: 1 }, Steps { outer: step, n: 1 })),
+        _ => None,
     }
 }
 
@@ -82,8 +108,7 @@ pub(crate) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<(
 }
 
 fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
-    // Sums of integers are exact.
-    let order = if TypeId::of::<N>() == TypeId::of::<i64>() { Order::Free } else { Order::Fixed };
+    let order = if is_exact::<N>() { Order::Free } else { Order::Fixed };
     let x = Elements::<T>::of(args, extent, order)?;
     let (y, accumulate) = (args.write::<U>(0)?, args.accumulate(0));
     let divisor = N::from_f64(divisor);
@@ -101,15 +126,9 @@ fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, 
 
 struct Sum;
 
-/// A row in the arithmetic type: itself, or a copy, because a reduction that also converts does not become SIMD code.
-pub(super) fn widened<T: Stored, N: Number, R>(x: &[T], f: impl FnOnce(&[N]) -> R) -> R {
-    match N::same(x) {
-        Some(same) => f(same),
-        None => with_scratch(x.len(), |copy| {
-            convert(x, copy);
-            f(copy)
-        }),
-    }
+/// Whether sums are exact, in any order.
+fn is_exact<N: 'static>() -> bool {
+    TypeId::of::<N>() == TypeId::of::<i64>()
 }
 
 /// Bytes that are summed at a time, so that the sum has at most 32 bits.
@@ -128,34 +147,36 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
                 },
             );
         }
-        widened(x, |x| {
-            simd(
+        match N::same(x) {
+            _ if is_exact::<N>() => simd(
+                #[inline(always)]
+                || rows::fold(x, N::ZERO, |v| v.to(), N::plus),
+            ),
+            Some(x) => simd(
                 #[inline(always)]
                 || rows::sum([x], |[v]| v),
-            )
-        })
+            ),
+            None => rows::sums_of([x])[0],
+        }
     }
 
     fn four_rows(&self, x: [[&[T]; 1]; 4], at: [PartPosition; 4]) -> [N; 4] {
         match x.map(|[x]| N::same(x)) {
+            _ if is_exact::<N>() => std::array::from_fn(|i| self.row(x[i], at[i])),
             [Some(a), Some(b), Some(c), Some(d)] => simd(
                 #[inline(always)]
                 || rows::sums([[a], [b], [c], [d]], |[v]| v),
             ),
-            _ if TypeId::of::<T>() == TypeId::of::<u8>() => std::array::from_fn(|i| self.row(x[i], at[i])),
-            _ => {
-                let n = x[0][0].len();
-                with_scratch(4 * n, |copy| {
-                    copy.chunks_exact_mut(n.max(1)).zip(x).for_each(|(copy, [x])| convert(x, copy));
-                    let copy = &*copy;
-                    let row = |i: usize| [&copy[i * n..][..n]];
-                    simd(
-                        #[inline(always)]
-                        || rows::sums([row(0), row(1), row(2), row(3)], |[v]| v),
-                    )
-                })
-            }
+            _ => rows::sums_of(x.map(|[x]| x)),
         }
+    }
+
+    fn rows_side_by_side(&self, [x]: [&[T]; 1], stride: usize, n: usize, sums: &mut [N]) -> bool {
+        let suits = TypeId::of::<T>() != TypeId::of::<half::f16>();
+        if suits {
+            rows::sums_side_by_side(x, stride, n, sums);
+        }
+        suits
     }
 
     fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, sums: &mut [N]) {
@@ -164,9 +185,16 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
             #[inline(always)]
             || {
                 sums.fill(N::ZERO);
+                let mut buf = [N::ZERO; SEGMENT];
                 for r in 0..rows {
                     let row = &x[r * stride..][..width];
-                    sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to()));
+                    // Slices of f16 are converted by instructions, single numbers are not.
+                    if TypeId::of::<T>() == TypeId::of::<half::f16>() {
+                        let row = rows::load(row, &mut buf);
+                        sums.iter_mut().zip(row).for_each(|(s, &v)| *s = s.plus(v));
+                    } else {
+                        sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to()));
+                    }
                 }
             },
         )
