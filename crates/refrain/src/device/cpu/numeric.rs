@@ -146,7 +146,7 @@ fn odd_f64(v: i64) -> f64 {
 }
 
 macro_rules! float_number {
-    ($t:ty, $odd:expr, $to_u8:expr, $power:expr) => {
+    ($t:ty, $odd:expr, $to_u8:expr, $power:path) => {
         impl Number for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -202,8 +202,7 @@ macro_rules! float_number {
             }
             #[inline(always)]
             fn power(self, exponent: $t) -> $t {
-                let power: fn($t, $t) -> $t = $power;
-                power(self, exponent)
+                $power(self, exponent)
             }
             #[inline(always)]
             fn is_nan(self) -> bool {
@@ -212,7 +211,7 @@ macro_rules! float_number {
         }
     };
 }
-float_number!(f64, odd, |v| whole(v) as u8, f64::powf);
+float_number!(f64, odd, |v| whole(v) as u8, math::f64::pow);
 float_number!(f32, |v| v, low_byte, math::pow);
 
 /// By this name, because the type has methods with those of [`Number`].

@@ -235,14 +235,14 @@ macro_rules! functions {
         )*}
     };
     (@of_both Arithmetic Arithmetic, $a:ident, $b:ident, $y:ident, $value:expr) => {
-        $crate::ops::binary::table::of_both($a, $b, $y, $value)
+        $crate::ops::binary::table::of_both($a, $b, $y, #[inline(always)] $value)
     };
     (@of_both Truth Truth, $a:ident, $b:ident, $y:ident, $value:expr) => {
         $crate::ops::binary::table::of_both($a, $b, $y, $crate::ops::binary::table::byte($value))
     };
     (@of_both $asked:ident $domain:ident, $a:ident, $b:ident, $y:ident, $value:expr) => {{}};
     (@of_scalar Arithmetic Arithmetic, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
-        $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, $value)
+        $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, #[inline(always)] $value)
     };
     (@of_scalar Truth Truth, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
         $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, $crate::ops::binary::table::byte($value))

@@ -229,8 +229,8 @@ functions! {
     }
 
     elu => Elu(alpha) {
-        floats: (
-            |x| if x > R::ZERO { x } else { R::c(alpha) * x.expm1() },
+        floats(slices): (
+            |x, y| elus(R::c(alpha), x, y),
             "x > (R)0 ? x : (R)s[0] * expm1_(x)"
         ),
         derivative(Input): (
@@ -240,7 +240,10 @@ functions! {
     }
 
     leaky_relu => LeakyRelu(slope) {
-        floats: (|x| if x > R::ZERO { x } else { R::c(slope) * x }, "x > (R)0 ? x : (R)s[0] * x"),
+        floats: (
+            |x| select_unpredictable(x > R::ZERO, x, R::c(slope) * x),
+            "x > (R)0 ? x : (R)s[0] * x"
+        ),
         derivative(Input): (
             |x, d| if x > R::ZERO { d } else { R::c(slope) * d },
             "x > (R)0 ? d : (R)s[0] * d"
@@ -279,6 +282,26 @@ fn tanhs<R: Real>(x: &[R], y: &mut [R]) {
         || {
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = x.tanh();
+            }
+        },
+    );
+}
+
+fn elus<R: Real>(alpha: R, x: &[R], y: &mut [R]) {
+    /// Numbers that are copied if all of them are above 0.
+    const BLOCK: usize = 64;
+    simd(
+        #[inline(always)]
+        || {
+            for (y, x) in y.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
+                if x.iter().fold(true, |all, &x| all & (x > R::ZERO)) {
+                    y.copy_from_slice(x);
+                    continue;
+                }
+                for (y, &x) in y.iter_mut().zip(x) {
+                    let below = alpha * x.expm1();
+                    *y = select_unpredictable(x > R::ZERO, x, below);
+                }
             }
         },
     );

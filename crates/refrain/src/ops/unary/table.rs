@@ -181,14 +181,14 @@ macro_rules! functions {
 
         $(functions!(@methods [$(#[$doc])*] $method $(, $into)? => $name);)*
     };
-    (@floats $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map($x, $y, $float) };
+    (@floats $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map($x, $y, #[inline(always)] $float) };
     (@floats $x:ident, $y:ident, $float:expr, slices) => { $crate::ops::unary::table::map_rows($x, $y, $float) };
     (@one_by_one) => { true };
     (@one_by_one slices) => { false };
-    (@bf16 $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map_bf16::<R>($x, $y, $float) };
+    (@bf16 $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map_bf16::<R>($x, $y, #[inline(always)] $float) };
     (@bf16 $x:ident, $y:ident, $float:expr, slices) => {{}};
     (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr) => {
-        $crate::ops::unary::table::map2($v, $dy, $dx, $slope)
+        $crate::ops::unary::table::map2($v, $dy, $dx, #[inline(always)] $slope)
     };
     (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr, slices) => { $slope($v, $dy, $dx) };
     (@from) => { None };

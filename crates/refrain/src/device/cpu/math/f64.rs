@@ -42,20 +42,26 @@ const EXP: [f64; 10] = [
     2.510_038_549_551_032e-8,
 ];
 
-/// `e^x`.
+/// `e^(x + low)`, where `low` is small beside `x`.
 #[inline(always)]
-pub fn exp(x: f64) -> f64 {
+fn exp_of_sum(x: f64, low: f64) -> f64 {
     // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
     let x = if x < -746.0 { -746.0 } else { x };
     let x = if x > 710.0 { 710.0 } else { x };
     let t = x * LOG2_E + ROUND;
     let n = t - ROUND;
-    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW + low;
     let p = r * r * polynomial(r, EXP) + r + 1.0;
     // 2^n in two factors, because n is between -1076 and 1024.
     let n = (t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x`.
+#[inline(always)]
+pub fn exp(x: f64) -> f64 {
+    exp_of_sum(x, 0.0)
 }
 
 /// `e^x - 1`, exact also for small `x`.
@@ -116,6 +122,84 @@ pub fn log(x: f64) -> f64 {
     let y = if x == f64::INFINITY { x } else { y };
     let y = if x == 0.0 { f64::NEG_INFINITY } else { y };
     if x >= 0.0 { y } else { f64::NAN }
+}
+
+/// The product of two numbers, and what its rounding left out.
+#[inline(always)]
+fn two_product(a: f64, b: f64) -> [f64; 2] {
+    let product = a * b;
+    [product, a.mul_add(b, -product)]
+}
+
+/// `2/5 + 2/7 z + 2/9 z^2 + ...`, which is `((ln((1 + s) / (1 - s)) / s - 2) / s^2 - 2/3) / s^2` for `z = s^2`.
+const LOG_SERIES: [f64; 11] = [
+    2.0 / 5.0,
+    2.0 / 7.0,
+    2.0 / 9.0,
+    2.0 / 11.0,
+    2.0 / 13.0,
+    2.0 / 15.0,
+    2.0 / 17.0,
+    2.0 / 19.0,
+    2.0 / 21.0,
+    2.0 / 23.0,
+    2.0 / 25.0,
+];
+
+/// `x^y`, within 1 ulp nearly always, with the special cases of C's `pow`. Where the processor has no fused multiply-add, it
+/// is a call.
+#[inline(always)]
+pub fn pow(x: f64, y: f64) -> f64 {
+    let size = x.abs();
+    // Beyond these bounds, the power is 0 or infinite, and it is so at the bounds.
+    let exponent = if y < -1e20 { -1e20 } else { y };
+    let exponent = if exponent > 1e20 { 1e20 } else { exponent };
+    // As in `log`: size = m 2^e, f = m - 1, s = f / (2 + f), and ln(m) = s (2 + z (2/3 + z q)) for z = s^2. But each number
+    // is a sum of two, because the logarithm is multiplied by the exponent.
+    let small = size < f64::MIN_POSITIVE;
+    let scaled = if small { size * 18_014_398_509_481_984.0 } else { size };
+    let shift = if small { -54.0 } else { 0.0 };
+    let middle = std::f64::consts::FRAC_1_SQRT_2.to_bits();
+    let bits = scaled.to_bits().wrapping_sub(middle);
+    let e = f64::from_bits(ROUND.to_bits().wrapping_add((bits as i64 >> 52) as u64)) - ROUND + shift;
+    let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle));
+    let f = m - 1.0;
+    let d = 2.0 + f;
+    let s = f / d;
+    let [product, rest] = two_product(s, d);
+    let s_low = (f - product - rest - s * (f - (d - 2.0))) / d;
+    let [z, rest] = two_product(s, s);
+    let z_low = rest + 2.0 * s * s_low;
+    let q = z * polynomial(z, LOG_SERIES);
+    let third = 2.0 / 3.0 + q;
+    // What 2/3 lacks in f64.
+    let third_low = 2.0 / 3.0 - third + q + 3.700_743_415_417_188e-17;
+    let [u, rest] = two_product(z, third);
+    let u_low = rest + z * third_low + z_low * third;
+    let w = 2.0 + u;
+    let w_low = 2.0 - w + u + u_low;
+    let [l, rest] = two_product(s, w);
+    let l_low = rest + s * w_low + s_low * w;
+    let whole = e * LN_2_HIGH;
+    let sum = whole + l;
+    let added = sum - whole;
+    let sum_low = (whole - (sum - added)) + (l - added) + (l_low + e * LN_2_LOW);
+    let log = sum + sum_low;
+    let log_low = sum - log + sum_low;
+    let [power, rest] = two_product(log, exponent);
+    let power_low = if power.abs() < 800.0 { rest + log_low * exponent } else { 0.0 };
+    let grown = exp_of_sum(power, power_low);
+    let grows = (size > 1.0) == (y > 0.0);
+    let at_end = if grows { f64::INFINITY } else { 0.0 };
+    let grown = if (size == 0.0) | (size == f64::INFINITY) { at_end } else { grown };
+    // From 2^53 on, every f64 is even, and so are infinities.
+    let is_whole = y.trunc() == y;
+    let is_odd = is_whole & ((y * 0.5).trunc() * 2.0 != y);
+    let signed = if is_odd & x.is_sign_negative() { -grown } else { grown };
+    let is_one = (y == 0.0) | (x == 1.0) | ((x == -1.0) & (y.abs() == f64::INFINITY));
+    let is_nan = x.is_nan() | y.is_nan() | ((x < 0.0) & (x > f64::NEG_INFINITY) & !is_whole);
+    let result = if is_nan { f64::NAN } else { signed };
+    if is_one { 1.0 } else { result }
 }
 
 /// The hyperbolic tangent.

@@ -217,8 +217,10 @@ pub fn gelu_tanh_grad(x: f32) -> f32 {
 #[inline(always)]
 pub fn pow(x: f32, y: f32) -> f32 {
     let (size, exponent) = (f64::from(x.abs()), f64::from(y));
+    // Outside of the condition, so that there is no branch.
+    let power = exponent * f64::log(size);
     // 1^y and x^0 are 1, also for infinite and NaN operands.
-    let power = if (y == 0.0) | (size == 1.0) { 0.0 } else { exponent * f64::log(size) };
+    let power = if (y == 0.0) | (size == 1.0) { 0.0 } else { power };
     let result = f64::exp(power) as f32;
     // From 2^24 on, every f32 is even, and so are infinities.
     let is_whole = y.trunc() == y;

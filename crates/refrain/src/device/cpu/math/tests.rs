@@ -225,6 +225,40 @@ mod of_f64 {
         check("sin", 3, |x| one(math::sines, x), libm::sin);
         check("cos", 3, |x| one(math::cosines, x), libm::cos);
     }
+
+    #[test]
+    fn powers_are_within_2_ulp_and_have_the_special_cases_of_c() {
+        let special = [
+            0.0,
+            0.5,
+            1.0,
+            1.0 + f64::EPSILON,
+            1.0 - f64::EPSILON / 2.0,
+            2.0,
+            2.5,
+            3.0,
+            1e-320,
+            1e-17,
+            9_007_199_254_740_991.0,
+            9_007_199_254_740_992.0,
+            1e300,
+            f64::MAX,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        let both = special.into_iter().flat_map(|v| [v, -v]);
+        let spread = (0..300u64).map(|i| f64::from_bits(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let near = (0..300).map(|i| f64::from(i) * 0.007_123_456);
+        // Whose powers come near the ends of the range: there, an error of the logarithm weighs most.
+        let beside_1 = (0..300).map(|i| 1.0 + f64::from(i - 150) * 1.234_567e-7);
+        let large = (0..300).map(|i| f64::from(i - 150) * 4.712_345_6);
+        let numbers: Vec<f64> = both.chain(spread).chain(near).chain(beside_1).chain(large).collect();
+        for (&x, &y) in numbers.iter().flat_map(|x| numbers.iter().map(move |y| (x, y))) {
+            let (got, want) = (math::pow(x, y), libm::pow(x, y));
+            assert!(ulps(got, want) <= 2, "{x:e}^{y:e} = {got:e}, not {want:e}");
+            assert!(want.is_nan() || got.is_sign_negative() == want.is_sign_negative(), "{x:e}^{y:e}");
+        }
+    }
 }
 
 #[test]

@@ -107,19 +107,51 @@ impl<T: Real> WithSimd for Finish<'_, T> {
             let zero = T::default();
             match self.activation {
                 Activation::None => {}
-                Activation::Relu => map(c, |x| x.relu()),
+                Activation::Relu => map(
+                    c,
+                    #[inline(always)]
+                    |x| x.relu(),
+                ),
                 Activation::Gelu => map(c, activations::gelu),
-                Activation::GeluTanh => map(c, |x| x.gelu_tanh()),
-                Activation::Silu => map(c, |x| x * x.sigmoid()),
+                Activation::GeluTanh => map(
+                    c,
+                    #[inline(always)]
+                    |x| x.gelu_tanh(),
+                ),
+                Activation::Silu => map(
+                    c,
+                    #[inline(always)]
+                    |x| x * x.sigmoid(),
+                ),
             }
             if let Some((activation, x)) = self.gradient {
                 let x = &x.data[run(x)..][..len];
                 match activation {
                     Activation::None => {}
-                    Activation::Relu => scale(c, x, |c, x| if x <= zero { zero } else { c }),
-                    Activation::Gelu => scale(c, x, |c, x| c * activations::gelu_derivative(x)),
-                    Activation::GeluTanh => scale(c, x, |c, x| c * x.gelu_tanh_grad()),
-                    Activation::Silu => scale(c, x, |c, x| c * activations::silu_derivative(x)),
+                    Activation::Relu => scale(
+                        c,
+                        x,
+                        #[inline(always)]
+                        |c, x| if x <= zero { zero } else { c },
+                    ),
+                    Activation::Gelu => scale(
+                        c,
+                        x,
+                        #[inline(always)]
+                        |c, x| c * activations::gelu_derivative(x),
+                    ),
+                    Activation::GeluTanh => scale(
+                        c,
+                        x,
+                        #[inline(always)]
+                        |c, x| c * x.gelu_tanh_grad(),
+                    ),
+                    Activation::Silu => scale(
+                        c,
+                        x,
+                        #[inline(always)]
+                        |c, x| c * activations::silu_derivative(x),
+                    ),
                 }
             }
             if let Some(x) = self.residual {
