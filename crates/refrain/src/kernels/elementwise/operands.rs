@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::read::{gather, read_rectangle, read_run, scatter};
+use super::read::{convert_rectangle, gather, read_run, scatter};
 use super::runs::Runs;
 use super::{LoopPlan, MAX_INPUTS};
 use crate::device::HostArgs;
@@ -13,12 +13,12 @@ use crate::device::cpu::numeric::{Number, Stored, store};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
-/// Elements per tile. The buffers of a tile stay in the L1 cache.
-const TILE: usize = 2048;
+/// Elements per tile. The buffers of a tile stay in the L1 cache, beside what they are read from.
+const TILE: usize = 1024;
 /// Elements per tile where an operand is transposed: some rows, so that blocks can be transposed.
-const TILE_TRANSPOSED: usize = 4 * TILE;
+const TILE_TRANSPOSED: usize = 8 * TILE;
 /// Elements per tile without buffers, at most.
-const MOST: usize = 8 * TILE;
+const MOST: usize = 16 * TILE;
 /// The shortest row that is worth a tile of its own.
 const ROW: usize = 64;
 
@@ -258,7 +258,7 @@ impl<'a> Operands<'a> {
                 r.offset -= base;
                 let to = &mut to[done..done + r.rows * r.len];
                 done += to.len();
-                read_rectangle(memory, &r, to, |v: T| v.to());
+                convert_rectangle(memory, &r, to);
             });
         });
     }

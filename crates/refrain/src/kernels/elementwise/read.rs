@@ -1,6 +1,9 @@
 //! How kernels on the CPU read and write the elements of a tile, whatever their strides.
 
+use std::any::TypeId;
+
 use bytemuck::Pod;
+use half::f16;
 
 use super::transpose::{Lines, LinesMut, transpose};
 use super::{LoopPlan, Rectangle};
@@ -31,13 +34,7 @@ pub(super) fn gather<T: Stored, N: Number>(
         #[inline(always)]
         |r, to| match N::same(data) {
             Some(same) => copy_rectangle(same, r, to),
-            None => read_rectangle(
-                data,
-                r,
-                to,
-                #[inline(always)]
-                |v: T| v.to(),
-            ),
+            None => convert_rectangle(data, r, to),
         },
     );
 }
@@ -69,16 +66,36 @@ pub(super) fn read_tile<N>(
     );
 }
 
+/// Elements of a row of f16 that are worth a conversion of their own, by instructions for slices.
+const SLICE: usize = 16;
+
+/// Converts the elements of a rectangle to the arithmetic type.
 #[inline(always)]
-pub(super) fn read_rectangle<T: Pod, N: Pod>(
-    data: &[T],
-    r: &Rectangle,
-    to: &mut [N],
-    f: impl Fn(T) -> N + Copy,
-) {
+pub(super) fn convert_rectangle<T: Stored, N: Number>(data: &[T], r: &Rectangle, to: &mut [N]) {
     if r.is_transposed() {
-        return read_transposed(data, r, to, f);
+        return read_transposed(data, r, to);
     }
+    if r.stride == 1 && r.len >= SLICE && is_f16::<T>() {
+        for (row, to) in to.chunks_exact_mut(r.len).enumerate() {
+            convert(&data[r.offset + row * r.row_stride..][..r.len], to);
+        }
+        return;
+    }
+    read_rectangle(
+        data,
+        r,
+        to,
+        #[inline(always)]
+        |v: T| v.to(),
+    );
+}
+
+fn is_f16<T: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<f16>()
+}
+
+#[inline(always)]
+fn read_rectangle<T: Pod, N: Pod>(data: &[T], r: &Rectangle, to: &mut [N], f: impl Fn(T) -> N) {
     for (row, to) in to.chunks_exact_mut(r.len).enumerate() {
         let from = &data[r.offset + row * r.row_stride..];
         match r.stride {
@@ -128,8 +145,8 @@ const COLUMNS: usize = 64;
 /// Rows, likewise.
 const ROWS: usize = 16;
 
-/// Reads a rectangle whose columns lie one after the other.
-fn read_transposed<T: Pod, N: Pod>(data: &[T], r: &Rectangle, to: &mut [N], f: impl Fn(T) -> N + Copy) {
+/// Converts a rectangle whose columns lie one after the other.
+fn read_transposed<T: Stored, N: Number>(data: &[T], r: &Rectangle, to: &mut [N]) {
     let mut block = [T::zeroed(); ROWS * COLUMNS];
     for row in (0..r.rows).step_by(ROWS) {
         let rows = ROWS.min(r.rows - row);
@@ -142,7 +159,10 @@ fn read_transposed<T: Pod, N: Pod>(data: &[T], r: &Rectangle, to: &mut [N], f: i
                 || {
                     for (i, from) in block.chunks_exact(COLUMNS).take(rows).enumerate() {
                         let to = &mut to[(row + i) * r.len + column..][..columns];
-                        to.iter_mut().zip(from).for_each(|(to, &from)| *to = f(from));
+                        match is_f16::<T>() {
+                            true => convert(&from[..columns], to),
+                            false => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to()),
+                        }
                     }
                 },
             );

@@ -74,6 +74,7 @@ mod shuffled {
             1 => sized::<U, u8, 16>(v3, from, to, [rows, columns]),
             2 => sized::<U, u16, 8>(v3, from, to, [rows, columns]),
             4 => sized::<U, u32, 8>(v3, from, to, [rows, columns]),
+            8 => sized::<U, u64, 4>(v3, from, to, [rows, columns]),
             _ => v3.vectorize(
                 #[inline(always)]
                 || plain(&from, to, 0..rows, 0..columns),
@@ -185,6 +186,17 @@ mod shuffled {
             let ((c0, c4), (c1, c5)) = (words_by_four(v3, b0, b4), words_by_four(v3, b1, b5));
             let ((c2, c6), (c3, c7)) = (words_by_four(v3, b2, b6), words_by_four(v3, b3, b7));
             cast([c0, c1, c2, c3, c4, c5, c6, c7])
+        }
+    }
+
+    /// 4 x 4 numbers of 64 bits: neighbours and halves of lines are interleaved.
+    impl Square<4> for u64 {
+        #[inline(always)]
+        fn transposed(v3: V3, lines: [[u64; 4]; 4]) -> [[u64; 4]; 4] {
+            let m: [__m256i; 4] = cast(lines);
+            let ((a0, a1), (a2, a3)) = (words_by_two(v3, m[0], m[1]), words_by_two(v3, m[2], m[3]));
+            let ((b0, b2), (b1, b3)) = (words_by_four(v3, a0, a2), words_by_four(v3, a1, a3));
+            cast([b0, b1, b2, b3])
         }
     }
 }

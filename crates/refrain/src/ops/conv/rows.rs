@@ -10,6 +10,7 @@ use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::parallel;
 use crate::device::{CudaArgs, HostArgs};
 use crate::error::{Error, Result};
+use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 use crate::kernels::window::Window;
 use crate::operation::{Needs, Op, Spec, Specs, apply, custom_op};
 use crate::ops::matmul;
@@ -102,9 +103,15 @@ impl Op for WindowRows {
                         }
                         continue;
                     }
+                    let step = kernel * channels;
+                    if by_column == 1 {
+                        let from = Lines { data: from, step: by_channel };
+                        transpose(from, LinesMut { data: y, step }, there, channels);
+                        continue;
+                    }
                     for c in 0..channels {
                         let from = &from[c * by_channel..];
-                        let to = y[c..].iter_mut().step_by(kernel * channels).take(there);
+                        let to = y[c..].iter_mut().step_by(step).take(there);
                         match by_column {
                             0 => to.for_each(|to| *to = from[0]),
                             _ => to.zip(from.iter().step_by(by_column)).for_each(|(to, from)| *to = *from),

@@ -1,7 +1,7 @@
 //! `gather`, `scatter_add` and `scatter` on the CPU.
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
+use crate::device::cpu::numeric::{Number, Stored, convert, store, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::error::Result;
 use crate::kernels::positions::{Position, check_range, missing, unravel};
@@ -131,9 +131,11 @@ impl<'a> GatherPlan<'a> {
         self.blocks(index, source, y, |index, source, y| match N::same_mut(y) {
             Some(y) => self.block(index, source, y, |y: &mut N, s: T| *y = y.plus(s.to())),
             None => {
-                let mut sum = Scratch::<N>::collect(y.len(), y.iter().map(|v| v.to()));
-                self.block(index, source, &mut sum, |y: &mut N, s: T| *y = y.plus(s.to()));
-                y.iter_mut().zip(&*sum).for_each(|(y, &v)| *y = T::from_number(v));
+                let (mut sum, mut added) = (Scratch::<N>::new(y.len()), Scratch::<N>::new(source.len()));
+                convert(y, &mut sum);
+                convert(source, &mut added);
+                self.block(index, &added, &mut sum, |y: &mut N, s: N| *y = y.plus(s));
+                store(&sum, y, false);
             }
         });
     }

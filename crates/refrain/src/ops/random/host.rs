@@ -87,31 +87,40 @@ fn uniform_wide<T: Stored>(words: &[u32], out: &mut [T]) {
     );
 }
 
-/// Two normal numbers from two uniform ones: `u` in (0, 1] and `v` in [0, 1) (Box and Muller, 1958).
-#[inline(always)]
-fn box_muller(u: f64, v: f64) -> [f64; 2] {
-    let radius = (-2.0 * math::log(u)).sqrt();
-    let [sin, cos] = math::sine_and_cosine(std::f64::consts::TAU * v);
-    [radius * cos, radius * sin]
-}
-
-/// Writes numbers that come in pairs, each from `W` words, without the first `skip` of them.
+/// Writes pairs of normal numbers without the first `skip` of them: from two uniform numbers each, `u` in (0, 1] and `v` in [0, 1),
+/// which `uniform` makes of `W` words (Box and Muller, 1958).
 #[inline(always)]
 fn write_pairs<T: Stored, const W: usize>(
     words: &[[u32; W]],
     skip: usize,
     out: &mut [T],
-    pair: impl Fn(&[u32; W]) -> [f64; 2],
+    uniform: impl Fn(&[u32; W]) -> [f64; 2],
 ) {
     let half = skip % 2;
     let words = &words[skip / 2..][..(half + out.len()).div_ceil(2)];
     // In loops of their own, so that each becomes SIMD code.
-    let (mut x, mut y, mut both) = ([0.0; TILE / 2 + 1], [0.0; TILE / 2 + 1], [[0.0; 2]; TILE / 2 + 1]);
+    let [mut radius, mut turn, mut sine, mut cosine] = [[0.0; TILE / 2 + 1]; 4];
+    let mut both = [[0.0; 2]; TILE / 2 + 1];
+    let n = words.len();
+    let (radius, turn, both) = (&mut radius[..n], &mut turn[..n], &mut both[..n]);
+    let (sine, cosine) = (&mut sine[..n], &mut cosine[..n]);
     simd(
         #[inline(always)]
         || {
-            x.iter_mut().zip(&mut y).zip(words).for_each(|((x, y), words)| [*x, *y] = pair(words));
-            both.iter_mut().zip(&x).zip(&y).take(words.len()).for_each(|((both, &x), &y)| *both = [x, y]);
+            radius
+                .iter_mut()
+                .zip(&mut *turn)
+                .zip(words)
+                .for_each(|((u, v), words)| [*u, *v] = uniform(words));
+            for u in radius.iter_mut() {
+                *u = (-2.0 * math::log(*u)).sqrt();
+            }
+            for ((sine, cosine), &v) in sine.iter_mut().zip(&mut *cosine).zip(&*turn) {
+                [*sine, *cosine] = math::sine_and_cosine(std::f64::consts::TAU * v);
+            }
+            for (i, both) in both.iter_mut().enumerate() {
+                *both = [radius[i] * cosine[i], radius[i] * sine[i]];
+            }
         },
     );
     store(&both.as_flattened()[half..][..out.len()], out, false);
@@ -124,7 +133,7 @@ fn normal<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
         skip,
         out,
         #[inline(always)]
-        |&[u, v]| box_muller((f64::from(u) + 1.0) * scale, f64::from(v) * scale),
+        |&[u, v]| [(f64::from(u) + 1.0) * scale, f64::from(v) * scale],
     );
 }
 
@@ -135,6 +144,6 @@ fn normal_wide<T: Stored>(words: &[u32], skip: usize, out: &mut [T]) {
         skip,
         out,
         #[inline(always)]
-        |w| box_muller((wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale),
+        |w| [(wide(&w[..2]) + 1) as f64 * scale, wide(&w[2..]) as f64 * scale],
     );
 }
