@@ -84,7 +84,9 @@ stored! {
 }
 
 /// Converts each element. Both slices have the same length.
-#[inline(always)]
+///
+/// It is not inlined, so that its loops are compiled once for each pair of types and not for each caller.
+#[inline(never)]
 pub(crate) fn convert<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
     if let (Some(from), Some(to)) = (same::<T, f16>(from), f32::same_mut(to))
         && narrow::f16s_to_f32(from, to)
@@ -97,8 +99,9 @@ pub(crate) fn convert<T: Stored, N: Number>(from: &[T], to: &mut [N]) {
     );
 }
 
-/// Stores numbers, rounded to nearest, or adds them to what is there. Both slices have the same length.
-#[inline(always)]
+/// Stores numbers, rounded to nearest, or adds them to what is there. Both slices have the same length. Not inlined, like
+/// [`convert`].
+#[inline(never)]
 pub(crate) fn store<T: Stored, N: Number>(from: &[N], to: &mut [T], accumulate: bool) {
     if !accumulate
         && let (Some(from), Some(to)) = (f32::same(from), same_mut::<T, f16>(to))

@@ -146,30 +146,38 @@ fn split<T: Send>(out: &mut [T], size: usize, body: &(dyn Fn(usize, &mut [T]) + 
 /// Calls `body` with each item: on all kernel threads if that is worthwhile and this thread may split its work, otherwise one
 /// after the other.
 ///
-/// It does what `for_each` of rayon does, with less code for each body: one loop, and one function that splits the items.
+/// It does what `for_each` of rayon does, with less code: what splits the items knows `body` by a pointer, so that it is compiled
+/// once for each type of items and not for each caller.
 pub(crate) fn for_each<I: IndexedParallelIterator>(
     worthwhile: bool,
     items: I,
     body: impl Fn(I::Item) + Sync,
 ) {
+    each(worthwhile, items, &body);
+}
+
+/// The body of [`for_each`], by a pointer.
+type Body<'a, T> = &'a (dyn Fn(T) + Sync);
+
+fn each<I: IndexedParallelIterator>(worthwhile: bool, items: I, body: Body<'_, I::Item>) {
     let len = items.len();
     let least = match worthwhile && allowed() {
         true => len.div_ceil(PIECES * rayon::current_num_threads()),
         false => len,
     };
-    items.with_producer(Split { len, least, body: &body });
+    items.with_producer(Split { len, least, body });
 }
 
 /// Pieces of the work for each thread, so that one that is done early takes over from others.
 const PIECES: usize = 8;
 
-struct Split<'a, F> {
+struct Split<'a, T> {
     len: usize,
     least: usize,
-    body: &'a F,
+    body: Body<'a, T>,
 }
 
-impl<T, F: Fn(T) + Sync> ProducerCallback<T> for Split<'_, F> {
+impl<T> ProducerCallback<T> for Split<'_, T> {
     type Output = ();
 
     fn callback<P: Producer<Item = T>>(self, items: P) {
@@ -178,7 +186,7 @@ impl<T, F: Fn(T) + Sync> ProducerCallback<T> for Split<'_, F> {
 }
 
 /// Splits the items in halves, down to `least` items.
-fn halves<P: Producer>(items: P, len: usize, least: usize, body: &(impl Fn(P::Item) + Sync)) {
+fn halves<P: Producer>(items: P, len: usize, least: usize, body: Body<'_, P::Item>) {
     if len <= least {
         return items.into_iter().for_each(body);
     }

@@ -76,11 +76,15 @@ impl<'a> SegmentView<'a> {
     }
 }
 
+/// What an optimiser does with a range of its buffers. It is behind a pointer, so that what divides them is compiled once for each
+/// number of buffers.
+pub(super) type Update<'a, T, const N: usize> = &'a (dyn Fn([&mut [T]; N], SegmentSettings) + Sync);
+
 /// Calls `update` with the same range of every buffer, for ranges that are in one segment each.
 pub(super) fn sweep<T: Send, const N: usize>(
     buffers: [&mut [T]; N],
     table: &SegmentView<'_>,
-    update: &(impl Fn([&mut [T]; N], SegmentSettings) + Sync),
+    update: Update<'_, T, N>,
 ) {
     match parallel::allowed() {
         true => halves(buffers, 0, table, update),
@@ -93,7 +97,7 @@ pub(super) fn halves<T: Send, const N: usize>(
     buffers: [&mut [T]; N],
     first: usize,
     table: &SegmentView<'_>,
-    update: &(impl Fn([&mut [T]; N], SegmentSettings) + Sync),
+    update: Update<'_, T, N>,
 ) {
     let n = buffers[0].len();
     if n <= TASK {
@@ -109,7 +113,7 @@ pub(super) fn piece<T, const N: usize>(
     buffers: [&mut [T]; N],
     first: usize,
     table: &SegmentView<'_>,
-    update: &impl Fn([&mut [T]; N], SegmentSettings),
+    update: Update<'_, T, N>,
 ) {
     let end_of_piece = first + buffers[0].len();
     let (mut rest, mut at) = (buffers, first);
