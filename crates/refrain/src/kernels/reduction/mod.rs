@@ -203,10 +203,19 @@ pub(crate) fn reduce_in<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K
     y: &mut [U],
     store: impl Fn(&mut U, S) + Sync + Send,
 ) {
-    reduce_by(extent.rows_at_a_time(), x, extent, steps, f, y, store);
+    reduce_by(extent.rows_at_a_time(), x, extent, steps, f, y, &each(store));
+}
+
+/// Stores states: one in each element. It is behind a pointer, so that what reduces is compiled once for each reducer.
+type Store<'a, U, S> = &'a (dyn Fn(&mut [U], &[S]) + Sync);
+
+/// A [`Store`] by a function of one element.
+fn each<U, S: State>(store: impl Fn(&mut U, S)) -> impl Fn(&mut [U], &[S]) {
+    move |y, states| y.iter_mut().zip(states).for_each(|(y, &state)| store(y, state))
 }
 
 /// [`reduce_in`] with so many rows at a time.
+#[inline(never)]
 fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     rows: usize,
     x: [&[T]; K],
@@ -214,7 +223,7 @@ fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     steps: Steps,
     f: &F,
     y: &mut [U],
-    store: impl Fn(&mut U, S) + Sync + Send,
+    store: Store<'_, U, S>,
 ) {
     let Extent { n, inner, .. } = extent;
     if n <= rows {
@@ -223,7 +232,7 @@ fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     // Pieces along n separately, then their states in order.
     let count = n.div_ceil(rows);
     let mut states = Scratch::<S>::new(y.len() * count);
-    pieces(x, (extent, steps), rows, f, &mut states, |to, state| *to = state);
+    pieces(x, (extent, steps), rows, f, &mut states, &|to, states| to.copy_from_slice(states));
     for (y, states) in y.chunks_mut(inner.max(1)).zip(states.chunks_mut(inner.max(1) * count)) {
         let (merged, others) = states.split_at_mut(y.len());
         simd(
@@ -234,18 +243,19 @@ fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
                 }
             },
         );
-        y.iter_mut().zip(&*merged).for_each(|(y, &state)| store(y, state));
+        store(y, merged);
     }
 }
 
 /// Reduces pieces of `rows` rows: `y` is `[outer, pieces, inner]`.
+#[inline(never)]
 fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     x: [&[T]; K],
     (extent, steps): (Extent, Steps),
     rows: usize,
     f: &F,
     y: &mut [U],
-    store: impl Fn(&mut U, S) + Sync + Send,
+    store: Store<'_, U, S>,
 ) {
     let Extent { n, inner, .. } = extent;
     let count = n.div_ceil(rows);
@@ -265,30 +275,33 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
             let place = PartPosition { start, result: slab * inner + column };
             (place, slab * steps.outer + start * steps.n + column, rows.min(n - start), column)
         };
+        let row = |(_, first, rows, _): (_, usize, usize, _)| x.map(|x| &x[first..first + rows]);
         let mut at = 0;
         while at < y.len() {
-            let (place, first, rows, column) = place_of(at);
             if inner == 1 {
-                let row = |first: usize| x.map(|x| &x[first..first + rows]);
-                if let Some(four) = y.get_mut(at..at + 4) {
-                    let places: [_; 4] = std::array::from_fn(|i| place_of(at + i));
-                    if places.iter().all(|place| place.2 == rows) {
-                        let states =
-                            f.four_rows(places.map(|place| row(place.1)), places.map(|place| place.0));
-                        four.iter_mut().zip(states).for_each(|(y, state)| store(y, state));
-                        at += 4;
-                        continue;
+                let states = &mut states[..SEGMENT.min(y.len() - at)];
+                for (k, states) in states.chunks_mut(4).enumerate() {
+                    let places: [_; 4] = std::array::from_fn(|i| place_of(at + 4 * k + i));
+                    match <&mut [S; 4]>::try_from(&mut *states) {
+                        Ok(four) if places.iter().all(|place| place.2 == places[0].2) => {
+                            *four = f.four_rows(places.map(row), places.map(|place| place.0));
+                        }
+                        _ => {
+                            let each = states.iter_mut().zip(places);
+                            each.for_each(|(state, place)| *state = f.row(row(place), place.0));
+                        }
                     }
                 }
-                store(&mut y[at], f.row(row(first), place));
-                at += 1;
+                store(&mut y[at..at + states.len()], states);
+                at += states.len();
                 continue;
             }
+            let (place, first, rows, column) = place_of(at);
             let width = SEGMENT.min(inner - column).min(y.len() - at);
             let end = first + (rows - 1) * steps.n + width;
             let states = &mut states[..width];
             f.columns(x.map(|x| &x[first..end]), steps.n, rows, place, states);
-            y[at..at + width].iter_mut().zip(states).for_each(|(y, s)| store(y, *s));
+            store(&mut y[at..at + width], states);
             at += width;
         }
     });

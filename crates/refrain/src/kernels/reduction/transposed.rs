@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::{Extent, Reducer, State, Steps, reduce_by};
+use super::{Extent, Reducer, State, Steps, each, reduce_by};
 use crate::device::cpu::numeric::Stored;
 use crate::device::cpu::scratch::Scratch;
 use crate::kernels::elementwise::{Lines, LinesMut, transpose};
@@ -77,7 +77,7 @@ impl Transposed {
                 _ => Extent { outer: 1, n, inner: len },
             };
             let steps = Steps { outer: n * extent.inner, n: extent.inner };
-            reduce_by(rows, [&copy], extent, steps, f, y, &store);
+            reduce_by(rows, [&copy], extent, steps, f, y, &each(&store));
         };
         let matrix = if inner == 1 { outer } else { inner };
         for (i, y) in y.chunks_mut(matrix).enumerate() {
