@@ -1,6 +1,7 @@
 //! What several operations build their kernels from: host and CUDA side by side.
 
 pub(crate) mod activations;
+pub(crate) mod blocks;
 pub(crate) mod columns;
 pub(crate) mod elementwise;
 pub(crate) mod lanes;

@@ -11,6 +11,8 @@ use crate::device::cpu::simd::simd;
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
+use crate::kernels::blocks::in_blocks;
+use crate::kernels::elementwise::Runs;
 use crate::kernels::positions::{Position, check_places, check_range, require_positions, with_positions};
 use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
@@ -121,8 +123,6 @@ fn forward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &Ho
     let classes = args.read_shape(0).last().copied().unwrap_or(0);
     check_ids(args, ids, classes)?;
     let (largest, inverse) = (args.write::<R>(1)?, args.write::<R>(2)?);
-    let share = R::c(1.0 / classes as f64);
-    let (picked, level) = (R::c(1.0 - smoothing), R::c(smoothing));
     let task = rows_a_task(classes);
     let tasks = largest
         .par_chunks_mut(task)
@@ -130,31 +130,43 @@ fn forward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &Ho
         .zip(x.par_chunks(task * classes.max(1)))
         .zip(ids.par_chunks(task));
     let total = total_of(x.len(), tasks, |(((largest, inverse), x), ids)| {
-        with_scratch(classes, |buf: &mut [R]| {
-            simd(
-                #[inline(always)]
-                || {
-                    let mut total = 0.0;
-                    let rows = largest.iter_mut().zip(inverse).zip(x.chunks_exact(classes)).zip(ids);
-                    for (((largest, inverse), x), &id) in rows {
-                        let x = load(x, buf);
-                        let shift = max(x);
-                        let powers = sum([x], |[x]| (x - shift).exp());
-                        let log = powers.ln();
-                        (*largest, *inverse) = (shift, R::ONE / powers);
-                        let x_id = id.within(classes).map_or(R::c(f64::NAN), |id| x[id]);
-                        let mut loss = picked * (log + (shift - x_id));
-                        if smoothing > 0.0 {
-                            loss += level * (log + share * sum([x], |[x]| shift - x));
-                        }
-                        total += loss.to_f64();
-                    }
-                    total
-                },
-            )
-        })
+        let copied = if R::same(x).is_some() { 0 } else { x.len() };
+        with_scratch(copied, |buf: &mut [R]| losses(smoothing, load(x, buf), ids, classes, largest, inverse))
     });
     put(args, total / ids.len() as f64)
+}
+
+/// The sum of the losses of some rows, and what the backward pass needs of each.
+fn losses<R: Real, I: Position>(
+    smoothing: f64,
+    x: &[R],
+    ids: &[I],
+    classes: usize,
+    largest: &mut [R],
+    inverse: &mut [R],
+) -> f64 {
+    let share = R::c(1.0 / classes as f64);
+    let (picked, level) = (R::c(1.0 - smoothing), R::c(smoothing));
+    simd(
+        #[inline(always)]
+        || {
+            let mut total = 0.0;
+            let rows = largest.iter_mut().zip(inverse).zip(x.chunks_exact(classes)).zip(ids);
+            for (((largest, inverse), x), &id) in rows {
+                let shift = max(x);
+                let powers = sum([x], |[x]| (x - shift).exp());
+                let log = powers.ln();
+                (*largest, *inverse) = (shift, R::ONE / powers);
+                let x_id = id.within(classes).map_or(R::c(f64::NAN), |id| x[id]);
+                let mut loss = picked * (log + (shift - x_id));
+                if smoothing > 0.0 {
+                    loss += level * (log + share * sum([x], |[x]| shift - x));
+                }
+                total += loss.to_f64();
+            }
+            total
+        },
+    )
 }
 
 fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &HostArgs<'_>) -> Result<()> {
@@ -168,34 +180,52 @@ fn backward<T: Stored, R: Real, I: Position>(smoothing: f64, ids: &[I], args: &H
         return Ok(());
     }
     let scale = dy * R::c(1.0 / ids.len() as f64);
-    let (picked, level) = (scale * R::c(1.0 - smoothing), scale * R::c(smoothing / classes as f64));
     let task = rows_a_task(classes);
     let tasks = dx
         .par_chunks_mut(task * classes)
         .zip(x.par_chunks(task * classes))
         .zip(largest.par_chunks(task).zip(inverse.par_chunks(task)).zip(ids.par_chunks(task)));
     each_task(x.len(), tasks, |((dx, x), ((largest, inverse), ids))| {
-        with_scratch(2 * classes, |buf: &mut [R]| {
-            let (x_buf, d) = buf.split_at_mut(classes);
-            simd(
-                #[inline(always)]
-                || {
-                    let rows = dx.chunks_exact_mut(classes).zip(x.chunks_exact(classes));
-                    let kept = largest.iter().zip(inverse);
-                    for ((dx, x), ((&shift, &inverse), &id)) in rows.zip(kept.zip(ids)) {
-                        let share = scale * inverse;
-                        map(d, [load(x, x_buf)], false, |[x]| (x - shift).exp() * share - level);
-                        match id.within(classes) {
-                            Some(id) => d[id] = d[id] - picked,
-                            None => d.fill(R::c(f64::NAN)),
-                        }
-                        map(dx, [d], accumulate, |[d]| d);
-                    }
-                },
-            )
-        })
+        let x = Runs { data: x, step: classes };
+        in_blocks([x], dx, classes, accumulate, &mut |first, [x], dx, accumulate| {
+            let kept = [&largest[first..], &inverse[first..]];
+            gradients(smoothing, scale, x.data, &ids[first..], kept, classes, dx, accumulate);
+        });
     });
     Ok(())
+}
+
+/// The gradients of some rows, from what the forward pass kept of each.
+#[expect(clippy::too_many_arguments, reason = "the operands and options of one kernel")]
+fn gradients<R: Real, I: Position>(
+    smoothing: f64,
+    scale: R,
+    x: &[R],
+    ids: &[I],
+    [largest, inverse]: [&[R]; 2],
+    classes: usize,
+    dx: &mut [R],
+    accumulate: bool,
+) {
+    let (picked, level) = (scale * R::c(1.0 - smoothing), scale * R::c(smoothing / classes as f64));
+    with_scratch(classes, |d: &mut [R]| {
+        simd(
+            #[inline(always)]
+            || {
+                let rows = dx.chunks_exact_mut(classes).zip(x.chunks_exact(classes));
+                let kept = largest.iter().zip(inverse);
+                for ((dx, x), ((&shift, &inverse), &id)) in rows.zip(kept.zip(ids)) {
+                    let share = scale * inverse;
+                    map(d, [x], false, |[x]| (x - shift).exp() * share - level);
+                    match id.within(classes) {
+                        Some(id) => d[id] = d[id] - picked,
+                        None => d.fill(R::c(f64::NAN)),
+                    }
+                    map(dx, [d], accumulate, |[d]| d);
+                }
+            },
+        )
+    });
 }
 
 impl Tensor {

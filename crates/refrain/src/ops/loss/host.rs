@@ -5,32 +5,29 @@ use rayon::prelude::*;
 use crate::device::HostArgs;
 use crate::device::cpu::numeric::{Real, Stored, with_stored};
 use crate::device::cpu::scratch::with_scratch;
-use crate::device::cpu::simd::simd;
 use crate::error::Result;
-use crate::kernels::rows::{TASK, each_task, load, sum};
+use crate::kernels::rows::{TASK, each_task, load};
 
-/// Elements that are converted and summed at a time.
+/// Elements that are summed at a time.
 pub(super) const BLOCK: usize = 1024;
+/// Elements that are converted at a time.
+const CONVERTED: usize = 4 * BLOCK;
 
-/// `sum(f(prediction, target)) / numel` of operands 0 and 1.
+/// The sum over predictions and targets, divided by their number. `add` adds that of some elements to a total; it is compiled for
+/// the arithmetic type alone.
 pub(super) fn mean_of<T: Stored, U: Stored, R: Real>(
     args: &HostArgs<'_>,
-    f: impl Fn(R, R) -> R + Sync + Send,
+    add: &(dyn Fn(f64, &[R], &[R]) -> f64 + Sync),
 ) -> Result<()> {
     let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
     let total = total_of(x.len(), x.par_chunks(TASK).zip(t.par_chunks(TASK)), |(x, t)| {
-        with_scratch(2 * BLOCK, |buf: &mut [R]| {
-            let (x_buf, t_buf) = buf.split_at_mut(BLOCK);
-            simd(
-                #[inline(always)]
-                || {
-                    let mut total = 0.0;
-                    for (x, t) in x.chunks(BLOCK).zip(t.chunks(BLOCK)) {
-                        total += sum([load(x, x_buf), load(t, t_buf)], |[x, t]| f(x, t)).to_f64();
-                    }
-                    total
-                },
-            )
+        if let (Some(x), Some(t)) = (R::same(x), R::same(t)) {
+            return add(0.0, x, t);
+        }
+        with_scratch(2 * CONVERTED, |buf: &mut [R]| {
+            let (x_buf, t_buf) = buf.split_at_mut(CONVERTED);
+            let parts = x.chunks(CONVERTED).zip(t.chunks(CONVERTED));
+            parts.fold(0.0, |total, (x, t)| add(total, load(x, x_buf), load(t, t_buf)))
         })
     });
     put(args, total / x.len() as f64)

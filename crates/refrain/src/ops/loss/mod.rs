@@ -18,7 +18,7 @@ use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::elementwise::{self, FloatTile};
-use crate::kernels::rows::map;
+use crate::kernels::rows::{map, sum};
 use crate::precision::precision;
 use crate::tensor::{DType, Tensor};
 use crate::types::Precision;
@@ -68,6 +68,34 @@ impl Pointwise {
     }
 }
 
+impl Pointwise {
+    /// Adds the sums of all blocks of predictions and targets to a total, in order.
+    fn add<R: Real>(self, mut total: f64, x: &[R], t: &[R]) -> f64 {
+        simd(
+            #[inline(always)]
+            || {
+                for (x, t) in x.chunks(host::BLOCK).zip(t.chunks(host::BLOCK)) {
+                    let sum = match self {
+                        Pointwise::Mse => sum([x, t], |[x, t]| (x - t) * (x - t)),
+                        Pointwise::L1 => sum([x, t], |[x, t]| (x - t).abs()),
+                        Pointwise::Bce => sum([x, t], |[x, t]| x.relu() - x * t + (-x.abs()).exp().log1p()),
+                        Pointwise::Huber { delta } => {
+                            let (delta, half) = (R::c(delta), R::c(0.5));
+                            sum([x, t], |[x, t]| {
+                                let e = x - t;
+                                let a = e.abs();
+                                if a < delta { half * e * e } else { delta * (a - half * delta) }
+                            })
+                        }
+                    };
+                    total += sum.to_f64();
+                }
+                total
+            },
+        )
+    }
+}
+
 impl Op for Pointwise {
     const NAME: &'static str = "loss";
 
@@ -85,18 +113,8 @@ impl Op for Pointwise {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => match *self {
-            Pointwise::Mse => host::mean_of::<T, U, R>(args, |x, t| (x - t) * (x - t)),
-            Pointwise::L1 => host::mean_of::<T, U, R>(args, |x, t| (x - t).abs()),
-            Pointwise::Bce => host::mean_of::<T, U, R>(args, |x, t| x.relu() - x * t + (-x.abs()).exp().log1p()),
-            Pointwise::Huber { delta } => {
-                let (delta, half) = (R::c(delta), R::c(0.5));
-                host::mean_of::<T, U, R>(args, |x, t| {
-                    let e = x - t;
-                    let a = e.abs();
-                    if a < delta { half * e * e } else { delta * (a - half * delta) }
-                })
-            }
+        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => {
+            host::mean_of::<T, U, R>(args, &|total, x, t| self.add(total, x, t))
         })
     }
 

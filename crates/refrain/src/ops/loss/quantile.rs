@@ -6,13 +6,14 @@ use smallvec::SmallVec;
 use super::host::{BLOCK, gradient, put, total_of};
 use super::{Reduction, cuda, result};
 use crate::autograd::{Gradients, Saves};
-use crate::device::cpu::numeric::{Real, Stored, with_mixed};
+use crate::device::cpu::numeric::{Real, with_mixed};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
+use crate::device::cpu::widen::{Widened, output};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
-use crate::kernels::rows::{each_task, load, map, rows_a_task, sum};
+use crate::kernels::rows::{each_task, map, rows_a_task, sum};
 use crate::ops::{Op, Spec, Specs, apply, apply_into};
 use crate::tensor::{DType, Tensor, check_devices};
 
@@ -57,9 +58,7 @@ impl Op for QuantileLoss {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => {
-            forward::<T, U, R>(&self.levels, args)
-        })
+        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), _T, _U, R => forward::<R>(&self.levels, args))
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -100,9 +99,8 @@ impl Op for QuantileLossBackward {
     }
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
-        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), T, U, R => match self.by {
-            0 => backward::<T, U, T, R>(&self.levels, self.by, args),
-            _ => backward::<T, U, U, R>(&self.levels, self.by, args),
+        with_mixed!(args, args.read_dtype(0), args.read_dtype(1), _T, _U, R => {
+            backward::<R>(&self.levels, self.by, args)
         })
     }
 
@@ -122,19 +120,19 @@ fn targets_a_block(levels: usize) -> usize {
 
 /// Repeats each number `levels` times.
 #[inline(always)]
-fn repeat_each<T: Stored, R: Real>(t: &[T], levels: usize, to: &mut [R]) {
-    to.chunks_exact_mut(levels).zip(t).for_each(|(to, t)| to.fill(t.to()));
+fn repeat_each<R: Real>(t: &[R], levels: usize, to: &mut [R]) {
+    to.chunks_exact_mut(levels).zip(t).for_each(|(to, t)| to.fill(*t));
 }
 
-fn forward<T: Stored, U: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -> Result<()> {
-    let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
+fn forward<R: Real>(levels: &[f64], args: &HostArgs<'_>) -> Result<()> {
+    let (x, t) = (Widened::<R>::operand(args, 0)?, Widened::<R>::operand(args, 1)?);
+    let (x, t) = (x.get(), t.get());
     let count = levels.len();
     let (block, task) = (targets_a_block(count), rows_a_task(count));
     let tasks = x.par_chunks(task * count).zip(t.par_chunks(task));
     let total = total_of(x.len(), tasks, |(x, t)| {
-        with_scratch(3 * block * count, |buf: &mut [R]| {
-            let (q, buf) = buf.split_at_mut(block * count);
-            let (x_buf, t_buf) = buf.split_at_mut(block * count);
+        with_scratch(2 * block * count, |buf: &mut [R]| {
+            let (q, t_buf) = buf.split_at_mut(block * count);
             q.chunks_exact_mut(count)
                 .for_each(|q| q.iter_mut().zip(levels).for_each(|(to, &q)| *to = R::c(q)));
             simd(
@@ -148,7 +146,7 @@ fn forward<T: Stored, U: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -
                             let e = t - x;
                             if e < R::ZERO { (q - R::ONE) * e } else { q * e }
                         };
-                        total += sum([load(x, x_buf), &t_buf[..n], &q[..n]], e).to_f64();
+                        total += sum([x, &t_buf[..n], &q[..n]], e).to_f64();
                     }
                     total
                 },
@@ -158,15 +156,15 @@ fn forward<T: Stored, U: Stored, R: Real>(levels: &[f64], args: &HostArgs<'_>) -
     put(args, total / x.len() as f64)
 }
 
-/// `D` is the stored type of the result.
-fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
-    levels: &[f64],
-    by: usize,
-    args: &HostArgs<'_>,
-) -> Result<()> {
-    let (x, t) = (args.read::<T>(0)?, args.read::<U>(1)?);
+fn backward<R: Real>(levels: &[f64], by: usize, args: &HostArgs<'_>) -> Result<()> {
+    let (x, t) = (Widened::<R>::operand(args, 0)?, Widened::<R>::operand(args, 1)?);
     let dy: R = gradient(args, 2)?;
-    let (dx, accumulate) = (args.write::<D>(0)?, args.accumulate(0));
+    let accumulate = args.accumulate(0);
+    output(args, 0, |dx| gradients(levels, by, dy, x.get(), t.get(), dx, accumulate))
+}
+
+/// Writes or adds the gradient of the prediction (`by` 0) or of the target.
+fn gradients<R: Real>(levels: &[f64], by: usize, dy: R, x: &[R], t: &[R], dx: &mut [R], accumulate: bool) {
     let count = levels.len();
     let scale = dy * R::c(1.0 / x.len() as f64);
     // The slope of the loss is q above the prediction, q - 1 below it, the mean of both at it, and NaN for NaN.
@@ -189,9 +187,8 @@ fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
                 #[inline(always)]
                 || {
                     for ((dx, x), &t) in dx.chunks_exact_mut(width).zip(x.chunks_exact(count)).zip(t) {
-                        let t: R = t.to();
-                        for ((s, x), &q) in slopes.iter_mut().zip(x).zip(levels) {
-                            *s = slope(x.to(), t, R::c(q));
+                        for ((s, &x), &q) in slopes.iter_mut().zip(x).zip(levels) {
+                            *s = slope(x, t, R::c(q));
                         }
                         if by == 0 {
                             map(dx, [slopes], accumulate, |[s]| -scale * s);
@@ -203,7 +200,6 @@ fn backward<T: Stored, U: Stored, D: Stored, R: Real>(
             )
         })
     });
-    Ok(())
 }
 
 impl Tensor {

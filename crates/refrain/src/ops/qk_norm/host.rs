@@ -8,6 +8,8 @@ use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
+use crate::kernels::blocks::in_blocks;
+use crate::kernels::elementwise::Runs;
 use crate::kernels::rows::{each_task, load, map, rows_a_task, sum};
 
 pub(super) fn forward(eps: f64, args: &HostArgs<'_>) -> Result<()> {
@@ -70,35 +72,49 @@ fn backward_of<T: Stored, R: Real>(eps: R, args: &HostArgs<'_>) -> Result<()> {
         .zip(x.par_chunks(task * width).zip(dy.par_chunks(task * width)))
         .zip(along.par_chunks_mut(task * heads));
     each_task(x.len(), tasks, |((dx, (x, dy)), along)| {
-        with_scratch(3 * dim, |buf: &mut [R]| {
-            let (unit, buf) = buf.split_at_mut(dim);
-            let (x_buf, dy_buf) = buf.split_at_mut(dim);
-            simd(
-                #[inline(always)]
-                || {
-                    let vectors = dx.chunks_exact_mut(dim).zip(x.chunks_exact(dim).zip(dy.chunks_exact(dim)));
-                    for (i, (dx, (x, dy))) in vectors.enumerate() {
-                        let (token, place) = (i / (3 * heads), i % (3 * heads));
-                        let (x, dy) = (load(x, x_buf), load(dy, dy_buf));
-                        if place >= 2 * heads {
-                            map(dx, [dy], accumulate, |[d]| d);
-                            continue;
-                        }
-                        let (by, below) = length(x, eps);
-                        map(unit, [x], false, |[x]| x / by);
-                        let unit = &*unit;
-                        let projection = sum([unit, dy], |[u, d]| u * d);
-                        let mut scale = R::ONE;
-                        if place < heads {
-                            along[token * heads + place] = projection;
-                            scale = temperature[place];
-                        }
-                        let off = if below { R::ZERO } else { projection };
-                        map(dx, [unit, dy], accumulate, |[u, d]| (d - u * off) / by * scale);
-                    }
-                },
-            )
-        })
+        let x = [x, dy].map(|data| Runs { data, step: width });
+        in_blocks(x, dx, width, accumulate, &mut |first, [x, dy], dx, accumulate| {
+            let along = &mut along[first * heads..];
+            backward_tokens::<R>([x.data, dy.data], dx, along, temperature, [heads, dim], eps, accumulate);
+        });
     });
     Ok(())
+}
+
+/// The gradients of some tokens.
+fn backward_tokens<R: Real>(
+    [x, dy]: [&[R]; 2],
+    dx: &mut [R],
+    along: &mut [R],
+    temperature: &[R],
+    [heads, dim]: [usize; 2],
+    eps: R,
+    accumulate: bool,
+) {
+    with_scratch(dim, |unit: &mut [R]| {
+        simd(
+            #[inline(always)]
+            || {
+                let vectors = dx.chunks_exact_mut(dim).zip(x.chunks_exact(dim).zip(dy.chunks_exact(dim)));
+                for (i, (dx, (x, dy))) in vectors.enumerate() {
+                    let (token, place) = (i / (3 * heads), i % (3 * heads));
+                    if place >= 2 * heads {
+                        map(dx, [dy], accumulate, |[d]| d);
+                        continue;
+                    }
+                    let (by, below) = length(x, eps);
+                    map(unit, [x], false, |[x]| x / by);
+                    let unit = &*unit;
+                    let projection = sum([unit, dy], |[u, d]| u * d);
+                    let mut scale = R::ONE;
+                    if place < heads {
+                        along[token * heads + place] = projection;
+                        scale = temperature[place];
+                    }
+                    let off = if below { R::ZERO } else { projection };
+                    map(dx, [unit, dy], accumulate, |[u, d]| (d - u * off) / by * scale);
+                }
+            },
+        )
+    });
 }

@@ -4,10 +4,12 @@
 use rayon::prelude::*;
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Real, Stored, store, with_float};
+use crate::device::cpu::numeric::{Real, Stored, with_float};
 use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
+use crate::kernels::blocks::in_blocks;
+use crate::kernels::elementwise::Runs;
 use crate::kernels::reduction::{Extent, PartPosition, Reducer, Rows, SEGMENT, reduce, reduce_in};
 use crate::kernels::rows::{each_task, load, map, max, rows_a_task, sum};
 
@@ -19,53 +21,57 @@ pub(super) fn forward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<
         }
         let x = Rows::of(args, 0, extent)?;
         match (extent.inner, log) {
-            (1, false) => rows::<T, R>(x.get(), y, extent.n),
-            (1, true) => log_rows::<T, R>(x.get(), y, extent.n),
+            (1, false) => rows::<T, R>(x.get(), y, extent.n, softmax_rows),
+            (1, true) => rows::<T, R>(x.get(), y, extent.n, log_softmax_rows),
             _ => columns::<T, R>(log, x.get(), y, extent),
         }
         Ok(())
     })
 }
 
-fn rows<T: Stored, R: Real>((x, step): (&[T], usize), y: &mut [T], n: usize) {
+/// Runs `kernel` over rows of `n` elements, which begin `step` apart in `x`.
+fn rows<T: Stored, R: Real>(
+    (x, step): (&[T], usize),
+    y: &mut [T],
+    n: usize,
+    kernel: fn(Runs<'_, R>, &mut [R], usize),
+) {
     let rows = rows_a_task(n);
     each_task(y.len(), y.par_chunks_mut(rows * n).zip(x.par_chunks(rows * step)), |(y, x)| {
-        with_scratch(2 * n, |buf: &mut [R]| {
-            let (x_buf, powers) = buf.split_at_mut(n);
-            simd(
-                #[inline(always)]
-                || {
-                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks(step)) {
-                        let x = load(&x[..n], x_buf);
-                        let shift = max(x);
-                        map(powers, [x], false, |[x]| (x - shift).exp());
-                        let share = R::ONE / sum([powers], |[p]| p);
-                        map(y, [powers], false, |[p]| p * share);
-                    }
-                },
-            )
-        })
+        in_blocks([Runs { data: x, step }], y, n, false, &mut |_, [x], y, _| kernel(x, y, n));
     });
 }
 
-fn log_rows<T: Stored, R: Real>((x, step): (&[T], usize), y: &mut [T], n: usize) {
-    let rows = rows_a_task(n);
-    each_task(y.len(), y.par_chunks_mut(rows * n).zip(x.par_chunks(rows * step)), |(y, x)| {
-        with_scratch(n, |buf: &mut [R]| {
-            simd(
-                #[inline(always)]
-                || {
-                    for (y, x) in y.chunks_exact_mut(n).zip(x.chunks(step)) {
-                        let x = load(&x[..n], buf);
-                        let shift = max(x);
-                        // Separately, because the logarithm is small beside a large shift.
-                        let log = sum([x], |[x]| (x - shift).exp()).ln();
-                        map(y, [x], false, |[x]| x - shift - log);
-                    }
-                },
-            )
-        })
+fn softmax_rows<R: Real>(x: Runs<'_, R>, y: &mut [R], n: usize) {
+    with_scratch(n, |powers: &mut [R]| {
+        simd(
+            #[inline(always)]
+            || {
+                for (r, y) in y.chunks_exact_mut(n).enumerate() {
+                    let x = x.row(r, n);
+                    let shift = max(x);
+                    map(powers, [x], false, |[x]| (x - shift).exp());
+                    let share = R::ONE / sum([powers], |[p]| p);
+                    map(y, [powers], false, |[p]| p * share);
+                }
+            },
+        )
     });
+}
+
+fn log_softmax_rows<R: Real>(x: Runs<'_, R>, y: &mut [R], n: usize) {
+    simd(
+        #[inline(always)]
+        || {
+            for (r, y) in y.chunks_exact_mut(n).enumerate() {
+                let x = x.row(r, n);
+                let shift = max(x);
+                // Separately, because the logarithm is small beside a large shift.
+                let log = sum([x], |[x]| (x - shift).exp()).ln();
+                map(y, [x], false, |[x]| x - shift - log);
+            }
+        },
+    );
 }
 
 /// The largest of some numbers, and the sum of `e^(x - largest)`.
@@ -140,31 +146,34 @@ fn columns<T: Stored, R: Real>(log: bool, (x, step): (&[T], usize), y: &mut [T],
     let rows = rows_a_task(inner);
     let tasks = y.par_chunks_mut(rows * inner).zip(x.par_chunks(rows * step)).enumerate();
     each_task(outer * n * inner, tasks, |(task, (y, x))| {
-        with_scratch(2 * inner, |buf: &mut [R]| {
-            let (x_buf, y_buf) = buf.split_at_mut(inner);
-            simd(
-                #[inline(always)]
-                || {
-                    for (row, (y, x)) in y.chunks_exact_mut(inner).zip(x.chunks(step)).enumerate() {
-                        let first = (task * rows + row) / n * inner;
-                        let x = load(&x[..inner], x_buf);
-                        let states = [x, &largest[first..][..inner], &scales[first..][..inner]];
-                        let write = |y: &mut [R]| match log {
-                            true => map(y, states, false, |[x, a, b]| x - a - b),
-                            false => map(y, states, false, |[x, a, b]| (x - a).exp() * b),
-                        };
-                        match R::same_mut(y) {
-                            Some(y) => write(y),
-                            None => {
-                                write(y_buf);
-                                store(y_buf, y, false);
-                            }
-                        }
-                    }
-                },
-            )
-        })
+        in_blocks([Runs { data: x, step }], y, inner, false, &mut |first, [x], y, _| {
+            columns_forward::<R>(log, x, y, task * rows + first, extent, [&largest, &scales]);
+        });
     });
+}
+
+/// Some rows, from row `first` on, by the statistics of their columns.
+fn columns_forward<R: Real>(
+    log: bool,
+    x: Runs<'_, R>,
+    y: &mut [R],
+    first: usize,
+    Extent { n, inner, .. }: Extent,
+    [largest, scales]: [&[R]; 2],
+) {
+    simd(
+        #[inline(always)]
+        || {
+            for (row, y) in y.chunks_exact_mut(inner).enumerate() {
+                let at = (first + row) / n * inner;
+                let states = [x.row(row, inner), &largest[at..][..inner], &scales[at..][..inner]];
+                match log {
+                    true => map(y, states, false, |[x, a, b]| x - a - b),
+                    false => map(y, states, false, |[x, a, b]| (x - a).exp() * b),
+                }
+            }
+        },
+    );
 }
 
 pub(super) fn backward(log: bool, extent: Extent, args: &HostArgs<'_>) -> Result<()> {
@@ -183,26 +192,29 @@ fn rows_backward<T: Stored, R: Real>(log: bool, y: &[T], dy: &[T], dx: &mut [T],
     let task = rows_a_task(n) * n;
     let tasks = dx.par_chunks_mut(task).zip(y.par_chunks(task)).zip(dy.par_chunks(task));
     each_task(y.len(), tasks, |((dx, y), dy)| {
-        with_scratch(2 * n, |buf: &mut [R]| {
-            let (y_buf, dy_buf) = buf.split_at_mut(n);
-            simd(
-                #[inline(always)]
-                || {
-                    let rows = dx.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(dy.chunks_exact(n));
-                    for ((dx, y), dy) in rows {
-                        let (y, dy) = (load(y, y_buf), load(dy, dy_buf));
-                        if log {
-                            let total = sum([dy], |[d]| d);
-                            map(dx, [y, dy], accumulate, |[y, d]| d - y.exp() * total);
-                        } else {
-                            let total = sum([y, dy], |[y, d]| y * d);
-                            map(dx, [y, dy], accumulate, |[y, d]| y * (d - total));
-                        }
-                    }
-                },
-            )
-        })
+        let x = [y, dy].map(|data| Runs { data, step: n });
+        in_blocks(x, dx, n, accumulate, &mut |_, [y, dy], dx, accumulate| {
+            softmax_backward_rows::<R>(log, [y.data, dy.data], dx, n, accumulate);
+        });
     });
+}
+
+fn softmax_backward_rows<R: Real>(log: bool, [y, dy]: [&[R]; 2], dx: &mut [R], n: usize, accumulate: bool) {
+    simd(
+        #[inline(always)]
+        || {
+            let rows = dx.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(dy.chunks_exact(n));
+            for ((dx, y), dy) in rows {
+                if log {
+                    let total = sum([dy], |[d]| d);
+                    map(dx, [y, dy], accumulate, |[y, d]| d - y.exp() * total);
+                } else {
+                    let total = sum([y, dy], |[y, d]| y * d);
+                    map(dx, [y, dy], accumulate, |[y, d]| y * (d - total));
+                }
+            }
+        },
+    );
 }
 
 /// The sum of `y dy`; for the logarithm the sum of `dy`.
@@ -249,31 +261,43 @@ fn columns_backward<T: Stored, R: Real>(
     extent: Extent,
     accumulate: bool,
 ) {
-    let Extent { outer, n, inner } = extent;
+    let Extent { outer, inner, .. } = extent;
     let mut totals = Scratch::<R>::new(outer * inner);
     reduce([y, dy], extent, &SumGradients { log }, &mut totals, |to, total| *to = total);
     let rows = rows_a_task(inner);
     let size = rows * inner;
     let tasks = dx.par_chunks_mut(size).zip(y.par_chunks(size)).zip(dy.par_chunks(size)).enumerate();
     each_task(y.len(), tasks, |(task, ((dx, y), dy))| {
-        with_scratch(2 * inner, |buf: &mut [R]| {
-            let (y_buf, dy_buf) = buf.split_at_mut(inner);
-            simd(
-                #[inline(always)]
-                || {
-                    let slices =
-                        dx.chunks_exact_mut(inner).zip(y.chunks_exact(inner)).zip(dy.chunks_exact(inner));
-                    for (row, ((dx, y), dy)) in slices.enumerate() {
-                        let totals = &totals[(task * rows + row) / n * inner..][..inner];
-                        let (y, dy) = (load(y, y_buf), load(dy, dy_buf));
-                        if log {
-                            map(dx, [y, dy, totals], accumulate, |[y, d, t]| d - y.exp() * t);
-                        } else {
-                            map(dx, [y, dy, totals], accumulate, |[y, d, t]| y * (d - t));
-                        }
-                    }
-                },
-            )
-        })
+        let x = [y, dy].map(|data| Runs { data, step: inner });
+        in_blocks(x, dx, inner, accumulate, &mut |first, [y, dy], dx, accumulate| {
+            let first = task * rows + first;
+            columns_backward_rows::<R>(log, [y.data, dy.data], dx, first, extent, &totals, accumulate);
+        });
     });
+}
+
+/// Some rows, from row `first` on, by the sums of their columns.
+fn columns_backward_rows<R: Real>(
+    log: bool,
+    [y, dy]: [&[R]; 2],
+    dx: &mut [R],
+    first: usize,
+    Extent { n, inner, .. }: Extent,
+    totals: &[R],
+    accumulate: bool,
+) {
+    simd(
+        #[inline(always)]
+        || {
+            let slices = dx.chunks_exact_mut(inner).zip(y.chunks_exact(inner)).zip(dy.chunks_exact(inner));
+            for (row, ((dx, y), dy)) in slices.enumerate() {
+                let totals = &totals[(first + row) / n * inner..][..inner];
+                if log {
+                    map(dx, [y, dy, totals], accumulate, |[y, d, t]| d - y.exp() * t);
+                } else {
+                    map(dx, [y, dy, totals], accumulate, |[y, d, t]| y * (d - t));
+                }
+            }
+        },
+    );
 }
