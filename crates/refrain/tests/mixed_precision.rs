@@ -418,3 +418,57 @@ fn other_mixtures_remain_errors() {
         assert!(matches!(into, Err(Error::DTypeMismatch { op: "matmul", .. })), "{into:?}");
     });
 }
+
+#[test]
+fn rows_of_halves_are_those_of_f32_rounded_once() {
+    type Rows = fn(&Tensor) -> Result<Tensor>;
+    let along_rows: [(&str, Rows); 4] = [
+        ("softmax", |x| x.softmax(1)),
+        ("log_softmax", |x| x.log_softmax(1)),
+        ("softmax of columns", |x| x.softmax(0)),
+        ("layer_norm", |x| {
+            let ones = Tensor::full([x.dims()[1]], 1.0, x.dtype(), x.device())?;
+            x.layer_norm(&ones, &ones, 1e-5)
+        }),
+    ];
+    // Several rows are converted at a time, or one that is longer than that.
+    for (rows, width) in [(600, 7), (3, 3000)] {
+        for (dtype, (name, f)) in [BF16, F16].into_iter().flat_map(|dtype| along_rows.map(|f| (dtype, f))) {
+            let whole = leaf(&[rows, width + 3], 1, dtype, &Device::cpu()).detach();
+            for x in [whole.narrow(1, 2, width).unwrap(), whole.narrow(1, 2, width).unwrap().copy().unwrap()]
+            {
+                let expected = f(&x.to_dtype(F32).unwrap()).unwrap().to_dtype(dtype).unwrap();
+                let what = format!("{name} of {rows} x {width} in {dtype}");
+                assert_eq!(values(&f(&x).unwrap()), values(&expected), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_rows_of_halves_are_those_of_f32_rounded_once() {
+    for (dtype, (rows, width)) in [(BF16, (600, 7)), (F16, (600, 7)), (BF16, (3, 3000)), (F16, (3, 3000))] {
+        let device = Device::cpu();
+        let ids: Vec<i64> = (0..rows as i64).map(|i| i * 5 % width as i64).collect();
+        let ids = Tensor::from_slice(&ids, [rows], &device).unwrap();
+        let (halves, weights) =
+            (leaf(&[rows, width], 2, dtype, &device), leaf(&[rows, width], 3, dtype, &device));
+        let gradients = |dtype: DType| {
+            let leaf = || {
+                let x = halves.detach().to_dtype(dtype).unwrap().copy().unwrap();
+                x.set_requires_grad(true).unwrap();
+                x
+            };
+            let (normed, logits) = (leaf(), leaf());
+            let ones = Tensor::full([width], 1.0, dtype, &device).unwrap();
+            let weighted = normed.layer_norm(&ones, &ones, 1e-5).unwrap();
+            let weights = weights.detach().to_dtype(dtype).unwrap();
+            weighted.mul(&weights).unwrap().sum(()).unwrap().backward().unwrap();
+            logits.cross_entropy(&ids).unwrap().backward().unwrap();
+            [normed.grad().unwrap(), logits.grad().unwrap()]
+        };
+        for (half, whole) in gradients(dtype).iter().zip(gradients(F32)) {
+            assert_eq!(values(half), values(&whole.to_dtype(dtype).unwrap()), "{rows} x {width} in {dtype}");
+        }
+    }
+}
