@@ -28,6 +28,8 @@ pub(super) enum Gradient {
     Other,
 }
 
+// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions.
+
 /// `y = f(a, b)`
 #[inline(always)]
 pub(super) fn of_both<N: Number, Y: Copy>(
@@ -42,8 +44,10 @@ pub(super) fn of_both<N: Number, Y: Copy>(
             y.each(
                 #[inline(always)]
                 |r, y| {
-                    let operands = a.row(r, y.len()).iter().zip(b.row(r, y.len()));
-                    y.iter_mut().zip(operands).for_each(|(y, (&a, &b))| *y = f(a, b));
+                    let (a, b) = (a.row(r, y.len()), b.row(r, y.len()));
+                    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                        *y = f(a, b);
+                    }
                 },
             );
         },
@@ -66,9 +70,14 @@ pub(super) fn of_scalar<N: Number, Y: Copy>(
                 #[inline(always)]
                 |r, y| {
                     let (x, s) = (x.row(r, y.len()), s.row(r, 1)[0]);
-                    match reverse {
-                        false => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x, s)),
-                        true => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(s, x)),
+                    if reverse {
+                        for (y, &x) in y.iter_mut().zip(x) {
+                            *y = f(s, x);
+                        }
+                    } else {
+                        for (y, &x) in y.iter_mut().zip(x) {
+                            *y = f(x, s);
+                        }
                     }
                 },
             );

@@ -19,6 +19,8 @@ pub(super) enum From {
 /// A function's parameters.
 pub(super) type Scalars = SmallVec<[f64; 2]>;
 
+// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions.
+
 #[inline(always)]
 pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N) -> N) {
     simd(
@@ -28,7 +30,9 @@ pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N
                 #[inline(always)]
                 |r, y| {
                     let x = x.row(r, y.len());
-                    y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x));
+                    for (y, &x) in y.iter_mut().zip(x) {
+                        *y = f(x);
+                    }
                 },
             );
         },
@@ -45,7 +49,9 @@ pub(super) fn map_bf16<R: Number>(x: Runs<'_, bf16>, mut y: RunsMut<'_, bf16>, f
                 #[inline(always)]
                 |r, y| {
                     let x = x.row(r, y.len());
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y = bf16::from_number(f(x.to())));
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = bf16::from_number(f(x.to()));
+                    }
                 },
             );
         },
@@ -62,7 +68,11 @@ pub(super) fn map_rows<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl
 pub(super) fn map2<N: Number>(v: &[N], dy: &[N], dx: &mut [N], f: impl Fn(N, N) -> N) {
     simd(
         #[inline(always)]
-        || dx.iter_mut().zip(v).zip(dy).for_each(|((dx, &v), &dy)| *dx = f(v, dy)),
+        || {
+            for ((dx, &v), &dy) in dx.iter_mut().zip(v).zip(dy) {
+                *dx = f(v, dy);
+            }
+        },
     );
 }
 

@@ -68,20 +68,20 @@ pub(super) struct Finish<'a, T> {
     pub c_row_stride: usize,
 }
 
+// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions.
+
 #[inline(always)]
 fn map<T: Real>(c: &mut [T], f: impl Fn(T) -> T) {
-    c.iter_mut().for_each(
-        #[inline(always)]
-        |c| *c = f(*c),
-    );
+    for c in c {
+        *c = f(*c);
+    }
 }
 
 #[inline(always)]
 fn scale<T: Real>(c: &mut [T], x: &[T], f: impl Fn(T, T) -> T) {
-    c.iter_mut().zip(x).for_each(
-        #[inline(always)]
-        |(c, &x)| *c = f(*c, x),
-    );
+    for (c, &x) in c.iter_mut().zip(x) {
+        *c = f(*c, x);
+    }
 }
 
 impl<T: Real> WithSimd for Finish<'_, T> {
