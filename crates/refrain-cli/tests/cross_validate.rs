@@ -3,7 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Place, Said};
@@ -335,7 +335,14 @@ fn processes_end_with_the_one_that_started_them_also_if_it_is_killed() {
     let long = ["--epochs", "100000", "--patience", "100000"];
     let arguments = [&["cross-validate"], &SMALL[..], &own, &long].concat();
     let mut command = place.command(&arguments);
-    let mut first = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    /// Stops the processes that the first one started, also if an assertion fails before it is killed.
+    struct First(Child);
+    impl Drop for First {
+        fn drop(&mut self) {
+            self.0.kill().and_then(|()| self.0.wait()).expect("it can be killed");
+        }
+    }
+    let first = First(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let wait_for = |words: &str| {
         let begun = Instant::now();
         let log = |window| std::fs::read_to_string(place.path(&format!("cv/window-{window}.log")));
@@ -345,7 +352,6 @@ fn processes_end_with_the_one_that_started_them_also_if_it_is_killed() {
         }
     };
     wait_for("epoch ");
-    first.kill().unwrap();
-    first.wait().unwrap();
+    drop(first);
     wait_for("interrupted by SIGTERM");
 }

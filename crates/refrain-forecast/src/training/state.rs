@@ -71,7 +71,7 @@ struct Saved<R, V> {
     state: State<V>,
     /// The bits of the sum of losses, since JSON cannot hold every float.
     loss_sum: u64,
-    /// How many samples it is of. Versions before 0.2 did not skip any.
+    /// How many samples it is of. Older checkpoints skipped none and do not say it.
     loss_samples: Option<u64>,
     /// The bits of the sums of the ranks that trained together.
     #[serde(default)]

@@ -270,7 +270,7 @@ impl Tensor {
     /// gradient of the result with the rounded result, also as other implementations do.
     ///
     /// In memory the result is laid out as `[batch, n, heads, dim]`, so merging the heads of its transpose moves no
-    /// data.
+    /// data. The backward pass needs the result unchanged: `backward` is [`Error::SavedValueOverwritten`] if it was written to.
     pub fn scaled_dot_product_attention(
         &self,
         key: &Tensor,

@@ -2,7 +2,7 @@ use super::{Attention, Op, cuda};
 use crate::device::cuda::{Pointer, View};
 use crate::device::{Launch, Mode, Operand};
 use crate::ops::testing::{assert_close, device, values};
-use crate::{DType, Error, Precision, Tensor, gradcheck, with_precision};
+use crate::{DType, Error, Precision, Tensor, gradcheck, no_grad, with_precision};
 
 fn ramp(shape: &[usize], step: f64) -> Tensor {
     let n = shape.iter().product();
@@ -48,6 +48,16 @@ fn it_is_softmax_between_two_products() {
     let sums = weights.sum_keepdim(2).unwrap();
     let expected = weights.matmul(&v).unwrap().div(&sums).unwrap().to_vec::<f64>().unwrap();
     assert!(o.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12));
+}
+
+#[test]
+fn a_result_that_is_written_to_has_no_gradient() {
+    let (q, k) = (ramp(&[2, 5, 4], 0.7), ramp(&[2, 6, 4], 1.3));
+    let o = q.scaled_dot_product_attention(&k, &k, None, false).unwrap();
+    let loss = o.sum(()).unwrap();
+    no_grad(|| o.fill(0.0)).unwrap();
+    let error = loss.backward().unwrap_err();
+    assert!(matches!(error, Error::SavedValueOverwritten { by: "fill", .. }), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::autograd::Gradients;
 use crate::device::cpu::numeric::{Number, Stored, with_float, with_stored};
 use crate::device::cpu::{parallel, scratch::Scratch};
 use crate::device::{CudaArgs, HostArgs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::window::Window;
 use crate::operation::{Needs, Op, Spec, Specs};
 use crate::tensor::{Shape, Tensor};
@@ -46,6 +46,13 @@ pub(super) struct Patches(pub(super) Places);
 #[derive(Clone, Debug)]
 pub(super) struct AddPatches(pub(super) Places);
 
+/// The strides of the images that an operation reads.
+pub(super) fn image_strides(args: &HostArgs<'_>, op: &'static str) -> Result<[usize; 4]> {
+    let strides = args.read_layout(0).strides();
+    let wrong = |_| Error::internal(op, format!("images have {} axes instead of 4", strides.len()));
+    strides.try_into().map_err(wrong)
+}
+
 impl Op for Patches {
     const NAME: &'static str = "patches";
 
@@ -55,7 +62,7 @@ impl Op for Patches {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         let Places { window, images: [_, channels, height, width], count: [rows, columns] } = self.0;
-        let &[by_image, by_channel, by_row, by_column] = args.read_layout(0).strides() else { return Ok(()) };
+        let [by_image, by_channel, by_row, by_column] = image_strides(args, Self::NAME)?;
         let [kernel_h, kernel_w] = window.kernel;
         with_stored!(args.write_dtype(0), T => {
             let x = args.read::<T>(0)?;

@@ -5,7 +5,7 @@
 //! the matrix of windows is a view, and the copy is only as many times larger than the images as a window is high.
 
 use super::cuda;
-use super::patches::{AddPatches, Places};
+use super::patches::{AddPatches, Places, image_strides};
 use crate::device::cpu::numeric::{Number, Stored, with_stored};
 use crate::device::cpu::parallel;
 use crate::device::{CudaArgs, HostArgs};
@@ -82,7 +82,7 @@ impl Op for WindowRows {
 
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         let WindowRows { window, images: [n, channels, height, _], rows, .. } = *self;
-        let &[by_image, by_channel, by_row, by_column] = args.read_layout(0).strides() else { return Ok(()) };
+        let [by_image, by_channel, by_row, by_column] = image_strides(args, Self::NAME)?;
         let (kernel, left) = (window.kernel[0], window.padding[1]);
         let there = self.copied();
         with_stored!(args.write_dtype(0), T => {
