@@ -8,8 +8,8 @@
 //!   `x`, `derivative(Output)` the result `y`. `derivative(Linear)` applies the function itself to `d`.
 //!   `derivative(Input)(slices)` is `f(x, d, dx)`. Without this line, the gradient is 0.
 //!
-//! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the C++ expression. A function that has
-//! parameters, or checks of its own, writes its methods itself.
+//! Parameters are numbers: fields of the variant, and `s[0]`, `s[1]`, .. in the C++ expression. A function of one number that has
+//! parameters is a `move` closure. A function that has parameters, or checks of its own, writes its methods itself.
 
 use std::hint::select_unpredictable;
 
@@ -234,25 +234,25 @@ functions! {
             "x > (R)0 ? x : (R)s[0] * expm1_(x)"
         ),
         derivative(Input): (
-            |x, d| if x > R::ZERO { d } else { x.exp() * d * R::c(alpha) },
+            move |x, d| if x > R::ZERO { d } else { x.exp() * d * R::c(alpha) },
             "x > (R)0 ? d : exp_(x) * d * (R)s[0]"
         ),
     }
 
     leaky_relu => LeakyRelu(slope) {
         floats: (
-            |x| select_unpredictable(x > R::ZERO, x, R::c(slope) * x),
+            move |x| select_unpredictable(x > R::ZERO, x, R::c(slope) * x),
             "x > (R)0 ? x : (R)s[0] * x"
         ),
         derivative(Input): (
-            |x, d| if x > R::ZERO { d } else { R::c(slope) * d },
+            move |x, d| if x > R::ZERO { d } else { R::c(slope) * d },
             "x > (R)0 ? d : (R)s[0] * d"
         ),
     }
 
     clamp => Clamp(min, max) {
         floats: (
-            |x| {
+            move |x| {
                 // Without branches, so that the loop becomes SIMD code.
                 let above = select_unpredictable(x < R::c(min), R::c(min), x);
                 select_unpredictable(above > R::c(max), R::c(max), above)
@@ -260,7 +260,7 @@ functions! {
             "clamp_(x, (R)s[0], (R)s[1])"
         ),
         integers: (
-            |x| {
+            move |x| {
                 let (low, high) = (I::from_f64(min.ceil()), I::from_f64(max.floor()));
                 let above = if x < low { low } else { x };
                 if above > high { high } else { above }
@@ -268,7 +268,7 @@ functions! {
             "clamp_(x, cast_to<i64>::of(ceil(s[0])), cast_to<i64>::of(floor(s[1])))"
         ),
         derivative(Input): (
-            |x, d| if x > R::c(min) && x < R::c(max) { d } else { R::ZERO },
+            move |x, d| if x > R::c(min) && x < R::c(max) { d } else { R::ZERO },
             "x > (R)s[0] && x < (R)s[1] ? d : (R)0"
         ),
     }

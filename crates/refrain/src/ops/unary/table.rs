@@ -19,13 +19,14 @@ pub(super) enum From {
 /// A function's parameters.
 pub(super) type Scalars = SmallVec<[f64; 2]>;
 
-// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions.
+// Loops, not `for_each`: that is a call where the function is long, and then there are no SIMD instructions. The function is moved
+// into them, with its parameters: behind a reference, each of these would be loaded again after each number that is stored.
 
 #[inline(always)]
 pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N) -> N) {
     simd(
         #[inline(always)]
-        || {
+        move || {
             y.each(
                 #[inline(always)]
                 |r, y| {
@@ -44,7 +45,7 @@ pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N
 pub(super) fn map_bf16<R: Number>(x: Runs<'_, bf16>, mut y: RunsMut<'_, bf16>, f: impl Fn(R) -> R) {
     simd(
         #[inline(always)]
-        || {
+        move || {
             y.each(
                 #[inline(always)]
                 |r, y| {
@@ -68,7 +69,7 @@ pub(super) fn map_rows<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl
 pub(super) fn map2<N: Number>(v: &[N], dy: &[N], dx: &mut [N], f: impl Fn(N, N) -> N) {
     simd(
         #[inline(always)]
-        || {
+        move || {
             for ((dx, &v), &dy) in dx.iter_mut().zip(v).zip(dy) {
                 *dx = f(v, dy);
             }
