@@ -270,7 +270,8 @@ impl Tensor {
     /// gradient of the result with the rounded result, also as other implementations do.
     ///
     /// In memory the result is laid out as `[batch, n, heads, dim]`, so merging the heads of its transpose moves no
-    /// data. The backward pass needs the result unchanged: `backward` is [`Error::SavedValueOverwritten`] if it was written to.
+    /// data. The backward pass needs the result unchanged; if it was written to, `backward` returns
+    /// [`SavedValueOverwritten`](crate::Error::SavedValueOverwritten).
     pub fn scaled_dot_product_attention(
         &self,
         key: &Tensor,
