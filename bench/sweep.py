@@ -41,7 +41,7 @@ ALONG = {
     "depth": ("layers", [1, 2, 3, 4, 5, 6]),
 }
 PRECISIONS = {"cpu": ("f32", "bf16"), "cuda": ("f32", "tf32", "bf16")}
-SHOWN = ("context", "patches", "d_model", "heads", "layers", "ffn", "rows", "norm", "dropout", "handed", "revin", "precision")
+SHOWN = ("context", "patches", "d_model", "heads", "layers", "ffn", "rows", "norm", "dropout", "residual", "revin", "precision")
 
 
 def patches(c):
@@ -181,7 +181,7 @@ def measured(c, a, compiled=False):
 
 def shown(c):
     position = f"{c['norm']}, {c['norm_position']}"
-    cells = {**c, "patches": patches(c), "rows": rows(c), "norm": position, "handed": "yes" if c["residual_attention"] else "",
+    cells = {**c, "patches": patches(c), "rows": rows(c), "norm": position, "residual": "yes" if c["residual_attention"] else "",
              "revin": "yes" if c["revin"] else ""}
     times = [f"{c['us'][name]:,.0f}" if name in c["us"] else "" for name in ("torch", "compiled", "refrain")]
     ratio = "" if c["ratio"] is None else f"{c['ratio']:.2f}"

@@ -1,6 +1,6 @@
 """PatchTST with the options of `refrain train --model patchtst`, in PyTorch, for sweep.py.
 
-A layer may normalise by batch or layer norm, before or after its branches; attention may hand its scores to the next layer; windows
+A layer may normalise by batch or layer norm, before or after its branches; attention may add its scores to those of the next layer; windows
 may be normalised by RevIN.
 """
 
@@ -39,7 +39,7 @@ class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
         d, p = c["d_model"], c["dropout"]
-        self.heads, self.pre, self.hands_on = c["heads"], c["norm_position"] == "pre", c["residual_attention"]
+        self.heads, self.pre, self.adds_scores = c["heads"], c["norm_position"] == "pre", c["residual_attention"]
         norm = BatchNorm if c["norm"] == "batch" else nn.LayerNorm
         self.norm1, self.norm2 = norm(d), norm(d)
         self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
@@ -49,7 +49,7 @@ class Layer(nn.Module):
 
     def attend(self, h, scores):
         q, k, v = (p(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
-        if self.hands_on:
+        if self.adds_scores:
             own = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
             scores = own if scores is None else own + scores
             a = scores.softmax(-1).to(v.dtype) @ v
