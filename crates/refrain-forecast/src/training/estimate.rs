@@ -42,8 +42,9 @@ const A_PARAMETER: f64 = 20.0;
 /// Bytes on the host for each parameter while a checkpoint is written: value and moments as read, and again in the
 /// file.
 const SAVED: f64 = 24.0;
-/// Bytes on the device for each training sample: its number, its place in the order of an epoch, and what shuffles it.
-const A_SAMPLE: f64 = 32.0;
+/// Bytes on the device for each training sample: its number, its place in the order of an epoch, and what shuffles it (random
+/// numbers, their places, and both once more while they are sorted).
+const A_SAMPLE: f64 = 52.0;
 /// Tensors start at multiples of 256 bytes. On average half of that is lost, in each of four buffers.
 const LOST_A_TENSOR: f64 = 512.0;
 /// Bytes on the host for a layer of the recorded step: about sixty launches.
