@@ -101,19 +101,24 @@ const LOG: [f64; 7] = [
     0.146_178_071_534_173_25,
 ];
 
-/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+/// `e` and `m` of `x = m 2^e`, with `m` from `sqrt(1/2)` to `sqrt(2)`.
 #[inline(always)]
-pub fn log(x: f64) -> f64 {
+fn exponent_and_rest(x: f64) -> [f64; 2] {
     // Subnormal numbers are first scaled to normal ones.
     let small = x < f64::MIN_POSITIVE;
     let scaled = if small { x * 18_014_398_509_481_984.0 } else { x };
     let shift = if small { -54.0 } else { 0.0 };
-    // scaled = m 2^e with m from sqrt(1/2) to sqrt(2).
     let middle = std::f64::consts::FRAC_1_SQRT_2.to_bits();
     let bits = scaled.to_bits().wrapping_sub(middle);
     // As a sum, because not every machine converts integers of 64 bits.
     let e = f64::from_bits(ROUND.to_bits().wrapping_add((bits as i64 >> 52) as u64)) - ROUND + shift;
-    let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle));
+    [e, f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle))]
+}
+
+/// The natural logarithm. Negative numbers give NaN, zeros negative infinity.
+#[inline(always)]
+pub fn log(x: f64) -> f64 {
+    let [e, m] = exponent_and_rest(x);
     let f = m - 1.0;
     let s = f / (2.0 + f);
     let z = s * s;
@@ -156,13 +161,7 @@ pub fn pow(x: f64, y: f64) -> f64 {
     let exponent = if exponent > 1e20 { 1e20 } else { exponent };
     // As in `log`: size = m 2^e, f = m - 1, s = f / (2 + f), and ln(m) = s (2 + z (2/3 + z q)) for z = s^2. But each number
     // is a sum of two, because the logarithm is multiplied by the exponent.
-    let small = size < f64::MIN_POSITIVE;
-    let scaled = if small { size * 18_014_398_509_481_984.0 } else { size };
-    let shift = if small { -54.0 } else { 0.0 };
-    let middle = std::f64::consts::FRAC_1_SQRT_2.to_bits();
-    let bits = scaled.to_bits().wrapping_sub(middle);
-    let e = f64::from_bits(ROUND.to_bits().wrapping_add((bits as i64 >> 52) as u64)) - ROUND + shift;
-    let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(middle));
+    let [e, m] = exponent_and_rest(size);
     let f = m - 1.0;
     let d = 2.0 + f;
     let s = f / d;
