@@ -10,7 +10,7 @@ use crate::bench::{CrossSizes, ForecasterSizes, StepSizes, Workload};
 use crate::cli::{BenchStep, StepConfig};
 use crate::error::{Error, Result};
 use crate::precision::Precision;
-use crate::settings::{Complete, Settings, Task};
+use crate::settings::{Settings, Task};
 
 /// The channels of a batch, if only the settings of a forecaster are known.
 const CHANNELS: usize = 7;
@@ -63,7 +63,12 @@ impl Chosen {
                 "choose those of a forecaster; --config cross measures a classifier",
             ));
         }
-        let (sizes, channels) = forecaster(&complete, args.channels.unwrap_or(CHANNELS))?;
+        let (series, loss, training) = (complete.series()?, complete.loss()?, complete.training()?);
+        let channels = args.channels.unwrap_or(CHANNELS);
+        let window = WindowShape { channels, context: series.context, horizon: series.horizon };
+        let model = complete.forecaster(window, CovariateCounts::default())?.widened(loss.values());
+        model.validate()?;
+        let sizes = ForecasterSizes { model, loss, windows: training.batch_size };
         Ok(Chosen {
             name: path.display().to_string(),
             row: format!("windows of {channels} channels, {}: {}", sizes.model.name(), sizes.model.summary()),
@@ -72,13 +77,4 @@ impl Chosen {
             workload: Box::new(sizes),
         })
     }
-}
-
-/// The forecaster of settings and the size of its batch; it has no covariates.
-fn forecaster(complete: &Complete, channels: usize) -> Result<(ForecasterSizes, usize)> {
-    let (series, loss, training) = (complete.series()?, complete.loss()?, complete.training()?);
-    let window = WindowShape { channels, context: series.context, horizon: series.horizon };
-    let model = complete.forecaster(window, CovariateCounts::default())?.widened(loss.values());
-    model.validate()?;
-    Ok((ForecasterSizes { model, loss, windows: training.batch_size }, channels))
 }

@@ -22,6 +22,11 @@ pub struct FileSettings {
 }
 
 impl FileSettings {
+    /// Whether the user has chosen a setting in this file. The configuration of a run has all settings and chooses none.
+    pub fn chooses(&self, name: &str) -> bool {
+        !self.of_run && self.values.contains_key(name)
+    }
+
     /// The settings for a model. The configuration of a run has those of how data is read and trained on for every model; the
     /// settings of its own model, such as the width, are for that model alone.
     pub fn for_model(&self, model: &Model) -> Values {

@@ -78,7 +78,7 @@ impl Settings {
     /// All settings: these, which are flags, then those of the file, of `base`, of the preset, and the defaults.
     pub fn resolve_over(self, file: Option<&Path>, preset: Option<&str>, base: Values) -> Result<Complete> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        let chooses_mask = self.has(MASK) || (!file.of_run && file.values.contains_key(MASK));
+        let chooses_mask = self.has(MASK) || file.chooses(MASK);
         let of_file = match self.0.get(MODEL) {
             Some(name) if file.values.get(MODEL) != Some(name) => {
                 file.for_model(model_of(name.as_str().unwrap_or_default())?)
@@ -127,11 +127,10 @@ impl Settings {
         Ok(complete)
     }
 
-    /// Whether the user has chosen a setting, by a flag or in a file. The configuration of a run has all settings and chooses
-    /// none.
+    /// Whether the user has chosen a setting, by a flag or in a file.
     pub fn chooses(&self, file: Option<&Path>, name: &str) -> Result<bool> {
         let file = file.map(file::read).transpose()?.unwrap_or_default();
-        Ok(self.has(name) || (!file.of_run && file.values.contains_key(name)))
+        Ok(self.has(name) || file.chooses(name))
     }
 
     /// The settings of several forecasters that are to be compared. A setting holds for every model that has it, and one at least
