@@ -203,13 +203,9 @@ impl Panel {
     /// [`Error::Origin`] if it is no time, if it has a zone and the times of the file have none, or if no moment is before it.
     pub fn rows_before(&self, text: &str, dialect: &Dialect) -> Result<usize> {
         let refuse = |problem: String, fix| Err(Error::Origin { file: self.file.clone(), problem, fix });
-        match stamps::named(text, dialect, !self.utc) {
+        match stamps::named_beside(text, dialect, self.utc, "the panel") {
             Err((problem, fix)) => refuse(problem, fix),
-            Ok(stamp) if stamp.zoned && !self.utc => {
-                let (problem, fix) = stamps::zone_beside_none(text, "the panel");
-                refuse(problem, fix)
-            }
-            Ok(stamp) => match self.times.partition_point(|&time| time < stamp.time) {
+            Ok(named) => match self.times.partition_point(|&time| time < named) {
                 0 => refuse(
                     format!("no moment is before {text}; the first is {}", self.time(0)),
                     "choose a later time",

@@ -28,15 +28,11 @@ impl SeriesSet {
     pub fn before(&self, text: &str, dialect: &Dialect) -> Result<(SeriesSet, Vec<String>)> {
         let refuse = |problem: String, fix| Err(Error::Origin { file: self.file().to_owned(), problem, fix });
         let (first, utc) = (self.first(), self.first().time().is_utc());
-        let stamp = match stamps::named(text, dialect, !utc) {
-            Ok(stamp) => stamp,
+        let time = match stamps::named_beside(text, dialect, utc, "the series") {
+            Ok(time) => time,
             Err((problem, fix)) => return refuse(problem, fix),
         };
-        if stamp.zoned && !utc {
-            let (problem, fix) = stamps::zone_beside_none(text, "the series");
-            return refuse(problem, fix);
-        }
-        let known = |series: &Series| rows_before(series, stamp.time);
+        let known = |series: &Series| rows_before(series, time);
         let (mut kept, mut left) = (Vec::new(), Vec::new());
         for series in self.series() {
             match known(series) {

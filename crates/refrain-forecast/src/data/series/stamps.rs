@@ -141,9 +141,18 @@ pub(crate) fn named(
     }
 }
 
-/// Why a time that a user names can't be compared with times without a zone, which are those of `what`, and what to do.
-pub(crate) fn zone_beside_none(text: &str, what: &str) -> (String, &'static str) {
-    match EpochUnit::of(text.trim()) {
+/// The moment of such a time, to compare it with the times of `what`: these are in UTC, or have no zone, and then it may have none.
+pub(crate) fn named_beside(
+    text: &str,
+    dialect: &Dialect,
+    utc: bool,
+    what: &str,
+) -> std::result::Result<DateTime, (String, &'static str)> {
+    let stamp = named(text, dialect, !utc)?;
+    if utc || !stamp.zoned {
+        return Ok(stamp.time);
+    }
+    Err(match EpochUnit::of(text.trim()) {
         Some(_) => (
             format!(
                 "{text} is a number, so a time since 1970 in UTC, but the times of {what} have no time zone"
@@ -151,7 +160,7 @@ pub(crate) fn zone_beside_none(text: &str, what: &str) -> (String, &'static str)
             "write it as in the file, such as 2024-07-01 or \"2024-07-01 06:00\"",
         ),
         None => (format!("{text} has a time zone, but the times of {what} have none"), "leave the zone out"),
-    }
+    })
 }
 
 impl<'a> Stamps<'a> {
