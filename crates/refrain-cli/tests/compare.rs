@@ -51,18 +51,18 @@ fn each_model_is_the_one_that_train_makes_and_the_baselines_stand_beside_them() 
         let alone = ["--model", model, "--lr", "0.01", "--individual", "--out", model, "--json"];
         let alone = place.refrain(&[&["train"], &SETTINGS[..], &alone].concat()).succeeded().json();
         let of = row(&outcome, model);
-        for (key, expected) in [("mse", "test_mse"), ("mae", "test_mae")] {
-            assert_eq!(of[key], alone[expected], "{model}: {key}");
-        }
-        for (key, expected) in [("rmse", "test_rmse"), ("smape", "test_smape"), ("parameters", "parameters")]
-        {
-            assert_eq!(of["trained"][key], alone[expected], "{model}: {key}");
-        }
-        for (name, key) in
-            [("linear", "linear"), ("seasonal naive", "seasonal_naive"), ("last value", "last_value")]
-        {
-            assert_eq!(row(&outcome, name)["mse"], alone[format!("{key}_mse")], "{name}");
-            assert_eq!(row(&outcome, name)["mae"], alone[format!("{key}_mae")], "{name}");
+        assert_eq!(of["trained"]["parameters"], alone["parameters"], "{model}");
+        for (name, key) in [
+            (model, "test"),
+            ("linear", "linear"),
+            ("seasonal naive", "seasonal_naive"),
+            ("last value", "last_value"),
+        ] {
+            for metric in ["mse", "mae", "rmse", "mase", "smape"] {
+                let found = &row(&outcome, name)[metric];
+                assert_eq!(found, &alone[format!("{key}_{metric}")], "{name}: {metric}");
+                assert!(found.as_f64() > Some(0.0), "{name}: {metric} {found}");
+            }
         }
         // A run folder like any other.
         let folder = format!("all/{model}");
@@ -74,7 +74,9 @@ fn each_model_is_the_one_that_train_makes_and_the_baselines_stand_beside_them() 
     for (line, name) in table.lines().skip(1).zip(&names) {
         let cells: Vec<&str> = line.split(',').collect();
         assert_eq!((cells[0], cells[1].parse().ok()), (*name, row(&outcome, name)["mse"].as_f64()), "{line}");
-        assert_eq!(cells.len(), 11, "{line}");
+        assert_eq!(cells.len(), 12, "{line}");
+        assert_eq!(cells[4].parse().ok(), row(&outcome, name)["mase"].as_f64(), "{line}");
+        assert_eq!(cells[6], "", "no intervals: {line}");
     }
     let plot = std::fs::read_to_string(place.path("all/comparison.svg")).unwrap();
     assert!(names.iter().all(|name| plot.contains(&format!(">{name}</text>"))), "{plot}");
@@ -83,6 +85,22 @@ fn each_model_is_the_one_that_train_makes_and_the_baselines_stand_beside_them() 
     let again = place.refrain(&["compare", "--resume", "all", "--json"]).succeeded();
     assert_eq!(again.json()["rows"], outcome["rows"]);
     assert_eq!(again.err.matches("finished    before").count(), 2);
+}
+
+#[test]
+fn models_with_intervals_are_compared_by_their_crps_too() {
+    let place = place();
+    let quantiles = ["--models", "nlinear,dlinear", "--loss", "quantile", "--levels", "80", "--out", "all"];
+    place.refrain(&[&["compare"], &SETTINGS[..], &quantiles].concat()).succeeded();
+    let alone = ["--model", "dlinear", "--loss", "quantile", "--levels", "80", "--out", "alone", "--json"];
+    let alone = place.refrain(&[&["train"], &SETTINGS[..], &alone].concat()).succeeded().json();
+    let table = std::fs::read_to_string(place.path("all/comparison.csv")).unwrap();
+    let crps = |name: &str| -> String {
+        let line = table.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split(',').nth(6).unwrap().to_owned()
+    };
+    assert_eq!(crps("dlinear").parse().ok(), alone["test_crps"].as_f64(), "{table}");
+    assert_eq!(crps("linear"), "", "{table}");
 }
 
 #[test]

@@ -82,16 +82,19 @@ struct Row {
     name: String,
     mse: f64,
     mae: f64,
+    rmse: Option<f64>,
+    /// `None` where it is not defined.
+    mase: Option<f64>,
+    smape: Option<f64>,
+    /// Of a model with intervals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crps: Option<f64>,
     /// What follows is known of trained models only.
     trained: Option<TrainedRow>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct TrainedRow {
-    rmse: f64,
-    /// `None` where it is not defined.
-    mase: Option<f64>,
-    smape: f64,
     parameters: u64,
     epochs: u64,
     best_epoch: u64,
@@ -248,66 +251,57 @@ fn rows(models: &[Chosen], outcomes: &[Value], folder: &Path) -> Result<Vec<Row>
             "remove that run's outcome.json, and resume",
         )
     };
-    let number = |outcome: &Value, name: &str| outcome[name].as_f64().ok_or_else(|| missing(name));
     let whole = |outcome: &Value, name: &str| outcome[name].as_u64().ok_or_else(|| missing(name));
+    let row = |name: &str, key: &str, outcome: &Value, trained| {
+        let metric = |metric: &str| outcome[format!("{key}_{metric}")].as_f64();
+        Some(Row {
+            name: name.to_owned(),
+            mse: metric("mse")?,
+            mae: metric("mae")?,
+            rmse: metric("rmse"),
+            mase: metric("mase"),
+            smape: metric("smape"),
+            crps: metric("crps"),
+            trained,
+        })
+    };
     let mut rows = Vec::new();
     for (Chosen { model, .. }, outcome) in models.iter().zip(outcomes) {
-        rows.push(Row {
-            name: model.clone(),
-            mse: number(outcome, "test_mse")?,
-            mae: number(outcome, "test_mae")?,
-            trained: Some(TrainedRow {
-                rmse: number(outcome, "test_rmse")?,
-                mase: outcome["test_mase"].as_f64(),
-                smape: number(outcome, "test_smape")?,
-                parameters: whole(outcome, "parameters")?,
-                epochs: whole(outcome, "epochs")?,
-                best_epoch: whole(outcome, "best_epoch")?,
-                seconds: number(outcome, "seconds")?,
-                folder: model.clone(),
-            }),
-        });
+        let trained = TrainedRow {
+            parameters: whole(outcome, "parameters")?,
+            epochs: whole(outcome, "epochs")?,
+            best_epoch: whole(outcome, "best_epoch")?,
+            seconds: outcome["seconds"].as_f64().ok_or_else(|| missing("seconds"))?,
+            folder: model.clone(),
+        };
+        rows.push(row(model, "test", outcome, Some(trained)).ok_or_else(|| missing("test_mse"))?);
     }
     // They are the same for every model, which sees the same windows.
     if let Some(outcome) = outcomes.first() {
         let all = [("linear", "linear"), ("seasonal naive", "seasonal_naive"), ("last value", "last_value")];
-        for (name, key) in all {
-            if let (Some(mse), Some(mae)) =
-                (outcome[format!("{key}_mse")].as_f64(), outcome[format!("{key}_mae")].as_f64())
-            {
-                rows.push(Row { name: name.to_owned(), mse, mae, trained: None });
-            }
-        }
+        rows.extend(all.iter().filter_map(|(name, key)| row(name, key, outcome, None)));
     }
     rows.sort_by(|a, b| a.mse.total_cmp(&b.mse));
     Ok(rows)
 }
 
 fn show(console: Console, rows: &[Row]) -> Result<()> {
-    let header = [
-        "test errors, standardised",
-        "MSE",
-        "MAE",
-        "RMSE",
-        "MASE",
-        "sMAPE",
-        "parameters",
-        "epochs",
-        "trained in",
-    ];
+    let with_crps = rows.iter().any(|row| row.crps.is_some());
+    let mut header = vec!["test errors, standardised", "MSE", "MAE", "RMSE", "MASE", "sMAPE"];
+    header.extend(with_crps.then_some("CRPS"));
+    header.extend(["parameters", "epochs", "trained in"]);
     let row = |row: &Row| {
+        let nothing = || "-".to_owned();
         let mut cells = vec![row.name.clone(), number(row.mse), number(row.mae)];
-        cells.extend(match &row.trained {
-            None => vec!["-".to_owned(); header.len() - cells.len()],
-            Some(of) => vec![
-                number(of.rmse),
-                of.mase.map_or("-".to_owned(), number),
-                format!("{:.1} %", of.smape),
-                count(of.parameters),
-                of.epochs.to_string(),
-                seconds(of.seconds),
-            ],
-        });
+        cells.extend([row.rmse, row.mase].map(|metric| metric.map_or_else(nothing, number)));
+        cells.push(row.smape.map_or_else(nothing, |smape| format!("{smape:.1} %")));
+        if with_crps {
+            cells.push(row.crps.map_or_else(nothing, number));
+        }
+        match &row.trained {
+            None => cells.resize(header.len(), nothing()),
+            Some(of) => cells.extend([count(of.parameters), of.epochs.to_string(), seconds(of.seconds)]),
+        }
         cells
     };
     console.line(format!("\n{}", table(&header, &rows.iter().map(row).collect::<Vec<_>>())))
@@ -322,6 +316,7 @@ fn csv(rows: &[Row]) -> Result<Vec<u8>> {
         "rmse",
         "mase",
         "smape",
+        "crps",
         "parameters",
         "epochs",
         "best_epoch",
@@ -332,12 +327,11 @@ fn csv(rows: &[Row]) -> Result<Vec<u8>> {
     for row in rows {
         let number = |value: f64| Cell::Text(value.to_string());
         let mut cells = vec![text(&row.name), number(row.mse), number(row.mae)];
+        let metrics = [row.rmse, row.mase, row.smape, row.crps];
+        cells.extend(metrics.map(|metric| metric.map_or(text(""), number)));
         match &row.trained {
             None => cells.resize(header.len(), text("")),
             Some(of) => cells.extend([
-                number(of.rmse),
-                of.mase.map_or(text(""), number),
-                number(of.smape),
                 text(&of.parameters.to_string()),
                 text(&of.epochs.to_string()),
                 text(&of.best_epoch.to_string()),

@@ -32,13 +32,25 @@ pub struct Score {
     pub test_intervals: Vec<IntervalMetrics>,
     pub last_value_mse: f64,
     pub last_value_mae: f64,
+    pub last_value_rmse: f64,
+    pub last_value_mase: f64,
+    pub last_value_smape: f64,
     pub seasonal_naive_mse: f64,
     pub seasonal_naive_mae: f64,
+    pub seasonal_naive_rmse: f64,
+    pub seasonal_naive_mase: f64,
+    pub seasonal_naive_smape: f64,
     /// Not of independent series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linear_mse: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linear_mae: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear_rmse: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear_mase: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear_smape: Option<f64>,
     pub test_windows: usize,
     /// The forecast values of the test part whose quantiles crossed, and were sorted.
     pub quantile_crossings: Crossings,
@@ -156,10 +168,19 @@ pub fn measure(
         test_intervals: model.intervals,
         last_value_mse: last.mse,
         last_value_mae: last.mae,
+        last_value_rmse: last.rmse,
+        last_value_mase: last.mase,
+        last_value_smape: last.smape,
         seasonal_naive_mse: seasonal.mse,
         seasonal_naive_mae: seasonal.mae,
+        seasonal_naive_rmse: seasonal.rmse,
+        seasonal_naive_mase: seasonal.mase,
+        seasonal_naive_smape: seasonal.smape,
         linear_mse: of_linear.map(|metrics| metrics.mse),
         linear_mae: of_linear.map(|metrics| metrics.mae),
+        linear_rmse: of_linear.map(|metrics| metrics.rmse),
+        linear_mase: of_linear.map(|metrics| metrics.mase),
+        linear_smape: of_linear.map(|metrics| metrics.smape),
         test_windows: split.test.windows(),
         quantile_crossings: crossings,
         max_gap: config.max_gap(set.step()),
