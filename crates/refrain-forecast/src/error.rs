@@ -70,21 +70,21 @@ pub enum Error {
     },
     /// The file is Parquet or Arrow IPC, which this program was built without.
     #[error(
-        "{file} is a {format} file, and this program was built without the feature `parquet`; build it with `--features \
+        "{file} is {format}, and this program was built without the feature `parquet`; build it with `--features \
          parquet`, take a released binary, or save the table as CSV"
     )]
     NoParquet {
         /// The file.
         file: String,
-        /// Its format.
+        /// What it is, such as `a Parquet file`.
         format: &'static str,
     },
     /// A Parquet, Arrow IPC or gzip file is broken, or cannot be written.
-    #[error("{file}: not a {format} file that can be read or written: {problem}; write it again")]
+    #[error("{file}: not {format} that can be read or written: {problem}; write it again")]
     Columns {
         /// The file.
         file: String,
-        /// Its format.
+        /// What it is, such as `a Parquet file`.
         format: &'static str,
         /// What is wrong.
         problem: String,

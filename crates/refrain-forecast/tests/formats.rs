@@ -15,7 +15,9 @@ mod without_the_feature {
 
     #[test]
     fn the_error_names_the_format_and_the_feature() {
-        for (name, format) in [("wide.pandas.parquet", "Parquet"), ("wide.polars.arrow", "Arrow IPC")] {
+        for (name, format) in
+            [("wide.pandas.parquet", "is a Parquet file"), ("wide.polars.arrow", "is an Arrow IPC file")]
+        {
             let error = Series::read(&path(name), &ReadOptions::default()).unwrap_err();
             assert!(matches!(error, Error::NoParquet { .. }), "{error:?}");
             let message = error.to_string();

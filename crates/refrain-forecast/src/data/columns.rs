@@ -28,7 +28,8 @@ pub enum Column {
 /// # Errors
 /// [`Error::Columns`] if the columns have different lengths.
 pub fn parquet(columns: &[(String, Column)], file: &str) -> Result<Vec<u8>> {
-    let broken = |problem: String| Error::Columns { file: file.to_owned(), format: "Parquet", problem };
+    let broken =
+        |problem: String| Error::Columns { file: file.to_owned(), format: "a Parquet file", problem };
     let arrays = columns.iter().map(|(name, column)| (name.as_str(), array(column), true));
     let batch =
         RecordBatch::try_from_iter_with_nullable(arrays).map_err(|error| broken(error.to_string()))?;

@@ -16,13 +16,6 @@ pub(super) enum Columnar {
 }
 
 impl Columnar {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Columnar::Parquet => "Parquet",
-            Columnar::ArrowFile | Columnar::ArrowStream => "Arrow IPC",
-        }
-    }
-
     /// What a message calls a file of it.
     pub(super) fn what(self) -> &'static str {
         match self {
@@ -46,7 +39,7 @@ const UNPACK: &str = "unpack it, or pack it by gzip";
 const TABLE: &str = "write its table as CSV";
 
 /// What a file begins with, and what it is then.
-const SIGNATURES: [(&[u8], Kind); 20] = [
+const SIGNATURES: [(&[u8], Kind); 23] = [
     (b"PAR1", Kind::Columnar(Columnar::Parquet)),
     (b"ARROW1", Kind::Columnar(Columnar::ArrowFile)),
     (&[0xff; 4], Kind::Columnar(Columnar::ArrowStream)),
@@ -64,9 +57,12 @@ const SIGNATURES: [(&[u8], Kind); 20] = [
     (&[0x80, 0x04], Kind::Other("a Python pickle", TABLE)),
     (&[0x80, 0x05], Kind::Other("a Python pickle", TABLE)),
     (b"<!DOCTYPE", Kind::Other("a web page", "download the file itself, not the page about it")),
+    (b"<!doctype", Kind::Other("a web page", "download the file itself, not the page about it")),
     (b"<html", Kind::Other("a web page", "download the file itself, not the page about it")),
     (b"{\"", Kind::Other("JSON", TABLE)),
+    (b"{\n", Kind::Other("JSON", TABLE)),
     (b"[{", Kind::Other("JSON", TABLE)),
+    (b"[\n", Kind::Other("JSON", TABLE)),
 ];
 
 fn kind_of(head: &[u8]) -> Option<Kind> {
@@ -132,7 +128,7 @@ impl<R: Read> Read for Unpacked<R> {
                 };
                 io::Error::new(
                     InvalidData,
-                    Error::Columns { file: self.file.clone(), format: "gzip", problem },
+                    Error::Columns { file: self.file.clone(), format: "a gzip file", problem },
                 )
             }
             _ => error,

@@ -31,7 +31,7 @@ const ROWS_AT_ONCE: usize = 8192;
 pub(super) fn open(path: &Path, format: Columnar, file: &str) -> Result<Rows<'static>> {
     let handle = File::open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let name = file.to_owned();
-    let broken = |problem: String| Error::Columns { file: file.to_owned(), format: format.name(), problem };
+    let broken = |problem: String| Error::Columns { file: file.to_owned(), format: format.what(), problem };
     let batches = guarded(|| batches(handle, format)).map_err(broken)?;
     let schema = batches.reader.schema();
     if let Some(rows) = batches.rows {
@@ -156,7 +156,7 @@ impl Source for Cells {
             Err(problem) => {
                 // Nothing is read after an error.
                 self.batch = None;
-                Err(Error::Columns { file: self.file.clone(), format: self.format.name(), problem })
+                Err(Error::Columns { file: self.file.clone(), format: self.format.what(), problem })
             }
         }
     }

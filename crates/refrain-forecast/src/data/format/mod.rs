@@ -159,7 +159,7 @@ fn open_columns(path: &Path, format: Columnar, file: &str) -> Result<Rows<'stati
 
 #[cfg(not(feature = "parquet"))]
 fn open_columns(_: &Path, format: Columnar, file: &str) -> Result<Rows<'static>> {
-    Err(Error::NoParquet { file: file.to_owned(), format: format.name() })
+    Err(Error::NoParquet { file: file.to_owned(), format: format.what() })
 }
 
 fn open_text<'a>(stream: Box<dyn Read + 'a>, form: Form<'_>, file: &str) -> Result<Rows<'a>> {
