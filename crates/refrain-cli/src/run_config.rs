@@ -395,7 +395,13 @@ impl RunConfig<Forecasts> {
             return Ok(set.select(&data.channels)?);
         }
         let found: Vec<String> = set.names().cloned().collect();
-        let fix = "pass a series that has the same columns, in any order";
+        let fix = match model.channel_use() {
+            ChannelUse::Own => {
+                "pass a series that has the same columns, in any order; or train with --layout independent, whose model has no \
+                 weights of single channels and forecasts any series"
+            }
+            ChannelUse::Shared | ChannelUse::Mixed => "pass a series that has the same columns, in any order",
+        };
         check_names(set.file(), "channels", &found, &data.channels, fix)?;
         Ok(set)
     }
