@@ -20,6 +20,20 @@ pub(crate) fn may_switch() {
     thread::yield_now();
 }
 
+/// Calls `f` while a flag of this thread is `value`. Afterwards the flag is what it was, also if `f` panics. `replace` sets the
+/// flag and returns its old value.
+pub(crate) fn with_flag<R>(replace: impl Fn(bool) -> bool, value: bool, f: impl FnOnce() -> R) -> R {
+    struct Restore<F: Fn(bool) -> bool>(F, bool);
+    impl<F: Fn(bool) -> bool> Drop for Restore<F> {
+        fn drop(&mut self) {
+            (self.0)(self.1);
+        }
+    }
+    let before = replace(value);
+    let _restore = Restore(replace, before);
+    f()
+}
+
 /// The methods that the standard library's thread-local cells have besides `with`.
 #[cfg(shuttle)]
 pub(crate) mod keys {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 #[cfg(shuttle)]
 use crate::sync::keys::*;
-use crate::sync::thread_local;
+use crate::sync::{thread_local, with_flag};
 
 thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
@@ -31,12 +31,5 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
 
 /// Runs `f` on this thread with the tape on or off.
 pub(crate) fn with_grad_mode<R>(enabled: bool, f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ENABLED.set(self.0);
-        }
-    }
-    let _restore = Restore(ENABLED.replace(enabled));
-    f()
+    with_flag(|value| ENABLED.replace(value), enabled, f)
 }

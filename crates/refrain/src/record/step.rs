@@ -1,12 +1,12 @@
 //! Steps: recorded at the first call, then replayed.
 
-use std::cell::Cell;
 use std::fmt;
 use std::io::Write;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::entry::{ProgramEntry, RunMode, ThreadSettings, settled};
 use super::fuse;
 use super::options::{Fallback, StepOptions};
 use super::outputs::Outputs;
@@ -15,18 +15,14 @@ use super::program::Program;
 use super::recorded::Recorded;
 use super::recorder::{self, BoxError};
 use super::replay::Ready;
-use crate::autograd::{check_input, is_grad_enabled, no_grad, with_grad_mode};
+use crate::autograd::{check_input, no_grad};
 use crate::device::Device;
 use crate::device::recording::{self, not_recordable};
 use crate::error::{Error, Result};
 use crate::ops::copy::copy_values;
 use crate::ops::random::Generator;
-use crate::precision::{precision, with_precision};
-use crate::recycled::emptied;
-use crate::sync::MutexGuard;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::Tensor;
-use crate::types::Precision;
 
 const OP: &str = "step";
 
@@ -120,7 +116,7 @@ const CHECKING: u32 = 100;
 /// outside that an operation wrote into. A replay ends the histories of what it writes to. It is refused if a
 /// history, or an overwritten saved value, would refuse the eager code. Recording the closure changes neither.
 ///
-/// `F` is the type of the closure. You need it only for a step that moves to another thread, a [`SendStep`].
+/// `F` is the type of the closure. You need it only for a step that moves to another thread, a [`SendStep`](crate::SendStep).
 pub struct Step<'f, F: ?Sized = dyn Fn(&[Tensor]) -> Returned + 'f> {
     device: Device,
     closure: Box<F>,
@@ -139,54 +135,8 @@ pub struct Step<'f, F: ?Sized = dyn Fn(&[Tensor]) -> Returned + 'f> {
     lifetime: PhantomData<&'f ()>,
 }
 
-/// A [`Step`] that may be recorded on one thread and replayed on another, made by [`Step::new_send`].
-pub type SendStep<'f> = Step<'f, dyn Fn(&[Tensor]) -> Returned + Send + 'f>;
-
 /// What a closure returns: tensors, or any error.
-type Returned = std::result::Result<Vec<Tensor>, BoxError>;
-
-/// The state of the calling thread that a recording depends on.
-#[derive(Clone, Copy, PartialEq)]
-struct ThreadSettings {
-    grad_enabled: bool,
-    precision: Precision,
-}
-
-impl ThreadSettings {
-    fn now() -> ThreadSettings {
-        ThreadSettings { grad_enabled: is_grad_enabled(), precision: precision() }
-    }
-
-    fn with<R>(self, f: impl FnOnce() -> R) -> R {
-        with_precision(self.precision, || with_grad_mode(self.grad_enabled, f))
-    }
-}
-
-/// How a program runs.
-enum RunMode {
-    Replay(Box<Ready>),
-    /// By calling the closure, because the driver refused the graph for this reason.
-    Eager(Error),
-}
-
-/// A program with its inputs and counters.
-struct ProgramEntry {
-    /// The tensors that the program reads its inputs from.
-    inputs: Vec<Tensor>,
-    settings: ThreadSettings,
-    /// Sorted, so that two steps never deadlock on each other's generators.
-    generators: Vec<Generator>,
-    run: RunMode,
-    outputs: Vec<Tensor>,
-    last_used: u64,
-    /// How often it ran, and before which call the closure is recorded again.
-    calls: u64,
-    /// Calls since the closure was last recorded for this program.
-    unchecked: u64,
-    check_at: u64,
-    /// How long recording took.
-    cost: Duration,
-}
+pub(super) type Returned = std::result::Result<Vec<Tensor>, BoxError>;
 
 impl<'f> Step<'f> {
     /// A step on a device. Nothing is recorded before the first call.
@@ -209,55 +159,8 @@ impl<'f> Step<'f> {
     }
 }
 
-impl<'f> SendStep<'f> {
-    /// [`Step::new`] of a closure that may move to another thread, and so may the step. It is recorded on the thread of
-    /// the first call with inputs of new shapes, and replayed, or checked, on that of each later one.
-    ///
-    /// ```
-    /// use refrain::{Device, Step, Tensor};
-    ///
-    /// let device = Device::cpu();
-    /// let mut step = Step::new_send(&device, |x| Ok(vec![x[0].square()?]));
-    /// let x = Tensor::from_slice(&[3.0f32], [1], &device)?;
-    /// step.call(&[x.clone()])?;
-    /// let there = std::thread::spawn(move || step.call(&[x])?.to_scalar::<f32>(0)).join().unwrap()?;
-    /// assert_eq!(there, 9.0);
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    pub fn new_send<F>(device: &Device, closure: F) -> SendStep<'f>
-    where
-        F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>>
-            + Send
-            + 'f,
-    {
-        Step::new_send_with_options(device, StepOptions::new(), closure)
-    }
-
-    /// [`Step::new_send`] with options.
-    ///
-    /// ```
-    /// use refrain::{Device, Step, StepOptions, Tensor};
-    ///
-    /// let device = Device::cpu();
-    /// let options = StepOptions::new().keep(1); // The program of the last shape only.
-    /// let mut step = Step::new_send_with_options(&device, options, |x| Ok(vec![x[0].square()?]));
-    /// step.call(&[Tensor::from_slice(&[3.0f32], [1], &device)?])?;
-    /// step.call(&[Tensor::from_slice(&[1.0f32, 2.0], [2], &device)?])?;
-    /// assert_eq!((step.programs(), step.evictions()), (1, 1));
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    pub fn new_send_with_options<F>(device: &Device, options: StepOptions, closure: F) -> SendStep<'f>
-    where
-        F: Fn(&[Tensor]) -> std::result::Result<Vec<Tensor>, Box<dyn std::error::Error + Send + Sync>>
-            + Send
-            + 'f,
-    {
-        Step::of(device, options, Box::new(closure))
-    }
-}
-
 impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
-    fn of(device: &Device, options: StepOptions, closure: Box<F>) -> Step<'f, F> {
+    pub(super) fn of(device: &Device, options: StepOptions, closure: Box<F>) -> Step<'f, F> {
         // If this happens in a closure that is being recorded, the call that records it returns the error.
         let _ = forbid_nesting(device);
         let options = StepOptions { strict: options.strict || strict_by_environment(), ..options };
@@ -591,15 +494,6 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
     }
 }
 
-impl ProgramEntry {
-    fn fits(&self, inputs: &[Tensor], settings: ThreadSettings) -> bool {
-        let same = |(a, b): (&Tensor, &Tensor)| a.shape() == b.shape() && a.dtype() == b.dtype();
-        self.settings == settings
-            && self.inputs.len() == inputs.len()
-            && self.inputs.iter().zip(inputs).all(same)
-    }
-}
-
 /// Whether `REFRAIN_STRICT` asks for a check before every call.
 fn strict_by_environment() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
@@ -609,20 +503,6 @@ fn strict_by_environment() -> bool {
 /// Whether all checks, with one more of this cost, stay within their share of the run.
 fn is_due(checking: Duration, cost: Duration, run: Duration) -> bool {
     (checking + cost) * CHECKING < run
-}
-
-thread_local! {
-    /// The memory of the last list of settled generators, so that a replay allocates nothing.
-    static SETTLED: Cell<Vec<MutexGuard<'static, u64>>> = const { Cell::new(Vec::new()) };
-}
-
-/// Calls `f` with the generators settled; meanwhile nobody else draws from them.
-fn settled<R>(generators: &[Generator], f: impl FnOnce() -> Result<R>) -> Result<R> {
-    let mut settled = emptied(SETTLED.try_with(Cell::take).unwrap_or_default());
-    generators.iter().try_for_each(|generator| generator.settle().map(|guard| settled.push(guard)))?;
-    let result = f();
-    let _ = SETTLED.try_with(|kept| kept.set(emptied(settled)));
-    result
 }
 
 /// Returns an error if a step can't be called on this thread.

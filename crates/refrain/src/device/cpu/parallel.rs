@@ -13,6 +13,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::scratch;
 use crate::error::{Error, Result};
+use crate::sync::with_flag;
 
 /// From this many elements, a separate task is worthwhile.
 const GRAIN: usize = 1 << 14;
@@ -58,14 +59,7 @@ thread_local! {
 /// # Ok::<(), refrain::Error>(())
 /// ```
 pub fn on_one_thread<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IS_ALONE.set(self.0);
-        }
-    }
-    let _restore = Restore(IS_ALONE.replace(true));
-    f()
+    with_flag(|value| IS_ALONE.replace(value), true, f)
 }
 
 /// Marks this new thread as one of the kernel threads.

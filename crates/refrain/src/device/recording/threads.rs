@@ -26,8 +26,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(shuttle)]
 use crate::sync::keys::*;
 use crate::sync::thread::{self, Thread};
-use crate::sync::thread_local;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, thread_local, with_flag};
 
 /// The advice at the end of each message.
 const FIX: &str = "do it in the closure itself, or before the step; if it has nothing to do with the step, wrap it in refrain::unrelated_to_recordings";
@@ -78,14 +77,7 @@ thread_local! {
 /// # Ok::<(), refrain::Error>(())
 /// ```
 pub fn unrelated_to_recordings<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IS_UNRELATED.set(self.0);
-        }
-    }
-    let _restore = Restore(IS_UNRELATED.replace(true));
-    f()
+    with_flag(|value| IS_UNRELATED.replace(value), true, f)
 }
 
 /// Bytes of a storage, and whether they are written.
