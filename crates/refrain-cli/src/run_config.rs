@@ -13,7 +13,7 @@ use refrain_forecast::models::{ChannelUse, ClassifierConfig, ModelConfig, Window
 use refrain_forecast::tasks::classification::ClassWeights;
 use refrain_forecast::tasks::forecasting::conformal::{Calibration, Intervals};
 use refrain_forecast::tasks::forecasting::loss::Loss;
-use refrain_forecast::tasks::forecasting::{Freeze, IntervalSettings, Objective, TuningSettings};
+use refrain_forecast::tasks::forecasting::{Freeze, IntervalSettings, Objective, TuningSettings, outdated};
 use refrain_forecast::training::TrainingConfig;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -176,12 +176,20 @@ impl<T: TaskConfig> RunConfig<T> {
     }
 
     /// The configuration that a folder keeps, of this version or an earlier one.
-    pub fn from_kept(kept: Value, folder: &Path) -> Result<RunConfig<T>> {
+    pub fn from_kept(mut kept: Value, folder: &Path) -> Result<RunConfig<T>> {
         let refuse = |problem: String, fix| Err(Error::run(folder, problem, fix));
         const FIX: &str = "restore the folder, or train again";
+        if let Some(problem) = outdated(&kept) {
+            return refuse(problem, "train again, or use the program that wrote it");
+        }
         let kept = match &kept["version"] {
             Value::String(_) => upgraded(kept),
-            Value::Number(version) if version.as_u64() == Some(VERSION) => kept,
+            Value::Number(version)
+                if version.as_u64().is_some_and(|version| (2..=VERSION).contains(&version)) =>
+            {
+                kept["version"] = json!(VERSION);
+                kept
+            }
             Value::Number(version) => {
                 let by = kept["written_by"].as_str().unwrap_or("another program");
                 let problem = format!(

@@ -71,6 +71,40 @@ fn an_exported_run_is_imported_with_the_same_weights() {
 }
 
 #[test]
+fn a_head_that_forecasts_a_distribution_is_exported_imported_and_has_intervals() {
+    let place = place();
+    let flags = ["--end-padding", "false", "--revin-affine", "false", "--patches-from", "end"];
+    let student_t = ["--loss", "student-t", "--levels", "50", "--json"];
+    let train = [&["--data", "series.csv", "--out", "own"], &flags[..], &student_t].concat();
+    let trained = place.refrain(&tiny(&train)).succeeded().json();
+    place.refrain(&["export", "own", "--out", "exported"]).succeeded();
+    let text = std::fs::read_to_string(place.path("exported/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&config["loss"], &config["distribution_output"]), (&"nll".into(), &"student_t".into()));
+    let import = |levels: &[&str], out: &str| {
+        let import = ["import", "exported", "--data", "series.csv", "--json", "--out", out];
+        let json = place.refrain(&[&import[..], levels].concat()).succeeded().json();
+        assert_eq!(json["weights_sha256"], trained["weights_sha256"]);
+        place.refrain(&["forecast", "--model", out, "--out", &format!("{out}.csv")]).succeeded();
+        std::fs::read_to_string(place.path(&format!("{out}.csv"))).unwrap()
+    };
+    place.refrain(&["forecast", "--model", "own", "--out", "own.csv"]).succeeded();
+    assert_eq!(import(&["--levels", "50"], "same"), std::fs::read_to_string(place.path("own.csv")).unwrap());
+    let header = import(&[], "wider").lines().next().unwrap().to_owned();
+    assert!(header.starts_with("time,a,a-lo-80,a-hi-80,a-lo-90,a-hi-90,b,"), "{header}");
+    // Its head is a start for the same loss, and another loss gets a new one.
+    let init = ["--data", "series.csv", "--init", "exported", "--epochs", "1"];
+    let first = place.refrain(&[&["train", "--out", "tuned"], &init[..]].concat()).succeeded();
+    assert!(!first.out.contains("head "), "{}", first.out);
+    let other =
+        place.refrain(&[&["train", "--out", "other", "--loss", "mse"], &init[..]].concat()).succeeded();
+    assert!(other.out.contains("head        new"), "{}", other.out);
+    let one_value = ["import", "checkpoint", "--data", "series.csv", "--levels", "80", "--out", "no"];
+    place.refrain(&one_value).failed(&["one value in each row", "leave --levels out"]);
+    assert!(!place.path("no").exists());
+}
+
+#[test]
 fn a_checkpoint_with_weights_for_each_channel_needs_its_channels() {
     let place = place();
     let flags =

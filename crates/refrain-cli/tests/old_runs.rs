@@ -67,7 +67,7 @@ fn an_old_forecaster_goes_on_and_its_folder_is_of_this_version_then() {
     near(&json["test_mse"], 0.029_361_885, 0.1);
     let config = std::fs::read_to_string(place.path("run/config.json")).unwrap();
     let config = &serde_json::from_str::<serde_json::Value>(&config).unwrap()["config"];
-    assert_eq!((&config["version"], &config["task"]), (&json!(2), &json!("forecasting")));
+    assert_eq!((&config["version"], &config["task"]), (&json!(3), &json!("forecasting")));
     assert_eq!((&config["model"]["name"], &config["loss"]), (&json!("patchtst"), &json!({ "name": "mse" })));
     assert_eq!(config["written_by"], "refrain 0.1.0");
     fed(&place, &["evaluate", "--model", "run", "--json"], "series.csv").succeeded();
@@ -121,9 +121,13 @@ fn a_newer_version_and_another_task_are_refused() {
         fed(&place, &["evaluate", "--model", "run"], "series.csv")
     };
     let newer = |c: &mut serde_json::Value| {
-        (c["version"], c["written_by"]) = (json!(3), json!("refrain 9.0.0"));
+        (c["version"], c["written_by"]) = (json!(4), json!("refrain 9.0.0"));
     };
-    changed(newer).failed(&["of version 3", "written by refrain 9.0.0", "reads 1 to 2"]);
+    changed(newer).failed(&["of version 4", "written by refrain 9.0.0", "reads 1 to 3"]);
+    let student_t = |c: &mut serde_json::Value| {
+        (c["version"], c["loss"]) = (json!(2), json!({ "name": "student-t", "levels": "none" }));
+    };
+    changed(student_t).failed(&["older version", "Student-t", "train again"]);
     changed(|c| c["version"] = json!(null)).failed(&["does not say its version"]);
     let task = |c: &mut serde_json::Value| (c["version"], c["task"]) = (json!(2), json!("classification"));
     changed(task).failed(&["its configuration cannot be read"]);

@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use common::{device, devices};
 use refrain::{DType, Device, Generator, Tensor};
@@ -13,6 +13,8 @@ use refrain_forecast::models::patchtst::{
     Mode, NormKind, PatchTst, PatchTstConfig, PatchesFrom, Pooling, Positions,
 };
 use refrain_forecast::models::{Forecaster, initialise};
+use refrain_forecast::tasks::forecasting::Levels;
+use refrain_forecast::tasks::forecasting::loss::{Loss, StudentT};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -34,13 +36,20 @@ struct Case {
 }
 
 impl Cases {
-    fn read() -> Cases {
+    /// Those of the file that `REFRAIN_HUGGING_FACE` names, or else the stored ones.
+    fn read() -> Vec<Case> {
+        if let Some(path) = std::env::var_os("REFRAIN_HUGGING_FACE") {
+            return Cases::of(Path::new(&path)).all();
+        }
         // Found when the test runs, since programs are also copied to other machines.
         let folder =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let stored = Path::new(&folder).join("tests/reference/hugging_face.safetensors");
-        let path = std::env::var_os("REFRAIN_HUGGING_FACE").map_or(stored, PathBuf::from);
-        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let of = |name: &str| Cases::of(&Path::new(&folder).join("tests/reference").join(name)).all();
+        of("hugging_face.safetensors").into_iter().chain(of("hugging_face_student_t.safetensors")).collect()
+    }
+
+    fn of(path: &Path) -> Cases {
+        let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
         let metadata = metadata.metadata().clone().unwrap();
         Cases { bytes, metadata }
@@ -137,7 +146,7 @@ fn differences(case: &Case, dtype: DType, device: &Device) -> [f64; 2] {
         let of_parameter = names.iter().any(|own| own == name);
         Ok(of_parameter.then(|| model.parameters().get(name).unwrap().grad().unwrap()))
     };
-    let gradients = renamed(model.config(), gradient).unwrap();
+    let gradients = renamed(checkpoint.config(), checkpoint.distribution(), gradient).unwrap();
     let stored = case.tensors.keys().filter(|name| name.starts_with("gradient/")).count();
     assert_eq!(gradients.len(), stored, "gradients of case {}", case.name);
     // Some gradients are 0 but for rounding, such as those of the biases of keys.
@@ -152,7 +161,7 @@ fn differences(case: &Case, dtype: DType, device: &Device) -> [f64; 2] {
 
 #[test]
 fn forecasts_and_gradients_are_those_of_transformers() {
-    let cases = Cases::read().all();
+    let cases = Cases::read();
     for (dtype, limit) in [(DType::F64, 1e-10_f64), (DType::F32, 1e-5)] {
         for device in devices() {
             let (mut worst, mut beyond) = ([0.0_f64; 2], 0);
@@ -177,6 +186,40 @@ fn forecasts_and_gradients_are_those_of_transformers() {
             );
         }
     }
+}
+
+/// The loss of transformers for a head that forecasts Student's t distribution.
+#[test]
+fn the_likelihood_of_students_t_distribution_is_that_of_transformers() {
+    let loss = Loss::StudentT(StudentT { levels: Levels::NONE });
+    let mut count = 0;
+    for device in devices() {
+        for case in Cases::read() {
+            let Some(truth) = case.contexts("truth", DType::F64, &device) else { continue };
+            let folder = tempfile::tempdir().unwrap();
+            case.write(folder.path());
+            let checkpoint = HuggingFace::open(folder.path()).unwrap();
+            assert_eq!(
+                (checkpoint.distribution(), checkpoint.config().horizon),
+                (loss.distribution(), truth.dims()[2])
+            );
+            let model = checkpoint.model(DType::F64, &device, 0).unwrap();
+            let x = case.contexts("x", DType::F64, &device).unwrap();
+            let observed = case.contexts("observed", DType::F64, &device);
+            let generator = Generator::new(&device, 0).unwrap();
+            let mode = if case.train { Mode::Train(&generator) } else { Mode::Eval };
+            let forecast = model.forward_observed(&x, observed.as_ref(), mode).unwrap();
+            let nll = loss.mean(&forecast, &truth, None).unwrap().to_scalar::<f64>().unwrap();
+            let expected = case.values("nll").unwrap()[0];
+            assert!(
+                (nll / expected - 1.0).abs() < 1e-9,
+                "case {} on {device}: {nll} for {expected}",
+                case.name
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 0 || std::env::var_os("REFRAIN_HUGGING_FACE").is_some());
 }
 
 /// A model with the options that not every checkpoint has.
@@ -215,7 +258,7 @@ fn a_model_that_is_written_is_read_again_with_the_same_bits() {
     for config in [config(), shared] {
         let model = build(config.clone(), 7);
         let folder = tempfile::tempdir().unwrap();
-        export(&config, model.parameters(), folder.path()).unwrap();
+        export(&config, None, model.parameters(), folder.path()).unwrap();
         let read = HuggingFace::open(folder.path()).unwrap();
         let again = read.model(DType::F32, &device(), 0).unwrap();
         for (name, tensor) in model.parameters().iter().chain(model.parameters().buffers()) {
@@ -232,12 +275,12 @@ fn a_model_that_is_written_is_read_again_with_the_same_bits() {
 /// Names, shapes and options as transformers 5.23 writes them for such a model.
 #[test]
 fn what_is_written_has_the_names_shapes_and_options_of_transformers() {
-    for case in Cases::read().all() {
+    for case in Cases::read() {
         let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         case.write(theirs.path());
         let checkpoint = HuggingFace::open(theirs.path()).unwrap();
         let model = checkpoint.model(DType::F32, &device(), 0).unwrap();
-        export(model.config(), model.parameters(), ours.path()).unwrap();
+        export(checkpoint.config(), checkpoint.distribution(), model.parameters(), ours.path()).unwrap();
         let bytes = std::fs::read(ours.path().join("model.safetensors")).unwrap();
         let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
         assert_eq!(metadata.metadata().as_ref().unwrap()["format"], "pt");
@@ -275,7 +318,7 @@ fn changed(
 ) -> Result<HuggingFace, String> {
     let folder = tempfile::tempdir().unwrap();
     let model = build(PatchTstConfig { individual_embedding: false, individual_head: false, ..config() }, 7);
-    export(model.config(), model.parameters(), folder.path()).unwrap();
+    export(model.config(), None, model.parameters(), folder.path()).unwrap();
     let text = std::fs::read(folder.path().join("config.json")).unwrap();
     let mut options: Value = serde_json::from_slice(&text).unwrap();
     let bytes = std::fs::read(folder.path().join("model.safetensors")).unwrap();
@@ -300,7 +343,6 @@ fn other_models_and_options_are_refused_by_name() {
         ("architectures", json!(["PatchTSTForRegression"]), &["PatchTSTForRegression", "does not forecast"]),
         ("architectures", json!(["PatchTSTForClassification"]), &["PatchTSTForClassification"]),
         ("model_type", json!("patchtsmixer"), &["`model_type` is \"patchtsmixer\""]),
-        ("loss", json!("nll"), &["distribution", "student_t"]),
         ("scaling", json!("max"), &["`scaling` is \"max\""]),
         ("activation_function", json!("mish"), &["`activation_function` is \"mish\"", "silu"]),
         ("norm_type", json!("rmsnorm"), &["`norm_type` is \"rmsnorm\""]),
@@ -318,6 +360,23 @@ fn other_models_and_options_are_refused_by_name() {
         ("num_input_channels", json!(2.5), &["`num_input_channels` is 2.5"]),
         ("pre_norm", json!("yes"), &["`pre_norm` is \"yes\""]),
     ];
+    let of_distribution = |name: &'static str| {
+        move |options: &mut Value| {
+            (options["loss"], options["distribution_output"]) = (json!("nll"), json!(name));
+        }
+    };
+    for (name, part) in
+        [("normal", "`distribution_output` is \"normal\""), ("student_t", "head.projection.proj.0")]
+    {
+        // That of the model has one value in each row.
+        let message = changed(|options, _| of_distribution(name)(options)).err().unwrap();
+        assert!(message.contains(part), "{message}");
+    }
+    let message = changed(|options, _| {
+        of_distribution("student_t")(options);
+        options["share_projection"] = json!(false);
+    });
+    assert!(message.err().unwrap().contains("`share_projection` is false"));
     for (option, value, parts) in cases {
         let change = |options: &mut Value| {
             // Beside a cls token, pooling has no influence.
@@ -408,12 +467,12 @@ fn models_that_transformers_does_not_have_are_not_written() {
         let mut config = good.clone();
         change(&mut config);
         let (model, folder) = (build(config.clone(), 7), tempfile::tempdir().unwrap());
-        let message = export(&config, model.parameters(), folder.path()).unwrap_err().to_string();
+        let message = export(&config, None, model.parameters(), folder.path()).unwrap_err().to_string();
         assert!(message.contains(fix), "{message}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
     // Patches from the start that fill the context are those from the end.
     let filled = PatchTstConfig { context: 22, patches_from: PatchesFrom::Start, ..good };
     let folder = tempfile::tempdir().unwrap();
-    export(&filled, build(filled.clone(), 7).parameters(), folder.path()).unwrap();
+    export(&filled, None, build(filled.clone(), 7).parameters(), folder.path()).unwrap();
 }

@@ -105,7 +105,7 @@ fn errors_and_gradients_of_hidden_patches_are_those_of_transformers() {
             let is_trained = |name: &str| parameters.names().any(|own| own == name);
             let of_encoder =
                 |name: &str| Ok((is_trained(name) && !name.starts_with("head.")).then(|| gradient(name)));
-            let mut gradients = renamed(model.config(), of_encoder).unwrap();
+            let mut gradients = renamed(model.config(), None, of_encoder).unwrap();
             let of_head = |part| (format!("head.linear.{part}"), gradient(&format!("head.{part}")));
             gradients.extend(["weight", "bias"].map(of_head));
             let stored = cases.names(&format!("{case}/gradient/"));

@@ -118,7 +118,9 @@ impl Workload for ForecasterSizes {
     }
 
     fn model(&self, device: &Device, seed: u64) -> Result<Model> {
-        Ok(Model::Forecaster(self.model.build(DType::F32, device, seed)?, self.loss.clone()))
+        let mut model = self.model.build(DType::F32, device, seed)?;
+        model.set_distribution(self.loss.distribution())?;
+        Ok(Model::Forecaster(model, self.loss.clone()))
     }
 
     fn random(&self, generator: &Generator, rows: usize) -> refrain::Result<[Tensor; 2]> {

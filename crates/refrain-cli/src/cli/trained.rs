@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use refrain_forecast::data::series::SplitRule;
+use refrain_forecast::tasks::forecasting::Levels;
 
 use super::shared::{DeviceArg, RankArgs, at_least_one};
 use crate::settings::DialectFlags;
@@ -72,6 +73,9 @@ pub struct Import {
     /// How to split the rows in time, as for train: fractions such as `0.7,0.1,0.2`, or `ett`
     #[arg(long, value_name = "RULE")]
     pub split: Option<SplitRule>,
+    /// The levels of intervals in percent, such as `80,90`, of a model that forecasts a distribution; without this 80 and 90
+    #[arg(long, value_name = "PERCENT")]
+    pub levels: Option<Levels>,
     /// The run folder to write
     #[arg(long, value_name = "RUN")]
     pub out: PathBuf,

@@ -31,19 +31,20 @@ pub fn run(args: Export) -> Result<()> {
         return Err(refused(&args, config.task.model.title()));
     };
     let loss = &config.task.loss;
-    if loss.values() > 1 {
+    let distribution = loss.distribution();
+    if loss.values() > 1 && distribution.is_none() {
         return Err(refused(&args, &format!("a model with the loss {}", loss.name())));
     }
     // Before the folder is made.
-    hugging_face::check(patchtst, &args.model)?;
-    let model = config.task.model.load(&saved.checkpoint, DType::F32, &Device::cpu())?;
+    hugging_face::check(patchtst, distribution, &args.model)?;
+    let model = config.task.trained_model().load(&saved.checkpoint, DType::F32, &Device::cpu())?;
     std::fs::create_dir_all(&args.out).map_err(|source| Error::write(&args.out, source))?;
     let mut content = std::fs::read_dir(&args.out).map_err(|source| Error::read(&args.out, source))?;
     if content.next().is_some() {
         let problem = "the folder is not empty, and refrain does not overwrite anything";
         return Err(Error::run(&args.out, problem, "choose another --out"));
     }
-    let notes = hugging_face::export(patchtst, model.parameters(), &args.out)?;
+    let notes = hugging_face::export(patchtst, distribution, model.parameters(), &args.out)?;
     for note in &notes {
         console.line(format!("note        {note}"))?;
     }
@@ -56,6 +57,8 @@ pub fn run(args: Export) -> Result<()> {
 }
 
 fn refused(args: &Export, what: &str) -> Error {
-    let problem = format!("it is {what}, and Hugging Face's format is that of PatchTST with one value a row");
+    let problem = format!(
+        "it is {what}, and Hugging Face's format is that of PatchTST with one value or Student's t distribution in each row"
+    );
     Error::run(&args.model, problem, "export the run of a PatchTST with another loss")
 }

@@ -35,9 +35,19 @@ pub fn run(args: Import) -> Result<()> {
     let console = Console::of_files(args.json);
     let checkpoint = HuggingFace::open(&args.folder)?;
     let (theirs, new_head) = (checkpoint.config().clone(), !checkpoint.has_head());
+    let distribution = checkpoint.distribution();
+    if let (None, Some(levels)) = (distribution, &args.levels) {
+        return Err(Error::usage(
+            format!(
+                "the head of the checkpoint forecasts one value in each row, so there are no intervals of {levels} %"
+            ),
+            "leave --levels out; `refrain train --init` with --calibrate makes intervals for any model",
+        ));
+    }
     let init = Init::of(args.folder.clone(), checkpoint);
     let split = args.split.map(serde_json::to_value).transpose().map_err(Error::Json)?;
-    let chosen = [("data", Some(json!(args.data))), ("split", split)];
+    let levels = distribution.map(|_| args.levels.map_or(json!("80,90"), |levels| json!(levels.to_string())));
+    let chosen = [("data", Some(json!(args.data))), ("split", split), ("levels", levels)];
     let chosen = chosen.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     let chosen: Values = chosen.chain(args.dialect.into_values()).collect();
     let settings = Settings::of(chosen).resolve_over(None, None, init.values())?;

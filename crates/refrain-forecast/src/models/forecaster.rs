@@ -2,7 +2,7 @@
 
 use crate::data::series::CovariateCounts;
 use crate::data::windows::WindowCovariates;
-use crate::models::weights;
+use crate::models::{Distribution, weights};
 use crate::settings::{Preset, Setting, Values};
 use crate::{Error, Result};
 use refrain::{DType, Device, Tensor};
@@ -48,6 +48,23 @@ pub trait Forecaster: Send + Sync {
         }
         let problem = format!("{} takes no covariates", self.name());
         Err(Error::Model { problem, fix: "leave them out, or choose a model that takes them" })
+    }
+
+    /// Makes the model forecast the parameters of a distribution, [so many values](Distribution::values) in each row, or again what
+    /// its head gives. Its horizon does not change: it is that of all values.
+    /// [`Forecasting`](crate::tasks::forecasting::Forecasting) calls this for its loss.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the model forecasts no distributions.
+    fn set_distribution(&mut self, distribution: Option<Distribution>) -> Result<()> {
+        if distribution.is_none() {
+            return Ok(());
+        }
+        let problem = format!("{} forecasts no distributions", self.name());
+        Err(Error::Model {
+            problem,
+            fix: "choose a loss without a distribution, or implement `set_distribution`",
+        })
     }
 
     /// The number of trained values.

@@ -3,6 +3,7 @@
 mod channel_linear;
 mod checks;
 pub mod cross_asset;
+mod distribution;
 pub mod dlinear;
 mod forecaster;
 mod initial;
@@ -16,6 +17,7 @@ mod testing;
 pub mod tsmixer;
 pub(crate) mod weights;
 
+pub use distribution::Distribution;
 pub use forecaster::{
     About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, ModelListing, WindowShape,
 };

@@ -12,6 +12,13 @@ largest value of each tensor, for weights that differ by rounding.
     python hugging_face.py --count 200 --seed 1 --out FILE    makes other random cases, to compare by hand:
     REFRAIN_HUGGING_FACE=FILE cargo test --test hugging_face -- --nocapture
 
+    python hugging_face.py --student-t    makes hugging_face_student_t.safetensors:
+
+random models whose head forecasts Student's t distribution. Their forecast, its seed and gradients are of [B, 3 H, C]: the
+location, the location plus the scale, and the location plus the scale times the degrees of freedom above 2, all in the units of `x`.
+A case also has `<case>/truth` [B, H, C] and `<case>/nll` [], the mean of -log p(truth) over all values, which is the loss of
+transformers divided by the number of channels, over which it sums.
+
     python hugging_face.py --pretraining    makes hugging_face_pretraining.safetensors:
 
 random models of PatchTSTForPretraining, whose patches do not overlap. A case has its weights and its `x`, `<case>/hidden` [B C, N],
@@ -88,7 +95,12 @@ def random_config(rng):
 def results(model, x, observed, seed):
     """The forecast, and the gradients of all parameters."""
     model.zero_grad()
-    forecast = model(past_values=x, past_observed_mask=observed).prediction_outputs
+    outputs = model(past_values=x, past_observed_mask=observed)
+    forecast = outputs.prediction_outputs
+    if model.distribution_output:
+        freedom, location, scale = forecast
+        location, scale = location * outputs.scale + outputs.loc, scale * outputs.scale
+        forecast = torch.cat([location, location + scale, location + scale * (freedom - 2.0)], dim=1)
     (forecast * seed).sum().backward()
     found = {"forecast": forecast.detach()}
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -154,9 +166,14 @@ def pretraining_case(rng, generator):
     return tensors, options, train
 
 
-def case(rng, generator):
+def case(rng, generator, student_t=False):
     """The tensors of a random case, its configuration, whether it trains, and how far float32 is."""
-    config = PatchTSTConfig(**random_config(rng))
+    options = random_config(rng)
+    if student_t:
+        # transformers (5.23) cannot run such a head for a horizon of one row.
+        options |= dict(share_projection=True, loss="nll", distribution_output="student_t")
+        options["prediction_length"] += 1
+    config = PatchTSTConfig(**options)
     torch.manual_seed(rng.randrange(2**31))
     model = PatchTSTForPrediction(config).double()
     train = rng.random() < 0.5
@@ -178,9 +195,12 @@ def case(rng, generator):
         observed[0, :, 0] = 0.0
         tensors["observed"] = observed
         x *= observed
-    seed = draw(BATCH, config.prediction_length, config.num_input_channels)
+    values = 3 if student_t else 1
+    seed = draw(BATCH, values * config.prediction_length, config.num_input_channels)
     observed = tensors.get("observed")
     wide = results(model, x, observed, seed)
+    if student_t:
+        tensors |= likelihood(model, x, observed, draw)
     # In float32 several times, with weights that are moved by about half a unit in the last place.
     model, nudge = model.float(), torch.Generator().manual_seed(0)
     narrow = [0.0, 0.0]
@@ -199,14 +219,23 @@ def case(rng, generator):
     return tensors, options, train, narrow
 
 
+def likelihood(model, x, observed, draw):
+    """The true values of a case, and their mean negative logarithm of the density."""
+    truth = 2.0 * draw(BATCH, model.config.prediction_length, model.config.num_input_channels)
+    loss = model(past_values=x, past_observed_mask=observed, future_values=truth).loss
+    return {"truth": truth, "nll": loss.detach() / model.config.num_input_channels}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pretraining", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--pretraining", action="store_true")
+    kind.add_argument("--student-t", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    name = "hugging_face_pretraining" if args.pretraining else "hugging_face"
+    name = "hugging_face" + ("_pretraining" if args.pretraining else "_student_t" if args.student_t else "")
     args.out = args.out or Path(__file__).with_name(f"{name}.safetensors")
     rng, generator = random.Random(args.seed), torch.Generator().manual_seed(args.seed)
     tensors, metadata = {}, {}
@@ -215,7 +244,7 @@ def main():
             of_case, options, train = pretraining_case(rng, generator)
             narrow = None
         else:
-            of_case, options, train, narrow = case(rng, generator)
+            of_case, options, train, narrow = case(rng, generator, args.student_t)
         tensors |= {f"{number}/{name}": tensor.contiguous().clone() for name, tensor in of_case.items()}
         metadata |= {f"{number}": json.dumps(options), f"{number}/train": json.dumps(train)}
         if narrow is not None:

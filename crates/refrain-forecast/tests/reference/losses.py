@@ -8,7 +8,7 @@ observed `<loss>/observed`, both [], and their gradients by the forecast, `<loss
 `<loss>/observed_gradient`. The losses are F.mse_loss, F.l1_loss and F.huber_loss with that delta. `forecast_of_quantiles`
 [4, 3, 25] holds the forecasts of five quantiles, one after another; their loss is the mean of max(q (y - x), (q - 1) (y - x)).
 `forecast_of_student_t` [4, 3, 15] holds the values a, b and c, one after another; the loss student_t is the mean of
--torch.distributions.StudentT(2 + softplus(c - a), a, softplus(b - a) + 1e-6).log_prob(y).
+-torch.distributions.StudentT(2 + |c - a| / |b - a|, a, |b - a|).log_prob(y).
 """
 
 from pathlib import Path
@@ -51,11 +51,14 @@ def main():
         tensors[f"quantile_80_90/{part}"] = value.detach()
         tensors[f"quantile_80_90/{part}_gradient"] = x.grad
     several = torch.randn((4, 3, 15), generator=generator, dtype=torch.float64)
+    a, b, _ = several.unflatten(-1, (3, 5)).unbind(-2)
+    b += 0.2 * (b - a).sign()  # a small scale has a gradient that is large
     tensors["forecast_of_student_t"] = several
     for part, mask in (("plain", torch.ones(SHAPE)), ("observed", observed)):
         x = several.clone().requires_grad_()
         a, b, c = x.unflatten(-1, (3, 5)).unbind(-2)
-        distribution = torch.distributions.StudentT(2 + F.softplus(c - a), a, F.softplus(b - a) + 1e-6)
+        scale = (b - a).abs()
+        distribution = torch.distributions.StudentT(2 + (c - a).abs() / scale, a, scale)
         value = -distribution.log_prob(truth)[mask > 0].mean()
         value.backward()
         tensors[f"student_t/{part}"] = value.detach()

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use refrain::{DType, Device};
 use refrain_forecast::models::patchtst::hugging_face::HuggingFace;
-use refrain_forecast::models::{ModelConfig, initialise};
+use refrain_forecast::models::{Distribution, ModelConfig, initialise};
 use refrain_forecast::settings::Values;
 use refrain_nn::{Parameters, Weights};
 use serde_json::json;
@@ -20,6 +20,8 @@ pub struct Init {
     weights: Source,
     /// The settings of that model. A file alone has none.
     model: Option<ModelConfig>,
+    /// The name of the loss that its head is for, if it is not for any loss with one value in each row.
+    loss: Option<&'static str>,
 }
 
 enum Source {
@@ -50,13 +52,14 @@ impl Init {
         } else {
             (Source::Own(Weights::open(path)?), None)
         };
-        Ok(Init { path: path.to_owned(), weights, model })
+        Ok(Init { path: path.to_owned(), weights, model, loss: None })
     }
 
     /// A checkpoint of Hugging Face.
     pub fn of(path: PathBuf, checkpoint: HuggingFace) -> Init {
         let model = checkpoint.config().clone().into();
-        Init { path, weights: Source::HuggingFace(Box::new(checkpoint)), model: Some(model) }
+        let loss = checkpoint.distribution().map(|Distribution::StudentT| "student-t");
+        Init { path, weights: Source::HuggingFace(Box::new(checkpoint)), model: Some(model), loss }
     }
 
     /// The settings of its model by name, with those of its window.
@@ -68,7 +71,9 @@ impl Init {
             ("context", json!(window.context)),
             ("horizon", json!(window.horizon)),
         ];
-        model.values().into_iter().chain(beside.map(|(name, value)| (name.to_owned(), value))).collect()
+        let loss = self.loss.map(|loss| ("loss", json!(loss)));
+        let beside = beside.into_iter().chain(loss).map(|(name, value)| (name.to_owned(), value));
+        model.values().into_iter().chain(beside).collect()
     }
 
     /// Copies its weights into those of a model, and says what was left as it was.

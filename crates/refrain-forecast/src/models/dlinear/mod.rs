@@ -6,6 +6,7 @@ mod tests;
 use crate::Result;
 use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::{check_sizes, refuse};
+use crate::models::distribution::{Distribution, of_head};
 use crate::models::{About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
 use refrain::{DType, Device, Generator, Tensor};
@@ -47,6 +48,7 @@ pub struct DLinear {
     config: DLinearConfig,
     parameters: Parameters,
     layers: Layers,
+    distribution: Option<Distribution>,
 }
 
 struct Layers {
@@ -85,7 +87,7 @@ impl DLinear {
         let builder = ParameterBuilder::new(device, dtype);
         let layers = config.layers(&builder)?;
         let parameters = builder.build(&Generator::new(device, seed)?)?;
-        Ok(DLinear { config, parameters, layers })
+        Ok(DLinear { config, parameters, layers, distribution: None })
     }
 }
 
@@ -106,13 +108,18 @@ impl Forecaster for DLinear {
         &mut self.parameters
     }
 
+    fn set_distribution(&mut self, distribution: Option<Distribution>) -> Result<()> {
+        self.distribution = distribution;
+        Ok(())
+    }
+
     fn forward(&self, x: &Tensor, _: Mode<'_>) -> Result<Tensor> {
         let batch = self.window().batch(x)?;
         let trend = self.config.trend(x)?;
         let rest = x.sub(&trend)?;
         let trend = self.layers.trend.forward(&trend, batch)?.to_dtype(x.dtype())?;
         let rest = self.layers.rest.forward(&rest, batch)?.to_dtype(x.dtype())?;
-        Ok(trend.add(&rest)?)
+        of_head(self.distribution, trend.add(&rest)?)
     }
 }
 

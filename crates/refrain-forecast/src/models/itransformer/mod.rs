@@ -6,6 +6,7 @@ mod tests;
 
 use crate::Result;
 use crate::models::checks::{check_dropouts, check_heads, check_sizes};
+use crate::models::distribution::{Distribution, of_head};
 use crate::models::revin::{RevIn, RevinScale};
 use crate::models::{About, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Preset, Values, settings};
@@ -67,6 +68,7 @@ pub struct ITransformer {
     config: ITransformerConfig,
     parameters: Parameters,
     layers: Layers,
+    distribution: Option<Distribution>,
 }
 
 struct Layers {
@@ -123,7 +125,7 @@ impl ITransformer {
         let builder = ParameterBuilder::new(device, dtype);
         let layers = config.declare(&builder)?;
         let parameters = builder.build(&Generator::new(device, seed)?)?;
-        Ok(ITransformer { config, parameters, layers })
+        Ok(ITransformer { config, parameters, layers, distribution: None })
     }
 }
 
@@ -157,11 +159,17 @@ impl Forecaster for ITransformer {
         &mut self.parameters
     }
 
+    fn set_distribution(&mut self, distribution: Option<Distribution>) -> Result<()> {
+        self.distribution = distribution;
+        Ok(())
+    }
+
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         self.window().batch(x)?;
-        let Some(revin) = &self.layers.revin else { return self.layers.forward(x, mode) };
+        let forecast = |x: &Tensor| of_head(self.distribution, self.layers.forward(x, mode)?);
+        let Some(revin) = &self.layers.revin else { return forecast(x) };
         let (x, scale) = revin.normalise(x, None)?;
-        revin.denormalise(&self.layers.forward(&x, mode)?, &scale)
+        revin.denormalise(&forecast(&x)?, &scale)
     }
 }
 

@@ -6,6 +6,7 @@ mod tests;
 use crate::Result;
 use crate::models::channel_linear::ChannelLinear;
 use crate::models::checks::check_sizes;
+use crate::models::distribution::{Distribution, of_head};
 use crate::models::{About, ChannelUse, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
 use crate::settings::{Values, settings};
 use refrain::{DType, Device, Generator, Tensor};
@@ -45,6 +46,7 @@ pub struct NLinear {
     config: NLinearConfig,
     parameters: Parameters,
     linear: ChannelLinear,
+    distribution: Option<Distribution>,
 }
 
 impl NLinearConfig {
@@ -64,7 +66,7 @@ impl NLinear {
         let builder = ParameterBuilder::new(device, dtype);
         let linear = config.linear(&builder)?;
         let parameters = builder.build(&Generator::new(device, seed)?)?;
-        Ok(NLinear { config, parameters, linear })
+        Ok(NLinear { config, parameters, linear, distribution: None })
     }
 }
 
@@ -85,11 +87,16 @@ impl Forecaster for NLinear {
         &mut self.parameters
     }
 
+    fn set_distribution(&mut self, distribution: Option<Distribution>) -> Result<()> {
+        self.distribution = distribution;
+        Ok(())
+    }
+
     fn forward(&self, x: &Tensor, _: Mode<'_>) -> Result<Tensor> {
         let batch = self.window().batch(x)?;
         let last = x.narrow(-1, self.config.context - 1, 1)?.detach(); // [B, C, 1]
         let change = self.linear.forward(&x.sub(&last)?, batch)?; // [B, C, H]
-        Ok(change.to_dtype(x.dtype())?.add(&last)?)
+        Ok(of_head(self.distribution, change.to_dtype(x.dtype())?)?.add(&last)?)
     }
 }
 

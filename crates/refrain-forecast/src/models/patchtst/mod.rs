@@ -18,6 +18,7 @@ pub use refrain_nn::{Mode, NormKind};
 use crate::Result;
 use crate::data::windows::WindowCovariates;
 use crate::models::checks::check_covariates;
+use crate::models::distribution::{Distribution, of_head};
 use crate::models::revin::RevIn;
 use crate::models::{Forecaster, ForecasterConfig, WindowShape};
 use embedding::Embedding;
@@ -45,6 +46,7 @@ pub struct PatchTst {
     config: PatchTstConfig,
     parameters: Parameters,
     layers: Layers,
+    distribution: Option<Distribution>,
 }
 
 struct Layers {
@@ -116,7 +118,7 @@ impl PatchTst {
         let layers = Layers::declare(&builder, &config)?;
         let parameters = builder.build(&Generator::new(device, seed)?)?;
         layers.encoder.build(&config, dtype, device)?;
-        Ok(PatchTst { config, parameters, layers })
+        Ok(PatchTst { config, parameters, layers, distribution: None })
     }
 
     /// [`Forecaster::forward`] of contexts in which some values were not observed: `observed` is 1 or 0 for each value of the
@@ -145,7 +147,7 @@ impl PatchTst {
         let h = encoder.forward(&encoder.patches(x)?, channels, mode)?; // [R, T, D]
         // In mixed precision, the forecast becomes as precise again as what follows: the scale of the window, and the
         // loss.
-        Ok(head.forward(&h, batch, mode)?.to_dtype(x.dtype())?)
+        of_head(self.distribution, head.forward(&h, batch, mode)?.to_dtype(x.dtype())?)
     }
 
     /// The settings.
@@ -169,6 +171,11 @@ impl Forecaster for PatchTst {
 
     fn parameters_mut(&mut self) -> &mut Parameters {
         &mut self.parameters
+    }
+
+    fn set_distribution(&mut self, distribution: Option<Distribution>) -> Result<()> {
+        self.distribution = distribution;
+        Ok(())
     }
 
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {

@@ -11,6 +11,7 @@ use crate::Result;
 use crate::data::series::CovariateCounts;
 use crate::data::windows::WindowCovariates;
 use crate::models::checks::{check_covariates, check_dropouts, check_sizes};
+use crate::models::distribution::{Distribution, of_head};
 use crate::models::patchtst::FfnActivation;
 use crate::models::revin::{RevIn, RevinScale};
 use crate::models::{About, CovariateKinds, Forecaster, ForecasterConfig, WindowShape};
@@ -80,6 +81,7 @@ pub struct TsMixer {
     config: TsMixerConfig,
     parameters: Parameters,
     layers: Layers,
+    distribution: Option<Distribution>,
 }
 
 struct Layers {
@@ -140,7 +142,7 @@ impl TsMixer {
         let builder = ParameterBuilder::new(device, dtype);
         let layers = config.declare(&builder)?;
         let parameters = builder.build(&Generator::new(device, seed)?)?;
-        Ok(TsMixer { config, parameters, layers })
+        Ok(TsMixer { config, parameters, layers, distribution: None })
     }
 }
 
@@ -177,6 +179,11 @@ impl Forecaster for TsMixer {
         &mut self.parameters
     }
 
+    fn set_distribution(&mut self, distribution: Option<Distribution>) -> Result<()> {
+        self.distribution = distribution;
+        Ok(())
+    }
+
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         self.forward_with(x, &WindowCovariates::default(), mode)
     }
@@ -189,9 +196,10 @@ impl Forecaster for TsMixer {
         let WindowCovariates { past, future, statics } = covariates;
         let covariates = WindowCovariates { past: to(past)?, future: to(future)?, statics: to(statics)? };
         let Layers { revin, mixer } = &self.layers;
-        let Some(revin) = revin else { return mixer.forward(x, &covariates, mode) };
+        let forecast = |x: &Tensor| of_head(self.distribution, mixer.forward(x, &covariates, mode)?);
+        let Some(revin) = revin else { return forecast(x) };
         let (x, scale) = revin.normalise(x, None)?;
-        revin.denormalise(&mixer.forward(&x, &covariates, mode)?, &scale)
+        revin.denormalise(&forecast(&x)?, &scale)
     }
 }
 

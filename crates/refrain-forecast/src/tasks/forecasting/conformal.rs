@@ -3,12 +3,12 @@
 use super::Levels;
 use super::adaptive::Adaptive;
 use super::evaluation::{Place, each_row};
-use super::loss::{Loss, STUDENT_T_VALUES};
+use super::loss::Loss;
 use super::quantiles::{self, Crossings, check_length};
 use super::student_t::StudentTQuantiles;
 use crate::data::series::{Part, SeriesSet, Stack};
 use crate::data::windows::Windows;
-use crate::models::Forecaster;
+use crate::models::{Distribution, Forecaster};
 use crate::{Error, Result};
 use refrain::Communicator;
 use serde::{Deserialize, Serialize};
@@ -331,7 +331,7 @@ impl Outputs {
     fn length(&self, length: usize, horizon: usize) -> Result<usize> {
         match self {
             Outputs::Quantiles => Ok(length),
-            Outputs::StudentT(of) if length == STUDENT_T_VALUES * horizon => {
+            Outputs::StudentT(of) if length == Distribution::StudentT.values() * horizon => {
                 Ok(of.levels().values() * horizon)
             }
             Outputs::StudentT(_) => Err(quantiles::no_quantiles(length, horizon)),
@@ -356,6 +356,14 @@ impl Intervals {
             _ => Outputs::Quantiles,
         };
         Ok(Intervals { levels, outputs, ..Intervals::default() })
+    }
+
+    /// The distribution that the model forecasts, if it is one.
+    pub(super) fn distribution(&self) -> Option<Distribution> {
+        match self.outputs {
+            Outputs::Quantiles => None,
+            Outputs::StudentT(_) => Some(Distribution::StudentT),
+        }
     }
 
     /// The same, adaptive by this step size where forecasts roll; 0 is not. A calibration that is [fitted](Calibration::fit) for

@@ -21,7 +21,7 @@ pub use covariate_values::CovariateValues;
 pub use forecast::Forecast;
 pub use levels::Levels;
 pub use predictor::Predictor;
-pub use predictor_config::{PredictorConfig, RUN_VERSION};
+pub use predictor_config::{PredictorConfig, RUN_VERSION, outdated};
 pub use recorded_forecaster::RecordedForecaster;
 pub use settings::{Freeze, IntervalSettings, Objective, SeriesSettings, TuningSettings};
 
@@ -173,9 +173,10 @@ impl Forecasting {
     /// A forecaster, on windows of a series.
     ///
     /// # Errors
-    /// [`Error::Model`] if the forecaster's windows differ from these; [`Error::Training`] if there is no such loss.
+    /// [`Error::Model`] if the forecaster's windows differ from these, or it forecasts no [distribution](Loss::distribution);
+    /// [`Error::Training`] if there is no such loss.
     pub fn of(
-        model: Box<dyn Forecaster>,
+        mut model: Box<dyn Forecaster>,
         loss: Loss,
         windows: Windows,
         split: &Split,
@@ -189,6 +190,7 @@ impl Forecasting {
             );
             return Err(Error::Model { problem, fix: "make the model of settings that are `widened`" });
         }
+        model.set_distribution(loss.distribution())?;
         let (train, validation) = (split.train.clone(), split.validation.clone());
         Ok(Forecasting { model, windows, loss, train, validation })
     }

@@ -3,7 +3,7 @@
 use super::conformal::{Calibration, Intervals};
 use super::covariate_values::CovariateInputs;
 use super::model_inputs::ModelInputs;
-use super::predictor_config::{PredictorConfig, RUN_VERSION};
+use super::predictor_config::{PredictorConfig, RUN_VERSION, outdated};
 use super::{CovariateValues, Forecast, RecordedForecaster};
 use crate::data::series::{CovariateColumns, Scaler, Scaling, SeriesSet};
 use crate::models::{ChannelUse, ModelConfig, WindowShape, weights};
@@ -94,6 +94,12 @@ impl Predictor {
                 "its configuration is of version {version}, and this program reads 1 to {RUN_VERSION}"
             )));
         }
+        if let Some(problem) = outdated(&config) {
+            return Err(Error::Training {
+                fix: "train it again",
+                problem: format!("{}: {problem}", folder.display()),
+            });
+        }
         let mut kept: PredictorConfig =
             serde_json::from_value(config).map_err(|error| refuse(format!("no forecaster: {error}")))?;
         if kept.pretraining.is_some() {
@@ -120,7 +126,8 @@ impl Predictor {
         if sizes != [channels; 3] || kept.data.scaler.fault().is_some() {
             return Err(refuse("its channels and its scaler contradict each other".to_owned()));
         }
-        let trained = model.load(checkpoint, DType::F32, device)?;
+        let mut trained = model.load(checkpoint, DType::F32, device)?;
+        trained.set_distribution(kept.loss.distribution())?;
         let mut intervals = Intervals::of(&kept.loss)?.adapting(kept.intervals.adaptive)?;
         if kept.intervals.calibrate {
             let calibration = Calibration::read(folder)?;
@@ -170,7 +177,8 @@ impl Predictor {
                         fix: "pass series with the channels of the training",
                     });
                 }
-                let model = self.model.with_channels(found).build(DType::F32, own.device(), 0)?;
+                let mut model = self.model.with_channels(found).build(DType::F32, own.device(), 0)?;
+                model.set_distribution(own.intervals().distribution())?;
                 weights::copy(own.model().parameters(), model.parameters())?;
                 own.with_model(model)?
             }

@@ -9,7 +9,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The newest version of the configuration in a run folder.
-pub const RUN_VERSION: u64 = 2;
+pub const RUN_VERSION: u64 = 3;
+
+/// Why this program cannot use the model of a stored configuration, if it cannot: until version 2, the heads of models that
+/// learned Student's t distribution had other values.
+pub fn outdated(config: &Value) -> Option<String> {
+    let is_old = config["version"].as_u64().is_some_and(|version| version < 3);
+    let student_t = is_old && config["loss"]["name"] == "student-t";
+    student_t.then(|| "an older version trained it with the Student-t loss, whose scale and degrees of freedom were of another form".to_owned())
+}
 
 /// What a [`Predictor`](super::Predictor) needs to know beside the weights. A program that trains a model passes it to
 /// [`Trainer::save`](crate::training::Trainer::save), and [`Predictor::load`](super::Predictor::load) reads the folder.

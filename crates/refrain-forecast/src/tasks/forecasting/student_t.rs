@@ -165,13 +165,10 @@ mod tests {
     #[test]
     fn the_quantiles_of_a_row_are_its_location_and_scale() {
         let quantiles = StudentTQuantiles::new("90".parse().unwrap()).unwrap();
-        // softplus(0) = ln 2; two rows.
-        let found = quantiles.of(&[1.0, -5.0, 1.0, -5.0, 41.0, -5.0], 2);
-        let ln_2 = 2f64.ln() + 1e-6;
-        let reach = [
-            ln_2 * between(&quantiles.tables[0], 1.0 / 42.0),
-            ln_2 * between(&quantiles.tables[0], 1.0 / (2.0 + 2f64.ln())),
-        ];
+        // Two rows, of the scales 1/2 and 4, with 42 and 2 1/2 degrees of freedom.
+        let found = quantiles.of(&[1.0, -5.0, 1.5, -1.0, 21.0, -3.0], 2);
+        let reach =
+            [0.5 * between(&quantiles.tables[0], 1.0 / 42.0), 4.0 * between(&quantiles.tables[0], 1.0 / 2.5)];
         let expected = [1.0 - reach[0], -5.0 - reach[1], 1.0, -5.0, 1.0 + reach[0], -5.0 + reach[1]];
         assert!(
             found.iter().zip(expected).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-6),

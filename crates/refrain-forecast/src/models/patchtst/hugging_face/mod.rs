@@ -12,9 +12,9 @@ mod options;
 
 use super::embedding::sinusoids;
 use super::{PatchTst, PatchTstConfig, Positions};
-use crate::models::{Forecaster, ForecasterConfig, initialise};
+use crate::models::{Distribution, Forecaster, ForecasterConfig, initialise};
 use crate::{Error, Result};
-use names::Entry;
+use names::{Entry, HeadOf};
 use refrain::{DType, Device, Tensor};
 use refrain_nn::checkpoint::{CONFIG, INDEX, TENSORS, write_atomic};
 use refrain_nn::{Parameters, Weights};
@@ -37,7 +37,7 @@ const SAVE_AGAIN: &str = "load the model and save it again with `save_pretrained
 pub struct HuggingFace {
     folder: PathBuf,
     config: PatchTstConfig,
-    head: bool,
+    head: HeadOf,
     weights: Weights,
 }
 
@@ -88,14 +88,23 @@ impl HuggingFace {
         Ok(checkpoint)
     }
 
-    /// The settings of the model.
+    /// The settings of the model, with the horizon of a forecast.
     pub fn config(&self) -> &PatchTstConfig {
         &self.config
     }
 
+    /// The distribution that its head forecasts in each row, if it is one.
+    pub fn distribution(&self) -> Option<Distribution> {
+        self.head.distribution()
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        names::entries(&self.config, self.head)
+    }
+
     /// Whether it has a head that forecasts. The head of masked pretraining is left out.
     pub fn has_head(&self) -> bool {
-        self.head
+        !matches!(self.head, HeadOf::Nothing)
     }
 
     /// The tensors of the model under the names that refrain has for them.
@@ -104,8 +113,10 @@ impl HuggingFace {
     /// [`Error::HuggingFace`] if a tensor has another shape than the configuration says, or a number that is not finite;
     /// [`Error::Engine`] if the device has not enough memory.
     pub fn tensors(&self, dtype: DType, device: &Device) -> Result<Vec<(String, Tensor)>> {
-        let entries = names::entries(&self.config, self.head);
-        entries.iter().map(|entry| Ok((entry.own.clone(), self.tensor(entry, dtype, device)?))).collect()
+        self.entries()
+            .iter()
+            .map(|entry| Ok((entry.own.clone(), self.tensor(entry, dtype, device)?)))
+            .collect()
     }
 
     /// The model with the weights of the checkpoint. Without a head in it, the head is random and depends only on the seed.
@@ -114,7 +125,11 @@ impl HuggingFace {
     /// Those of [`HuggingFace::tensors`].
     pub fn model(&self, dtype: DType, device: &Device, seed: u64) -> Result<PatchTst> {
         let tensors = self.tensors(dtype, device)?;
-        let model = PatchTst::new(self.config.clone(), dtype, device, seed)?;
+        let values = self.distribution().map_or(1, Distribution::values);
+        let horizon = self.config.horizon.saturating_mul(values);
+        let config = PatchTstConfig { horizon, ..self.config.clone() };
+        let mut model = PatchTst::new(config, dtype, device, seed)?;
+        model.set_distribution(self.distribution())?;
         initialise(model.parameters(), &tensors)?;
         Ok(model)
     }
@@ -129,19 +144,19 @@ impl HuggingFace {
         // Before the names are listed, because the configuration may be absurd.
         let size = self.config.size()?;
         let individual = self.config.individual_embedding || self.config.individual_head;
-        let most = found.len() + if self.head { 0 } else { 2 };
+        let most = found.len() + if self.has_head() { 0 } else { 2 };
         if size.tensors > most as u64 || (individual && self.config.channels > most) {
             return self.refuse(format!(
                 "its configuration describes a model of more tensors than the {} of the file",
                 found.len()
             ));
         }
-        let entries = names::entries(&self.config, self.head);
+        let entries = self.entries();
         let wanted: BTreeSet<&str> =
             entries.iter().flat_map(|entry| &entry.theirs).map(String::as_str).collect();
         let counters: BTreeSet<String> = names::counters(&self.config).into_iter().collect();
         let extra = |name: &&&str| {
-            let of_other_head = !self.head && name.starts_with("head.");
+            let of_other_head = !self.has_head() && name.starts_with("head.");
             !(of_other_head || counters.contains(**name))
         };
         let first = |mut names: Vec<&&str>| {
@@ -188,16 +203,19 @@ impl HuggingFace {
 }
 
 /// Tensors of a model under the names and in the shapes of Hugging Face's checkpoints. `tensor` gives that of the model's
-/// parameter or running statistic with a name: its values, or its gradient. `None` leaves a tensor out.
+/// parameter or running statistic with a name: its values, or its gradient. `None` leaves a tensor out. `config` has the horizon of a
+/// forecast; the model forecasts one value in each row of it, or a distribution.
 ///
 /// # Errors
 /// Those of `tensor`, and [`Error::Engine`] if a tensor has another shape than the model's.
 pub fn renamed(
     config: &PatchTstConfig,
+    distribution: Option<Distribution>,
     tensor: impl Fn(&str) -> Result<Option<Tensor>>,
 ) -> Result<Vec<(String, Tensor)>> {
     let mut all = Vec::new();
-    for entry in names::entries(config, true) {
+    let head = distribution.map_or(HeadOf::Values, HeadOf::Distribution);
+    for entry in names::entries(config, head) {
         if let Some(own) = tensor(&entry.own)? {
             all.extend(entry.theirs.iter().cloned().zip(entry.split(&own)?));
         }
@@ -209,19 +227,24 @@ pub fn renamed(
 ///
 /// # Errors
 /// [`Error::HuggingFace`], which names the setting.
-pub fn check(config: &PatchTstConfig, path: &Path) -> Result<()> {
-    options::write(config, path).map(drop)
+pub fn check(config: &PatchTstConfig, distribution: Option<Distribution>, path: &Path) -> Result<()> {
+    options::write(config, distribution, path).map(drop)
 }
 
-/// Writes a model into an existing folder, from which `PatchTSTForPrediction.from_pretrained` loads it. Returns what a user
+/// Writes a model that forecasts one value in each row, or a distribution, into an existing folder, from which `PatchTSTForPrediction.from_pretrained` loads it. Returns what a user
 /// should know of the result, in sentences.
 ///
 /// # Errors
 /// [`Error::HuggingFace`] if transformers has no such model; [`Error::Nn`] if the folder cannot be written.
-pub fn export(config: &PatchTstConfig, parameters: &Parameters, folder: &Path) -> Result<Vec<String>> {
-    let (options, notes) = options::write(config, folder)?;
+pub fn export(
+    config: &PatchTstConfig,
+    distribution: Option<Distribution>,
+    parameters: &Parameters,
+    folder: &Path,
+) -> Result<Vec<String>> {
+    let (options, notes) = options::write(config, distribution, folder)?;
     let own = |name: &str| Ok(Some(parameters.get(name)?.detach().to_dtype(DType::F32)?));
-    let mut tensors = renamed(config, own)?;
+    let mut tensors = renamed(config, distribution, own)?;
     let device = parameters.values().device();
     if config.positions == Positions::Sinusoidal {
         let (tokens, width) = (config.tokens(), config.d_model);

@@ -1,10 +1,12 @@
 //! Which tensors of a checkpoint are which of a model.
 
 use crate::Result;
+use crate::models::Distribution;
 use crate::models::patchtst::{NormKind, PatchTstConfig, Pooling, Positions};
 use refrain::Tensor;
 
 /// A tensor of a model, and those of a checkpoint that it consists of.
+#[derive(Clone)]
 pub(super) struct Entry {
     pub(super) own: String,
     /// Its shape in the model.
@@ -60,8 +62,28 @@ impl Entry {
 
 const ENCODER: &str = "model.encoder";
 
-/// The tensors of a model, without its head if `head` is false, and without positions that are not kept with the weights.
-pub(super) fn entries(config: &PatchTstConfig, head: bool) -> Vec<Entry> {
+/// What the head of a model forecasts, if it has one beside its encoder.
+#[derive(Clone, Copy)]
+pub(super) enum HeadOf {
+    /// None.
+    Nothing,
+    /// One value in each row.
+    Values,
+    /// The parameters of a distribution.
+    Distribution(Distribution),
+}
+
+impl HeadOf {
+    pub(super) fn distribution(self) -> Option<Distribution> {
+        match self {
+            HeadOf::Distribution(distribution) => Some(distribution),
+            HeadOf::Nothing | HeadOf::Values => None,
+        }
+    }
+}
+
+/// The tensors of a model with this head, without positions that are not kept with the weights.
+pub(super) fn entries(config: &PatchTstConfig, head: HeadOf) -> Vec<Entry> {
     let PatchTstConfig { channels, patch, d_model, ffn, horizon, .. } = *config;
     let embedder = format!("{ENCODER}.embedder.input_embedding");
     let sizes = [channels, patch, d_model];
@@ -116,14 +138,18 @@ pub(super) fn entries(config: &PatchTstConfig, head: bool) -> Vec<Entry> {
             }
         }
     }
-    if head {
-        let sizes = [channels, config.pooled(), horizon];
-        all.extend(of_channels(
+    let sizes = [channels, config.pooled(), horizon];
+    match head {
+        HeadOf::Nothing => {}
+        HeadOf::Values => all.extend(of_channels(
             "head",
             ("head.projection", "head.projections"),
             sizes,
             config.individual_head,
-        ));
+        )),
+        HeadOf::Distribution(Distribution::StudentT) => {
+            all.extend(of_student_t("head", "head.projection.proj", [config.pooled(), horizon]));
+        }
     }
     all
 }
@@ -155,6 +181,18 @@ fn norms(config: &PatchTstConfig) -> Vec<(&'static str, usize)> {
 fn norm(config: &PatchTstConfig, layer: usize, number: usize) -> String {
     let inner = if config.norm == NormKind::Batch { ".batchnorm" } else { "" };
     format!("{ENCODER}.layers.{layer}.norm_sublayer{number}{inner}")
+}
+
+/// A linear layer whose results are, in a model, the location, the scale and the degrees of freedom; each is a layer of its own in
+/// a checkpoint, under the numbers 1, 2 and 0.
+fn of_student_t(own: &str, theirs: &str, [inputs, outputs]: [usize; 2]) -> Vec<Entry> {
+    let entry = |(part, shape): (&str, Vec<usize>)| {
+        let theirs = [1, 2, 0].map(|number| format!("{theirs}.{number}.{part}")).to_vec();
+        let mut own_shape = shape.clone();
+        own_shape[0] *= theirs.len();
+        Entry { own: format!("{own}.{part}"), own_shape, theirs, shape, transposed: false }
+    };
+    [("weight", vec![outputs, inputs]), ("bias", vec![outputs])].map(entry).to_vec()
 }
 
 /// A linear layer that channels share, under the first name, or one for each, under numbers after the second name.

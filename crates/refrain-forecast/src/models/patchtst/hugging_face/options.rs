@@ -1,10 +1,11 @@
 //! The options of a checkpoint's `config.json`, and the settings of a [`PatchTst`](super::super::PatchTst) that they are.
 
-use crate::models::ForecasterConfig;
+use super::names::HeadOf;
 use crate::models::patchtst::{
     DropoutRate, FfnActivation, NormKind, NormPosition, PatchTstConfig, PatchesFrom, Pooling, Positions,
     RevinScale,
 };
+use crate::models::{Distribution, ForecasterConfig};
 use crate::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -14,6 +15,9 @@ use std::path::Path;
 const PREDICTION: &str = "PatchTSTForPrediction";
 /// The model of masked pretraining. Its head fills in patches.
 const PRETRAINING: &str = "PatchTSTForPretraining";
+
+/// What `distribution_output` says for Student's t distribution, which is also the default.
+const STUDENT_T: &str = "student_t";
 
 /// Options of every model, of pretraining, of other heads, and of how values are drawn at the beginning: none of them has an
 /// influence on a forecast.
@@ -76,8 +80,8 @@ const OLDER: [&str; 19] = [
 /// What `config.json` says.
 pub(super) struct Options {
     pub(super) config: PatchTstConfig,
-    /// Whether the checkpoint has a head that forecasts.
-    pub(super) head: bool,
+    /// The head that forecasts, which the checkpoint may have.
+    pub(super) head: HeadOf,
 }
 
 /// The options that have not been read yet.
@@ -163,14 +167,21 @@ pub(super) fn read(path: &Path, text: &[u8]) -> Result<Options> {
         );
     }
     let loss: Option<String> = left.take("loss", Some("mse".to_owned()))?;
-    if head && loss.as_deref() != Some("mse") {
-        let output: Value = left.take("distribution_output", json!("student_t"))?;
+    let head = match (head, loss.as_deref()) {
+        (false, _) => HeadOf::Nothing,
+        (true, Some("mse")) => HeadOf::Values,
+        (true, _) => {
+            let known = [(STUDENT_T, Distribution::StudentT)];
+            HeadOf::Distribution(left.choose("distribution_output", STUDENT_T, &known)?)
+        }
+    };
+    let config = config(&mut left)?;
+    if matches!(head, HeadOf::Distribution(_)) && config.individual_head {
         return left.refuse(
-            format!("`loss` is not \"mse\", so its head gives the parameters of a distribution ({output})"),
-            "refrain has no such head; import a model with `loss` \"mse\"",
+            "`share_projection` is false, and its head forecasts a distribution".to_owned(),
+            "refrain reads such a head if all channels share it",
         );
     }
-    let config = config(&mut left)?;
     for name in NO_INFLUENCE {
         left.options.remove(name);
     }
@@ -275,8 +286,12 @@ fn config(left: &mut Left<'_>) -> Result<PatchTstConfig> {
     })
 }
 
-/// The `config.json` of a model, and what a user should know of it. `path` is for errors.
-pub(super) fn write(config: &PatchTstConfig, path: &Path) -> Result<(Value, Vec<String>)> {
+/// The `config.json` of a model that forecasts values or a distribution, and what a user should know of it. `path` is for errors.
+pub(super) fn write(
+    config: &PatchTstConfig,
+    distribution: Option<Distribution>,
+    path: &Path,
+) -> Result<(Value, Vec<String>)> {
     let PatchTstConfig { context, patch, stride, dropout, .. } = *config;
     let from_start = config.patches_from == PatchesFrom::Start;
     let refusals = [
@@ -299,6 +314,11 @@ pub(super) fn write(config: &PatchTstConfig, path: &Path) -> Result<(Value, Vec<
             config.positions == Positions::Sinusoidal && !config.d_model.is_multiple_of(2),
             "its sines and cosines are not in pairs",
             "an even --d-model",
+        ),
+        (
+            distribution.is_some() && config.individual_head,
+            "it forecasts a distribution by a head of its own for each channel",
+            "--individual-head false",
         ),
     ];
     if let Some((_, problem, train)) = refusals.iter().find(|(refused, ..)| *refused) {
@@ -346,7 +366,8 @@ pub(super) fn write(config: &PatchTstConfig, path: &Path) -> Result<(Value, Vec<
         "architectures": [PREDICTION],
         "model_type": "patchtst",
         "torch_dtype": "float32",
-        "loss": "mse",
+        "loss": if distribution.is_some() { "nll" } else { "mse" },
+        "distribution_output": STUDENT_T,
         "num_input_channels": config.channels,
         "context_length": context,
         "prediction_length": config.horizon,

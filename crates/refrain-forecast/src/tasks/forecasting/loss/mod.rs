@@ -1,6 +1,7 @@
 //! Losses of forecasts: what training minimises.
 
 use super::{IntervalSettings, Levels};
+use crate::models::Distribution;
 use crate::settings::{Setting, Values, assemble};
 use crate::{Error, Result};
 use refrain::Tensor;
@@ -20,9 +21,14 @@ trait ErrorLoss {
         const { &Levels::NONE }
     }
 
+    /// The distribution that a model forecasts in each row, if it is one.
+    fn distribution(&self) -> Option<Distribution> {
+        None
+    }
+
     /// How many values a model forecasts of each row and channel.
     fn values(&self) -> usize {
-        self.levels().values()
+        self.distribution().map_or(self.levels().values(), Distribution::values)
     }
 
     /// How many losses each true value has: as many as values, unless they are one loss together.
@@ -131,7 +137,7 @@ losses! {
     "student-t" student_t::StudentT, "levels";
 }
 
-pub(super) use student_t::{VALUES as STUDENT_T_VALUES, shape_of as student_t_shape};
+pub(super) use student_t::shape_of as student_t_shape;
 
 /// The mean squared error.
 impl Default for Loss {
@@ -210,6 +216,11 @@ impl Loss {
     /// distribution.
     pub fn values(&self) -> usize {
         self.inner().values()
+    }
+
+    /// The distribution that a model forecasts in each row for this loss, if it is one.
+    pub fn distribution(&self) -> Option<Distribution> {
+        self.inner().distribution()
     }
 
     /// How many losses each true value has.

@@ -2,6 +2,7 @@
 
 use super::ErrorLoss;
 use crate::Result;
+use crate::models::Distribution;
 use crate::settings::settings;
 use crate::tasks::forecasting::Levels;
 use refrain::{DType, Tensor};
@@ -10,18 +11,15 @@ use refrain::{DType, Tensor};
 const LEAST: f64 = 1e-6;
 
 settings! {
-    /// The mean of `-ln p(truth)` over all true values, where `p` is the density of Student's t distribution with the location
-    /// `a`, the scale `softplus(b - a)` and `2 + softplus(c - a)` degrees of freedom; `a`, `b` and `c` are the three values that a
-    /// model forecasts for each row. Because of the differences, a model that adds the level of a window to its forecasts adds it to
-    /// the location alone.
+    /// The mean of `-ln p(truth)` over all true values, where `p` is the density of [Student's t
+    /// distribution](Distribution::StudentT) that a model forecasts for each row. Of the three values `a`, `b` and `c`, the location is
+    /// `a`, the scale `|b - a|` (at least 1e-6, in standard deviations of the channel), and there are `2 + |c - a| / scale` degrees of
+    /// freedom.
     pub struct StudentT {
         /// The levels of the intervals, which are quantiles of the distribution. There may be none.
         pub levels: Levels;
     }
 }
-
-/// The location of each row is the first value.
-pub(in crate::tasks::forecasting) const VALUES: usize = 3;
 
 impl ErrorLoss for StudentT {
     fn title(&self) -> &'static str {
@@ -32,8 +30,8 @@ impl ErrorLoss for StudentT {
         &self.levels
     }
 
-    fn values(&self) -> usize {
-        VALUES
+    fn distribution(&self) -> Option<Distribution> {
+        Some(Distribution::StudentT)
     }
 
     fn terms(&self) -> usize {
@@ -67,11 +65,15 @@ impl ErrorLoss for StudentT {
 
 /// The scale and the degrees of freedom, from the differences of the second and the third value to the location.
 fn shape(of_scale: &Tensor, of_freedom: &Tensor) -> Result<(Tensor, Tensor)> {
-    Ok((of_scale.softplus()?.add_scalar(LEAST)?, of_freedom.softplus()?.add_scalar(2.0)?))
+    let scale = of_scale.abs()?.maximum_scalar(LEAST)?;
+    let freedom = of_freedom.abs()?.div(&scale)?.add_scalar(2.0)?;
+    Ok((scale, freedom))
 }
 
 /// The scale and the degrees of freedom of the three values of one row.
 pub(in crate::tasks::forecasting) fn shape_of([location, of_scale, of_freedom]: [f64; 3]) -> [f64; 2] {
-    let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
-    [softplus(of_scale - location) + LEAST, softplus(of_freedom - location) + 2.0]
+    let apart = (of_scale - location).abs();
+    // Not `max`, which would hide a NaN.
+    let scale = if apart < LEAST { LEAST } else { apart };
+    [scale, (of_freedom - location).abs() / scale + 2.0]
 }
