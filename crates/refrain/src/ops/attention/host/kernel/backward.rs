@@ -1,4 +1,4 @@
-//! Gradients of one sequence.
+//! Gradients of some sequences.
 
 use pulp::{Simd, WithSimd};
 
@@ -20,18 +20,20 @@ pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
     lanes * (panels + 2 * keys * width / lanes)
 }
 
-/// Computes the gradients of one sequence.
+/// Computes the gradients of some sequences.
 pub(super) struct Backward<'a, T> {
     pub sizes: &'a Attention<T>,
-    pub batch: usize,
+    /// The first sequence.
+    pub first: usize,
     pub qkv: [Heads<'a, T>; 3],
     pub d_o: Heads<'a, T>,
-    /// What the forward pass saved: the maximum of each score row and the inverse of its sum, (heads, queries).
+    /// What the forward pass saved for these sequences: the maximum of each score row and the inverse of its sum,
+    /// (sequences, heads, queries).
     pub kept: [&'a [T]; 2],
-    /// The gradients of queries, keys and values of the sequence.
+    /// The gradients of queries, keys and values of the sequences.
     pub gradients: Gradients<'a, T>,
     pub layouts: [HeadLayout; 3],
-    /// The scores of the sequence, and their gradients.
+    /// The scores that were added, of all sequences, and the gradients of scores, of these.
     pub scores: ScoreGradients<'a, T>,
     /// [`scratch_len`] elements of scratch memory.
     pub memory: &'a mut [T],
@@ -42,7 +44,17 @@ impl<T: Real> WithSimd for Backward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { sizes, batch, qkv: [q, k, v], d_o, kept, mut gradients, layouts, scores, memory } = self;
+        let Self {
+            sizes,
+            first: first_sequence,
+            qkv: [q, k, v],
+            d_o,
+            kept,
+            mut gradients,
+            layouts,
+            scores,
+            memory,
+        } = self;
         let ScoreGradients { before, d_after, mut d_before } = scores;
         let Attention { heads, queries, keys, head_dim, scale, causal, past, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
@@ -57,7 +69,9 @@ impl<T: Real> WithSimd for Backward<'_, T> {
         // The gradients of scores that are added or returned are those before the scale.
         let before_scale = d_after.is_some() || d_before.is_some();
         let first_visible = if causal { keys.min(rows + past) } else { keys };
-        for h in 0..heads {
+        for head in 0..kept[0].len() / queries {
+            let (sequence, h) = (head / heads, head % heads);
+            let batch = first_sequence + sequence;
             let (q, d_o) = (q.matrix(batch, h, queries, head_dim), d_o.matrix(batch, h, queries, head_dim));
             let (k, v) = (k.matrix(batch, h, keys, head_dim), v.matrix(batch, h, keys, head_dim));
             let k_panels = pack(simd, k, k_panels);
@@ -65,7 +79,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
             // see.
             for i in 1..3 {
                 for token in first_visible..keys {
-                    gradients.of(i)[layouts[i].at(0, token, h)..][..head_dim].fill(T::ZERO);
+                    gradients.of(i)[layouts[i].at(sequence, token, h)..][..head_dim].fill(T::ZERO);
                 }
             }
             for first in (0..queries).step_by(BLOCK_QUERIES) {
@@ -73,8 +87,8 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal, past };
                 let visible = block.visible(keys);
                 let (q, d_o) = (q.rows_from(first, rows), d_o.rows_from(first, rows));
-                let start = (h * queries + first) * keys;
-                let weight = batch * heads * queries * keys + start;
+                let start = (head * queries + first) * keys;
+                let weight = first_sequence * heads * queries * keys + start;
                 if let Some(before) = before {
                     let from = before.from(batch, h, first);
                     block.load(from, before.strides[2], keys, bytemuck::cast_slice_mut(p));
@@ -87,7 +101,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 }
                 block.mask::<S, T>(p, keys);
                 let stride = block.width / lanes;
-                let [largest, inverse] = kept.map(|x| x[h * queries + first..][..rows].chunks(lanes));
+                let [largest, inverse] = kept.map(|x| x[head * queries + first..][..rows].chunks(lanes));
                 for (g, (largest, inverse)) in largest.zip(inverse).enumerate() {
                     let kept = [largest, inverse].map(
                         #[inline(always)]
@@ -116,7 +130,7 @@ impl<T: Real> WithSimd for Backward<'_, T> {
                 let ds = Matrix { data, rows: visible, cols: rows, row_stride: block.width, col_stride: 1 };
                 let p = Matrix { data: bytemuck::cast_slice(p), ..ds };
                 let add = first > 0;
-                let place = |i: usize, token| (layouts[i].at(0, token, h), layouts[i].token_stride);
+                let place = |i: usize, token| (layouts[i].at(sequence, token, h), layouts[i].token_stride);
                 product(
                     simd,
                     ds.t(),
@@ -157,7 +171,7 @@ fn destination<T>(
 /// Turns scores into probabilities `p` and their gradients `dp` into `ds`, in the first `visible` of every
 /// `stride`-th register.
 #[inline(always)]
-fn score_gradients<S: Simd, T: Real>(
+pub(super) fn score_gradients<S: Simd, T: Real>(
     simd: S,
     (p, ds, stride): (&mut [T::Vector<S>], &mut [T::Vector<S>], usize),
     visible: usize,

@@ -26,23 +26,31 @@ impl<T: Real> DroppedWeights<T> {
     /// for each key; weight `start` is that of the first query of the block and the first key.
     pub(super) fn apply(&self, block: Block, keys: usize, start: usize, x: &mut [T]) {
         let (mut query, mut key) = (0, 0);
+        self.for_each(start, block.rows * keys, |is_kept| {
+            if key < block.visible(keys) {
+                let x = &mut x[key * block.width + query];
+                *x = if is_kept { *x * self.scale } else { T::ZERO };
+            }
+            key += 1;
+            if key == keys {
+                (query, key) = (query + 1, 0);
+            }
+        });
+    }
+
+    /// Calls `f` for each weight from `start` on with whether it is kept.
+    #[inline(always)]
+    pub(super) fn for_each(&self, start: usize, count: usize, mut f: impl FnMut(bool)) {
         let start = self.skip + start;
         let (mut tile, mut skip) = (self.first.wrapping_add((start / WORDS) as u64), start % WORDS);
         let mut words = [0u32; TILE];
-        let mut left = block.rows * keys;
+        let mut left = count;
         while left > 0 {
             let count = left.min(TILE - skip);
             let words = &mut words[..skip + count];
             philox::fill(self.seed, tile, words);
             for &word in &words[skip..] {
-                if key < block.visible(keys) {
-                    let x = &mut x[key * block.width + query];
-                    *x = if u64::from(word) >= self.threshold { *x * self.scale } else { T::ZERO };
-                }
-                key += 1;
-                if key == keys {
-                    (query, key) = (query + 1, 0);
-                }
+                f(u64::from(word) >= self.threshold);
             }
             (left, skip) = (left - count, 0);
             tile = tile.wrapping_add((TILE / WORDS) as u64);

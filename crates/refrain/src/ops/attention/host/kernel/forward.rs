@@ -1,4 +1,4 @@
-//! The outputs of one sequence and the saved statistics of its score rows.
+//! The outputs of some sequences and the saved statistics of their score rows.
 
 use pulp::{Simd, WithSimd};
 
@@ -17,17 +17,18 @@ pub(super) fn scratch_len<T>(sizes: &Attention<T>) -> usize {
     lanes * (panels + (keys + 1) * width / lanes)
 }
 
-/// Computes the outputs of one sequence and the saved statistics of its score rows.
+/// Computes the outputs of some sequences and the saved statistics of their score rows.
 pub(super) struct Forward<'a, T> {
     pub sizes: &'a Attention<T>,
-    pub batch: usize,
+    /// The first sequence.
+    pub first: usize,
     pub qkv: [Heads<'a, T>; 3],
-    /// The outputs of the sequence.
+    /// The outputs of the sequences.
     pub o: &'a mut [T],
     pub o_layout: HeadLayout,
-    /// The maximum of each score row and the inverse of its sum, (heads, queries).
+    /// The maximum of each score row and the inverse of its sum, (sequences, heads, queries).
     pub kept: [&'a mut [T]; 2],
-    /// The scores of the sequence.
+    /// The scores: those to add of all sequences, those to return of these.
     pub scores: Scores<'a, T>,
     /// [`scratch_len`] elements of scratch memory.
     pub memory: &'a mut [T],
@@ -38,7 +39,8 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { sizes, batch, qkv: [q, k, v], o, o_layout, kept, scores: options, memory } = self;
+        let Self { sizes, first: first_sequence, qkv: [q, k, v], o, o_layout, kept, scores: options, memory } =
+            self;
         let ([largest, inverse], Scores { before, mut after }) = (kept, options);
         let Attention { queries, keys, head_dim, scale, causal, past, dropped, .. } = *sizes;
         let lanes = T::lanes::<S>();
@@ -49,7 +51,9 @@ impl<T: Real> WithSimd for Forward<'_, T> {
         let (q_panels, memory) = memory.split_at_mut(packed_vectors(head_dim, width, lanes));
         let (scores, factors) = memory.split_at_mut(keys * stride);
         let heads = largest.chunks_mut(queries).zip(inverse.chunks_mut(queries));
-        for (h, (largest, inverse)) in heads.enumerate() {
+        for (head, (largest, inverse)) in heads.enumerate() {
+            let (sequence, h) = (head / sizes.heads, head % sizes.heads);
+            let batch = first_sequence + sequence;
             let q = q.matrix(batch, h, queries, head_dim);
             let k = k.matrix(batch, h, keys, head_dim);
             let v = pack(simd, v.matrix(batch, h, keys, head_dim), v_panels);
@@ -59,7 +63,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
                 let block = Block { first, rows, width: rows.next_multiple_of(lanes), causal, past };
                 let visible = block.visible(keys);
                 let q = pack_transposed(simd, q.rows_from(first, rows), scale, q_panels);
-                let start = (h * queries + first) * keys;
+                let start = (head * queries + first) * keys;
                 if let Some(before) = before {
                     let from = before.from(batch, h, first);
                     block.load(from, before.strides[2], keys, bytemuck::cast_slice_mut(scores));
@@ -79,12 +83,12 @@ impl<T: Real> WithSimd for Forward<'_, T> {
                     tile::store_row::<S, T>(simd, &[*factor], inverse, false);
                 }
                 if let Some(dropped) = &dropped {
-                    let start = batch * sizes.heads * queries * keys + start;
+                    let start = first_sequence * sizes.heads * queries * keys + start;
                     dropped.apply(block, keys, start, bytemuck::cast_slice_mut(scores));
                 }
                 let data = bytemuck::cast_slice(scores);
                 let p = Matrix { data, rows, cols: visible, row_stride: 1, col_stride: block.width };
-                let at = first * o_layout.token_stride + h * o_layout.head_stride;
+                let at = o_layout.at(sequence, first, h);
                 let row_stride = o_layout.token_stride;
                 let to = Destination { data: &mut o[at..], row_stride, columns: head_dim, add: false };
                 product(simd, p, v, Some(bytemuck::cast_slice(factors)), to);
@@ -97,7 +101,7 @@ impl<T: Real> WithSimd for Forward<'_, T> {
 /// register. Returns the maxima, and the factors that turn the results into probabilities. With a mask, both are 0 where all
 /// scores are minus infinity.
 #[inline(always)]
-fn exponentials<S: Simd, T: Real>(
+pub(super) fn exponentials<S: Simd, T: Real>(
     simd: S,
     (scores, stride): (&mut [T::Vector<S>], usize),
     visible: usize,

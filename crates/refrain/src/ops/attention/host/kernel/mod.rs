@@ -20,13 +20,15 @@
 //! sums across lanes. In the other products, the lanes hold the elements of a head. One block of queries with all its
 //! keys is in cache at a time. One kernel call processes a sequence with all its heads, because for short sequences
 //! the overhead of one call per product would dominate. Threads process different sequences, so results do not depend
-//! on the number of threads.
+//! on the number of threads. If sequences are so short that their queries do not fill a register, the lanes hold different
+//! sequences instead ([`short`]).
 
 mod backward;
 mod dropped;
 mod forward;
 mod panels;
 mod scores;
+mod short;
 #[cfg(test)]
 mod tests;
 
@@ -166,20 +168,44 @@ pub(crate) struct ScoreGradients<'a, T> {
     pub d_before: Option<&'a mut [T]>,
 }
 
-/// The part of each sequence, in order; `None` for each if there is nothing.
-fn by_sequence<T: Send>(
+/// The part of each task, in order; `None` for each if there is nothing.
+fn by_task<T: Send>(
     x: Option<&mut [T]>,
-    batch: usize,
+    tasks: usize,
     each: usize,
 ) -> impl IndexedParallelIterator<Item = Option<&mut [T]>> {
     match x {
         Some(x) => Either::Left(x.par_chunks_mut(each).map(Some)),
-        None => Either::Right((0..batch).into_par_iter().map(|_| None)),
+        None => Either::Right((0..tasks).into_par_iter().map(|_| None)),
     }
 }
 
 /// Bytes of the widest SIMD register.
 const REGISTER: usize = 64;
+
+/// What the lanes of a register hold. Both kernels give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// Queries of one head.
+    Long,
+    /// Sequences.
+    Short,
+}
+
+impl Kernel {
+    /// The faster one.
+    fn of<T>(sizes: &Attention<T>) -> Kernel {
+        if short::suits(sizes) { Kernel::Short } else { Kernel::Long }
+    }
+
+    /// How many sequences one task processes.
+    fn task_sequences<T>(self) -> usize {
+        match self {
+            Kernel::Short => short::lanes::<T>(),
+            Kernel::Long => 1,
+        }
+    }
+}
 
 /// Writes the output `o` in layout `o_layout` (offset 0, one sequence after the other), the saved statistics of each
 /// score row, and the scores to return.
@@ -192,6 +218,18 @@ pub(crate) fn forward<T: Real>(
     qkv: [Heads<'_, T>; 3],
     o: &mut [T],
     o_layout: HeadLayout,
+    kept: [&mut [T]; 2],
+    scores: Scores<'_, T>,
+) {
+    forward_by(Kernel::of(sizes), sizes, qkv, o, o_layout, kept, scores);
+}
+
+fn forward_by<T: Real>(
+    kernel: Kernel,
+    sizes: &Attention<T>,
+    qkv: [Heads<'_, T>; 3],
+    o: &mut [T],
+    o_layout: HeadLayout,
     [largest, inverse]: [&mut [T]; 2],
     Scores { before, after }: Scores<'_, T>,
 ) {
@@ -200,19 +238,29 @@ pub(crate) fn forward<T: Real>(
         return;
     }
     let arch = arch();
-    let o = o.par_chunks_mut(o_layout.batch_stride).take(batch);
-    let rows = heads * queries;
+    let sequences = kernel.task_sequences::<T>();
+    let o = o.par_chunks_mut(sequences * o_layout.batch_stride).take(batch.div_ceil(sequences));
+    let rows = sequences * heads * queries;
     let kept = largest.par_chunks_mut(rows).zip(inverse.par_chunks_mut(rows));
-    let each = rows * keys;
-    let after = by_sequence(after, batch, each);
-    let sequences = o.zip(kept).zip(after).enumerate();
-    parallel::for_each(true, sequences, |(batch, ((o, (largest, inverse)), after))| {
-        let scores = Scores { before, after };
-        let kept = [largest, inverse];
-        with_scratch(forward::scratch_len(sizes), |memory| {
-            arch.dispatch(Forward { sizes, batch, qkv, o, o_layout, kept, scores, memory });
-        });
-    });
+    let after = by_task(after, batch.div_ceil(sequences), rows * keys);
+    parallel::for_each(
+        true,
+        o.zip(kept).zip(after).enumerate(),
+        |(task, ((o, (largest, inverse)), after))| {
+            let (first, scores, kept) = (task * sequences, Scores { before, after }, [largest, inverse]);
+            let scratch_len = match kernel {
+                Kernel::Short => short::forward_scratch_len(sizes),
+                Kernel::Long => forward::scratch_len(sizes),
+            };
+            with_scratch(scratch_len, |memory| {
+                let task = Forward { sizes, first, qkv, o, o_layout, kept, scores, memory };
+                match kernel {
+                    Kernel::Short => arch.dispatch(short::Forward(task)),
+                    Kernel::Long => arch.dispatch(task),
+                }
+            });
+        },
+    );
 }
 
 /// Writes the gradients of queries, keys and values, given the gradient of the output and what [`forward()`] saved.
@@ -225,6 +273,18 @@ pub(crate) fn backward<T: Real>(
     sizes: &Attention<T>,
     qkv: [Heads<'_, T>; 3],
     d_o: Heads<'_, T>,
+    kept: [&[T]; 2],
+    gradients: Gradients<'_, T>,
+    layouts: [HeadLayout; 3],
+    scores: ScoreGradients<'_, T>,
+) {
+    backward_by(Kernel::of(sizes), sizes, [qkv[0], qkv[1], qkv[2], d_o], kept, gradients, layouts, scores);
+}
+
+fn backward_by<T: Real>(
+    kernel: Kernel,
+    sizes: &Attention<T>,
+    [q, k, v, d_o]: [Heads<'_, T>; 4],
     kept: [&[T]; 2],
     gradients: Gradients<'_, T>,
     layouts: [HeadLayout; 3],
@@ -242,14 +302,27 @@ pub(crate) fn backward<T: Real>(
         return;
     }
     let arch = arch();
-    let each = heads * queries * keys;
-    let d_before = by_sequence(d_before, batch, each);
-    let sequence = |batch: usize, gradients: Gradients<'_, T>, d_before: Option<&mut [T]>| {
-        let kept = kept.map(|rows| &rows[batch * heads * queries..][..heads * queries]);
-        let d_after = d_after.map(|x| &x[batch * each..][..each]);
+    let sequences = kernel.task_sequences::<T>();
+    let tasks = batch.div_ceil(sequences);
+    let rows = sequences * heads * queries;
+    let d_before = by_task(d_before, tasks, rows * keys);
+    let run = |task: usize, gradients: Gradients<'_, T>, d_before: Option<&mut [T]>| {
+        let first = task * sequences;
+        let count = rows.min((batch - first) * heads * queries);
+        let kept = kept.map(|x| &x[task * rows..][..count]);
+        let d_after = d_after.map(|x| &x[task * rows * keys..][..count * keys]);
         let scores = ScoreGradients { before, d_after, d_before };
-        with_scratch(backward::scratch_len(sizes), |memory| {
-            arch.dispatch(Backward { sizes, batch, qkv, d_o, kept, gradients, layouts, scores, memory });
+        let scratch_len = match kernel {
+            Kernel::Short => short::backward_scratch_len(sizes),
+            Kernel::Long => backward::scratch_len(sizes),
+        };
+        with_scratch(scratch_len, |memory| {
+            let qkv = [q, k, v];
+            let task = Backward { sizes, first, qkv, d_o, kept, gradients, layouts, scores, memory };
+            match kernel {
+                Kernel::Short => arch.dispatch(short::Backward(task)),
+                Kernel::Long => arch.dispatch(task),
+            }
         });
     };
     match gradients {
@@ -257,18 +330,18 @@ pub(crate) fn backward<T: Real>(
             let [dq, dk, dv] = data;
             let chunks = |data, i: usize| {
                 let data: &mut [T] = data;
-                data.par_chunks_mut(layouts[i].batch_stride.max(1))
+                data.par_chunks_mut(sequences * layouts[i].batch_stride.max(1))
             };
             let (dq, dk, dv) = (chunks(dq, 0), chunks(dk, 1), chunks(dv, 2));
-            let all = dq.zip(dk).zip(dv).take(batch).zip(d_before);
-            parallel::for_each(true, all.enumerate(), |(batch, (((dq, dk), dv), d_before))| {
-                sequence(batch, Gradients::Separate([dq, dk, dv]), d_before);
+            let all = dq.zip(dk).zip(dv).take(tasks).zip(d_before);
+            parallel::for_each(true, all.enumerate(), |(task, (((dq, dk), dv), d_before))| {
+                run(task, Gradients::Separate([dq, dk, dv]), d_before);
             });
         }
         Gradients::Packed(data) => {
-            let sequences = data.par_chunks_mut(layouts[0].batch_stride).take(batch);
-            parallel::for_each(true, sequences.zip(d_before).enumerate(), |(batch, (data, d_before))| {
-                sequence(batch, Gradients::Packed(data), d_before);
+            let data = data.par_chunks_mut(sequences * layouts[0].batch_stride).take(tasks);
+            parallel::for_each(true, data.zip(d_before).enumerate(), |(task, (data, d_before))| {
+                run(task, Gradients::Packed(data), d_before);
             });
         }
     }

@@ -220,3 +220,104 @@ fn large_scores_do_not_overflow() {
     );
     assert_eq!((o, largest, inverse), ([1.0, 3.0], [1000.0, 1000.0], [1.0, 1.0]));
 }
+
+/// Results of both passes by one kernel: outputs, statistics, scores, gradients of queries, keys and values and of scores.
+fn both_passes<T: Real + From<f32>>(
+    kernel: Kernel,
+    sizes: &Attention<T>,
+    packed: bool,
+    with_scores: bool,
+) -> Vec<Vec<T>> {
+    let Attention { batch, heads, queries, keys, head_dim, .. } = *sizes;
+    let fill = |len: usize, seed: u32| -> Vec<T> { numbers(len, seed).into_iter().map(T::from).collect() };
+    // As projections leave them, or head by head.
+    let layout = |tokens: usize, part: usize| {
+        let row = heads * head_dim;
+        match packed {
+            true => HeadLayout {
+                offset: part * row,
+                batch_stride: 3 * tokens * row,
+                token_stride: 3 * row,
+                head_stride: head_dim,
+            },
+            false => HeadLayout {
+                offset: 0,
+                batch_stride: tokens * row,
+                token_stride: head_dim,
+                head_stride: tokens * head_dim,
+            },
+        }
+    };
+    let layouts = [layout(queries, 0), layout(keys, 1), layout(keys, 2)];
+    let o_layout = HeadLayout {
+        offset: 0,
+        batch_stride: queries * heads * head_dim,
+        token_stride: heads * head_dim,
+        head_stride: head_dim,
+    };
+    let data: Vec<Vec<T>> = (0..3).map(|i| fill(batch * layouts[i].batch_stride, i as u32)).collect();
+    let heads_of = |i: usize| Heads { data: &data[if packed { 0 } else { i }], layout: layouts[i] };
+    let qkv = [heads_of(0), heads_of(1), heads_of(2)];
+    let all = batch * heads * queries * keys;
+    // Scores that are the same for all heads of a sequence.
+    let added = fill(batch * queries * keys, 7);
+    let before = with_scores.then_some(Added { data: &added, strides: [queries * keys, 0, keys] });
+    let len = batch * o_layout.batch_stride;
+    let mut results =
+        [len, batch * heads * queries, batch * heads * queries, all].map(|len| vec![T::ZERO; len]);
+    let [o, largest, inverse, after] = &mut results;
+    let scores = Scores { before, after: with_scores.then_some(after) };
+    forward_by(kernel, sizes, qkv, o, o_layout, [largest, inverse], scores);
+    let (d_o, d_after) = (fill(len, 9), fill(all, 10));
+    let mut gradients = layouts.map(|layout| vec![T::ZERO; batch * layout.batch_stride]);
+    let mut d_before = vec![T::ZERO; all];
+    let scores = ScoreGradients {
+        before,
+        d_after: with_scores.then_some(&d_after),
+        d_before: with_scores.then_some(&mut d_before),
+    };
+    let [dq, dk, dv] = &mut gradients;
+    let to = if packed { Gradients::Packed(dq) } else { Gradients::Separate([dq, dk, dv]) };
+    let kept = [&results[1][..], &results[2][..]];
+    let d_o = Heads { data: &d_o, layout: o_layout };
+    backward_by(kernel, sizes, [qkv[0], qkv[1], qkv[2], d_o], kept, to, layouts, scores);
+    results.into_iter().chain(gradients).chain([d_before]).collect()
+}
+
+/// Sequences of every length that may be short, with and without everything that an attention can have.
+fn both_kernels_agree<T: Real + From<f32>>() {
+    let mut case = 0;
+    for (queries, keys) in [(1, 1), (1, 5), (2, 3), (3, 3), (4, 4), (5, 1), (5, 5), (7, 8), (8, 8), (12, 12)]
+    {
+        for (batch, heads, head_dim) in
+            [(1, 1, 1), (5, 3, 4), (16, 2, 8), (17, 4, 20), (33, 1, 40), (40, 5, 3)]
+        {
+            for (causal, past) in [(false, 0), (true, 0), (true, 2)] {
+                case += 1;
+                let dropped = (case % 3 == 0).then_some(DroppedWeights {
+                    seed: 3,
+                    first: 5,
+                    skip: 2,
+                    threshold: 1 << 30,
+                    scale: T::c(4.0 / 3.0),
+                });
+                let scale = T::c(1.0 / (head_dim as f64).sqrt());
+                let sizes = Attention { batch, heads, queries, keys, head_dim, scale, causal, past, dropped };
+                let (packed, with_scores) = (case % 2 == 0 && queries == keys, case % 5 < 2);
+                let run = |kernel| both_passes(kernel, &sizes, packed, with_scores);
+                let names = ["o", "largest", "inverse", "after", "dq", "dk", "dv", "d_before"];
+                for ((name, short), long) in names.iter().zip(run(Kernel::Short)).zip(run(Kernel::Long)) {
+                    let is_same =
+                        bytemuck::cast_slice::<T, u8>(&short) == bytemuck::cast_slice::<T, u8>(&long);
+                    assert!(is_same, "{name}: {sizes:?}, packed: {packed}, with scores: {with_scores}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_in_lanes_give_the_bits_of_queries_in_lanes() {
+    both_kernels_agree::<f32>();
+    both_kernels_agree::<f64>();
+}
