@@ -10,9 +10,12 @@ a step, steps an epoch (refrain takes the last, smaller batch, too) and epochs, 
 does the loop that trains the model of transformers here; neuralforecast keeps the last ones.
 
 Each model is trained with the squared error, for MSE and MAE, and, where the program can, with quantiles of 5, 10, 50, 90 and 95 %,
-for the CRPS: twice the mean pinball loss. Before that, each program trains alone for `--timing` epochs, with the first of these losses:
-the table has the median of all but the first epoch, with the validation. On a machine that other programs use, too, take processor
-seconds (`--processor`) and one thread (RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1). The other trainings run `--jobs` at a time.
+for the CRPS: twice the mean pinball loss. iTransformer and TSMixer of neuralforecast 3.3.0 give the values of all channels for one
+quantile after another, and its quantile loss reads all quantiles of one channel after another; "neuralforecast-reordered" is the
+same with the values in the order that the loss reads. Before that, each program trains alone for `--timing` epochs, with the first
+of these losses that it has: the table has the median of all but the first epoch, with the validation. On a machine that other
+programs use, too, take processor seconds (`--processor`) and one thread (RAYON_NUM_THREADS=1 OMP_NUM_THREADS=1). The other trainings
+run `--jobs` at a time.
 """
 
 import argparse
@@ -45,11 +48,16 @@ SETTINGS = {
     "nlinear": {"context": 336, "batch": 32, "lr": 5e-3, "schedule": "one-cycle", "epochs": 5, "paper": (0.374, 0.394)},
     "dlinear": {"context": 336, "batch": 32, "lr": 5e-3, "schedule": "one-cycle", "epochs": 5, "paper": (0.375, 0.399)},
 }
-PROGRAMS = ("refrain", "neuralforecast", "transformers")
+REORDERED = "neuralforecast-reordered"
+PROGRAMS = ("refrain", "neuralforecast", REORDERED, "transformers")
 LOSSES = ("mse", "quantile")
+# Those that see all channels of a moment together.
+JOINT = ("itransformer", "tsmixer")
 
 
 def can(program, model, loss):
+    if program == REORDERED:
+        return model in JOINT and loss == "quantile"
     return program != "transformers" or (model == "patchtst" and loss == "mse")
 
 
@@ -109,14 +117,23 @@ def by_refrain(a, model, loss, seed, epochs, is_timed, folder):
             "parameters": outcome["parameters"]}
 
 
-def neuralforecast_model(a, model, loss, seed, epochs, callbacks):
+def reordered(kind):
+    """A model of neuralforecast with its values [windows, rows, quantiles * channels] as [.., channels * quantiles]."""
+
+    class Reordered(kind):
+        def forward(self, windows):
+            return super().forward(windows).unflatten(-1, (-1, CHANNELS)).transpose(-1, -2).flatten(-2)
+
+    return Reordered
+
+
+def neuralforecast_model(a, name, model, loss, seed, epochs, callbacks):
     from neuralforecast import models
     from neuralforecast.losses.pytorch import MSE, MQLoss
     from torch.optim.lr_scheduler import OneCycleLR
 
     s = SETTINGS[model]
-    is_joint = model in ("itransformer", "tsmixer")
-    per_step = s["batch"] if is_joint else s["batch"] * CHANNELS
+    per_step = s["batch"] if model in JOINT else s["batch"] * CHANNELS
     kind, options = {
         "patchtst": (models.PatchTST, {
             "encoder_layers": 3, "n_heads": 4, "hidden_size": 16, "linear_hidden_size": 128, "dropout": 0.3, "fc_dropout": 0.3,
@@ -130,6 +147,8 @@ def neuralforecast_model(a, model, loss, seed, epochs, callbacks):
     if s["schedule"] == "one-cycle":
         of_cycle = {"max_lr": s["lr"], "total_steps": steps(model) * epochs, "cycle_momentum": False}
         options |= {"lr_scheduler": OneCycleLR, "lr_scheduler_kwargs": of_cycle}
+    if name == REORDERED:
+        kind = reordered(kind)
     return kind(
         h=HORIZON, input_size=s["context"], loss=MQLoss(level=list(LEVELS)) if loss == "quantile" else MSE(),
         max_steps=steps(model) * epochs, val_check_steps=steps(model), learning_rate=s["lr"], batch_size=CHANNELS,
@@ -138,7 +157,7 @@ def neuralforecast_model(a, model, loss, seed, epochs, callbacks):
         enable_checkpointing=False, enable_model_summary=False, callbacks=callbacks, **options)
 
 
-def by_neuralforecast(a, model, loss, seed, epochs, is_timed):
+def by_neuralforecast(a, name, model, loss, seed, epochs, is_timed):
     import pandas
     import pytorch_lightning
     from neuralforecast import NeuralForecast
@@ -152,7 +171,7 @@ def by_neuralforecast(a, model, loss, seed, epochs, is_timed):
                 at.append(clock())
 
     values, stamps = standardised(a.data)
-    forecaster = neuralforecast_model(a, model, loss, seed, epochs, [Times()])
+    forecaster = neuralforecast_model(a, name, model, loss, seed, epochs, [Times()])
     # Numbers in the place of time stamps: there is no calendar in these models.
     columns = [pandas.DataFrame({"unique_id": f"c{c}", "ds": range(len(stamps)), "y": values[:, c]}) for c in range(CHANNELS)]
     table, job = pandas.concat(columns), NeuralForecast(models=[forecaster], freq=1)
@@ -222,8 +241,8 @@ def run_here(a, job):
     if name == "refrain":
         with tempfile.TemporaryDirectory() as folder:
             return by_refrain(a, model, loss, seed, epochs, is_timed, folder)
-    if name == "neuralforecast":
-        return by_neuralforecast(a, model, loss, seed, epochs, is_timed)
+    if name in ("neuralforecast", REORDERED):
+        return by_neuralforecast(a, name, model, loss, seed, epochs, is_timed)
     return by_transformers(a, seed, epochs)
 
 
@@ -254,7 +273,7 @@ def figure(values):
 
 def is_installed(name):
     try:
-        return name == "refrain" or metadata.version(name) is not None
+        return name == "refrain" or metadata.version(name.removesuffix("-reordered")) is not None
     except metadata.PackageNotFoundError:
         return print(f"{name} is not installed", file=sys.stderr)
 
@@ -284,11 +303,12 @@ def main():
         return print("\n" + json.dumps(run_here(a, a.here)))
     programs = [name for name in a.programs if is_installed(name)]
     machine(a.refrain, gpu=a.device == "cuda")
-    print(", ".join(f"{name} {metadata.version(name)}" for name in programs if name != "refrain"))
-    cases = [(name, model) for model in a.models for name in programs if can(name, model, "mse")]
+    print(", ".join(f"{name} {metadata.version(name)}" for name in programs if name not in ("refrain", REORDERED)))
+    cases = [(name, model) for model in a.models for name in programs if any(can(name, model, loss) for loss in a.losses)]
     jobs = [(name, model, loss, seed, a.epochs or SETTINGS[model]["epochs"], False)
             for loss in a.losses for seed in a.seeds for name, model in cases if can(name, model, loss)]
-    timings = [(*case, a.losses[0], 1, a.timing, True) for case in cases if can(*case, a.losses[0])] if a.timing else []
+    first = {case: next(loss for loss in a.losses if can(*case, loss)) for case in cases}
+    timings = [(*case, first[case], 1, a.timing, True) for case in cases] if a.timing else []
     known = {}
     if a.out and a.out.exists():
         known = {tuple(key): result for key, result in map(json.loads, a.out.read_text().splitlines())}

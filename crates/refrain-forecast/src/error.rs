@@ -422,7 +422,8 @@ pub enum Error {
     /// A channel is constant in the rows that its mean and standard deviation are measured on.
     #[error(
         "{file}: channel `{channel}` is constant ({value}) in rows {first} to {last}, on which the scaler is fitted; \
-         a constant cannot be standardised, so remove the channel"
+         a constant cannot be standardised, so remove the channel (or, to forecast a series, pass --layout independent or \
+         --scaling none)"
     )]
     ConstantChannel {
         /// The file.
