@@ -66,9 +66,9 @@ impl Console {
         LOST.get()
     }
 
-    /// Prints a line for the user. With --quiet, only a command whose result is what it prints does so.
+    /// Prints a line for the user. With --quiet, only a command whose result is these lines does so: neither files nor JSON.
     pub fn line(self, text: impl Display) -> Result<()> {
-        if self.silent || (self.goes_on && verbosity() == Verbosity::Quiet) {
+        if self.silent || ((self.goes_on || self.json) && verbosity() == Verbosity::Quiet) {
             return Ok(());
         }
         if self.json {

@@ -123,6 +123,10 @@ fn what_the_engine_does_is_said_with_verbose_and_nothing_with_quiet() {
     assert!(run("d", &["-q", "--json"]).json()["test_mse"].is_number());
     let table = place.refrain(&["evaluate", "--model", "a", "-q"]).succeeded();
     assert!(table.out.contains("seasonal naive"), "{}", table.out);
+    for command in ["evaluate", "forecast"] {
+        let said = place.refrain(&[command, "--model", "a", "-q", "--json"]).succeeded();
+        assert!(said.json().is_object() && said.err.is_empty(), "{command}: {}", said.err);
+    }
     place.refrain(&["devices", "-q", "-v"]).failed(&["--verbose"]);
 }
 
