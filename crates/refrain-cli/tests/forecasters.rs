@@ -127,6 +127,37 @@ fn every_loss_trains_another_model_and_is_kept_with_the_run() {
 }
 
 #[test]
+fn every_forecaster_learns_a_distribution_and_forecasts_its_intervals() {
+    for (model, own) in MODELS {
+        let place = place();
+        let student_t = &["--loss", "student-t", "--levels", "80", "--out", "run"];
+        let told = train(&place, model, &[own, student_t]).succeeded().json();
+        let evaluated = place.refrain(&["evaluate", "--model", "run", "--json"]).succeeded().json();
+        for key in ["test_mse", "test_mae", "test_crps", "weights_sha256"] {
+            assert!(!told[key].is_null(), "{model}: {key} of {told}");
+            assert_eq!(evaluated[key], told[key], "{model}: {key}");
+        }
+        let forecast = |data: &str| {
+            let said = place.refrain(&["forecast", "--model", "run", "--data", data, "--out", "-"]);
+            said.succeeded().out
+        };
+        let both = forecast("a.csv");
+        let header = "time,a,a-lo-80,a-hi-80,b,b-lo-80,b-hi-80";
+        assert_eq!(both.lines().next(), Some(header), "{model}");
+        if ["nlinear", "dlinear"].contains(&model) && own != ["--individual"] {
+            // One channel of the two is forecast by the same weights. It has the scale of training by its name.
+            let cells = |text: &str, of: usize| -> String {
+                text.lines()
+                    .map(|line| line.split(',').take(of).collect::<Vec<_>>().join(",") + "\n")
+                    .collect()
+            };
+            place.write("one.csv", cells(&series(300), 2));
+            near(&forecast("one.csv"), &cells(&both, 4));
+        }
+    }
+}
+
+#[test]
 fn every_forecaster_learns_quantiles_and_forecasts_intervals() {
     for (model, own) in MODELS {
         let place = place();
