@@ -1,6 +1,7 @@
 //! The CPU device. It runs each kernel at once, in the order of the calling thread.
 #![allow(unsafe_code)] // Hands the operands' memory to kernels; see `device/args.rs`.
 
+pub(crate) mod bf16_pairs;
 mod free;
 pub(crate) mod math;
 mod narrow;

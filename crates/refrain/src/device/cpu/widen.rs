@@ -51,6 +51,31 @@ impl<'a, R: Real> Widened<'a, R> {
     }
 }
 
+/// Operand `i` of a product of bf16: itself, or a rounded copy of one in f32.
+pub(crate) enum Bf16Operand<'a> {
+    Same(&'a [bf16]),
+    Copy(Scratch<bf16>),
+}
+
+impl<'a> Bf16Operand<'a> {
+    pub(crate) fn of(args: &HostArgs<'a>, i: usize) -> Result<Bf16Operand<'a>> {
+        if args.read_dtype(i) == DType::BF16 {
+            return Ok(Bf16Operand::Same(args.read(i)?));
+        }
+        let x = args.read::<f32>(i)?;
+        let mut copy = Scratch::new(x.len());
+        convert(x, &mut copy);
+        Ok(Bf16Operand::Copy(copy))
+    }
+
+    pub(crate) fn get(&self) -> &[bf16] {
+        match self {
+            Bf16Operand::Same(same) => same,
+            Bf16Operand::Copy(copy) => copy,
+        }
+    }
+}
+
 /// A copy with the values that `T` can hold.
 fn rounded_to<T: Stored, R: Real>(x: &[R]) -> Scratch<R> {
     let mut copy = Scratch::new(x.len());

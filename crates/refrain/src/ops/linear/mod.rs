@@ -288,8 +288,9 @@ impl Tensor {
     /// A linear layer: `activation(x w^T + b) + residual`, in one launch.
     ///
     /// `self` is `[.., in]`, the weight `[out, in]` (as in PyTorch), the bias `[out]`. The residual and the result
-    /// are `[.., out]`. For floats. f16 and bf16 are multiplied and summed in f32. [`Precision`] says how f32 is
-    /// multiplied and which dtype results.
+    /// are `[.., out]`. For floats. f16 and bf16 are multiplied and summed in f32; on a CPU with AVX-512 BF16, subnormal
+    /// numbers of bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied and
+    /// which dtype results.
     ///
     /// All operands have one dtype, with one exception: beside an f16 or bf16 input, weight and bias may be f32. The
     /// weight is then rounded to the dtype of the input before the product; the bias is added in f32. Under

@@ -7,15 +7,16 @@ use rayon::prelude::*;
 
 use super::{Needs, Op, Spec, Specs, apply, apply_into};
 use crate::autograd::{Gradients, Saves};
+use crate::device::cpu::bf16_pairs::Bf16Pairs;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::parallel;
-use crate::device::cpu::widen::{Widened, output};
+use crate::device::cpu::widen::{Bf16Operand, Widened, output};
 use crate::device::cuda::{Gpu, Product, View};
 use crate::device::{CudaArgs, HostArgs, Launch, Mode};
 use crate::error::{Error, Result};
 use crate::kernels::positions::unravel;
 use crate::kernels::products;
-use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut};
+use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
 use crate::ops::copy::Copy;
 use crate::precision::precision;
 use crate::tensor::{DType, Dims, Layout, Shape, Tensor};
@@ -61,24 +62,47 @@ fn matrix<'a, R>(data: &'a [R], layout: &Layout) -> Matrix<'a, R> {
 }
 
 fn run<R: Real>(dtype: DType, args: &HostArgs<'_>) -> Result<()> {
-    let (la, lb) = (args.read_layout(0), args.read_layout(1));
-    let (m, n) = (args.write_shape(0)[la.rank() - 2], args.write_shape(0)[la.rank() - 1]);
     let (a, b) = (Widened::<R>::rounded(args, 0, dtype)?, Widened::<R>::rounded(args, 1, dtype)?);
-    let (a, b) = (a.get(), b.get());
-    let mode = Accumulate::of(args, 0);
+    let (mode, epilogue) = (Accumulate::of(args, 0), Epilogue::default);
+    batched(args, [a.get(), b.get()], |a, b, c| gemm::gemm(Single, a, b, c, mode, epilogue()))
+}
+
+fn run_pairs(pairs: Bf16Pairs, args: &HostArgs<'_>) -> Result<()> {
+    let (a, b) = (Bf16Operand::of(args, 0)?, Bf16Operand::of(args, 1)?);
+    let (mode, epilogue) = (Accumulate::of(args, 0), Epilogue::default);
+    batched(args, [a.get(), b.get()], |a, b, c| {
+        let (a, b) = (Paired::of(a), Paired::of(b.t()));
+        gemm::gemm(pairs, a.matrix(), b.matrix().t(), c, mode, epilogue());
+    })
+}
+
+/// Calls `product` for each product of a batch, with its factors of `operands`.
+fn batched<E: Sync, R: Real>(
+    args: &HostArgs<'_>,
+    [a, b]: [&[E]; 2],
+    product: impl Fn(Matrix<'_, E>, Matrix<'_, E>, MatrixMut<'_, R>) + Sync,
+) -> Result<()> {
+    let (la, lb) = (args.read_layout(0), args.read_layout(1));
+    let [m, n] = result_sizes(args);
     output(args, 0, |c| {
         if m * n == 0 {
             return;
         }
         let body = |(i, c): (usize, &mut [R])| {
             // An operand of an empty sum has no first element.
-            let from = |data: &'_ [R], offset: usize| offset.min(data.len());
+            let from = |data: &'_ [E], offset: usize| offset.min(data.len());
             let a = matrix(&a[from(a, matrix_offset(la, i))..], la);
             let b = matrix(&b[from(b, matrix_offset(lb, i))..], lb);
-            gemm::gemm(a, b, MatrixMut::row_major(c, m, n), mode, Epilogue::default());
+            product(a, b, MatrixMut::row_major(c, m, n));
         };
         parallel::for_each(true, c.par_chunks_mut(m * n).enumerate(), body);
     })
+}
+
+/// Rows and columns of the result.
+fn result_sizes(args: &HostArgs<'_>) -> [usize; 2] {
+    let shape = args.write_shape(0);
+    [shape[shape.len() - 2], shape[shape.len() - 1]]
 }
 
 impl Op for Matmul {
@@ -103,7 +127,13 @@ impl Op for Matmul {
     fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
         match self.precision.product(args.read_dtype(0), args.read_dtype(1)) {
             DType::F64 => run::<f64>(DType::F64, args),
-            dtype => run::<f32>(dtype, args),
+            dtype => {
+                let [m, n] = result_sizes(args);
+                match Bf16Pairs::for_product(dtype, m, n) {
+                    Some(pairs) => run_pairs(pairs, args),
+                    None => run::<f32>(dtype, args),
+                }
+            }
         }
     }
 
@@ -198,7 +228,8 @@ impl Tensor {
     /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]`.
     ///
     /// Leading dimensions broadcast. Operands may have any strides; a transposed one is not copied. Both must be
-    /// floats of one dtype. f16 and bf16 are multiplied and summed in f32. [`Precision`] says how f32 is multiplied.
+    /// floats of one dtype. f16 and bf16 are multiplied and summed in f32; on a CPU with AVX-512 BF16, subnormal numbers of
+    /// bf16, and subnormal sums of their products, count as zero. [`Precision`] says how f32 is multiplied.
     /// Under [`Precision::Bf16`] f32 and bf16 operands may be mixed, and the result is bf16.
     ///
     /// A vector `[k]` is used as a row on the left and as a column on the right, and the result lacks that dimension.

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::pack::{pack_columns, panel_vectors};
-use super::{Matrix, tile};
+use super::{Matrix, Terms, tile};
 use crate::device::cpu::numeric::Real;
 
 /// The maximum height of a tile, in rows.
@@ -16,7 +16,8 @@ pub(crate) fn block_scratch_len<T>(k: usize) -> usize {
 }
 
 /// `c (+)= a[i0..i0 + m, p0..p0 + k] * panels`, with a packed block of `n` columns.
-pub(crate) struct Block<'a, T> {
+pub(crate) struct Block<'a, T, M> {
+    pub terms: M,
     pub a: Matrix<'a, T>,
     pub i0: usize,
     pub p0: usize,
@@ -33,7 +34,7 @@ pub(crate) struct Block<'a, T> {
     pub scratch: &'a mut [T],
 }
 
-impl<T: Real> WithSimd for Block<'_, T> {
+impl<T: Real, M: Terms<T>> WithSimd for Block<'_, T, M> {
     type Output = ();
 
     #[inline(always)]
@@ -59,7 +60,7 @@ impl<T: Real> WithSimd for Block<'_, T> {
     }
 }
 
-impl<T: Real> Block<'_, T> {
+impl<T: Real, M: Terms<T>> Block<'_, T, M> {
     /// Computes the columns of one panel, tile by tile.
     #[inline(always)]
     fn panel<S: Simd, const MR: usize, const NV: usize>(
@@ -83,13 +84,13 @@ impl<T: Real> Block<'_, T> {
                 for (r, a) in a.iter_mut().enumerate() {
                     *a = &data[at((i - skip + r).min(self.m - 1))..][..self.k];
                 }
-                tile::rows_times_panel::<S, T, MR, NV>(simd, a, panel)
+                tile::rows_times_panel(simd, self.terms, a, panel)
             } else if row_stride == 1 && rows + skip == MR && col_stride >= MR {
-                tile::columns_times_panel(simd, &data[at(i - skip)..], col_stride, panel)
+                tile::columns_times_panel(simd, self.terms, &data[at(i - skip)..], col_stride, panel)
             } else {
                 let packed = &mut self.scratch[..self.k * MR];
                 pack_columns(self.a, self.i0 + i - skip, self.p0, rows + skip, MR, packed);
-                tile::columns_times_panel(simd, packed, MR, panel)
+                tile::columns_times_panel(simd, self.terms, packed, MR, panel)
             };
             let c = &mut self.c[i * self.c_row_stride + j..];
             if rows == MR && columns == width {

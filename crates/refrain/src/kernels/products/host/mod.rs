@@ -9,11 +9,16 @@
 //! dimension is long and the result small, only a split sum gives all threads work. Then it is split into parts whose
 //! number depends only on the shape, and the parts are added in order. A matrix times a vector is a dot product for each
 //! row. So the result is the same, bit for bit, for any number of threads.
+//!
+//! Where the processor has an instruction for pairs of bf16, an element of a factor may be such a pair ([`Terms`]). The
+//! instruction adds its two products one after the other, so results have the same bits as without it, except where a
+//! number is subnormal.
 
 pub(crate) mod block;
 mod epilogue;
 pub(crate) mod pack;
 mod reduction;
+mod terms;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tile;
@@ -30,6 +35,7 @@ use block::{Block, block_scratch_len};
 pub(crate) use epilogue::Epilogue;
 use epilogue::Finish;
 use pack::{pack_panels, packed_len};
+pub(crate) use terms::{Paired, Single, Terms};
 
 /// A matrix to read: element `(i, j)` is `data[i * row_stride + j * col_stride]`.
 #[derive(Clone, Copy, Debug)]
@@ -120,12 +126,13 @@ const PARALLEL: usize = 1 << 17;
 
 /// `c = epilogue(a b)`, or with [`Accumulate::Add`] `c = epilogue(c + a b)`.
 ///
-/// `a` is (m, k), `b` (k, n) and `c` (m, n).
+/// `a` is (m, k), `b` (k, n) and `c` (m, n), where k counts elements: numbers or pairs, as `terms` says.
 ///
 /// # Panics
 ///
 /// If shapes disagree or a slice is too short for its matrix. The caller has checked both.
-pub(crate) fn gemm<T: Real>(
+pub(crate) fn gemm<T: Real, M: Terms<T>>(
+    terms: M,
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     c: MatrixMut<'_, T>,
@@ -133,7 +140,7 @@ pub(crate) fn gemm<T: Real>(
     epilogue: Epilogue<'_, T>,
 ) {
     assert_eq!((a.rows, a.cols, b.cols), (c.rows, b.rows, c.cols), "shapes of a product");
-    if epilogue.is_empty() && a.cols > 0 {
+    if M::COUNT == 1 && epilogue.is_empty() && a.cols > 0 {
         if b.cols == 1 && a.col_stride == 1 {
             return vector::product(a, b.t(), c, accumulate);
         }
@@ -142,8 +149,8 @@ pub(crate) fn gemm<T: Real>(
             return vector::product(b.t(), a, c, accumulate);
         }
     }
-    if epilogue.is_empty() && reduction::is_tall(a, b) {
-        return reduction::product(a, b, c, None, accumulate);
+    if epilogue.is_empty() && reduction::is_tall(terms, a, b) {
+        return reduction::product(terms, a, b, c, None, accumulate);
     }
     let (m, n, k) = (a.rows, b.cols, a.cols);
     if m == 0 || n == 0 {
@@ -164,8 +171,8 @@ pub(crate) fn gemm<T: Real>(
     for j0 in (0..n).step_by(BLOCK_N) {
         let columns = BLOCK_N.min(n - j0);
         // An empty sum is written, too.
-        for p0 in (0..k.max(1)).step_by(BLOCK_K) {
-            let depth = BLOCK_K.min(k - p0);
+        for p0 in (0..k.max(1)).step_by(BLOCK_K / M::COUNT) {
+            let depth = (BLOCK_K / M::COUNT).min(k - p0);
             let start = bias.filter(|_| p0 == 0);
             let add = p0 > 0 || accumulate == Accumulate::Add;
             let last = p0 + depth == k;
@@ -175,7 +182,8 @@ pub(crate) fn gemm<T: Real>(
                 let block = |i0: usize, c: &mut [T], kept: Option<&mut [T]>| {
                     let rows = block_m.min(m - i0);
                     with_scratch(block_scratch_len::<T>(depth), |scratch| {
-                        arch.dispatch(Block {
+                        let block = Block {
+                            terms,
                             a,
                             i0,
                             p0,
@@ -187,7 +195,8 @@ pub(crate) fn gemm<T: Real>(
                             c_row_stride,
                             add,
                             scratch,
-                        });
+                        };
+                        terms.dispatch(arch, block);
                     });
                     if last && finish {
                         let pre_activation =
@@ -225,24 +234,25 @@ pub(crate) fn gemm<T: Real>(
 
 /// The gradients of `y = x w^T + b` by `w` and `b`: `dw (+)= dy^T x`, and `db (+)=` the sums of the columns of `dy`.
 ///
-/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements.
+/// `dy` is (tokens, out), `x` (tokens, in), `dw` (out, in) and `db` has `out` elements. The tokens are numbers or pairs.
 ///
 /// # Panics
 ///
 /// If shapes disagree or a slice is too short for its matrix. The caller has checked both.
-pub(crate) fn weight_gradient<T: Real>(
+pub(crate) fn weight_gradient<T: Real, M: Terms<T>>(
+    terms: M,
     dy: Matrix<'_, T>,
     x: Matrix<'_, T>,
     dw: MatrixMut<'_, T>,
     db: Option<&mut [T]>,
     accumulate: Accumulate,
 ) {
-    if reduction::is_tall(dy.t(), x) {
-        reduction::product(dy.t(), x, dw, db, accumulate);
+    if reduction::is_tall(terms, dy.t(), x) {
+        reduction::product(terms, dy.t(), x, dw, db, accumulate);
     } else {
-        gemm(dy.t(), x, dw, accumulate, Epilogue::default());
+        gemm(terms, dy.t(), x, dw, accumulate, Epilogue::default());
         if let Some(db) = db {
-            reduction::column_sums(dy, db, accumulate);
+            reduction::column_sums(terms, dy, db, accumulate);
         }
     }
 }

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use super::block::{Block, block_scratch_len};
 use super::pack::{pack_panels, packed_len};
-use super::{Accumulate, Matrix, MatrixMut, for_each_chunk};
+use super::{Accumulate, Matrix, MatrixMut, Terms, for_each_chunk};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::scratch::with_scratch;
 use crate::device::cpu::simd::arch;
@@ -16,14 +16,20 @@ const PART_ROWS: usize = 512;
 /// Elements of the result that are summed over the parts at a time.
 const SUM_CHUNK: usize = 2048;
 
+/// The number of terms of a sum, rounded up to pairs, so that sums of numbers and of pairs are split in the same way.
+fn even_terms<T: Real, M: Terms<T>>(elements: usize) -> usize {
+    (elements * M::COUNT).next_multiple_of(2)
+}
+
 /// Whether a product suits [`product`].
-pub(super) fn is_tall<T>(a: Matrix<'_, T>, b: Matrix<'_, T>) -> bool {
-    let (m, n, k) = (a.rows, b.cols, a.cols);
+pub(super) fn is_tall<T: Real, M: Terms<T>>(_: M, a: Matrix<'_, T>, b: Matrix<'_, T>) -> bool {
+    let (m, n, k) = (a.rows, b.cols, even_terms::<T, M>(a.cols));
     k >= 2 * PART_ROWS && k >= 4 * m.max(n) && m * n <= 1 << 17
 }
 
 /// `c (+)= a b` and, if requested, `row_sums (+)=` the sums of the rows of `a`.
-pub(super) fn product<T: Real>(
+pub(super) fn product<T: Real, M: Terms<T>>(
+    terms: M,
     a: Matrix<'_, T>,
     b: Matrix<'_, T>,
     c: MatrixMut<'_, T>,
@@ -33,10 +39,11 @@ pub(super) fn product<T: Real>(
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!((m, k, n), (c.rows, b.rows, c.cols), "shapes of a product");
     let arch = arch();
-    let parts = (k / PART_ROWS).clamp(1, MAX_PARTS);
-    let part_rows = k.div_ceil(parts);
+    let terms_of_sum = even_terms::<T, M>(k);
+    let parts = (terms_of_sum / PART_ROWS).clamp(1, MAX_PARTS);
+    let part_rows = terms_of_sum.div_ceil(parts).next_multiple_of(2) / M::COUNT;
     // A packed block of about 128 KiB stays in the L2 cache.
-    let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, 1024);
+    let depth = ((1 << 17) / size_of::<T>() / n.max(1)).clamp(128, 1024) / 2 * 2 / M::COUNT;
     let sums_len = if row_sums.is_some() { m } else { 0 };
     let part_len = m * n + sums_len;
     if part_len == 0 {
@@ -56,8 +63,11 @@ pub(super) fn product<T: Real>(
                         let k = depth.min(end - p0);
                         pack_panels(arch, b, None, (p0, k), (0, n), panels);
                         let (c, c_row_stride, add) = (&mut *c, n, p0 > first);
-                        arch.dispatch(Block { a, i0: 0, p0, m, n, k, panels, c, c_row_stride, add, scratch });
-                        arch.dispatch(AddColumns { rows: a.t(), first: p0, end: p0 + k, sums });
+                        let (i0, rows, end) = (0, a.t(), p0 + k);
+                        let block =
+                            Block { terms, a, i0, p0, m, n, k, panels, c, c_row_stride, add, scratch };
+                        terms.dispatch(arch, block);
+                        arch.dispatch(AddColumns { terms, rows, first: p0, end, sums });
                     }
                 });
             });
@@ -80,27 +90,33 @@ pub(super) fn product<T: Real>(
 }
 
 /// `sums (+)=` the sums of the columns of `a`.
-pub(super) fn column_sums<T: Real>(a: Matrix<'_, T>, sums: &mut [T], accumulate: Accumulate) {
+pub(super) fn column_sums<T: Real, M: Terms<T>>(
+    terms: M,
+    a: Matrix<'_, T>,
+    sums: &mut [T],
+    accumulate: Accumulate,
+) {
     if accumulate == Accumulate::Replace {
         sums.fill(T::default());
     }
-    arch().dispatch(AddColumns { rows: a, first: 0, end: a.rows, sums: &mut sums[..a.cols] });
+    arch().dispatch(AddColumns { terms, rows: a, first: 0, end: a.rows, sums: &mut sums[..a.cols] });
 }
 
 /// Adds rows `first..end` to `sums`.
-struct AddColumns<'a, T> {
+struct AddColumns<'a, T, M> {
+    terms: M,
     rows: Matrix<'a, T>,
     first: usize,
     end: usize,
     sums: &'a mut [T],
 }
 
-impl<T: Real> WithSimd for AddColumns<'_, T> {
+impl<T: Real, M: Terms<T>> WithSimd for AddColumns<'_, T, M> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let Self { rows, first, end, sums } = self;
+        let Self { terms, rows, first, end, sums } = self;
         if sums.is_empty() {
             return;
         }
@@ -108,11 +124,11 @@ impl<T: Real> WithSimd for AddColumns<'_, T> {
             let row = &rows.data[row * rows.row_stride..];
             if rows.col_stride == 1 {
                 for (sum, x) in sums.iter_mut().zip(row) {
-                    *sum += *x;
+                    *sum = terms.add(*sum, *x);
                 }
             } else {
                 for (j, sum) in sums.iter_mut().enumerate() {
-                    *sum += row[j * rows.col_stride];
+                    *sum = terms.add(*sum, row[j * rows.col_stride]);
                 }
             }
         }

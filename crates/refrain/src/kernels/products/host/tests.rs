@@ -1,5 +1,9 @@
+use half::bf16;
+
 use super::*;
 use crate::activation::Activation;
+use crate::device::cpu::bf16_pairs::Bf16Pairs;
+use crate::types::DType;
 
 /// Numbers in [-1, 1), the same in each run.
 fn numbers<T: From<f32>>(len: usize, seed: u32) -> Vec<T> {
@@ -59,7 +63,7 @@ fn products_of_all_layouts_match_the_definition() {
                     let before = numbers::<f32>(m * row_stride, 3);
                     let mut c = before.clone();
                     let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
-                    gemm(a, b, out, accumulate, Epilogue::default());
+                    gemm(Single, a, b, out, accumulate, Epilogue::default());
                     for i in 0..m {
                         for j in 0..row_stride {
                             let (got, old) = (c[i * row_stride + j], before[i * row_stride + j]);
@@ -91,7 +95,7 @@ fn f64_products_match_the_definition() {
         let (a, b) = (numbers::<f64>(m * k, 1), numbers::<f64>(k * n, 2));
         let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, k, n));
         let mut c = vec![f64::NAN; m * n];
-        gemm(a, b, MatrixMut::row_major(&mut c, m, n), Accumulate::Replace, Epilogue::default());
+        gemm(Single, a, b, MatrixMut::row_major(&mut c, m, n), Accumulate::Replace, Epilogue::default());
         for i in 0..m {
             for j in 0..n {
                 let want: f64 = (0..k).map(|p| at(a, i, p) * at(b, p, j)).sum();
@@ -123,7 +127,7 @@ fn an_epilogue_is_applied_once_and_in_order() {
             residual: Some(view(&residual)),
         };
         let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride };
-        gemm(a, b, out, Accumulate::Replace, epilogue);
+        gemm(Single, a, b, out, Accumulate::Replace, epilogue);
         for i in 0..m {
             for (j, bias) in bias.iter().enumerate() {
                 let at = i * row_stride + j;
@@ -156,7 +160,7 @@ fn a_weight_gradient_has_the_sums_of_the_bias() {
             let base = if accumulate == Accumulate::Add { 0.5 } else { 0.0 };
             let (mut dw, mut db) = (vec![0.5; outputs * inputs], vec![0.5; outputs]);
             let out = MatrixMut::row_major(&mut dw, outputs, inputs);
-            weight_gradient(dy, x, out, Some(&mut db), accumulate);
+            weight_gradient(Single, dy, x, out, Some(&mut db), accumulate);
             for i in 0..outputs {
                 let (sum, bound) = exact(dy.t(), Matrix::row_major(&ones, tokens, 1), i, 0);
                 assert!((f64::from(db[i]) - sum - base).abs() <= bound, "db[{i}] of {tokens} tokens");
@@ -183,10 +187,17 @@ fn results_do_not_depend_on_the_number_of_threads() {
             let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(k * n, 2));
             let (a, b) = (Matrix::row_major(&a, m, k), Matrix::row_major(&b, k, n));
             let mut c = vec![0.0; m * n];
-            gemm(a, b, MatrixMut::row_major(&mut c, m, n), Accumulate::Replace, Epilogue::default());
+            gemm(Single, a, b, MatrixMut::row_major(&mut c, m, n), Accumulate::Replace, Epilogue::default());
             let (mut dw, mut db) = (vec![0.0; n * k], vec![0.0; n]);
             let dy = Matrix::row_major(&c, m, n);
-            weight_gradient(dy, a, MatrixMut::row_major(&mut dw, n, k), Some(&mut db), Accumulate::Replace);
+            weight_gradient(
+                Single,
+                dy,
+                a,
+                MatrixMut::row_major(&mut dw, n, k),
+                Some(&mut db),
+                Accumulate::Replace,
+            );
             c.extend(dw);
             c.extend(db);
             c.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
@@ -194,4 +205,67 @@ fn results_do_not_depend_on_the_number_of_threads() {
     };
     let one = run(1);
     assert!(run(2) == one && run(3) == one && run(8) == one);
+}
+
+/// Factors of bf16 as such, and as numbers of f32.
+fn halves(len: usize, seed: u32) -> (Vec<bf16>, Vec<f32>) {
+    let halves: Vec<bf16> = numbers::<f32>(len, seed).into_iter().map(bf16::from_f32).collect();
+    let wide = halves.iter().map(|x| x.to_f32()).collect();
+    (halves, wide)
+}
+
+#[test]
+fn pairs_of_bf16_give_the_bits_of_f32() {
+    let Some(pairs) = Bf16Pairs::for_product(DType::BF16, 2, 2) else {
+        eprintln!("not tested: this processor has no AVX-512 BF16");
+        return;
+    };
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for (m, n, k) in SHAPES
+        .into_iter()
+        .chain([(70, 70, 4095), (9, 1100, 259), (16, 20, 1023)])
+        .filter(|&(m, n, _)| m > 1 && n > 1)
+    {
+        let (a, wide_a) = halves(2 * (m + 4) * (k + 6) + 8, 1);
+        let (b, wide_b) = halves(2 * (k + 4) * (n + 6) + 8, 2);
+        for (a, wide_a) in layouts(&a, m, k).into_iter().zip(layouts(&wide_a, m, k)) {
+            for (b, wide_b) in layouts(&b, k, n).into_iter().zip(layouts(&wide_b, k, n)) {
+                let (a, b) = (Paired::of(a), Paired::of(b.t()));
+                let (a, b) = (a.matrix(), b.matrix().t());
+                for accumulate in [Accumulate::Replace, Accumulate::Add] {
+                    let (mut c, mut wide_c) = (numbers::<f32>(m * n, 3), numbers::<f32>(m * n, 3));
+                    let out = MatrixMut::row_major(&mut c, m, n);
+                    gemm(pairs, a, b, out, accumulate, Epilogue::default());
+                    let out = MatrixMut::row_major(&mut wide_c, m, n);
+                    gemm(Single, wide_a, wide_b, out, accumulate, Epilogue::default());
+                    assert_eq!(bits(&c), bits(&wide_c), "({m}, {k}) x ({k}, {n}), {accumulate:?}");
+                    let (mut sums, mut wide_sums) = (numbers::<f32>(m, 4), numbers::<f32>(m, 4));
+                    let out = MatrixMut::row_major(&mut c, m, n);
+                    weight_gradient(pairs, a.t(), b, out, Some(&mut sums), accumulate);
+                    let out = MatrixMut::row_major(&mut wide_c, m, n);
+                    weight_gradient(Single, wide_a.t(), wide_b, out, Some(&mut wide_sums), accumulate);
+                    assert_eq!(bits(&c), bits(&wide_c), "gradient of ({n}, {m}), {k} tokens, {accumulate:?}");
+                    assert_eq!(
+                        bits(&sums),
+                        bits(&wide_sums),
+                        "gradient of {m} biases, {k} tokens, {accumulate:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn subnormal_numbers_of_pairs_count_as_zero() {
+    let Some(pairs) = Bf16Pairs::for_product(DType::BF16, 2, 2) else {
+        return;
+    };
+    let (tiny, one) = (bf16::from_bits(1), bf16::ONE);
+    let (a, b) = ([tiny, tiny, one, one], [one; 4]);
+    let (a, b) = (Paired::of(Matrix::row_major(&a, 2, 2)), Paired::of(Matrix::row_major(&b, 2, 2)));
+    let mut c = [f32::NAN; 4];
+    let out = MatrixMut::row_major(&mut c, 2, 2);
+    gemm(pairs, a.matrix(), b.matrix().t(), out, Accumulate::Replace, Epilogue::default());
+    assert_eq!(c, [0.0, 0.0, 2.0, 2.0]);
 }

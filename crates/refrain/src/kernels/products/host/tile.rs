@@ -2,6 +2,7 @@
 
 use pulp::Simd;
 
+use super::Terms;
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::Vectors;
 
@@ -12,8 +13,9 @@ pub(crate) type Tile<T, S, const MR: usize, const NV: usize> = [[<T as Vectors>:
 ///
 /// The sums start at the first row of the panel.
 #[inline(always)]
-pub(crate) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
+pub(crate) fn rows_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize, const NV: usize>(
     simd: S,
+    terms: M,
     a: [&[T]; MR],
     panel: &[[T::Vector<S>; NV]],
 ) -> Tile<T, S, MR, NV> {
@@ -29,7 +31,7 @@ pub(crate) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usiz
         for i in 0..MR {
             let a = T::splat(simd, rows[i][p]);
             for j in 0..NV {
-                tile[i][j] = T::mul_add(simd, a, b[j], tile[i][j]);
+                tile[i][j] = terms.mul_add(simd, a, b[j], tile[i][j]);
             }
         }
     }
@@ -38,8 +40,9 @@ pub(crate) fn rows_times_panel<S: Simd, T: Real, const MR: usize, const NV: usiz
 
 /// The same with contiguous columns: element `(i, p)` of the rows is `a[p * stride + i]`.
 #[inline(always)]
-pub(crate) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: usize>(
+pub(crate) fn columns_times_panel<S: Simd, T: Real, M: Terms<T>, const MR: usize, const NV: usize>(
     simd: S,
+    terms: M,
     a: &[T],
     stride: usize,
     panel: &[[T::Vector<S>; NV]],
@@ -50,7 +53,7 @@ pub(crate) fn columns_times_panel<S: Simd, T: Real, const MR: usize, const NV: u
         for i in 0..MR {
             let a = T::splat(simd, a[i]);
             for j in 0..NV {
-                tile[i][j] = T::mul_add(simd, a, b[j], tile[i][j]);
+                tile[i][j] = terms.mul_add(simd, a, b[j], tile[i][j]);
             }
         }
     }

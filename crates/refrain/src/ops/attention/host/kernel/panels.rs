@@ -4,7 +4,7 @@ use pulp::{NullaryFnOnce, Simd};
 
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::simd::Vectors;
-use crate::kernels::products::host::{Matrix, tile};
+use crate::kernels::products::host::{Matrix, Single, tile};
 
 /// Registers per row of a panel. The last panel may be narrower.
 const PANEL: usize = 2;
@@ -206,9 +206,15 @@ impl<T: Real, S: Simd> Product<'_, T, S> {
             for (r, a) in a.iter_mut().enumerate() {
                 *a = &data[(i + r) * row_stride..][..cols];
             }
-            tile::rows_times_panel::<S, T, MR, NV>(simd, a, panel)
+            tile::rows_times_panel::<S, T, _, MR, NV>(simd, Single, a, panel)
         } else {
-            tile::columns_times_panel::<S, T, MR, NV>(simd, &data[i * row_stride..], col_stride, panel)
+            tile::columns_times_panel::<S, T, _, MR, NV>(
+                simd,
+                Single,
+                &data[i * row_stride..],
+                col_stride,
+                panel,
+            )
         };
         if let Some(factors) = factors {
             let factors = &factors[i..][..MR];
