@@ -446,6 +446,62 @@ fn rows_of_halves_are_those_of_f32_rounded_once() {
 }
 
 #[test]
+fn functions_of_halves_are_those_of_f32_rounded_once() {
+    type Function = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let functions: [(&str, Function); 18] = [
+        ("add", |a, b| a.add(b)),
+        ("sub", |a, b| a.sub(b)),
+        ("mul", |a, b| a.mul(b)),
+        ("div", |a, b| a.div(b)),
+        ("maximum", |a, b| a.maximum(b)),
+        ("minimum", |a, b| b.minimum(a)),
+        ("scalar_sub", |_, b| b.scalar_sub(1.5)),
+        ("div_scalar", |_, b| b.div_scalar(3.0)),
+        ("maximum_scalar", |_, b| b.maximum_scalar(0.75)),
+        ("relu", |_, b| b.relu()),
+        ("clamp", |_, b| b.clamp(-0.5, 2.0)),
+        ("leaky_relu", |_, b| b.leaky_relu(0.25)),
+        ("sqrt", |_, b| b.sqrt()),
+        ("rsqrt", |_, b| b.rsqrt()),
+        ("reciprocal", |_, b| b.reciprocal()),
+        ("round", |_, b| b.round()),
+        ("exp", |_, b| b.exp()),
+        ("sigmoid", |_, b| b.sigmoid()),
+    ];
+    let device = Device::cpu();
+    let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+    for dtype in [BF16, F16] {
+        // Every number, and a last register that is not full.
+        let bits = (0..=u16::MAX).chain(0..37);
+        let number = |bits: u16| match dtype {
+            F16 => half::f16::from_bits(bits).to_f32(),
+            _ => half::bf16::from_bits(bits).to_f32(),
+        };
+        let all: Vec<f32> = bits.map(number).collect();
+        let all = Tensor::from_slice(&all, [all.len()], &device).unwrap().to_dtype(dtype).unwrap();
+        let whole = leaf(&[70, 150], 1, dtype, &device).detach();
+        let other = leaf(&[70, 150], 2, dtype, &device).detach();
+        let square = leaf(&[70, 70], 3, dtype, &device).detach();
+        let operands = [
+            ("all numbers", all.flip(0).unwrap(), all.clone()),
+            ("a matrix", other.clone(), whole.clone()),
+            ("narrowed", other.narrow(1, 3, 133).unwrap(), whole.narrow(1, 5, 133).unwrap()),
+            ("a row", whole.narrow(0, 3, 1).unwrap(), whole.clone()),
+            ("a column", whole.narrow(1, 3, 1).unwrap(), whole.clone()),
+            ("a column first", whole.clone(), whole.narrow(1, 3, 1).unwrap()),
+            ("transposed", square.transpose(0, 1).unwrap(), square.clone()),
+        ];
+        for ((what, a, b), (name, f)) in operands.iter().flat_map(|o| functions.map(|f| (o, f))) {
+            let wide = |x: &Tensor| x.to_dtype(F32).unwrap();
+            let expected = f(&wide(a), &wide(b)).unwrap().to_dtype(dtype).unwrap();
+            let (actual, expected) = (values(&f(a, b).unwrap()), values(&expected));
+            let differs = actual.iter().zip(&expected).position(|(&a, &e)| !same(a, e));
+            assert_eq!(differs, None, "{name} of {what} in {dtype}");
+        }
+    }
+}
+
+#[test]
 fn gradients_of_rows_of_halves_are_those_of_f32_rounded_once() {
     for (dtype, (rows, width)) in [(BF16, (600, 7)), (F16, (600, 7)), (BF16, (3, 3000)), (F16, (3, 3000))] {
         let device = Device::cpu();

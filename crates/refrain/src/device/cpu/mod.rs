@@ -4,7 +4,7 @@
 pub(crate) mod bf16_pairs;
 mod free;
 pub(crate) mod math;
-mod narrow;
+pub(crate) mod narrow;
 pub(crate) mod numeric;
 pub(crate) mod parallel;
 pub(super) mod pool;

@@ -1,12 +1,15 @@
 //! Conversions between f32 and the floats of 16 bits, without branches and without calls: loops that convert become SIMD
 //! code. The results are those of the crate `half`, bit for bit.
 
+use bytemuck::Pod;
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use pulp::Arch;
 
+use super::numeric::Number;
 #[cfg(target_arch = "x86_64")]
 use super::simd::arch;
+use super::simd::simd;
 
 const INFINITY: u32 = 0x7f80_0000;
 const SIGN: u32 = 0x8000_0000;
@@ -58,19 +61,170 @@ pub(super) fn f16_from_f32(v: f32) -> f16 {
     f16::from_bits((all | bits >> 16 & 0x8000) as u16)
 }
 
+/// Rounds numbers of 64 bits to nearest, ties to even. Both slices have the same length.
+pub(super) fn bf16s_from_f64(from: &[f64], to: &mut [bf16]) {
+    /// Numbers that are looked at before they are converted.
+    const BLOCK: usize = 256;
+    /// The bits of an f64 that an f32 does not have.
+    const BEYOND: u64 = (1 << 29) - 1;
+    // Rounded to odd by its bits, a number within the range of normal f32 becomes an f32 exactly.
+    let odd = |v: f64| {
+        let bits = v.to_bits();
+        f64::from_bits((bits & !BEYOND) | (((bits & BEYOND) + BEYOND) & (BEYOND + 1))) as f32
+    };
+    // A 0 is the largest of these.
+    let magnitude = |v: f64| v.abs().to_bits().wrapping_sub(1);
+    let smallest = magnitude(f64::from(f32::MIN_POSITIVE));
+    simd(
+        #[inline(always)]
+        || {
+            for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+                if from.iter().fold(u64::MAX, |least, &v| least.min(magnitude(v))) < smallest {
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(v.to_odd_f32()));
+                } else {
+                    to.iter_mut().zip(from).for_each(|(to, &v)| *to = bf16_from_f32(odd(v)));
+                }
+            }
+        },
+    );
+}
+
+/// Loops over numbers of 16 bits that are computed in f32, and converted in registers.
+pub(crate) trait HalfLoops: Copy + Send + Sync {
+    type Half: Pod;
+
+    /// Runs a closure with loops, compiled for the instructions of the machine.
+    fn run<O>(self, f: impl FnOnce() -> O) -> O;
+    /// `y[i] = f(x[i])`, inside [`run`](Self::run). All slices have the same length.
+    fn map<N: Number>(self, x: &[Self::Half], y: &mut [Self::Half], f: impl Fn(N) -> N);
+    /// `y[i] = f(a[i], b[i])`, likewise.
+    fn map_both<N: Number>(
+        self,
+        a: &[Self::Half],
+        b: &[Self::Half],
+        y: &mut [Self::Half],
+        f: impl Fn(N, N) -> N,
+    );
+    /// The number in the arithmetic type.
+    fn wide<N: Number>(v: Self::Half) -> N;
+}
+
+/// [`HalfLoops`] of bf16, which the compiler turns into SIMD code.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16Loops;
+
+impl HalfLoops for Bf16Loops {
+    type Half = bf16;
+
+    #[inline(always)]
+    fn run<O>(self, f: impl FnOnce() -> O) -> O {
+        simd(f)
+    }
+
+    #[inline(always)]
+    fn map<N: Number>(self, x: &[bf16], y: &mut [bf16], f: impl Fn(N) -> N) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = bf16_from_f32(f(Self::wide(x)).to_f32());
+        }
+    }
+
+    #[inline(always)]
+    fn map_both<N: Number>(self, a: &[bf16], b: &[bf16], y: &mut [bf16], f: impl Fn(N, N) -> N) {
+        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+            *y = bf16_from_f32(f(Self::wide(a), Self::wide(b)).to_f32());
+        }
+    }
+
+    #[inline(always)]
+    fn wide<N: Number>(v: bf16) -> N {
+        N::from_f32(bf16_to_f32(v))
+    }
+}
+
+/// [`HalfLoops`] of f16, by the instructions of AVX-512 that convert it.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct F16Loops(pulp::x86::V4);
+
+/// `None` on a machine without instructions for f16.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn f16_loops() -> Option<F16Loops> {
+    match arch() {
+        Arch::V4(v4) => Some(F16Loops(v4)),
+        _ => None,
+    }
+}
+
+/// Numbers in a register.
+#[cfg(target_arch = "x86_64")]
+const WIDE: usize = 16;
+
+#[cfg(target_arch = "x86_64")]
+impl F16Loops {
+    #[inline(always)]
+    fn widen(self, x: [f16; WIDE]) -> [f32; WIDE] {
+        bytemuck::cast(self.0.avx512f._mm512_cvtph_ps(bytemuck::cast(x)))
+    }
+
+    /// To nearest, ties to even.
+    #[inline(always)]
+    fn round(self, x: [f32; WIDE]) -> [f16; WIDE] {
+        bytemuck::cast(self.0.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(x)))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl HalfLoops for F16Loops {
+    type Half = f16;
+
+    #[inline(always)]
+    fn run<O>(self, f: impl FnOnce() -> O) -> O {
+        self.0.vectorize(f)
+    }
+
+    #[inline(always)]
+    fn map<N: Number>(self, x: &[f16], y: &mut [f16], f: impl Fn(N) -> N) {
+        self.map_both(x, x, y, |x, _| f(x));
+    }
+
+    #[inline(always)]
+    fn map_both<N: Number>(self, a: &[f16], b: &[f16], y: &mut [f16], f: impl Fn(N, N) -> N) {
+        let register = |a: [f16; WIDE], b: [f16; WIDE]| {
+            let (a, b) = (self.widen(a), self.widen(b));
+            let mut y = [0.0; WIDE];
+            for l in 0..WIDE {
+                y[l] = f(N::from_f32(a[l]), N::from_f32(b[l])).to_f32();
+            }
+            self.round(y)
+        };
+        let ((a, a_rest), (b, b_rest), (y, y_rest)) =
+            (a.as_chunks::<WIDE>(), b.as_chunks::<WIDE>(), y.as_chunks_mut::<WIDE>());
+        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+            *y = register(a, b);
+        }
+        let padded = |rest: &[f16]| {
+            let mut x = [f16::ZERO; WIDE];
+            x[..rest.len()].copy_from_slice(rest);
+            x
+        };
+        y_rest.copy_from_slice(&register(padded(a_rest), padded(b_rest))[..y_rest.len()]);
+    }
+
+    #[inline(always)]
+    fn wide<N: Number>(v: f16) -> N {
+        N::from_f32(f16_to_f32(v))
+    }
+}
+
 /// Converts each element by the instruction of AVX-512. False, and nothing is done, on a machine without it. Both slices have the
 /// same length.
 pub(super) fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let Arch::V4(v4) = arch() {
-        let ((chunks, last), (to, to_last)) = (from.as_chunks::<16>(), to.as_chunks_mut::<16>());
-        v4.vectorize(
+    if let Some(loops) = f16_loops() {
+        let ((chunks, last), (to, to_last)) = (from.as_chunks(), to.as_chunks_mut());
+        loops.run(
             #[inline(always)]
-            || {
-                for (to, &from) in to.iter_mut().zip(chunks) {
-                    *to = bytemuck::cast(v4.avx512f._mm512_cvtph_ps(bytemuck::cast(from)));
-                }
-            },
+            || to.iter_mut().zip(chunks).for_each(|(to, &from)| *to = loops.widen(from)),
         );
         to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_to_f32(from));
         return true;
@@ -82,16 +236,11 @@ pub(super) fn f16s_to_f32(from: &[f16], to: &mut [f32]) -> bool {
 /// Rounds each element, likewise.
 pub(super) fn f16s_from_f32(from: &[f32], to: &mut [f16]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let Arch::V4(v4) = arch() {
-        let ((chunks, last), (to, to_last)) = (from.as_chunks::<16>(), to.as_chunks_mut::<16>());
-        v4.vectorize(
+    if let Some(loops) = f16_loops() {
+        let ((chunks, last), (to, to_last)) = (from.as_chunks(), to.as_chunks_mut());
+        loops.run(
             #[inline(always)]
-            || {
-                for (to, &from) in to.iter_mut().zip(chunks) {
-                    // To nearest, ties to even.
-                    *to = bytemuck::cast(v4.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(from)));
-                }
-            },
+            || to.iter_mut().zip(chunks).for_each(|(to, &from)| *to = loops.round(from)),
         );
         to_last.iter_mut().zip(last).for_each(|(to, &from)| *to = f16_from_f32(from));
         return true;

@@ -17,11 +17,13 @@ pub(crate) trait Stored: Pod + Send + Sync {
     fn from_number<N: Number>(n: N) -> Self;
 }
 
-/// The arithmetic types of kernels: f64, f32, i64, u8 for operands that are all u8 or bool, and bf16 for single operations, which
-/// are computed in f32 and rounded.
+/// The arithmetic types of kernels: f64, f32, i64, u8 for operands that are all u8 or bool, and f16 and bf16 for single operations,
+/// which are computed in f32 and rounded.
 pub(crate) trait Number: Stored + PartialOrd + Default + std::fmt::Debug {
     const ZERO: Self;
     const ONE: Self;
+    /// Whether operands of other types are converted to this one.
+    const CONVERTS: bool = true;
     fn from_f64(v: f64) -> Self;
     fn from_f32(v: f32) -> Self;
     fn from_i64(v: i64) -> Self;
@@ -108,6 +110,9 @@ pub(crate) fn store<T: Stored, N: Number>(from: &[N], to: &mut [T], accumulate: 
         && narrow::f16s_from_f32(from, to)
     {
         return;
+    }
+    if !accumulate && let (Some(from), Some(to)) = (f64::same(from), same_mut::<T, bf16>(to)) {
+        return narrow::bf16s_from_f64(from, to);
     }
     simd(
         #[inline(always)]
@@ -217,72 +222,73 @@ macro_rules! float_number {
 float_number!(f64, odd, |v| whole(v) as u8, math::f64::pow);
 float_number!(f32, |v| v, low_byte, math::pow);
 
-/// By this name, because the type has methods with those of [`Number`].
-#[inline(always)]
-fn wide(v: bf16) -> f32 {
-    narrow::bf16_to_f32(v)
+macro_rules! half_number {
+    ($t:ident, $to_f32:path, $from_f32:path) => {
+        impl Number for $t {
+            const ZERO: $t = $t::ZERO;
+            const ONE: $t = $t::ONE;
+            const CONVERTS: bool = false;
+            #[inline(always)]
+            fn from_f64(v: f64) -> $t {
+                $from_f32(odd(v))
+            }
+            #[inline(always)]
+            fn from_f32(v: f32) -> $t {
+                $from_f32(v)
+            }
+            #[inline(always)]
+            fn from_i64(v: i64) -> $t {
+                $from_f32(odd(odd_f64(v)))
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from($to_f32(self))
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to_f32(self)
+            }
+            #[inline(always)]
+            fn to_odd_f32(self) -> f32 {
+                $to_f32(self)
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                Number::to_i64($to_f32(self))
+            }
+            #[inline(always)]
+            fn to_u8(self) -> u8 {
+                Number::to_u8($to_f32(self))
+            }
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t {
+                $from_f32($to_f32(self) + $to_f32(other))
+            }
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t {
+                $from_f32($to_f32(self) - $to_f32(other))
+            }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t {
+                $from_f32($to_f32(self) * $to_f32(other))
+            }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t {
+                $from_f32($to_f32(self) / $to_f32(other))
+            }
+            #[inline(always)]
+            fn power(self, exponent: $t) -> $t {
+                $from_f32($to_f32(self).power($to_f32(exponent)))
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                $to_f32(self).is_nan()
+            }
+        }
+    };
 }
-
-impl Number for bf16 {
-    const ZERO: bf16 = bf16::ZERO;
-    const ONE: bf16 = bf16::ONE;
-    #[inline(always)]
-    fn from_f64(v: f64) -> bf16 {
-        narrow::bf16_from_f32(odd(v))
-    }
-    #[inline(always)]
-    fn from_f32(v: f32) -> bf16 {
-        narrow::bf16_from_f32(v)
-    }
-    #[inline(always)]
-    fn from_i64(v: i64) -> bf16 {
-        narrow::bf16_from_f32(odd(odd_f64(v)))
-    }
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        f64::from(wide(self))
-    }
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        wide(self)
-    }
-    #[inline(always)]
-    fn to_odd_f32(self) -> f32 {
-        wide(self)
-    }
-    #[inline(always)]
-    fn to_i64(self) -> i64 {
-        Number::to_i64(wide(self))
-    }
-    #[inline(always)]
-    fn to_u8(self) -> u8 {
-        Number::to_u8(wide(self))
-    }
-    #[inline(always)]
-    fn plus(self, other: bf16) -> bf16 {
-        narrow::bf16_from_f32(wide(self) + wide(other))
-    }
-    #[inline(always)]
-    fn minus(self, other: bf16) -> bf16 {
-        narrow::bf16_from_f32(wide(self) - wide(other))
-    }
-    #[inline(always)]
-    fn times(self, other: bf16) -> bf16 {
-        narrow::bf16_from_f32(wide(self) * wide(other))
-    }
-    #[inline(always)]
-    fn over(self, other: bf16) -> bf16 {
-        narrow::bf16_from_f32(wide(self) / wide(other))
-    }
-    #[inline(always)]
-    fn power(self, exponent: bf16) -> bf16 {
-        narrow::bf16_from_f32(wide(self).power(wide(exponent)))
-    }
-    #[inline(always)]
-    fn is_nan(self) -> bool {
-        wide(self).is_nan()
-    }
-}
+half_number!(f16, narrow::f16_to_f32, narrow::f16_from_f32);
+half_number!(bf16, narrow::bf16_to_f32, narrow::bf16_from_f32);
 
 /// `v as i64 as u8`, without the conversion to an integer, which does not become SIMD code.
 #[inline(always)]

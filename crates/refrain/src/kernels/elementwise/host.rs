@@ -10,13 +10,16 @@
 use std::any::TypeId;
 use std::ops::Range;
 
-use half::bf16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::operands::{Data, Operands, Tiling};
 use super::runs::{Runs, RunsMut};
 use super::{LoopPlan, MAX_INPUTS, moves};
 use crate::device::HostArgs;
+#[cfg(target_arch = "x86_64")]
+use crate::device::cpu::narrow::f16_loops;
+use crate::device::cpu::narrow::{Bf16Loops, HalfLoops};
 use crate::device::cpu::numeric::{Number, Real, Stored, with_stored};
 use crate::device::cpu::scratch::Scratch;
 use crate::error::{Error, Result};
@@ -46,22 +49,35 @@ pub(crate) trait TruthTile: Sync {
 pub(crate) trait FloatRows: Sync {
     fn rows<R: Real>(&self, x: &[Runs<'_, R>], y: RunsMut<'_, R>);
 
-    /// Whether there is a loop over numbers of type bf16, which saves the passes that convert them.
-    fn takes_bf16(&self) -> bool {
+    /// Whether there is a loop over numbers of 16 bits, which saves the passes that convert them.
+    fn takes_halves(&self) -> bool {
         false
     }
 
     /// This loop.
-    fn rows_of_bf16(&self, _x: Runs<'_, bf16>, _y: RunsMut<'_, bf16>) {}
+    fn rows_of_halves<L: HalfLoops>(&self, _loops: L, _x: Runs<'_, L::Half>, _y: RunsMut<'_, L::Half>) {}
 }
 
 /// A [`NumberTile`] for some rows of one length.
 pub(crate) trait NumberRows: Sync {
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>);
 
-    /// Whether it is one operation on numbers that bf16 holds, so that it can be computed in the arithmetic of bf16.
-    fn takes_bf16(&self) -> bool {
+    /// Whether there are loops over numbers of 16 bits, which save the passes that convert them.
+    fn takes_halves(&self) -> bool {
         false
+    }
+
+    /// [`rows`](Self::rows) of such numbers.
+    fn rows_of_halves<L: HalfLoops>(&self, _loops: L, _x: &[Runs<'_, L::Half>], _y: RunsMut<'_, L::Half>) {}
+
+    /// [`rows_with_one`](Self::rows_with_one) of such numbers.
+    fn halves_with_one<L: HalfLoops>(
+        &self,
+        _loops: L,
+        _one: OneNumber<'_, L::Half>,
+        _x: Runs<'_, L::Half>,
+        _y: RunsMut<'_, L::Half>,
+    ) {
     }
 
     /// Whether there is a loop for two operands of which one is one number in each row.
@@ -121,7 +137,16 @@ fn each_row<N, Y>(x: &[Runs<'_, N>], mut y: RunsMut<'_, Y>, tile: impl Fn(&[&[N]
 pub(crate) fn float(args: &HostArgs<'_>, compute: DType, op: &impl FloatRows) -> Result<()> {
     match compute {
         DType::F64 => f64::run(args, &|x, y| op.rows(x, y), None),
-        _ if op.takes_bf16() && all_bf16(args) => bf16::run(args, &|x, y| op.rows_of_bf16(x[0], y), None),
+        _ if op.takes_halves() && all_are(DType::BF16, args) => {
+            bf16::run(args, &|x, y| op.rows_of_halves(Bf16Loops, x[0], y), None)
+        }
+        #[cfg(target_arch = "x86_64")]
+        _ if op.takes_halves()
+            && all_are(DType::F16, args)
+            && let Some(loops) = f16_loops() =>
+        {
+            f16::run(args, &|x, y| op.rows_of_halves(loops, x[0], y), None)
+        }
         DType::F32 | DType::F16 | DType::BF16 => f32::run(args, &|x, y| op.rows(x, y), None),
         other => Err(Error::Unsupported { op: args.op(), dtype: other, device: "cpu".to_string() }),
     }
@@ -134,19 +159,37 @@ pub(crate) fn number<O: NumberRows>(args: &HostArgs<'_>, compute: DType, op: &O)
         let with_one = |one: OneNumber<'_, N>, x: Runs<'_, N>, y: RunsMut<'_, N>| op.rows_with_one(one, x, y);
         N::run(args, &|x, y| op.rows(x, y), if O::WITH_ONE { Some(&with_one) } else { None })
     }
+    /// The operation on numbers of 16 bits.
+    fn run_halves<L: HalfLoops, O: NumberRows>(args: &HostArgs<'_>, loops: L, op: &O) -> Result<()>
+    where
+        L::Half: Arithmetic,
+    {
+        let with_one = |one: OneNumber<'_, L::Half>, x: Runs<'_, L::Half>, y: RunsMut<'_, L::Half>| {
+            op.halves_with_one(loops, one, x, y);
+        };
+        let with_one: TileWithOne<'_, L::Half, L::Half> = if O::WITH_ONE { Some(&with_one) } else { None };
+        L::Half::run(args, &|x, y| op.rows_of_halves(loops, x, y), with_one)
+    }
     match compute {
         DType::F64 => run_in::<f64, O>(args, op),
-        _ if op.takes_bf16() && all_bf16(args) => run_in::<bf16, O>(args, op),
+        _ if op.takes_halves() && all_are(DType::BF16, args) => run_halves(args, Bf16Loops, op),
+        #[cfg(target_arch = "x86_64")]
+        _ if op.takes_halves()
+            && all_are(DType::F16, args)
+            && let Some(loops) = f16_loops() =>
+        {
+            run_halves(args, loops, op)
+        }
         DType::F32 | DType::F16 | DType::BF16 => run_in::<f32, O>(args, op),
         _ if all_bytes(args) => run_in::<u8, O>(args, op),
         _ => run_in::<i64, O>(args, op),
     }
 }
 
-/// Whether all operands and the result are bf16, and the result is not a sum, which is rounded once.
-fn all_bf16(args: &HostArgs<'_>) -> bool {
-    let all = (0..args.reads()).all(|i| args.read_dtype(i) == DType::BF16);
-    all && args.write_dtype(0) == DType::BF16 && !args.accumulate(0)
+/// Whether all operands and the result have this dtype, and the result is not a sum, which is rounded once.
+fn all_are(dtype: DType, args: &HostArgs<'_>) -> bool {
+    let all = (0..args.reads()).all(|i| args.read_dtype(i) == dtype);
+    all && args.write_dtype(0) == dtype && !args.accumulate(0)
 }
 
 /// Runs an operation whose result is bool, in the arithmetic of the dtype `compute`.
@@ -252,7 +295,8 @@ macro_rules! arithmetic {
 }
 arithmetic! {
     f64: DType::F64 => f64;
-    f32: DType::F32 => f32, DType::F16 => half::f16, DType::BF16 => bf16;
+    f32: DType::F32 => f32, DType::F16 => f16, DType::BF16 => bf16;
+    f16: DType::F16 => f16;
     bf16: DType::BF16 => bf16;
     i64: DType::I64 => i64, DType::I32 => i32, DType::U8 | DType::Bool => u8;
     u8: DType::U8 | DType::Bool => u8;

@@ -15,7 +15,8 @@ pub(super) fn read_run<T: Stored, N: Number>(data: &[T], offset: usize, to: &mut
     let run = &data[offset..offset + to.len()];
     match N::same(run) {
         Some(same) => to.copy_from_slice(same),
-        None => convert(run, to),
+        None if N::CONVERTS => convert(run, to),
+        None => {}
     }
 }
 
@@ -34,7 +35,8 @@ pub(super) fn gather<T: Stored, N: Number>(
         #[inline(always)]
         |r, to| match N::same(data) {
             Some(same) => copy_rectangle(same, r, to),
-            None => convert_rectangle(data, r, to),
+            None if N::CONVERTS => convert_rectangle(data, r, to),
+            None => {}
         },
     );
 }

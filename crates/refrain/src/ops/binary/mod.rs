@@ -9,6 +9,7 @@ mod tests;
 
 use super::{Needs, Op, Spec, Specs, accumulate_into, apply, apply_into, check_devices, check_dtypes};
 use crate::autograd::{Gradients, Saves};
+use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::{Number, Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
@@ -54,11 +55,6 @@ impl Binary {
         }
     }
 
-    /// Addition, subtraction, multiplication or division.
-    fn is_arithmetic(self) -> bool {
-        matches!(self, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div)
-    }
-
     /// Whether the gradients that are wanted are computed from operand `i`.
     fn reads(self, i: usize, needs: &[bool]) -> bool {
         (0..2).any(|by| match self.gradients()[by] {
@@ -82,12 +78,27 @@ impl TruthRows for Binary {
 }
 
 impl NumberRows for Binary {
-    fn takes_bf16(&self) -> bool {
-        self.is_arithmetic()
+    fn takes_halves(&self) -> bool {
+        *self != Binary::Pow
     }
 
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {
         self.of_both(x[0], x[1], y);
+    }
+
+    fn rows_of_halves<L: HalfLoops>(&self, loops: L, x: &[Runs<'_, L::Half>], y: RunsMut<'_, L::Half>) {
+        self.of_both_halves::<f32, L>(loops, x[0], x[1], y);
+    }
+
+    fn halves_with_one<L: HalfLoops>(
+        &self,
+        loops: L,
+        one: OneNumber<'_, L::Half>,
+        x: Runs<'_, L::Half>,
+        y: RunsMut<'_, L::Half>,
+    ) {
+        let number = |r: usize| L::wide::<f32>(one.numbers.row(r, 1)[0]);
+        self.of_scalar_halves(loops, x, number, one.is_first, y);
     }
 
     const WITH_ONE: bool = true;
@@ -252,8 +263,12 @@ impl TruthRows for WithScalar {
 }
 
 impl NumberRows for WithScalar {
-    fn takes_bf16(&self) -> bool {
-        self.op.is_arithmetic() && nearest(DType::BF16, self.scalar) == self.scalar
+    fn takes_halves(&self) -> bool {
+        self.op != Binary::Pow
+    }
+
+    fn rows_of_halves<L: HalfLoops>(&self, loops: L, x: &[Runs<'_, L::Half>], y: RunsMut<'_, L::Half>) {
+        self.op.of_scalar_halves(loops, x[0], |_| self.scalar as f32, self.reverse, y);
     }
 
     fn rows<N: Number>(&self, x: &[Runs<'_, N>], y: RunsMut<'_, N>) {

@@ -1,6 +1,7 @@
 //! What the table of functions becomes: an enumeration, its loops on the CPU, its expressions for CUDA, and methods.
 
 use super::slopes::Slopes;
+use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
 use crate::kernels::elementwise::{Runs, RunsMut};
@@ -78,6 +79,64 @@ pub(super) fn of_scalar<N: Number, Y: Copy>(
                         for (y, &x) in y.iter_mut().zip(x) {
                             *y = f(x, s);
                         }
+                    }
+                },
+            );
+        },
+    );
+}
+
+/// [`of_both`] of numbers of 16 bits.
+#[inline(always)]
+pub(super) fn of_both_halves<N: Number, L: HalfLoops>(
+    loops: L,
+    a: Runs<'_, L::Half>,
+    b: Runs<'_, L::Half>,
+    mut y: RunsMut<'_, L::Half>,
+    f: impl Fn(N, N) -> N,
+) {
+    loops.run(
+        #[inline(always)]
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| loops.map_both(a.row(r, y.len()), b.row(r, y.len()), y, &f),
+            );
+        },
+    );
+}
+
+/// [`of_scalar`] of numbers of 16 bits, with the number `s(r)` for row `r`.
+#[inline(always)]
+pub(super) fn of_scalar_halves<N: Number, L: HalfLoops>(
+    loops: L,
+    x: Runs<'_, L::Half>,
+    s: impl Fn(usize) -> N,
+    reverse: bool,
+    mut y: RunsMut<'_, L::Half>,
+    f: impl Fn(N, N) -> N,
+) {
+    loops.run(
+        #[inline(always)]
+        || {
+            y.each(
+                #[inline(always)]
+                |r, y| {
+                    let (x, s) = (x.row(r, y.len()), s(r));
+                    if reverse {
+                        loops.map(
+                            x,
+                            y,
+                            #[inline(always)]
+                            |x| f(s, x),
+                        );
+                    } else {
+                        loops.map(
+                            x,
+                            y,
+                            #[inline(always)]
+                            |x| f(x, s),
+                        );
                     }
                 },
             );
@@ -188,6 +247,41 @@ macro_rules! functions {
                 }
             }
 
+            /// [`Binary::of_both`] of numbers of 16 bits, but for powers.
+            pub(super) fn of_both_halves<
+                N: $crate::device::cpu::numeric::Number,
+                L: $crate::device::cpu::narrow::HalfLoops,
+            >(
+                self,
+                loops: L,
+                a: $crate::kernels::elementwise::Runs<'_, L::Half>,
+                b: $crate::kernels::elementwise::Runs<'_, L::Half>,
+                y: $crate::kernels::elementwise::RunsMut<'_, L::Half>,
+            ) {
+                match self {
+                    $(Binary::$name => functions!(@of_both_halves $name $domain, loops, a, b, y, $value),)*
+                }
+            }
+
+            /// [`Binary::of_scalar`] of numbers of 16 bits, but for powers, with the number `s(r)` for row `r`.
+            pub(super) fn of_scalar_halves<
+                N: $crate::device::cpu::numeric::Number,
+                L: $crate::device::cpu::narrow::HalfLoops,
+            >(
+                self,
+                loops: L,
+                x: $crate::kernels::elementwise::Runs<'_, L::Half>,
+                s: impl Fn(usize) -> N,
+                reverse: bool,
+                y: $crate::kernels::elementwise::RunsMut<'_, L::Half>,
+            ) {
+                match self {
+                    $(Binary::$name => {
+                        functions!(@of_scalar_halves $name $domain, loops, x, s, reverse, y, $value)
+                    })*
+                }
+            }
+
             /// [`Binary::truth_of_both`] of an operand and a number for each row, which comes first where `reverse`.
             pub(super) fn truth_of_scalar<N: $crate::device::cpu::numeric::Number>(
                 self,
@@ -257,6 +351,16 @@ macro_rules! functions {
         $crate::ops::binary::table::of_scalar($x, $s, $reverse, $y, $crate::ops::binary::table::byte($value))
     };
     (@of_scalar $asked:ident $domain:ident, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {{}};
+    (@of_both_halves Pow $($rest:tt)*) => {{}};
+    (@of_both_halves $name:ident Arithmetic, $loops:ident, $a:ident, $b:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_both_halves::<N, L>($loops, $a, $b, $y, #[inline(always)] $value)
+    };
+    (@of_both_halves $($rest:tt)*) => {{}};
+    (@of_scalar_halves Pow $($rest:tt)*) => {{}};
+    (@of_scalar_halves $name:ident Arithmetic, $loops:ident, $x:ident, $s:ident, $reverse:ident, $y:ident, $value:expr) => {
+        $crate::ops::binary::table::of_scalar_halves::<N, L>($loops, $x, $s, $reverse, $y, #[inline(always)] $value)
+    };
+    (@of_scalar_halves $($rest:tt)*) => {{}};
     (@gradient) => { $crate::ops::binary::table::Gradient::None };
     (@gradient $gradient:ident) => { $crate::ops::binary::table::Gradient::$gradient };
     (@text) => { None };

@@ -50,15 +50,8 @@ functions! {
     /// The sign: -1, 0 or 1; 0 for NaN. For floats and integers.
     sign, sign_into => Sign {
         floats: (
-            |x| {
-                if x > R::ZERO {
-                    R::ONE
-                } else if x < R::ZERO {
-                    -R::ONE
-                } else {
-                    R::ZERO
-                }
-            },
+            // Without branches, so that the loop becomes SIMD code.
+            |x| R::from_bool(x > R::ZERO) - R::from_bool(x < R::ZERO),
             "x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0"
         ),
         integers: (
@@ -289,7 +282,7 @@ fn tanhs<R: Real>(x: &[R], y: &mut [R]) {
 
 fn elus<R: Real>(alpha: R, x: &[R], y: &mut [R]) {
     /// Numbers that are copied if all of them are above 0.
-    const BLOCK: usize = 64;
+    const BLOCK: usize = 512;
     simd(
         #[inline(always)]
         || {

@@ -5,11 +5,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use half::bf16;
-
 use super::{Needs, Op, Spec, Specs, apply, apply_into, check_dtypes};
 
 use crate::autograd::{Gradients, Saves};
+use crate::device::cpu::narrow::HalfLoops;
 use crate::device::cpu::numeric::{Real, nearest};
 use crate::device::cuda::Source;
 use crate::device::{CudaArgs, HostArgs};
@@ -46,12 +45,12 @@ impl FloatRows for Unary {
         self.floats(x[0], y);
     }
 
-    fn takes_bf16(&self) -> bool {
+    fn takes_halves(&self) -> bool {
         self.is_one_by_one()
     }
 
-    fn rows_of_bf16(&self, x: Runs<'_, bf16>, y: RunsMut<'_, bf16>) {
-        self.floats_of_bf16::<f32>(x, y);
+    fn rows_of_halves<L: HalfLoops>(&self, loops: L, x: Runs<'_, L::Half>, y: RunsMut<'_, L::Half>) {
+        self.floats_of_halves::<f32, L>(loops, x, y);
     }
 }
 

@@ -1,9 +1,9 @@
 //! What the table of functions becomes: an enumeration, its loops on the CPU, its expressions for CUDA, and methods.
 
-use half::bf16;
 use smallvec::SmallVec;
 
-use crate::device::cpu::numeric::{Number, Stored};
+use crate::device::cpu::narrow::HalfLoops;
+use crate::device::cpu::numeric::Number;
 use crate::device::cpu::simd::simd;
 use crate::kernels::elementwise::{Runs, RunsMut};
 
@@ -40,20 +40,20 @@ pub(super) fn map<N: Number>(x: Runs<'_, N>, mut y: RunsMut<'_, N>, f: impl Fn(N
     );
 }
 
-/// [`map`] of numbers that are computed in another type.
+/// [`map`] of numbers of 16 bits.
 #[inline(always)]
-pub(super) fn map_bf16<R: Number>(x: Runs<'_, bf16>, mut y: RunsMut<'_, bf16>, f: impl Fn(R) -> R) {
-    simd(
+pub(super) fn map_halves<R: Number, L: HalfLoops>(
+    loops: L,
+    x: Runs<'_, L::Half>,
+    mut y: RunsMut<'_, L::Half>,
+    f: impl Fn(R) -> R,
+) {
+    loops.run(
         #[inline(always)]
         move || {
             y.each(
                 #[inline(always)]
-                |r, y| {
-                    let x = x.row(r, y.len());
-                    for (y, x) in y.iter_mut().zip(x) {
-                        *y = bf16::from_number(f(x.to()));
-                    }
-                },
+                |r, y| loops.map(x.row(r, y.len()), y, &f),
             );
         },
     );
@@ -155,13 +155,17 @@ macro_rules! functions {
 
             /// The function of floats, where it is one of each number, in arithmetic of type `R`.
             #[allow(unused_variables)]
-            pub(super) fn floats_of_bf16<R: $crate::device::cpu::numeric::Real>(
+            pub(super) fn floats_of_halves<
+                R: $crate::device::cpu::numeric::Real,
+                L: $crate::device::cpu::narrow::HalfLoops,
+            >(
                 self,
-                x: $crate::kernels::elementwise::Runs<'_, half::bf16>,
-                y: $crate::kernels::elementwise::RunsMut<'_, half::bf16>,
+                loops: L,
+                x: $crate::kernels::elementwise::Runs<'_, L::Half>,
+                y: $crate::kernels::elementwise::RunsMut<'_, L::Half>,
             ) {
                 match self {
-                    $(Unary::$name $({ $($scalar),+ })? => functions!(@bf16 x, y, $float $(, $by)?),)*
+                    $(Unary::$name $({ $($scalar),+ })? => functions!(@halves loops, x, y, $float $(, $by)?),)*
                 }
             }
 
@@ -196,8 +200,10 @@ macro_rules! functions {
     (@floats $x:ident, $y:ident, $float:expr, slices) => { $crate::ops::unary::table::map_rows($x, $y, $float) };
     (@one_by_one) => { true };
     (@one_by_one slices) => { false };
-    (@bf16 $x:ident, $y:ident, $float:expr) => { $crate::ops::unary::table::map_bf16::<R>($x, $y, #[inline(always)] $float) };
-    (@bf16 $x:ident, $y:ident, $float:expr, slices) => {{}};
+    (@halves $loops:ident, $x:ident, $y:ident, $float:expr) => {
+        $crate::ops::unary::table::map_halves::<R, L>($loops, $x, $y, #[inline(always)] $float)
+    };
+    (@halves $loops:ident, $x:ident, $y:ident, $float:expr, slices) => {{}};
     (@slopes $v:ident, $dy:ident, $dx:ident, $slope:expr) => {
         $crate::ops::unary::table::map2($v, $dy, $dx, #[inline(always)] $slope)
     };
