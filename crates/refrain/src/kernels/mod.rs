@@ -11,5 +11,6 @@ pub(crate) mod products;
 pub(crate) mod reduction;
 pub(crate) mod rows;
 pub(crate) mod sort;
+pub(crate) mod sums;
 pub(crate) mod units;
 pub(crate) mod window;

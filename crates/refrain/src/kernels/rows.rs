@@ -6,8 +6,6 @@ use rayon::prelude::*;
 
 use crate::device::cpu::numeric::{Number, Real, Stored, convert};
 use crate::device::cpu::parallel;
-use crate::device::cpu::scratch::with_scratch;
-use crate::device::cpu::simd::simd;
 
 /// This many elements are worth a task. With fewer, a kernel makes one task.
 pub(crate) const TASK: usize = 1 << 14;
@@ -157,107 +155,6 @@ pub(crate) fn sums<T: Copy, N: Number, const K: usize, const G: usize>(
         #[inline(always)]
         |total| halves(total, N::plus),
     )
-}
-
-/// Sums of numbers of several rows of one length that are converted first, some at a time, so that they stay in the L1 cache:
-/// [`sums`] of the converted numbers, bit for bit.
-pub(crate) fn sums_of<T: Stored, N: Number, const G: usize>(x: [&[T]; G]) -> [N; G] {
-    let n = x[0].len();
-    let most = n.min(RUN * LANES);
-    let mut total = [[N::ZERO; LANES]; G];
-    with_scratch(G * most, |converted: &mut [N]| {
-        for start in (0..n).step_by(RUN * LANES) {
-            let len = most.min(n - start);
-            for (x, to) in x.iter().zip(converted.chunks_exact_mut(most)) {
-                convert(&x[start..][..len], &mut to[..len]);
-            }
-            simd(
-                #[inline(always)]
-                || {
-                    for (total, run) in total.iter_mut().zip(converted.chunks_exact(most)) {
-                        add_run(total, &run[..len]);
-                    }
-                },
-            );
-        }
-    });
-    total.map(|total| halves(total, N::plus))
-}
-
-/// Adds a run to the lanes of a row.
-#[inline(always)]
-fn add_run<N: Number>(total: &mut [N; LANES], run: &[N]) {
-    let (chunks, rest) = run.as_chunks::<LANES>();
-    let mut lanes = [N::ZERO; LANES];
-    for chunk in chunks {
-        for l in 0..LANES {
-            lanes[l] = lanes[l].plus(chunk[l]);
-        }
-    }
-    for l in 0..LANES {
-        total[l] = total[l].plus(lanes[l]);
-    }
-    for (total, &v) in total.iter_mut().zip(rest) {
-        *total = total.plus(v);
-    }
-}
-
-/// Rows that are summed side by side.
-const SIDE_BY_SIDE: usize = 64;
-
-/// The sums of `sums.len()` rows of `n` numbers, each as [`sum`] has it, whose numbers at place `i` lie side by side from
-/// `i * stride` on.
-pub(crate) fn sums_side_by_side<T: Stored, N: Number>(x: &[T], stride: usize, n: usize, sums: &mut [N]) {
-    let mut at = 0;
-    while at < sums.len() {
-        let rest = &mut sums[at..];
-        if let Some(sums) = rest.first_chunk_mut::<SIDE_BY_SIDE>() {
-            *sums = sums_of_block(&x[at..], stride, n);
-            at += SIDE_BY_SIDE;
-        } else if let Some(sums) = rest.first_chunk_mut::<LANES>() {
-            *sums = sums_of_block(&x[at..], stride, n);
-            at += LANES;
-        } else {
-            [rest[0]] = sums_of_block::<T, N, 1>(&x[at..], stride, n);
-            at += 1;
-        }
-    }
-}
-
-fn sums_of_block<T: Stored, N: Number, const W: usize>(x: &[T], stride: usize, n: usize) -> [N; W] {
-    let whole = n / LANES * LANES;
-    // Each lane of each row.
-    let mut total = [[N::ZERO; W]; LANES];
-    simd(
-        #[inline(always)]
-        || {
-            for start in (0..whole).step_by(RUN * LANES) {
-                let mut lanes = [[N::ZERO; W]; LANES];
-                for i in start..whole.min(start + RUN * LANES) {
-                    add_numbers(&mut lanes[i % LANES], &x[i * stride..]);
-                }
-                total.iter_mut().zip(&lanes).for_each(|(total, lanes)| add_numbers(total, lanes));
-            }
-            for i in whole..n {
-                add_numbers(&mut total[i % LANES], &x[i * stride..]);
-            }
-            let mut count = LANES / 2;
-            while count > 0 {
-                let (first, second) = total.split_at_mut(count);
-                first.iter_mut().zip(second).for_each(|(first, second)| add_numbers(first, second));
-                count /= 2;
-            }
-        },
-    );
-    total[0]
-}
-
-/// Adds the first numbers of a slice.
-#[inline(always)]
-fn add_numbers<T: Stored, N: Number, const W: usize>(sums: &mut [N; W], x: &[T]) {
-    for (sum, v) in sums.iter_mut().zip(&x[..W]) {
-        *sum = sum.plus(v.to());
-    }
 }
 
 /// Folds integers with a function for which order and repetition do not matter, so that the loop becomes SIMD code.

@@ -171,6 +171,26 @@ impl F16Loops {
     fn round(self, x: [f32; WIDE]) -> [f16; WIDE] {
         bytemuck::cast(self.0.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(x)))
     }
+
+    /// Adds rows, one after the other, as long as the sums.
+    #[inline(always)]
+    pub(crate) fn add<R: Number, const K: usize>(self, sums: &mut [R], rows: [&[f16]; K]) {
+        let (sums, sums_rest) = sums.as_chunks_mut::<WIDE>();
+        let rows = rows.map(|row| row.as_chunks::<WIDE>());
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for k in 0..K {
+                let row = self.widen(rows[k].0[i]);
+                for l in 0..WIDE {
+                    sums[l] = sums[l].plus(R::from_f32(row[l]));
+                }
+            }
+        }
+        for (i, sum) in sums_rest.iter_mut().enumerate() {
+            for k in 0..K {
+                *sum = sum.plus(R::from_f32(f16_to_f32(rows[k].1[i])));
+            }
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -46,6 +46,8 @@ const FEWEST_ROWS: usize = 64;
 const MOST_ROWS: usize = 1024;
 /// The maximum number of columns that are reduced side by side.
 pub(crate) const SEGMENT: usize = 256;
+/// The minimum, where there are several tasks.
+const NARROW: usize = 128;
 
 /// The state of a reduction over some elements.
 pub(crate) trait State: Pod + Default + Send + Sync {}
@@ -62,7 +64,7 @@ pub(crate) struct PartPosition {
 }
 
 /// How elements of type `T`, of `K` operands of one shape, are reduced to states of type `S`.
-pub(crate) trait Reducer<T, S, const K: usize>: Sync {
+pub(crate) trait Reducer<T, S: State, const K: usize>: Sync {
     /// Reduces a row.
     fn row(&self, x: [&[T]; K], at: PartPosition) -> S;
 
@@ -72,17 +74,29 @@ pub(crate) trait Reducer<T, S, const K: usize>: Sync {
         std::array::from_fn(|i| self.row(x[i], at[i]))
     }
 
-    /// Reduces `states.len()` rows of `n` elements, each as [`Reducer::row`] does, of which the elements at one place lie side by
-    /// side: those at place `i` from `i * stride` on. False, and nothing is done, if copied rows are reduced faster.
-    fn rows_side_by_side(&self, _x: [&[T]; K], _stride: usize, _n: usize, _states: &mut [S]) -> bool {
-        false
-    }
-
     /// Reduces `states.len()` columns (at most [`SEGMENT`]) of `rows` rows; the rows start `stride` elements apart.
     fn columns(&self, x: [&[T]; K], stride: usize, rows: usize, at: PartPosition, states: &mut [S]);
 
     /// Merges two parts. The first one comes before the second one.
     fn merge(&self, a: S, b: S) -> S;
+
+    /// How many rows are reduced at a time, as a part. The order of combinations follows from it.
+    fn rows_at_a_time(&self, extent: Extent) -> usize {
+        extent.rows_at_a_time()
+    }
+
+    /// Merges all parts of some results, `[parts, results]`, in order. The results are the first ones.
+    fn merge_all(&self, states: &mut [S], results: usize) {
+        let (merged, others) = states.split_at_mut(results);
+        simd(
+            #[inline(always)]
+            || {
+                for row in others.chunks_exact(results) {
+                    merged.iter_mut().zip(row).for_each(|(a, &b)| *a = self.merge(*a, b));
+                }
+            },
+        );
+    }
 }
 
 /// Where the elements `[outer, n, inner]` lie in memory. The last stride is 1: that of `n` if `inner` is 1, else that of
@@ -132,7 +146,7 @@ impl Extent {
         }
     }
 
-    /// How many rows of a column are reduced at a time. The order of combinations follows from it.
+    /// How many rows of a column are reduced at a time, by most reducers.
     fn rows_at_a_time(self) -> usize {
         match self.inner {
             1 => TASK,
@@ -203,7 +217,7 @@ pub(crate) fn reduce_in<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K
     y: &mut [U],
     store: impl Fn(&mut U, S) + Sync + Send,
 ) {
-    reduce_by(extent.rows_at_a_time(), x, extent, steps, f, y, &each(store));
+    reduce_by(f.rows_at_a_time(extent), x, extent, steps, f, y, &each(store));
 }
 
 /// Stores states: one in each element. It is behind a pointer, so that what reduces is compiled once for each reducer.
@@ -234,16 +248,8 @@ fn reduce_by<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
     let mut states = Scratch::<S>::new(y.len() * count);
     pieces(x, (extent, steps), rows, f, &mut states, &|to, states| to.copy_from_slice(states));
     for (y, states) in y.chunks_mut(inner.max(1)).zip(states.chunks_mut(inner.max(1) * count)) {
-        let (merged, others) = states.split_at_mut(y.len());
-        simd(
-            #[inline(always)]
-            || {
-                for row in others.chunks_exact(merged.len()) {
-                    merged.iter_mut().zip(row).for_each(|(a, &b)| *a = f.merge(*a, b));
-                }
-            },
-        );
-        store(y, merged);
+        f.merge_all(states, y.len());
+        store(y, &states[..y.len()]);
     }
 }
 
@@ -259,7 +265,7 @@ fn pieces<T: Sync, U: Send, S: State, F: Reducer<T, S, K>, const K: usize>(
 ) {
     let Extent { n, inner, .. } = extent;
     let count = n.div_ceil(rows);
-    let task = (TASK / rows).max(if inner == 1 { 4 } else { SEGMENT });
+    let task = (TASK / rows).max(if inner == 1 { 4 } else { NARROW });
     each_task(extent.outer * n * inner, y.par_chunks_mut(task).enumerate(), |(i, y)| {
         let mut states = [S::default(); SEGMENT];
         // Few divisions: they cost as much as the sum of a short row.

@@ -55,19 +55,13 @@ impl Transposed {
         while inner > 1 && inner % count == 1 {
             count += 1;
         }
-        let rows = self.extent.rows_at_a_time();
+        let rows = f.rows_at_a_time(self.extent);
         let part = |first: usize, y: &mut [U]| {
             let len = y.len();
             let (offset, step) = match inner {
                 1 => (first, self.steps[1]),
                 _ => (first / inner * self.steps[0] + first % inner * self.steps[2], self.steps[2]),
             };
-            if inner == 1 {
-                let mut states = Scratch::<S>::new(len);
-                if f.rows_side_by_side([&x[offset..]], step, n, &mut states) {
-                    return y.iter_mut().zip(&*states).for_each(|(y, &state)| store(y, state));
-                }
-            }
             let mut copy = Scratch::<T>::new(n * len);
             let from = Lines { data: &x[offset..], step };
             let (height, width) = if inner == 1 { (len, n) } else { (n, len) };

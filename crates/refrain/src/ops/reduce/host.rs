@@ -1,18 +1,16 @@
 //! Reductions on the CPU.
 
-use std::any::TypeId;
-
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::HostArgs;
-use crate::device::cpu::numeric::{Number, Real, Stored, with_float, with_stored};
+use crate::device::cpu::numeric::{Number, Real, Stored, store, with_float, with_stored};
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::simd;
 use crate::error::Result;
 use crate::kernels::reduction::{
     Extent, PartPosition, Reducer, SEGMENT, State, Steps, Transposed, reduce, reduce_in,
 };
-use crate::kernels::{elementwise, rows};
+use crate::kernels::{elementwise, rows, sums};
 use crate::tensor::{DType, Layout, Shape};
 
 /// What a reduction may do with the order of elements without changing a bit of its result.
@@ -93,116 +91,146 @@ fn row_by_row(extent: Extent, layout: &Layout, order: Order) -> Option<(Extent, 
 /// The sum over the middle of `extent`, divided by `divisor`.
 pub(crate) fn sum(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
     match args.read_dtype(0) {
-        DType::F16 if args.write_dtype(0) == DType::F32 => {
-            sum_of::<half::f16, f32, f32>(args, extent, divisor)
-        }
-        DType::BF16 if args.write_dtype(0) == DType::F32 => {
-            sum_of::<half::bf16, f32, f32>(args, extent, divisor)
-        }
-        DType::F64 => sum_of::<f64, f64, f64>(args, extent, divisor),
-        DType::F32 => sum_of::<f32, f32, f32>(args, extent, divisor),
-        DType::F16 => sum_of::<half::f16, half::f16, f32>(args, extent, divisor),
-        DType::BF16 => sum_of::<half::bf16, half::bf16, f32>(args, extent, divisor),
-        other => with_stored!(other, T => sum_of::<T, i64, i64>(args, extent, divisor)),
+        DType::F64 => float_sum::<f64, f64>(args, extent, divisor),
+        DType::F32 => float_sum::<f32, f32>(args, extent, divisor),
+        DType::F16 => float_sum::<half::f16, f32>(args, extent, divisor),
+        DType::BF16 => float_sum::<half::bf16, f32>(args, extent, divisor),
+        other => with_stored!(other, T => {
+            let (y, accumulate) = (args.write::<i64>(0)?, args.accumulate(0));
+            let x = Elements::<T>::of(args, extent, Order::Free)?;
+            match (extent.n, accumulate) {
+                (0, true) => {}
+                (0, false) => y.fill(0),
+                _ => x.reduce(&IntegerSum, y, |to, sum: i64| {
+                    *to = if accumulate { to.wrapping_add(sum) } else { sum };
+                }),
+            }
+            Ok(())
+        }),
     }
 }
 
-fn sum_of<T: Stored, U: Stored, N: Number>(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
-    let order = if is_exact::<N>() { Order::Free } else { Order::Fixed };
-    let x = Elements::<T>::of(args, extent, order)?;
-    let (y, accumulate) = (args.write::<U>(0)?, args.accumulate(0));
-    let divisor = N::from_f64(divisor);
-    let store = |to: &mut U, sum: N| {
-        let v = sum.over(divisor);
-        *to = U::from_number(if accumulate { to.to::<N>().plus(v) } else { v });
-    };
-    if extent.n == 0 {
-        y.iter_mut().for_each(|y| store(y, N::ZERO));
-    } else {
-        x.reduce(&Sum, y, store);
+/// Numbers of the last axes, at least, that a sum over several axes adds first, so that a transposed or narrowed operand is read
+/// where it lies. The order of additions follows from it.
+const FIRST: usize = 64;
+
+/// The product of the last sizes that are at least [`FIRST`], or all `n` reduced ones.
+fn first_sum(shape: &Shape, n: usize) -> usize {
+    let mut width = 1;
+    shape.iter().rev().find(|&&size| {
+        width *= size;
+        width >= FIRST.min(n)
+    });
+    width
+}
+
+fn float_sum<T: Stored, R: Real>(args: &HostArgs<'_>, extent: Extent, divisor: f64) -> Result<()> {
+    let Extent { outer, n, inner } = extent;
+    let width = if inner == 1 && n > 1 { first_sum(args.read_layout(0).shape(), n) } else { n };
+    let mut sums = Scratch::<R>::filled(outer * inner, R::ZERO);
+    if n > 0 {
+        let first = Extent { outer: outer * (n / width), n: width, inner };
+        let x = Elements::<T>::of(args, first, Order::Along)?;
+        if width == n {
+            x.reduce(&Sum, &mut sums, |to, sum| *to = sum);
+        } else {
+            let mut parts = Scratch::<R>::new(first.outer);
+            x.reduce(&Sum, &mut parts, |to, sum| *to = sum);
+            reduce([&*parts], Extent { outer, n: n / width, inner }, &Sum, &mut sums, |to, sum| *to = sum);
+        }
+    }
+    let divisor = R::c(divisor);
+    sums.iter_mut().for_each(|sum| *sum = *sum / divisor);
+    match args.write_dtype(0) {
+        DType::F32 => store::<f32, R>(&sums, args.write(0)?, args.accumulate(0)),
+        _ => store::<T, R>(&sums, args.write(0)?, args.accumulate(0)),
     }
     Ok(())
 }
 
+/// Of floats, in the order of [`sums`].
 struct Sum;
 
-/// Whether sums are exact, in any order.
-fn is_exact<N: 'static>() -> bool {
-    TypeId::of::<N>() == TypeId::of::<i64>()
+impl<T: Stored, R: Real> Reducer<T, R, 1> for Sum {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> R {
+        sums::four_rows([x; 4])[0]
+    }
+
+    fn four_rows(&self, x: [[&[T]; 1]; 4], _: [PartPosition; 4]) -> [R; 4] {
+        sums::four_rows(x.map(|[x]| x))
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, states: &mut [R]) {
+        sums::columns(x, stride, rows, states);
+    }
+
+    fn merge(&self, a: R, b: R) -> R {
+        a + b
+    }
+
+    fn rows_at_a_time(&self, _: Extent) -> usize {
+        sums::RUN
+    }
+
+    fn merge_all(&self, states: &mut [R], results: usize) {
+        sums::merge(states, results);
+    }
 }
+
+/// Of integers, in any order.
+struct IntegerSum;
 
 /// Bytes that are summed at a time, so that the sum has at most 32 bits.
 const BYTES: usize = 1 << 16;
+/// Rows of bytes that are summed at a time, so that the sums have at most 16 bits.
+const BYTE_ROWS: usize = 257;
 
-impl<T: Stored, N: Number> Reducer<T, N, 1> for Sum {
-    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N {
+impl<T: Stored> Reducer<T, i64, 1> for IntegerSum {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> i64 {
         if let Some(bytes) = u8::same(x) {
             let sum_of = |bytes: &[u8]| bytes.iter().fold(0u32, |sum, &v| sum + u32::from(v));
             return simd(
                 #[inline(always)]
-                || {
-                    bytes
-                        .chunks(BYTES)
-                        .fold(N::ZERO, |sum, bytes| sum.plus(N::from_i64(sum_of(bytes).into())))
-                },
+                || bytes.chunks(BYTES).fold(0, |sum: i64, bytes| sum.wrapping_add(sum_of(bytes).into())),
             );
         }
-        match N::same(x) {
-            _ if is_exact::<N>() => simd(
-                #[inline(always)]
-                || rows::fold(x, N::ZERO, |v| v.to(), N::plus),
-            ),
-            Some(x) => simd(
-                #[inline(always)]
-                || rows::sum([x], |[v]| v),
-            ),
-            None => rows::sums_of([x])[0],
-        }
+        simd(
+            #[inline(always)]
+            || rows::fold(x, 0, |v| v.to(), i64::wrapping_add),
+        )
     }
 
-    fn four_rows(&self, x: [[&[T]; 1]; 4], at: [PartPosition; 4]) -> [N; 4] {
-        match x.map(|[x]| N::same(x)) {
-            _ if is_exact::<N>() => std::array::from_fn(|i| self.row(x[i], at[i])),
-            [Some(a), Some(b), Some(c), Some(d)] => simd(
-                #[inline(always)]
-                || rows::sums([[a], [b], [c], [d]], |[v]| v),
-            ),
-            _ => rows::sums_of(x.map(|[x]| x)),
-        }
-    }
-
-    fn rows_side_by_side(&self, [x]: [&[T]; 1], stride: usize, n: usize, sums: &mut [N]) -> bool {
-        let suits = TypeId::of::<T>() != TypeId::of::<half::f16>();
-        if suits {
-            rows::sums_side_by_side(x, stride, n, sums);
-        }
-        suits
-    }
-
-    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, sums: &mut [N]) {
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, sums: &mut [i64]) {
         let width = sums.len();
+        let bytes = u8::same(x);
         simd(
             #[inline(always)]
             || {
-                sums.fill(N::ZERO);
-                let mut buf = [N::ZERO; SEGMENT];
+                sums.fill(0);
+                if let Some(x) = bytes {
+                    let mut narrow = [0u16; SEGMENT];
+                    for start in (0..rows).step_by(BYTE_ROWS) {
+                        let narrow = &mut narrow[..width];
+                        narrow.fill(0);
+                        for r in start..rows.min(start + BYTE_ROWS) {
+                            let row = &x[r * stride..][..width];
+                            narrow.iter_mut().zip(row).for_each(|(s, &v)| *s += u16::from(v));
+                        }
+                        sums.iter_mut().zip(narrow).for_each(|(s, v)| *s += i64::from(*v));
+                    }
+                    return;
+                }
                 for r in 0..rows {
                     let row = &x[r * stride..][..width];
-                    // Slices of f16 are converted by instructions, single numbers are not.
-                    if TypeId::of::<T>() == TypeId::of::<half::f16>() {
-                        let row = rows::load(row, &mut buf);
-                        sums.iter_mut().zip(row).for_each(|(s, &v)| *s = s.plus(v));
-                    } else {
-                        sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to()));
-                    }
+                    sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.wrapping_add(v.to()));
                 }
             },
         )
     }
 
     #[inline(always)]
-    fn merge(&self, a: N, b: N) -> N {
-        a.plus(b)
+    fn merge(&self, a: i64, b: i64) -> i64 {
+        a.wrapping_add(b)
     }
 }
 

@@ -30,6 +30,53 @@ fn a_long_sum_does_not_lose_small_terms() {
     assert_eq!(ints.sum(()).unwrap().to_scalar::<i64>().unwrap(), 300);
 }
 
+/// The sum of numbers in the order that `kernels::sums` documents.
+fn in_order(x: &[f32]) -> f32 {
+    if x.len() > 1024 {
+        return in_order(&x.chunks(1024).map(in_order).collect::<Vec<_>>());
+    }
+    let mut lanes = [0.0; 16];
+    x.iter().enumerate().for_each(|(i, v)| lanes[i % 16] += v);
+    [8, 4, 2, 1].into_iter().for_each(|half| (0..half).for_each(|l| lanes[l] += lanes[l + half]));
+    lanes[0]
+}
+
+#[test]
+fn sums_of_floats_have_one_order_of_additions_in_every_layout() {
+    let device = crate::Device::cpu();
+    for (rows, columns) in [(1, 1), (3, 15), (70, 90), (17, 130), (1025, 33), (5, 2100), (2500, 7)] {
+        let wide =
+            leaf(&[rows, columns + 9]).detach().to_dtype(DType::F32).unwrap().to_device(&device).unwrap();
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            let wide = wide.to_dtype(dtype).unwrap();
+            let narrow = wide.narrow(1, 4, columns).unwrap();
+            let contiguous = narrow.copy().unwrap();
+            let turned = narrow.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
+            for axes in [&[0][..], &[1], &[0, 1]] {
+                let expected = contiguous.sum(axes).unwrap();
+                for x in [&narrow, &turned] {
+                    assert_eq!(
+                        values(&x.sum(axes).unwrap()),
+                        values(&expected),
+                        "{rows} x {columns}, {dtype}, axes {axes:?}, strides {:?}",
+                        x.strides()
+                    );
+                }
+            }
+            if dtype == DType::F32 {
+                let x = contiguous.to_vec::<f32>().unwrap();
+                let by_row: Vec<f32> = x.chunks(columns).map(in_order).collect();
+                assert_eq!(contiguous.sum(1).unwrap().to_vec::<f32>().unwrap(), by_row);
+                let column = |c| x.iter().skip(c).step_by(columns).copied().collect::<Vec<_>>();
+                let by_column: Vec<f32> = (0..columns).map(|c| in_order(&column(c))).collect();
+                assert_eq!(contiguous.sum(0).unwrap().to_vec::<f32>().unwrap(), by_column);
+                let all = if columns >= 64 { in_order(&by_row) } else { in_order(&x) };
+                assert_eq!(contiguous.sum(()).unwrap().to_scalar::<f32>().unwrap(), all);
+            }
+        }
+    }
+}
+
 #[test]
 fn the_sum_of_nothing_is_zero() {
     let device = device();
