@@ -3,7 +3,7 @@
 mod common;
 
 use common::devices;
-use refrain::{DType, Device, Precision, Tensor, no_grad, with_precision};
+use refrain::{DType, Device, DeviceKind, Precision, Tensor, no_grad, with_precision};
 use refrain_forecast::data::series::{ReadOptions, Scaler, Series};
 use refrain_forecast::models::patchtst::PatchTstConfig;
 use refrain_forecast::models::{Forecaster, Mode, ModelConfig};
@@ -115,7 +115,13 @@ fn each_of_many_series_is_forecast_as_if_it_were_alone() {
             }
             let alone = eager(forecaster.model(), series, origin, &all.of(n..n + 1), Precision::F32);
             let found: Vec<f64> = (0..HORIZON).map(|row| values[row * 1100 + n]).collect();
-            assert_eq!(found, alone, "series {n} from {origin} on, {device}");
+            // A GPU chooses the kernel of a product by its number of rows, so a batch rounds otherwise than one window.
+            let apart = if device.kind() == DeviceKind::Cuda { 1e-6 } else { 0.0 };
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= apart * b.abs();
+            assert!(
+                found.iter().zip(&alone).all(near),
+                "series {n} from {origin} on, {device}: {found:?} for {alone:?}"
+            );
         }
         assert!(forecaster.forecast_independent(&[], &Scaler::unit(0), None).unwrap().values.is_empty());
     }
