@@ -231,6 +231,7 @@ def plot(done, a):
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text as text
     from matplotlib import pyplot
 
     for name in a.along:
@@ -241,6 +242,11 @@ def plot(done, a):
             at = [(c[key], c["us"][program] / 1e3) for c in of if program in c["us"]]
             axes.plot(*zip(*at), marker="o", label=label)
         axes.set(xlabel=key, ylabel="ms a step", xscale="log", yscale="log")
+        sizes = sorted({c[key] for c in of})
+        axes.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
+        axes.set_xticks([], minor=True)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
         axes.grid(True, which="both", alpha=0.3)
         axes.legend()
         figure.savefig(Path(a.plots) / f"{a.device}-{a.precision}-{name}.svg", metadata={"Date": None})
