@@ -1,37 +1,44 @@
-// A stable sort of 32-bit keys with the places that they came from: by eight bits at a time, lowest first. In each
-// pass a block counts the digits of its keys (count), the counts of a digit are summed over the blocks (sum_up),
-// and each key goes behind those of smaller digits, of earlier blocks, of earlier warps and of its warp before it
-// (place).
+// A stable sort of the keys of lines, with the places that they came from: by eight bits at a time, lowest first. The digits
+// of all passes are counted at once (count, sum_up). Then, in each pass, a block takes a tile of a line, and each key goes
+// behind those of smaller digits, of earlier tiles, of earlier warps and of its warp before it (place). Constants: KEY (u32
+// or u64); ELEMENTS, whether keys are of the elements of a tensor; THREADS; KEYS of a thread.
 
 #define DIGITS 256
-#define THREADS 256
 #define WARPS (THREADS / 32)
-// Keys per lane; a block has THREADS * KEYS.
-#define KEYS 8
-// The digit of lanes without a key.
-#define NONE DIGITS
+#define TILE (THREADS * KEYS)
 
-// The index of the lane's key in iteration k. The keys of a warp are adjacent, in the order of iterations and lanes.
-DEVICE u32 at(int k) { return (blockIdx.x * WARPS + (threadIdx.x >> 5)) * (32 * KEYS) + k * 32 + (threadIdx.x & 31); }
+DEVICE u32 digit_of(KEY key, i64 pass) { return (u32)(key >> (8 * pass)) & (DIGITS - 1); }
 
-// The sum over the threads before this one, and over all threads.
-DEVICE u32 sum_before(u32 x, u32* all) {
+// The key at a place of a line. NEW: before the first pass.
+template <bool NEW> DEVICE KEY key_at(const SortArgs& p, i64 line, u64 start, i64 at) {
+#if ELEMENTS
+    if (NEW) return ordered(p.x[start + (u64)at * p.inner]);
+#endif
+    return p.keys[(u64)line * p.n + at];
+}
+
+DEVICE u64 first_of(const SortArgs& p, i64 line) {
+#if ELEMENTS
+    return start_of(line, p.n, p.inner);
+#else
+    return 0;
+#endif
+}
+
+// The sum over the threads before this one.
+DEVICE u32 sum_before(u32 x) {
     __shared__ u32 sums[WARPS];
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sum = x;
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    u32 sum = x;
     #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
-        u32 other = __shfl_up_sync(FULL, sum, d);
+        const u32 other = __shfl_up_sync(FULL, sum, d);
         if (lane >= d) sum += other;
     }
-    __syncthreads();
     if (lane == 31) sums[warp] = sum;
     __syncthreads();
-    u32 before = 0, total = 0;
+    u32 before = sum - x;
     #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        if (w < warp) before += sums[w];
-        total += sums[w];
-    }
-    *all = total;
-    return before + sum - x;
+    for (int w = 0; w < WARPS; w++) if (w < warp) before += sums[w];
+    return before;
 }

@@ -1,4 +1,4 @@
-// A block for each line: the totals of its chunks become what lies before each chunk.
+// A block for each column: the totals of its chunks become what lies before each chunk.
 
 KERNEL(scan_before, ScanArgs, p) {
     __shared__ State sums[WARP_COUNT];

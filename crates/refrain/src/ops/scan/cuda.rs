@@ -1,10 +1,11 @@
-//! Running sums and products on CUDA. A line is cut into chunks that are scanned side by side. If there is more than one,
-//! a first pass gives the total of each chunk, a second one what lies before each chunk, and a third one the result.
+//! Running sums and products on CUDA. A line is cut into chunks that are scanned side by side. If there is more than one, a
+//! first pass gives the total of each chunk. What lies before a chunk is added up by each block of a row, and by a pass of
+//! its own for columns.
 //!
 //! How a line is cut depends only on the extents, so results do not depend on the size of the device.
 
 use super::{Kind, Scan};
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, View, params};
 use crate::error::Result;
 use crate::kernels::reduction::Extent;
 use crate::tensor::DType;
@@ -16,10 +17,15 @@ static BEFORE: Source =
     Source { name: "scan", parts: &[include_str!("common.cu"), include_str!("before.cu")] };
 
 const THREADS: usize = 256;
-/// Elements that a warp scans of a row.
+/// Elements that a warp scans of a row at a time.
 const WARP: usize = 256;
-/// Elements that a block scans of a row.
-const BLOCK: usize = WARP * 8;
+/// Elements that a block scans of a row at a time.
+const BLOCK: usize = WARP * WARPS;
+const WARPS: usize = THREADS / 32;
+/// Neighbours that a thread scans of a row.
+const NEAR: usize = 4;
+/// This many blocks fill a device. Fewer rows are cut into chunks.
+const BLOCKS: usize = 512;
 /// This many threads fill a device. Fewer columns are cut into chunks.
 const FULL: usize = 1 << 17;
 /// The least rows of a column that are worth a thread.
@@ -34,7 +40,7 @@ params! {
         product: Pointer = "const IN*",
         d: Pointer = "const IN*",
         y: Pointer = "OUT*",
-        /// Of each chunk, its total, then what lies before it.
+        /// Of each chunk, its total. Of columns, then what lies before it.
         totals: Pointer,
         outer: i64,
         n: i64,
@@ -49,8 +55,10 @@ params! {
 fn cut(extent: Extent) -> (usize, usize) {
     let Extent { outer, n, inner } = extent;
     let length = match inner {
-        1 if n <= WARP => WARP,
-        1 => BLOCK,
+        1 => {
+            let rounds = n.div_ceil(BLOCK).max(1);
+            rounds.div_ceil((BLOCKS / outer.max(1)).clamp(1, rounds)) * BLOCK
+        }
         _ => {
             let wanted = (n / LEAST).min(FULL.div_ceil((outer * inner).max(1))).max(1);
             n.div_ceil(wanted).max(1)
@@ -73,6 +81,12 @@ pub(super) fn forward(scan: &Scan, args: &mut CudaArgs<'_>) -> Result<()> {
 
 pub(super) fn product_backward(extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
     run("GRADIENT", true, extent, args)
+}
+
+/// Whether a GPU can load and store neighbours of rows at once.
+fn vectors(n: usize, args: &CudaArgs<'_>) -> bool {
+    let fits = |view: View<'_>| view.alignment().is_multiple_of(NEAR * view.dtype.size());
+    n.is_multiple_of(NEAR) && fits(args.input(0)) && fits(args.output(0))
 }
 
 fn run(kind: &'static str, reverse: bool, extent: Extent, args: &mut CudaArgs<'_>) -> Result<()> {
@@ -109,10 +123,13 @@ fn run(kind: &'static str, reverse: bool, extent: Extent, args: &mut CudaArgs<'_
     let lines = outer * inner;
     let pass = |totals: bool, args: &mut CudaArgs<'_>| {
         if inner == 1 {
-            let one_warp = length == WARP;
-            let blocks = if one_warp { outer.div_ceil(THREADS / 32) } else { outer * chunks };
-            let spec = common(&ROWS, "scan_rows").int("WARPS", if one_warp { 1 } else { 8 });
-            args.kernel(spec.flag("TOTALS", totals), Grid::line(blocks, THREADS as u32), &kernel_args)
+            let warps = n.div_ceil(WARP).next_power_of_two().min(WARPS);
+            let spec = common(&ROWS, "scan_rows")
+                .int("WARPS", warps as i64)
+                .flag("VECTORS", !backward && vectors(n, args))
+                .flag("TOTALS", totals);
+            let blocks = (outer * chunks).div_ceil(WARPS / warps);
+            args.kernel(spec, Grid::line(blocks, THREADS as u32), &kernel_args)
         } else {
             let spec = common(&COLUMNS, "scan_columns").flag("TOTALS", totals);
             args.kernel(spec, Grid::line((lines * chunks).div_ceil(THREADS), THREADS as u32), &kernel_args)
@@ -120,7 +137,9 @@ fn run(kind: &'static str, reverse: bool, extent: Extent, args: &mut CudaArgs<'_
     };
     if chunks > 1 {
         pass(true, args)?;
-        args.kernel(common(&BEFORE, "scan_before"), Grid::line(lines, THREADS as u32), &kernel_args)?;
+        if inner > 1 {
+            args.kernel(common(&BEFORE, "scan_before"), Grid::line(lines, THREADS as u32), &kernel_args)?;
+        }
     }
     pass(false, args)
 }

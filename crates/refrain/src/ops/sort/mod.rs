@@ -123,7 +123,7 @@ impl Tensor {
     /// axis counts from the last one.
     ///
     /// # Errors
-    /// If the axis is out of range. On a GPU also if there are 2^31 elements or more and the axis is longer than 2048.
+    /// If the axis is out of range. On a GPU also if it has 2^31 elements or more.
     ///
     /// ```
     /// use refrain::{Device, Tensor};
