@@ -31,7 +31,7 @@ pub(in crate::device) use driver::Cuda;
 pub(crate) use faults::{Bounds, Reporter};
 pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA, define, undefine};
 pub(crate) use nccl::{Nccl, unique_id};
-pub(crate) use params::{Declarations, Member, Pointer, Put, Words, padded, params, with_rank};
+pub(crate) use params::{Declarations, Field, Member, Pointer, Put, Words, padded, params, with_rank};
 pub(crate) use piece::{Piece, RandomWords, pieces};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 

@@ -224,49 +224,45 @@ impl<T: Member, const N: usize> Member for [T; N] {
     }
 }
 
+/// A member of a struct, as the kernel's text declares it.
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) of_type: &'static str,
+    /// How many there are, behind the name.
+    pub(crate) extents: fn() -> String,
+    pub(crate) words: usize,
+    /// Where it lies in the struct of Rust, in bytes.
+    pub(crate) offset: usize,
+}
+
 /// The declarations of structs in a kernel's text.
 #[derive(Default)]
 pub(crate) struct Declarations {
     text: String,
     declared: Vec<TypeId>,
-    asserted: String,
-    /// Bytes of the members so far.
-    size: usize,
 }
 
 impl Declarations {
-    /// Begins the struct `S`; `false` if it was declared before.
-    pub(crate) fn begin<S: Member + 'static>(&mut self) -> bool {
-        if self.declared.contains(&TypeId::of::<S>()) {
-            return false;
+    /// Declares the struct `name` of members that lie one behind the other, unless it was declared before.
+    pub(crate) fn declare(&mut self, id: TypeId, name: &str, fields: &[Field]) {
+        if self.declared.contains(&id) {
+            return;
         }
-        self.declared.push(TypeId::of::<S>());
-        let _ = writeln!(self.text, "struct {} {{", S::TYPE);
-        self.asserted.clear();
-        self.size = 0;
-        true
-    }
-
-    /// A member of the struct `S`, of type `M`, which the text may know by a name of its own.
-    pub(crate) fn member<S: Member, M: Member>(&mut self, name: &str, offset: usize, own: Option<&str>) {
-        let (of, extents) = (S::TYPE, M::extents());
-        let _ = writeln!(self.text, "    {} {name}{extents};", own.unwrap_or(M::TYPE));
-        let _ = writeln!(
-            self.asserted,
-            "static_assert(sizeof({of}::{name}) == {}, \"{of}::{name}\");",
-            M::WORDS * WORD
-        );
-        // Words have no padding between them, so with the order of members and their sizes the offsets are the same.
-        debug_assert_eq!(self.size, offset, "{of}::{name} lies elsewhere in the struct of Rust");
-        self.size += M::WORDS * WORD;
-    }
-
-    /// Ends the struct `S`.
-    pub(crate) fn end<S: Member>(&mut self) {
-        const { assert!(size_of::<S>() == S::WORDS * WORD, "members are made of words") };
-        let (of, size) = (S::TYPE, size_of::<S>());
-        let _ =
-            writeln!(self.text, "}};\nstatic_assert(sizeof({of}) == {size}, \"{of}\");\n{}", self.asserted);
+        self.declared.push(id);
+        let (text, mut asserted, mut size) = (&mut self.text, String::new(), 0);
+        let _ = writeln!(text, "struct {name} {{");
+        for field in fields {
+            let (member, bytes) = (field.name, field.words * WORD);
+            let _ = writeln!(text, "    {} {member}{};", field.of_type, (field.extents)());
+            let _ = writeln!(
+                asserted,
+                "static_assert(sizeof({name}::{member}) == {bytes}, \"{name}::{member}\");"
+            );
+            // Words have no padding between them, so with the order of members and their sizes the offsets are the same.
+            debug_assert_eq!(size, field.offset, "{name}::{member} lies elsewhere in the struct of Rust");
+            size += bytes;
+        }
+        let _ = writeln!(text, "}};\nstatic_assert(sizeof({name}) == {size}, \"{name}\");\n{asserted}");
     }
 }
 
@@ -318,6 +314,12 @@ impl std::hash::Hash for Declared {
 /// }
 /// ```
 macro_rules! params {
+    (@type $type:ty) => {
+        <$type as $crate::device::cuda::Member>::TYPE
+    };
+    (@type $type:ty, $own:literal) => {
+        $own
+    };
     ($($(#[$meta:meta])* $vis:vis struct $name:ident $(<const $size:ident: usize>)? {
         $($(#[$doc:meta])* $field:ident: $type:ty $(= $own:literal)?,)*
     })*) => {$(
@@ -339,17 +341,19 @@ macro_rules! params {
             const WORDS: usize = 0 $(+ <$type as $crate::device::cuda::Member>::WORDS)*;
 
             fn declare(declarations: &mut $crate::device::cuda::Declarations) {
+                const { assert!(size_of::<Self>() == 8 * <Self as $crate::device::cuda::Member>::WORDS, "members are made of words") };
                 $(<$type as $crate::device::cuda::Member>::declare(declarations);)*
-                if declarations.begin::<Self>() {
-                    $(
-                        #[allow(unused_variables)]
-                        let own: Option<&str> = None;
-                        $(let own = Some($own);)?
-                        let offset = std::mem::offset_of!(Self, $field);
-                        declarations.member::<Self, $type>(stringify!($field), offset, own);
-                    )*
-                    declarations.end::<Self>();
-                }
+                declarations.declare(
+                    std::any::TypeId::of::<Self>(),
+                    <Self as $crate::device::cuda::Member>::TYPE,
+                    &[$($crate::device::cuda::Field {
+                        name: stringify!($field),
+                        of_type: $crate::device::cuda::params!(@type $type $(, $own)?),
+                        extents: <$type as $crate::device::cuda::Member>::extents,
+                        words: <$type as $crate::device::cuda::Member>::WORDS,
+                        offset: std::mem::offset_of!(Self, $field),
+                    }),*],
+                );
             }
         }
     )*};
