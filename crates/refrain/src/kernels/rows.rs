@@ -83,78 +83,38 @@ fn first<'a, T, const K: usize>(x: [&'a [T]; K], n: usize) -> [&'a [T]; K] {
 /// lanes in halves.
 #[inline(always)]
 pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> N) -> N {
-    let [sum] = sums([x], f);
-    sum
-}
-
-/// [`sum`] of several groups of slices, all of one length, side by side: an addition waits for the one before it in its
-/// lane, and meanwhile there is time for those of other groups.
-#[inline(always)]
-pub(crate) fn sums<T: Copy, N: Number, const K: usize, const G: usize>(
-    x: [[&[T]; K]; G],
-    f: impl Fn([T; K]) -> N,
-) -> [N; G] {
-    let n = x[0][0].len();
-    let x = each(
-        x,
-        #[inline(always)]
-        |x| first(x, n),
-    );
+    let n = x[0].len();
     let m = n / LANES;
+    let x = first(x, n);
     let chunks = each(
         x,
         #[inline(always)]
-        |x| {
-            each(
-                x,
-                #[inline(always)]
-                |x: &[T]| &x.as_chunks::<LANES>().0[..m],
-            )
-        },
+        |x: &[T]| &x.as_chunks::<LANES>().0[..m],
     );
-    let mut total = [[N::ZERO; LANES]; G];
+    let mut total = [N::ZERO; LANES];
     let mut start = 0;
     while start < m {
         let end = m.min(start + RUN);
-        let mut lanes = [[N::ZERO; LANES]; G];
+        let mut lanes = [N::ZERO; LANES];
         for i in start..end {
-            for g in 0..G {
-                let rows = each(
-                    chunks[g],
-                    #[inline(always)]
-                    |x: &[[T; LANES]]| &x[i],
-                );
-                if K == 1 {
-                    for l in 0..LANES {
-                        lanes[g][l] = lanes[g][l].plus(f(at(&rows, l)));
-                    }
-                } else {
-                    // In a variable of its own: only so do loops over two slices become SIMD code.
-                    let mut sums = lanes[g];
-                    for l in 0..LANES {
-                        sums[l] = sums[l].plus(f(at(&rows, l)));
-                    }
-                    lanes[g] = sums;
-                }
+            let rows = each(
+                chunks,
+                #[inline(always)]
+                |x: &[[T; LANES]]| &x[i],
+            );
+            for l in 0..LANES {
+                lanes[l] = lanes[l].plus(f(at(&rows, l)));
             }
         }
-        for g in 0..G {
-            for l in 0..LANES {
-                total[g][l] = total[g][l].plus(lanes[g][l]);
-            }
+        for l in 0..LANES {
+            total[l] = total[l].plus(lanes[l]);
         }
         start = end;
     }
-    for g in 0..G {
-        for (l, i) in (m * LANES..n).enumerate() {
-            total[g][l] = total[g][l].plus(f(at(&x[g], i)));
-        }
+    for (l, i) in (m * LANES..n).enumerate() {
+        total[l] = total[l].plus(f(at(&x, i)));
     }
-    each(
-        total,
-        #[inline(always)]
-        |total| halves(total, N::plus),
-    )
+    halves(total, N::plus)
 }
 
 /// Folds integers with a function for which order and repetition do not matter, so that the loop becomes SIMD code.

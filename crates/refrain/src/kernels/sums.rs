@@ -3,6 +3,8 @@
 //! Up to [`RUN`] numbers are added in 16 lanes, number `i` in lane `i % 16`, and then the lanes in halves. More numbers are cut
 //! into runs, and the sums of the runs are added in the same way. So a sum has the same bits wherever its numbers lie in memory.
 
+use std::slice::ChunksExact;
+
 #[cfg(target_arch = "x86_64")]
 use half::f16;
 use pulp::{Simd, WithSimd};
@@ -15,7 +17,7 @@ use crate::device::cpu::{narrow::f16_loops, numeric::Number};
 
 /// Numbers that are added in lanes, at most.
 pub(crate) const RUN: usize = 1024;
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 /// Rows that [`columns`] passes before it goes on: four of each lane, which are added at a time.
 const WINDOW: usize = 4 * LANES;
 
@@ -47,10 +49,8 @@ impl<R: Real> WithSimd for FourRows<'_, R> {
         let whole = n / LANES * LANES;
         // Registers that hold all lanes.
         let count = LANES / R::lanes::<S>();
-        let [va, vb, vc, vd] = self.0.map(
-            #[inline(always)]
-            |x| R::as_vectors::<S>(&x[..whole]).0.chunks_exact(count),
-        );
+        let (va, vb) = (registers::<S, R>(&a[..whole]), registers::<S, R>(&b[..whole]));
+        let (vc, vd) = (registers::<S, R>(&c[..whole]), registers::<S, R>(&d[..whole]));
         let mut sums = [[R::splat(simd, R::ZERO); LANES]; 4];
         for (((a, b), c), d) in va.zip(vb).zip(vc).zip(vd) {
             for k in 0..count {
@@ -69,9 +69,16 @@ impl<R: Real> WithSimd for FourRows<'_, R> {
     }
 }
 
+/// The numbers of all lanes at a time, in registers. Not by `array::map` of several slices, which is a call where it is not
+/// inlined, so that the number of registers would not be known.
+#[inline(always)]
+pub(crate) fn registers<S: Simd, R: Real>(x: &[R]) -> ChunksExact<'_, R::Vector<S>> {
+    R::as_vectors::<S>(x).0.chunks_exact(LANES / R::lanes::<S>())
+}
+
 /// Adds the lanes of each row.
 #[inline(always)]
-fn in_halves<R: Real>(mut lanes: [[R; LANES]; 4]) -> [R; 4] {
+pub(crate) fn in_halves<R: Real>(mut lanes: [[R; LANES]; 4]) -> [R; 4] {
     let mut half = LANES / 2;
     while half > 0 {
         for lanes in &mut lanes {
