@@ -117,6 +117,22 @@ pub(crate) fn sum<T: Copy, N: Number, const K: usize>(x: [&[T]; K], f: impl Fn([
     halves(total, N::plus)
 }
 
+/// The product: numbers are multiplied in lanes, and the lanes in halves.
+#[inline(always)]
+pub(crate) fn product<T: Stored, N: Number>(x: &[T]) -> N {
+    let mut lanes = [N::ONE; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for l in 0..LANES {
+            lanes[l] = lanes[l].times(chunk[l].to());
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane = lane.times(v.to());
+    }
+    halves(lanes, N::times)
+}
+
 /// Folds integers with a function for which order and repetition do not matter, so that the loop becomes SIMD code.
 #[inline(always)]
 pub(crate) fn fold<T: Copy, S: Copy>(x: &[T], first: S, of: impl Fn(T) -> S, f: impl Fn(S, S) -> S) -> S {

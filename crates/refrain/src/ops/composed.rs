@@ -109,52 +109,6 @@ impl Tensor {
         norm(self, p, axes.into(), true)
     }
 
-    /// The product, in the order of a balanced tree. The gradient is right also beside zeros. For integers and bools the
-    /// result is i64. The product of no elements is 1.
-    ///
-    /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.
-    ///
-    /// ```
-    /// use refrain::{Device, Tensor};
-    /// let x = Tensor::from_slice(&[2.0f32, 3.0, 4.0, 0.5, -1.0, 6.0], [2, 3], &Device::cpu())?;
-    /// assert_eq!(x.prod(1)?.to_vec::<f32>()?, [24.0, -3.0]);
-    /// # Ok::<(), refrain::Error>(())
-    /// ```
-    pub fn prod(&self, axes: impl Into<Axes>) -> Result<Tensor> {
-        self.product(axes.into(), false)
-    }
-
-    /// [`Tensor::prod`] that keeps the reduced axes as sizes of 1.
-    pub fn prod_keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
-        self.product(axes.into(), true)
-    }
-
-    fn product(&self, axes: Axes, keepdim: bool) -> Result<Tensor> {
-        let x = if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::I64)? };
-        widened(&x, |x| {
-            let Prepared { x, extent, shape, .. } = prepare("prod", x, &axes, keepdim)?;
-            let mut n = extent.n;
-            if n == 0 {
-                return Tensor::ones(shape, x.dtype(), x.device());
-            }
-            if n == 1 {
-                // Nothing is multiplied, but an operation makes a new tensor.
-                return x.reshape(shape)?.copy();
-            }
-            let mut x = x.reshape([extent.outer, n, extent.inner])?;
-            while n > 1 {
-                let half = n / 2;
-                let pairs = (x.narrow(1, 0, half)? * x.narrow(1, half, half)?)?;
-                x = match n % 2 {
-                    0 => pairs,
-                    _ => Tensor::concat(&[&pairs, &x.narrow(1, n - 1, 1)?], 1)?,
-                };
-                n = half + n % 2;
-            }
-            x.reshape(shape)
-        })
-    }
-
     /// Whether any element is nonzero (or true, or NaN). The result is bool; false without elements.
     ///
     /// `axes` is `()` for all axes, a number, or an array of numbers. The reduced axes disappear from the shape.

@@ -234,6 +234,56 @@ impl<T: Stored> Reducer<T, i64, 1> for IntegerSum {
     }
 }
 
+/// The product over the middle of `extent`.
+pub(super) fn product(args: &HostArgs<'_>, extent: Extent) -> Result<()> {
+    fn of<T: Stored, N: Number, Y: Stored>(args: &HostArgs<'_>, extent: Extent, order: Order) -> Result<()> {
+        let y = args.write::<Y>(0)?;
+        let mut products = Scratch::<N>::filled(y.len(), N::ONE);
+        if extent.n > 0 {
+            let x = Elements::<T>::of(args, extent, order)?;
+            x.reduce(&Product, &mut products, |to, product| *to = product);
+        }
+        store::<Y, N>(&products, y, false);
+        Ok(())
+    }
+    match args.read_dtype(0) {
+        dtype if dtype.is_float() => {
+            with_float!(args, dtype, T, R => of::<T, R, T>(args, extent, Order::Along))
+        }
+        other => with_stored!(other, T => of::<T, i64, i64>(args, extent, Order::Free)),
+    }
+}
+
+struct Product;
+
+impl<T: Stored, N: Number> Reducer<T, N, 1> for Product {
+    fn row(&self, [x]: [&[T]; 1], _: PartPosition) -> N {
+        simd(
+            #[inline(always)]
+            || rows::product(x),
+        )
+    }
+
+    fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, products: &mut [N]) {
+        let width = products.len();
+        simd(
+            #[inline(always)]
+            || {
+                products.fill(N::ONE);
+                for r in 0..rows {
+                    let row = &x[r * stride..][..width];
+                    products.iter_mut().zip(row).for_each(|(p, v)| *p = p.times(v.to()));
+                }
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn merge(&self, a: N, b: N) -> N {
+        a.times(b)
+    }
+}
+
 /// Count, mean, and sum of squared distances from the mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]

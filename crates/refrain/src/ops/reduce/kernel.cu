@@ -6,6 +6,7 @@
 #define EXTREME 3
 #define POSITION 4
 #define TIES 5
+#define PRODUCT 6
 
 #if KIND != VARIANCE
 #define BOUNDS __launch_bounds__(256, 3)
@@ -19,6 +20,9 @@ template <typename C> DEVICE bool beats(C a, C b) {
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 DEVICE float plus(float a, float b) { return a + b; }
 DEVICE double plus(double a, double b) { return a + b; }
+DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE double times(double a, double b) { return a * b; }
 DEVICE i64 over(i64 a, double) { return a; }
 DEVICE float over(float a, double b) { return a / (float)b; }
 DEVICE double over(double a, double b) { return a / b; }
@@ -37,6 +41,16 @@ DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) { l.sum 
 DEVICE void finish(const Reduction& r, i64 result, State s) {
     put_result<OUT>(r.y[0], result, r.accumulate[0], over(s.sum, r.s[0]));
 }
+#endif
+
+#if KIND == PRODUCT
+struct State { COMPUTE product; };
+typedef State Local;
+DEVICE Local first() { return {(COMPUTE)1}; }
+DEVICE void add(Local& l, const COMPUTE* x, i64, i64, const Reduction&) { l.product = times(l.product, x[0]); }
+DEVICE State state(const Local& l) { return l; }
+DEVICE State merge(State a, State b) { return {times(a.product, b.product)}; }
+DEVICE void finish(const Reduction& r, i64 result, State s) { put_result<OUT>(r.y[0], result, false, s.product); }
 #endif
 
 #if KIND == TIES

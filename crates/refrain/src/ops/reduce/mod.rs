@@ -9,7 +9,7 @@ mod tests;
 
 use smallvec::SmallVec;
 
-use super::{Needs, Op, Spec, Specs, apply, apply_into};
+use super::{Needs, Op, Spec, Specs, apply, apply_into, scan};
 use crate::autograd::{Gradients, Saves};
 use crate::device::cuda::Gpu;
 use crate::device::{CudaArgs, HostArgs, Launch};
@@ -22,6 +22,7 @@ use crate::tensor::{Axes, DType, Shape, Tensor};
 pub(crate) enum Kind {
     Sum,
     Mean,
+    Product,
     Max,
     Min,
     Var { correction: usize },
@@ -96,6 +97,7 @@ impl Op for Reduce {
         match self.kind {
             Kind::Sum => "sum",
             Kind::Mean => "mean",
+            Kind::Product => "prod",
             Kind::Max => "max",
             Kind::Min => "min",
             Kind::Var { .. } => "var",
@@ -108,7 +110,7 @@ impl Op for Reduce {
         let dtype = x[0].dtype();
         let spec = |dtype| Spec::new(&self.shape, dtype).one();
         match self.kind {
-            Kind::Sum => Ok(spec(if dtype.is_float() { dtype } else { DType::I64 })),
+            Kind::Sum | Kind::Product => Ok(spec(if dtype.is_float() { dtype } else { DType::I64 })),
             Kind::Mean if dtype.is_float() => Ok(spec(dtype)),
             Kind::Var { .. } if dtype.is_float() => {
                 let mut specs = spec(dtype);
@@ -134,6 +136,7 @@ impl Op for Reduce {
         match self.kind {
             Kind::Sum => host::sum(args, self.extent, 1.0),
             Kind::Mean => host::sum(args, self.extent, self.extent.n as f64),
+            Kind::Product => host::product(args, self.extent),
             Kind::Max | Kind::Min => extreme::extreme(args, self.extent, self.kind == Kind::Max),
             Kind::Var { correction } => host::var(args, self.extent, correction),
             Kind::ArgMax | Kind::ArgMin => extreme::arg_extreme(args, self.extent, self.kind == Kind::ArgMax),
@@ -159,6 +162,7 @@ impl Op for Reduce {
     fn saves(&self, _: &[bool]) -> Saves {
         match self.kind {
             Kind::Max | Kind::Min => Saves::default().input(0).output(0),
+            Kind::Product => Saves::default().input(0),
             Kind::Var { .. } => Saves::default().input(0).output(1),
             _ => Saves::default(),
         }
@@ -171,6 +175,14 @@ impl Op for Reduce {
         match self.kind {
             Kind::Sum => g.add(0, spread(&dy)?),
             Kind::Mean => g.add(0, spread(&dy.div_count(self.extent.n)?)?),
+            // The gradient of one element is that of the result.
+            Kind::Product if self.extent.n < 2 => g.add(0, spread(&dy)?),
+            Kind::Product => {
+                let Extent { outer, n, inner } = self.extent;
+                let lines = g.input(0)?.reshape([outer, n, inner])?;
+                let dx = scan::product_gradient(&lines, &dy.reshape([outer, 1, inner])?)?;
+                g.add(0, dx.reshape(shape)?)
+            }
             Kind::Var { correction } => {
                 let scale = 2.0 / self.extent.n.saturating_sub(correction) as f64;
                 let (x, mean) = (g.input(0)?, spread(&g.output(1)?)?);
@@ -236,6 +248,16 @@ methods! {
     sum, sum_keepdim, sum_into() => Kind::Sum;
     /// The mean. For floats. The mean of no elements is NaN.
     mean, mean_keepdim, mean_into() => Kind::Mean;
+    /// The product. For integers and bools the result is i64. The product of no elements is 1. The gradient is right also
+    /// beside zeros. Elements are multiplied in groups, so the product of a group may overflow where the product in order does not.
+    ///
+    /// ```
+    /// use refrain::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[2.0f32, 3.0, 4.0, 0.5, -1.0, 6.0], [2, 3], &Device::cpu())?;
+    /// assert_eq!(x.prod(1)?.to_vec::<f32>()?, [24.0, -3.0]);
+    /// # Ok::<(), refrain::Error>(())
+    /// ```
+    prod, prod_keepdim, prod_into() => Kind::Product;
     /// The largest element, or NaN if one is NaN. For floats and integers; without elements it is an error. Several
     /// largest elements share the gradient evenly, and so do several NaNs, as in `max()` of PyTorch over a whole
     /// tensor.

@@ -144,6 +144,45 @@ fn every_reduction_is_right_over_any_axes_in_every_dtype() {
     }
 }
 
+/// Halves, ones and twos in turn, some of them negative: every dtype holds their products exactly, in any order.
+#[test]
+fn products_over_any_axes_are_exact_with_their_gradients_in_every_dtype() {
+    let device = device();
+    let shapes: [(&[usize], &[&[usize]]); 4] = [
+        (&[2, 4001], &[&[0], &[1], &[0, 1]]),
+        (&[5000, 2], &[&[0], &[1], &[0, 1]]),
+        (&[7, 500, 4], &[&[0], &[1], &[2], &[0, 1], &[1, 2], &[0, 2]]),
+        (&[1, 1], &[&[0], &[0, 1]]),
+    ];
+    for (shape, lists) in shapes {
+        let n: usize = shape.iter().product();
+        let sign = |i: usize| if i.is_multiple_of(7) { -1.0 } else { 1.0 };
+        let numbers: Vec<f64> = (0..n).map(|i| [2.0, 0.5, 1.0][i % 3] * sign(i)).collect();
+        let numbers = Tensor::from_slice(&numbers, shape, &device).unwrap();
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            let x = numbers.to_dtype(dtype).unwrap().detach();
+            x.set_requires_grad(true).unwrap();
+            let turned = x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
+            for &list in lists {
+                let axes: Vec<isize> = list.iter().map(|&a| a as isize).collect();
+                let expected = by_hand(&x.detach(), list, |r| r.iter().product());
+                for x in [&x, &turned] {
+                    assert_eq!(
+                        values(&x.prod(&axes[..]).unwrap().detach()),
+                        expected,
+                        "{shape:?} {axes:?} {dtype}"
+                    );
+                }
+                let y = x.prod_keepdim(&axes[..]).unwrap();
+                let others = y.detach().broadcast_to(shape).unwrap().div(&x.detach()).unwrap();
+                x.zero_grad().unwrap();
+                y.sum(()).unwrap().backward().unwrap();
+                assert_eq!(values(&x.grad().unwrap()), values(&others), "{shape:?} {axes:?} {dtype}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_variance_does_not_lose_digits_to_a_large_mean() {
     let device = device();

@@ -119,6 +119,18 @@ impl Op for ProductBackward {
     }
 }
 
+/// The gradient of the product of each line of `x`, which is `[outer, n, inner]`; `dy` is `[outer, 1, inner]`.
+pub(super) fn product_gradient(x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+    let [outer, n, inner] = [0, 1, 2].map(|axis| x.dims()[axis]);
+    let (dtype, compute) = (x.dtype(), x.dtype().accumulator());
+    let (x, dy) = (x.to_dtype(compute)?, dy.to_dtype(compute)?);
+    // The product is the last one of the running products; the others have no gradient.
+    let y = x.cumprod(1)?;
+    let none = Tensor::zeros([outer, n - 1, inner], compute, x.device())?;
+    let dy = Tensor::concat(&[&none, &dy], 1)?;
+    apply(ProductBackward { extent: Extent::of_axis(&x, 1) }, &[&x, &y, &dy])?.to_dtype(dtype)
+}
+
 impl Tensor {
     /// The running sum along an axis: element `i` is the sum of the elements up to and including `i`. For every dtype; for
     /// integers and bools the result is i64. f16 and bf16 are summed in f32. A negative axis counts from the last one.

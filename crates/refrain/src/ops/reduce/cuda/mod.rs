@@ -41,6 +41,7 @@ pub(super) fn forward(kind: Kind, extent: Extent, args: &mut CudaArgs<'_>) -> Re
     let (source, word, maximum) = match kind {
         Kind::Sum => return sum(args, 0, extent, 1.0),
         Kind::Mean => return sum(args, 0, extent, extent.n as f64),
+        Kind::Product => (&SOURCE, "PRODUCT", false),
         Kind::Max | Kind::Min => (&SOURCE, "EXTREME", kind == Kind::Max),
         Kind::ArgMax | Kind::ArgMin => (&SOURCE, "POSITION", kind == Kind::ArgMax),
         Kind::Var { correction } => {
