@@ -17,7 +17,7 @@ const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 pub(super) fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
     let mut sum = c[N - 1];
     for i in (0..N - 1).rev() {
-        sum = sum * x + c[i];
+        sum = sum.mul_add(x, c[i]);
     }
     sum
 }
@@ -48,10 +48,10 @@ fn exp_of_sum(x: f64, low: f64) -> f64 {
     // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
     let x = if x < -746.0 { -746.0 } else { x };
     let x = if x > 710.0 { 710.0 } else { x };
-    let t = x * LOG2_E + ROUND;
+    let t = x.mul_add(LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = x - n * LN_2_HIGH - n * LN_2_LOW + low;
-    let p = r * r * polynomial(r, EXP) + r + 1.0;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x)) + low;
+    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
     // 2^n in two factors, because n is between -1076 and 1024.
     let n = (t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64);
     let half = n >> 1;
@@ -70,10 +70,10 @@ pub fn expm1(x: f64) -> f64 {
     // Below, the result rounds to -1.
     let bounded = if x < -40.0 { -40.0 } else { x };
     let bounded = if bounded > 710.0 { 710.0 } else { bounded };
-    let t = bounded * LOG2_E + ROUND;
+    let t = bounded.mul_add(LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = bounded - n * LN_2_HIGH - n * LN_2_LOW;
-    let p = r * r * polynomial(r, EXP) + r;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, bounded));
+    let p = (r * r).mul_add(polynomial(r, EXP), r);
     // Half of 2^n, which is finite.
     let half = power_of_two((t.to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64).wrapping_sub(1));
     let y = 2.0 * (half * p + (half - 0.5));

@@ -3,8 +3,8 @@
 //! The `f32` functions have no branches, no tables and no calls. So a loop over a slice that calls one becomes SIMD
 //! code inside [`pulp::Arch::dispatch`]. `exp`, `expm1`, `log`, `tanh`, `sigmoid`, `erf` and similar functions are within 4
 //! ulp of the correctly rounded result over the whole range, including subnormal results and special values; NaN
-//! gives NaN. They use no fused multiply-add, because it would be a library call on machines without that
-//! instruction.
+//! gives NaN. Polynomials use fused multiply-adds, so that results have the same bits on every machine; where the processor has no
+//! such instruction (x86-64 before AVX2), each is a call.
 //!
 //! The polynomials are minimax fits (Remez exchange) of the functions in the comments.
 //!
@@ -29,7 +29,7 @@ const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut sum = c[N - 1];
     for i in (0..N - 1).rev() {
-        sum = sum * x + c[i];
+        sum = sum.mul_add(x, c[i]);
     }
     sum
 }
@@ -55,11 +55,10 @@ const EXP: [f32; 5] = [0.5, 0.166_665_18, 0.041_666_204, 0.008_368_953, 0.001_39
 pub fn exp(x: f32) -> f32 {
     // Beyond these bounds the result is 0 or infinite, and it is so at the bounds.
     let x = clamp(x, -104.0, 89.0);
-    let t = x * LOG2_E + ROUND;
+    let t = x.mul_add(LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
-    let p = polynomial(r, EXP);
-    let p = r * r * p + r + 1.0;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
+    let p = (r * r).mul_add(polynomial(r, EXP), r) + 1.0;
     // 2^n in two factors, because n is between -150 and 128.
     let n = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
@@ -71,10 +70,10 @@ pub fn exp(x: f32) -> f32 {
 pub fn expm1(x: f32) -> f32 {
     // Below, the result rounds to -1.
     let bounded = clamp(x, -18.0, 89.0);
-    let t = bounded * LOG2_E + ROUND;
+    let t = bounded.mul_add(LOG2_E, ROUND);
     let n = t - ROUND;
-    let r = bounded - n * LN_2_HIGH - n * LN_2_LOW;
-    let p = r * r * polynomial(r, EXP) + r;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, bounded));
+    let p = (r * r).mul_add(polynomial(r, EXP), r);
     // Half of 2^n, which is finite.
     let half = power_of_two((t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32).wrapping_sub(1));
     let y = 2.0 * (half * p + (half - 0.5));
