@@ -70,20 +70,49 @@ fn moved<U: Pod + Send + Sync>(args: &HostArgs<'_>) -> Result<()> {
 /// Copies the operand, whose elements have 16 bits, and changes their bits to `(bits & and) ^ xor`. False, and nothing is done, if
 /// there are gaps in the result, or it is a sum.
 pub(crate) fn bits(args: &HostArgs<'_>, and: u16, xor: u16) -> Result<bool> {
-    let plan = LoopPlan::new(&[args.write_layout(0)]);
-    if args.accumulate(0) || !plan.is_dense(0) || plan.numel() == 0 {
+    /// Elements that are copied at a time, and changed while they are in the cache.
+    const BLOCK: usize = 1 << 12;
+    let result = LoopPlan::new(&[args.write_layout(0)]);
+    if args.accumulate(0) || !result.is_dense(0) || result.numel() == 0 {
         return Ok(false);
     }
     let y = args.write::<u16>(0)?;
-    if args.in_place(0).is_none() {
-        copy(&LoopPlan::new(&[args.write_layout(0), args.read_layout(0)]), args.read::<u16>(0)?, y);
-    }
-    pieces(&plan, y, |_, _, y| {
+    let change = |y: &mut [u16]| {
         simd(
             #[inline(always)]
             || y.iter_mut().for_each(|y| *y = (*y & and) ^ xor),
         );
-    });
+    };
+    let plan = LoopPlan::new(&[args.write_layout(0), args.read_layout(0)]);
+    let [_, step] = plan.inner_strides();
+    let x = match args.in_place(0) {
+        Some(_) => None,
+        None => Some(args.read::<u16>(0)?),
+    };
+    match x {
+        Some(x) if step == 1 => pieces(&plan, y, |elements, _, y| {
+            for (first, y) in elements.step_by(BLOCK).zip(y.chunks_mut(BLOCK)) {
+                if plan.is_dense(1) {
+                    y.copy_from_slice(&x[first..][..y.len()]);
+                } else {
+                    read_tile(
+                        &plan,
+                        (1, first),
+                        y,
+                        #[inline(always)]
+                        |r, y| copy_rectangle(x, r, y),
+                    );
+                }
+                change(y);
+            }
+        }),
+        _ => {
+            if let Some(x) = x {
+                copy(&plan, x, y);
+            }
+            pieces(&result, y, |_, _, y| change(y));
+        }
+    }
     Ok(true)
 }
 
