@@ -2,9 +2,9 @@
 
 use super::dtype::DType;
 
-/// The precision of [`linear`](crate::Tensor::linear), [`matmul`](crate::Tensor::matmul) and
-/// [`scaled_dot_product_attention`](crate::Tensor::scaled_dot_product_attention) for f32, and of their gradients. It
-/// does not change f64 and f16.
+/// The precision of [`linear`](crate::Tensor::linear), [`matmul`](crate::Tensor::matmul), [`conv2d`](crate::Tensor::conv2d)
+/// and its kin, and [`scaled_dot_product_attention`](crate::Tensor::scaled_dot_product_attention) for f32, and of their
+/// gradients. It does not change f64 and f16.
 ///
 /// # Mixed precision
 /// Under [`Precision::Bf16`] activations are bf16 and parameters stay f32, by the rule of PyTorch's autocast
@@ -14,8 +14,8 @@ use super::dtype::DType;
 ///
 /// | becomes bf16 | |
 /// | --- | --- |
-/// | results of linear, matmul and attention | also of f32 operands |
-/// | operands of these, and biases of linear | f32 operands are rounded to bf16; sums are f32; the result is rounded once, after bias, activation and residual |
+/// | results of linear, matmul, convolutions and attention | also of f32 operands |
+/// | operands of these, and biases of linear (those of convolutions stay f32) | f32 operands are rounded to bf16; sums are f32; the result is rounded once, after bias, activation and residual |
 /// | gradients of bf16 activations | each has its activation's dtype |
 ///
 /// | stays f32 | |

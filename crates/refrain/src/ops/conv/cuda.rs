@@ -1,136 +1,413 @@
-//! Windows of images as rows of a matrix, and back, on CUDA.
+//! Convolutions on CUDA: products on tensor cores whose operands are gathered from the images where they lie.
 
-use super::patches::Places;
-use super::rows::WindowRows;
-use crate::device::cuda::{CudaArgs, Grid, KernelSpec, Pointer, Source, params};
+use super::places::Places;
+use super::weight_gradient::WeightGradient;
+use super::{Convolution, Direction};
+use crate::device::cuda::{CudaArgs, Grid, KernelSpec, MMA, Pointer, Source, params};
 use crate::error::{Error, Result};
-use crate::kernels::units;
-use crate::kernels::window::{WINDOW, WindowsAt};
+use crate::kernels::products::cuda::{FORMS, FRAGMENTS};
+use crate::tensor::DType;
+use crate::types::Precision;
 
-static PATCHES: Source = Source { name: "patches", parts: &[WINDOW, include_str!("patches.cu")] };
-static ROWS: Source = Source { name: "window_rows", parts: &[include_str!("window_rows.cu")] };
-static ADD: Source = Source { name: "add_patches", parts: &[WINDOW, include_str!("add_patches.cu")] };
+const GATHER: &str = include_str!("gather.cu");
+
+static WEIGHTS: Source = Source { name: "conv", parts: &[MMA, FORMS, GATHER, include_str!("weights.cu")] };
+static CONVOLVE: Source =
+    Source { name: "conv", parts: &[MMA, FORMS, GATHER, FRAGMENTS, include_str!("convolve.cu")] };
+static GRADIENT: Source =
+    Source { name: "conv", parts: &[MMA, FORMS, GATHER, FRAGMENTS, include_str!("weight_gradient.cu")] };
+static PARTS: Source = Source { name: "conv", parts: &[include_str!("sum_parts.cu")] };
+
+/// Blocks that keep a GPU busy.
+const ENOUGH_BLOCKS: usize = 264;
+/// A part of the pixels of a weight's gradient has at least so many.
+const LEAST_PIXELS: usize = 128;
+/// An entry of the tables of steps.
+const STEP_BYTES: usize = 16;
+/// Positions fit in 31 bits, also those beside an image.
+const MOST: usize = 1 << 30;
 
 params! {
-    struct PatchesArgs {
-        x: Pointer = "const UNIT*",
-        y: Pointer = "UNIT*",
-        n: i64,
-        channels: i64,
-        windows: WindowsAt,
-        /// Of the images: from one to the next, and along the axes of one.
-        strides: [i64; 4],
+    /// The sizes of a convolution, as its sums see them: `from` the source `to` the result.
+    struct ConvSizes {
+        images: i64,
+        groups: i64,
+        /// Channels of a group.
+        from_channels: i64,
+        to_channels: i64,
+        from: [i64; 2],
+        to: [i64; 2],
+        kernel: [i64; 2],
+        stride: [i64; 2],
+        padding: [i64; 2],
+        dilation: [i64; 2],
     }
 
-    struct WindowRowsArgs {
-        x: Pointer = "const UNIT*",
-        y: Pointer = "UNIT*",
-        /// Rows of windows: of all images, and of one.
+    struct ConvWeights {
+        weight: Pointer = "const W_TYPE*",
+        y: Pointer = "IN*",
+        n: i64,
         rows: i64,
-        count: i64,
-        /// Columns of the result, and those behind the last image.
-        width: i64,
-        tail: i64,
-        channels: i64,
-        height: i64,
         columns: i64,
-        /// Of the windows along the height, and the padding of both axes.
-        kernel: i64,
-        stride: i64,
-        dilation: i64,
-        above: i64,
-        left: i64,
-        tiles_w: i64,
-        tiles_c: i64,
-        /// Of the images.
-        strides: [i64; 4],
+        sizes: ConvSizes,
     }
 
-    struct AddPatchesArgs {
-        x: Pointer = "const ELEMENT*",
-        y: Pointer = "ELEMENT*",
-        n: i64,
+    struct Convolve {
+        x: Pointer = "const X_TYPE*",
+        /// Rows of a group's and phase's matrix, and the numbers of a row.
+        weights: Pointer = "const IN*",
+        rows: i64,
+        columns: i64,
+        bias: Pointer,
+        y: Pointer = "Y_TYPE*",
+        tiles_m: i64,
+        tiles_n: i64,
+        /// Whether the result is added to.
+        add: i64,
+        /// Whether four pixels of the result can be loaded and stored at once.
+        aligned: i64,
+        sizes: ConvSizes,
+    }
+
+    struct ConvGradient {
+        x: Pointer = "const X_TYPE*",
+        dy: Pointer = "const DY_TYPE*",
+        partial: Pointer = "COMPUTE*",
+        tiles_m: i64,
+        tiles_n: i64,
+        splits: i64,
+        /// Pixels of a part.
+        depth: i64,
+        sizes: ConvSizes,
+    }
+
+    struct ConvParts {
+        partial: Pointer = "const COMPUTE*",
+        dw: Pointer = "DW_TYPE*",
+        db: Pointer,
+        splits: i64,
+        weights: i64,
+        biases: i64,
+        /// Of a row of the weight.
         channels: i64,
-        windows: WindowsAt,
+        taps: i64,
+        add: i64,
+        add_bias: i64,
     }
 }
 
-fn windows(places: &Places) -> WindowsAt {
-    let [.., height, width] = places.images;
-    WindowsAt::new(&places.window, [height, width], places.count)
+impl ConvSizes {
+    fn of(places: &Places, direction: Direction) -> ConvSizes {
+        let pair = |n: [usize; 2]| n.map(|n| n as i64);
+        let Places { window, images: [n, channels, height, width], count, out, groups } = *places;
+        let [large, small] = [(channels, [height, width]), (out, count)];
+        let [from, to] = match direction {
+            Direction::Forward => [large, small],
+            Direction::Transposed => [small, large],
+        };
+        ConvSizes {
+            images: n as i64,
+            groups: groups as i64,
+            from_channels: (from.0 / groups) as i64,
+            to_channels: (to.0 / groups) as i64,
+            from: pair(from.1),
+            to: pair(to.1),
+            kernel: pair(window.kernel),
+            stride: pair(window.stride),
+            padding: pair(window.padding),
+            dilation: pair(window.dilation),
+        }
+    }
 }
 
-pub(super) fn patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (n, dtype) = (args.write_shape(0).numel(), args.write_dtype(0));
-    if n == 0 {
+/// What a block computes.
+#[derive(Clone, Copy)]
+struct Tile {
+    /// Warps along m and n, and the 16 x 8 fragments of each.
+    warps: [usize; 2],
+    fragments: [usize; 2],
+    /// Numbers along k.
+    depth: usize,
+}
+
+impl Tile {
+    fn size(self) -> [usize; 2] {
+        [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
+    }
+
+    fn threads(self) -> usize {
+        self.warps[0] * self.warps[1] * 32
+    }
+
+    /// The shared memory: two tiles of both operands, and tables of so many bytes.
+    fn bytes(self, factors: DType, tables: usize) -> usize {
+        let [m, n] = self.size();
+        2 * (m + n) * self.depth * factors.size() + tables
+    }
+
+    /// For a convolution of so many channels.
+    fn of_result(channels: usize, factors: DType) -> Tile {
+        let (warps, fragments) = match channels {
+            0..=16 => ([1, 8], [1, 2]),
+            17..=32 => ([1, 8], [2, 2]),
+            _ => ([2, 4], [2, 4]),
+        };
+        Tile { warps, fragments, depth: 128 / factors.size() }
+    }
+
+    /// For the gradient of a weight.
+    fn of_weight(channels: usize, factors: DType, precision: Precision) -> Tile {
+        let (warps, fragments) = match channels {
+            0..=32 => ([1, 8], [2, 2]),
+            // Two TF32 numbers for each f32 take many registers.
+            _ if factors == DType::F32 && precision != Precision::Tf32 => ([2, 4], [2, 2]),
+            _ => ([2, 4], [2, 4]),
+        };
+        Tile { warps, fragments, depth: if factors == DType::F64 { 16 } else { 32 } }
+    }
+}
+
+/// How many numbers of the sums have one tap, from a multiple of it on: up to those of a piece of 16 bytes.
+fn run(channels: usize, factors: DType) -> usize {
+    (16 / factors.size()).min(1 << channels.trailing_zeros().min(3))
+}
+
+fn compute(factors: DType) -> DType {
+    if factors == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// The constants of the kernels of a convolution, or (without a direction) of a weight's gradient.
+fn spec(
+    source: &'static Source,
+    entry: &'static str,
+    tile: Tile,
+    (factors, precision): (DType, Precision),
+    direction: Option<Direction>,
+) -> KernelSpec {
+    let form = match (factors, precision) {
+        (DType::F16, _) => "F16",
+        (DType::BF16, _) => "BF16",
+        (DType::F64, _) => "F64",
+        (_, Precision::Tf32) => "TF32",
+        _ => "SPLIT_TF32",
+    };
+    KernelSpec::new(source, entry)
+        .word("FORM", form)
+        .dtype("IN", factors)
+        .dtype("A_TYPE", factors)
+        .dtype("B_TYPE", factors)
+        .dtype("COMPUTE", compute(factors))
+        .flag("A_ALONG_K", direction.is_some())
+        .flag("B_ALONG_K", direction.is_some())
+        .int("WARPS_M", tile.warps[0] as i64)
+        .int("WARPS_N", tile.warps[1] as i64)
+        .int("FRAGS_M", tile.fragments[0] as i64)
+        .int("FRAGS_N", tile.fragments[1] as i64)
+        .int("TILE_K", tile.depth as i64)
+        .flag("TRANSPOSED", direction == Some(Direction::Transposed))
+}
+
+/// # Errors
+/// If positions do not fit in the numbers that kernels count with.
+fn check(op: &'static str, places: &Places) -> Result<()> {
+    let Places { window, images: [n, channels, height, width], count: [rows, columns], out, groups } =
+        *places;
+    let all = |sizes: &[usize]| sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
+    let [kernel_h, kernel_w] = window.kernel;
+    let fits = [
+        all(&[n, height, width]),
+        all(&[n, rows, columns]),
+        all(&[n, groups]),
+        all(&[channels, height + window.padding[0], width + window.padding[1]]),
+        all(&[out, rows + kernel_h * window.dilation[0], columns + kernel_w * window.dilation[1]]),
+        all(&[channels.max(out), kernel_h, kernel_w, groups]),
+    ];
+    match fits.iter().all(|size| size.is_some_and(|size| size < MOST)) {
+        true => Ok(()),
+        false => {
+            Err(Error::invalid(op, "the images are too many or too large for one launch; split the batch"))
+        }
+    }
+}
+
+/// The matrices of the weight in the working memory, and the blocks.
+struct Plan {
+    tile: Tile,
+    /// Kinds of result pixels that have other taps, and the most taps that one has.
+    phases: usize,
+    rows: usize,
+    columns: usize,
+    tiles: [usize; 2],
+}
+
+impl Plan {
+    fn of(op: &Convolution) -> Plan {
+        let Places { window, images: [n, ..], groups, .. } = op.places;
+        let [(from, _), (to, size)] = op.sides();
+        let tile = Tile::of_result(to / groups, op.factors);
+        let [m, pixels] = tile.size();
+        let (mut phases, mut taps, mut each) = (1, 1, n);
+        for axis in [0, 1] {
+            let [kernel, stride, dilation] = [window.kernel, window.stride, window.dilation].map(|x| x[axis]);
+            let apart = match op.direction {
+                Direction::Forward => 1,
+                Direction::Transposed => stride,
+            };
+            phases *= apart;
+            each *= size[axis].div_ceil(apart);
+            let period = (1..=apart).find(|n| (n * dilation).is_multiple_of(apart)).unwrap_or(apart);
+            taps *= kernel.div_ceil(period);
+        }
+        Plan {
+            tile,
+            phases,
+            rows: (to / groups).next_multiple_of(m),
+            columns: (from / groups * taps).next_multiple_of(tile.depth),
+            tiles: [(to / groups).div_ceil(m), each.div_ceil(pixels)],
+        }
+    }
+
+    /// Numbers of the weight.
+    fn weights(&self, groups: usize) -> usize {
+        self.phases * groups * self.rows * self.columns
+    }
+}
+
+pub(super) fn workspace(op: &Convolution) -> usize {
+    Plan::of(op).weights(op.places.groups) * op.factors.size()
+}
+
+pub(super) fn convolve(op: &Convolution, args: &mut CudaArgs<'_>) -> Result<()> {
+    if args.write_shape(0).numel() == 0 {
         return Ok(());
     }
-    let mut strides = [0; 4];
-    strides.iter_mut().zip(args.read_layout(0).strides()).for_each(|(to, &stride)| *to = stride as i64);
-    let kernel_args = PatchesArgs {
-        x: args.read(0),
-        y: args.write(0),
-        n: n as i64,
-        channels: places.images[1] as i64,
-        windows: windows(places),
-        strides,
+    check(args.op(), &op.places)?;
+    let plan = Plan::of(op);
+    let Plan { tile, phases, rows, columns, tiles } = plan;
+    let groups = op.places.groups;
+    let sizes = ConvSizes::of(&op.places, op.direction);
+    let run = run(op.sides()[0].0 / groups, op.factors);
+    let spec = |source, entry| {
+        spec(source, entry, tile, (op.factors, op.precision), Some(op.direction))
+            .dtype("X_TYPE", args.read_dtype(0))
+            .int("RUN", run as i64)
     };
-    let spec = units::constants(KernelSpec::new(&PATCHES, "patches"), dtype.size(), n);
-    args.kernel(spec, units::grid(args, n), &kernel_args)
+    let weights = plan.weights(groups);
+    let shared =
+        tile.bytes(op.factors, 2 * tile.depth / run * STEP_BYTES + tile.size()[1] * size_of::<i64>());
+    let (packing, product) = (
+        spec(&WEIGHTS, "conv_weights").dtype("W_TYPE", args.read_dtype(1)),
+        spec(&CONVOLVE, "convolve")
+            .int("MEMORY_BYTES", shared as i64)
+            .dtype("Y_TYPE", args.write_dtype(0))
+            .dtype("BIAS_TYPE", if op.bias { args.read_dtype(2) } else { args.write_dtype(0) }),
+    );
+    if weights > 0 {
+        let told = ConvWeights {
+            weight: args.read(1),
+            y: args.workspace(),
+            n: weights as i64,
+            rows: rows as i64,
+            columns: columns as i64,
+            sizes,
+        };
+        args.kernel(packing, Grid::line(weights.div_ceil(256).min(1 << 16), 256), &told)?;
+    }
+    let plane = op.sides()[1].1.iter().product::<usize>();
+    let y = args.write(0);
+    let told = Convolve {
+        x: args.read(0),
+        weights: args.workspace(),
+        rows: rows as i64,
+        columns: columns as i64,
+        bias: if op.bias { args.read(2) } else { Pointer::NOTHING },
+        y,
+        tiles_m: tiles[0] as i64,
+        tiles_n: tiles[1] as i64,
+        add: args.accumulate(0).into(),
+        aligned: (phases == 1
+            && plane.is_multiple_of(4)
+            && args.alignment(y).is_multiple_of(4 * args.write_dtype(0).size()))
+        .into(),
+        sizes,
+    };
+    let blocks = tiles[0] * tiles[1] * groups * phases;
+    args.kernel(product, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)
 }
 
-pub(super) fn window_rows(op: &WindowRows, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (n, dtype) = (args.write_shape(0).numel(), args.write_dtype(0));
-    if n == 0 {
-        return Ok(());
-    }
-    let mut strides = [0; 4];
-    strides.iter_mut().zip(args.read_layout(0).strides()).for_each(|(to, &stride)| *to = stride as i64);
-    let WindowRows { window, images: [images, channels, height, _], rows, width, tail, .. } = *op;
-    let [tiles_w, tiles_c] = [width, channels].map(|size| size.div_ceil(32));
-    let kernel_args = WindowRowsArgs {
-        x: args.read(0),
-        y: args.write(0),
-        rows: (images * rows) as i64,
-        count: rows as i64,
-        width: width as i64,
-        tail: tail as i64,
-        channels: channels as i64,
-        height: height as i64,
-        columns: op.copied() as i64,
-        kernel: window.kernel[0] as i64,
-        stride: window.stride[0] as i64,
-        dilation: window.dilation[0] as i64,
-        above: window.padding[0] as i64,
-        left: window.padding[1] as i64,
-        tiles_w: tiles_w as i64,
-        tiles_c: tiles_c as i64,
-        strides,
-    };
-    let blocks = images * rows * tiles_w * tiles_c + 1;
-    if blocks > i32::MAX as usize {
-        return Err(Error::invalid(args.op(), "the images are too many for one launch; split the batch"));
-    }
-    let spec = units::constants(KernelSpec::new(&ROWS, "window_rows"), dtype.size(), n);
-    let turned = strides[3].abs() <= strides[1].abs();
-    args.kernel(spec.flag("TURNED", turned), Grid::line(blocks, 256), &kernel_args)
+/// How the pixels of a weight's gradient are split.
+struct Parts {
+    tile: Tile,
+    tiles: [usize; 2],
+    splits: usize,
+    /// Pixels of a part.
+    depth: usize,
+    weights: usize,
+    biases: usize,
 }
 
-pub(super) fn add_patches(places: &Places, args: &mut CudaArgs<'_>) -> Result<()> {
-    let (n, dtype) = (args.write_shape(0).numel(), args.write_dtype(0));
-    if n == 0 {
+impl Parts {
+    fn of(op: &WeightGradient) -> Parts {
+        let Places { window, images: [n, channels, ..], count: [rows, columns], out, groups } = op.places;
+        let (m, k) = (out / groups, channels / groups * window.kernel[0] * window.kernel[1]);
+        let tile = Tile::of_weight(m, op.factors, op.precision);
+        let size = tile.size();
+        let tiles = [m.div_ceil(size[0]), k.div_ceil(size[1])];
+        let pixels = n * rows * columns;
+        let wanted = ENOUGH_BLOCKS.div_ceil((tiles[0] * tiles[1] * groups).max(1));
+        let depth = pixels.div_ceil(wanted).max(LEAST_PIXELS).next_multiple_of(tile.depth);
+        let biases = if op.bias.is_some() { out } else { 0 };
+        Parts { tile, tiles, splits: pixels.div_ceil(depth).max(1), depth, weights: out * k, biases }
+    }
+}
+
+pub(super) fn gradient_workspace(op: &WeightGradient) -> usize {
+    let Parts { splits, weights, biases, .. } = Parts::of(op);
+    splits * (weights + biases) * compute(op.factors).size()
+}
+
+pub(super) fn weight_gradient(op: &WeightGradient, args: &mut CudaArgs<'_>) -> Result<()> {
+    check(args.op(), &op.places)?;
+    let Parts { tile, tiles, splits, depth, weights, biases } = Parts::of(op);
+    if weights == 0 && biases == 0 {
         return Ok(());
     }
-    let kernel_args = AddPatchesArgs {
-        x: args.read(0),
-        y: args.write(0),
-        n: n as i64,
-        channels: places.images[1] as i64,
-        windows: windows(places),
+    let run = run(op.places.images[1] / op.places.groups, op.factors);
+    let shared = tile.bytes(op.factors, tile.size()[1] / run * STEP_BYTES);
+    let product = spec(&GRADIENT, "conv_weight_gradient", tile, (op.factors, op.precision), None)
+        .dtype("X_TYPE", args.read_dtype(1))
+        .dtype("DY_TYPE", args.read_dtype(0))
+        .int("RUN", run as i64)
+        .int("MEMORY_BYTES", shared as i64)
+        .flag("BIAS", biases > 0);
+    let told = ConvGradient {
+        x: args.read(1),
+        dy: args.read(0),
+        partial: args.workspace(),
+        tiles_m: tiles[0] as i64,
+        // The first column of blocks sums the bias's gradient, also where a window has no numbers.
+        tiles_n: tiles[1].max(1) as i64,
+        splits: splits as i64,
+        depth: depth as i64,
+        sizes: ConvSizes::of(&op.places, Direction::Forward),
     };
-    let spec = KernelSpec::new(&ADD, "add_patches")
-        .dtype("ELEMENT", dtype)
-        .word("INDEX", units::index_type(n))
-        .flag("ADD", args.accumulate(0));
-    args.kernel(spec, units::grid(args, n), &kernel_args)
+    let blocks = tiles[0] * tiles[1].max(1) * op.places.groups * splits;
+    args.kernel(product, Grid::line(blocks, tile.threads() as u32).shared(shared), &told)?;
+    let gather = KernelSpec::new(&PARTS, "conv_sum_parts")
+        .dtype("COMPUTE", compute(op.factors))
+        .dtype("DW_TYPE", args.write_dtype(0))
+        .dtype("DB_TYPE", args.write_dtype(if biases > 0 { 1 } else { 0 }));
+    let told = ConvParts {
+        partial: args.workspace(),
+        dw: args.write(0),
+        db: if biases > 0 { args.write(1) } else { Pointer::NOTHING },
+        splits: splits as i64,
+        weights: weights as i64,
+        biases: biases as i64,
+        channels: (op.places.images[1] / op.places.groups) as i64,
+        taps: op.places.window.kernel.iter().product::<usize>() as i64,
+        add: args.accumulate(0).into(),
+        add_bias: (biases > 0 && args.accumulate(1)).into(),
+    };
+    args.kernel(gather, Grid::line((weights + biases).div_ceil(128), 128), &told)
 }

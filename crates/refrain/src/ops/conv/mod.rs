@@ -1,23 +1,31 @@
-//! Convolutions. The windows of the images are the rows of a matrix, which is multiplied by the weight; so tensor cores and
-//! precision are those of [`Tensor::linear`] and [`Tensor::matmul`]. Without groups and without dilation along the width,
-//! that matrix is a view of a copy with the channels last ([`rows`]); otherwise it is written down. A transposed convolution
-//! multiplies first and then adds up the windows.
+//! Convolutions, as products of the weight with the windows of the images. On CUDA the windows are gathered from the images
+//! where they lie (an implicit GEMM); on the CPU those of an image are laid out as a matrix at a time ([`host`]). A
+//! transposed convolution is the same product with other windows, and either is the gradient of the other.
 
 mod cuda;
+mod host;
 mod options;
-mod patches;
-mod rows;
+mod places;
 #[cfg(test)]
 mod tests;
+mod weight_gradient;
+mod windows;
 
 pub use options::{Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions};
 
-use super::apply;
-use crate::activation::Activation;
+use smallvec::SmallVec;
+
+use super::{Op, Spec, Specs, apply};
+use crate::autograd::{Gradients, Saves};
+use crate::device::cuda::Gpu;
+use crate::device::{CudaArgs, HostArgs, Launch};
 use crate::error::{Error, Result};
 use crate::kernels::window::Window;
-use crate::tensor::{Shape, Tensor, check_devices};
-use patches::{AddPatches, Patches, Places};
+use crate::precision::precision;
+use crate::tensor::{DType, Shape, Tensor, check_devices};
+use crate::types::Precision;
+use places::Places;
+use weight_gradient::WeightGradient;
 
 /// The sizes of images and of a weight, as `[N, C, H, W]` and `[first, second, height, width]`.
 fn sizes(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<([usize; 4], [usize; 4])> {
@@ -63,9 +71,142 @@ fn check_bias(op: &'static str, bias: Option<&Tensor>, channels: usize) -> Resul
     }
 }
 
-/// `[N * rows * columns, O]` as images `[N, O, rows, columns]`: a view.
-fn to_images(y: &Tensor, n: usize, channels: usize, [rows, columns]: [usize; 2]) -> Result<Tensor> {
-    y.reshape([n, rows, columns, channels])?.permute(&[0, 3, 1, 2])
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// From the images to the results of the windows.
+    Forward,
+    /// The adjoint.
+    Transposed,
+}
+
+/// A convolution, or a transposed one. The operands are the source, the weight and, if there is one, the bias.
+#[derive(Clone, Debug)]
+struct Convolution {
+    name: &'static str,
+    places: Places,
+    direction: Direction,
+    bias: bool,
+    precision: Precision,
+    /// Dtype of the factors, to which wider operands are rounded.
+    factors: DType,
+    /// Dtype of the result.
+    dtype: DType,
+}
+
+/// The multiplications and additions of a convolution without those of the padding.
+fn flops(places: &Places) -> u64 {
+    let all = |sizes: &[usize]| sizes.iter().map(|&size| size as u64).product::<u64>();
+    2 * all(&places.results()) * all(&places.weight()[1..])
+}
+
+impl Convolution {
+    /// The channels and the height and width of the source and of the result.
+    fn sides(&self) -> [(usize, [usize; 2]); 2] {
+        let Places { images: [_, channels, height, width], count, out, .. } = self.places;
+        let [images, results] = [(channels, [height, width]), (out, count)];
+        match self.direction {
+            Direction::Forward => [images, results],
+            Direction::Transposed => [results, images],
+        }
+    }
+
+    /// The gradient of its source.
+    fn adjoint(&self, dtype: DType) -> Convolution {
+        let (name, direction) = match self.direction {
+            Direction::Forward => ("conv_input_gradient", Direction::Transposed),
+            Direction::Transposed => ("conv_transpose_input_gradient", Direction::Forward),
+        };
+        Convolution { name, direction, bias: false, dtype, ..self.clone() }
+    }
+}
+
+impl Op for Convolution {
+    const NAME: &'static str = "conv2d";
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
+        for parameter in &x[1..] {
+            if !parameter.dtype().is_parameter_of(self.factors) {
+                return Err(Error::dtypes(self.name, x[0].dtype(), parameter.dtype()));
+            }
+        }
+        let shape = match self.direction {
+            Direction::Forward => self.places.results(),
+            Direction::Transposed => self.places.images,
+        };
+        Ok(Spec::new(shape, self.dtype).one())
+    }
+
+    fn host(&self, args: &mut HostArgs<'_>) -> Result<()> {
+        host::convolve(self, args)
+    }
+
+    fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
+        cuda::convolve(self, args)
+    }
+
+    fn cuda_workspace(&self, _: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
+        Ok(cuda::workspace(self))
+    }
+
+    fn flops(&self, _: &[&Shape], _: &[&Shape]) -> u64 {
+        flops(&self.places)
+    }
+
+    fn accumulates(&self, _: usize) -> bool {
+        true
+    }
+
+    fn saves(&self, needs: &[bool]) -> Saves {
+        Saves::default().input_if(0, needs[1]).input_if(1, needs[0])
+    }
+
+    fn backward(&self, g: &mut Gradients<'_>) -> Result<()> {
+        let dy = g.grad()?.clone();
+        if g.needs(0) {
+            let weight = g.input(1)?;
+            g.emit(&[0], self.adjoint(g.input_dtype(0)), &[&dy, &weight])?;
+        }
+        let bias = (self.bias && g.needs(2)).then(|| g.input_dtype(2));
+        // The sums for a bias are those of what is multiplied with the windows.
+        let beside = bias.filter(|_| self.direction == Direction::Forward && g.needs(1));
+        if g.needs(1) {
+            let x = g.input(0)?;
+            let (results, images) = match self.direction {
+                Direction::Forward => (&dy, &x),
+                Direction::Transposed => (&x, &dy),
+            };
+            let op = WeightGradient {
+                places: self.places,
+                precision: self.precision,
+                factors: self.factors,
+                weight: g.input_dtype(1),
+                bias: beside,
+            };
+            let targets: &[usize] = if beside.is_some() { &[1, 2] } else { &[1] };
+            g.emit(targets, op, &[results, images])?;
+        }
+        match bias {
+            Some(dtype) if beside.is_none() => g.add(2, dy.to_dtype(dtype)?.sum([0, 2, 3])?),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn convolve(
+    name: &'static str,
+    [x, weight]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    (places, direction): (Places, Direction),
+) -> Result<Tensor> {
+    let precision = precision();
+    let dtype = precision.result(x.dtype());
+    let op = Convolution { name, places, direction, bias: bias.is_some(), precision, factors: dtype, dtype };
+    let operands: SmallVec<[&Tensor; 3]> = [Some(x), Some(weight), bias].into_iter().flatten().collect();
+    apply(op, &operands)
 }
 
 fn conv(
@@ -86,26 +227,8 @@ fn conv(
         padding: options.padding,
         dilation: options.dilation,
     };
-    let places = Places::new(op, window, [n, channels, height, width])?;
-    if groups == 1
-        && let Some(y) = rows::convolution(op, x, weight, bias, places)?
-    {
-        return Ok(y);
-    }
-    let [rows, columns] = places.matrix();
-    let patches = apply(Patches(places), &[x])?;
-    if groups == 1 {
-        let y = patches.linear(&weight.reshape([out, columns])?, bias, Activation::None, None)?;
-        return to_images(&y, n, out, places.count);
-    }
-    // A product for each group: [G, rows, columns / G] times [G, columns / G, O / G].
-    let patches = patches.reshape([rows, groups, columns / groups])?.transpose(0, 1)?;
-    let weight = weight.reshape([groups, out / groups, columns / groups])?.transpose(1, 2)?;
-    let mut y = patches.matmul(&weight)?;
-    if let Some(bias) = bias {
-        y = y.add(&bias.to_dtype(y.dtype())?.reshape([groups, 1, out / groups])?)?;
-    }
-    to_images(&y.transpose(0, 1)?.reshape([rows, out])?, n, out, places.count)
+    let places = Places::new(op, window, [n, channels, height, width], [out, groups])?;
+    convolve(op, [x, weight], bias, (places, Direction::Forward))
 }
 
 fn conv_transpose(
@@ -128,18 +251,10 @@ fn conv_transpose(
     };
     let size = options.sizes(op, window, [height, width])?;
     // The images that a convolution with these windows makes this size of.
-    let places = Places { window, images: [n, out, size[0], size[1]], count: [height, width] };
-    Shape::from(places.images).check_view(op)?;
-    let rows = n * height * width;
-    let x = x.permute(&[0, 2, 3, 1])?.reshape([rows, groups, channels / groups])?.transpose(0, 1)?;
-    let columns = out_group * kernel_h * kernel_w;
-    let products = x.matmul(&weight.reshape([groups, channels / groups, columns])?)?;
-    let matrix = products.transpose(0, 1)?.reshape([rows, groups * columns])?;
-    let y = apply(AddPatches(places), &[&matrix])?;
-    match bias {
-        Some(bias) => y.add(&bias.to_dtype(y.dtype())?.reshape([out, 1, 1])?),
-        None => Ok(y),
-    }
+    let images = [n, out, size[0], size[1]];
+    Shape::from(images).check_view(op)?;
+    let places = Places { window, images, count: [height, width], out: channels, groups };
+    convolve(op, [x, weight], bias, (places, Direction::Transposed))
 }
 
 /// A tensor `[a, b, length]` as `[a, b, 1, length]`.
@@ -156,8 +271,7 @@ fn with_height(op: &'static str, x: &Tensor, what: &str) -> Result<Tensor> {
 impl Tensor {
     /// A convolution of images `[N, C, H, W]` with a weight `[O, C / groups, height, width]` and a bias `[O]`: `[N, O, rows,
     /// columns]`, where `rows = (H + 2 padding - dilation (height - 1) - 1) / stride + 1`, rounded down. As in PyTorch, the
-    /// weight is not turned around. For floats; dtypes and precision are those of [`Tensor::linear`], with groups those of
-    /// [`Tensor::matmul`]. The result may be a view with the channels last in memory.
+    /// weight is not turned around. For floats; dtypes and precision are those of [`Tensor::linear`], but that a bias is not rounded.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match, the channels do not fit into the groups, or a window does not fit into the

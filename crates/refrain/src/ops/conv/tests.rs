@@ -1,6 +1,7 @@
 use crate::ops::testing::{assert_close, device, leaf, numbers, values};
 use crate::{
-    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Tensor, gradcheck,
+    Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Precision,
+    Tensor, gradcheck, with_precision,
 };
 
 fn tensor(shape: &[usize]) -> Tensor {
@@ -180,6 +181,89 @@ fn narrow_floats_are_summed_in_f32_and_no_images_are_taken() {
     let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device()).unwrap();
     let weight = Tensor::ones([3, 2, 3, 3], DType::F32, &device()).unwrap();
     assert_eq!(none.conv2d(&weight, None, &o).unwrap().dims(), [0, 3, 4, 4]);
+}
+
+/// Small whole numbers, whose products and sums every dtype and precision has exactly.
+fn whole(shape: &[usize], step: usize, device: &Device) -> Tensor {
+    let n: usize = shape.iter().product();
+    let numbers: Vec<f64> = (0..n).map(|i| (i * step % 7) as f64 - 3.0).collect();
+    Tensor::from_slice(&numbers, shape, device).unwrap()
+}
+
+/// The result and the gradients by images, weight and bias, with their dtypes.
+fn all_of([x, weight, bias]: [&Tensor; 3], o: &Conv2dOptions, transposed: bool) -> Vec<(DType, Vec<f64>)> {
+    let leaves = [x, weight, bias].map(|t| {
+        let t = t.detach();
+        t.set_requires_grad(true).unwrap();
+        t
+    });
+    let [x, weight, bias] = &leaves;
+    let y = match transposed {
+        false => x.conv2d(weight, Some(bias), o).unwrap(),
+        true => {
+            let o = ConvTranspose2dOptions {
+                stride: o.stride,
+                padding: o.padding,
+                dilation: o.dilation,
+                groups: o.groups,
+                output_padding: o.stride.map(|stride| stride - 1),
+            };
+            x.conv_transpose2d(weight, Some(bias), &o).unwrap()
+        }
+    };
+    y.backward_with(&whole(y.dims(), 5, y.device()).to_dtype(y.dtype()).unwrap()).unwrap();
+    let gradients = leaves.iter().map(|t| t.grad().unwrap());
+    [y.detach()].into_iter().chain(gradients).map(|t| (t.dtype(), values(&t))).collect()
+}
+
+#[test]
+fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
+    let sizes = [
+        ([2, 1, 5, 9], [5, 1, 7, 7], options([1, 1], [3, 3], [1, 1], 1)),
+        ([1, 130, 5, 9], [3, 130, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+        ([3, 5, 5, 9], [130, 5, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
+        ([2, 130, 5, 9], [130, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 130)),
+        ([2, 3, 9, 5], [70, 3, 7, 7], options([2, 2], [3, 3], [1, 1], 1)),
+        ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
+        ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+        ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
+    ];
+    let settings = [
+        (DType::F64, DType::F64, Precision::F32),
+        (DType::F32, DType::F32, Precision::F32),
+        (DType::F32, DType::F32, Precision::Tf32),
+        (DType::F32, DType::F32, Precision::Bf16),
+        (DType::BF16, DType::BF16, Precision::F32),
+        (DType::BF16, DType::F32, Precision::F32),
+        (DType::F16, DType::F16, Precision::F32),
+    ];
+    for ((images, weight, o), transposed) in sizes.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        // The source of a transposed convolution has the channels of the other one's result.
+        let (channels, bias) = match transposed {
+            false => (images[1], weight[0]),
+            true => (weight[0], weight[1] * o.groups),
+        };
+        let operands = |device: &Device| {
+            let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
+            [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
+        };
+        let cpu = operands(&Device::cpu());
+        let exact = all_of(cpu.each_ref(), &o, transposed);
+        for (dtype, parameters, precision) in settings {
+            let dtypes = [dtype, parameters, parameters];
+            let [x, w, b] = operands(&device());
+            let [x, w, b] = [(x, 0), (w, 1), (b, 2)].map(|(t, i)| t.to_dtype(dtypes[i]).unwrap());
+            let found = with_precision(precision, || all_of([&x, &w, &b], &o, transposed));
+            for (i, ((dtype, found), (_, exact))) in found.iter().zip(&exact).enumerate() {
+                let exact = Tensor::from_slice(exact, [exact.len()], &Device::cpu()).unwrap();
+                let rounded = values(&exact.to_dtype(*dtype).unwrap());
+                assert_eq!(
+                    found, &rounded,
+                    "{images:?} {weight:?} {o:?} {transposed} {dtype} {precision:?} {i}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -177,11 +177,6 @@ impl Op for Matmul {
     }
 }
 
-/// The product of operands with the same batch dimensions, in a precision, as a dtype.
-pub(super) fn product(precision: Precision, dtype: DType, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    apply(Matmul { precision, dtype }, &[a, b])
-}
-
 /// Both operands with the batch dimensions of the result.
 fn prepare(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     const OP: &str = Matmul::NAME;

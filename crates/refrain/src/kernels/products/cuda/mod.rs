@@ -7,4 +7,9 @@ mod choice;
 mod plan;
 mod shared;
 
+/// Forms of numbers on tensor cores, for kernels that have tiles of their own.
+pub(crate) const FORMS: &str = include_str!("forms.cu");
+/// Products of tiles in shared memory. It follows [`FORMS`] and the types of the tiles.
+pub(crate) const FRAGMENTS: &str = include_str!("fragments.cu");
+
 pub(crate) use plan::{run, sums_beside, workspace};

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::choice::{GemmKernel, GroupTile, SplitK};
 use super::shared::SharedMemory;
+use super::{FORMS, FRAGMENTS};
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
 use crate::device::cuda::{
@@ -17,12 +18,18 @@ use crate::tensor::DType;
 const COMMON: &str = include_str!("common.cu");
 const TILES: &str = include_str!("tiles.cu");
 
-static TENSOR: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, COMMON, TILES, include_str!("tensor.cu")] };
-static WARPGROUP: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, TILES, include_str!("warpgroup.cu")] };
-static SWIZZLED: Source =
-    Source { name: "gemm", parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, TILES, include_str!("swizzled.cu")] };
+static TENSOR: Source = Source {
+    name: "gemm",
+    parts: &[ACTIVATIONS, MMA, COMMON, FORMS, TILES, FRAGMENTS, include_str!("tensor.cu")],
+};
+static WARPGROUP: Source = Source {
+    name: "gemm",
+    parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, FORMS, TILES, FRAGMENTS, include_str!("warpgroup.cu")],
+};
+static SWIZZLED: Source = Source {
+    name: "gemm",
+    parts: &[ACTIVATIONS, MMA, WGMMA, COMMON, FORMS, TILES, FRAGMENTS, include_str!("swizzled.cu")],
+};
 static SIMT: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("simt.cu")] };
 static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("skinny.cu")] };
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };

@@ -1,0 +1,271 @@
+//! Convolutions on the CPU: a product for each image and group, with its windows as a matrix. In f16 or bf16, operands are
+//! rounded to that dtype and multiplied in f32, pairs of bf16 by the instruction for them, if the processor has it.
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::weight_gradient::WeightGradient;
+use super::windows::Windows;
+use super::{Convolution, Direction};
+use crate::device::HostArgs;
+use crate::device::cpu::bf16_pairs::Bf16Pairs;
+use crate::device::cpu::numeric::{Real, Stored};
+use crate::device::cpu::parallel;
+use crate::device::cpu::scratch::Scratch;
+use crate::device::cpu::widen::{Bf16Operand, Widened, output};
+use crate::error::Result;
+use crate::kernels::products::host::{self as gemm, Accumulate, Epilogue, Matrix, MatrixMut, Paired, Single};
+use crate::kernels::window::Window;
+use crate::tensor::DType;
+
+/// Parts of the images of a weight's gradient, at most, which threads sum side by side.
+const MOST_PARTS: usize = 16;
+
+/// Numbers of the bias's gradient that are added one after the other.
+const RUN: usize = 64;
+
+/// `c (+)= a b`, of factors `E`.
+type Product<'a, E, R> = &'a (dyn Fn(Matrix<'_, E>, Matrix<'_, E>, MatrixMut<'_, R>, Accumulate) + Sync);
+
+fn single<R: Real>(a: Matrix<'_, R>, b: Matrix<'_, R>, c: MatrixMut<'_, R>, mode: Accumulate) {
+    gemm::gemm(Single, a, b, c, mode, Epilogue::default());
+}
+
+/// Calls `$run` with the factors and their product.
+macro_rules! with_factors {
+    ($args:expr, $factors:expr, $run:expr) => {
+        match $factors {
+            DType::F64 => {
+                let (a, b) = (Widened::<f64>::operand($args, 0)?, Widened::<f64>::operand($args, 1)?);
+                $run(a.get(), b.get(), &single::<f64>)
+            }
+            dtype => match Bf16Pairs::for_product(dtype, 2, 2) {
+                Some(pairs) => {
+                    let (a, b) = (Bf16Operand::of($args, 0)?, Bf16Operand::of($args, 1)?);
+                    $run(a.get(), b.get(), &|a: Matrix<'_, bf16>,
+                                             b: Matrix<'_, bf16>,
+                                             c: MatrixMut<'_, f32>,
+                                             mode| {
+                        let (a, b) = (Paired::of(a), Paired::of(b.t()));
+                        gemm::gemm(pairs, a.matrix(), b.matrix().t(), c, mode, Epilogue::default());
+                    })
+                }
+                None => {
+                    let a = Widened::<f32>::rounded($args, 0, dtype)?;
+                    let b = Widened::<f32>::rounded($args, 1, dtype)?;
+                    $run(a.get(), b.get(), &single::<f32>)
+                }
+            },
+        }
+    };
+}
+
+pub(super) fn convolve(op: &Convolution, args: &HostArgs<'_>) -> Result<()> {
+    with_factors!(args, op.factors, |x, weight, product| Sums { op, x, weight, product }.write(args))
+}
+
+/// A convolution of a source.
+struct Sums<'a, E, R> {
+    op: &'a Convolution,
+    x: &'a [E],
+    weight: &'a [E],
+    product: Product<'a, E, R>,
+}
+
+impl<E: Stored, R: Real> Sums<'_, E, R> {
+    fn write(&self, args: &HostArgs<'_>) -> Result<()> {
+        let bias = if self.op.bias { Some(Widened::<R>::operand(args, 2)?) } else { None };
+        let bias = bias.as_ref().map(Widened::get);
+        let groups = self.op.places.groups;
+        let [from, to] = self.op.sides().map(|(channels, size)| (channels / groups, size));
+        let [plane, from_plane] = [to, from].map(|(_, [height, width])| height * width);
+        let keep = args.accumulate(0);
+        let window = match self.op.direction {
+            Direction::Forward => Some(self.op.places.window),
+            Direction::Transposed => turned(&self.op.places.window),
+        };
+        let windows = window.map(|window| Windows::new(window, from.0, from.1, to.1));
+        let weights = windows.map(|windows| self.weights(&windows, [from.0, to.0]));
+        output(args, 0, |y: &mut [R]| {
+            if y.is_empty() {
+                return;
+            }
+            parallel::for_each(true, y.par_chunks_mut(to.0 * plane).enumerate(), |(at, y)| {
+                let group = at % groups;
+                let x = &self.x[at * from.0 * from_plane..][..from.0 * from_plane];
+                if !keep {
+                    y.fill(R::ZERO);
+                }
+                match (&windows, &weights) {
+                    (Some(windows), Some(weights)) => self.by_windows(windows, weights, (x, group), to, y),
+                    _ => self.by_parts((x, group), (from, to), y),
+                }
+                if let Some(bias) = bias {
+                    for (y, &bias) in y.chunks_exact_mut(plane).zip(&bias[group * to.0..]) {
+                        y.iter_mut().for_each(|y| *y += bias);
+                    }
+                }
+            });
+        })
+    }
+
+    /// The weight as a row for each result channel of each group, in the order of windows.
+    fn weights(&self, windows: &Windows, [from, to]: [usize; 2]) -> Scratch<E> {
+        let ([height, width], depth) = (self.op.places.window.kernel, windows.depth());
+        let mut weights = Scratch::new(self.op.places.groups * to * depth);
+        for (row, weights) in weights.chunks_exact_mut(depth.max(1)).enumerate() {
+            for channel in 0..from {
+                let (group, m) = (row / to, row % to);
+                let pair = match self.op.direction {
+                    Direction::Forward => row * from + channel,
+                    Direction::Transposed => (group * from + channel) * to + m,
+                };
+                let elements = &self.weight[pair * height * width..][..height * width];
+                for (at, &v) in elements.iter().enumerate() {
+                    let at = match self.op.direction {
+                        Direction::Forward => at,
+                        Direction::Transposed => height * width - 1 - at,
+                    };
+                    weights[windows.place(channel, at / width, at % width)] = v;
+                }
+            }
+        }
+        weights
+    }
+
+    /// Adds an image of a group, as a product with its windows.
+    fn by_windows(
+        &self,
+        windows: &Windows,
+        weights: &[E],
+        (x, group): (&[E], usize),
+        (to, [rows, columns]): (usize, [usize; 2]),
+        y: &mut [R],
+    ) {
+        let (depth, begin) = (windows.depth(), windows.begin);
+        let mut matrix = Scratch::new(windows.len());
+        windows.write(x, E::from_number(R::ZERO), &mut matrix);
+        let weights = Matrix::row_major(&weights[group * to * depth..], to, depth);
+        let mut sums = Scratch::<R>::new(to * rows * begin);
+        let c = MatrixMut::row_major(&mut sums, to, rows * begin);
+        (self.product)(weights, windows.matrix(&matrix).t(), c, Accumulate::Replace);
+        for (y, sums) in y.chunks_exact_mut(columns).zip(sums.chunks_exact(begin)) {
+            y.iter_mut().zip(sums).for_each(|(y, &sum)| *y += sum);
+        }
+    }
+
+    /// Adds an image of a group of a transposed convolution: for each pixel of the source a window, whose elements are added
+    /// where they lie, in the order of the pixels.
+    fn by_parts(
+        &self,
+        (x, group): (&[E], usize),
+        ((from, [rows, columns]), (to, [height, width])): ((usize, [usize; 2]), (usize, [usize; 2])),
+        y: &mut [R],
+    ) {
+        let window = &self.op.places.window;
+        let [kernel_h, kernel_w] = window.kernel;
+        let (pixels, depth) = (rows * columns, to * kernel_h * kernel_w);
+        let mut parts = Scratch::<R>::new(pixels * depth);
+        let weight = Matrix::row_major(&self.weight[group * from * depth..], from, depth);
+        let c = MatrixMut::row_major(&mut parts, pixels, depth);
+        (self.product)(Matrix::row_major(x, from, pixels).t(), weight, c, Accumulate::Replace);
+        let parts = &*parts;
+        parallel::pieces(y, height * width, |channel, y| {
+            for at in 0..pixels {
+                let (row, column) = (at / columns, at % columns);
+                let part = &parts[at * depth + channel * kernel_h * kernel_w..][..kernel_h * kernel_w];
+                for (k, line) in part.chunks_exact(kernel_w).enumerate() {
+                    let Some(i) = window.place(0, row, k, height) else { continue };
+                    for (k, &v) in line.iter().enumerate() {
+                        if let Some(j) = window.place(1, column, k, width) {
+                            y[i * width + j] += v;
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The windows of the convolution that a transposed one is, if its stride is 1 and its padding not too wide.
+fn turned(window: &Window) -> Option<Window> {
+    let reach = [0, 1].map(|axis| window.dilation[axis] * (window.kernel[axis] - 1));
+    let padding = [0, 1].map(|axis| reach[axis].checked_sub(window.padding[axis]));
+    match (window.stride, padding) {
+        ([1, 1], [Some(top), Some(left)]) => Some(Window { padding: [top, left], ..*window }),
+        _ => None,
+    }
+}
+
+pub(super) fn weight_gradient(op: &WeightGradient, args: &HostArgs<'_>) -> Result<()> {
+    with_factors!(args, op.factors, |dy, x, product| gradient_in(op, args, dy, x, product))?;
+    match op.factors {
+        _ if op.bias.is_none() => Ok(()),
+        DType::F64 => bias_gradient::<f64>(op, args),
+        _ => bias_gradient::<f32>(op, args),
+    }
+}
+
+fn gradient_in<E: Stored, R: Real>(
+    op: &WeightGradient,
+    args: &HostArgs<'_>,
+    dy: &[E],
+    x: &[E],
+    product: Product<'_, E, R>,
+) -> Result<()> {
+    let places = &op.places;
+    let ([n, channels, height, width], [rows, columns]) = (places.images, places.count);
+    let (m, from) = (places.out / places.groups, channels / places.groups);
+    let windows = Windows::new(places.window, from, [height, width], places.count);
+    let (depth, begin, zero) = (windows.depth(), windows.begin, E::from_number(R::ZERO));
+    // Each part sums its images in their order; their number depends on the shape alone.
+    let parts = n.clamp(1, MOST_PARTS);
+    let keep = args.accumulate(0);
+    output(args, 0, |dw: &mut [R]| {
+        if dw.is_empty() {
+            return;
+        }
+        let mut sums = Scratch::<R>::filled(parts * dw.len(), R::ZERO);
+        let each = m * depth;
+        let piece = |(at, sums): (usize, &mut [R])| {
+            let (part, group) = (at / places.groups, at % places.groups);
+            let mut matrix = Scratch::new(windows.len());
+            let mut turned = Scratch::filled(m * rows * begin, zero);
+            for image in part * n / parts..(part + 1) * n / parts {
+                let at = image * places.groups + group;
+                windows.write(&x[at * from * height * width..][..from * height * width], zero, &mut matrix);
+                let dy = &dy[at * m * rows * columns..][..m * rows * columns];
+                for (to, dy) in turned.chunks_exact_mut(begin).zip(dy.chunks_exact(columns)) {
+                    to[..columns].copy_from_slice(dy);
+                }
+                let dy = Matrix::row_major(&turned, m, rows * begin);
+                product(dy, windows.matrix(&matrix), MatrixMut::row_major(sums, m, depth), Accumulate::Add);
+            }
+        };
+        parallel::for_each(true, sums.par_chunks_mut(each).enumerate(), piece);
+        let [kernel_h, kernel_w] = places.window.kernel;
+        parallel::pieces(dw, depth, |row, dw| {
+            for (at, dw) in dw.iter_mut().enumerate() {
+                let (channel, i, j) = (at / kernel_w / kernel_h, at / kernel_w % kernel_h, at % kernel_w);
+                let place = row * depth + windows.place(channel, i, j);
+                let start = if keep { *dw } else { R::ZERO };
+                *dw = (0..parts).fold(start, |sum, part| sum + sums[part * places.groups * each + place]);
+            }
+        });
+    })
+}
+
+/// The sums of the channels of `dy`: of short runs first, then of planes, then over the images.
+fn bias_gradient<R: Real>(op: &WeightGradient, args: &HostArgs<'_>) -> Result<()> {
+    let (out, [rows, columns]) = (op.places.out, op.places.count);
+    let (dy, keep) = (Widened::<R>::operand(args, 0)?, args.accumulate(1));
+    let (dy, sum) = (dy.get(), |sums: &mut dyn Iterator<Item = R>| sums.fold(R::ZERO, |sum, v| sum + v));
+    output(args, 1, |db: &mut [R]| {
+        parallel::pieces(db, 1, |channel, db| {
+            let planes = dy.chunks_exact(rows * columns).skip(channel).step_by(out);
+            let plane = |x: &[R]| sum(&mut x.chunks(RUN).map(|run| sum(&mut run.iter().copied())));
+            let all = sum(&mut planes.map(plane));
+            db[0] = if keep { db[0] + all } else { all };
+        });
+    })
+}
