@@ -2,7 +2,7 @@
 
     pip install torch
     cargo build --release -p refrain-nn --example layers
-    python bench/layers.py [--device cpu|cuda] [--precisions f32,tf32,bf16] [--threads 4] [--rounds 3]
+    python bench/layers.py [--device cpu|cuda] [--precisions f32,tf32,bf16] [--threads 4] [--rounds 3] [--only GRU]
                            [--refrain target/release/examples/layers]
 
 In each round both programs measure everything (the median of 7 repeats); the table has the median over the rounds, in
@@ -28,7 +28,7 @@ REPEATS, SHORTEST = 7, 0.01
 PRECISIONS = ("f32", "tf32", "bf16")
 
 
-def torch_times(device, precisions):
+def torch_times(device, precisions, only):
     """Prints a line per operation, as `cargo run --example layers` does."""
     import torch
     from torch import nn
@@ -57,6 +57,8 @@ def torch_times(device, precisions):
         return graph.replay
 
     def measure(name, precision, f):
+        if not name.startswith(only):
+            return
         for way in ("eager", "graph") if gpu else ("eager",):
             try:
                 g = captured(f) if way == "graph" else f
@@ -135,16 +137,17 @@ def main():
     p.add_argument("--precisions", type=table.some_of(PRECISIONS), help="of the layers; without, f32 on a CPU and all on a GPU")
     p.add_argument("--threads", type=int, default=4, help="on a CPU")
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--only", default="", metavar="NAME", help="measure only what has a name that begins so")
     p.add_argument("--refrain", type=table.program, default=table.ROOT / "target/release/examples/layers", help="the program")
     p.add_argument("--torch", action="store_true", help="measure PyTorch alone, in this process")
     a = p.parse_args()
     gpu = a.device == "cuda"
     precisions = a.precisions or (list(PRECISIONS) if gpu else ["f32"])
     if a.torch:
-        return torch_times(a.device, precisions)
+        return torch_times(a.device, precisions, a.only)
 
-    commands = {"refrain": (a.refrain, a.device, *precisions),
-                "torch": (sys.executable, __file__, "--torch", "--device", a.device, "--precisions", ",".join(precisions))}
+    commands = {"refrain": (a.refrain, a.device, *precisions, *[a.only] * bool(a.only)),
+                "torch": (sys.executable, __file__, "--torch", "--device", a.device, "--precisions", ",".join(precisions), "--only", a.only)}
     threads = os.cpu_count() if gpu else a.threads
     env = dict(os.environ, RAYON_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
     times = {}

@@ -1,7 +1,8 @@
 //! The time of convolutions, a GRU, and operations that sort or scan: a line per operation, precision and way to run it, in
 //! microseconds.
 //!
-//! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16`; `bench/layers.py` sets it beside PyTorch.
+//! `cargo run --release -p refrain-nn --example layers -- cuda f32 bf16 GRU`; `bench/layers.py` sets it beside PyTorch. Arguments
+//! after the device are precisions, and beginnings of the names of what is measured.
 
 use std::time::Instant;
 
@@ -39,8 +40,24 @@ fn conv(builder: &ParameterBuilder, channels: usize) -> Result<Conv2d> {
     Conv2d::new(builder, channels, channels, [3, 3], options)
 }
 
+const PRECISIONS: [(&str, Precision); 3] =
+    [("f32", Precision::F32), ("tf32", Precision::Tf32), ("bf16", Precision::Bf16)];
+
+/// Whether one of those arguments that `of` selects is that of `is`, or there is none.
+fn is_wanted(of: impl Fn(&str) -> bool, is: impl Fn(&str) -> bool) -> bool {
+    let mut named = std::env::args().skip(2).filter(|a| of(a)).peekable();
+    named.peek().is_none() || named.any(|a| is(&a))
+}
+
+fn is_precision(argument: &str) -> bool {
+    PRECISIONS.iter().any(|(name, _)| *name == argument)
+}
+
 /// Prints the median time of a call of the step, as eager code and replayed.
 fn time(name: &str, precision: &str, device: &Device, f: &dyn Fn() -> Result<Vec<Tensor>>) -> Result<()> {
+    if !is_wanted(|a| !is_precision(a), |a| name.starts_with(a)) {
+        return Ok(());
+    }
     let mut step = Step::new(device, |_| Ok(f()?));
     let mut run = |recorded: bool, calls: usize| -> Result<f64> {
         device.synchronize()?;
@@ -142,11 +159,9 @@ fn operations(device: &Device) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let device: Device = arguments.next().unwrap_or("cpu".to_string()).parse()?;
-    let wanted: Vec<String> = arguments.collect();
-    for (name, precision) in [("f32", Precision::F32), ("tf32", Precision::Tf32), ("bf16", Precision::Bf16)] {
-        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+    let device: Device = std::env::args().nth(1).unwrap_or("cpu".to_string()).parse()?;
+    for (name, precision) in PRECISIONS {
+        if is_wanted(is_precision, |a| a == name) {
             with_precision(precision, || layers(name, &device))?;
         }
     }

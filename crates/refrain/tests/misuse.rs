@@ -298,6 +298,12 @@ const METHODS: &[Method] = methods! {
         let options = SdpaOptions { scores, returns_scores: true, ..SdpaOptions::default() };
         a.scaled_dot_product_attention_qkvpacked_with(&options).map(|(y, _)| y)
     };
+    "gru": |g, a, b, c| {
+        let ones = |shape: &[usize]| Tensor::ones(shape, g.dtype, a.device()).unwrap();
+        let (n, m) = (g.n.min(9), g.m.min(9));
+        let (w, h) = (ones(&[3 * n, n]), ones(&[2, n]));
+        if g.flag { a.gru(&b, &c, &b) } else { ones(&[2, m, 3 * n]).gru(&w, &ones(&[3 * n]), &h) }
+    };
     "layer_norm": |g, a, b, c| a.layer_norm(&b, &c, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm(&b, g.x);
     "rms_norm": |g, a, b, c| a.rms_norm_into(&b, g.x, &c);

@@ -52,21 +52,21 @@ trait Cell: Sized {
     fn new(builder: &ParameterBuilder, inputs: usize, hidden: usize, suffix: &str) -> Result<Self>;
     fn gates(&self) -> &Gates;
     fn hidden(&self) -> usize;
-    /// A moment, from what the input contributes to the gates.
-    fn step(&self, input: &Tensor, state: &Self::State) -> Result<Self::State>;
+    /// All moments, from what the input contributes to the gates `[B, T, gates * hidden]`: the outputs `[B, T, hidden]`, and the
+    /// last state.
+    fn sequence(&self, inputs: &Tensor, first: &Self::State) -> Result<(Tensor, Self::State)>;
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<Self::State>;
-    fn output(state: &Self::State) -> &Tensor;
 }
 
 /// Checks that a state is `[B, hidden]` for an input `[B, ..]`: others would be broadcast.
-fn check_state(layer: &'static str, input: &Tensor, hidden: usize, state: &Tensor) -> Result<()> {
+fn check_state(input: &Tensor, hidden: usize, state: &Tensor) -> Result<()> {
     let rows = &input.dims()[..input.rank().saturating_sub(1)];
     match state.dims().split_last() {
         Some((&last, batch)) if last == hidden && batch == rows => Ok(()),
         _ => {
             let message =
                 format!("a state has shape {}; it must be {rows:?} with {hidden} behind", state.shape());
-            Err(Error::invalid(layer, message))
+            Err(Error::invalid(LstmCell::NAME, message))
         }
     }
 }
@@ -88,16 +88,12 @@ fn run<C: Cell>(cells: &[C], x: &Tensor, initial: Option<&[C::State]>) -> Result
     let mut last = Vec::with_capacity(cells.len());
     for (layer, cell) in cells.iter().enumerate() {
         let inputs = cell.gates().of_input(&sequence)?;
-        let mut state = match initial {
+        let first = match initial {
             Some(states) => states[layer].clone(),
             None => cell.zeros(&inputs, batch)?,
         };
-        let mut outputs = Vec::with_capacity(moments);
-        for moment in 0..moments {
-            state = cell.step(&inputs.select(1, moment)?, &state)?;
-            outputs.push(C::output(&state).clone());
-        }
-        sequence = Tensor::stack(&outputs.iter().collect::<Vec<_>>(), 1)?;
+        let (outputs, state) = cell.sequence(&inputs, &first)?;
+        sequence = outputs;
         last.push(state);
     }
     Ok((sequence, last))
@@ -135,7 +131,8 @@ impl GruCell {
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
     pub fn forward(&self, x: &Tensor, h: &Tensor) -> Result<Tensor> {
-        self.step(&self.gates.of_input(x)?, h)
+        let inputs = self.gates.of_input(x)?.unsqueeze(-2)?;
+        Ok(self.sequence(&inputs, h)?.1)
     }
 }
 
@@ -155,22 +152,14 @@ impl Cell for GruCell {
         self.hidden
     }
 
-    fn step(&self, input: &Tensor, h: &Tensor) -> Result<Tensor> {
-        check_state(Self::NAME, input, self.hidden, h)?;
-        let (n, of_hidden) = (self.hidden, self.gates.of_hidden(h)?);
-        let part = |t: &Tensor, from: usize, gates: usize| t.narrow(-1, from * n, gates * n);
-        let rz = part(input, 0, 2)?.add(&part(&of_hidden, 0, 2)?)?.sigmoid()?;
-        let (r, z) = (part(&rz, 0, 1)?, part(&rz, 1, 1)?);
-        let new = part(input, 2, 1)?.add(&r.mul(&part(&of_hidden, 2, 1)?)?)?.tanh()?;
-        Ok(new.add(&z.mul(&h.sub(&new)?)?)?)
+    fn sequence(&self, inputs: &Tensor, first: &Tensor) -> Result<(Tensor, Tensor)> {
+        let outputs = inputs.gru(self.gates.weight_hh.tensor()?, self.gates.bias_hh.tensor()?, first)?;
+        let last = outputs.select(1, inputs.dims()[1] - 1)?;
+        Ok((outputs, last))
     }
 
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<Tensor> {
         Ok(Tensor::zeros([batch, self.hidden], like.dtype(), like.device())?)
-    }
-
-    fn output(h: &Tensor) -> &Tensor {
-        h
     }
 }
 
@@ -206,6 +195,20 @@ impl LstmCell {
     pub fn forward(&self, x: &Tensor, state: &LstmState) -> Result<LstmState> {
         self.step(&self.gates.of_input(x)?, state)
     }
+
+    /// A moment, from what the input contributes to the gates.
+    fn step(&self, input: &Tensor, state: &LstmState) -> Result<LstmState> {
+        let n = self.hidden;
+        check_state(input, n, &state.h)?;
+        check_state(input, n, &state.c)?;
+        let all = input.add(&self.gates.of_hidden(&state.h)?)?;
+        let part = |t: &Tensor, from: usize, gates: usize| t.narrow(-1, from * n, gates * n);
+        let inward = part(&all, 0, 2)?.sigmoid()?;
+        let (i, f) = (part(&inward, 0, 1)?, part(&inward, 1, 1)?);
+        let (g, o) = (part(&all, 2, 1)?.tanh()?, part(&all, 3, 1)?.sigmoid()?);
+        let c = f.mul(&state.c)?.add(&i.mul(&g)?)?;
+        Ok(LstmState { h: o.mul(&c.tanh()?)?, c })
+    }
 }
 
 impl Cell for LstmCell {
@@ -224,26 +227,20 @@ impl Cell for LstmCell {
         self.hidden
     }
 
-    fn step(&self, input: &Tensor, state: &LstmState) -> Result<LstmState> {
-        let n = self.hidden;
-        check_state(Self::NAME, input, n, &state.h)?;
-        check_state(Self::NAME, input, n, &state.c)?;
-        let all = input.add(&self.gates.of_hidden(&state.h)?)?;
-        let part = |t: &Tensor, from: usize, gates: usize| t.narrow(-1, from * n, gates * n);
-        let inward = part(&all, 0, 2)?.sigmoid()?;
-        let (i, f) = (part(&inward, 0, 1)?, part(&inward, 1, 1)?);
-        let (g, o) = (part(&all, 2, 1)?.tanh()?, part(&all, 3, 1)?.sigmoid()?);
-        let c = f.mul(&state.c)?.add(&i.mul(&g)?)?;
-        Ok(LstmState { h: o.mul(&c.tanh()?)?, c })
+    fn sequence(&self, inputs: &Tensor, first: &LstmState) -> Result<(Tensor, LstmState)> {
+        let moments = inputs.dims()[1];
+        let mut state = first.clone();
+        let mut outputs = Vec::with_capacity(moments);
+        for moment in 0..moments {
+            state = self.step(&inputs.select(1, moment)?, &state)?;
+            outputs.push(state.h.clone());
+        }
+        Ok((Tensor::stack(&outputs.iter().collect::<Vec<_>>(), 1)?, state))
     }
 
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<LstmState> {
         let zeros = || Tensor::zeros([batch, self.hidden], like.dtype(), like.device());
         Ok(LstmState { h: zeros()?, c: zeros()? })
-    }
-
-    fn output(state: &LstmState) -> &Tensor {
-        &state.h
     }
 }
 

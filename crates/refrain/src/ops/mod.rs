@@ -19,6 +19,7 @@ pub(crate) mod fill;
 pub(crate) mod flip;
 pub(crate) mod fold;
 pub(crate) mod gather;
+pub(crate) mod gru;
 pub(crate) mod hadamard;
 mod host;
 pub(crate) mod index;

@@ -46,6 +46,7 @@ Operations are named as in PyTorch and take, in this order, inputs; and `attrs`:
     matmul            as torch.matmul, vectors included
     linear            x, weight [out, in], [bias], [residual]; bias, residual: whether these are there;
                       activation none|relu|gelu|gelu_tanh|silu: activation(x W^T + b) + residual
+    gru               x W_ih^T + b_ih [B, T, 3 H], weight_hh [3 H, H], bias_hh [3 H], h0 [B, H]
     concat stack      any number of inputs; axis                          repeat: repeats, one an axis
     pad               padding: [before, after] for every axis; value
     gather index_select scatter_add      x, index, [source]; axis         one_hot: num_classes, I64 to I64
@@ -381,6 +382,14 @@ def matmul(f):
           [None, swap, None, None])
     f.add("linear", "residual_permuted", [normal(6, 5), normal(4, 5), normal(4), normal(4, 6)], full,
           [None, None, None, swap])
+    for name, (batch, moments, hidden) in {
+        "odd": (3, 4, 5), "one": (1, 1, 1), "even": (2, 3, 8), "one_moment": (4, 1, 3), "one_sequence": (1, 5, 6),
+    }.items():
+        f.add("gru", name, [normal(batch, moments, 3 * hidden), normal(3 * hidden, hidden, std=0.5), normal(3 * hidden, std=0.5),
+                            normal(batch, hidden)])
+    f.add("gru", "empty", [normal(0, 3, 6), normal(6, 2), normal(6), normal(0, 2)])
+    f.add("gru", "permuted", [normal(4, 2, 9), normal(3, 9), normal(9), normal(3, 2)], None,
+          [{"permute": [1, 0, 2]}, swap, None, swap])
     f.add("linear", "unfolded", [normal(6, 8), normal(4, 5), normal(4)], {"bias": True, "residual": False,
           "activation": "none"}, [{"narrow": [1, 2, 5]}, None, None])
 

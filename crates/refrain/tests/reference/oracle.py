@@ -131,6 +131,17 @@ def linear(x, weight, *rest, bias, residual, activation):
     return y + rest[-1] if residual else y
 
 
+def gru(x, weight, bias, first):
+    """By the layer of PyTorch: the input's part of the gates is its input, with the unit matrix as its weight."""
+    if x.shape[0] == 0:
+        return first[:, None].expand(-1, x.shape[1], -1) + 0 * (x.sum() + weight.sum() + bias.sum())
+    gates, hidden = weight.shape
+    layer = torch.nn.GRU(gates, hidden, batch_first=True, dtype=x.dtype)
+    parameters = {"weight_ih_l0": torch.eye(gates, dtype=x.dtype), "weight_hh_l0": weight,
+                  "bias_ih_l0": torch.zeros(gates, dtype=x.dtype), "bias_hh_l0": bias}
+    return torch.func.functional_call(layer, parameters, (x.contiguous(), first[None].contiguous()))[0]
+
+
 def pad(x, *, padding, value):
     return F.pad(x, [n for before_after in reversed(padding) for n in before_after], value=value)
 
@@ -247,6 +258,7 @@ OPS = {
          x.select(-3, 2)], -3),
     "matmul": torch.matmul,
     "linear": linear,
+    "gru": gru,
     "concat": lambda *xs, axis: torch.cat(xs, axis),
     "stack": lambda *xs, axis: torch.stack(xs, axis),
     "repeat": lambda x, repeats: x.repeat(repeats),

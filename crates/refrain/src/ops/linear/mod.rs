@@ -155,19 +155,28 @@ impl Op for Linear {
             let w = g.input(1)?;
             g.emit(&[0], InputGradient { precision, dtype: g.input_dtype(0) }, &[&dz, &w])?;
         }
-        let bias = (self.bias && g.needs(2)).then(|| g.input_dtype(2));
-        let beside = bias.filter(|_| g.needs(1));
-        if g.needs(1) {
-            let x = g.input(0)?;
-            let targets: &[usize] = if beside.is_some() { &[1, 2] } else { &[1] };
-            let op = WeightGradient { precision, weight: g.input_dtype(1), bias: beside };
-            g.emit(targets, op, &[&dz, &x])?;
-        }
-        match bias {
-            Some(dtype) if beside.is_none() => g.emit(&[2], BiasGradient { dtype }, &[&dz]),
-            _ => Ok(()),
-        }
+        parameter_gradients(g, precision, 1, self.bias.then_some(2), &dz, |g| g.input(0))
     }
+}
+
+/// Emits the gradients of the operands `weight` and `bias` of `z = x w^T + b` from the gradient of `z`.
+pub(crate) fn parameter_gradients(
+    g: &mut Gradients<'_>,
+    precision: Precision,
+    weight: usize,
+    bias: Option<usize>,
+    dz: &Tensor,
+    x: impl FnOnce(&Gradients<'_>) -> Result<Tensor>,
+) -> Result<()> {
+    let bias = bias.filter(|&b| g.needs(b));
+    if !g.needs(weight) {
+        return bias.map_or(Ok(()), |b| g.emit(&[b], BiasGradient { dtype: g.input_dtype(b) }, &[dz]));
+    }
+    let op =
+        WeightGradient { precision, weight: g.input_dtype(weight), bias: bias.map(|b| g.input_dtype(b)) };
+    let targets: SmallVec<[usize; 2]> = [Some(weight), bias].into_iter().flatten().collect();
+    let x = x(g)?;
+    g.emit(&targets, op, &[dz, &x])
 }
 
 /// `dx = dy w`.

@@ -1,0 +1,20 @@
+// The weight is too large for the registers of a multiprocessor: each moment reads it from the L2 cache. So a block computes
+// SEQUENCES sequences. PARTS neighbouring threads share an element of a product. More constants: SEQUENCES (at most PARTS),
+// PARTS, THREADS, IN_SHARED (whether the states of a block fit in shared memory, or lie in the workspace).
+
+// Features, with zeros behind them.
+#define PADDED ((HIDDEN + 3) / 4 * 4)
+
+// What a block keeps: of each sequence 4 times PADDED numbers.
+DEVICE C* kept_by_block(C* workspace) {
+    extern __shared__ __align__(32) unsigned char memory[];
+    return IN_SHARED ? reinterpret_cast<C*>(memory) : workspace + (i64)blockIdx.x * (4 * PADDED * SEQUENCES);
+}
+
+// The sequences of this block.
+DEVICE int sequences(i64 batch) {
+    const i64 rest = batch - (i64)blockIdx.x * SEQUENCES;
+    return rest < SEQUENCES ? (int)rest : SEQUENCES;
+}
+
+DEVICE C over_parts(C x) { return warp_reduce<PARTS>(x, Add()); }
