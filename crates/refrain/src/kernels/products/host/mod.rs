@@ -3,7 +3,8 @@
 //! [`gemm`] handles every shape and every stride. [`weight_gradient`] also computes the sums over the tokens for a
 //! bias. Both use one blocked algorithm: a block of `b` is packed into panels as wide as four registers, threads
 //! process different blocks of rows of the result, and an innermost loop keeps a tile of the result in registers.
-//! Contiguous rows or columns of `a` are read in place; only an `a` with neither is packed.
+//! Contiguous rows or columns of `a` are read in place; only an `a` with neither is packed. If `a` has few rows, it can be
+//! packed instead of `b` ([`swapped`]).
 //!
 //! Each element of a product is summed in the order of the reduced dimension, in blocks of a fixed size. If that
 //! dimension is long and the result small, only a split sum gives all threads work. Then it is split into parts whose
@@ -18,6 +19,7 @@ pub(crate) mod block;
 mod epilogue;
 pub(crate) mod pack;
 mod reduction;
+mod swapped;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -156,12 +158,15 @@ pub(crate) fn gemm<T: Real, M: Terms<T>>(
     if m == 0 || n == 0 {
         return;
     }
+    let splits = m * n * k.max(1) >= PARALLEL;
+    if epilogue.is_empty() && accumulate == Accumulate::Replace && swapped::suits(a, b) {
+        return swapped::product(terms, a, b, c, splits);
+    }
     // An empty sum has no elements to step over.
     let a = if k == 0 { Matrix { row_stride: 0, col_stride: 0, ..a } } else { a };
     let arch = arch();
     let finish = !epilogue.is_only_bias();
     let Epilogue { bias, pre_activation, activation, gradient, residual } = epilogue;
-    let splits = m * n * k.max(1) >= PARALLEL;
     // Even a few rows are divided among the threads.
     let block_m = BLOCK_M.min(m.div_ceil(16).next_multiple_of(12));
     let c_row_stride = c.row_stride;

@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::{Matrix, for_each_chunk};
 use crate::device::cpu::numeric::Real;
+use crate::kernels::elementwise::{Lines, LinesMut, transpose};
 
 /// From this many elements on, several threads pack.
 const PARALLEL: usize = 1 << 14;
@@ -97,16 +98,9 @@ impl<T: Real> WithSimd for PackRows<'_, T> {
             rows.fill(T::default());
         }
         if b.row_stride == 1 {
-            // A few rows at a time, so that the written cache lines stay in the L1 cache.
-            for (block, rows) in rows.chunks_mut(16 * width).enumerate() {
-                let height = rows.len() / width;
-                for c in 0..columns {
-                    let column = &b.data[block * 16 + c * b.col_stride..][..height];
-                    for (p, x) in column.iter().enumerate() {
-                        rows[p * width + c] = *x;
-                    }
-                }
-            }
+            let height = rows.len() / width;
+            let from = Lines { data: b.data, step: b.col_stride };
+            transpose(from, LinesMut { data: rows, step: width }, height, columns);
             return;
         }
         for (p, row) in rows.chunks_exact_mut(width).enumerate() {

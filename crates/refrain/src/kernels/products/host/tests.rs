@@ -33,7 +33,7 @@ fn exact(a: Matrix<'_, f32>, b: Matrix<'_, f32>, i: usize, j: usize) -> (f64, f6
     (sum, 4.0 * f64::from(f32::EPSILON) * (a.cols as f64).sqrt() * (size + 1.0))
 }
 
-const SHAPES: [(usize, usize, usize); 15] = [
+const SHAPES: [(usize, usize, usize); 17] = [
     (1, 1, 1),
     (1, 70, 3),
     (5, 1, 40),
@@ -45,6 +45,8 @@ const SHAPES: [(usize, usize, usize); 15] = [
     (97, 130, 17),
     (33, 1030, 5),
     (20, 20, 2100),
+    (17, 1100, 60),
+    (21, 150, 300),
     (3, 5, 0),
     (40, 1, 700),
     (1, 9, 2100),
@@ -86,6 +88,26 @@ fn products_of_all_layouts_match_the_definition() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_product_has_the_same_bits_whichever_factor_is_packed() {
+    // Several blocks of columns, and of the reduced dimension; `suits` says that the first factor is packed.
+    for (m, n, k) in [(17, 1100, 60), (21, 150, 300), (64, 1088, 576)] {
+        let (a, b) = (numbers::<f32>(m * k, 1), numbers::<f32>(n * k, 2));
+        let a = Matrix::row_major(&a, m, k);
+        let turned = Matrix::row_major(&b, n, k).t();
+        let plain: Vec<f32> = (0..k * n).map(|at| b[at % n * k + at / n]).collect();
+        let plain = Matrix::row_major(&plain, k, n);
+        assert!(swapped::suits(a, turned) && !swapped::suits(a, plain), "({m}, {k}) x ({k}, {n})");
+        let [c, d] = [turned, plain].map(|b| {
+            let mut c = vec![f32::NAN; m * (n + 3)];
+            let out = MatrixMut { data: &mut c, rows: m, cols: n, row_stride: n + 3 };
+            gemm(Single, a, b, out, Accumulate::Replace, Epilogue::default());
+            c.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        });
+        assert!(c == d, "({m}, {k}) x ({k}, {n})");
     }
 }
 
