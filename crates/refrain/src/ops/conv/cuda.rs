@@ -135,6 +135,10 @@ impl Tile {
         [self.warps[0] * self.fragments[0] * 16, self.warps[1] * self.fragments[1] * 8]
     }
 
+    fn depth(factors: DType) -> usize {
+        if factors == DType::F64 { 16 } else { 32 }
+    }
+
     fn threads(self) -> usize {
         self.warps[0] * self.warps[1] * 32
     }
@@ -152,7 +156,7 @@ impl Tile {
             17..=32 => ([1, 8], [2, 2]),
             _ => ([2, 4], [2, 4]),
         };
-        Tile { warps, fragments, depth: 128 / factors.size() }
+        Tile { warps, fragments, depth: Tile::depth(factors) }
     }
 
     /// For the gradient of a weight.
@@ -163,7 +167,7 @@ impl Tile {
             _ if factors == DType::F32 && precision != Precision::Tf32 => ([2, 4], [2, 2]),
             _ => ([2, 4], [2, 4]),
         };
-        Tile { warps, fragments, depth: if factors == DType::F64 { 16 } else { 32 } }
+        Tile { warps, fragments, depth: Tile::depth(factors) }
     }
 }
 
