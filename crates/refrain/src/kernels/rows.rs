@@ -12,7 +12,7 @@ pub(crate) const TASK: usize = 1 << 14;
 /// The maximum number of pieces of a sum over rows. Each piece has its own sums.
 const MAX_PIECES: usize = 64;
 /// Independent sums side by side, for SIMD registers and for accuracy.
-const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 /// Elements per lane that are summed at a time.
 const RUN: usize = 64;
 

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::kernels::reduction::{
     Extent, PartPosition, Reducer, SEGMENT, State, Steps, Transposed, reduce, reduce_in,
 };
+use crate::kernels::rows::LANES;
 use crate::kernels::{elementwise, rows, sums};
 use crate::tensor::{DType, Layout, Shape};
 
@@ -254,6 +255,7 @@ pub(super) fn product(args: &HostArgs<'_>, extent: Extent) -> Result<()> {
     }
 }
 
+/// In lanes, and then the lanes in halves, so that rows and columns have one order.
 struct Product;
 
 impl<T: Stored, N: Number> Reducer<T, N, 1> for Product {
@@ -266,16 +268,27 @@ impl<T: Stored, N: Number> Reducer<T, N, 1> for Product {
 
     fn columns(&self, [x]: [&[T]; 1], stride: usize, rows: usize, _: PartPosition, products: &mut [N]) {
         let width = products.len();
+        let mut lanes = Scratch::filled(LANES * width, N::ONE);
         simd(
             #[inline(always)]
             || {
-                products.fill(N::ONE);
                 for r in 0..rows {
-                    let row = &x[r * stride..][..width];
-                    products.iter_mut().zip(row).for_each(|(p, v)| *p = p.times(v.to()));
+                    let (lane, row) = (&mut lanes[r % LANES * width..][..width], &x[r * stride..][..width]);
+                    lane.iter_mut().zip(row).for_each(|(p, v)| *p = p.times(v.to()));
+                }
+                let mut half = LANES / 2;
+                while half > 0 {
+                    let (first, second) = lanes.split_at_mut(half * width);
+                    first.iter_mut().zip(&*second).for_each(|(a, &b)| *a = a.times(b));
+                    half /= 2;
                 }
             },
         );
+        products.copy_from_slice(&lanes[..width]);
+    }
+
+    fn rows_at_a_time(&self, _: Extent) -> usize {
+        sums::RUN
     }
 
     #[inline(always)]

@@ -184,6 +184,24 @@ fn products_over_any_axes_are_exact_with_their_gradients_in_every_dtype() {
 }
 
 #[test]
+fn a_product_has_the_same_bits_in_every_layout() {
+    let device = crate::Device::cpu();
+    for shape in [[32, 3], [130, 70], [3000, 5], [7, 2500]] {
+        let numbers: Vec<f32> =
+            (0..shape[0] * shape[1]).map(|i| 0.75 + (i as f32 * 0.618_034).fract() * 0.5).collect();
+        let x = Tensor::from_slice(&numbers, shape, &device).unwrap();
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let x = x.to_dtype(dtype).unwrap();
+            let turned = x.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
+            for axes in [&[0][..], &[1], &[0, 1]] {
+                let (a, b) = (x.prod(axes).unwrap(), turned.prod(axes).unwrap());
+                assert_eq!(values(&a), values(&b), "{shape:?} {axes:?} {dtype}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_variance_does_not_lose_digits_to_a_large_mean() {
     let device = device();
     for shape in [[1, 60_000], [60_000, 1]] {
