@@ -224,7 +224,7 @@ fn check(op: &'static str, places: &Places) -> Result<()> {
         all(&[n, groups]),
         all(&[channels, height + window.padding[0], width + window.padding[1]]),
         all(&[out, rows + kernel_h * window.dilation[0], columns + kernel_w * window.dilation[1]]),
-        all(&[channels.max(out), kernel_h, kernel_w, groups]),
+        all(&[channels.max(out), kernel_h, kernel_w]),
     ];
     match fits.iter().all(|size| size.is_some_and(|size| size < MOST)) {
         true => Ok(()),

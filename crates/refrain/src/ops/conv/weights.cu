@@ -5,8 +5,9 @@ KERNEL(conv_weights, ConvWeights, p) {
     const ConvSizes& s = p.sizes;
     const u64 each = (u64)p.rows * p.columns;
     for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < (u64)p.n; at += (u64)gridDim.x * blockDim.x) {
-        const u32 matrix = (u32)(at / each), within = (u32)(at - matrix * each);
-        const u32 m = within / (u32)p.columns, k = within - m * (u32)p.columns;
+        const u32 matrix = (u32)(at / each);
+        const u64 within = at - matrix * each;
+        const u32 m = (u32)(within / (u64)p.columns), k = (u32)(within - m * (u64)p.columns);
         const u32 of = matrix / (u32)s.groups, group = matrix - of * (u32)s.groups;
         const Phase phase(s, (int)of);
         COMPUTE v = 0;
