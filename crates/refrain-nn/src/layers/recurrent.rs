@@ -131,6 +131,10 @@ impl GruCell {
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
     pub fn forward(&self, x: &Tensor, h: &Tensor) -> Result<Tensor> {
+        if x.rank() != 2 {
+            let message = format!("the input has shape {}; it must be [batch, features]", x.shape());
+            return Err(Error::invalid(GruCell::NAME, message));
+        }
         let inputs = self.gates.of_input(x)?.unsqueeze(-2)?;
         Ok(self.sequence(&inputs, h)?.1)
     }

@@ -3,7 +3,7 @@
 //!
 //! Where the weight fits in the registers of a multiprocessor, a block has it there and computes one sequence. A larger one is
 //! spread over the shared memory of a cluster of blocks, on GPUs that have clusters, which computes some sequences. Otherwise
-//! it is read from the L2 cache at each moment. How a sum is added up depends only on the hidden size and the dtype.
+//! it is read from the L2 cache at each moment. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
 
 use super::Sizes;
 use crate::device::Launch;

@@ -17,7 +17,7 @@ const ROWS: usize = 16;
 /// Whether it takes less work to pack `a` and transpose the result than to pack `b`.
 pub(super) fn suits<T>(a: Matrix<'_, T>, b: Matrix<'_, T>) -> bool {
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    m >= LEAST_ROWS && b.row_stride == 1 && b.col_stride > 1 && 2 * m * (n + k) <= n * k
+    (LEAST_ROWS..=BLOCK_N).contains(&m) && b.row_stride == 1 && b.col_stride > 1 && 2 * m * (n + k) <= n * k
 }
 
 /// `c = a b`.
