@@ -14,10 +14,10 @@ use crate::device::cpu::scratch::{Scratch, with_scratch};
 use crate::device::cpu::simd::{arch, simd};
 #[cfg(target_arch = "x86_64")]
 use crate::device::cpu::{narrow::f16_loops, numeric::Number};
+use crate::kernels::rows::LANES;
 
 /// Numbers that are added in lanes, at most.
 pub(crate) const RUN: usize = 1024;
-pub(crate) const LANES: usize = 16;
 /// Rows that [`columns`] passes before it goes on: four of each lane, which are added at a time.
 const WINDOW: usize = 4 * LANES;
 

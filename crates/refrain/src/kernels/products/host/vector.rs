@@ -7,8 +7,8 @@ use super::{Accumulate, Matrix, MatrixMut};
 use crate::device::cpu::numeric::Real;
 use crate::device::cpu::scratch::Scratch;
 use crate::device::cpu::simd::arch;
-use crate::kernels::rows::{each_task, rows_a_task};
-use crate::kernels::sums::{LANES, RUN, in_halves, registers};
+use crate::kernels::rows::{LANES, each_task, rows_a_task};
+use crate::kernels::sums::{RUN, in_halves, registers};
 
 /// `c (+)= a x`: a dot product for each row of `a`, whose elements lie one after the other. `x` has one row, `c` one
 /// column.
