@@ -11,7 +11,7 @@ too. The ratio is refrain's recorded step to the faster one of PyTorch: below 1,
 every program runs pinned to as many CPUs as there are threads.
 
 Images are 32 x 64 x 32 x 32; convolutions are 3 x 3, of 64 to 64 channels. The ResNet block has two of them, with batch norm in
-training. The GRU has 128 sequences of 24 moments of 64 features, and 64 hidden ones. Rows and columns are those of 1024 x 1024
+training. The GRU has 128 sequences of 24 time steps of 64 features, and 64 hidden ones. Rows and columns are those of 1024 x 1024
 numbers. With gradients: forward, and the gradients by the input and all parameters. bf16 is autocast in PyTorch.
 """
 

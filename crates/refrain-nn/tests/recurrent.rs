@@ -133,9 +133,9 @@ fn a_layer_repeats_its_cell_and_begins_with_zeros() {
     let x = generator(3).normal([2, 5, 3], DType::F32).unwrap();
     let mut h = Tensor::zeros([2, 4], DType::F32, &device()).unwrap();
     let mut state = LstmState { h: h.clone(), c: h.clone() };
-    for moment in 0..5 {
-        h = cell.forward(&x.select(1, moment).unwrap(), &h).unwrap();
-        state = lstm_cell.forward(&x.select(1, moment).unwrap(), &state).unwrap();
+    for t in 0..5 {
+        h = cell.forward(&x.select(1, t).unwrap(), &h).unwrap();
+        state = lstm_cell.forward(&x.select(1, t).unwrap(), &state).unwrap();
     }
     let last = &gru.forward(&x, None).unwrap().1[0];
     assert_close(last, &values(&h), 1e-6, "gru");

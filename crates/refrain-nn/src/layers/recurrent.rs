@@ -33,7 +33,7 @@ impl Gates {
         })
     }
 
-    /// What the input contributes, for all moments together: `[.., inputs]` to `[.., gates * hidden]`.
+    /// What the input contributes, for all time steps together: `[.., inputs]` to `[.., gates * hidden]`.
     fn of_input(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.linear(self.weight_ih.tensor()?, Some(self.bias_ih.tensor()?), Activation::None, None)?)
     }
@@ -43,7 +43,7 @@ impl Gates {
     }
 }
 
-/// What a cell carries from one moment to the next.
+/// What a cell carries from one time step to the next.
 trait Cell: Sized {
     const NAME: &'static str;
     /// The hidden state, and what else is carried.
@@ -52,7 +52,7 @@ trait Cell: Sized {
     fn new(builder: &ParameterBuilder, inputs: usize, hidden: usize, suffix: &str) -> Result<Self>;
     fn gates(&self) -> &Gates;
     fn hidden(&self) -> usize;
-    /// All moments, from what the input contributes to the gates `[B, T, gates * hidden]`: the outputs `[B, T, hidden]`, and the
+    /// All time steps, from what the input contributes to the gates `[B, T, gates * hidden]`: the outputs `[B, T, hidden]`, and the
     /// last state.
     fn sequence(&self, inputs: &Tensor, first: &Self::State) -> Result<(Tensor, Self::State)>;
     fn zeros(&self, like: &Tensor, batch: usize) -> Result<Self::State>;
@@ -71,15 +71,15 @@ fn check_state(input: &Tensor, hidden: usize, state: &Tensor) -> Result<()> {
     }
 }
 
-/// All moments of all layers: the outputs of the last one `[B, T, hidden]`, and the last state of each.
+/// All time steps of all layers: the outputs of the last one `[B, T, hidden]`, and the last state of each.
 fn run<C: Cell>(cells: &[C], x: &Tensor, initial: Option<&[C::State]>) -> Result<(Tensor, Vec<C::State>)> {
-    let &[batch, moments, _] = x.dims() else {
+    let &[batch, steps, _] = x.dims() else {
         let message = format!("the input has shape {}; it must be [batch, time, features]", x.shape());
         return Err(Error::invalid(C::NAME, message));
     };
-    if initial.is_some_and(|states| states.len() != cells.len()) || moments == 0 {
+    if initial.is_some_and(|states| states.len() != cells.len()) || steps == 0 {
         let message = format!(
-            "{} layers need a state each and an input of at least one moment; the input has {moments}",
+            "{} layers need a state each and an input of at least one time step; the input has {steps}",
             cells.len()
         );
         return Err(Error::invalid(C::NAME, message));
@@ -126,7 +126,7 @@ impl GruCell {
         Cell::new(builder, inputs, hidden, "")
     }
 
-    /// One moment: the input `[B, inputs]` and the hidden state `[B, hidden]` to the next hidden state.
+    /// One time step: the input `[B, inputs]` and the hidden state `[B, hidden]` to the next hidden state.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
@@ -167,7 +167,7 @@ impl Cell for GruCell {
     }
 }
 
-/// What an [`LstmCell`] carries from one moment to the next: both `[B, hidden]`.
+/// What an [`LstmCell`] carries from one time step to the next: both `[B, hidden]`.
 #[derive(Clone, Debug)]
 pub struct LstmState {
     /// The hidden state, which is also the output.
@@ -192,7 +192,7 @@ impl LstmCell {
         Cell::new(builder, inputs, hidden, "")
     }
 
-    /// One moment: the input `[B, inputs]` and the state to the next state.
+    /// One time step: the input `[B, inputs]` and the state to the next state.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not fit the parameters.
@@ -200,7 +200,7 @@ impl LstmCell {
         self.step(&self.gates.of_input(x)?, state)
     }
 
-    /// A moment, from what the input contributes to the gates.
+    /// A time step, from what the input contributes to the gates.
     fn step(&self, input: &Tensor, state: &LstmState) -> Result<LstmState> {
         let n = self.hidden;
         check_state(input, n, &state.h)?;
@@ -232,11 +232,11 @@ impl Cell for LstmCell {
     }
 
     fn sequence(&self, inputs: &Tensor, first: &LstmState) -> Result<(Tensor, LstmState)> {
-        let moments = inputs.dims()[1];
+        let steps = inputs.dims()[1];
         let mut state = first.clone();
-        let mut outputs = Vec::with_capacity(moments);
-        for moment in 0..moments {
-            state = self.step(&inputs.select(1, moment)?, &state)?;
+        let mut outputs = Vec::with_capacity(steps);
+        for t in 0..steps {
+            state = self.step(&inputs.select(1, t)?, &state)?;
             outputs.push(state.h.clone());
         }
         Ok((Tensor::stack(&outputs.iter().collect::<Vec<_>>(), 1)?, state))
@@ -265,7 +265,7 @@ macro_rules! recurrent {
             #[doc = concat!("`[B, T, inputs]` to the outputs of the last layer, `[B, T, hidden]`, and the last state of each layer: ", $state_doc, ". Without `initial`, states begin as zeros.")]
             ///
             /// # Errors
-            /// If shapes, dtypes or devices do not fit the parameters, there is no moment, or not one state for each layer.
+            /// If shapes, dtypes or devices do not fit the parameters, there is no time step, or not one state for each layer.
             pub fn forward(&self, x: &Tensor, initial: Option<&[$state]>) -> Result<(Tensor, Vec<$state>)> {
                 run(&self.0, x, initial)
             }

@@ -18,12 +18,12 @@ KERNEL(gru_backward, GruBackwardArgs, p, __launch_bounds__(THREADS)) {
     }
     Kept ahead[AHEAD];
     #pragma unroll
-    for (int a = 0; a < AHEAD; a++) ahead[a] = kept_at(p, sequence, p.moments - 1 - a, unit, inside);
+    for (int a = 0; a < AHEAD; a++) ahead[a] = kept_at(p, sequence, p.steps - 1 - a, unit, inside);
     // Beyond the features there are zeros.
     for (int i = threadIdx.x; i < 2 * 3 * CHUNKS * PARTS; i += THREADS) slopes[0][0][i] = Four{};
     __syncthreads();
     C carried = (C)0;
-    for (i64 t = p.moments - 1; t >= 0; t--) {
+    for (i64 t = p.steps - 1; t >= 0; t--) {
         const Kept kept = ahead[0];
         #pragma unroll
         for (int a = 0; a + 1 < AHEAD; a++) ahead[a] = ahead[a + 1];

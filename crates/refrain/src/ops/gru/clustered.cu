@@ -1,5 +1,5 @@
 // The weight is spread over the shared memory of a cluster of CLUSTER blocks. A block has the weights of its UNITS hidden
-// features, and computes these for SEQUENCES sequences; at each moment it gives the others what they need of its features.
+// features, and computes these for SEQUENCES sequences; at each time step it gives the others what they need of its features.
 // PARTS neighbouring threads share a feature; the thread of part p has groups p, p + PARTS, .. of four columns. More constants:
 // CLUSTER, UNITS (a multiple of 4), PARTS, SEQUENCES (a power of 2, at most PARTS), THREADS.
 

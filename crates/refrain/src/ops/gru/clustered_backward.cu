@@ -18,9 +18,9 @@ KERNEL(gru_backward, GruBackwardArgs, p, CLUSTERS __launch_bounds__(THREADS, 1))
     const int own = threadIdx.x / UNITS, place = threadIdx.x % UNITS, unit = first_unit + place;
     const bool inside = own < SEQUENCES && unit < HIDDEN && first + own < p.batch;
     C carried = (C)0;
-    Kept kept = kept_at(p, first + own, p.moments - 1, unit, inside);
+    Kept kept = kept_at(p, first + own, p.steps - 1, unit, inside);
     cluster_barrier();
-    for (i64 t = p.moments - 1; t >= 0; t--) {
+    for (i64 t = p.steps - 1; t >= 0; t--) {
         C* here = slopes + (t & 1) * (3 * SEQUENCES * PADDED);
         if (inside) {
             const C d = kept.dy + carried;

@@ -26,7 +26,7 @@ KERNEL(gru_forward, GruArgs, p, CLUSTERS __launch_bounds__(THREADS, 1)) {
         if (mine) bias[g] = to<C>(p.b[g * HIDDEN + unit]);
     }
     cluster_barrier();
-    for (i64 t = 0; t < p.moments; t++) {
+    for (i64 t = 0; t < p.steps; t++) {
         const Inputs x = inputs_at(p, first + own, t, unit, inside);
         const C* before = states + (t & 1) * (SEQUENCES * PADDED);
         C* after = states + ((t + 1) & 1) * (SEQUENCES * PADDED);

@@ -1,9 +1,9 @@
-//! The recurrence on CUDA: one kernel runs through all moments. A block computes its sequences alone, so blocks do not wait for
+//! The recurrence on CUDA: one kernel runs through all time steps. A block computes its sequences alone, so blocks do not wait for
 //! each other.
 //!
 //! Where the weight fits in the registers of a multiprocessor, a block has it there and computes one sequence. A larger one is
 //! spread over the shared memory of a cluster of blocks, on GPUs that have clusters, which computes some sequences. Otherwise
-//! it is read from the L2 cache at each moment. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
+//! it is read from the L2 cache at each time step. How a sum is added up depends on the hidden size, the dtype and the kind of GPU.
 
 use super::Sizes;
 use crate::device::Launch;
@@ -39,7 +39,7 @@ params! {
         gates: Pointer = "IN*",
         workspace: Pointer = "COMPUTE*",
         batch: i64,
-        moments: i64,
+        steps: i64,
     }
 
     struct GruBackwardArgs {
@@ -53,7 +53,7 @@ params! {
         dh: Pointer = "IN*",
         workspace: Pointer = "COMPUTE*",
         batch: i64,
-        moments: i64,
+        steps: i64,
     }
 }
 
@@ -168,7 +168,7 @@ pub(super) fn forward(keep: bool, args: &mut CudaArgs<'_>) -> Result<()> {
         gates: if keep { args.write(1) } else { Pointer::NOTHING },
         workspace: workspace_of(plan, args),
         batch: sizes.batch as i64,
-        moments: sizes.moments as i64,
+        steps: sizes.steps as i64,
     };
     let spec = KernelSpec::new(&FORWARD[plan.index()], "gru_forward").dtype("B", args.read_dtype(2));
     let spec = spec.flag("KEEP", keep);
@@ -189,7 +189,7 @@ pub(super) fn backward(args: &mut CudaArgs<'_>) -> Result<()> {
         dh: args.write(2),
         workspace: workspace_of(plan, args),
         batch: sizes.batch as i64,
-        moments: sizes.moments as i64,
+        steps: sizes.steps as i64,
     };
     let spec = KernelSpec::new(&BACKWARD[plan.index()], "gru_backward");
     run(plan, sizes, spec, 2, &kernel_args, args)

@@ -23,7 +23,7 @@ KERNEL(gru_forward, GruArgs, p, __launch_bounds__(THREADS)) {
         states[1][i / 4].at[i % 4] = value;
     }
     __syncthreads();
-    for (i64 t = 0; t < p.moments; t++) {
+    for (i64 t = 0; t < p.steps; t++) {
         const Inputs x = ahead[0];
         #pragma unroll
         for (int a = 0; a + 1 < AHEAD; a++) ahead[a] = ahead[a + 1];

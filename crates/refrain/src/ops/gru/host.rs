@@ -1,4 +1,4 @@
-//! The recurrence on the CPU. Tasks take some sequences each through all moments: the product of a moment is that of a block of
+//! The recurrence on the CPU. Tasks take some sequences each through all time steps: the product of a time step is that of a block of
 //! the crate's matrix products, with the weight packed once.
 
 use rayon::prelude::*;
@@ -25,7 +25,7 @@ fn rows_a_task(batch: usize) -> usize {
     batch.div_ceil(2 * rayon::current_num_threads()).next_multiple_of(TILE).min(MOST)
 }
 
-/// A packed factor of the products of all moments.
+/// A packed factor of the products of all time steps.
 struct Packed<R> {
     panels: Scratch<R>,
     k: usize,
@@ -59,7 +59,7 @@ pub(super) fn forward(keep: bool, args: &HostArgs<'_>) -> Result<()> {
 
 fn forward_of<T: Stored, R: Real>(keep: bool, args: &HostArgs<'_>) -> Result<()> {
     let sizes = Sizes::of(args.write_shape(0));
-    let Sizes { batch, moments, hidden } = sizes;
+    let Sizes { batch, steps, hidden } = sizes;
     if batch == 0 {
         return Ok(());
     }
@@ -68,24 +68,24 @@ fn forward_of<T: Stored, R: Real>(keep: bool, args: &HostArgs<'_>) -> Result<()>
     let weight = Packed::of(Matrix::row_major(w.get(), 3 * hidden, hidden).t(), Some(b.get()));
     let (rows, states) = (rows_a_task(batch), args.write::<T>(0)?);
     let task = |task: usize, y: &mut [T], kept: Option<&mut [T]>| {
-        let (from, count) = (task * rows, y.len() / (moments * hidden));
-        let x = &x[from * moments * 3 * hidden..][..count * moments * 3 * hidden];
+        let (from, count) = (task * rows, y.len() / (steps * hidden));
+        let x = &x[from * steps * 3 * hidden..][..count * steps * 3 * hidden];
         sequences(sizes, &weight, x, &first[from * hidden..][..count * hidden], y, kept);
     };
-    let states = states.par_chunks_mut(rows * moments * hidden);
+    let states = states.par_chunks_mut(rows * steps * hidden);
     match keep {
         false => parallel::for_each(true, states.enumerate(), |(i, y)| task(i, y, None)),
         true => {
-            let kept = args.write::<T>(1)?.par_chunks_mut(rows * moments * 4 * hidden);
+            let kept = args.write::<T>(1)?.par_chunks_mut(rows * steps * 4 * hidden);
             parallel::for_each(true, states.zip(kept).enumerate(), |(i, (y, kept))| task(i, y, Some(kept)));
         }
     }
     Ok(())
 }
 
-/// Some sequences through all moments.
+/// Some sequences through all time steps.
 fn sequences<T: Stored, R: Real>(
-    Sizes { moments, hidden, .. }: Sizes,
+    Sizes { steps, hidden, .. }: Sizes,
     weight: &Packed<R>,
     x: &[T],
     first: &[T],
@@ -97,7 +97,7 @@ fn sequences<T: Stored, R: Real>(
     let mut gates = Scratch::<R>::new(count * 3 * hidden);
     let mut new = Scratch::<R>::new(hidden);
     convert(first, &mut state);
-    for t in 0..moments {
+    for t in 0..steps {
         weight.product(&state, &mut gates, false);
         simd(
             #[inline(always)]
@@ -105,9 +105,9 @@ fn sequences<T: Stored, R: Real>(
                 for (i, (gates, state)) in
                     gates.chunks_exact_mut(3 * hidden).zip(state.chunks_exact_mut(hidden)).enumerate()
                 {
-                    let row = i * moments + t;
+                    let row = i * steps + t;
                     let x = &x[row * 3 * hidden..][..3 * hidden];
-                    moment(x, gates, &mut new, state, &mut y[row * hidden..][..hidden]);
+                    step(x, gates, &mut new, state, &mut y[row * hidden..][..hidden]);
                     if let Some(kept) = &mut kept {
                         let (rz, nq) = kept[row * 4 * hidden..][..4 * hidden].split_at_mut(2 * hidden);
                         put(&gates[..2 * hidden], rz);
@@ -120,9 +120,9 @@ fn sequences<T: Stored, R: Real>(
     }
 }
 
-/// One moment of one sequence. `gates` begins as what the state contributes, and ends as `r`, `z` and its last part.
+/// One time step of one sequence. `gates` begins as what the state contributes, and ends as `r`, `z` and its last part.
 #[inline(always)]
-fn moment<T: Stored, R: Real>(x: &[T], gates: &mut [R], new: &mut [R], state: &mut [R], y: &mut [T]) {
+fn step<T: Stored, R: Real>(x: &[T], gates: &mut [R], new: &mut [R], state: &mut [R], y: &mut [T]) {
     let hidden = state.len();
     let (rz, q) = gates.split_at_mut(2 * hidden);
     let (x_rz, x_n) = x.split_at(2 * hidden);
@@ -165,7 +165,7 @@ struct Parts<'a, T> {
 
 fn backward_of<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
     let sizes = Sizes::of(args.read_shape(0));
-    let Sizes { batch, moments, hidden } = sizes;
+    let Sizes { batch, steps, hidden } = sizes;
     if batch == 0 {
         return Ok(());
     }
@@ -174,9 +174,9 @@ fn backward_of<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
     let w = Widened::<R>::rounded(args, 2, args.read_dtype(0))?;
     let weight = Packed::of(Matrix::row_major(w.get(), 3 * hidden, hidden), None);
     let rows = rows_a_task(batch);
-    let of_input = args.write::<T>(0)?.par_chunks_mut(rows * moments * 3 * hidden);
+    let of_input = args.write::<T>(0)?.par_chunks_mut(rows * steps * 3 * hidden);
     let of_first = args.write::<T>(1)?.par_chunks_mut(rows * hidden);
-    let of_state = args.write::<T>(2)?.par_chunks_mut(rows * moments * 3 * hidden);
+    let of_state = args.write::<T>(2)?.par_chunks_mut(rows * steps * 3 * hidden);
     let tasks = of_input.zip(of_first).zip(of_state).enumerate();
     parallel::for_each(true, tasks, |(i, ((of_input, of_first), of_state))| {
         sequences_backward(sizes, &weight, kept, i * rows, Parts { of_input, of_first, of_state });
@@ -184,9 +184,9 @@ fn backward_of<T: Stored, R: Real>(args: &HostArgs<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Some sequences, from sequence `from` on, through all moments in reverse.
+/// Some sequences, from sequence `from` on, through all time steps in reverse.
 fn sequences_backward<T: Stored, R: Real>(
-    Sizes { moments, hidden, .. }: Sizes,
+    Sizes { steps, hidden, .. }: Sizes,
     weight: &Packed<R>,
     kept: Kept<'_, T>,
     from: usize,
@@ -196,28 +196,21 @@ fn sequences_backward<T: Stored, R: Real>(
     let mut carried = Scratch::<R>::filled(count * hidden, R::ZERO);
     let mut gates = Scratch::<R>::new(count * 3 * hidden);
     let mut new = Scratch::<R>::new(hidden);
-    for t in (0..moments).rev() {
+    for t in (0..steps).rev() {
         simd(
             #[inline(always)]
             || {
                 for (i, (gates, carried)) in
                     gates.chunks_exact_mut(3 * hidden).zip(carried.chunks_exact_mut(hidden)).enumerate()
                 {
-                    let row = (from + i) * moments + t;
+                    let row = (from + i) * steps + t;
                     let before = match t {
                         0 => &kept.first[(from + i) * hidden..][..hidden],
                         _ => &kept.states[(row - 1) * hidden..][..hidden],
                     };
                     let own = &kept.gates[row * 4 * hidden..][..4 * hidden];
-                    moment_backward(
-                        own,
-                        before,
-                        &kept.dy[row * hidden..][..hidden],
-                        carried,
-                        gates,
-                        &mut new,
-                    );
-                    let to = (i * moments + t) * 3 * hidden;
+                    step_backward(own, before, &kept.dy[row * hidden..][..hidden], carried, gates, &mut new);
+                    let to = (i * steps + t) * 3 * hidden;
                     let of_input = &mut parts.of_input[to..][..3 * hidden];
                     put(&gates[..2 * hidden], &mut of_input[..2 * hidden]);
                     put(&new, &mut of_input[2 * hidden..]);
@@ -230,10 +223,10 @@ fn sequences_backward<T: Stored, R: Real>(
     store(&carried, parts.of_first, false);
 }
 
-/// One moment of one sequence. `carried` begins as the gradient of its state from later moments, and ends as the direct part of
+/// One time step of one sequence. `carried` begins as the gradient of its state from later time steps, and ends as the direct part of
 /// that of the state before. `gates` becomes the gradient of what the state contributes, `new` that of `n` before its `tanh`.
 #[inline(always)]
-fn moment_backward<T: Stored, R: Real>(
+fn step_backward<T: Stored, R: Real>(
     kept: &[T],
     before: &[T],
     dy: &[T],

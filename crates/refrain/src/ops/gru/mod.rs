@@ -1,4 +1,4 @@
-//! The recurrence of a gated recurrent unit over all moments: one launch forward, one backward.
+//! The recurrence of a gated recurrent unit over all time steps: one launch forward, one backward.
 
 mod cuda;
 mod host;
@@ -25,11 +25,11 @@ struct Gru {
     precision: Precision,
 }
 
-/// Sequences, moments and hidden features.
+/// Sequences, time steps and hidden features.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
-    moments: usize,
+    steps: usize,
     hidden: usize,
 }
 
@@ -37,12 +37,12 @@ impl Sizes {
     /// Those of a tensor of states `[B, T, H]`.
     fn of(states: &Shape) -> Sizes {
         let size = |axis: usize| states.dims().get(axis).copied().unwrap_or(0);
-        Sizes { batch: size(0), moments: size(1), hidden: size(2) }
+        Sizes { batch: size(0), steps: size(1), hidden: size(2) }
     }
 
-    /// The multiplications and additions of all moments.
+    /// The multiplications and additions of all time steps.
     fn flops(self) -> u64 {
-        6 * (self.batch * self.moments * self.hidden * self.hidden) as u64
+        6 * (self.batch * self.steps * self.hidden * self.hidden) as u64
     }
 }
 
@@ -78,12 +78,12 @@ impl Op for Gru {
             let hint = "the weight must be [3 hidden, hidden], with one hidden feature or more";
             return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
         }
-        let &[batch, moments, gates] = x.dims() else {
+        let &[batch, steps, gates] = x.dims() else {
             let hint = "the input must be [batch, time, 3 hidden]";
             return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
         };
-        if gates != rows || moments == 0 {
-            let hint = "the input must be [batch, time, 3 hidden], with one moment or more";
+        if gates != rows || steps == 0 {
+            let hint = "the input must be [batch, time, 3 hidden], with one time step or more";
             return Err(Error::shapes(Self::NAME, x.shape(), w.shape(), hint));
         }
         if b.dims() != [rows] {
@@ -93,9 +93,9 @@ impl Op for Gru {
             let hint = "the first state must be [batch, hidden]";
             return Err(Error::shapes(Self::NAME, x.shape(), h.shape(), hint));
         }
-        let states = Spec::new([batch, moments, hidden], x.dtype());
+        let states = Spec::new([batch, steps, hidden], x.dtype());
         Ok(match self.keep {
-            true => smallvec![states, Spec::new([batch, moments, 4 * hidden], x.dtype())],
+            true => smallvec![states, Spec::new([batch, steps, 4 * hidden], x.dtype())],
             false => states.one(),
         })
     }
@@ -125,8 +125,8 @@ impl Op for Gru {
         let dy = g.grad()?.clone();
         let rest = g.emit_with_rest(&[0, 3], GruBackward, &[&y, &gates, &w, &h0, &dy])?;
         let before = |_: &Gradients<'_>| {
-            let moments = y.dims()[1];
-            Tensor::concat(&[&h0.unsqueeze(1)?, &y.narrow(1, 0, moments - 1)?], 1)
+            let steps = y.dims()[1];
+            Tensor::concat(&[&h0.unsqueeze(1)?, &y.narrow(1, 0, steps - 1)?], 1)
         };
         parameter_gradients(g, self.precision, 1, Some(2), &rest[0], before)
     }
@@ -141,8 +141,8 @@ impl Op for GruBackward {
     const NAME: &'static str = "gru_backward";
 
     fn infer(&self, x: &[&Tensor]) -> Result<Specs> {
-        let Sizes { batch, moments, hidden } = Sizes::of(x[0].shape());
-        let gates = Spec::new([batch, moments, 3 * hidden], x[0].dtype());
+        let Sizes { batch, steps, hidden } = Sizes::of(x[0].shape());
+        let gates = Spec::new([batch, steps, 3 * hidden], x[0].dtype());
         Ok(smallvec![gates.clone(), Spec::like(x[3]), gates])
     }
 
@@ -164,10 +164,10 @@ impl Op for GruBackward {
 }
 
 impl Tensor {
-    /// The states of a gated recurrent unit (Cho et al., 2014) after each moment, in the form of PyTorch, in one launch. This
+    /// The states of a gated recurrent unit (Cho et al., 2014) after each time step, in the form of PyTorch, in one launch. This
     /// tensor is what the input contributes to the gates `r`, `z` and `n`, `[B, T, 3 H]`: a [`Tensor::linear`] of the input
-    /// at all moments. The weight is `[3 H, H]`, the bias `[3 H]`, the first state `[B, H]`, the result `[B, T, H]`. At each
-    /// moment, with this tensor's parts `x_r`, `x_z`, `x_n` and those of the weight and the bias,
+    /// at all time steps. The weight is `[3 H, H]`, the bias `[3 H]`, the first state `[B, H]`, the result `[B, T, H]`. At each
+    /// time step, with this tensor's parts `x_r`, `x_z`, `x_n` and those of the weight and the bias,
     ///
     /// ```text
     /// r  = sigmoid(x_r + W_r h + b_r)
@@ -184,7 +184,7 @@ impl Tensor {
     /// ```
     /// use refrain::{DType, Device, Tensor};
     /// let d = Device::cpu();
-    /// // One sequence of two moments, one hidden feature. With these weights r and z are 1/2.
+    /// // One sequence of two time steps, one hidden feature. With these weights r and z are 1/2.
     /// let x = Tensor::from_slice(&[0.0f32, 0.0, 0.0, 0.0, 0.0, 0.0], [1, 2, 3], &d)?;
     /// let (w, b) = (Tensor::zeros([3, 1], DType::F32, &d)?, Tensor::zeros(3, DType::F32, &d)?);
     /// let h = Tensor::ones([1, 1], DType::F32, &d)?;
@@ -193,7 +193,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If shapes or dtypes do not match, or there is no moment or no hidden feature.
+    /// If shapes or dtypes do not match, or there is no time step or no hidden feature.
     pub fn gru(&self, weight: &Tensor, bias: &Tensor, first: &Tensor) -> Result<Tensor> {
         let (x, first) = (of_precision(self)?, of_precision(first)?);
         let (op, inputs) = gru(&x, weight, bias, &first);

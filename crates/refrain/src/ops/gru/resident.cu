@@ -1,9 +1,9 @@
 // The weight stays in registers. A block computes one sequence; PARTS neighbouring threads share a hidden feature, so that a
-// moment has one barrier. The thread of part p has columns 4 (p + PARTS c) to 4 (p + PARTS c) + 3 of the feature's rows, for
+// time step has one barrier. The thread of part p has columns 4 (p + PARTS c) to 4 (p + PARTS c) + 3 of the feature's rows, for
 // each c. More constants: PARTS, THREADS.
 
 #define CHUNKS ((HIDDEN + 4 * PARTS - 1) / (4 * PARTS))
-// Moments whose operands are on their way.
+// Time steps whose operands are on their way.
 #define AHEAD 3
 
 // The sum over the parts; each of them gets it.

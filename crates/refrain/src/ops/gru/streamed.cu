@@ -1,4 +1,4 @@
-// The weight is too large for the registers of a multiprocessor: each moment reads it from the L2 cache. So a block computes
+// The weight is too large for the registers of a multiprocessor: each time step reads it from the L2 cache. So a block computes
 // SEQUENCES sequences. PARTS neighbouring threads share an element of a product. More constants: SEQUENCES (at most PARTS),
 // PARTS, THREADS, IN_SHARED (whether the states of a block fit in shared memory, or lie in the workspace).
 

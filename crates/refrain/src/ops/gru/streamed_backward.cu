@@ -35,7 +35,7 @@ KERNEL(gru_backward, GruBackwardArgs, p, __launch_bounds__(THREADS)) {
     const i64 first = (i64)blockIdx.x * SEQUENCES;
     for (int i = threadIdx.x; i < 4 * SEQUENCES * PADDED; i += THREADS) carried[i] = (C)0;
     __syncthreads();
-    for (i64 t = p.moments - 1; t >= 0; t--) {
+    for (i64 t = p.steps - 1; t >= 0; t--) {
         for (int i = threadIdx.x; i < count * HIDDEN; i += THREADS) {
             const int s = i / HIDDEN, unit = i - s * HIDDEN;
             const Kept kept = kept_at(p, first + s, t, unit, true);

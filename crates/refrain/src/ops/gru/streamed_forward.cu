@@ -43,7 +43,7 @@ KERNEL(gru_forward, GruArgs, p, __launch_bounds__(THREADS)) {
         states[i] = s < count && unit < HIDDEN ? to<C>(p.first[(first + s) * HIDDEN + unit]) : (C)0;
     }
     __syncthreads();
-    for (i64 t = 0; t < p.moments; t++) {
+    for (i64 t = 0; t < p.steps; t++) {
         contributions(p, states, sums);
         __syncthreads();
         for (int i = threadIdx.x; i < count * HIDDEN; i += THREADS) {

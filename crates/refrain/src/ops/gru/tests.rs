@@ -1,7 +1,7 @@
 use crate::ops::testing::{assert_close, device, leaf, values};
 use crate::{DType, DeviceKind, Error, Precision, Tensor, gradcheck, with_precision};
 
-/// The same states from single operations, moment by moment.
+/// The same states from single operations, step by step.
 fn composed(x: &Tensor, weight: &Tensor, bias: &Tensor, first: &Tensor) -> Tensor {
     let hidden = first.dims()[1];
     let part = |t: &Tensor, gate: usize| t.narrow(-1, gate * hidden, hidden).unwrap();
@@ -19,9 +19,9 @@ fn composed(x: &Tensor, weight: &Tensor, bias: &Tensor, first: &Tensor) -> Tenso
 }
 
 /// The operands for these sizes; the weight is so small that states stay in range.
-fn operands(batch: usize, moments: usize, hidden: usize) -> [Tensor; 4] {
+fn operands(batch: usize, steps: usize, hidden: usize) -> [Tensor; 4] {
     let weight = leaf(&[3 * hidden, hidden]).detach().mul_scalar(1.0 / hidden as f64).unwrap();
-    let x = leaf(&[batch, moments, 3 * hidden]).detach();
+    let x = leaf(&[batch, steps, 3 * hidden]).detach();
     [x, weight, leaf(&[3 * hidden]).detach(), leaf(&[batch, hidden]).detach()]
 }
 
@@ -55,8 +55,8 @@ fn gru(x: &[Tensor; 4]) -> Tensor {
 
 /// Compares states and gradients with those of the parts, relative to the largest.
 fn compare(sizes: &[[usize; 3]], dtype: DType, mixed: bool, tolerance: f64) {
-    for &[batch, moments, hidden] in sizes {
-        let all = operands(batch, moments, hidden);
+    for &[batch, steps, hidden] in sizes {
+        let all = operands(batch, steps, hidden);
         let exact = run(&all, DType::F64, false, |x| composed(&x[0], &x[1], &x[2], &x[3]));
         for (got, exact) in run(&all, dtype, mixed, gru).iter().zip(&exact) {
             let largest = exact.iter().fold(1.0, |m: f64, v| m.max(v.abs()));
@@ -66,7 +66,7 @@ fn compare(sizes: &[[usize; 3]], dtype: DType, mixed: bool, tolerance: f64) {
     }
 }
 
-/// Batches, moments and hidden features.
+/// Batches, time steps and hidden features.
 const SIZES: [[usize; 3]; 13] = [
     [1, 1, 1],
     [3, 4, 1],
@@ -136,8 +136,8 @@ fn states_too_large_for_shared_memory_are_those_of_the_parts() {
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    for (batch, moments, hidden) in [(1, 1, 1), (2, 3, 2), (3, 4, 5)] {
-        let all = operands(batch, moments, hidden).map(|t| {
+    for (batch, steps, hidden) in [(1, 1, 1), (2, 3, 2), (3, 4, 5)] {
+        let all = operands(batch, steps, hidden).map(|t| {
             t.set_requires_grad(true).unwrap();
             t
         });
@@ -151,7 +151,7 @@ fn gradients_agree_with_finite_differences() {
 }
 
 #[test]
-fn a_sequence_has_the_same_bits_in_every_batch_and_moment_by_moment() {
+fn a_sequence_has_the_same_bits_in_every_batch_and_step_by_step() {
     for hidden in [5, 64, 150] {
         let [x, w, b, h] = operands(70, 3, hidden).map(|t| t.to_dtype(DType::F32).unwrap());
         let all = x.gru(&w, &b, &h).unwrap();
@@ -186,7 +186,7 @@ fn empty_batches_destinations_and_bad_arguments() {
     refused(&x, &zeros(&[0, 0]), &b, &h, "one hidden feature or more");
     refused(&x.select(0, 0).unwrap(), &w, &b, &h, "input must be [batch, time, 3 hidden]");
     refused(&x.narrow(2, 0, 9).unwrap(), &w, &b, &h, "input must be [batch, time, 3 hidden]");
-    refused(&zeros(&[2, 0, 12]), &w, &b, &h, "one moment or more");
+    refused(&zeros(&[2, 0, 12]), &w, &b, &h, "one time step or more");
     refused(&x, &w, &zeros(&[4]), &h, "bias must be [3 hidden]");
     refused(&x, &w, &b, &zeros(&[2, 3]), "first state must be [batch, hidden]");
     let other = h.to_dtype(DType::F32).unwrap();
