@@ -137,6 +137,11 @@ fn cases() -> Vec<Case> {
         Case { adds: false, returns: false, ..causal([2, 3, 41, 41], 4) },
         Case { scale: -0.6, ..causal([2, 3, 41, 41], 8) },
         Case { scale: 0.0, ..plain([1, 5, 64, 64], 16) },
+        // Scores whose rows, or those of all heads of a block, do and do not begin where long runs can be moved.
+        plain([1, 5, 43, 43], 4),
+        Case { dropout: 0.0, ..causal([3, 3, 42, 42], 4) },
+        Case { dropout: 0.0, ..plain([3, 3, 16, 48], 8) },
+        Case { dropout: 0.0, returns: false, ..plain([1, 7, 37, 32], 16) },
         plain([5, 7, 5, 5], 16),
         plain([2, 3, 1, 1], 3),
         plain([3, 2, 6, 1], 8),

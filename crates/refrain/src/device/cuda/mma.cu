@@ -5,11 +5,12 @@ DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 
 // Copies BYTES to shared memory asynchronously: the first `there` bytes from `from`, then zeros.
 template <int BYTES> DEVICE void copy_async(void* to, const void* from, int there) {
-    static_assert(BYTES == 16 || BYTES == 4 || BYTES == 2, "what is copied at once");
+    static_assert(BYTES == 16 || BYTES == 8 || BYTES == 4 || BYTES == 2, "what is copied at once");
     if (BYTES == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
-    } else if (BYTES == 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there) : "memory");
+    } else if (BYTES > 2) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there), "n"(BYTES)
+                     : "memory");
     } else {
         *reinterpret_cast<unsigned short*>(to) = there ? *reinterpret_cast<const unsigned short*>(from) : 0;
     }
@@ -37,6 +38,15 @@ DEVICE void multiply_f16(float* d, const u32* a, const u32* b) {
 }
 DEVICE void multiply_bf16(float* d, const u32* a, const u32* b) {
     asm volatile(MMA("m16n8k16", "bf16") MMA_OPERANDS(a[0], a[1], a[2], a[3], b[0], b[1]));
+}
+// Half of the depth: 16 x 8 x 8, and 16 x 8 x 4 in TF32.
+DEVICE void multiply_bf16_half(float* d, u32 a0, u32 a1, u32 b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
+}
+DEVICE void multiply_tf32_half(float* d, u32 a0, u32 a1, u32 b) {
+    asm volatile("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
 }
 DEVICE void multiply_tf32(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm volatile(MMA("m16n8k8", "tf32") MMA_OPERANDS(a0, a1, a2, a3, b0, b1));

@@ -295,11 +295,11 @@ impl Job {
 #[derive(Clone, Copy)]
 pub(super) struct WeightOptions {
     /// Whether scores are added.
-    before: bool,
+    pub(super) before: bool,
     /// Whether these have strides of their own.
     strided: bool,
     /// Whether the scores, or (in the backward pass) their gradient, lie in memory.
-    after: bool,
+    pub(super) after: bool,
     /// Whether the gradient of the scores that were added is written.
     d_before: bool,
     /// Whether scores come from a layer or go to one, in either pass.
@@ -307,7 +307,9 @@ pub(super) struct WeightOptions {
     drops: bool,
     /// The words of the first block of random words that belong to no weight.
     skip: usize,
-    /// How many neighbouring scores can be moved in one instruction: 1, 2 or 4.
+    /// A power of two: each row of scores begins at a multiple of so many numbers, as far as strides and addresses say.
+    apart: usize,
+    /// How many neighbouring scores of a row can be moved in one instruction: 1, 2 or 4.
     vec: usize,
 }
 
@@ -319,10 +321,9 @@ impl WeightOptions {
         let strides = job.strides_before();
         let fits = |vec: usize| {
             let of = |x: Pointer| x == Pointer::NOTHING || args.alignment(x).is_multiple_of(vec * bytes);
-            (job.keys as usize).is_multiple_of(vec)
-                && scores.into_iter().all(of)
-                && strides.iter().flatten().all(|s| s % vec as i64 == 0)
+            scores.into_iter().all(of) && strides.iter().flatten().all(|s| s % vec as i64 == 0)
         };
+        let apart = [8, 4, 2].into_iter().find(|&vec| vec * bytes <= 16 && fits(vec)).unwrap_or(1);
         WeightOptions {
             before: there[0],
             strided: strides.is_some(),
@@ -331,8 +332,14 @@ impl WeightOptions {
             has_scores: op.adds_scores || op.returns_scores,
             drops: op.dropout.is_some(),
             skip: op.dropout.map_or(0, |dropout| dropout.place.skip()),
-            vec: [4, 2].into_iter().find(|&vec| fits(vec)).unwrap_or(1),
+            apart,
+            vec: common_power(&[apart, job.keys as usize, 4]),
         }
+    }
+
+    /// How many neighbouring scores of so many rows can be moved in one instruction.
+    pub(super) fn run(&self, rows: usize, keys: usize) -> usize {
+        common_power(&[self.apart, if self.strided { keys } else { rows * keys }])
     }
 
     pub(super) fn constants(&self, spec: KernelSpec) -> KernelSpec {
@@ -347,6 +354,12 @@ impl WeightOptions {
             .int("SKIP", self.skip as i64)
             .int("SCORE_VEC", vec as i64)
     }
+}
+
+/// The greatest power of two that divides all of these.
+fn common_power(numbers: &[usize]) -> usize {
+    let all = numbers.iter().fold(0, |all, n| all | n);
+    1 << all.trailing_zeros()
 }
 
 /// Whether `vec` numbers can be moved in one instruction in each of these, from multiples of `vec` on.

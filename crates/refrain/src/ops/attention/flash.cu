@@ -138,28 +138,7 @@ DEVICE float base_of(float largest) { return largest == -INFINITY_F ? 0.0f : lar
 // the sum of the weights times their gradients.
 struct Softmax { float largest, inverse, delta; };
 
-// Whether dropout keeps weights: bit c of the row that four lanes share for key c of a tile, from weight `first` on. Each
-// lane draws every fourth block of words.
-DEVICE u64 kept_of_row(const Dropout& dropout, i64 first) {
-    int skip = (int)(first & 3);
-    u64 kept = 0;
-    #pragma unroll 1
-    for (int at = 4 * (threadIdx.x & 3) - skip; at < TILE; at += 16) {
-        u64 four = dropout.bits<4>(first + at);
-        kept |= at < 0 ? four >> -at : four << at;
-    }
-    kept |= __shfl_xor_sync(FULL, kept, 1);
-    return kept | __shfl_xor_sync(FULL, kept, 2);
-}
-
-// The same of one query for the 16 keys of a warp.
-DEVICE u32 kept_of_query(const Dropout& dropout, i64 first) {
-    int skip = (int)(first & 3);
-    u32 kept = 0;
-    #pragma unroll 1
-    for (int at = -skip; at < 16; at += 4) {
-        u32 four = dropout.bits<4>(first + at);
-        kept |= at < 0 ? four >> -at : four << at;
-    }
-    return kept;
-}
+// Whether dropout keeps weights: of a row that four lanes share, bit c for key c of a tile; and of one query, for the 16 keys of a
+// warp.
+DEVICE u64 kept_of_row(const Dropout& dropout, i64 first) { return kept_weights<TILE, 4>(dropout, first); }
+DEVICE u32 kept_of_query(const Dropout& dropout, i64 first) { return (u32)kept_weights<16, 1>(dropout, first); }

@@ -15,10 +15,10 @@ const GROUPS: &str = include_str!("flash_groups.cu");
 macro_rules! sources {
     ($file:literal) => {
         [
-            Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, WARPS_ALONE, include_str!($file)] },
+            Source { name: "attention", parts: &[MMA, JOB, FORMS, COMMON, WARPS_ALONE, include_str!($file)] },
             Source {
                 name: "attention",
-                parts: &[MMA, WGMMA, FORMS, JOB, COMMON, GROUPS, include_str!($file)],
+                parts: &[MMA, WGMMA, JOB, FORMS, COMMON, GROUPS, include_str!($file)],
             },
         ]
     };

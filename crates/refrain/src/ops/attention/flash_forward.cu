@@ -43,12 +43,17 @@ KERNEL(attention_flash_forward, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
             i64 line = score_at(j, pair, query, 0);
             if (HAS_SCORES) {
                 // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
+                int key = n * TILE + 2 * t, left = query < queries ? keys - key : 0;
+                const IN* before = before_of(j, pair, query) + key;
                 #pragma unroll
                 for (int i = 0; i < TILE_EIGHTS; i++) {
-                    add_before(j, s[i] + 2 * h, (float)j.scale, pair, query, n * TILE + i * 8 + 2 * t);
+                    add_before(s[i] + 2 * h, (float)j.scale, before + i * 8, i * 8 < left, i * 8 + 1 < left);
                 }
+                IN* after = j.after + line + key;
                 #pragma unroll
-                for (int i = 0; i < TILE_EIGHTS; i++) write_scores(j, s[i] + 2 * h, line, query, n * TILE + i * 8 + 2 * t);
+                for (int i = 0; i < TILE_EIGHTS; i++) {
+                    write_scores(j, s[i] + 2 * h, after + i * 8, query, key + i * 8, i * 8 < left, i * 8 + 1 < left);
+                }
             }
             u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;
             float most = largest[h];

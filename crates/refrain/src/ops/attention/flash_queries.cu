@@ -90,9 +90,11 @@ KERNEL(attention_flash_queries, Job, j, __launch_bounds__(THREADS, FEW_REGISTERS
             Softmax& row = softmax[h];
             i64 line = score_at(j, pair, query, 0);
             if (HAS_SCORES) {
+                int key = n * TILE + 2 * t, left = query < queries ? keys - key : 0;
+                const IN* before = before_of(j, pair, query) + key;
                 #pragma unroll
                 for (int c = 0; c < TILE_EIGHTS; c++) {
-                    add_before(j, s[c] + 2 * h, scale, pair, query, n * TILE + c * 8 + 2 * t);
+                    add_before(s[c] + 2 * h, scale, before + c * 8, c * 8 < left, c * 8 + 1 < left);
                 }
             }
             u64 kept = DROPS ? kept_of_row(dropout, line + n * TILE) : 0;

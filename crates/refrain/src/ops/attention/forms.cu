@@ -1,4 +1,4 @@
-// What both kinds of attention on tensor cores share: the number formats of operands, and the exponential.
+// What both kinds of attention on tensor cores share: the number formats of operands, the exponential, and neighbouring scores.
 
 // FORM: f32 as the sum of two TF32 numbers; rounded to TF32; rounded to bf16.
 #define SPLIT_TF32 0
@@ -37,4 +37,65 @@ DEVICE void multiply(float* d, const Left& a, const Right& b, int term) {
     const u32* y = b.at[TERMS > 1 && term == 1 ? PARTS - 1 : 0];
     if (FORM == BF16) multiply_bf16(d, x, y);
     else multiply_tf32(d, x[0], x[1], x[2], x[3], y[0], y[1]);
+}
+
+// Whether dropout keeps weights: bit c for weight `first + c`, of COUNT (at most 64). SHARE neighbouring lanes ask for the same
+// weights, and each draws every SHARE-th block of words.
+template <int COUNT, int SHARE> DEVICE u64 kept_weights(const Dropout& dropout, i64 first) {
+    u64 kept = 0;
+    #pragma unroll 1
+    for (int at = 4 * (int)(threadIdx.x % SHARE) - (int)(first & 3); at < COUNT; at += 4 * SHARE) {
+        u64 four = dropout.bits<4>(first + at);
+        kept |= at < 0 ? four >> -at : four << at;
+    }
+    #pragma unroll
+    for (int d = 1; d < SHARE; d *= 2) kept |= __shfl_xor_sync(FULL, kept, d);
+    return kept;
+}
+
+// Two neighbouring numbers that are loaded, stored or rounded at once: of two bytes, they are one word.
+template <typename T> struct Two {
+    static DEVICE vec<T, 2> of(u32) { return {}; }
+    static DEVICE vec<T, 2> round(float x, float y) { return {{from<T>(x), from<T>(y)}}; }
+};
+template <typename T> struct Short {
+    static DEVICE vec<T, 2> of(u32 x) { return {{{(unsigned short)x}, {(unsigned short)(x >> 16)}}}; }
+};
+template <> struct Two<bf16_t> : Short<bf16_t> {
+    static DEVICE vec<bf16_t, 2> round(float x, float y) { return of(pack_bf16(x, y)); }
+};
+template <> struct Two<f16_t> : Short<f16_t> {
+    static DEVICE vec<f16_t, 2> round(float x, float y) { return of(pack_f16(x, y)); }
+};
+
+// Scales two neighbouring scores of a query, and adds those before, which lie from `at` on, as far as they are there.
+DEVICE void add_before(float* s, float factor, const IN* at, bool first, bool second) {
+    vec<IN, 2> v = {};
+    if (BEFORE && SCORE_VEC > 1 && sizeof(IN) == 2) {
+        v = Two<IN>::of(first ? *reinterpret_cast<const u32*>(at) : 0);
+    } else if (BEFORE && SCORE_VEC > 1) {
+        if (first) v = load<2>(at);
+    } else if (BEFORE) {
+        if (first) v.at[0] = at[0];
+        if (second) v.at[1] = at[1];
+    }
+    #pragma unroll
+    for (int e = 0; e < 2; e++) s[e] = fmaf(s[e], factor, to<float>(v.at[e]));
+}
+
+// Stores two neighbouring scores of a query from `at` on, as far as they are there.
+DEVICE void put_scores(IN* at, const vec<IN, 2>& v, bool first, bool second) {
+    if (!first) return;
+    if (SCORE_VEC > 1) {
+        store<2>(at, v);
+    } else {
+        at[0] = v.at[0];
+        if (second) at[1] = v.at[1];
+    }
+}
+
+// The same for the next layer; 0 for keys that the query does not see.
+DEVICE void write_scores(const Job& j, const float* s, IN* at, int query, int key, bool first, bool second) {
+    float x = is_before(j, key, query) ? s[0] : 0.0f, y = is_before(j, key + 1, query) ? s[1] : 0.0f;
+    if (AFTER) put_scores(at, Two<IN>::round(x, y), first, second);
 }

@@ -8,11 +8,16 @@ use crate::error::Result;
 use crate::tensor::DType;
 
 const COMMON: &str = include_str!("tensor.cu");
+const SCORES: &str = include_str!("tensor_scores.cu");
 
-static FORWARD: Source =
-    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("tensor_forward.cu")] };
-static BACKWARD: Source =
-    Source { name: "attention", parts: &[MMA, FORMS, JOB, COMMON, include_str!("tensor_backward.cu")] };
+static FORWARD: Source = Source {
+    name: "attention",
+    parts: &[MMA, JOB, FORMS, COMMON, SCORES, include_str!("tensor_forward.cu")],
+};
+static BACKWARD: Source = Source {
+    name: "attention",
+    parts: &[MMA, JOB, FORMS, COMMON, SCORES, include_str!("tensor_backward.cu")],
+};
 
 /// Maximum of queries, of keys, and of numbers per head.
 const MOST: usize = 64;
@@ -66,20 +71,27 @@ impl Fragments {
 
     /// Numbers of shared memory for `rows` rows of a head (`Tile` in the kernel text).
     fn tile(&self, rows: usize) -> usize {
-        (rows * (self.eights * 8 + 4)).next_multiple_of(32) + self.eights * 8 % 32
+        let pitch = if self.head_dim <= 4 { 4 } else { self.eights * 8 + 4 };
+        (rows * pitch).next_multiple_of(32) + self.eights * 8 % 32
     }
 
+    /// Launches a kernel that needs so many numbers of shared memory for a warp, and room for so many of scores and their gradients.
     fn launch(
         &self,
         (source, entry): (&'static Source, &'static str),
-        numbers: usize,
+        (numbers, scores): (usize, usize),
         args: &mut CudaArgs<'_>,
         operands: &[&View<'_>],
         job: &Job,
         options: WeightOptions,
     ) -> Result<()> {
-        let bytes = 4 * numbers;
-        let warps = [WARPS, WARPS / 2].into_iter().find(|w| w * bytes <= BYTES).unwrap_or(1);
+        let (queries, keys) = (job.queries as usize, job.keys as usize);
+        let padded = keys.is_multiple_of(16);
+        let pitch = keys + if padded { 8 } else { 0 };
+        let of_scores = |warps: usize| (warps * queries * pitch * self.dtype.size()).next_multiple_of(16);
+        let zeros = if scores > 0 { 16 * keys.div_ceil(16) * self.dtype.size() } else { 0 };
+        let bytes = |warps: usize| warps * 4 * numbers + scores * of_scores(warps) + zeros;
+        let warps = [WARPS, WARPS / 2].into_iter().find(|&w| bytes(w) <= BYTES).unwrap_or(1);
         let spec = options
             .constants(KernelSpec::new(source, entry))
             .dtype("IN", self.dtype)
@@ -88,11 +100,13 @@ impl Fragments {
             .int("QUERY_BLOCKS", self.query_blocks as i64)
             .int("KEY_EIGHTS", self.key_eights as i64)
             .int("WARPS", warps as i64)
-            .int("MEMORY_BYTES", (warps * bytes) as i64)
+            .int("TILE_BYTES", (warps * 4 * numbers) as i64)
+            .int("SCORE_RUN", if scores > 0 { options.run(warps * queries, keys) as i64 } else { 1 })
+            .flag("PADDED", scores > 0 && padded)
             .flag("ALIGNED", aligned(operands, 4))
             .flag("CAUSAL", self.causal);
         let blocks = (job.pairs as usize).div_ceil(warps);
-        args.kernel(spec, Grid::line(blocks, 32 * warps as u32).shared(warps * bytes), job)
+        args.kernel(spec, Grid::line(blocks, 32 * warps as u32).shared(bytes(warps)), job)
     }
 
     pub(super) fn forward(
@@ -103,7 +117,8 @@ impl Fragments {
         options: WeightOptions,
     ) -> Result<()> {
         let numbers = self.tile(self.query_blocks * 16) + 2 * self.tile(self.key_eights * 8);
-        self.launch((&FORWARD, "attention_tensor_forward"), numbers, args, operands, job, options)
+        let scores = usize::from(options.before || options.after);
+        self.launch((&FORWARD, "attention_tensor_forward"), (numbers, scores), args, operands, job, options)
     }
 
     pub(super) fn backward(
@@ -117,6 +132,7 @@ impl Fragments {
         // Space to transpose fragments.
         let turned = if self.form == "BF16" { 0 } else { keys * 20 };
         let numbers = 2 * (self.tile(queries) + self.tile(keys) + queries) + turned;
-        self.launch((&BACKWARD, "attention_tensor_backward"), numbers, args, operands, job, options)
+        let scores = usize::from(options.before) + usize::from(options.after);
+        self.launch((&BACKWARD, "attention_tensor_backward"), (numbers, scores), args, operands, job, options)
     }
 }

@@ -63,35 +63,3 @@ struct Dropout {
         return kept;
     }
 };
-
-// Scales two neighbouring scores of a query, and adds those that lie in memory.
-DEVICE void add_before(const Job& j, float* s, float factor, i64 pair, int query, int key) {
-    vec<IN, 2> v = {};
-    if (BEFORE) {
-        const IN* before = before_of(j, pair, query) + key;
-        bool there = query < (int)j.queries && key < (int)j.keys;
-        if (SCORE_VEC > 1) {
-            if (there) v = load<2>(before);
-        } else {
-            if (there) v.at[0] = before[0];
-            if (there && key + 1 < (int)j.keys) v.at[1] = before[1];
-        }
-    }
-    #pragma unroll
-    for (int e = 0; e < 2; e++) s[e] = fmaf(s[e], factor, to<float>(v.at[e]));
-}
-
-// Stores two neighbouring scores of a query for the next layer; 0 for keys that it does not see.
-DEVICE void write_scores(const Job& j, const float* s, i64 line, int query, int key) {
-    if (!AFTER || query >= (int)j.queries || key >= (int)j.keys) return;
-    vec<IN, 2> v;
-    #pragma unroll
-    for (int e = 0; e < 2; e++) v.at[e] = from<IN>(is_before(j, key + e, query) ? s[e] : 0.0f);
-    IN* after = j.after + line + key;
-    if (SCORE_VEC > 1) {
-        store<2>(after, v);
-    } else {
-        after[0] = v.at[0];
-        if (key + 1 < (int)j.keys) after[1] = v.at[1];
-    }
-}

@@ -1,6 +1,6 @@
 // Attention for short sequences on tensor cores: each warp processes one head of a sequence, and scores stay in
 // registers. Constants: IN (dtype of the operands), FORM (the number format of products), HEAD_DIM, QUERY_BLOCKS (groups of 16
-// queries), KEY_EIGHTS (groups of 8 keys), WARPS (per block), MEMORY_BYTES (shared memory of the launch), ALIGNED
+// queries), KEY_EIGHTS (groups of 8 keys), WARPS (per block), TILE_BYTES (shared memory without that for scores), ALIGNED
 // (four numbers can be moved in one instruction), CAUSAL.
 //
 // A fragment is 16 x 8 numbers of a left operand (rows g and g + 8, columns 2t and 2t + 1 in lane 4g + t), 8 x 8 of a
@@ -14,14 +14,24 @@ constexpr int UNIT = FORM == BF16 ? 2 : 1;
 constexpr int EIGHTS = (HEAD_DIM + 7) / 8;
 // Multiplication steps for the fragments of a head.
 constexpr int STEPS = (EIGHTS + UNIT - 1) / UNIT;
-constexpr int RUNS = EIGHTS == 1 ? 2 : EIGHTS == 2 ? 4 : EIGHTS <= 4 ? 8 : 16;
-// Distance between rows in shared memory. It avoids bank conflicts for every orientation of the fragments.
-constexpr int PITCH = EIGHTS * 8 + 4;
+// Numbers of a row in shared memory, and the distance between rows, which avoids bank conflicts for every orientation of the
+// fragments. Of heads of up to four numbers, a fragment has half: the rest of a left operand is zero, and the columns of a right
+// one that nobody uses begin the next row.
+constexpr int WIDTH = HEAD_DIM <= 4 ? 4 : EIGHTS * 8, PITCH = WIDTH == 4 ? 4 : WIDTH + 4;
+// Threads that copy a row, four numbers each.
+constexpr int RUNS = WIDTH == 4 ? 1 : EIGHTS == 1 ? 2 : EIGHTS == 2 ? 4 : EIGHTS <= 4 ? 8 : 16;
 // With few sums, each term has its own, so that multiplications do not wait for one another.
 constexpr int CHAINS = EIGHTS <= 2 ? TERMS : 1;
 
 // Distance between heads in shared memory. Threads that copy neighbouring heads then use different banks.
 template <int ROWS> struct Tile { static constexpr int SIZE = (ROWS * PITCH + 31) / 32 * 32 + EIGHTS * 8 % 32; };
+
+// Four numbers that are loaded at once.
+union Four {
+    typedef vec<u32, (int)sizeof(IN)> Bits;
+    Bits bits;
+    IN at[4];
+};
 
 // What a thread copies between global and shared memory: a run of four numbers of each row, in one head of the block.
 // Neighbouring threads have neighbouring runs, then neighbouring heads.
@@ -52,7 +62,7 @@ struct Mover {
     template <int ROWS> DEVICE void load_tile(float* tiles, const Heads& x, int count) const {
         constexpr int STEP = 32 / RUNS, EACH = (ROWS + STEP - 1) / STEP, BATCH = EACH < 8 ? EACH : 8;
         constexpr bool DIRECT = ALIGNED && sizeof(IN) == 4;
-        if (run >= 2 * EIGHTS) return;
+        if (run * 4 >= WIDTH) return;
         i64 stride = x.token * STEP;
         const IN* from = place(x) + row * x.token;
         float* to = tiles + slot * Tile<ROWS>::SIZE + row * PITCH + run * 4;
@@ -62,7 +72,7 @@ struct Mover {
         // with those of other operands.
         #pragma unroll (DIRECT || EACH == BATCH ? EACH : 1)
         for (int begin = 0; begin < EACH; begin += BATCH) {
-            vec<IN, 4> v[BATCH] = {};
+            Four v[BATCH] = {};
             #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 int r = (begin + i) * STEP;
@@ -70,7 +80,7 @@ struct Mover {
                 if (DIRECT) {
                     if (ROWS % STEP == 0 || r < room) copy_async<16>(to + r * PITCH, from, r < rows ? 16 : 0);
                 } else if (r < rows) {
-                    if (ALIGNED) v[i] = load<4>(from);
+                    if (ALIGNED) v[i].bits = *reinterpret_cast<const Four::Bits*>(from);
                     #pragma unroll
                     for (int e = 0; e < 4; e++) if (!ALIGNED && run * 4 + e < HEAD_DIM) v[i].at[e] = from[e];
                 }
@@ -151,6 +161,18 @@ template <typename Y> DEVICE Right right(Y y) {
     return b;
 }
 
+// Whether a row fills only half of what is multiplied at once.
+constexpr bool HALF = WIDTH == 4 || FORM == BF16 && EIGHTS == 1;
+
+// Adds a term of the product of rows with rows.
+DEVICE void multiply_along(float* d, const Left& a, const Right& b, int term) {
+    const u32* x = a.at[TERMS > 1 && term == 0 ? PARTS - 1 : 0];
+    const u32* y = b.at[TERMS > 1 && term == 1 ? PARTS - 1 : 0];
+    if (HALF && FORM == BF16) multiply_bf16_half(d, x[0], x[1], y[0]);
+    else if (HALF) multiply_tf32_half(d, x[0], x[1], y[0]);
+    else multiply(d, a, b, term);
+}
+
 // The fragment of a product, in several sums.
 struct Chains {
     float at[CHAINS][4];
@@ -183,7 +205,9 @@ struct Chains {
 };
 
 // Numbers of group `eight` along a row in shared memory. Some rows have less than UNIT more groups.
-DEVICE float along(const float* row, int eight, int e, int t) { return eight < EIGHTS ? row[eight * 8 + t + 4 * e] : 0.0f; }
+DEVICE float along(const float* row, int eight, int e, int t) {
+    return eight * 8 + 4 * e < WIDTH ? row[eight * 8 + t + 4 * e] : 0.0f;
+}
 
 DEVICE void put_pair(float* to, float x, float y) {
     vec<float, 2> v = {{x, y}};
@@ -195,7 +219,10 @@ template <typename X> DEVICE void put_rows(float* rows, int row, int t, X x) {
     #pragma unroll
     for (int d = 0; d < EIGHTS; d++) {
         #pragma unroll
-        for (int h = 0; h < 2; h++) put_pair(rows + (row + h * 8) * PITCH + d * 8 + 2 * t, x(d, 2 * h), x(d, 2 * h + 1));
+        for (int h = 0; h < 2; h++) {
+            if (WIDTH == 4 && t > 1) continue;
+            put_pair(rows + (row + h * 8) * PITCH + d * 8 + 2 * t, x(d, 2 * h), x(d, 2 * h + 1));
+        }
     }
 }
 
@@ -205,8 +232,15 @@ template <typename X> DEVICE void put_rows(float* rows, int row, int t, X x) {
 DEVICE float shift_of(float largest, float scale) { return largest * scale; }
 DEVICE bool is_large(float shift) { return fabsf(shift) > 8388608.0f; }
 
-// Whether a query sees a key. Only the last group of keys can have fewer than eight.
-DEVICE bool seen(const Job& j, int key, int query, int eight) {
-    if (eight >= KEY_EIGHTS) return false;
-    return (eight < KEY_EIGHTS - 1 || key < (int)j.keys) && is_before(j, key, query);
+// Whether there is a key of group `eight`. Only the last group can have fewer than eight.
+DEVICE bool is_key(const Job& j, int key, int eight) {
+    return eight < KEY_EIGHTS - 1 || eight == KEY_EIGHTS - 1 && key < (int)j.keys;
+}
+
+// Whether a query sees a key of group `eight`.
+DEVICE bool seen(const Job& j, int key, int query, int eight) { return is_key(j, key, eight) && is_before(j, key, query); }
+
+// Whether dropout keeps the weights of 16 queries: lanes 2i and 2i + 1 have those of query `first + i`, bit c for key c.
+DEVICE u64 kept_of_queries(const Job& j, const Dropout& dropout, i64 pair, int first) {
+    return kept_weights<KEY_EIGHTS * 8, 2>(dropout, score_at(j, pair, first + (int)(threadIdx.x & 31) / 2, 0));
 }

@@ -7,14 +7,18 @@ constexpr int KEY_BLOCKS = (KEY_EIGHTS + 1) / 2;
 constexpr int TURN_PITCH = 20;
 constexpr int TURN_SIZE = FORM == BF16 ? 0 : KEY_BLOCKS * 16 * TURN_PITCH;
 // How many warps fit on a multiprocessor by their registers. Scores in memory and dropout need some, too.
-constexpr bool MANY_REGISTERS = (EIGHTS > 2 || FORM == SPLIT_TF32 && KEY_BLOCKS > 2) && (HAS_SCORES || DROPS);
+constexpr bool MANY_REGISTERS = HAS_SCORES && (DROPS || FORM != BF16) && KEY_BLOCKS * EIGHTS > 2 ||
+    (HAS_SCORES || DROPS) && (EIGHTS > 2 || FORM == SPLIT_TF32 && KEY_BLOCKS > 2);
 constexpr int RESIDENT = KEY_BLOCKS * (2 + EIGHTS) <= 9 && !MANY_REGISTERS ? 16 : 8;
+// If they are few, the keys and values of a lane stay in registers.
+constexpr int KEPT = PARTS * (KEY_BLOCKS * STEPS * (HALF ? 4 : 8) + KEY_BLOCKS * EIGHTS * 4 / UNIT);
+constexpr bool KEEP = !DROPS && KEPT <= (RESIDENT == 16 ? 20 : 48);
 
 KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_BLOCKS * 16;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
     constexpr int NUMBERS = 2 * (Q_SIZE + K_SIZE + Q_ROWS) + TURN_SIZE;
-    static_assert((int)sizeof(float) * WARPS * NUMBERS == MEMORY_BYTES, "as the launch counts it");
+    static_assert((int)sizeof(float) * WARPS * NUMBERS == TILE_BYTES, "as the launch counts it");
     float* q_tiles = reinterpret_cast<float*>(memory);
     float* d_o_tiles = q_tiles + WARPS * Q_SIZE;
     float* k_tiles = d_o_tiles + WARPS * Q_SIZE;
@@ -23,6 +27,12 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     float* all_inverses = all_tops + WARPS * Q_ROWS;
     float* turns = all_inverses + WARPS * Q_ROWS;
     i64 first_pair = (i64)blockIdx.x * WARPS;
+    // The scores before, and over them their gradients; the gradients of the scores for the next layer; and a row of zeros.
+    Scores of_pairs(j, first_pair);
+    unsigned char* scores = reinterpret_cast<unsigned char*>(turns + WARPS * TURN_SIZE);
+    IN* before = reinterpret_cast<IN*>(scores);
+    IN* d_after = reinterpret_cast<IN*>(scores + (BEFORE ? of_pairs.room() : 0));
+    IN* zeros = reinterpret_cast<IN*>(scores + (BEFORE + AFTER) * of_pairs.room());
     int queries = (int)j.queries, keys = (int)j.keys;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     i64 pair = first_pair + warp;
@@ -31,6 +41,9 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
     mover.load_tile<K_ROWS>(v_tiles, j.v, keys);
     mover.load_tile<Q_ROWS>(d_o_tiles, j.d_o, queries);
+    if (BEFORE) of_pairs.load_before(before, j);
+    if (AFTER) of_pairs.load(d_after, j.d_after);
+    if (BEFORE || AFTER) for (int i = threadIdx.x; i < K_ROWS; i += WARPS * 32) zeros[i] = from<IN>(0.0f);
     float* tops = all_tops + warp * Q_ROWS;
     float* inverses = all_inverses + warp * Q_ROWS;
     for (int i = lane; i < Q_ROWS; i += 32) {
@@ -55,6 +68,25 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
             return along(x + (m * 16 + g + e / 2 * 8) * PITCH, step * UNIT + u, e % 2, t);
         });
     };
+    // The keys as right operands.
+    auto columns = [&](int begin, int d) {
+        return right([&](int u, int e) { return k[((begin + u) * 8 + 2 * t + e) * PITCH + d * 8 + g]; });
+    };
+    Left keys_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1], values_kept[KEEP ? KEY_BLOCKS : 1][KEEP ? STEPS : 1];
+    Right columns_kept[KEEP ? KEY_EIGHTS : 1][KEEP ? EIGHTS : 1];
+    if (KEEP) {
+        #pragma unroll
+        for (int i = 0; i < KEY_BLOCKS * STEPS; i++) {
+            int m = KEEP ? i / STEPS : 0, step = KEEP ? i % STEPS : 0;
+            keys_kept[m][step] = rows(k, m, step);
+            values_kept[m][step] = rows(v, m, step);
+        }
+        #pragma unroll
+        for (int begin = 0; begin < KEY_EIGHTS; begin += UNIT) {
+            #pragma unroll
+            for (int d = 0; d < EIGHTS; d++) columns_kept[KEEP ? begin : 0][KEEP ? d : 0] = columns(begin, d);
+        }
+    }
     float dk[KEY_BLOCKS][EIGHTS][4], dv[KEY_BLOCKS][EIGHTS][4];
     #pragma unroll
     for (int m = 0; m < KEY_BLOCKS; m++) {
@@ -80,8 +112,8 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
             Right query[2], d_out[2];
             #pragma unroll
             for (int m = 0; m < KEY_BLOCKS; m++) {
-                x[m] = rows(k, m, step);
-                y[m] = rows(v, m, step);
+                x[m] = KEEP ? keys_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(k, m, step);
+                y[m] = KEEP ? values_kept[KEEP ? m : 0][KEEP ? step : 0] : rows(v, m, step);
             }
             #pragma unroll
             for (int n = 0; n < 2; n++) {
@@ -95,51 +127,51 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 // bit.
                 int turned_term = TERMS > 1 && term < 2 ? 1 - term : term;
                 #pragma unroll
-                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(p[i / 2][i % 2], x[i / 2], query[i % 2], turned_term);
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply_along(p[i / 2][i % 2], x[i / 2], query[i % 2], turned_term);
                 #pragma unroll
-                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply(ds[i / 2][i % 2], y[i / 2], d_out[i % 2], term);
+                for (int i = 0; i < 2 * KEY_BLOCKS; i++) multiply_along(ds[i / 2][i % 2], y[i / 2], d_out[i % 2], term);
             }
         }
 
+        u64 kept_of_all = DROPS ? kept_of_queries(j, dropout, pair, first) : 0;
         // A lane has keys g and g + 8 of each block, for four queries.
+        bool large = false;
         #pragma unroll
         for (int c = 0; c < 4; c++) {
             int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
-            i64 line = score_at(j, pair, query, g);
-            if (HAS_SCORES) {
-                #pragma unroll
-                for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
-                    float& x = p[i / 2][n][i % 2 * 2 + e];
-                    bool there = BEFORE && query < queries && i * 8 + g < keys;
-                    x = fmaf(x, scale, there ? to<float>(before_of(j, pair, query)[i * 8 + g]) : 0.0f);
-                }
-            }
-            // Loaded before anything is stored, since for all that the compiler knows a store changes what is loaded.
-            float d_after[2 * KEY_BLOCKS];
+            large |= is_large(shift_of(tops[query], exponent_scale));
+            if (!HAS_SCORES) continue;
+            const IN* row = (query < queries ? before + of_pairs.row(query) : zeros) + g;
             #pragma unroll
             for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
-                bool there = AFTER && query < queries && i * 8 + g < keys;
-                d_after[i] = there ? to<float>(j.d_after[line + i * 8]) : 0.0f;
+                float& x = p[i / 2][n][i % 2 * 2 + e];
+                x = fmaf(x, scale, BEFORE && is_key(j, i * 8 + g, i) ? to<float>(row[i * 8]) : 0.0f);
             }
-            u32 kept = 0;
-            if (DROPS) {
-                #pragma unroll 1
-                for (int i = 0; i < KEY_EIGHTS; i++) kept |= (u32)dropout.keeps(line + i * 8) << i;
+        }
+        if (large) {
+            #pragma unroll
+            for (int i = 0; i < 8 * KEY_BLOCKS; i++) {
+                float top = tops[first + i / 2 % 2 * 8 + 2 * t + i % 2];
+                if (is_large(shift_of(top, exponent_scale))) p[i / 8][i / 2 % 2][i / 4 % 2 * 2 + i % 2] -= top;
             }
-            float top = tops[query], inverse = inverses[query], delta = 0;
-            float shift = shift_of(top, exponent_scale);
-            if (is_large(shift)) {
-                #pragma unroll
-                for (int i = 0; i < 2 * KEY_BLOCKS; i++) p[i / 2][n][i % 2 * 2 + e] -= top;
-                shift = 0;
-            }
+        }
+        #pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int n = c / 2, e = c % 2, query = first + n * 8 + 2 * t + e;
+            float more[2 * KEY_BLOCKS];
+            const IN* d_row = (query < queries ? d_after + of_pairs.row(query) : zeros) + g;
+            #pragma unroll
+            for (int i = 0; i < 2 * KEY_BLOCKS; i++) more[i] = AFTER && is_key(j, i * 8 + g, i) ? to<float>(d_row[i * 8]) : 0.0f;
+            u64 kept = DROPS ? __shfl_sync(FULL, kept_of_all, 2 * (query - first)) >> g : 0;
+            float shift = shift_of(tops[query], exponent_scale), inverse = inverses[query], delta = 0;
+            if (is_large(shift)) shift = 0;
             #pragma unroll
             for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
                 float& x = p[i / 2][n][i % 2 * 2 + e];
                 x = exp2_(fmaf(x, exponent_scale, -shift)) * inverse;
                 if (!seen(j, i * 8 + g, query, i)) x = 0;
                 float& d = ds[i / 2][n][i % 2 * 2 + e];
-                if (DROPS) d = kept >> i & 1 ? d * kept_scale : 0.0f;
+                if (DROPS) d = kept >> i * 8 & 1 ? d * kept_scale : 0.0f;
                 delta = fmaf(x, d, delta);
             }
             #pragma unroll
@@ -148,13 +180,9 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
             for (int i = 0; i < 2 * KEY_BLOCKS; i++) {
                 float& x = ds[i / 2][n][i % 2 * 2 + e];
                 float& weight = p[i / 2][n][i % 2 * 2 + e];
-                x = weight * (x - delta);
-                if (AFTER || D_BEFORE) {
-                    bool there = query < queries && i * 8 + g < keys, sees = there && seen(j, i * 8 + g, query, i);
-                    if (AFTER && sees) x += d_after[i];
-                    if (D_BEFORE && there) j.d_before[line + i * 8] = from<IN>(sees ? x : 0.0f);
-                }
-                if (DROPS) weight = kept >> i & 1 ? weight * kept_scale : 0.0f;
+                x = AFTER ? fmaf(weight, x - delta, more[i]) : weight * (x - delta);
+                if (HAS_SCORES && !seen(j, i * 8 + g, query, i)) x = 0;
+                if (DROPS) weight = kept >> i * 8 & 1 ? weight * kept_scale : 0.0f;
             }
         }
 
@@ -201,8 +229,9 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                 int m = i / 4, n = i / 2 % 2, h = i % 2;
                 put_pair(turn + (m * 16 + h * 8 + g) * TURN_PITCH + n * 8 + 2 * t, ds[m][n][2 * h], ds[m][n][2 * h + 1]);
             }
-            __syncwarp();
         }
+        // All lanes have read the scores before, and written what others read.
+        if (FORM != BF16 || D_BEFORE) __syncwarp();
         Chains dq[EIGHTS];
         #pragma unroll
         for (int d = 0; d < EIGHTS; d++) dq[d].clear();
@@ -220,10 +249,17 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
                     return turn[(begin * 8 + 2 * t + e % 2) * TURN_PITCH + g + e / 2 * 8];
                 });
             }
+            // They are also the gradients of the scores before.
             #pragma unroll
-            for (int d = 0; d < EIGHTS; d++) {
-                y[d] = right([&](int u, int e) { return k[((begin + u) * 8 + 2 * t + e) * PITCH + d * 8 + g]; });
+            for (int i = 0; i < (D_BEFORE ? 2 * UNIT : 0); i++) {
+                int query = first + i % 2 * 8 + g, eight = begin + i / 2, key = eight * 8 + 2 * t;
+                const float* of_key = turn + key * TURN_PITCH + g + i % 2 * 8;
+                vec<IN, 2> v = FORM == BF16 ? Two<IN>::of(x.at[0][i]) : Two<IN>::round(of_key[0], of_key[TURN_PITCH]);
+                IN* to = before + of_pairs.row(query) + key;
+                put_scores(to, v, query < queries && is_key(j, key, eight), is_key(j, key + 1, eight));
             }
+            #pragma unroll
+            for (int d = 0; d < EIGHTS; d++) y[d] = KEEP ? columns_kept[KEEP ? begin : 0][KEEP ? d : 0] : columns(begin, d);
             #pragma unroll
             for (int term = 0; term < TERMS; term++) {
                 #pragma unroll
@@ -246,4 +282,5 @@ KERNEL(attention_tensor_backward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT
     mover.store_tile<Q_ROWS>(j.dq, q_tiles, queries);
     mover.store_tile<K_ROWS>(j.dk, k_tiles, keys);
     mover.store_tile<K_ROWS>(j.dv, v_tiles, keys);
+    if (D_BEFORE) of_pairs.store(j.d_before, before);
 }

@@ -1,24 +1,29 @@
 // The outputs and the saved row statistics: 16 queries with all keys at a time. Exponents are base 2.
 
 // If they are few, the keys and values of a lane stay in registers.
-constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= 12;
+constexpr bool KEEP = KEY_EIGHTS * STEPS * PARTS <= (DROPS ? 8 : 12);
 // How many warps fit on a multiprocessor by their registers.
-constexpr int RESIDENT = KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
+constexpr int RESIDENT =
+    FORM == BF16 && WIDTH == 4 && KEY_EIGHTS <= 6 && !DROPS ? 28 : KEY_EIGHTS + EIGHTS <= 12 ? 16 : 8;
 constexpr int KEY_STEPS = (KEY_EIGHTS + UNIT - 1) / UNIT;
 
 KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT / WARPS)) {
     constexpr int Q_ROWS = QUERY_BLOCKS * 16, K_ROWS = KEY_EIGHTS * 8;
     constexpr int Q_SIZE = Tile<Q_ROWS>::SIZE, K_SIZE = Tile<K_ROWS>::SIZE;
-    static_assert((int)sizeof(float) * WARPS * (Q_SIZE + 2 * K_SIZE) == MEMORY_BYTES, "as the launch counts it");
+    static_assert((int)sizeof(float) * WARPS * (Q_SIZE + 2 * K_SIZE) == TILE_BYTES, "as the launch counts it");
     float* q_tiles = reinterpret_cast<float*>(memory);
     float* k_tiles = q_tiles + WARPS * Q_SIZE;
     float* v_tiles = k_tiles + WARPS * K_SIZE;
+    // The scores before, and over them those for the next layer.
+    IN* scores = reinterpret_cast<IN*>(v_tiles + WARPS * K_SIZE);
     i64 first_pair = (i64)blockIdx.x * WARPS;
     int queries = (int)j.queries, keys = (int)j.keys;
     Mover mover(j, first_pair);
     mover.load_tile<Q_ROWS>(q_tiles, j.q, queries);
     mover.load_tile<K_ROWS>(k_tiles, j.k, keys);
     mover.load_tile<K_ROWS>(v_tiles, j.v, keys);
+    Scores of_pairs(j, first_pair);
+    if (BEFORE) of_pairs.load_before(scores, j);
     wait_for_tile();
 
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -77,23 +82,31 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             #pragma unroll
             for (int term = 0; term < TERMS; term++) {
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) multiply(s[n], x, y[n], term);
+                for (int n = 0; n < KEY_EIGHTS; n++) multiply_along(s[n], x, y[n], term);
             }
         }
 
-        float inverse[2];
+        u64 kept_of_all = DROPS ? kept_of_queries(j, dropout, pair, first) : 0;
+        float largest[2], shifts[2], inverse[2];
         #pragma unroll
         for (int h = 0; h < 2; h++) {
             int query = first + h * 8 + g;
-            i64 line = score_at(j, pair, query, 0);
             if (HAS_SCORES) {
+                bool there = query < queries;
+                IN* row = scores + of_pairs.row(query) + 2 * t;
                 // All are loaded before one is stored, since for all that the compiler knows a store changes what is loaded.
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) add_before(j, s[n] + 2 * h, factor, pair, query, n * 8 + 2 * t);
+                for (int n = 0; n < KEY_EIGHTS; n++) {
+                    int key = n * 8 + 2 * t;
+                    add_before(s[n] + 2 * h, factor, row + n * 8, there && is_key(j, key, n), there && is_key(j, key + 1, n));
+                }
                 #pragma unroll
-                for (int n = 0; n < KEY_EIGHTS; n++) write_scores(j, s[n] + 2 * h, line, query, n * 8 + 2 * t);
+                for (int n = 0; n < KEY_EIGHTS; n++) {
+                    int key = n * 8 + 2 * t;
+                    write_scores(j, s[n] + 2 * h, row + n * 8, query, key, there && is_key(j, key, n), is_key(j, key + 1, n));
+                }
             }
-            float top = -INFINITY_F, total = 0;
+            float top = -INFINITY_F;
             #pragma unroll
             for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
                 float& x = s[i / 2][2 * h + i % 2];
@@ -101,19 +114,27 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
                 top = fmaxf(top, x);
             }
             top = fmaxf(top, __shfl_xor_sync(FULL, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
+            largest[h] = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
             // Rows whose scores are all minus infinity have no weight.
-            bool none = top == -INFINITY_F;
-            float shift = none ? 0.0f : shift_of(top, scale);
-            if (is_large(shift)) {
+            shifts[h] = largest[h] == -INFINITY_F ? 0.0f : shift_of(largest[h], scale);
+        }
+        if (is_large(shifts[0]) || is_large(shifts[1])) {
+            #pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (!is_large(shifts[h])) continue;
                 #pragma unroll
-                for (int i = 0; i < 2 * KEY_EIGHTS; i++) s[i / 2][2 * h + i % 2] -= top;
-                shift = 0;
+                for (int i = 0; i < 2 * KEY_EIGHTS; i++) s[i / 2][2 * h + i % 2] -= largest[h];
+                shifts[h] = 0;
             }
+        }
+        #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int query = first + h * 8 + g;
+            float total = 0;
             #pragma unroll
             for (int i = 0; i < 2 * KEY_EIGHTS; i++) {
                 float& x = s[i / 2][2 * h + i % 2];
-                x = exp2_(fmaf(x, scale, -shift));
+                x = exp2_(fmaf(x, scale, -shifts[h]));
                 if (!seen(j, i / 2 * 8 + 2 * t + i % 2, query, i / 2)) x = 0;
                 total += x;
             }
@@ -121,14 +142,12 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
             inverse[h] = inverse_of(total);
             if (first == t * 16) {
                 inverses[h] = inverse[h];
-                tops[h] = BEFORE && none ? 0.0f : sign * top;
+                tops[h] = BEFORE && largest[h] == -INFINITY_F ? 0.0f : sign * largest[h];
             }
             if (DROPS) {
-                u32 kept = 0;
-                #pragma unroll 1
-                for (int n = 0; n < KEY_EIGHTS; n++) kept |= dropout.bits<2>(line + n * 8 + 2 * t) << 2 * n;
+                u64 kept = __shfl_sync(FULL, kept_of_all, 2 * (query - first)) >> 2 * t;
                 #pragma unroll
-                for (int i = 0; i < 2 * KEY_EIGHTS; i++) if (!(kept >> i & 1)) s[i / 2][2 * h + i % 2] = 0;
+                for (int i = 0; i < 2 * KEY_EIGHTS; i++) if (!(kept >> (i / 2 * 8 + i % 2) & 1)) s[i / 2][2 * h + i % 2] = 0;
                 inverse[h] *= (float)j.kept_scale;
             }
         }
@@ -165,4 +184,5 @@ KERNEL(attention_tensor_forward, Job, j, __launch_bounds__(WARPS * 32, RESIDENT 
     }
     __syncthreads();
     mover.store_tile<Q_ROWS>(j.o, q_tiles, queries);
+    if (AFTER) of_pairs.store(j.after, scores);
 }
