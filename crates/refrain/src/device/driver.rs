@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device::communicator::CommunicatorId;
-use crate::device::cuda::Nccl;
+use crate::device::cuda::{MmaKind, Nccl};
 use crate::device::launch::Launch;
 use crate::device::pieces::{self, Fill};
 use crate::device::program::{Bound, Executable, LaunchByLaunch};
@@ -126,9 +126,10 @@ pub(crate) trait Driver: Send + Sync {
     /// Runs a kernel. The door has checked the operands and holds their locks.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// Whether a launch costs so much that programs with fewer launches are faster, so that launches are fused.
-    fn fuses(&self) -> bool {
-        false
+    /// The matrix instructions of the device, if a launch costs so much that programs with fewer launches are faster, so that
+    /// launches are fused.
+    fn fuses(&self) -> Option<MmaKind> {
+        None
     }
 
     /// Whether each temporary of a program gets its own block. This finds kernels that write next to theirs.

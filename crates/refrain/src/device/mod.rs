@@ -40,6 +40,7 @@ pub(crate) use storage::{Storage, Watch};
 
 use crate::error::{Error, Result};
 use crate::recycled::Recycled;
+use cuda::MmaKind;
 use driver::Block;
 use locks::{Locks, locked};
 use pieces::Fill;
@@ -282,8 +283,8 @@ impl Device {
         done
     }
 
-    /// Whether launches of a program are fused for this device.
-    pub(crate) fn fuses(&self) -> bool {
+    /// The matrix instructions of this device, if launches of a program are fused for it.
+    pub(crate) fn fuses(&self) -> Option<MmaKind> {
         self.0.driver.fuses()
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn execute(
 
 /// Whether the kernels are those of the CPU alone. Not where those of a GPU are listed, which take other layouts.
 fn runs_on_host(device: &Device) -> bool {
-    device.kind() == DeviceKind::Cpu && !device.fuses()
+    device.kind() == DeviceKind::Cpu && device.fuses().is_none()
 }
 
 /// The layout of a new result, if it is that of the inputs.

@@ -6,6 +6,7 @@ use super::edges::{Touch, edges};
 use super::plan::{Life, MemoryPlan, plan};
 use super::recorded::Recorded;
 use super::{dead, fuse, verify};
+use crate::device::cuda::MmaKind;
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::error::{Error, Result};
 
@@ -57,17 +58,17 @@ fn too_large(recorded: &Recorded, lives: &[(usize, Life)]) -> Error {
 }
 
 impl Program {
-    /// Verifies a recording, drops unneeded launches, fuses launches if `fuses`, and plans the rest.
-    pub(super) fn new(recorded: Arc<Recorded>, fuses: bool) -> Result<Program> {
+    /// Verifies a recording, drops unneeded launches, fuses launches if it is told for which matrix instructions, and plans the rest.
+    pub(super) fn new(recorded: Arc<Recorded>, fuses: Option<MmaKind>) -> Result<Program> {
         let every: Vec<usize> = (0..recorded.launches.len()).collect();
         verify::recorded(&recorded, &every, &[])?;
         let order = dead::live(&recorded);
         verify::recorded(&recorded, &order, &[])?;
         let live = order.len();
         let (order, fused) = match fuses {
-            false => (order, Vec::new()),
-            true => {
-                let fuse::Fused { order: fused_order, launches, parts } = fuse::fuse(&recorded, &order)?;
+            None => (order, Vec::new()),
+            Some(mma) => {
+                let fuse::Fused { order: fused_order, launches, parts } = fuse::fuse(&recorded, &order, mma)?;
                 verify::fused(&recorded, &order, &fused_order, &parts)?;
                 verify::recorded(&recorded, &fused_order, &launches)?;
                 (fused_order, launches)

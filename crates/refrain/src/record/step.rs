@@ -402,7 +402,7 @@ impl<'f, F: ?Sized + Fn(&[Tensor]) -> Returned> Step<'f, F> {
         self.checking += begin.elapsed() - cost;
         let mut generators: Vec<Generator> = recorded.generators.iter().map(|(g, _)| g.clone()).collect();
         generators.sort_by_key(|g| g.state_tensor().storage_id());
-        let program = Program::new(recorded, self.device.fuses() && fuse::is_wanted())?;
+        let program = Program::new(recorded, self.device.fuses().filter(|_| fuse::is_wanted()))?;
         program.check_ranks()?;
         let (run, outputs) = match Ready::new(program, &self.device) {
             Ok(ready) => {

@@ -247,7 +247,7 @@ fn launches_that_nobody_needs_are_dropped() {
     });
     assert_eq!(recorded.launches.len(), 9);
     assert_eq!(dead::live(&recorded), [0, 2, 3, 6, 7, 8]);
-    let program = Program::new(recorded.into(), false).unwrap();
+    let program = Program::new(recorded.into(), None).unwrap();
     assert_eq!((program.launch_count(), program.dead_launches()), (6, 3));
     // The launch that changes the state waits for nothing.
     assert!(program.waits[3].is_empty(), "{program}");
@@ -281,7 +281,7 @@ fn a_broken_program_is_found_by_the_verifier() {
     let error = verify::recorded(&short, &[0, 1], &[]).unwrap_err().to_string();
     assert!(error.contains("launch 0 reaches beyond its storage"), "{error}");
 
-    let mut program = Program::new(make().into(), false).unwrap();
+    let mut program = Program::new(make().into(), None).unwrap();
     verify::planned(&program).unwrap();
     program.plan.offsets = vec![0, 0];
     let error = verify::planned(&program).unwrap_err().to_string();

@@ -3,7 +3,7 @@
 use super::faults::{Bounds, Reporter};
 use super::kernel::{Grid, KernelSpec};
 use super::params::{Declared, Member, Pointer, Put};
-use super::piece::Piece;
+use super::piece::{Description, Piece};
 use super::product::{MmaKind, Product};
 use crate::device::communicator::{CollectiveCall, Communicator};
 use crate::device::launch::{Launch, Mode};
@@ -41,8 +41,8 @@ pub(crate) trait Sink {
     /// The number of multiprocessors of the device, for grids that fill it.
     fn multiprocessors(&self) -> usize;
 
-    /// Where elementwise kernels are described instead of launched, if they are.
-    fn pieces(&mut self) -> Option<&mut Vec<Piece>> {
+    /// Where work is described instead of launched, if it is.
+    fn description(&mut self) -> Option<&mut Description> {
         None
     }
 }
@@ -211,9 +211,9 @@ impl<'a> CudaArgs<'a> {
             && operand.is_some_and(|o| o.layout == view.layout && o.dtype == view.dtype)
     }
 
-    /// Whether elementwise kernels are to be described instead of launched.
+    /// Whether elementwise kernels and products are to be described instead of launched.
     pub(crate) fn describes(&mut self) -> bool {
-        self.sink.pieces().is_some()
+        self.sink.description().is_some()
     }
 
     /// Whether kernels run. Otherwise they are looked at only.
@@ -223,8 +223,15 @@ impl<'a> CudaArgs<'a> {
 
     /// Describes an elementwise kernel, where [`CudaArgs::describes`].
     pub(crate) fn describe(&mut self, piece: Piece) {
-        if let Some(pieces) = self.sink.pieces() {
-            pieces.push(piece);
+        if let Some(description) = self.sink.description() {
+            description.pieces.push(piece);
+        }
+    }
+
+    /// Describes a product, where [`CudaArgs::describes`].
+    pub(crate) fn describe_product(&mut self, product: &Product) {
+        if let Some(description) = self.sink.description() {
+            description.products.push(product.clone());
         }
     }
 

@@ -422,8 +422,8 @@ impl Driver for Cuda {
         }
     }
 
-    fn fuses(&self) -> bool {
-        true
+    fn fuses(&self) -> Option<MmaKind> {
+        Some(self.mma())
     }
 
     fn keeps_temporaries_apart(&self) -> bool {

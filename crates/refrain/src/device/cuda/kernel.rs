@@ -49,6 +49,8 @@ pub(crate) struct KernelSpec {
     params: Option<Declared>,
     /// Text that was written for this kernel. It follows the source.
     generated: Option<Arc<str>>,
+    /// Text that was written for this kernel and knows none of its constants. It comes before them.
+    ahead: Option<Arc<str>>,
 }
 
 impl PartialEq for KernelSpec {
@@ -58,6 +60,7 @@ impl PartialEq for KernelSpec {
             && self.constants == other.constants
             && self.params == other.params
             && self.generated == other.generated
+            && self.ahead == other.ahead
     }
 }
 impl Eq for KernelSpec {}
@@ -69,12 +72,13 @@ impl std::hash::Hash for KernelSpec {
         self.constants.hash(state);
         self.params.hash(state);
         self.generated.hash(state);
+        self.ahead.hash(state);
     }
 }
 
 impl KernelSpec {
     pub(crate) fn new(source: &'static Source, entry: &'static str) -> KernelSpec {
-        KernelSpec { source, entry, constants: Constants::new(), params: None, generated: None }
+        KernelSpec { source, entry, constants: Constants::new(), params: None, generated: None, ahead: None }
     }
 
     /// Adds an element type. The source sees its name, and `NAME_SIZE` with its size in bytes.
@@ -102,6 +106,11 @@ impl KernelSpec {
         KernelSpec { generated: Some(text), ..self }
     }
 
+    /// With text that was written for this kernel, before the constants and the source.
+    pub(crate) fn ahead(self, text: Arc<str>) -> KernelSpec {
+        KernelSpec { ahead: Some(text), ..self }
+    }
+
     /// A kernel that is told a struct of this type.
     pub(super) fn told(self, params: Declared) -> KernelSpec {
         KernelSpec { params: Some(params), ..self }
@@ -111,6 +120,9 @@ impl KernelSpec {
     pub(crate) fn text(&self) -> String {
         let mut text = String::with_capacity(PRELUDE.len() + 8192);
         text.push_str(PRELUDE);
+        if let Some(ahead) = &self.ahead {
+            text.push_str(ahead);
+        }
         define(&mut text, &self.constants);
         if let Some(params) = &self.params {
             text.push_str(&params.text());

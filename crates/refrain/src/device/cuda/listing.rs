@@ -91,8 +91,8 @@ impl Driver for Lists {
     }
 
     /// So that kernels of fused launches are written, too.
-    fn fuses(&self) -> bool {
-        true
+    fn fuses(&self) -> Option<MmaKind> {
+        Some(MmaKind::Warp)
     }
 
     fn keeps_temporaries_apart(&self) -> bool {

@@ -32,7 +32,7 @@ pub(crate) use faults::{Bounds, Reporter};
 pub(crate) use kernel::{Grid, KernelSpec, MMA, Source, WGMMA, define, undefine};
 pub(crate) use nccl::{Nccl, unique_id};
 pub(crate) use params::{Declarations, Field, Member, Pointer, Put, Words, padded, params, with_rank};
-pub(crate) use piece::{Piece, RandomWords, pieces};
+pub(crate) use piece::{Piece, RandomWords, Work, work};
 pub(crate) use product::{FlatOperand, MatrixOperand, MmaKind, Product};
 
 /// What this machine has of NVIDIA's software and hardware. Each missing part says what to do.

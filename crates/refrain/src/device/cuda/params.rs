@@ -78,6 +78,16 @@ impl Pointer {
         }
     }
 
+    /// The same place in an operand of another launch: in `reads[i]` instead of read operand `i`, in `writes[o]` instead of
+    /// output `o`. `None` if one is missing.
+    pub(crate) fn moved(self, reads: &[Pointer], writes: &[Pointer]) -> Option<Pointer> {
+        match self.slot() {
+            Slot::Read => reads.get(self.number()).map(|to| to.plus(self.offset())),
+            Slot::Write => writes.get(self.number()).map(|to| to.plus(self.offset())),
+            Slot::Nothing | Slot::Workspace | Slot::Faults | Slot::Beyond => Some(self),
+        }
+    }
+
     pub(crate) const fn number(self) -> usize {
         (self.0 >> Pointer::OFFSET_BITS) as usize & ((1 << Pointer::NUMBER_BITS) - 1)
     }
@@ -243,7 +253,8 @@ pub(crate) struct Declarations {
 }
 
 impl Declarations {
-    /// Declares the struct `name` of members that lie one behind the other, unless it was declared before.
+    /// Declares the struct `name` of members that lie one behind the other, unless it was declared before. Arrays of no
+    /// elements are left out.
     pub(crate) fn declare(&mut self, id: TypeId, name: &str, fields: &[Field]) {
         if self.declared.contains(&id) {
             return;
@@ -251,7 +262,7 @@ impl Declarations {
         self.declared.push(id);
         let (text, mut asserted, mut size) = (&mut self.text, String::new(), 0);
         let _ = writeln!(text, "struct {name} {{");
-        for field in fields {
+        for field in fields.iter().filter(|field| field.words > 0) {
             let (member, bytes) = (field.name, field.words * WORD);
             let _ = writeln!(text, "    {} {member}{};", field.of_type, (field.extents)());
             let _ = writeln!(

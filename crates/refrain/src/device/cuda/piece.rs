@@ -1,4 +1,4 @@
-//! Elementwise kernels before a loop is written around them, so that several can share one loop.
+//! What a launch does, before a kernel is written around it, so that several can share one kernel.
 
 use smallvec::SmallVec;
 
@@ -37,34 +37,62 @@ pub(crate) struct RandomWords {
     pub(crate) offset: u64,
 }
 
-/// What a launch consists of, if it computes each of its results element by element and does nothing else. Only layouts
-/// and dtypes of the operands are looked at.
-pub(crate) fn pieces(launch: &Launch<'_>) -> Option<Vec<Piece>> {
-    let mut described = Describe(Vec::new());
-    launch.kernel.cuda(&mut CudaArgs::new(launch, &mut described)).ok()?;
-    let Describe(pieces) = described;
-    let is_one = |o: usize| pieces.iter().filter(|piece| piece.y == o).count() == 1;
-    ((0..launch.writes.len()).all(is_one) && pieces.len() == launch.writes.len()).then_some(pieces)
+/// What a launch does, where that can be said: it computes each of its results element by element, or it is one product.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Pieces(Vec<Piece>),
+    Product(Box<Product>),
 }
 
-/// Takes descriptions of elementwise kernels, and refuses all other work.
-struct Describe(Vec<Piece>);
+/// What a launch does on GPUs with these matrix instructions. `None` if it does something else, too. Only layouts and dtypes
+/// of the operands are looked at.
+pub(crate) fn work(launch: &Launch<'_>, mma: MmaKind) -> Option<Work> {
+    let mut describe = Describe { found: Description::default(), mma };
+    launch.kernel.cuda(&mut CudaArgs::new(launch, &mut describe)).ok()?;
+    let Description { pieces, mut products } = describe.found;
+    let is_one = |o: usize| pieces.iter().filter(|piece| piece.y == o).count() == 1;
+    match (products.pop(), products.is_empty()) {
+        (Some(product), true) => pieces.is_empty().then(|| Work::Product(product.into())),
+        (Some(_), false) => None,
+        (None, _) => ((0..launch.writes.len()).all(is_one) && pieces.len() == launch.writes.len())
+            .then_some(Work::Pieces(pieces)),
+    }
+}
+
+/// Descriptions of what a launch does.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) products: Vec<Product>,
+}
+
+/// Takes descriptions of elementwise kernels and products, and refuses all other work.
+struct Describe {
+    found: Description,
+    mma: MmaKind,
+}
+
+impl Describe {
+    fn refuse<T>(op: &'static str) -> Result<T> {
+        Err(Error::internal(op, "it is neither elementwise nor a product"))
+    }
+}
 
 impl Sink for Describe {
     fn kernel(&mut self, op: &'static str, _: KernelSpec, _: Grid, _: &dyn Put) -> Result<()> {
-        Err(Error::internal(op, "it is not elementwise"))
+        Describe::refuse(op)
     }
 
     fn library_product(&mut self, op: &'static str, _: &Product) -> Result<bool> {
-        Err(Error::internal(op, "it is not elementwise"))
+        Describe::refuse(op)
     }
 
     fn collective(&mut self, _: &Communicator, _: CollectiveCall) -> Result<()> {
-        Err(Error::internal("collective", "it is not elementwise"))
+        Describe::refuse("collective")
     }
 
     fn mma(&self) -> MmaKind {
-        MmaKind::Warp
+        self.mma
     }
 
     fn runs(&self) -> bool {
@@ -75,7 +103,7 @@ impl Sink for Describe {
         1
     }
 
-    fn pieces(&mut self) -> Option<&mut Vec<Piece>> {
-        Some(&mut self.0)
+    fn description(&mut self) -> Option<&mut Description> {
+        Some(&mut self.found)
     }
 }

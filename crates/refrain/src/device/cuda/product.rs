@@ -172,6 +172,29 @@ impl Product {
         }
     }
 
+    /// The same product in another launch: its operands are `reads` and `writes` instead of those of its own launch, in their
+    /// order. `None` if one is missing.
+    pub(crate) fn moved(&self, reads: &[Pointer], writes: &[Pointer]) -> Option<Product> {
+        let matrix =
+            |x: &MatrixOperand| Some(MatrixOperand { pointer: x.pointer.moved(reads, writes)?, ..x.clone() });
+        let flat = |x: FlatOperand| Some(FlatOperand { pointer: x.pointer.moved(reads, writes)?, ..x });
+        let optional = |x: Option<FlatOperand>| x.map_or(Some(None), |x| flat(x).map(Some));
+        let sums = match self.sums {
+            Some((sums, adds)) => Some((flat(sums)?, adds)),
+            None => None,
+        };
+        Some(Product {
+            a: matrix(&self.a)?,
+            b: matrix(&self.b)?,
+            c: flat(self.c)?,
+            bias: optional(self.bias)?,
+            residual: optional(self.residual)?,
+            kept: optional(self.kept)?,
+            sums,
+            ..self.clone()
+        })
+    }
+
     /// The number of products.
     pub(crate) fn batches(&self) -> usize {
         self.batch.iter().product()

@@ -59,8 +59,8 @@ impl Gpu for Sim {
 }
 
 impl Driver for Sim {
-    fn fuses(&self) -> bool {
-        true
+    fn fuses(&self) -> Option<MmaKind> {
+        Some(self.mma())
     }
 
     fn name(&self) -> String {

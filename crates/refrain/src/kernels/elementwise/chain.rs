@@ -16,7 +16,9 @@ use crate::device::cuda::{
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Layout};
 
-static SOURCE: Source = Source { name: "chain", parts: &[include_str!("chain.cu")] };
+/// What the kernels of a chain share, whatever goes over their elements.
+pub(crate) const VALUES: &str = include_str!("values.cu");
+static SOURCE: Source = Source { name: "chain", parts: &[VALUES, include_str!("chain.cu")] };
 
 /// The maximum number of operands and results, with those that stay in registers.
 pub(crate) const MAX_VALUES: usize = 16;
@@ -162,10 +164,7 @@ impl Chain {
 
     fn written(&self) -> String {
         let mut text = String::new();
-        // Pieces of the same text and constants share a namespace.
-        let mut namespaces: Vec<KernelSpec> = Vec::new();
-        let numbers: Vec<usize> =
-            self.pieces.iter().map(|piece| self.namespace(piece, &mut namespaces, &mut text)).collect();
+        let numbers = self.write_texts(&mut text);
         let in_memory = self.in_memory();
         let place = |v: usize| in_memory.iter().position(|&m| m == v).unwrap_or(0);
 
@@ -191,6 +190,24 @@ impl Chain {
                 "    Drawn<N> w{w} = draw<N>(e.states[{w}], e.offsets[{w}], (u64)place<{position}>(e, at));"
             );
         }
+        self.write_pieces(&numbers, &mut text);
+        for (v, value) in self.values.iter().enumerate().filter(|(_, value)| value.write.is_some()) {
+            let _ = writeln!(text, "    keep<{}, {}_t, N>(e, at, v{v});", place(v), value.dtype);
+        }
+        text.push_str("}\n");
+        text
+    }
+
+    /// Writes the texts of the pieces, and returns the number of the namespace of each. Pieces of the same text and constants
+    /// share one.
+    pub(crate) fn write_texts(&self, text: &mut String) -> Vec<usize> {
+        let mut known: Vec<KernelSpec> = Vec::new();
+        self.pieces.iter().map(|piece| self.namespace(piece, &mut known, text)).collect()
+    }
+
+    /// Writes the pieces, in namespaces `numbers`, as a loop over N elements: of values `v0`, `v1`, .. with random words `w0`,
+    /// .., and scalars `e.s`.
+    pub(crate) fn write_pieces(&self, numbers: &[usize], text: &mut String) {
         text.push_str("    #pragma unroll\n    for (int i = 0; i < N; i++) {\n");
         let mut scalars = 0;
         for (piece, number) in self.pieces.iter().zip(numbers) {
@@ -217,11 +234,6 @@ impl Chain {
             scalars += piece.piece.scalars.len();
         }
         text.push_str("    }\n");
-        for (v, value) in self.values.iter().enumerate().filter(|(_, value)| value.write.is_some()) {
-            let _ = writeln!(text, "    keep<{}, {}_t, N>(e, at, v{v});", place(v), value.dtype);
-        }
-        text.push_str("}\n");
-        text
     }
 
     /// The number of the namespace of a piece. A new one is written.
@@ -251,12 +263,12 @@ impl Chain {
 
 impl Value {
     /// Whether the loop loads it before the pieces.
-    fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.read.is_some() || self.adds
     }
 
     /// Where it lies in memory.
-    fn view<'a>(&self, args: &CudaArgs<'a>) -> Option<View<'a>> {
+    pub(crate) fn view<'a>(&self, args: &CudaArgs<'a>) -> Option<View<'a>> {
         self.write.map(|w| args.output(w)).or(self.read.map(|r| args.input(r)))
     }
 }

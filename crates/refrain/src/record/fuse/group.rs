@@ -1,15 +1,16 @@
 //! Which launches may share a loop.
 
 use crate::device::Mode;
-use crate::device::cuda::Piece;
+use crate::device::cuda::{Piece, Product};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::kernels::elementwise::chain::{MAX_AXES, MAX_DRAWS, MAX_SCALARS, MAX_VALUES};
+use crate::kernels::products::cuda as products;
 use crate::tensor::{DType, Layout, Shape};
 
 /// Kernels in one chain at most.
 const MAX_PIECES: usize = 16;
 
-/// What launches that share a loop touch.
+/// What launches that share a loop touch, or a product and those behind it.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     /// The shape of the loop, without axes of one element.
@@ -17,8 +18,19 @@ pub(super) struct Group {
     touched: Vec<Touched>,
     /// The states of generators, with what is added to their counters.
     words: Vec<(Access, u64)>,
+    /// What the group begins with, if it is a product. The loop goes over its result.
+    product: Option<Begins>,
     pieces: usize,
     scalars: usize,
+}
+
+/// What a product touches besides tensors that have an element for each element of its result.
+#[derive(Clone, Debug)]
+struct Begins {
+    /// Elements of a row of the result.
+    n: usize,
+    reads: Vec<Access>,
+    writes: Vec<Access>,
 }
 
 /// A view of a tensor, with an element for each element of the loop.
@@ -68,6 +80,7 @@ impl Group {
             shape,
             touched: Vec::new(),
             words: Vec::new(),
+            product: None,
             pieces: pieces.len(),
             scalars: pieces.iter().map(|piece| piece.scalars.len()).sum(),
         };
@@ -83,6 +96,30 @@ impl Group {
                 }
             }
         }
+        group.is_small().then_some(group)
+    }
+
+    /// A group of one launch, which is a product.
+    pub(super) fn of_product(launch: &RecordedLaunch, product: &Product) -> Option<Group> {
+        let whole = launch.writes[product.c.pointer.number()].0.layout.shape();
+        let kept = product.kept.map(|kept| kept.pointer.number());
+        let residual = product.residual.map(|residual| residual.pointer.number());
+        let mut begins = Begins { n: product.n, reads: Vec::new(), writes: Vec::new() };
+        let (shape, touched, words) = (squeezed(whole), Vec::new(), Vec::new());
+        let mut group = Group { shape, touched, words, product: None, pieces: 0, scalars: 0 };
+        for (i, access) in launch.reads.iter().enumerate() {
+            match residual == Some(i) {
+                true => group.touch(access, whole, false)?,
+                false => begins.reads.push(access.clone()),
+            }
+        }
+        for (o, (access, _)) in launch.writes.iter().enumerate() {
+            match o == product.c.pointer.number() || kept == Some(o) {
+                true => group.touch(access, whole, true)?,
+                false => begins.writes.push(access.clone()),
+            }
+        }
+        group.product = Some(begins);
         group.is_small().then_some(group)
     }
 
@@ -114,18 +151,35 @@ impl Group {
 
     /// Whether it fits into one kernel.
     fn is_small(&self) -> bool {
-        // A state is read as a whole, so nothing in the loop may write to it.
-        let is_read_only = |(state, _): &(Access, u64)| {
-            self.touched
-                .iter()
-                .all(|known| !known.writes || !known.access.meets(state.place, &state.layout, state.dtype))
-        };
-        self.shape.rank() <= MAX_AXES
-            && self.touched.len() <= MAX_VALUES
-            && self.pieces <= MAX_PIECES
-            && self.scalars <= MAX_SCALARS
+        let meets =
+            |known: &Touched, other: &Access| known.access.meets(other.place, &other.layout, other.dtype);
+        // A state is read as a whole, so nothing in the loop may write to it. So is a factor.
+        let is_read_only =
+            |read: &Access| self.touched.iter().all(|known| !known.writes || !meets(known, read));
+        let fits = self.pieces <= MAX_PIECES
             && self.words.len() <= MAX_DRAWS
-            && self.words.iter().all(is_read_only)
+            && self.words.iter().all(|(state, _)| is_read_only(state));
+        fits && match &self.product {
+            None => {
+                self.shape.rank() <= MAX_AXES
+                    && self.touched.len() <= MAX_VALUES
+                    && self.scalars <= MAX_SCALARS
+            }
+            Some(Begins { n, reads, writes }) => {
+                let is_beside = |known: &Touched| match known.writes {
+                    true => known.access.layout.is_contiguous(),
+                    false => products::reads(&known.access.layout, *n),
+                };
+                self.touched.len() <= products::MAX_OPERANDS
+                    && self.scalars <= products::MAX_SCALARS
+                    && self.touched.iter().all(is_beside)
+                    && reads.iter().all(is_read_only)
+                    && writes.iter().all(|write| {
+                        !self.touched.iter().any(|known| meets(known, write))
+                            && !self.words.iter().any(|(state, _)| state.overlaps(write))
+                    })
+            }
+        }
     }
 
     /// The same launches with a loop of another shape. `None` if strides do not allow that.
@@ -142,13 +196,17 @@ impl Group {
 
     /// Both in one loop, if that computes the same.
     pub(super) fn join(&self, other: &Group) -> Option<Group> {
-        if self.shape.numel() != other.shape.numel() {
+        let has_two_products = self.product.is_some() && other.product.is_some();
+        if self.shape.numel() != other.shape.numel() || has_two_products {
             return None;
         }
-        let (mut whole, other) = match other.reshaped(&self.shape) {
+        // The loop of a product has the shape of its result.
+        let (mut whole, other) = match other.reshaped(&self.shape).filter(|_| other.product.is_none()) {
             Some(other) => (self.clone(), other),
-            None => (self.reshaped(&other.shape)?, other.clone()),
+            None if self.product.is_none() => (self.reshaped(&other.shape)?, other.clone()),
+            None => return None,
         };
+        whole.product = whole.product.or(other.product);
         whole.pieces += other.pieces;
         whole.scalars += other.scalars;
         other.touched.into_iter().try_for_each(|touched| whole.add(touched))?;

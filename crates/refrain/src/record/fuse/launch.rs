@@ -6,12 +6,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::group::{ElementAccess, Group, adds};
-use super::{Elementwise, names};
-use crate::device::cuda::{CudaArgs, Gpu};
+use super::{Fusible, names};
+use crate::device::cuda::{CudaArgs, Gpu, Piece, Pointer, Product, Work};
 use crate::device::program::{Access, RecordedLaunch, StorageRef};
 use crate::device::{Device, HostArgs, Kernel, Launch, Mode, OPERANDS, Operand, RESULTS, Storage};
 use crate::error::Result;
 use crate::kernels::elementwise::chain::{Chain, ChainPiece, ChainWords, Value};
+use crate::kernels::products::cuda::{self as products, Tail};
 use crate::record::recorded::Recorded;
 use crate::recycled::Recycled;
 use crate::tensor::{DType, Layout, Shape};
@@ -24,7 +25,14 @@ struct Parts {
     /// Bytes of the temporaries that only parts touch. CUDA keeps their values in registers.
     inner: Vec<usize>,
     /// The parts as one kernel.
-    chain: Chain,
+    kernel: Fused,
+}
+
+/// How CUDA runs the parts.
+enum Fused {
+    Chain(Chain),
+    /// A product, and the other parts behind it.
+    Product(Box<Product>, Tail),
 }
 
 /// A launch within a fused launch.
@@ -60,19 +68,25 @@ impl Kernel for FusedKernel {
     }
 
     fn cuda(&self, args: &mut CudaArgs<'_>) -> Result<()> {
-        self.0.chain.run(args)
+        match &self.0.kernel {
+            Fused::Chain(chain) => chain.run(args),
+            Fused::Product(product, tail) => products::run_own(args, product, Some(tail)),
+        }
     }
 
     fn can_fail(&self) -> bool {
         false
     }
 
-    fn cuda_workspace(&self, _: &Launch<'_>, _: &dyn Gpu) -> Result<usize> {
-        Ok(0)
+    fn cuda_workspace(&self, _: &Launch<'_>, gpu: &dyn Gpu) -> Result<usize> {
+        Ok(match &self.0.kernel {
+            Fused::Chain(_) => 0,
+            Fused::Product(product, _) => products::own_workspace(gpu, product),
+        })
     }
 
     fn flops(&self, _: &[&Shape], _: &[&Shape]) -> u64 {
-        0
+        self.0.parts.iter().map(Part::flops).sum()
     }
 
     fn writer(&self, o: usize) -> Option<&'static str> {
@@ -109,6 +123,12 @@ impl Kernel for FusedKernel {
 }
 
 impl Part {
+    fn flops(&self) -> u64 {
+        let reads: SmallVec<[&Shape; OPERANDS]> = self.reads.iter().map(|o| o.layout.shape()).collect();
+        let writes: SmallVec<[&Shape; RESULTS]> = self.writes.iter().map(|(o, _)| o.layout.shape()).collect();
+        self.kernel.flops(&reads, &writes)
+    }
+
     /// Runs on the host, as a part of the launch that `args` are of.
     fn run(&self, args: &HostArgs<'_>, own: &[Recycled<Storage>]) -> Result<()> {
         let launch = args.launch();
@@ -137,7 +157,7 @@ impl PartOperand {
 pub(super) fn build<'a>(
     recorded: &Recorded,
     group: &Group,
-    members: impl Iterator<Item = (usize, Option<&'a Elementwise>)> + Clone,
+    members: impl Iterator<Item = (usize, Option<&'a Fusible>)> + Clone,
     uses: &[usize],
 ) -> Option<RecordedLaunch> {
     let touched: Vec<usize> =
@@ -148,20 +168,37 @@ pub(super) fn build<'a>(
         StorageRef::External(_) => false,
     };
     let mut build = Build::new(&group.shape, &is_inner);
-    for (n, elementwise) in members.clone() {
-        build.add(&recorded.launches[n], elementwise?)?;
+    let mut workspace = None;
+    for (n, fusible) in members.clone() {
+        let launch = &recorded.launches[n];
+        match &fusible?.work {
+            Work::Pieces(pieces) => build.add(launch, pieces)?,
+            Work::Product(product) => {
+                build.add_product(launch, product)?;
+                workspace = launch.workspace.clone();
+            }
+        }
     }
     let parts = members.map(|(n, _)| build.part(&recorded.launches[n])).collect::<Option<Vec<_>>>()?;
     let op = names::name(parts.iter().map(|part| part.op));
-    let Build { values, words, pieces, inner, reads, writes, .. } = build;
+    let Build { values, accesses, words, pieces, product, inner, reads, writes, .. } = build;
     let inner = inner.into_iter().map(|t| recorded.temporaries[t].bytes).collect();
-    let kernel = FusedKernel(Arc::new(Parts { parts, inner, chain: Chain::new(values, words, pieces) }));
+    let chain = Chain::new(values, words, pieces);
+    let kernel = match product {
+        None => Fused::Chain(chain),
+        Some((product, results)) => {
+            let layouts = accesses.iter().map(|access| &access.layout);
+            let tail = Tail::new(chain, layouts, results, product.n)?;
+            Fused::Product(product.into(), tail)
+        }
+    };
+    let kernel = FusedKernel(Arc::new(Parts { parts, inner, kernel }));
     Some(RecordedLaunch {
         op,
         kernel: Box::new(kernel),
         reads: reads.into(),
         writes: writes.into(),
-        workspace: None,
+        workspace,
     })
 }
 
@@ -174,6 +211,8 @@ struct Build<'a> {
     accesses: Vec<ElementAccess>,
     words: Vec<ChainWords>,
     pieces: Vec<ChainPiece>,
+    /// The product, with the numbers of the values of C and of what it keeps.
+    product: Option<(Product, [Option<usize>; 2])>,
     /// The temporaries that are not stored.
     inner: Vec<usize>,
     reads: Vec<Access>,
@@ -189,20 +228,58 @@ impl<'a> Build<'a> {
             accesses: Vec::new(),
             words: Vec::new(),
             pieces: Vec::new(),
+            product: None,
             inner: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
         }
     }
 
-    fn add(&mut self, launch: &RecordedLaunch, elementwise: &Elementwise) -> Option<()> {
-        for piece in &elementwise.pieces {
+    fn add(&mut self, launch: &RecordedLaunch, pieces: &[Piece]) -> Option<()> {
+        for piece in pieces {
             let x = piece.x.iter().map(|&x| self.read(&launch.reads[x])).collect::<Option<_>>()?;
             let words = piece.words.map(|words| self.words(&launch.reads[words.state], words.offset));
             let (access, mode) = &launch.writes[piece.y];
             let y = self.write(access, *mode)?;
             self.pieces.push(ChainPiece { piece: piece.clone(), x, y, adds: adds(*mode), words });
         }
+        Some(())
+    }
+
+    fn add_product(&mut self, launch: &RecordedLaunch, product: &Product) -> Option<()> {
+        let kept = product.kept.map(|kept| kept.pointer.number());
+        let residual = product.residual.map(|residual| residual.pointer.number());
+        // The product runs before all pieces, so none may compute what it reads or writes.
+        let is_computed = |build: &Build<'_>, v: usize| build.pieces.iter().any(|piece| piece.y == v);
+        let (mut reads, mut writes, mut results) = (Vec::new(), Vec::new(), [None; 2]);
+        for (i, access) in launch.reads.iter().enumerate() {
+            let read = match residual == Some(i) {
+                true => {
+                    let value = self.read(access)?;
+                    self.values[value].read.filter(|_| !is_computed(self, value))?
+                }
+                false => self.read_whole(access),
+            };
+            reads.push(Pointer::read(read));
+        }
+        for (o, (access, mode)) in launch.writes.iter().enumerate() {
+            let is_result = [o == product.c.pointer.number(), kept == Some(o)];
+            let write = match is_result.iter().position(|&is| is) {
+                Some(result) => {
+                    let value = self.write(access, *mode)?;
+                    results[result] = Some(value).filter(|&value| !is_computed(self, value));
+                    results[result]?;
+                    self.values[value].write
+                }
+                None if (self.is_inner)(access.place) => return None,
+                None => {
+                    self.writes.push((access.clone(), *mode));
+                    Some(self.writes.len() - 1)
+                }
+            };
+            writes.push(write.map_or(Pointer::NOTHING, Pointer::write));
+        }
+        self.product = Some((product.moved(&reads, &writes)?, results));
         Some(())
     }
 
@@ -259,13 +336,18 @@ impl<'a> Build<'a> {
         Some(value)
     }
 
+    /// The number of an operand that has no element for each element of the loop.
+    fn read_whole(&mut self, access: &Access) -> usize {
+        let known = self.reads.iter().position(|read| read == access);
+        known.unwrap_or_else(|| {
+            self.reads.push(access.clone());
+            self.reads.len() - 1
+        })
+    }
+
     /// The number of the random words of a generator's state.
     fn words(&mut self, state: &Access, offset: u64) -> usize {
-        let known = self.reads.iter().position(|read| read == state);
-        let state = known.unwrap_or_else(|| {
-            self.reads.push(state.clone());
-            self.reads.len() - 1
-        });
+        let state = self.read_whole(state);
         let known = self.words.iter().position(|words| words.state == state && words.offset == offset);
         known.unwrap_or_else(|| {
             self.words.push(ChainWords { state, offset, order: Layout::contiguous(self.shape.clone()) });
@@ -283,14 +365,17 @@ impl<'a> Build<'a> {
 
     fn operand(&self, access: &Access) -> Option<PartOperand> {
         let inner = |t| self.inner.iter().position(|&other| other == t).map(Place::Inner);
-        let state = || self.reads.iter().position(|read| read == access).map(Place::Read);
+        let whole = || {
+            let write = self.writes.iter().position(|(write, _)| write == access).map(Place::Write);
+            write.or_else(|| self.reads.iter().position(|read| read == access).map(Place::Read))
+        };
         let place = match (access.place, self.known(access)) {
             (StorageRef::Temporary(t), _) if (self.is_inner)(access.place) => inner(t),
             (_, Some(v)) => {
                 let Value { read, write, .. } = self.values[v];
                 write.map(Place::Write).or(read.map(Place::Read))
             }
-            (_, None) => state(),
+            (_, None) => whole(),
         };
         Some(PartOperand { place: place?, layout: access.layout.clone(), dtype: access.dtype })
     }

@@ -1,7 +1,8 @@
 //! Fuses launches: a launch that computes its results element by element joins those whose results it reads, so that an
-//! element passes through all of them in one kernel. What only they read is never stored.
+//! element passes through all of them in one kernel. The first of them may be a product of matrices. What only they read is
+//! never stored.
 //!
-//! A rule looks at launches and not at models: [`pieces`] asks the kernel of a launch what it computes for one element. A
+//! A rule looks at launches and not at models: [`work`] asks the kernel of a launch what it computes for one element. A
 //! fused launch contains its parts. The CPU and the simulated GPU run the parts; CUDA runs one kernel with the same bits.
 
 mod group;
@@ -15,10 +16,11 @@ use smallvec::SmallVec;
 use super::edges::{Touch, edges};
 use super::recorded::Recorded;
 use super::verify::touches;
-use crate::device::cuda::{Piece, pieces};
+use crate::device::cuda::{MmaKind, Work, work};
 use crate::device::program::{RecordedLaunch, StorageRef};
 use crate::device::{Device, Storage};
 use crate::error::Result;
+use crate::kernels::products::cuda::takes_tail;
 use crate::recycled::Recycled;
 use group::Group;
 
@@ -31,9 +33,9 @@ pub(super) struct Fused {
     pub(super) parts: Vec<Vec<usize>>,
 }
 
-/// A launch that computes its results element by element.
-struct Elementwise {
-    pieces: Vec<Piece>,
+/// A launch that computes its results element by element, or a product whose result others may take over.
+struct Fusible {
+    work: Work,
     /// What it touches, as a group of one.
     group: Group,
 }
@@ -55,14 +57,14 @@ pub(super) fn is_wanted() -> bool {
     *WANTED.get_or_init(|| std::env::var("REFRAIN_FUSE").map_or(true, |v| v != "0"))
 }
 
-/// Fuses the launches of `order`.
-pub(super) fn fuse(recorded: &Recorded, order: &[usize]) -> Result<Fused> {
+/// Fuses the launches of `order` for GPUs with these matrix instructions.
+pub(super) fn fuse(recorded: &Recorded, order: &[usize], mma: MmaKind) -> Result<Fused> {
     // Kernels are asked before memory has a place.
     let nowhere = Storage::new("step", &Device::cpu_scratch(), 0)?;
-    let elementwise: Vec<Option<Elementwise>> =
-        order.iter().map(|&n| Elementwise::of(&recorded.launches[n], &nowhere)).collect();
+    let fusible: Vec<Option<Fusible>> =
+        order.iter().map(|&n| Fusible::of(&recorded.launches[n], &nowhere, mma)).collect();
     let touches: Vec<Vec<Touch<'_>>> = order.iter().map(|&n| touches(&recorded.launches[n])).collect();
-    let mut nodes = nodes(&elementwise, &edges(&touches));
+    let mut nodes = nodes(&fusible, &edges(&touches));
     nodes.sort_unstable_by_key(|node| node.place);
 
     let uses = uses(recorded, order);
@@ -70,7 +72,7 @@ pub(super) fn fuse(recorded: &Recorded, order: &[usize]) -> Result<Fused> {
     for node in &nodes {
         let parts: Vec<usize> = node.members.iter().map(|&at| order[at]).collect();
         let launch = node.group.as_ref().filter(|_| parts.len() > 1).and_then(|group| {
-            let members = node.members.iter().map(|&at| (order[at], elementwise[at].as_ref()));
+            let members = node.members.iter().map(|&at| (order[at], fusible[at].as_ref()));
             launch::build(recorded, group, members, &uses)
         });
         match launch {
@@ -85,19 +87,23 @@ pub(super) fn fuse(recorded: &Recorded, order: &[usize]) -> Result<Fused> {
     Ok(fused)
 }
 
-impl Elementwise {
-    fn of(launch: &RecordedLaunch, nowhere: &Recycled<Storage>) -> Option<Elementwise> {
+impl Fusible {
+    fn of(launch: &RecordedLaunch, nowhere: &Recycled<Storage>, mma: MmaKind) -> Option<Fusible> {
         let kernel = &launch.kernel;
-        let may_be = launch.workspace.is_none()
-            && !kernel.can_fail()
+        let may_be = !kernel.can_fail()
             && kernel.communicator().is_none()
             && launch.writes.first().is_some_and(|(write, _)| write.layout.numel() > 0);
         if !may_be {
             return None;
         }
-        let pieces = launch.with(|_| nowhere, pieces)?;
-        let group = Group::of(launch, &pieces)?;
-        Some(Elementwise { pieces, group })
+        let work = launch.with(|_| nowhere, |launch| work(launch, mma))?;
+        let group = match &work {
+            Work::Pieces(_) if launch.workspace.is_some() => None,
+            Work::Pieces(pieces) => Group::of(launch, pieces),
+            Work::Product(product) if takes_tail(product, mma) => Group::of_product(launch, product),
+            Work::Product(_) => None,
+        };
+        Some(Fusible { work, group: group? })
     }
 }
 
@@ -132,20 +138,21 @@ fn temporaries(launch: &RecordedLaunch) -> SmallVec<[usize; 8]> {
 ///
 /// A launch can join the nodes that it waits for in two ways, and neither needs a search. A node that nobody waits for
 /// can run later: where the launch is. The last one of the nodes that a launch waits for can stay where it is, and
-/// the launch runs there instead.
-fn nodes(elementwise: &[Option<Elementwise>], waits: &[Vec<usize>]) -> Vec<Node> {
+/// the launch runs there instead. A product joins nothing: others join it.
+fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::with_capacity(waits.len());
     let mut node_of: Vec<usize> = Vec::with_capacity(waits.len());
     for (at, waits) in waits.iter().enumerate() {
         let mut before: Vec<usize> = waits.iter().map(|&w| node_of[w]).collect();
         before.sort_unstable_by_key(|&b| std::cmp::Reverse(nodes[b].place));
         before.dedup();
-        let mut group = elementwise[at].as_ref().map(|e| e.group.clone());
+        let mut group = fusible[at].as_ref().map(|f| f.group.clone());
+        let begins = fusible[at].as_ref().is_some_and(|f| matches!(f.work, Work::Product(_)));
         let (mut place, mut followed) = (at, false);
         let mut joined: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, &b) in before.iter().enumerate() {
             let node = &mut nodes[b];
-            let may_join = i == 0 || !node.followed;
+            let may_join = !begins && (i == 0 || !node.followed);
             let whole = group.as_ref().zip(node.group.as_ref()).filter(|_| may_join);
             match whole.and_then(|(group, other)| group.join(other)) {
                 None => node.followed = true,

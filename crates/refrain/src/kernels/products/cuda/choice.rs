@@ -301,6 +301,14 @@ impl GemmKernel {
         }
     }
 
+    /// Numbers of C that a block computes.
+    pub(super) fn numbers(self) -> usize {
+        match self {
+            GemmKernel::Skinny { narrow, .. } => narrow * self.tile().0[0],
+            _ => self.tile().0.iter().product(),
+        }
+    }
+
     pub(super) fn threads(self) -> u32 {
         match self {
             GemmKernel::Tensor { tile, .. } => (tile.warps[0] * tile.warps[1] * 32) as u32,

@@ -2,11 +2,27 @@
 // row-major without holes, one matrix of a batch after the other. Constants: IN (the dtype that A and B are multiplied
 // in; what is wider is rounded to it), COMPUTE (what is summed in), A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, RESIDUAL_TYPE,
 // SUMS_TYPE (dtypes in memory), ACTIVATION (one of those below), PARTIAL: a block sums a part of k only and writes it
-// to the working memory, for `gemm_sum` to gather.
+// to the working memory, for `gemm_sum` to gather; TAIL, whether elementwise kernels follow (tail.cu); TAIL_WHOLE, whether
+// groups of their elements can be loaded and stored at once.
 
 enum { NONE, RELU, GELU, GELU_TANH, SILU };
 
 constexpr int BATCH_RANK = 4;
+
+#if !TAIL
+namespace tail {
+template <int N> struct Operands {};
+template <int N, bool WHOLE> DEVICE Operands<N> fetch(const Job&, i64, int, int) { return {}; }
+template <int N, bool WHOLE, typename T>
+DEVICE void follow(const Job&, i64, int, const Operands<N>&, const vec<T, N>&, const vec<T, N>&) {}
+}
+#endif
+
+// What is read besides a product, of W adjacent elements of a row of C.
+template <int W> struct Beside {
+    COMPUTE added[W];
+    tail::Operands<W> tail;
+};
 
 // The part of C that a block computes.
 struct Place { i64 batch; int split, tile_m, tile_n; };
@@ -67,18 +83,23 @@ template <typename T, int W> DEVICE void read_row(const Job& j, COMPUTE* x, u64 
     for (int i = 0; i < W; i++) x[i] = i < there ? to<COMPUTE>(from[i]) : (COMPUTE)0;
 }
 
+// Rounds adjacent elements to the dtype of C.
+template <int W> DEVICE vec<C_TYPE, W> rounded(const COMPUTE* x) {
+    vec<C_TYPE, W> v;
+    #pragma unroll
+    for (int i = 0; i < W; i++) v.at[i] = from<C_TYPE>(x[i]);
+    return v;
+}
+
 // Writes to C, or to another array of its dtype.
-template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int there, const COMPUTE* x) {
+template <int W> DEVICE void write_row(const Job& j, u64 address, i64 at, int there, const vec<C_TYPE, W>& v) {
     C_TYPE* to = reinterpret_cast<C_TYPE*>(address) + at;
     if (W > 1 && j.aligned && there >= W) {
-        vec<C_TYPE, W> v;
-        #pragma unroll
-        for (int i = 0; i < W; i++) v.at[i] = from<C_TYPE>(x[i]);
         store<W>(to, v);
         return;
     }
     #pragma unroll
-    for (int i = 0; i < W; i++) if (i < there) to[i] = from<C_TYPE>(x[i]);
+    for (int i = 0; i < W; i++) if (i < there) to[i] = v.at[i];
 }
 
 // Reads the bias of COUNT groups of W columns, at intervals of STEP columns; nothing if the sums are partial.
@@ -90,25 +111,32 @@ template <int COUNT, int W, int STEP> DEVICE void biases(const Job& j, int col, 
     }
 }
 
-// Reads what is added to groups of adjacent elements of a row: the residual or, without one, C.
+// Reads what belongs to groups of adjacent elements of a row: what is added to them, which is the residual or, without one,
+// C; and the operands of the tail.
 template <int COUNT, int W, int STEP>
-DEVICE void read_added(const Job& j, i64 at, int col, COMPUTE (*added)[W]) {
+DEVICE void read_beside(const Job& j, i64 at, int col, Beside<W>* beside) {
     if (PARTIAL) return;
     int there = (int)j.n - col;
     if (j.residual) {
         #pragma unroll
         for (int g = 0; g < COUNT; g++) {
-            read_row<RESIDUAL_TYPE, W>(j, added[g], j.residual, at + g * STEP, there - g * STEP);
+            read_row<RESIDUAL_TYPE, W>(j, beside[g].added, j.residual, at + g * STEP, there - g * STEP);
         }
     } else if (j.add) {
         #pragma unroll
-        for (int g = 0; g < COUNT; g++) read_row<C_TYPE, W>(j, added[g], j.c, at + g * STEP, there - g * STEP);
+        for (int g = 0; g < COUNT; g++) read_row<C_TYPE, W>(j, beside[g].added, j.c, at + g * STEP, there - g * STEP);
+    }
+    #pragma unroll
+    for (int g = 0; g < COUNT; g++) {
+        int step = g * STEP;
+        if (there > step) beside[g].tail = tail::fetch<W, TAIL_WHOLE>(j, at + step, col + step, there - step);
     }
 }
 
-// Writes groups of adjacent elements of a row of C, the first at `at`: activation(v + bias) + added.
+// Writes groups of adjacent elements of a row of C, the first at `at`: activation(v + bias) + added. The tail follows. C is
+// left out if only the tail reads it.
 template <int COUNT, int W, int STEP>
-DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], COMPUTE (*added)[W]) {
+DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside) {
     int there = (int)j.n - col;
     bool adds = j.residual || j.add;
     #pragma unroll
@@ -120,19 +148,22 @@ DEVICE void complete(const Job& j, i64 at, int col, COMPUTE (*v)[W], const COMPU
             #pragma unroll
             for (int i = 0; i < W; i++) v[g][i] += bias[g][i];
         }
-        if (j.kept) write_row<W>(j, j.kept, place, rest, v[g]);
+        vec<C_TYPE, W> kept = rounded<W>(v[g]);
+        if (j.kept) write_row<W>(j, j.kept, place, rest, kept);
         #pragma unroll
         for (int i = 0; i < W; i++) v[g][i] = activate(v[g][i]);
         if (adds) {
             #pragma unroll
-            for (int i = 0; i < W; i++) v[g][i] += added[g][i];
+            for (int i = 0; i < W; i++) v[g][i] += beside[g].added[i];
         }
         if (j.residual && j.add) {
-            read_row<C_TYPE, W>(j, added[g], j.c, place, rest);
+            read_row<C_TYPE, W>(j, beside[g].added, j.c, place, rest);
             #pragma unroll
-            for (int i = 0; i < W; i++) v[g][i] += added[g][i];
+            for (int i = 0; i < W; i++) v[g][i] += beside[g].added[i];
         }
-        write_row<W>(j, j.c, place, rest, v[g]);
+        vec<C_TYPE, W> c = rounded<W>(v[g]);
+        if (!TAIL || j.c) write_row<W>(j, j.c, place, rest, c);
+        tail::follow<W, TAIL_WHOLE>(j, place, rest, beside[g].tail, c, kept);
     }
 }
 
@@ -141,11 +172,11 @@ DEVICE i64 place_of(const Job& j, const Place& p, int row, int col) { return (p.
 // Writes groups of adjacent elements of a row of the product, at intervals of STEP.
 template <int COUNT, int W, int STEP>
 DEVICE void finish(
-    const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], COMPUTE (*added)[W]
+    const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W], Beside<W>* beside
 ) {
     i64 at = place_of(j, p, row, col);
     if (!PARTIAL) {
-        complete<COUNT, W, STEP>(j, at, col, v, bias, added);
+        complete<COUNT, W, STEP>(j, at, col, v, bias, beside);
         return;
     }
     COMPUTE* partial = reinterpret_cast<COMPUTE*>(j.partial) + p.split * (j.batches * j.m * j.n) + at;
@@ -167,9 +198,9 @@ DEVICE void finish(
 template <int COUNT, int W, int STEP>
 DEVICE void finish(const Job& j, const Place& p, int row, int col, COMPUTE (*v)[W], const COMPUTE (*bias)[W]) {
     if (row >= j.m) return;
-    COMPUTE added[COUNT][W];
-    read_added<COUNT, W, STEP>(j, place_of(j, p, row, col), col, added);
-    finish<COUNT, W, STEP>(j, p, row, col, v, bias, added);
+    Beside<W> beside[COUNT];
+    read_beside<COUNT, W, STEP>(j, place_of(j, p, row, col), col, beside);
+    finish<COUNT, W, STEP>(j, p, row, col, v, bias, beside);
 }
 
 // Writes one element of the product.

@@ -22,9 +22,8 @@ constexpr bool BOTH_ALONG_K = A_ALONG_K && B_ALONG_K;
 
 // Columns of C are assigned to fragments in pairs, so that a lane holds four adjacent elements of a row, two in each
 // fragment of a pair. This is not done if B's fragments are transposed by the load, which needs eight adjacent
-// elements.
+// elements: then a lane has two in each fragment, as the hardware has it.
 constexpr bool PAIRED = B_ALONG_K || sizeof(B_TYPE) >= 4;
-constexpr int LANE_COLUMNS = PAIRED ? 4 : 2;
 
 // The column, within a warp's part of C, of line `line` of fragment `l`.
 DEVICE int column(int l, int line) {

@@ -6,10 +6,12 @@
 mod choice;
 mod plan;
 mod shared;
+mod tail;
 
 /// Forms of numbers on tensor cores, for kernels that have tiles of their own.
 pub(crate) const FORMS: &str = include_str!("forms.cu");
 /// Products of tiles in shared memory. It follows [`FORMS`] and the types of the tiles.
 pub(crate) const FRAGMENTS: &str = include_str!("fragments.cu");
 
-pub(crate) use plan::{run, sums_beside, workspace};
+pub(crate) use plan::{own_workspace, run, run_own, sums_beside, workspace};
+pub(crate) use tail::{MAX_OPERANDS, MAX_SCALARS, Tail, reads, takes_tail};

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::choice::{GemmKernel, GroupTile, SplitK};
 use super::shared::SharedMemory;
+use super::tail::{Tail, TailArgs};
 use super::{FORMS, FRAGMENTS};
 use crate::activation::Activation;
 use crate::device::cuda::cublaslt;
@@ -35,16 +36,19 @@ static SKINNY: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, inc
 static SUM: Source = Source { name: "gemm", parts: &[ACTIVATIONS, COMMON, include_str!("sum.cu")] };
 
 /// Dimensions of a batch that a kernel steps through (also in `common.cu`).
-const BATCH_RANK: usize = 4;
+pub(super) const BATCH_RANK: usize = 4;
 /// Up to this many multiplications, our own kernel with sums was measured to be faster than cuBLASLt without sums
 /// followed by a separate sum.
 const MOST_WORK_BESIDE: usize = 1 << 32;
 /// The maximum number of rows, columns and numbers along k: positions within the last tile still fit in 32 bits.
 const MOST_NUMBERS: usize = i32::MAX as usize - 255;
 
+/// The maximum number of numbers of C in a tile with a tail.
+const MOST_NUMBERS_WITH_TAIL: usize = 64 * 64;
+
 params! {
     /// The arguments of the kernels of matrix products.
-    struct Job {
+    struct Job<const TAILS: usize> {
         /// Nothing for what there is not.
         a: Pointer,
         b: Pointer,
@@ -78,17 +82,22 @@ params! {
         add_sums: i64,
         /// Whether four elements of a row of C can be loaded and stored at once.
         aligned: i64,
+        /// Of a kernel with a tail one.
+        tail: [TailArgs; TAILS],
     }
 }
 
 /// How our own kernels compute a product.
-struct GemmPlan {
+pub(super) struct GemmPlan {
     way: GemmKernel,
     /// Tiles along m and n.
     tiles: [usize; 2],
     cut: SplitK,
     /// How much of k a block sums.
     depth: usize,
+    /// Whether four elements of a row of C, and of everything with its shape, can be loaded and stored in one
+    /// instruction.
+    aligned: bool,
 }
 
 /// The type of the sums.
@@ -104,7 +113,7 @@ fn vector_width(x: &MatrixOperand, other_step: usize) -> usize {
 }
 
 impl GemmPlan {
-    fn of(p: &Product, mma: MmaKind) -> GemmPlan {
+    pub(super) fn of(p: &Product, mma: MmaKind) -> GemmPlan {
         let way = GemmKernel::of(p, mma);
         let (size, step) = way.tile();
         let tiles = match way {
@@ -113,7 +122,14 @@ impl GemmPlan {
         };
         let cut = way.cut(p, tiles[0] * tiles[1] * p.batches());
         let depth = if cut.parts == 1 { p.k } else { cut.steps * step };
-        GemmPlan { way, tiles, cut, depth }
+        GemmPlan { way, tiles, cut, depth, aligned: aligned(p) }
+    }
+
+    /// Whether other blocks work while one waits for what a tail reads. Of large tiles, a multiprocessor has one or two: on an
+    /// H200, an input gradient in tiles of 128 x 128 took 20 us longer with the gradient of GELU behind it than both one by
+    /// one. Parts are gathered by a kernel of its own, which has small blocks.
+    pub(super) fn hides_tail(&self) -> bool {
+        self.cut.parts > 1 || self.way.numbers() <= MOST_NUMBERS_WITH_TAIL
     }
 
     fn blocks(&self, p: &Product) -> usize {
@@ -224,7 +240,7 @@ impl GemmPlan {
         let slices = if self.cut.parts < 16 { 1 } else { 16 };
         (self.cut.parts > 1).then(|| {
             let spec = constants(KernelSpec::new(&SUM, "gemm_sum"), p, p.activation);
-            let each = if aligned(p) { 4 } else { 1 };
+            let each = if self.aligned { 4 } else { 1 };
             let spec = spec.flag("PARTIAL", false).int("SLICES", slices as i64).int("EACH", each as i64);
             let groups = p.batches() * p.m * p.n / each + if p.sums.is_some() { p.m } else { 0 };
             let (each_block, threads) = if slices == 1 { (256, 256) } else { (32, 32 * slices) };
@@ -232,7 +248,7 @@ impl GemmPlan {
         })
     }
 
-    fn job(&self, p: &Product, partial: Pointer) -> Job {
+    fn job<const TAILS: usize>(&self, p: &Product, partial: Pointer, tail: [TailArgs; TAILS]) -> Job<TAILS> {
         let pointer = |x: Option<FlatOperand>| x.map_or(Pointer::NOTHING, |x| x.pointer);
         Job {
             a: p.a.pointer,
@@ -260,13 +276,13 @@ impl GemmPlan {
             b_batch: padded(&p.b.batch, 0),
             add: p.add.into(),
             add_sums: p.sums.is_some_and(|s| s.1).into(),
-            aligned: aligned(p).into(),
+            aligned: self.aligned.into(),
+            tail,
         }
     }
 }
 
-/// Whether four elements of a row of C, and of everything with its shape, can be loaded and stored in one
-/// instruction.
+/// [`GemmPlan::aligned`] of a product without a tail.
 fn aligned(p: &Product) -> bool {
     let parts = [Some(p.c), p.bias, p.residual, p.kept];
     let whole = |x: &FlatOperand| x.alignment.is_multiple_of(4 * x.dtype.size());
@@ -347,27 +363,43 @@ pub(crate) fn sums_beside(product: &Product, mma: MmaKind) -> bool {
 
 /// Workspace bytes of a product on a GPU.
 pub(crate) fn workspace(gpu: &dyn Gpu, op: &'static str, product: &Product) -> Result<usize> {
-    if let Some(bytes) = gpu.library_workspace(op, product)? {
-        return Ok(bytes);
+    match gpu.library_workspace(op, product)? {
+        Some(bytes) => Ok(bytes),
+        None => Ok(own_workspace(gpu, product)),
     }
+}
+
+/// Workspace bytes of a product on a GPU if our own kernels compute it.
+pub(crate) fn own_workspace(gpu: &dyn Gpu, product: &Product) -> usize {
+    let of = |p: &Product| GemmPlan::of(p, gpu.mma()).workspace(p);
     match product.is_empty() {
-        true => Ok(0),
-        false => {
-            let own = |p: &Product| GemmPlan::of(p, gpu.mma()).workspace(p);
-            Ok(product.steppable().iter().map(own).max().unwrap_or(0))
-        }
+        true => 0,
+        false => product.steppable().iter().map(of).max().unwrap_or(0),
     }
 }
 
 /// Runs a product: by cuBLASLt if it is installed and suits, otherwise by our own kernels.
 pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
+    if args.describes() {
+        args.describe_product(product);
+        return Ok(());
+    }
+    match args.library_product(product)? {
+        true => Ok(()),
+        false => run_own(args, product, None),
+    }
+}
+
+/// Runs a product by our own kernels, with a tail if it [`takes_tail`](super::takes_tail).
+pub(crate) fn run_own(args: &mut CudaArgs<'_>, product: &Product, tail: Option<&Tail>) -> Result<()> {
     const OP: &str = "matmul";
-    if args.library_product(product)? || product.is_empty() {
+    if product.is_empty() {
         return Ok(());
     }
     let mma = args.mma();
     for p in &product.steppable() {
-        let plan = GemmPlan::of(p, mma);
+        let mut plan = GemmPlan::of(p, mma);
+        plan.aligned &= tail.is_none_or(|tail| tail.is_aligned(args));
         let countable =
             plan.blocks(p) <= i32::MAX as usize && [p.m, p.n, p.k].iter().all(|&x| x <= MOST_NUMBERS);
         if !countable {
@@ -383,11 +415,23 @@ pub(crate) fn run(args: &mut CudaArgs<'_>, product: &Product) -> Result<()> {
         if plan.workspace(p) > args.workspace_bytes() {
             return Err(Error::internal(OP, "the workspace is too small"));
         }
-        let job = plan.job(p, args.workspace());
-        args.kernel(plan.spec(p), plan.grid(p), &job)?;
-        if let Some((gather, grid)) = plan.gather(p) {
-            args.kernel(gather, grid, &job)?;
+        let partial = args.workspace();
+        let (mut spec, mut grid) = (plan.spec(p), plan.grid(p));
+        if let Some((gather, gather_grid)) = plan.gather(p) {
+            args.kernel(without_tail(spec), grid, &plan.job(p, partial, []))?;
+            (spec, grid) = (gather, gather_grid);
+        }
+        match tail {
+            None => args.kernel(without_tail(spec), grid, &plan.job(p, partial, []))?,
+            Some(tail) => {
+                let spec = spec.flag("TAIL", true).flag("TAIL_WHOLE", plan.aligned).ahead(tail.text());
+                args.kernel(spec, grid, &plan.job(p, partial, [tail.args(args)]))?;
+            }
         }
     }
     Ok(())
+}
+
+fn without_tail(spec: KernelSpec) -> KernelSpec {
+    spec.flag("TAIL", false).flag("TAIL_WHOLE", false)
 }

@@ -52,12 +52,13 @@ KERNEL(gemm_sum, Job, j, __launch_bounds__(THREADS)) {
     }
     if (!there) return;
     if (!sum) {
-        COMPUTE bias[1][EACH], added[1][EACH];
+        COMPUTE bias[1][EACH];
+        Beside<EACH> beside[1];
         i64 at = group * EACH;
         int col = total >> 32 ? (int)(at % j.n) : (int)((u32)at % (u32)j.n);
         biases<1, EACH, EACH>(j, col, bias);
-        read_added<1, EACH, EACH>(j, at, col, added);
-        complete<1, EACH, EACH>(j, at, col, v, bias, added);
+        read_beside<1, EACH, EACH>(j, at, col, beside);
+        complete<1, EACH, EACH>(j, at, col, v, bias, beside);
         return;
     }
     SUMS_TYPE* to = reinterpret_cast<SUMS_TYPE*>(j.sums) + (group - groups);

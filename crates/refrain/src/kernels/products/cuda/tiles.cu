@@ -68,12 +68,33 @@ template <typename TILE> DEVICE Pieces<TILE, B_COPY> pieces_of_b(const Job& j, c
     return Pieces<TILE, B_COPY>(b + at, step, (int)j.n - col0);
 }
 
+// A lane writes four adjacent elements of a row for each two fragments.
+constexpr int LANE_COLUMNS = 4, GROUPS = FRAGS_N / 2, GROUP_STEP = 16;
+
+// The first of them.
+DEVICE int lane_column() {
+    int lane = threadIdx.x & 3;
+    return PAIRED ? lane * 4 : (lane & 1) * 8 + (lane >> 1) * 4;
+}
+
+// Those of row g (`half` 0) or g + 8 of two fragments. If columns are not paired, neighbouring lanes exchange: one takes the
+// first fragment, the other one the second.
+DEVICE void lane_row(float* v, const float (*acc)[4], int half) {
+    float x[4] = {acc[0][half * 2], acc[0][half * 2 + 1], acc[1][half * 2], acc[1][half * 2 + 1]};
+    bool second = !PAIRED && (threadIdx.x & 1);
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float other = PAIRED ? x[2 + i] : __shfl_xor_sync(FULL, second ? x[i] : x[2 + i], 1);
+        v[i] = second ? other : x[i];
+        v[2 + i] = second ? x[2 + i] : other;
+    }
+}
+
 // Reads the bias of a lane's columns; `col` is the first.
-constexpr int GROUPS = FRAGS_N * 2 / LANE_COLUMNS, GROUP_STEP = LANE_COLUMNS * 4;
 DEVICE void lane_biases(const Job& j, int col, float (*bias)[LANE_COLUMNS]) { biases<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, col, bias); }
 
-// Writes a warp's part of C; its first row is `row` and the lane's first column is `col`. The added values of four
-// rows are loaded before any of these rows is written.
+// Writes a warp's part of C; its first row is `row` and the lane's first column is `col`. What four rows need besides
+// the product is loaded before any of these rows is written.
 DEVICE void finish_tile(
     const Job& j, const Place& p, int row, int col, float (*acc)[FRAGS_N][4], const float (*bias)[LANE_COLUMNS]
 ) {
@@ -81,28 +102,26 @@ DEVICE void finish_tile(
     row += (threadIdx.x & 31) >> 2;
     #pragma unroll
     for (int begin = 0; begin < ROWS; begin += AT_ONCE) {
-        float added[AT_ONCE][GROUPS][LANE_COLUMNS];
+        Beside<LANE_COLUMNS> beside[AT_ONCE][GROUPS];
         #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             int r = row + (begin + i) * 8;
-            if (r < j.m) read_added<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, place_of(j, p, r, col), col, added[i]);
+            if (r < j.m) read_beside<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, place_of(j, p, r, col), col, beside[i]);
         }
         #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             int r = row + (begin + i) * 8, of = begin + i;
             float v[GROUPS][LANE_COLUMNS];
             #pragma unroll
-            for (int l = 0; l < 2 * FRAGS_N; l++) {
-                v[l / LANE_COLUMNS][l % LANE_COLUMNS] = acc[of / 2][l / 2][of % 2 * 2 + l % 2];
-            }
-            if (r < j.m) finish<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, p, r, col, v, bias, added[i]);
+            for (int g = 0; g < GROUPS; g++) lane_row(v[g], acc[of / 2] + 2 * g, of % 2);
+            if (r < j.m) finish<GROUPS, LANE_COLUMNS, GROUP_STEP>(j, p, r, col, v, bias, beside[i]);
         }
     }
 }
 
 // Writes a block's tile.
 DEVICE void finish_block(const Job& j, const Place& p, float (*acc)[FRAGS_N][4]) {
-    int col = p.tile_n * TILE_N + warp_col() + (threadIdx.x & 3) * LANE_COLUMNS;
+    int col = p.tile_n * TILE_N + warp_col() + lane_column();
     float bias[GROUPS][LANE_COLUMNS];
     lane_biases(j, col, bias);
     finish_tile(j, p, p.tile_m * TILE_M + warp_row(), col, acc, bias);

@@ -2,7 +2,9 @@
 //!
 //! Eager code runs the parts, each as a launch of its own. So a recorded step is compared with the eager code, bit for bit.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod products;
 
 use common::{counting, devices, tensor, values};
 use refrain::{DType, Device, DeviceKind, Generator, Result, Step, Tensor};

@@ -1,0 +1,36 @@
+// Values that pass from one elementwise kernel to the next in registers, and random words for them.
+
+// A value of which the compiler does not know where it comes from. It must not contract a product and a sum of two
+// kernels to one rounding. `zero` is 0.
+DEVICE float unknown(float x, u64 zero) {
+    u32 y;
+    asm volatile("xor.b32 %0, %1, %2;" : "=r"(y) : "r"(__float_as_uint(x)), "r"((u32)zero));
+    return __uint_as_float(y);
+}
+DEVICE double unknown(double x, u64 zero) {
+    i64 y;
+    asm volatile("xor.b64 %0, %1, %2;" : "=l"(y) : "l"(__double_as_longlong(x)), "l"((i64)zero));
+    return __longlong_as_double(y);
+}
+DEVICE i64 unknown(i64 x, u64) { return x; }
+
+// An operand of a kernel in its arithmetic. What the kernel is told has a `zero`.
+template <typename C, typename T, typename E> DEVICE C given(T x, const E& e) { return unknown(to<C>(x), e.zero); }
+
+// The random words of N elements from `first` on, which is a multiple of N.
+template <int N> struct Drawn { u32 at[N]; };
+template <int N> DEVICE Drawn<N> draw(u64 state, u64 offset, u64 first) {
+    const i64* generator = reinterpret_cast<const i64*>(state);
+    const u64 seed = (u64)generator[0], block = (u64)generator[1] + offset + first / 4;
+    Drawn<N> drawn;
+    #pragma unroll
+    for (int b = 0; b < N; b += 4) {
+        Words w = philox(seed, block + (u64)(b / 4));
+        #pragma unroll
+        for (int j = 0; j < 4 && b + j < N; j++) {
+            u32 k = N < 4 ? (u32)(first + j) % 4 : (u32)j;
+            drawn.at[b + j] = k == 0 ? w.at[0] : k == 1 ? w.at[1] : k == 2 ? w.at[2] : w.at[3];
+        }
+    }
+    return drawn;
+}
