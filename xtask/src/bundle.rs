@@ -14,14 +14,17 @@ const DATA: &[&str] = &[
     "crates/refrain/src",
     "crates/refrain/tests/reference",
     "crates/refrain-forecast/tests/reference",
+    "crates/refrain-cli/tests/hugging_face",
     "crates/refrain-cli/tests/old_runs",
     "crates/refrain-forecast/data",
     "docs",
+    "examples/fine_tune/data",
 ];
 
 /// A test program.
 struct Test {
-    package: String,
+    /// Its folder in the repository.
+    package: PathBuf,
     name: String,
     file: PathBuf,
 }
@@ -41,15 +44,15 @@ pub fn make(out: &Path) -> anyhow::Result<()> {
     strip(&command.file, &out.join("bin/refrain"))?;
     let mut lines = String::new();
     for test in tests.iter().filter(|t| t.file != command.file) {
-        let to = PathBuf::from("tests").join(&test.package).join(&test.name);
+        let to = PathBuf::from("tests")
+            .join(test.package.file_name().context("a package's folder")?)
+            .join(&test.name);
         strip(&test.file, &out.join(&to))?;
-        lines += &format!("run {} {}\n", test.package, to.display());
+        lines += &format!("run {} {}\n", test.package.display(), to.display());
+        fs::create_dir_all(out.join(&test.package))?;
     }
     for folder in DATA {
         copy(&root().join(folder), &out.join(folder))?;
-    }
-    for package in ["refrain", "refrain-nn", "refrain-forecast", "refrain-rendezvous", "refrain-cli"] {
-        fs::create_dir_all(out.join("crates").join(package))?;
     }
     let script = out.join("run-tests");
     fs::write(&script, RUN_TESTS.replace("# TESTS\n", &lines))?;
@@ -79,7 +82,7 @@ run() {
     program=$here/$2
     shift 2
     echo "== $package ${program##*/}"
-    CARGO_MANIFEST_DIR=$here/crates/$package CARGO_BIN_EXE_refrain=$here/bin/refrain \
+    CARGO_MANIFEST_DIR=$here/$package CARGO_BIN_EXE_refrain=$here/bin/refrain \
         sh -c 'cd "$CARGO_MANIFEST_DIR" && exec $RUN_WITH "$@"' sh "$program" $ARGUMENTS || failed="$failed $package/${program##*/}"
 }
 ARGUMENTS=$*
@@ -112,7 +115,7 @@ fn executables(arguments: &[&str]) -> anyhow::Result<Vec<Test>> {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         let Some(file) = message["executable"].as_str() else { continue };
         let manifest = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
-        let package = manifest.and_then(Path::file_name).context("a package's folder")?;
+        let package = manifest.and_then(|p| p.strip_prefix(root()).ok()).context("a package's folder")?;
         let name = message["target"]["name"].as_str().context("a target's name")?;
         let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
         let name = match kind {
@@ -125,7 +128,7 @@ fn executables(arguments: &[&str]) -> anyhow::Result<Vec<Test>> {
         };
         let helper = arguments[0] == "test" && (kind == "example" || message["profile"]["test"] != true);
         if !helper {
-            found.push(Test { package: package.to_string_lossy().into_owned(), name, file: file.into() });
+            found.push(Test { package: package.to_owned(), name, file: file.into() });
         }
     }
     Ok(found)

@@ -8,8 +8,8 @@ use refrain::{
     no_grad,
 };
 use refrain_nn::{
-    AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Gru, GruCell, Lstm, LstmCell, LstmState, MaxPool2d, Mode,
-    Module, ParameterBuilder, Parameters, Rotary, Sequential,
+    AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, Gru, GruCell, Init, Lstm, LstmCell, LstmState, MaxPool2d,
+    Mode, Module, ParameterBuilder, Parameters, Rotary, Sequential,
 };
 
 const DTYPES: [(DType, f64); 4] =
@@ -196,8 +196,13 @@ fn convolutions_as_layers_have_the_parameters_of_pytorch() {
         .then(ConvTranspose2d::new(&builder.scope(2), 6, 5, [2, 2], wide).unwrap())
         .then(AvgPool2d(Pool2dOptions::new([4, 4])));
     let series = Conv1d::new(&builder.scope("series"), 4, 2, 3, Conv1dOptions::default()).unwrap();
+    let (weight, options) = (Init::Constant(2.0), Conv1dOptions::default());
+    let plain = Conv1d::with_init(&builder.scope("plain"), 1, 1, 3, options, weight, None).unwrap();
     let parameters = builder.build(&generator(1)).unwrap();
     let shape = |name: &str| parameters.get(name).unwrap().dims().to_vec();
+    assert!(plain.bias().is_none() && parameters.get("plain.bias").is_err());
+    let ones = Tensor::ones([1, 1, 4], DType::F32, &device()).unwrap();
+    assert_eq!(values(&plain.forward(&ones).unwrap()), [6.0, 6.0]);
     assert_eq!([shape("0.weight"), shape("2.weight")], [[6, 2, 3, 3], [6, 5, 2, 2]]);
     assert_eq!([shape("0.bias"), shape("2.bias")], [[6], [5]]);
     let within = |name: &str, bound: f64| {

@@ -273,6 +273,14 @@ fn a_checkpoint_gives_its_model_and_weights_are_no_checkpoint() {
     parameters.save_safetensors(folder.path().join(TENSORS)).unwrap();
     let message = Checkpoint::open(folder.path()).err().unwrap().to_string();
     assert!(message.contains("Parameters::load_safetensors"), "{message}");
+    // A file, and a folder of weights in parts.
+    let file = folder.path().join(TENSORS);
+    let parts = tempdir().unwrap();
+    std::fs::write(parts.path().join("model.safetensors.index.json"), "{}").unwrap();
+    for path in [file.as_path(), parts.path()] {
+        let message = Checkpoint::open(path).err().unwrap().to_string();
+        assert!(message.contains("Parameters::load_safetensors"), "{message}");
+    }
 }
 
 #[test]

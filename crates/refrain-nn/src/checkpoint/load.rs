@@ -19,6 +19,17 @@ use crate::parameters::{Entry, ModelSize, Parameters, RESERVED};
 /// How many problems of one kind an error message lists.
 const LISTED: usize = 4;
 
+/// What a path has in place of a checkpoint, if other programs save weights so.
+fn weights_of_others(path: &Path) -> Option<&'static str> {
+    if path.is_file() {
+        return Some("it is a file, and a checkpoint is a folder");
+    }
+    let is_weights = |name: &str| name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+    let mut names = path.read_dir().ok()?.flatten().map(|entry| entry.file_name());
+    let has_weights = !path.join(TENSORS).exists() && names.any(|name| name.to_str().is_some_and(is_weights));
+    has_weights.then_some("its weights are not a checkpoint")
+}
+
 /// How many bytes of a tensor are read at once for the checksum.
 const PIECE: usize = 4 << 20;
 
@@ -37,7 +48,14 @@ impl Checkpoint {
     /// If there is none, or it cannot be read, is truncated, was changed since it was written, or was not written by
     /// refrain.
     pub fn open(folder: impl AsRef<Path>) -> Result<Checkpoint> {
-        let checkpoint = Checkpoint::open_file(folder.as_ref().join(TENSORS))?;
+        let folder = folder.as_ref();
+        if let Some(what) = weights_of_others(folder) {
+            let message = format!(
+                "{what}; pass the folder that a checkpoint was written to, or load the weights of another program by `Parameters::load_safetensors`"
+            );
+            return Err(Error::checkpoint(folder, message));
+        }
+        let checkpoint = Checkpoint::open_file(folder.join(TENSORS))?;
         checkpoint.state()?;
         Ok(checkpoint)
     }

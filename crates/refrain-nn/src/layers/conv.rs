@@ -24,7 +24,7 @@ macro_rules! convolutions {
         $(#[$doc])*
         pub struct $name {
             weight: Parameter,
-            bias: Parameter,
+            bias: Option<Parameter>,
             options: $options,
         }
 
@@ -41,18 +41,40 @@ macro_rules! convolutions {
                 kernel: $kernel,
                 options: $options,
             ) -> Result<$name> {
+                let fan_in = $name::shape(inputs, outputs, kernel, &options)?[1..].iter().product();
+                let bias = Some(Init::torch_bias(fan_in));
+                $name::with_init(builder, inputs, outputs, kernel, options, Init::torch_linear(), bias)
+            }
+
+            /// A layer with other initial values, or without bias, as before a batch norm.
+            ///
+            /// # Errors
+            /// If the groups do not divide the channels, or the names are used already in this scope.
+            pub fn with_init(
+                builder: &ParameterBuilder,
+                inputs: usize,
+                outputs: usize,
+                kernel: $kernel,
+                options: $options,
+                weight: Init,
+                bias: Option<Init>,
+            ) -> Result<$name> {
+                Ok($name {
+                    weight: builder.parameter("weight", $name::shape(inputs, outputs, kernel, &options)?, weight)?,
+                    bias: bias.map(|init| builder.parameter("bias", outputs, init)).transpose()?,
+                    options,
+                })
+            }
+
+            /// The shape of the weight.
+            fn shape(inputs: usize, outputs: usize, kernel: $kernel, options: &$options) -> Result<Vec<usize>> {
                 let grouped = |channels| in_groups(stringify!($name), channels, options.groups);
                 let mut shape = match $turned {
                     true => vec![inputs, grouped(outputs)?],
                     false => vec![outputs, grouped(inputs)?],
                 };
                 shape.extend(Sizes::from(kernel).0);
-                let fan_in = shape[1..].iter().product();
-                Ok($name {
-                    weight: builder.parameter("weight", shape, Init::torch_linear())?,
-                    bias: builder.parameter("bias", outputs, Init::torch_bias(fan_in))?,
-                    options,
-                })
+                Ok(shape)
             }
 
             #[doc = concat!("`", $shape, "`, as [`Tensor::", stringify!($method), "`] says.")]
@@ -60,7 +82,8 @@ macro_rules! convolutions {
             /// # Errors
             /// If the channels, the dtype or the device are not those of the parameters, or a window does not fit.
             pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-                Ok(x.$method(self.weight.tensor()?, Some(self.bias.tensor()?), &self.options)?)
+                let bias = self.bias.as_ref().map(Parameter::tensor).transpose()?;
+                Ok(x.$method(self.weight.tensor()?, bias, &self.options)?)
             }
 
             /// The weight.
@@ -69,8 +92,8 @@ macro_rules! convolutions {
             }
 
             /// The bias, `[outputs]`.
-            pub fn bias(&self) -> &Parameter {
-                &self.bias
+            pub fn bias(&self) -> Option<&Parameter> {
+                self.bias.as_ref()
             }
         }
     )*};

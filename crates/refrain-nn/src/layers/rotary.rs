@@ -52,21 +52,21 @@ impl Rotary {
     /// If the last size is not `width`, the positions go beyond those of this layer, or the dtype is another one.
     pub fn forward(&self, x: &Tensor, start: usize) -> Result<Tensor> {
         let (positions, half) = (self.cosines.dims()[0], self.cosines.dims()[1]);
-        let moments = match x.dims() {
-            [.., moments, width] if *width == 2 * half => *moments,
+        let steps = match x.dims() {
+            [.., steps, width] if *width == 2 * half => *steps,
             _ => {
                 let message =
                     format!("the input has shape {}; it must be [.., time, {}]", x.shape(), 2 * half);
                 return Err(Error::invalid(LAYER, message));
             }
         };
-        if start.checked_add(moments).is_none_or(|end| end > positions) {
+        if start.checked_add(steps).is_none_or(|end| end > positions) {
             let message = format!(
-                "{moments} moments from position {start} go beyond the {positions} positions of this layer"
+                "{steps} time steps from position {start} go beyond the {positions} positions of this layer"
             );
             return Err(Error::invalid(LAYER, message));
         }
-        let (cos, sin) = (self.cosines.narrow(0, start, moments)?, self.sines.narrow(0, start, moments)?);
+        let (cos, sin) = (self.cosines.narrow(0, start, steps)?, self.sines.narrow(0, start, steps)?);
         let (a, b) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
         let turned = [a.mul(&cos)?.sub(&b.mul(&sin)?)?, b.mul(&cos)?.add(&a.mul(&sin)?)?];
         Ok(Tensor::concat(&[&turned[0], &turned[1]], -1)?)
