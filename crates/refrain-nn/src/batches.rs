@@ -1,6 +1,6 @@
 //! Shuffled batches whose order and cursor are on the device.
 
-use refrain::{DType, Device, Generator, Tensor};
+use refrain::{DType, Device, DeviceKind, Generator, Tensor};
 
 use crate::error::{Error, Result};
 
@@ -69,7 +69,8 @@ impl Batches {
             batch,
             order: Tensor::from_slice(&samples, count, device)?,
             samples: Tensor::from_slice(&samples, count, device)?,
-            cursor: Tensor::zeros([1], DType::I64, device)?,
+            // At the end, so that a first batch without `begin` is an error and not one in the order of the samples.
+            cursor: Tensor::full([1], count as f64, DType::I64, device)?,
             places: [places(batch.min(count))?, places(count % batch)?],
         })
     }
@@ -120,7 +121,8 @@ impl Batches {
     /// The numbers of the next samples, i64 `[B]`, as many as there are places. Advances the cursor.
     ///
     /// # Errors
-    /// If the epoch has fewer samples left: on the CPU here, on a GPU at the next wait ([`Device::synchronize`]).
+    /// If the epoch has fewer samples left, or was not begun: on the CPU here; on a GPU `index_select` reports it at the next wait
+    /// ([`Device::synchronize`]).
     pub fn next(&self, places: &Tensor) -> Result<Tensor> {
         let numbers = self.peek(places)?;
         self.skip(places.numel())?;
@@ -132,7 +134,16 @@ impl Batches {
     /// # Errors
     /// As [`Batches::next`].
     pub fn peek(&self, places: &Tensor) -> Result<Tensor> {
-        Ok(self.order.index_select(0, &places.add(&self.cursor)?)?)
+        self.order.index_select(0, &places.add(&self.cursor)?).map_err(|error| match error {
+            refrain::Error::InvalidArgument { op: "index_select", .. }
+                if self.cursor.device().kind() == DeviceKind::Cpu =>
+            {
+                let message =
+                    "the epoch has no samples left; call `begin` before the first batch of each epoch";
+                Error::invalid("Batches", message)
+            }
+            other => other.into(),
+        })
     }
 
     /// Advances the cursor by so many samples.

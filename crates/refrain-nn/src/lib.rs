@@ -9,7 +9,7 @@
 //! | you want to | use |
 //! | --- | --- |
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
-//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv2d`], [`MaxPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
+//! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv1d`], [`Conv2d`], [`ConvTranspose1d`], [`ConvTranspose2d`], [`MaxPool1d`], [`MaxPool2d`], [`AvgPool1d`], [`AvgPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
 //! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Adam`], [`Sgd`], [`RmsProp`], [`Lion`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |

@@ -342,7 +342,8 @@ impl Parameters {
     }
 
     /// Changes the groups of the parameters that `select` picks by name and tensor. `change` gets each group as it is,
-    /// so a later call keeps what an earlier one set. Returns how many parameters were picked.
+    /// so a later call keeps what an earlier one set. Returns how many parameters were picked: 0 says that a pattern fits no name. An
+    /// optimiser that was made before follows the groups, too.
     ///
     /// A parameter that is no longer trained does not require a gradient any more, and its accumulated gradient is
     /// set to zero. A parameter that is trained again requires a gradient again.

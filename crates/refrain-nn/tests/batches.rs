@@ -3,7 +3,7 @@
 mod common;
 
 use common::device;
-use refrain::{Generator, Step};
+use refrain::{DeviceKind, Generator, Step};
 use refrain_nn::Batches;
 
 /// The samples of the steps from `first` on, each batch by itself.
@@ -61,6 +61,13 @@ fn samples_come_in_order_if_asked_and_an_epoch_may_be_shorter_than_a_batch() {
     assert_eq!(taken(&batches, &mut None, 0), [vec![6, 5, 4], vec![3, 2, 1], vec![0]]);
     batches.begin_in_order(1).unwrap();
     assert_eq!(taken(&batches, &mut None, 1), [vec![3, 2, 1], vec![0]]);
+    if device.kind() == DeviceKind::Cpu {
+        // After the last batch, and before an epoch is begun.
+        for batches in [&batches, &Batches::new([0, 1], 1, 0, &device).unwrap()] {
+            let error = batches.next(batches.places(0)).unwrap_err().to_string();
+            assert!(error.contains("call `begin`"), "{error}");
+        }
+    }
     let small = Batches::new([1, 0], 5, 0, &device).unwrap();
     small.begin_in_order(0).unwrap();
     assert_eq!(taken(&small, &mut None, 0), [[1, 0]]);

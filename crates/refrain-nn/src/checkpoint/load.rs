@@ -161,8 +161,9 @@ impl Checkpoint {
         self.model(parameters)?.write()
     }
 
-    /// Restores everything that training needs to continue bit for bit as if it had not stopped: the model, the state
-    /// of the optimiser, and all generators, under the names that they were saved with.
+    /// Restores what training needs to continue bit for bit as if it had not stopped: the model, the state of the optimiser, and
+    /// all generators, under the names that they were saved with. Where an epoch was left is yours to keep, in the configuration
+    /// ([`Batches::begin`](crate::Batches::begin)).
     ///
     /// # Errors
     /// If names, shapes or dtypes differ, a number is not finite, the optimiser is of another kind or has other
