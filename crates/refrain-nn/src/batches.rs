@@ -134,13 +134,12 @@ impl Batches {
     /// # Errors
     /// As [`Batches::next`].
     pub fn peek(&self, places: &Tensor) -> Result<Tensor> {
+        let is_cpu = self.cursor.device().kind() == DeviceKind::Cpu;
         self.order.index_select(0, &places.add(&self.cursor)?).map_err(|error| match error {
-            refrain::Error::InvalidArgument { op: "index_select", .. }
-                if self.cursor.device().kind() == DeviceKind::Cpu =>
-            {
-                let message =
-                    "the epoch has no samples left; call `begin` before the first batch of each epoch";
-                Error::invalid("Batches", message)
+            refrain::Error::InvalidArgument { op: "index_select", message } if is_cpu => {
+                let hint =
+                    "pass `places(step)` of this step, and call `begin` before the first batch of each epoch";
+                Error::invalid("Batches", format!("{message}; {hint}"))
             }
             other => other.into(),
         })

@@ -91,7 +91,7 @@ macro_rules! convolutions {
                 &self.weight
             }
 
-            /// The bias, `[outputs]`.
+            /// The bias, `[outputs]`, if there is one.
             pub fn bias(&self) -> Option<&Parameter> {
                 self.bias.as_ref()
             }
