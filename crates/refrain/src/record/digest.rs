@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ops::collective::gather_bytes;
 
 /// The advice at the end of the message.
-const FIX: &str = "all ranks must record the same operations with the same shapes, dtypes and parameters; keep what differs between ranks (the place of a rank's samples, seeds) in tensors, and do what only one rank does outside the step";
+const FIX: &str = "all ranks must record the same operations with the same shapes, dtypes and parameters, on GPUs of one generation; keep what differs between ranks (the place of a rank's samples, seeds) in tensors, and do what only one rank does outside the step";
 
 /// A short hash of a text.
 type Hash = [u8; 8];
@@ -24,9 +24,9 @@ fn hash(text: &str) -> Hash {
 
 impl Program {
     /// A number for what the program does: its launches with operations, parameters, shapes, strides and dtypes, where their
-    /// operands lie, and its outputs. It is the same in every process that records the same step with the same build, so
-    /// the ranks of a [`Communicator`] compare it before the first replay. It does not depend on the values of tensors from
-    /// outside, nor on which memory they have.
+    /// operands lie, and its outputs. It is the same in every process that records the same step with the same build, for GPUs
+    /// with the same matrix instructions (what is fused depends on them), so the ranks of a [`Communicator`] compare it before the
+    /// first replay. It does not depend on the values of tensors from outside, nor on which memory they have.
     ///
     /// ```
     /// use refrain::{Device, DType, Step, Tensor};
