@@ -251,6 +251,19 @@ fn gradients_behind_an_input_gradient_are_part_of_it() {
 }
 
 #[test]
+fn a_product_does_not_wait_for_what_it_is_added_to() {
+    for device in fusing() {
+        let x = filled(&[40, 16], DType::F32, 0, &device);
+        let [w, y] = [[32usize, 16], [40, 32]].map(|shape| filled(&shape, DType::F32, 1, &device));
+        let (count, _, table) = launches(&device, || {
+            let product = x.exp()?.linear(&w, None, Activation::None, None)?;
+            Ok(vec![product.add(&y.softmax(1)?)?])
+        });
+        assert!(count == 4 && !table.contains("fused"), "{table}");
+    }
+}
+
+#[test]
 fn a_product_that_the_library_computes_keeps_its_launch() {
     for device in fusing() {
         let [x, w] = [[512usize, 128], [256, 128]].map(|shape| filled(&shape, DType::BF16, 0, &device));

@@ -194,9 +194,14 @@ impl Group {
         Some(Group { shape: shape.clone(), touched: touched.collect::<Option<_>>()?, ..self.clone() })
     }
 
+    /// Whether it begins with a product.
+    pub(super) fn has_product(&self) -> bool {
+        self.product.is_some()
+    }
+
     /// Both in one loop, if that computes the same.
     pub(super) fn join(&self, other: &Group) -> Option<Group> {
-        let has_two_products = self.product.is_some() && other.product.is_some();
+        let has_two_products = self.has_product() && other.has_product();
         if self.shape.numel() != other.shape.numel() || has_two_products {
             return None;
         }

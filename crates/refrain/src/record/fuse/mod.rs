@@ -152,7 +152,9 @@ fn nodes(fusible: &[Option<Fusible>], waits: &[Vec<usize>]) -> Vec<Node> {
         let mut joined: SmallVec<[usize; 4]> = SmallVec::new();
         for (i, &b) in before.iter().enumerate() {
             let node = &mut nodes[b];
-            let may_join = !begins && (i == 0 || !node.followed);
+            // A product stays at its place: its factors may be far larger than its result, and would be kept for longer.
+            let stays = node.group.as_ref().is_some_and(Group::has_product);
+            let may_join = !begins && (i == 0 || !(node.followed || stays));
             let whole = group.as_ref().zip(node.group.as_ref()).filter(|_| may_join);
             match whole.and_then(|(group, other)| group.join(other)) {
                 None => node.followed = true,
