@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::plan::{BATCH_RANK, GemmPlan};
 use crate::device::cuda::{CudaArgs, MmaKind, Pointer, Product, View, cublaslt, params};
-use crate::kernels::elementwise::chain::{Chain, VALUES};
+use crate::kernels::elementwise::chain::{Chain, MAX_DRAWS, VALUES};
 use crate::tensor::Layout;
 
 /// The start of the text of every tail.
@@ -18,8 +18,6 @@ const TAIL: &str = include_str!("tail.cu");
 pub(crate) const MAX_OPERANDS: usize = 12;
 /// Scalars of a tail at most.
 pub(crate) const MAX_SCALARS: usize = 12;
-/// Sequences of random words at most.
-const MAX_DRAWS: usize = 2;
 
 params! {
     /// What the tail of a product is told.
