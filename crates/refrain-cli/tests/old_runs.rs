@@ -92,6 +92,8 @@ fn an_old_job_that_is_started_again_with_its_settings_goes_on() {
     assert!(done.err.contains("resumed "), "{}", done.err);
     let other = [&again[..], &["--heads", "1"]].concat();
     fed(&place, &other, "series.csv").failed(&["started with other settings", "model.heads 2 (now 1)"]);
+    // It has a setting now that its first version did not know.
+    assert!(fed(&place, &again, "series.csv").succeeded().err.contains("resumed "));
     let other = [&again[..], &["--loss", "mae"]].concat();
     fed(&place, &other, "series.csv").failed(&["started with other settings", "loss.name"]);
 }

@@ -68,6 +68,8 @@ fn a_run_that_stopped_early_says_what_more_epochs_need() {
         "3",
         "--clip",
         "0",
+        "--decay-all",
+        "true",
         "--patience",
         "1",
         "--epochs",

@@ -250,6 +250,7 @@ fn train(model: ModelConfig, cut: &Cut, device: &Device, eager: bool) -> (Vec<u6
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: 3,
         seed: 5,

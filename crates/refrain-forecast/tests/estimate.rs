@@ -30,6 +30,7 @@ fn training() -> TrainingConfig {
         lr: 1e-3,
         schedule: LrSchedule::Constant,
         weight_decay: 0.0,
+        decay_all: false,
         clip: 1.0,
         patience: 1,
         seed: 1,

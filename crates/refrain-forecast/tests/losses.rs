@@ -122,6 +122,7 @@ fn training_by_any_loss_is_the_same_recorded_and_eager() {
         lr: 1e-2,
         schedule: LrSchedule::Constant,
         weight_decay: 0.0,
+        decay_all: false,
         clip: 0.0,
         patience: 3,
         seed: 1,

@@ -218,6 +218,7 @@ fn training_ends_within_five_hundredths_of_the_loss_of_f32() {
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: 8,
         seed: 5,

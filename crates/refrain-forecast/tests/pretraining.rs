@@ -87,6 +87,7 @@ fn pretrain(filled: &[usize], device: &Device, eager: bool) -> (Vec<[f64; 2]>, T
         lr: 1e-2,
         schedule: LrSchedule::Constant,
         weight_decay: 0.0,
+        decay_all: false,
         clip: 1.0,
         patience: 6,
         seed: 5,

@@ -62,6 +62,7 @@ fn training(epochs: usize) -> TrainingConfig {
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: epochs,
         seed: 5,

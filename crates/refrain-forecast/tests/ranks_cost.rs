@@ -46,6 +46,7 @@ impl Layers {
             lr: 1e-3,
             schedule: LrSchedule::Constant,
             weight_decay: 0.01,
+            decay_all: false,
             clip: 1.0,
             patience: 3,
             seed: 5,
@@ -60,6 +61,10 @@ impl Task for Layers {
 
     fn parameters(&self) -> &Parameters {
         &self.parameters
+    }
+
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
     }
 
     fn device(&self) -> &Device {

@@ -111,6 +111,11 @@ fn part(name: &str) -> (String, Option<usize>) {
     }
 }
 
+/// PyTorch's AdamW decays norms and biases, too.
+fn as_pytorch(parameters: &mut Parameters) {
+    parameters.set_group(|_, _| true, |group| group.decay_factor = 1.0).unwrap();
+}
+
 /// Compares a model's three steps with those stored under a name; `loss` computes the loss of a step.
 fn three_steps(name: &str, parameters: &Parameters, loss: impl Fn(u64) -> Tensor) {
     // Found when the test runs, since programs are also copied to other machines.
@@ -174,7 +179,8 @@ fn batch(stream: u64, shape: [usize; 3], device: &Device) -> Tensor {
 
 fn patchtst(name: &str, sizes: &StepSizes) {
     let device = common::device();
-    let model = PatchTst::new(sizes.model.clone(), DType::F32, &device, 0).unwrap();
+    let mut model = PatchTst::new(sizes.model.clone(), DType::F32, &device, 0).unwrap();
+    as_pytorch(model.parameters_mut());
     three_steps(name, model.parameters(), |t| {
         let x = batch(1000 + 2 * t, [sizes.rows, 1, sizes.model.context], &device);
         let y = batch(1001 + 2 * t, [sizes.rows, 1, sizes.model.horizon], &device);
@@ -201,7 +207,8 @@ fn large_agrees_with_pytorch_in_float64() {
 fn cross_asset_attention_agrees_with_pytorch_in_float64() {
     let (device, count) = (common::device(), 24);
     let sizes = CrossAssetConfig { sources: 5, features: 6, d_model: 32, ffn: 64, ..Default::default() };
-    let model = CrossAsset::new(sizes, DType::F32, &device, 0).unwrap();
+    let mut model = CrossAsset::new(sizes, DType::F32, &device, 0).unwrap();
+    as_pytorch(model.parameters_mut());
     three_steps("cross", model.parameters(), |t| {
         let x = batch(1000 + 2 * t, [count, 5, 6], &device);
         let class = |&u: &f32| (1.5 * (f64::from(u) + 1.0)) as i64;
@@ -214,7 +221,8 @@ fn cross_asset_attention_agrees_with_pytorch_in_float64() {
 fn nlinear(name: &str, individual: bool) {
     let device = common::device();
     let config = NLinearConfig { channels: 5, context: 48, horizon: 12, individual };
-    let model = NLinear::new(config, DType::F32, &device, 0).unwrap();
+    let mut model = NLinear::new(config, DType::F32, &device, 0).unwrap();
+    as_pytorch(model.parameters_mut());
     three_steps(name, model.parameters(), |t| {
         let x = batch(1000 + 2 * t, [16, 5, 48], &device);
         let y = batch(1001 + 2 * t, [16, 5, 12], &device);

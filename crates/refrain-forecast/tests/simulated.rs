@@ -47,6 +47,7 @@ fn train(device: &Device) -> (Vec<[u64; 3]>, String) {
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: 3,
         seed: 5,

@@ -22,6 +22,7 @@ fn config(batch_size: usize, accumulate: usize, clip: f64) -> TrainingConfig {
         lr: 0.01,
         schedule: LrSchedule::Constant,
         weight_decay: 0.01,
+        decay_all: false,
         clip,
         patience: 9,
         seed: 5,

@@ -72,6 +72,7 @@ fn training() -> TrainingConfig {
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: 3,
         seed: 5,

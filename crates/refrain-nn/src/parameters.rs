@@ -11,6 +11,7 @@ use refrain::{Communicator, DType, Device, Generator, Shape, Tensor, no_grad};
 
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::select::WEIGHT_RANK;
 
 /// Each parameter starts at a multiple of this many bytes.
 const ALIGNMENT: usize = 256;
@@ -178,6 +179,9 @@ impl ParameterBuilder {
     /// are in a second buffer of the same layout. The bytes between are zeros. Initial values are drawn from
     /// `generator` in the order of declaration.
     ///
+    /// Optimisers do not decay norms and biases ([`norms_and_biases`](crate::norms_and_biases)): their [`Group::decay_factor`] is 0.
+    /// PyTorch's optimisers decay them; `parameters.set_group(|_, _| true, |group| group.decay_factor = 1.0)` does that here.
+    ///
     /// # Errors
     /// If `build` was called before, the dtype is not floating-point, or the device has not enough memory.
     pub fn build(&self, generator: &Generator) -> Result<Parameters> {
@@ -203,7 +207,8 @@ impl ParameterBuilder {
         let mut segments = Vec::with_capacity(declarations.parameters.len());
         let mut end = 0;
         for declaration in &declarations.parameters {
-            segments.push(Segment::new(end, declaration.shape.numel()));
+            let Group { decay_factor, .. } = Group::of_rank(declaration.shape.rank());
+            segments.push(Segment { decay_factor, ..Segment::new(end, declaration.shape.numel()) });
             end = (end + declaration.shape.numel()).next_multiple_of(alignment);
         }
         let values = Tensor::zeros(end, self.dtype, &self.device)?;
@@ -255,7 +260,7 @@ fn sizes(declarations: &Declarations) -> ModelSize {
 /// How an optimiser treats a group of parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// Factor of the weight decay: 0 switches decay off.
+    /// Factor of the weight decay: 0 switches decay off. Norms and biases begin with 0, all else with 1.
     pub decay_factor: f64,
     /// Factor of the learning rate.
     pub rate_factor: f64,
@@ -263,8 +268,15 @@ pub struct Group {
     pub trainable: bool,
 }
 
+impl Group {
+    /// The group in which a parameter of this rank begins.
+    fn of_rank(rank: usize) -> Group {
+        Group { decay_factor: if rank < WEIGHT_RANK { 0.0 } else { 1.0 }, ..Group::default() }
+    }
+}
+
 impl Default for Group {
-    /// Trained, with both factors 1.
+    /// Trained, with both factors 1: the group in which weights begin.
     fn default() -> Group {
         Group { decay_factor: 1.0, rate_factor: 1.0, trainable: true }
     }

@@ -37,8 +37,11 @@ fn matches(parts: &[String], name: &str) -> bool {
     name.ends_with(last.as_str())
 }
 
+/// Weights of linear layers and tables of embeddings have at least this many dimensions; norms and biases have fewer.
+pub(crate) const WEIGHT_RANK: usize = 2;
+
 /// Picks the parameters that weight decay is usually not meant for: vectors and scalars, which are the biases and the
-/// parameters of norms. Weights of linear layers and tables of embeddings have two dimensions.
+/// parameters of norms. Their decay factor is 0 from the beginning.
 ///
 /// ```
 /// # use refrain::{DType, Device, Generator};
@@ -47,13 +50,15 @@ fn matches(parts: &[String], name: &str) -> bool {
 /// # let builder = ParameterBuilder::new(&device, DType::F32);
 /// # Linear::new(&builder, 3, 3)?;
 /// # let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
-/// parameters.set_group(norms_and_biases, |group| group.decay_factor = 0.0)?;
 /// assert_eq!(parameters.group("bias")?.decay_factor, 0.0);
 /// assert_eq!(parameters.group("weight")?.decay_factor, 1.0);
+/// // As PyTorch's optimisers do:
+/// parameters.set_group(norms_and_biases, |group| group.decay_factor = 1.0)?;
+/// assert_eq!(parameters.group("bias")?.decay_factor, 1.0);
 /// # Ok::<(), refrain_nn::Error>(())
 /// ```
 pub fn norms_and_biases(_: &str, tensor: &Tensor) -> bool {
-    tensor.rank() < 2
+    tensor.rank() < WEIGHT_RANK
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use common::{Case, Reference, assert_close, device, values};
 use refrain::optim::{self, AdamOptions, AdamWOptions, LionOptions, RmsPropOptions, Schedule, SgdOptions};
 use refrain::{DType, Generator, Step, Tensor, no_grad};
 use refrain_nn::checkpoint::{self, Checkpoint, Snapshot};
-use refrain_nn::{Adam, AdamW, Init, Lion, Optimizer, ParameterBuilder, Parameters, RmsProp, Sgd};
+use refrain_nn::{Adam, AdamW, Group, Init, Lion, Optimizer, ParameterBuilder, Parameters, RmsProp, Sgd};
 
 fn reference() -> Reference {
     Reference::new(include_bytes!("reference/optim.safetensors"))
@@ -34,7 +34,8 @@ fn run(case: &Case<'_>, dtype: DType, bound: f64, make: &dyn Fn(&Parameters) -> 
     let optimizer = make(&parameters);
     for (t, rate) in case.values("lr").into_iter().enumerate() {
         let t = t + 1;
-        parameters.set_group(|_, _| true, |group| group.rate_factor = rate).unwrap();
+        let group = Group { rate_factor: rate, ..Group::default() };
+        parameters.set_group(|_, _| true, |own| *own = group).unwrap();
         for (i, (_, p)) in parameters.iter().enumerate() {
             p.grad().unwrap().copy_from(&case.tensor(&format!("step{t}/grad{i}"), dtype)).unwrap();
         }

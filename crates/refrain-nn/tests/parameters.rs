@@ -73,8 +73,9 @@ fn groups_steer_decay_rate_and_training() {
     let device = device();
     let builder = ParameterBuilder::new(&device, DType::F32);
     for name in ["slow", "frozen", "plain"] {
-        builder.parameter(name, 2, Init::Constant(1.0)).unwrap();
+        builder.parameter(name, [1, 2], Init::Constant(1.0)).unwrap();
     }
+    builder.parameter("bias", 2, Init::Constant(1.0)).unwrap();
     let mut parameters = build(&builder);
     // The second call keeps what the first one set.
     assert_eq!(parameters.set_group(|name, _| name == "slow", |group| group.rate_factor = 0.5).unwrap(), 1);
@@ -95,7 +96,7 @@ fn groups_steer_decay_rate_and_training() {
     assert!(!gathered.requires_grad() && values(parameters.gradients()).iter().sum::<f32>() == 4.0);
     optimizer.step().unwrap();
     let now = |name: &str| values(parameters.get(name).unwrap())[0];
-    assert_eq!([now("slow"), now("frozen"), now("plain")], [0.875, 1.0, 0.5]);
+    assert_eq!([now("slow"), now("frozen"), now("plain"), now("bias")], [0.875, 1.0, 0.5, 1.0]);
 
     parameters.set_group(|name, _| name == "frozen", |group| group.trainable = true).unwrap();
     loss(&parameters).backward().unwrap();

@@ -6,7 +6,7 @@ use refrain::{Activation, DType, Device, Generator, Precision, Step, Tensor, no_
 use refrain_nn::{
     AdamW, AttentionContext, AttentionOptions, Embedding, EncoderDropout, Init, KeyValueCache, LayerNorm,
     Linear, Mode, NormKind, Optimizer, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
-    TransformerEncoderOptions, norms_and_biases,
+    TransformerEncoderOptions,
 };
 
 const NUMBERS: [&str; 9] = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"];
@@ -214,8 +214,7 @@ impl Training {
         }
         let builder = ParameterBuilder::new(device, DType::F32);
         let model = Gpt::new(&builder, config)?;
-        let mut parameters = builder.build(&Generator::new(device, 1)?)?;
-        parameters.set_group(norms_and_biases, |group| group.decay_factor = 0.0)?;
+        let parameters = builder.build(&Generator::new(device, 1)?)?;
         let schedule = Schedule::WarmupCosine {
             lr: 5e-3,
             warmup_steps: steps / 10,

@@ -49,6 +49,10 @@ impl Task for RandomBatches {
         self.model.parameters()
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        self.model.parameters_mut()
+    }
+
     fn device(&self) -> &Device {
         &self.device
     }

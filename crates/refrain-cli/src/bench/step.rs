@@ -175,6 +175,13 @@ impl Model {
         }
     }
 
+    pub(super) fn parameters_mut(&mut self) -> &mut Parameters {
+        match self {
+            Model::Forecaster(model, _) => model.parameters_mut(),
+            Model::CrossAsset(model) => model.parameters_mut(),
+        }
+    }
+
     /// The mean loss of a batch.
     pub(super) fn loss(&self, x: &Tensor, y: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         match self {

@@ -54,6 +54,7 @@ impl Pace {
             lr,
             schedule: LrSchedule::Constant,
             weight_decay: 0.01,
+            decay_all: false,
             clip: 1.0,
             patience: epochs,
             seed,

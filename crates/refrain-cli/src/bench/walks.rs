@@ -50,6 +50,10 @@ impl Task for Walks {
         self.model.parameters()
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        self.model.parameters_mut()
+    }
+
     fn device(&self) -> &Device {
         self.walks.device()
     }

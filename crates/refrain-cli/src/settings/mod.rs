@@ -30,6 +30,9 @@ use list::{MODEL, Model, models};
 /// The setting that only pretraining has a use for.
 const MASK: &str = "mask-ratio";
 
+/// Whether norms and biases decay.
+const DECAY_ALL: &str = "decay-all";
+
 /// The settings that the user gave.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings(Values);
@@ -245,6 +248,12 @@ impl Complete {
     /// The name of the model.
     pub fn model(&self) -> &'static str {
         self.model.listing.name
+    }
+
+    /// The same for a run that has begun. Where nothing was chosen, what decays is the run's: earlier versions had another default.
+    pub fn of_begun(mut self, run: &TrainingConfig) -> Complete {
+        self.values.entry(DECAY_ALL.to_owned()).or_insert(run.decay_all.into());
+        self
     }
 
     /// What was chosen, by flags, files and presets: the settings from which [`Settings::resolve_over`] makes these again.

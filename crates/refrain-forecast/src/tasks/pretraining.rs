@@ -126,6 +126,10 @@ impl Task for Pretraining {
         self.model.parameters()
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        self.model.parameters_mut()
+    }
+
     fn device(&self) -> &Device {
         self.windows.device()
     }

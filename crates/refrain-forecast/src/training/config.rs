@@ -23,6 +23,9 @@ settings! {
         pub schedule: LrSchedule = LrSchedule::OneCycle, "NAME";
         /// Weight decay of AdamW (decoupled).
         pub weight_decay: f64 = 0.01, "RATE";
+        /// Whether norms and biases decay, too, as by PyTorch's AdamW.
+        #[serde(default = "yes")]
+        pub decay_all: bool = false, "BOOL";
         /// Clip the global gradient norm to this value; 0 switches clipping off.
         pub clip: f64 = 1.0, "NORM";
         /// Stop after this many epochs without a lower validation error.
@@ -111,6 +114,11 @@ impl TrainingConfig {
     }
 }
 
+/// The value for runs that were saved when all parameters decayed.
+fn yes() -> bool {
+    true
+}
+
 /// The value for runs that were saved before accumulation existed.
 fn one() -> usize {
     1
@@ -129,6 +137,7 @@ mod tests {
             lr: 1e-3,
             schedule: LrSchedule::Constant,
             weight_decay: 0.0,
+            decay_all: false,
             clip: 0.0,
             patience: 1,
             seed: 0,

@@ -6,7 +6,7 @@ use super::{LrSchedule, Task, TrainingConfig};
 use crate::Result;
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{Communicator, DType, Generator, ReduceOp, Step, StepProfile, Tensor, no_grad};
-use refrain_nn::{AdamW, Batches, Mode, Optimizer, Parameters};
+use refrain_nn::{AdamW, Batches, Mode, Optimizer, Parameters, norms_and_biases};
 use std::rc::Rc;
 
 /// Separates the random numbers of the sample order from those of the weights.
@@ -55,7 +55,10 @@ struct Batch {
 }
 
 impl<T: Task> Learner<T> {
-    pub(super) fn new(task: T, config: &TrainingConfig) -> Result<Learner<T>> {
+    pub(super) fn new(mut task: T, config: &TrainingConfig) -> Result<Learner<T>> {
+        if config.decay_all {
+            task.parameters_mut().set_group(norms_and_biases, |group| group.decay_factor = 1.0)?;
+        }
         let device = task.device();
         let samples = task.samples();
         let steps = samples.len().div_ceil(config.batch_size) as u64;

@@ -18,6 +18,9 @@ pub trait Task: 'static {
     /// The parameters that are trained.
     fn parameters(&self) -> &Parameters;
 
+    /// The same, to change their groups.
+    fn parameters_mut(&mut self) -> &mut Parameters;
+
     /// The device of model and data.
     fn device(&self) -> &Device;
 

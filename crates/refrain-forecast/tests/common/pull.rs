@@ -59,6 +59,10 @@ impl Task for Pull {
         &self.parameters
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     fn device(&self) -> &Device {
         self.numbers.device()
     }

@@ -75,6 +75,7 @@ fn noisy_series(device: &Device, epochs: usize, eager: bool) -> Vec<f64> {
         lr: 2e-3,
         schedule: LrSchedule::Cosine,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: EPOCHS,
         seed: 5,

@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::checksum::Checksum;
 use super::file::{FileTensor, TensorFile};
 use super::pending::{Part, Pending};
-use super::{CHECKSUM, METADATA, State, TENSORS, VERSION, bytes, groups, groups_name, moment, step_name};
+use super::{
+    CHECKSUM, METADATA, SETTINGS, State, TENSORS, VERSION, bytes, groups, groups_name, moment, step_name,
+};
 use crate::error::{Error, Result};
 use crate::optim::Optimizer;
 use crate::parameters::{Entry, ModelSize, Parameters, RESERVED};
@@ -213,10 +215,7 @@ impl Checkpoint {
                 "it was written with the optimiser {saved}, but the current one is {current}; use the same one, or load the model alone and start a new run"
             )));
         }
-        let groups = groups(parameters)?;
-        if self.stored(&groups_name(), groups.dtype(), groups.shape())?.whole()? != bytes::read(&groups)? {
-            return Err(self.error("decay factors, rate factors or frozen parameters differ from those of the run; set the same groups, or load the model alone and start a new run"));
-        }
+        self.check_groups(parameters)?;
         for (buffer, flat) in optimizer.buffers() {
             self.flat(&mut pending, parameters, flat, &|name| moment(buffer, name))?;
         }
@@ -248,6 +247,26 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// Checks that all parameters are in the groups in which the run left them.
+    fn check_groups(&self, parameters: &Parameters) -> Result<()> {
+        let groups = groups(parameters)?;
+        let stored = self.stored(&groups_name(), groups.dtype(), groups.shape())?.whole()?;
+        let stored: Vec<f64> = stored.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
+        let (stored, current) = (stored.as_chunks::<SETTINGS>().0, groups.to_vec::<f64>()?);
+        let pairs = parameters.names().zip(stored.iter().zip(current.as_chunks::<SETTINGS>().0));
+        let Some((name, (was, is))) = pairs.into_iter().find(|(_, (was, is))| was != is) else {
+            return Ok(());
+        };
+        let words = |[decay, rate, trained]: &[f64; SETTINGS]| {
+            let trained = if *trained == 0.0 { "frozen" } else { "trained" };
+            format!("decay factor {decay}, rate factor {rate}, {trained}")
+        };
+        Err(self.error(format!(
+            "its parameter `{name}` has {}, but the model's has {}; set the same groups (`Parameters::set_group`), or load the model alone and start a new run",
+            words(was), words(is)
+        )))
     }
 
     /// Whether refrain wrote the file.

@@ -107,12 +107,15 @@ fn groups_name() -> String {
     format!("{RESERVED}groups")
 }
 
+/// Numbers of a parameter's group.
+const SETTINGS: usize = 3;
+
 /// For each parameter the decay factor, the rate factor and whether it is trained: f64 `[S, 3]`, on the host.
 fn groups(parameters: &Parameters) -> Result<Tensor> {
     let segments = parameters.segments().segments()?;
     let settings: Vec<f64> =
         segments.iter().flat_map(|s| [s.decay_factor, s.rate_factor, s.trainable as u8 as f64]).collect();
-    Ok(Tensor::from_slice(&settings, [segments.len(), 3], &Device::cpu())?)
+    Ok(Tensor::from_slice(&settings, [segments.len(), SETTINGS], &Device::cpu())?)
 }
 
 /// Writes a checkpoint into `folder`, and creates the folder if needed. An older checkpoint stays complete until the

@@ -143,6 +143,7 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job:
         return Err(Error::changed_since(&data.source));
     }
     if let Some(settings) = settings {
+        let settings = &settings.clone().of_begun(&config.training);
         run::check_same(&config, &RunConfig::<Classes>::new(settings, &panel)?, folder.path())?;
     }
     agree(job, &config, args)?;

@@ -236,6 +236,7 @@ pub fn resume(args: &Train, folder: RunFolder, settings: Option<&Complete>, job:
     source::describe(console, &set, &report)?;
     check_series(&config, &set)?;
     if let Some(settings) = settings {
+        let settings = &settings.clone().of_begun(&config.training);
         run::check_same(&config, &RunConfig::<Forecasts>::new(settings, set.clone())?.0, folder.path())?;
     }
     agree(job, &config, args.into())?;

@@ -181,6 +181,7 @@ fn training(accumulate: usize) -> TrainingConfig {
         lr: 3e-3,
         schedule: LrSchedule::OneCycle,
         weight_decay: 0.01,
+        decay_all: false,
         clip: 1.0,
         patience: 2,
         seed: 5,

@@ -186,6 +186,11 @@ impl CrossAsset {
         &self.parameters
     }
 
+    /// The same, to change their groups.
+    pub fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     /// The number of trained values.
     pub fn parameter_count(&self) -> usize {
         self.parameters.count()

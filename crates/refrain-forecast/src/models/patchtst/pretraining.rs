@@ -103,6 +103,11 @@ impl MaskedPatchTst {
         &self.parameters
     }
 
+    /// The same, to change their groups.
+    pub fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
     /// SHA-256 over the names and f32 values of all parameters and running statistics.
     ///
     /// # Errors

@@ -195,6 +195,10 @@ impl Task for Classification {
         self.model.parameters()
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        self.model.parameters_mut()
+    }
+
     fn device(&self) -> &Device {
         self.features.device()
     }

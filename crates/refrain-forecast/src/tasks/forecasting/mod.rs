@@ -73,6 +73,10 @@ impl Task for Forecasting {
         self.model.parameters()
     }
 
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        self.model.parameters_mut()
+    }
+
     fn device(&self) -> &Device {
         self.windows.device()
     }
