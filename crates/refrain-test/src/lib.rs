@@ -1,30 +1,12 @@
 //! What the tests of all crates share: the devices that they run on, tensors of any dtype, and comparisons.
 //!
-//! Tests inside `refrain` itself can't use it: for them, its tensors are of another crate.
+//! The unit tests of `refrain` can't use this crate: for them, its tensors are of another crate. They include
+//! `devices.rs`.
 
+mod devices;
+
+pub use devices::{Devices, device, devices};
 use refrain::{DType, Device, DeviceKind, Profile, Shape, Simulator, Tensor, bf16, f16};
-
-/// The device of the tests: `REFRAIN_TEST_DEVICE`, or the CPU.
-pub fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
-
-/// The devices of this machine, and both simulated ones (`REFRAIN_SIM_SEED` is their seed): every test runs on each
-/// of them. `REFRAIN_TEST_DEVICE` restricts the tests to one device. With `REFRAIN_REQUIRE_CUDA=1` a missing GPU is a
-/// failure.
-pub fn devices() -> Vec<Device> {
-    if std::env::var_os("REFRAIN_TEST_DEVICE").is_some() {
-        return vec![device()];
-    }
-    let cuda = Device::cuda(0);
-    if std::env::var("REFRAIN_REQUIRE_CUDA").is_ok_and(|v| v == "1")
-        && let Err(e) = &cuda
-    {
-        panic!("REFRAIN_REQUIRE_CUDA=1, but {e}");
-    }
-    let simulated = ["sim", "sim:unified"].map(|name| name.parse().unwrap());
-    std::iter::once(Device::cpu()).chain(simulated).chain(cuda).collect()
-}
 
 /// Whether NVIDIA's sanitizer runs the test (`REFRAIN_SANITIZER=1`), which makes it about a hundred times slower.
 pub fn sanitized() -> bool {
@@ -40,7 +22,7 @@ pub fn strict() -> bool {
 /// The devices with kernels of their own: not the simulated ones, unless requested.
 pub fn kernels() -> Vec<Device> {
     let asked = std::env::var("REFRAIN_TEST_DEVICE").is_ok();
-    devices().into_iter().filter(|d| asked || d.kind() != DeviceKind::Sim).collect()
+    devices().filter(|d| asked || d.kind() != DeviceKind::Sim).collect()
 }
 
 /// Simulated GPUs, as many as `REFRAIN_SIM_SEEDS` says, or a few.

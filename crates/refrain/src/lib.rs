@@ -62,6 +62,9 @@
 //! holds, forward and backward, on every device. Settings of an operation, such as an `eps` or the `delta` of
 //! [`Tensor::huber_loss`], are used in the precision of its arithmetic.
 
+#[cfg(test)]
+extern crate self as refrain; // For files that tests of other crates have, too.
+
 mod activation;
 mod autograd;
 mod device;

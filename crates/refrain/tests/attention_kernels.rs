@@ -46,7 +46,7 @@ fn digests(device: &Device) -> Vec<String> {
 
 #[test]
 fn groups_of_warps_compute_the_bits_of_warps_alone() {
-    for device in devices().into_iter().filter(|d| d.kind() == DeviceKind::Cuda) {
+    for device in devices().filter(|d| d.kind() == DeviceKind::Cuda) {
         let found = digests(&device);
         if std::env::var_os(CHILD).is_some() {
             println!("\n{}", found.join("\n"));

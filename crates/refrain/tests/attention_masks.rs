@@ -298,7 +298,7 @@ fn a_mask_and_scores_of_the_layer_before_are_added() {
 
 #[test]
 fn a_recorded_step_follows_its_mask() {
-    for device in devices().into_iter().chain(simulators()) {
+    for device in devices().chain(simulators()) {
         let x = numbers(&[3, 2, 8, 4], 0.7, &device).to_dtype(DType::F32).unwrap();
         let run = |inputs: &[Tensor]| {
             let leaf = inputs[0].detach();

@@ -382,7 +382,7 @@ fn two_layers(x: &Tensor, generator: &Generator, causal: bool) -> Result<Vec<Ten
 
 #[test]
 fn a_recorded_step_draws_the_masks_of_eager_code_bit_for_bit() {
-    for device in devices().into_iter().chain(simulators()) {
+    for device in devices().chain(simulators()) {
         for (dtype, tokens, dim, causal) in [
             (DType::F32, 42, 4, false),
             (DType::F32, 41, 8, true),

@@ -203,7 +203,7 @@ fn error_of(op: Wrong, x: &Tensor) -> Error {
 #[test]
 fn what_is_wrong_in_a_host_kernel_is_an_error_and_the_device_stays_usable() {
     let _alone = alone();
-    for device in devices().into_iter().filter(|device| device.kind() != DeviceKind::Cuda) {
+    for device in devices().filter(|device| device.kind() != DeviceKind::Cuda) {
         let x = tensor(&[1.0, 2.0, 3.0, 4.0], [2, 2], DType::F32, &device).transpose(0, 1).unwrap();
         let error = error_of(Wrong::Fails, &x);
         assert!(matches!(error, Error::InvalidArgument { op: "wrong", .. }), "{error:?}");

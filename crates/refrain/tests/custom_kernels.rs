@@ -463,7 +463,7 @@ impl CustomOp for Misspelt {
 
 #[test]
 fn a_text_that_does_not_compile_shows_what_the_compiler_says() {
-    for device in devices().into_iter().filter(|device| device.kind() == DeviceKind::Cuda) {
+    for device in devices().filter(|device| device.kind() == DeviceKind::Cuda) {
         let x = tensor(&[1.0], [1], DType::F32, &device);
         let error = Misspelt.apply(&[&x]).map(drop).unwrap_err();
         assert!(matches!(error, Error::Device { op: "misspelt", .. }), "{error:?}");

@@ -74,7 +74,7 @@ fn a_draw_without_memory_or_whose_launch_is_refused_leaves_the_generator_where_i
 
 #[test]
 fn a_draw_that_fails_within_a_step_is_none_in_its_replays() {
-    for device in devices().into_iter().chain(simulators()) {
+    for device in devices().chain(simulators()) {
         let run = |generator: &Generator, fails: bool| -> Result<Tensor> {
             let before = generator.uniform([6], F32)?;
             if fails {
@@ -219,7 +219,7 @@ fn all_parts_of_a_batch_draw_alike_what_is_not_of_the_batch() {
 
 #[test]
 fn a_copied_state_gives_the_same_numbers_eager_and_in_every_replay() {
-    for device in devices().into_iter().chain(simulators()) {
+    for device in devices().chain(simulators()) {
         let numbers = |generator: &Generator| generator.normal([6], F32);
         let run = |generator: &Generator, ahead: &Generator| -> Result<Vec<Tensor>> {
             let (first, other) = (numbers(generator)?, numbers(ahead)?);

@@ -116,7 +116,7 @@ fn other_dtypes_are_no_indices() {
 /// GPUs: the one that is here, and simulated ones that no other test works on.
 fn gpus() -> Vec<Device> {
     let simulated = [Profile::Discrete, Profile::Unified].map(|profile| Simulator::new(profile).device());
-    simulated.into_iter().chain(devices().into_iter().filter(|d| d.kind() == DeviceKind::Cuda)).collect()
+    simulated.into_iter().chain(devices().filter(|d| d.kind() == DeviceKind::Cuda)).collect()
 }
 
 #[test]

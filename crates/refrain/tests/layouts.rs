@@ -238,7 +238,7 @@ fn elementwise_results_lie_as_their_operands() {
         assert!(x.add(&x.copy().unwrap()).unwrap().is_contiguous());
         assert!(x.narrow(0, 0, 2).unwrap().narrow(2, 0, 2).unwrap().neg().unwrap().is_contiguous());
     }
-    for device in devices().into_iter().filter(|d| d.kind() != DeviceKind::Cpu) {
+    for device in devices().filter(|d| d.kind() != DeviceKind::Cpu) {
         let x = numbers(&[3, 70], 0, DType::F32, &device).transpose(0, 1).unwrap();
         assert!(x.neg().unwrap().is_contiguous(), "{device}");
     }

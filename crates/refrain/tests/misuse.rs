@@ -489,7 +489,7 @@ proptest! {
 
 #[test]
 fn errors_say_what_where_and_what_to_do() {
-    let device = &devices()[0];
+    let device = &devices().next().unwrap();
     let x = Tensor::zeros([2, 3], DType::F32, device).unwrap();
     let y = Tensor::zeros([4], DType::F32, device).unwrap();
     let w = Tensor::zeros([2, 3], DType::F64, device).unwrap();

@@ -56,7 +56,7 @@ fn what_the_host_would_have_to_do_in_a_replay_is_refused_by_name() {
 #[test]
 fn work_on_another_device_is_refused() {
     let cpu = &Device::cpu();
-    let gpu = devices().into_iter().rfind(|d| d != cpu);
+    let gpu = devices().rfind(|d| d != cpu);
     let gpu = &gpu.unwrap_or_else(|| Device::sim(Profile::Discrete, 0));
     for (device, other) in [(cpu, gpu), (gpu, cpu)] {
         let [x, y] = [device, other].map(|d| vector(&[1.0, 2.0], d));

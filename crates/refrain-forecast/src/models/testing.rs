@@ -1,12 +1,8 @@
 //! What the tests of the models share.
 
-use refrain::{Device, Tensor};
+use refrain::Tensor;
 use refrain_nn::Parameters;
-
-/// The device of the tests: `REFRAIN_TEST_DEVICE`, or else the CPU.
-pub(crate) fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
+pub(crate) use refrain_test::device;
 
 /// Compares the gradients of a scalar f64 `loss` with central differences along the first, the middle and the last value of
 /// every parameter.

@@ -1,19 +1,15 @@
 //! Helpers for the tests of operations.
 
-use crate::{DType, Device, DeviceKind, Error, Profile, Result, Simulator, Tensor};
+#[path = "../../../refrain-test/src/devices.rs"]
+mod list;
 
-/// The device for tests that use one device: `REFRAIN_TEST_DEVICE`, or else the CPU.
-pub(crate) fn device() -> Device {
-    std::env::var("REFRAIN_TEST_DEVICE").map_or_else(|_| Device::cpu(), |name| name.parse().unwrap())
-}
+pub(crate) use list::devices;
 
-/// The same device, and if it is the CPU also simulated GPUs. No other test uses these handles, because an error of a
-/// kernel is reported only once.
+use crate::{DType, Device, DeviceKind, Error, Result, Tensor};
+
+/// The same devices, with handles that no other test uses, because an error of a kernel is reported only once.
 pub(crate) fn own_devices() -> impl Iterator<Item = Device> {
-    let device = device().separate();
-    let profiles =
-        if device.kind() == DeviceKind::Cpu { &[Profile::Discrete, Profile::Unified][..] } else { &[] };
-    std::iter::once(device).chain(profiles.iter().map(|&profile| Simulator::new(profile).device()))
+    devices().map(|device| device.separate())
 }
 
 /// The error of an operation on such a device. On the CPU the call returns it, on a GPU the next wait.
@@ -29,9 +25,15 @@ pub(crate) fn error_of<T>(device: &Device, result: Result<T>) -> Error {
 
 /// Checks sums. Those of the CPU equal `in_order`; those of a GPU have another order, but always the same one.
 #[track_caller]
-pub(crate) fn assert_sums(sums: impl Fn() -> Vec<f32>, in_order: &[f32], exact: &[f64], tolerance: f64) {
+pub(crate) fn assert_sums(
+    sums: impl Fn() -> Vec<f32>,
+    in_order: &[f32],
+    exact: &[f64],
+    tolerance: f64,
+    device: &Device,
+) {
     let first = sums();
-    if device().kind() != DeviceKind::Cuda {
+    if device.kind() != DeviceKind::Cuda {
         assert_eq!(first, in_order);
     }
     let wide: Vec<f64> = first.iter().map(|&s| f64::from(s)).collect();
@@ -46,8 +48,8 @@ pub(crate) fn numbers(n: usize) -> Vec<f64> {
 }
 
 /// The same numbers as an f64 tensor that requires a gradient.
-pub(crate) fn leaf(shape: &[usize]) -> Tensor {
-    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap();
+pub(crate) fn leaf(shape: &[usize], device: &Device) -> Tensor {
+    let t = Tensor::from_slice(&numbers(shape.iter().product()), shape, device).unwrap();
     t.set_requires_grad(true).unwrap();
     t
 }

@@ -26,7 +26,7 @@ enum Stream<'a> {
 /// one.
 fn on_lent_streams(test: impl Fn(Stream<'_>, &Device)) {
     let _turn = turn();
-    let devices = devices();
+    let devices: Vec<Device> = devices().collect();
     for name in devices.iter().filter(|d| d.kind() == DeviceKind::Sim).map(Device::name) {
         let (device, stream) = name.parse::<Simulator>().unwrap().device_and_stream();
         test(Stream::Sim(&stream), &device);

@@ -23,7 +23,7 @@ fn pending(device: &Device) -> Tensor {
 
 /// The devices, and simulated GPUs under other seeds, which say how late work runs.
 fn everywhere() -> impl Iterator<Item = Device> {
-    devices().into_iter().chain(simulators())
+    devices().chain(simulators())
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn random_steps_have_the_bits_of_eager_code() {
 /// The devices whose programs are fused, unless `REFRAIN_FUSE=0` says otherwise.
 fn fusing() -> impl Iterator<Item = Device> {
     let is_off = std::env::var("REFRAIN_FUSE").is_ok_and(|v| v == "0");
-    devices().into_iter().filter(move |d| d.kind() != DeviceKind::Cpu && !is_off)
+    devices().filter(move |d| d.kind() != DeviceKind::Cpu && !is_off)
 }
 
 /// Calls a step that takes no input, and compares its outputs with the eager ones. Returns the number of launches, that of

@@ -1,4 +1,4 @@
-use crate::ops::testing::device;
+use crate::ops::testing::devices;
 use crate::{DType, Device, Error, Result, Tensor, gradcheck, no_grad};
 
 fn pair(device: &Device) -> (Tensor, Tensor) {
@@ -11,126 +11,148 @@ fn pair(device: &Device) -> (Tensor, Tensor) {
 
 #[test]
 fn gradients_agree_with_finite_differences_under_broadcasting() {
-    let (a, b) = pair(&device());
-    let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 7] =
-        [Tensor::add, Tensor::sub, Tensor::mul, Tensor::div, Tensor::pow, Tensor::maximum, Tensor::minimum];
-    for (i, f) in functions.into_iter().enumerate() {
-        gradcheck(|t| f(&t[0], &t[1]), &[a.clone(), b.clone()], 1e-6).unwrap_or_else(|e| panic!("{i}: {e}"));
-        gradcheck(|t| f(&t[0], &t[0]), std::slice::from_ref(&a), 1e-6)
-            .unwrap_or_else(|e| panic!("{i} of one: {e}"));
-    }
-    let scalar: [fn(&Tensor) -> Result<Tensor>; 9] = [
-        |x| x.add_scalar(1.5),
-        |x| x.sub_scalar(1.5),
-        |x| x.mul_scalar(1.5),
-        |x| x.div_scalar(1.5),
-        |x| x.pow_scalar(2.5),
-        |x| x.maximum_scalar(1.3),
-        |x| x.scalar_sub(1.5),
-        |x| x.scalar_div(1.5),
-        |x| x.scalar_pow(1.5),
-    ];
-    for (i, f) in scalar.into_iter().enumerate() {
-        gradcheck(|t| f(&t[0]), std::slice::from_ref(&a), 1e-6).unwrap_or_else(|e| panic!("scalar {i}: {e}"));
+    for device in devices() {
+        let (a, b) = pair(&device);
+        let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 7] = [
+            Tensor::add,
+            Tensor::sub,
+            Tensor::mul,
+            Tensor::div,
+            Tensor::pow,
+            Tensor::maximum,
+            Tensor::minimum,
+        ];
+        for (i, f) in functions.into_iter().enumerate() {
+            gradcheck(|t| f(&t[0], &t[1]), &[a.clone(), b.clone()], 1e-6)
+                .unwrap_or_else(|e| panic!("{i}: {e}"));
+            gradcheck(|t| f(&t[0], &t[0]), std::slice::from_ref(&a), 1e-6)
+                .unwrap_or_else(|e| panic!("{i} of one: {e}"));
+        }
+        let scalar: [fn(&Tensor) -> Result<Tensor>; 9] = [
+            |x| x.add_scalar(1.5),
+            |x| x.sub_scalar(1.5),
+            |x| x.mul_scalar(1.5),
+            |x| x.div_scalar(1.5),
+            |x| x.pow_scalar(2.5),
+            |x| x.maximum_scalar(1.3),
+            |x| x.scalar_sub(1.5),
+            |x| x.scalar_div(1.5),
+            |x| x.scalar_pow(1.5),
+        ];
+        for (i, f) in scalar.into_iter().enumerate() {
+            gradcheck(|t| f(&t[0]), std::slice::from_ref(&a), 1e-6)
+                .unwrap_or_else(|e| panic!("scalar {i}: {e}"));
+        }
     }
 }
 
 #[test]
 fn a_destination_that_is_an_operand_holds_the_right_result() {
-    let device = device();
-    let x = Tensor::arange(0.0, 5000.0, 1.0, DType::F32, &device).unwrap();
-    x.mul_into(&x, &x).unwrap();
-    assert_eq!(x.to_vec::<f32>().unwrap()[70], 4900.0);
-    // Interleaved windows of one tensor do not overlap.
-    let t = Tensor::arange(0.0, 12.0, 1.0, DType::F32, &device).unwrap().reshape([3, 4]).unwrap();
-    let (left, right) = (t.narrow(1, 0, 2).unwrap(), t.narrow(1, 2, 2).unwrap());
-    left.add_into(&right, &left).unwrap();
-    assert_eq!(
-        t.to_vec::<f32>().unwrap(),
-        [2.0, 4.0, 2.0, 3.0, 10.0, 12.0, 6.0, 7.0, 18.0, 20.0, 10.0, 11.0]
-    );
-    // Any overlap other than element for element would make the result undefined.
-    for dst in [t.narrow(1, 1, 2).unwrap(), left.transpose(0, 1).unwrap().narrow(1, 0, 2).unwrap()] {
-        let src = t.narrow(1, 0, 2).unwrap().narrow(0, 0, dst.dims()[0]).unwrap();
-        assert!(matches!(src.add_into(&src, &dst), Err(Error::Aliased { op: "add", .. })));
+    for device in devices() {
+        let x = Tensor::arange(0.0, 5000.0, 1.0, DType::F32, &device).unwrap();
+        x.mul_into(&x, &x).unwrap();
+        assert_eq!(x.to_vec::<f32>().unwrap()[70], 4900.0);
+        // Interleaved windows of one tensor do not overlap.
+        let t = Tensor::arange(0.0, 12.0, 1.0, DType::F32, &device).unwrap().reshape([3, 4]).unwrap();
+        let (left, right) = (t.narrow(1, 0, 2).unwrap(), t.narrow(1, 2, 2).unwrap());
+        left.add_into(&right, &left).unwrap();
+        assert_eq!(
+            t.to_vec::<f32>().unwrap(),
+            [2.0, 4.0, 2.0, 3.0, 10.0, 12.0, 6.0, 7.0, 18.0, 20.0, 10.0, 11.0]
+        );
+        // Any overlap other than element for element would make the result undefined.
+        for dst in [t.narrow(1, 1, 2).unwrap(), left.transpose(0, 1).unwrap().narrow(1, 0, 2).unwrap()] {
+            let src = t.narrow(1, 0, 2).unwrap().narrow(0, 0, dst.dims()[0]).unwrap();
+            assert!(matches!(src.add_into(&src, &dst), Err(Error::Aliased { op: "add", .. })));
+        }
+        let row = t.narrow(0, 0, 1).unwrap();
+        assert!(matches!(t.add_into(&row, &t), Err(Error::Aliased { .. })));
+        assert!(matches!(t.add_into(&t, &row.broadcast_to([3, 4]).unwrap()), Err(Error::Aliased { .. })));
     }
-    let row = t.narrow(0, 0, 1).unwrap();
-    assert!(matches!(t.add_into(&row, &t), Err(Error::Aliased { .. })));
-    assert!(matches!(t.add_into(&t, &row.broadcast_to([3, 4]).unwrap()), Err(Error::Aliased { .. })));
 }
 
 #[test]
 fn a_destination_keeps_its_storage_or_is_refused() {
-    let device = device();
-    let a = Tensor::ones([2, 3], DType::F32, &device).unwrap();
-    let wide = Tensor::zeros([2, 5], DType::F32, &device).unwrap();
-    let (id, before) = (wide.storage_id(), device.stats().system_allocations);
-    a.add_into(&a, &wide.narrow(1, 1, 3).unwrap()).unwrap();
-    assert_eq!(wide.storage_id(), id);
-    assert_eq!(wide.to_vec::<f32>().unwrap(), [0.0, 2.0, 2.0, 2.0, 0.0, 0.0, 2.0, 2.0, 2.0, 0.0]);
-    let _ = before;
-    assert!(matches!(a.add_into(&a, &wide), Err(Error::ShapeMismatch { op: "add", .. })));
-    let other = Tensor::zeros([2, 3], DType::F64, &device).unwrap();
-    assert!(matches!(a.add_into(&a, &other), Err(Error::DTypeMismatch { op: "add", .. })));
-    assert!(matches!(a.add(&other), Err(Error::DTypeMismatch { op: "add", .. })));
-    let text = a.add(&Tensor::zeros([4], DType::F32, &device).unwrap()).unwrap_err().to_string();
-    assert!(text.contains("[2, 3]") && text.contains("[4]") && text.starts_with("add"), "{text}");
+    for device in devices() {
+        let a = Tensor::ones([2, 3], DType::F32, &device).unwrap();
+        let wide = Tensor::zeros([2, 5], DType::F32, &device).unwrap();
+        let (id, before) = (wide.storage_id(), device.stats().system_allocations);
+        a.add_into(&a, &wide.narrow(1, 1, 3).unwrap()).unwrap();
+        assert_eq!(wide.storage_id(), id);
+        assert_eq!(wide.to_vec::<f32>().unwrap(), [0.0, 2.0, 2.0, 2.0, 0.0, 0.0, 2.0, 2.0, 2.0, 0.0]);
+        let _ = before;
+        assert!(matches!(a.add_into(&a, &wide), Err(Error::ShapeMismatch { op: "add", .. })));
+        let other = Tensor::zeros([2, 3], DType::F64, &device).unwrap();
+        assert!(matches!(a.add_into(&a, &other), Err(Error::DTypeMismatch { op: "add", .. })));
+        assert!(matches!(a.add(&other), Err(Error::DTypeMismatch { op: "add", .. })));
+        let text = a.add(&Tensor::zeros([4], DType::F32, &device).unwrap()).unwrap_err().to_string();
+        assert!(text.contains("[2, 3]") && text.contains("[4]") && text.starts_with("add"), "{text}");
+    }
 }
 
 #[test]
 fn in_place_work_on_a_leaf_needs_no_grad() {
-    let (a, b) = pair(&device());
-    assert!(matches!(b.add_assign(&b), Err(Error::Autograd { .. })));
-    assert!(matches!(b.add_into(&b, &b), Err(Error::Autograd { .. })));
-    no_grad(|| b.add_assign(&b)).unwrap();
-    assert_eq!(b.to_vec::<f64>().unwrap(), [2.4, 0.8]);
-    drop(a);
+    for device in devices() {
+        let (a, b) = pair(&device);
+        assert!(matches!(b.add_assign(&b), Err(Error::Autograd { .. })));
+        assert!(matches!(b.add_into(&b, &b), Err(Error::Autograd { .. })));
+        no_grad(|| b.add_assign(&b)).unwrap();
+        assert_eq!(b.to_vec::<f64>().unwrap(), [2.4, 0.8]);
+        drop(a);
+    }
 }
 
 #[test]
 fn comparisons_give_bools_for_every_dtype() {
-    let device = device();
-    for dtype in DType::ALL {
-        let x = Tensor::arange(0.0, 2.0, 1.0, DType::F64, &device).unwrap().to_dtype(dtype).unwrap();
-        let y = x.eq_scalar(1.0).unwrap();
-        assert_eq!(y.to_vec::<bool>().unwrap(), [false, true], "{dtype}");
-        assert_eq!(y.logical_xor(&y.logical_not().unwrap()).unwrap().to_vec::<bool>().unwrap(), [true, true]);
+    for device in devices() {
+        for dtype in DType::ALL {
+            let x = Tensor::arange(0.0, 2.0, 1.0, DType::F64, &device).unwrap().to_dtype(dtype).unwrap();
+            let y = x.eq_scalar(1.0).unwrap();
+            assert_eq!(y.to_vec::<bool>().unwrap(), [false, true], "{dtype}");
+            assert_eq!(
+                y.logical_xor(&y.logical_not().unwrap()).unwrap().to_vec::<bool>().unwrap(),
+                [true, true]
+            );
+        }
     }
 }
 
 #[test]
 fn arithmetic_of_bytes_is_that_of_wide_integers_cut_to_their_low_byte() {
-    let device = device();
-    let all: Vec<u8> = (0..=255).collect();
-    let a = Tensor::from_slice(&all, [256, 1], &device).unwrap();
-    let b = Tensor::from_slice(&all, [1, 256], &device).unwrap();
-    let wide = |x: &Tensor| x.to_dtype(DType::I64).unwrap();
-    let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 10] = [
-        Tensor::add,
-        Tensor::sub,
-        Tensor::mul,
-        Tensor::div,
-        Tensor::pow,
-        Tensor::maximum,
-        Tensor::minimum,
-        Tensor::lt,
-        Tensor::eq,
-        Tensor::logical_xor,
-    ];
-    for (i, f) in functions.into_iter().enumerate() {
-        let narrow = f(&a, &b).unwrap().to_dtype(DType::U8).unwrap().to_vec::<u8>().unwrap();
-        let wide = f(&wide(&a), &wide(&b)).unwrap().to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap();
-        let low: Vec<u8> = wide.iter().map(|&v| v as u8).collect();
-        assert_eq!(narrow, low, "function {i}");
+    for device in devices() {
+        let all: Vec<u8> = (0..=255).collect();
+        let a = Tensor::from_slice(&all, [256, 1], &device).unwrap();
+        let b = Tensor::from_slice(&all, [1, 256], &device).unwrap();
+        let wide = |x: &Tensor| x.to_dtype(DType::I64).unwrap();
+        let functions: [fn(&Tensor, &Tensor) -> Result<Tensor>; 10] = [
+            Tensor::add,
+            Tensor::sub,
+            Tensor::mul,
+            Tensor::div,
+            Tensor::pow,
+            Tensor::maximum,
+            Tensor::minimum,
+            Tensor::lt,
+            Tensor::eq,
+            Tensor::logical_xor,
+        ];
+        for (i, f) in functions.into_iter().enumerate() {
+            let narrow = f(&a, &b).unwrap().to_dtype(DType::U8).unwrap().to_vec::<u8>().unwrap();
+            let wide =
+                f(&wide(&a), &wide(&b)).unwrap().to_dtype(DType::I64).unwrap().to_vec::<i64>().unwrap();
+            let low: Vec<u8> = wide.iter().map(|&v| v as u8).collect();
+            assert_eq!(narrow, low, "function {i}");
+        }
+        let scalar: [fn(&Tensor) -> Result<Tensor>; 4] =
+            [|x| x.add_scalar(200.0), |x| x.scalar_sub(7.0), |x| x.mul_scalar(77.0), |x| x.div_scalar(255.0)];
+        for (i, f) in scalar.into_iter().enumerate() {
+            let low: Vec<u8> =
+                f(&wide(&a)).unwrap().to_vec::<i64>().unwrap().iter().map(|&v| v as u8).collect();
+            assert_eq!(f(&a).unwrap().to_vec::<u8>().unwrap(), low, "scalar {i}");
+        }
+        let (chosen, other) = (b.gt_scalar(100.0).unwrap(), a.broadcast_to([256, 256]).unwrap());
+        let got = chosen.where_cond(&other, &b).unwrap().to_vec::<u8>().unwrap();
+        let want = (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| if b > 100 { a } else { b }));
+        assert_eq!(got, want.collect::<Vec<u8>>());
     }
-    let scalar: [fn(&Tensor) -> Result<Tensor>; 4] =
-        [|x| x.add_scalar(200.0), |x| x.scalar_sub(7.0), |x| x.mul_scalar(77.0), |x| x.div_scalar(255.0)];
-    for (i, f) in scalar.into_iter().enumerate() {
-        let low: Vec<u8> = f(&wide(&a)).unwrap().to_vec::<i64>().unwrap().iter().map(|&v| v as u8).collect();
-        assert_eq!(f(&a).unwrap().to_vec::<u8>().unwrap(), low, "scalar {i}");
-    }
-    let (chosen, other) = (b.gt_scalar(100.0).unwrap(), a.broadcast_to([256, 256]).unwrap());
-    let got = chosen.where_cond(&other, &b).unwrap().to_vec::<u8>().unwrap();
-    let want = (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| if b > 100 { a } else { b }));
-    assert_eq!(got, want.collect::<Vec<u8>>());
 }

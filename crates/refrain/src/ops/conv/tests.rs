@@ -1,11 +1,11 @@
-use crate::ops::testing::{assert_close, device, leaf, numbers, values};
+use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
 use crate::{
     Conv1dOptions, Conv2dOptions, ConvTranspose1dOptions, ConvTranspose2dOptions, DType, Device, Precision,
     Tensor, gradcheck, with_precision,
 };
 
-fn tensor(shape: &[usize]) -> Tensor {
-    Tensor::from_slice(&numbers(shape.iter().product()), shape, &device()).unwrap()
+fn tensor(shape: &[usize], device: &Device) -> Tensor {
+    Tensor::from_slice(&numbers(shape.iter().product()), shape, device).unwrap()
 }
 
 /// The sum by its definition: each element of each window times its weight.
@@ -58,129 +58,156 @@ fn cases() -> Vec<([usize; 4], [usize; 4], Conv2dOptions)> {
 
 #[test]
 fn each_result_is_the_sum_over_its_window() {
-    for (x, weight, o) in cases() {
-        let (x, weight) = (tensor(&x), tensor(&weight));
-        let y = x.conv2d(&weight, None, &o).unwrap();
-        let expected = direct(&x, &weight, &o);
-        assert_close(&values(&y), &expected, 1e-10);
-        let bias = tensor(&[weight.dims()[0]]);
-        let plane = y.dims()[2] * y.dims()[3];
-        let shifted: Vec<f64> =
-            (expected.iter().enumerate()).map(|(i, v)| v + values(&bias)[i / plane % bias.numel()]).collect();
-        assert_close(&values(&x.conv2d(&weight, Some(&bias), &o).unwrap()), &shifted, 1e-10);
-        // The channels last in memory.
-        let turned = x.permute(&[0, 2, 3, 1]).unwrap().copy().unwrap().permute(&[0, 3, 1, 2]).unwrap();
-        assert_close(&values(&turned.conv2d(&weight, None, &o).unwrap()), &expected, 1e-10);
+    for device in devices() {
+        for (x, weight, o) in cases() {
+            let (x, weight) = (tensor(&x, &device), tensor(&weight, &device));
+            let y = x.conv2d(&weight, None, &o).unwrap();
+            let expected = direct(&x, &weight, &o);
+            assert_close(&values(&y), &expected, 1e-10);
+            let bias = tensor(&[weight.dims()[0]], &device);
+            let plane = y.dims()[2] * y.dims()[3];
+            let shifted: Vec<f64> = (expected.iter().enumerate())
+                .map(|(i, v)| v + values(&bias)[i / plane % bias.numel()])
+                .collect();
+            assert_close(&values(&x.conv2d(&weight, Some(&bias), &o).unwrap()), &shifted, 1e-10);
+            // The channels last in memory.
+            let turned = x.permute(&[0, 2, 3, 1]).unwrap().copy().unwrap().permute(&[0, 3, 1, 2]).unwrap();
+            assert_close(&values(&turned.conv2d(&weight, None, &o).unwrap()), &expected, 1e-10);
+        }
     }
 }
 
 #[test]
 fn gradients_of_images_weight_and_bias_agree_with_finite_differences() {
-    for (x, weight, o) in cases() {
-        let bias = leaf(&[weight[0]]);
-        let f = |t: &[Tensor]| t[0].conv2d(&t[1], Some(&t[2]), &o)?.square();
-        gradcheck(f, &[leaf(&x), leaf(&weight), bias], 1e-4).unwrap();
+    for device in devices() {
+        for (x, weight, o) in cases() {
+            let bias = leaf(&[weight[0]], &device);
+            let f = |t: &[Tensor]| t[0].conv2d(&t[1], Some(&t[2]), &o)?.square();
+            gradcheck(f, &[leaf(&x, &device), leaf(&weight, &device), bias], 1e-4).unwrap();
+        }
+        let o = Conv1dOptions { stride: 2, padding: 1, dilation: 2, groups: 2 };
+        let f = |t: &[Tensor]| t[0].conv1d(&t[1], Some(&t[2]), &o)?.square();
+        gradcheck(f, &[leaf(&[2, 4, 9], &device), leaf(&[6, 2, 3], &device), leaf(&[6], &device)], 1e-4)
+            .unwrap();
     }
-    let o = Conv1dOptions { stride: 2, padding: 1, dilation: 2, groups: 2 };
-    let f = |t: &[Tensor]| t[0].conv1d(&t[1], Some(&t[2]), &o)?.square();
-    gradcheck(f, &[leaf(&[2, 4, 9]), leaf(&[6, 2, 3]), leaf(&[6])], 1e-4).unwrap();
 }
 
 #[test]
 fn a_transposed_convolution_is_the_adjoint() {
-    for (x, weight, o) in cases() {
-        let (x, weight) = (leaf(&x), tensor(&weight));
-        let y = x.conv2d(&weight, None, &o).unwrap();
-        let d = tensor(y.dims());
-        y.backward_with(&d).unwrap();
-        let size = |axis: usize| {
-            let reach = o.dilation[axis] * (weight.dims()[2 + axis] - 1) + 1;
-            x.dims()[2 + axis] + 2 * o.padding[axis] - (y.dims()[2 + axis] - 1) * o.stride[axis] - reach
-        };
-        let transposed = ConvTranspose2dOptions {
-            stride: o.stride,
-            padding: o.padding,
-            output_padding: [size(0), size(1)],
-            dilation: o.dilation,
-            groups: o.groups,
-        };
-        let back = d.conv_transpose2d(&weight, None, &transposed).unwrap();
-        assert_eq!(back.dims(), x.dims());
-        assert_close(&values(&back), &values(&x.grad().unwrap()), 1e-10);
+    for device in devices() {
+        for (x, weight, o) in cases() {
+            let (x, weight) = (leaf(&x, &device), tensor(&weight, &device));
+            let y = x.conv2d(&weight, None, &o).unwrap();
+            let d = tensor(y.dims(), &device);
+            y.backward_with(&d).unwrap();
+            let size = |axis: usize| {
+                let reach = o.dilation[axis] * (weight.dims()[2 + axis] - 1) + 1;
+                x.dims()[2 + axis] + 2 * o.padding[axis] - (y.dims()[2 + axis] - 1) * o.stride[axis] - reach
+            };
+            let transposed = ConvTranspose2dOptions {
+                stride: o.stride,
+                padding: o.padding,
+                output_padding: [size(0), size(1)],
+                dilation: o.dilation,
+                groups: o.groups,
+            };
+            let back = d.conv_transpose2d(&weight, None, &transposed).unwrap();
+            assert_eq!(back.dims(), x.dims());
+            assert_close(&values(&back), &values(&x.grad().unwrap()), 1e-10);
+        }
     }
 }
 
 #[test]
 fn gradients_of_a_transposed_convolution_agree_with_finite_differences() {
-    let base = ConvTranspose2dOptions::default();
-    for (x, weight, o) in [
-        ([2, 3, 3, 2], [3, 2, 3, 3], base),
-        (
-            [1, 2, 3, 3],
-            [2, 2, 3, 2],
-            ConvTranspose2dOptions { stride: [2, 3], padding: [1, 0], output_padding: [1, 2], ..base },
-        ),
-        ([1, 4, 2, 3], [4, 1, 2, 2], ConvTranspose2dOptions { dilation: [2, 1], groups: 2, ..base }),
-    ] {
-        let bias = leaf(&[weight[1] * o.groups]);
-        let f = |t: &[Tensor]| t[0].conv_transpose2d(&t[1], Some(&t[2]), &o)?.square();
-        gradcheck(f, &[leaf(&x), leaf(&weight), bias], 1e-4).unwrap();
+    for device in devices() {
+        let base = ConvTranspose2dOptions::default();
+        for (x, weight, o) in [
+            ([2, 3, 3, 2], [3, 2, 3, 3], base),
+            (
+                [1, 2, 3, 3],
+                [2, 2, 3, 2],
+                ConvTranspose2dOptions { stride: [2, 3], padding: [1, 0], output_padding: [1, 2], ..base },
+            ),
+            ([1, 4, 2, 3], [4, 1, 2, 2], ConvTranspose2dOptions { dilation: [2, 1], groups: 2, ..base }),
+        ] {
+            let bias = leaf(&[weight[1] * o.groups], &device);
+            let f = |t: &[Tensor]| t[0].conv_transpose2d(&t[1], Some(&t[2]), &o)?.square();
+            gradcheck(f, &[leaf(&x, &device), leaf(&weight, &device), bias], 1e-4).unwrap();
+        }
+        let o = ConvTranspose1dOptions { stride: 2, padding: 1, ..ConvTranspose1dOptions::default() };
+        let f = |t: &[Tensor]| t[0].conv_transpose1d(&t[1], None, &o)?.square();
+        gradcheck(f, &[leaf(&[2, 3, 4], &device), leaf(&[3, 2, 3], &device)], 1e-4).unwrap();
     }
-    let o = ConvTranspose1dOptions { stride: 2, padding: 1, ..ConvTranspose1dOptions::default() };
-    let f = |t: &[Tensor]| t[0].conv_transpose1d(&t[1], None, &o)?.square();
-    gradcheck(f, &[leaf(&[2, 3, 4]), leaf(&[3, 2, 3])], 1e-4).unwrap();
 }
 
 #[test]
 fn operands_that_repeat_an_element_are_read_as_their_copies() {
-    for (x, weight, o) in cases() {
-        let gradients = |backward: &dyn Fn(&Tensor)| {
-            let (x, weight) = (leaf(&x), leaf(&weight));
-            backward(&x.conv2d(&weight, None, &o).unwrap());
-            [x, weight].map(|t| values(&t.grad().unwrap()))
-        };
-        // The gradient of a sum is a one that is repeated.
-        let found = gradients(&|y| y.sum(()).unwrap().backward().unwrap());
-        let ones = |y: &Tensor| Tensor::ones(y.shape(), y.dtype(), y.device()).unwrap();
-        let expected = gradients(&|y| y.backward_with(&ones(y)).unwrap());
-        found.iter().zip(&expected).for_each(|(found, expected)| assert_close(found, expected, 1e-12));
-        for repeated in [[1, 1, 1, 1], [x[0], x[1], x[2], 1], [x[0], 1, 1, x[3]]] {
-            let (x, weight) = (tensor(&repeated).broadcast_to(x).unwrap(), tensor(&weight));
-            let [y, copied] = [x.conv2d(&weight, None, &o), x.copy().unwrap().conv2d(&weight, None, &o)];
-            assert_eq!(values(&y.unwrap()), values(&copied.unwrap()));
+    for device in devices() {
+        for (x, weight, o) in cases() {
+            let gradients = |backward: &dyn Fn(&Tensor)| {
+                let (x, weight) = (leaf(&x, &device), leaf(&weight, &device));
+                backward(&x.conv2d(&weight, None, &o).unwrap());
+                [x, weight].map(|t| values(&t.grad().unwrap()))
+            };
+            // The gradient of a sum is a one that is repeated.
+            let found = gradients(&|y| y.sum(()).unwrap().backward().unwrap());
+            let ones = |y: &Tensor| Tensor::ones(y.shape(), y.dtype(), y.device()).unwrap();
+            let expected = gradients(&|y| y.backward_with(&ones(y)).unwrap());
+            found.iter().zip(&expected).for_each(|(found, expected)| assert_close(found, expected, 1e-12));
+            for repeated in [[1, 1, 1, 1], [x[0], x[1], x[2], 1], [x[0], 1, 1, x[3]]] {
+                let (x, weight) =
+                    (tensor(&repeated, &device).broadcast_to(x).unwrap(), tensor(&weight, &device));
+                let [y, copied] = [x.conv2d(&weight, None, &o), x.copy().unwrap().conv2d(&weight, None, &o)];
+                assert_eq!(values(&y.unwrap()), values(&copied.unwrap()));
+            }
         }
     }
 }
 
 #[test]
 fn nothing_comes_of_columns_that_no_window_has() {
-    let o = Conv2dOptions { stride: [1, 2], ..Conv2dOptions::default() };
-    let mut numbers = vec![1.0; 6];
-    numbers[5] = f64::INFINITY;
-    let x = Tensor::from_slice(&numbers, [1, 1, 1, 6], &device()).unwrap();
-    let weight = leaf(&[1, 1, 1, 3]);
-    x.conv2d(&weight, None, &o).unwrap().square().unwrap().backward_with(&tensor(&[1, 1, 1, 2])).unwrap();
-    assert!(values(&weight.grad().unwrap()).iter().all(|value| value.is_finite()));
-    // Padding alone.
-    let o = Conv2dOptions { padding: [0, 1], ..Conv2dOptions::default() };
-    for empty in [tensor(&[1, 1, 3, 0]), tensor(&[2, 1, 3, 2]).narrow(3, 0, 0).unwrap()] {
-        assert!(values(&empty.conv2d(&tensor(&[1, 1, 1, 1]), None, &o).unwrap()).iter().all(|&y| y == 0.0));
+    for device in devices() {
+        let o = Conv2dOptions { stride: [1, 2], ..Conv2dOptions::default() };
+        let mut numbers = vec![1.0; 6];
+        numbers[5] = f64::INFINITY;
+        let x = Tensor::from_slice(&numbers, [1, 1, 1, 6], &device).unwrap();
+        let weight = leaf(&[1, 1, 1, 3], &device);
+        x.conv2d(&weight, None, &o)
+            .unwrap()
+            .square()
+            .unwrap()
+            .backward_with(&tensor(&[1, 1, 1, 2], &device))
+            .unwrap();
+        assert!(values(&weight.grad().unwrap()).iter().all(|value| value.is_finite()));
+        // Padding alone.
+        let o = Conv2dOptions { padding: [0, 1], ..Conv2dOptions::default() };
+        for empty in [tensor(&[1, 1, 3, 0], &device), tensor(&[2, 1, 3, 2], &device).narrow(3, 0, 0).unwrap()]
+        {
+            assert!(
+                values(&empty.conv2d(&tensor(&[1, 1, 1, 1], &device), None, &o).unwrap())
+                    .iter()
+                    .all(|&y| y == 0.0)
+            );
+        }
     }
 }
 
 #[test]
 fn narrow_floats_are_summed_in_f32_and_no_images_are_taken() {
-    let o = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
-    for dtype in [DType::BF16, DType::F16] {
-        let x = Tensor::ones([1, 64, 6, 6], dtype, &device()).unwrap();
-        let weight = Tensor::ones([2, 64, 3, 3], dtype, &device()).unwrap();
-        let y = values(&x.conv2d(&weight, None, &o).unwrap());
-        // One by one, bf16 would stop at 256.
-        assert_eq!((y[0], y[7]), (256.0, 576.0), "{dtype}");
+    for device in devices() {
+        let o = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+        for dtype in [DType::BF16, DType::F16] {
+            let x = Tensor::ones([1, 64, 6, 6], dtype, &device).unwrap();
+            let weight = Tensor::ones([2, 64, 3, 3], dtype, &device).unwrap();
+            let y = values(&x.conv2d(&weight, None, &o).unwrap());
+            // One by one, bf16 would stop at 256.
+            assert_eq!((y[0], y[7]), (256.0, 576.0), "{dtype}");
+        }
+        let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device).unwrap();
+        let weight = Tensor::ones([3, 2, 3, 3], DType::F32, &device).unwrap();
+        assert_eq!(none.conv2d(&weight, None, &o).unwrap().dims(), [0, 3, 4, 4]);
     }
-    let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device()).unwrap();
-    let weight = Tensor::ones([3, 2, 3, 3], DType::F32, &device()).unwrap();
-    assert_eq!(none.conv2d(&weight, None, &o).unwrap().dims(), [0, 3, 4, 4]);
 }
 
 /// Small whole numbers, whose products and sums every dtype and precision has exactly.
@@ -218,49 +245,51 @@ fn all_of([x, weight, bias]: [&Tensor; 3], o: &Conv2dOptions, transposed: bool) 
 
 #[test]
 fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
-    let sizes = [
-        ([2, 1, 5, 9], [5, 1, 7, 7], options([1, 1], [3, 3], [1, 1], 1)),
-        ([1, 130, 5, 9], [3, 130, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
-        ([3, 5, 5, 9], [130, 5, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
-        ([2, 130, 5, 9], [130, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 130)),
-        ([2, 3, 9, 5], [70, 3, 7, 7], options([2, 2], [3, 3], [1, 1], 1)),
-        ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
-        ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
-        ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
-    ];
-    let settings = [
-        (DType::F64, DType::F64, Precision::F32),
-        (DType::F32, DType::F32, Precision::F32),
-        (DType::F32, DType::F32, Precision::Tf32),
-        (DType::F32, DType::F32, Precision::Bf16),
-        (DType::BF16, DType::BF16, Precision::F32),
-        (DType::BF16, DType::F32, Precision::F32),
-        (DType::F16, DType::F16, Precision::F32),
-    ];
-    for ((images, weight, o), transposed) in sizes.into_iter().flat_map(|s| [(s, false), (s, true)]) {
-        // The source of a transposed convolution has the channels of the other one's result.
-        let (channels, bias) = match transposed {
-            false => (images[1], weight[0]),
-            true => (weight[0], weight[1] * o.groups),
-        };
-        let operands = |device: &Device| {
-            let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
-            [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
-        };
-        let cpu = operands(&Device::cpu());
-        let exact = all_of(cpu.each_ref(), &o, transposed);
-        for (dtype, parameters, precision) in settings {
-            let dtypes = [dtype, parameters, parameters];
-            let [x, w, b] = operands(&device());
-            let [x, w, b] = [(x, 0), (w, 1), (b, 2)].map(|(t, i)| t.to_dtype(dtypes[i]).unwrap());
-            let found = with_precision(precision, || all_of([&x, &w, &b], &o, transposed));
-            for (i, ((dtype, found), (_, exact))) in found.iter().zip(&exact).enumerate() {
-                let exact = Tensor::from_slice(exact, [exact.len()], &Device::cpu()).unwrap();
-                let rounded = values(&exact.to_dtype(*dtype).unwrap());
-                assert_eq!(
-                    found, &rounded,
-                    "{images:?} {weight:?} {o:?} {transposed} {dtype} {precision:?} {i}"
-                );
+    for device in devices() {
+        let sizes = [
+            ([2, 1, 5, 9], [5, 1, 7, 7], options([1, 1], [3, 3], [1, 1], 1)),
+            ([1, 130, 5, 9], [3, 130, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+            ([3, 5, 5, 9], [130, 5, 1, 1], options([1, 1], [0, 0], [1, 1], 1)),
+            ([2, 130, 5, 9], [130, 1, 3, 3], options([1, 1], [1, 1], [1, 1], 130)),
+            ([2, 3, 9, 5], [70, 3, 7, 7], options([2, 2], [3, 3], [1, 1], 1)),
+            ([1, 6, 17, 16], [20, 3, 3, 2], options([3, 2], [2, 0], [2, 1], 2)),
+            ([3, 20, 8, 8], [40, 20, 3, 3], options([1, 1], [1, 1], [1, 1], 1)),
+            ([1, 2, 4, 4], [3, 2, 2, 2], options([4, 3], [0, 0], [1, 1], 1)),
+        ];
+        let settings = [
+            (DType::F64, DType::F64, Precision::F32),
+            (DType::F32, DType::F32, Precision::F32),
+            (DType::F32, DType::F32, Precision::Tf32),
+            (DType::F32, DType::F32, Precision::Bf16),
+            (DType::BF16, DType::BF16, Precision::F32),
+            (DType::BF16, DType::F32, Precision::F32),
+            (DType::F16, DType::F16, Precision::F32),
+        ];
+        for ((images, weight, o), transposed) in sizes.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            // The source of a transposed convolution has the channels of the other one's result.
+            let (channels, bias) = match transposed {
+                false => (images[1], weight[0]),
+                true => (weight[0], weight[1] * o.groups),
+            };
+            let operands = |device: &Device| {
+                let x = whole(&[images[0], channels, images[2], images[3]], 3, device);
+                [x, whole(&weight, 1, device), whole(&[bias], 1, device)]
+            };
+            let cpu = operands(&Device::cpu());
+            let exact = all_of(cpu.each_ref(), &o, transposed);
+            for (dtype, parameters, precision) in settings {
+                let dtypes = [dtype, parameters, parameters];
+                let [x, w, b] = operands(&device);
+                let [x, w, b] = [(x, 0), (w, 1), (b, 2)].map(|(t, i)| t.to_dtype(dtypes[i]).unwrap());
+                let found = with_precision(precision, || all_of([&x, &w, &b], &o, transposed));
+                for (i, ((dtype, found), (_, exact))) in found.iter().zip(&exact).enumerate() {
+                    let exact = Tensor::from_slice(exact, [exact.len()], &Device::cpu()).unwrap();
+                    let rounded = values(&exact.to_dtype(*dtype).unwrap());
+                    assert_eq!(
+                        found, &rounded,
+                        "{images:?} {weight:?} {o:?} {transposed} {dtype} {precision:?} {i}"
+                    );
+                }
             }
         }
     }
@@ -268,21 +297,28 @@ fn odd_sizes_have_the_bits_of_the_exact_sums_in_each_dtype_and_precision() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let (x, weight) = (tensor(&[1, 4, 5, 5]), tensor(&[2, 4, 3, 3]));
-    let o = Conv2dOptions::default();
-    let message = |o: &Conv2dOptions| x.conv2d(&weight, None, o).unwrap_err().to_string();
-    assert!(message(&Conv2dOptions { groups: 2, ..o }).contains("for 8 channels"));
-    assert!(message(&Conv2dOptions { groups: 3, ..o }).contains("3 groups"));
-    assert!(message(&Conv2dOptions { groups: 0, ..o }).contains("0 groups"));
-    assert!(message(&Conv2dOptions { stride: [0, 1], ..o }).contains("stride 0"));
-    assert!(message(&Conv2dOptions { dilation: [3, 1], ..o }).contains("does not fit"));
-    assert!(x.conv2d(&weight, Some(&tensor(&[3])), &o).unwrap_err().to_string().contains("must be [2]"));
-    assert!(
-        x.conv1d(&weight, None, &Conv1dOptions::default()).unwrap_err().to_string().starts_with("conv1d")
-    );
-    let t = ConvTranspose2dOptions { padding: [9, 0], ..ConvTranspose2dOptions::default() };
-    let weight = tensor(&[4, 2, 3, 3]);
-    assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("leave nothing"));
-    let t = ConvTranspose2dOptions { output_padding: [1, 0], ..ConvTranspose2dOptions::default() };
-    assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("output_padding 1"));
+    for device in devices() {
+        let (x, weight) = (tensor(&[1, 4, 5, 5], &device), tensor(&[2, 4, 3, 3], &device));
+        let o = Conv2dOptions::default();
+        let message = |o: &Conv2dOptions| x.conv2d(&weight, None, o).unwrap_err().to_string();
+        assert!(message(&Conv2dOptions { groups: 2, ..o }).contains("for 8 channels"));
+        assert!(message(&Conv2dOptions { groups: 3, ..o }).contains("3 groups"));
+        assert!(message(&Conv2dOptions { groups: 0, ..o }).contains("0 groups"));
+        assert!(message(&Conv2dOptions { stride: [0, 1], ..o }).contains("stride 0"));
+        assert!(message(&Conv2dOptions { dilation: [3, 1], ..o }).contains("does not fit"));
+        assert!(
+            x.conv2d(&weight, Some(&tensor(&[3], &device)), &o)
+                .unwrap_err()
+                .to_string()
+                .contains("must be [2]")
+        );
+        assert!(
+            x.conv1d(&weight, None, &Conv1dOptions::default()).unwrap_err().to_string().starts_with("conv1d")
+        );
+        let t = ConvTranspose2dOptions { padding: [9, 0], ..ConvTranspose2dOptions::default() };
+        let weight = tensor(&[4, 2, 3, 3], &device);
+        assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("leave nothing"));
+        let t = ConvTranspose2dOptions { output_padding: [1, 0], ..ConvTranspose2dOptions::default() };
+        assert!(x.conv_transpose2d(&weight, None, &t).unwrap_err().to_string().contains("output_padding 1"));
+    }
 }

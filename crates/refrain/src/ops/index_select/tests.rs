@@ -1,104 +1,127 @@
-use crate::ops::testing::{assert_sums, device, error_of, own_devices};
-use crate::{DType, DeviceKind, Error, Tensor, gradcheck};
+use crate::ops::testing::{assert_sums, devices, error_of, own_devices};
+use crate::{DType, Device, DeviceKind, Error, Tensor, gradcheck};
 
-fn range(shape: &[usize]) -> Tensor {
+fn range(shape: &[usize], device: &Device) -> Tensor {
     let n: usize = shape.iter().product();
-    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, &device()).unwrap();
+    let x = Tensor::arange(0.0, n as f64, 1.0, DType::F64, device).unwrap();
     x.reshape(shape).unwrap().detach()
 }
 
-fn index(values: &[i64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &device()).unwrap()
+fn index(values: &[i64], shape: &[usize], device: &Device) -> Tensor {
+    Tensor::from_slice(values, shape, device).unwrap()
 }
 
 #[test]
 fn slices_are_picked_along_each_axis() {
-    let x = range(&[2, 2, 2]);
-    let i = index(&[1, 0, 1], &[3]);
-    let pick = |axis| x.index_select(axis, &i).unwrap().to_vec::<f64>().unwrap();
-    assert_eq!(pick(0), [4.0, 5.0, 6.0, 7.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
-    assert_eq!(pick(1), [2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0]);
-    assert_eq!(pick(-1), [1.0, 0.0, 1.0, 3.0, 2.0, 3.0, 5.0, 4.0, 5.0, 7.0, 6.0, 7.0]);
-    let turned = range(&[2, 3]).transpose(0, 1).unwrap().index_select(0, &index(&[2, 0], &[2])).unwrap();
-    assert_eq!(turned.to_vec::<f64>().unwrap(), [2.0, 5.0, 0.0, 3.0]);
+    for device in devices() {
+        let x = range(&[2, 2, 2], &device);
+        let i = index(&[1, 0, 1], &[3], &device);
+        let pick = |axis| x.index_select(axis, &i).unwrap().to_vec::<f64>().unwrap();
+        assert_eq!(pick(0), [4.0, 5.0, 6.0, 7.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        assert_eq!(pick(1), [2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 6.0, 7.0, 4.0, 5.0, 6.0, 7.0]);
+        assert_eq!(pick(-1), [1.0, 0.0, 1.0, 3.0, 2.0, 3.0, 5.0, 4.0, 5.0, 7.0, 6.0, 7.0]);
+        let turned = range(&[2, 3], &device)
+            .transpose(0, 1)
+            .unwrap()
+            .index_select(0, &index(&[2, 0], &[2], &device))
+            .unwrap();
+        assert_eq!(turned.to_vec::<f64>().unwrap(), [2.0, 5.0, 0.0, 3.0]);
+    }
 }
 
 #[test]
 fn every_dtype_has_rows() {
-    for dtype in DType::ALL {
-        let table = range(&[2, 1]).to_dtype(dtype).unwrap();
-        let y = table.embedding(&index(&[1, 0, 1, 1], &[2, 2])).unwrap();
-        assert_eq!((y.dims(), y.dtype()), (&[2, 2, 1][..], dtype));
-        assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0, 1.0], "{dtype}");
+    for device in devices() {
+        for dtype in DType::ALL {
+            let table = range(&[2, 1], &device).to_dtype(dtype).unwrap();
+            let y = table.embedding(&index(&[1, 0, 1, 1], &[2, 2], &device)).unwrap();
+            assert_eq!((y.dims(), y.dtype()), (&[2, 2, 1][..], dtype));
+            assert_eq!(
+                y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(),
+                [1.0, 0.0, 1.0, 1.0],
+                "{dtype}"
+            );
+        }
+        let scalar = range(&[3, 2], &device).embedding(&index(&[2], &[], &device)).unwrap();
+        assert_eq!(scalar.to_vec::<f64>().unwrap(), [4.0, 5.0]);
+        assert_eq!(range(&[3, 2], &device).embedding(&index(&[], &[0], &device)).unwrap().dims(), [0, 2]);
+        assert_eq!(range(&[3, 0], &device).embedding(&index(&[1], &[1], &device)).unwrap().dims(), [1, 0]);
     }
-    let scalar = range(&[3, 2]).embedding(&index(&[2], &[])).unwrap();
-    assert_eq!(scalar.to_vec::<f64>().unwrap(), [4.0, 5.0]);
-    assert_eq!(range(&[3, 2]).embedding(&index(&[], &[0])).unwrap().dims(), [0, 2]);
-    assert_eq!(range(&[3, 0]).embedding(&index(&[1], &[1])).unwrap().dims(), [1, 0]);
 }
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let x = range(&[3, 2, 2]);
-    x.set_requires_grad(true).unwrap();
-    let i = index(&[1, 0, 1, 1], &[4]);
-    for axis in 0..3 {
-        gradcheck(|t| t[0].index_select(axis, &i)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
+    for device in devices() {
+        let x = range(&[3, 2, 2], &device);
+        x.set_requires_grad(true).unwrap();
+        let i = index(&[1, 0, 1, 1], &[4], &device);
+        for axis in 0..3 {
+            gradcheck(|t| t[0].index_select(axis, &i)?.square(), std::slice::from_ref(&x), 1e-6).unwrap();
+        }
+        let table = range(&[5, 70], &device).mul_scalar(0.01).unwrap();
+        table.set_requires_grad(true).unwrap();
+        let ids = index(&[4, 0, 4, 2, 4, 0], &[2, 3], &device);
+        let both =
+            |t: &[Tensor]| t[0].embedding(&ids)?.square()?.sum(())?.add(&t[0].embedding(&ids)?.sum(())?);
+        gradcheck(both, &[table], 1e-6).unwrap();
     }
-    let table = range(&[5, 70]).mul_scalar(0.01).unwrap();
-    table.set_requires_grad(true).unwrap();
-    let ids = index(&[4, 0, 4, 2, 4, 0], &[2, 3]);
-    let both = |t: &[Tensor]| t[0].embedding(&ids)?.square()?.sum(())?.add(&t[0].embedding(&ids)?.sum(())?);
-    gradcheck(both, &[table], 1e-6).unwrap();
 }
 
 #[test]
 fn halves_are_summed_in_f32_and_gradients_gather() {
-    let table = Tensor::zeros([3, 2], DType::BF16, &device()).unwrap();
-    table.set_requires_grad(true).unwrap();
-    for pass in [1.0, 2.0] {
-        table.embedding(&index(&[1; 512], &[512])).unwrap().sum(()).unwrap().backward().unwrap();
-        let grad = table.grad().unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
-        assert_eq!(grad, [0.0, 0.0, pass * 512.0, pass * 512.0, 0.0, 0.0]);
+    for device in devices() {
+        let table = Tensor::zeros([3, 2], DType::BF16, &device).unwrap();
+        table.set_requires_grad(true).unwrap();
+        for pass in [1.0, 2.0] {
+            table.embedding(&index(&[1; 512], &[512], &device)).unwrap().sum(()).unwrap().backward().unwrap();
+            let grad = table.grad().unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(grad, [0.0, 0.0, pass * 512.0, pass * 512.0, 0.0, 0.0]);
+        }
     }
 }
 
 #[test]
 fn gradients_are_added_in_one_order() {
-    let (n, width, entries) = (5000, 70, 1000);
-    let ids: Vec<i64> = (0..n as i64).map(|i| i * i % 53).collect();
-    let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &device()).unwrap();
-    let weights = weights.sin().unwrap().reshape([n, width]).unwrap();
-    let (mut in_order, mut exact) = (vec![0f32; entries * width], vec![0f64; entries * width]);
-    for (row, &id) in weights.to_vec::<f32>().unwrap().chunks(width).zip(&ids) {
-        let first = id as usize * width;
-        in_order[first..].iter_mut().zip(row).for_each(|(e, v)| *e += v);
-        exact[first..].iter_mut().zip(row).for_each(|(e, v)| *e += f64::from(*v));
+    for device in devices() {
+        let (n, width, entries) = (5000, 70, 1000);
+        let ids: Vec<i64> = (0..n as i64).map(|i| i * i % 53).collect();
+        let weights = Tensor::arange(0.0, (n * width) as f64, 1.0, DType::F32, &device).unwrap();
+        let weights = weights.sin().unwrap().reshape([n, width]).unwrap();
+        let (mut in_order, mut exact) = (vec![0f32; entries * width], vec![0f64; entries * width]);
+        for (row, &id) in weights.to_vec::<f32>().unwrap().chunks(width).zip(&ids) {
+            let first = id as usize * width;
+            in_order[first..].iter_mut().zip(row).for_each(|(e, v)| *e += v);
+            exact[first..].iter_mut().zip(row).for_each(|(e, v)| *e += f64::from(*v));
+        }
+        let gradient = || {
+            let table = Tensor::zeros([entries, width], DType::F32, &device).unwrap();
+            table.set_requires_grad(true).unwrap();
+            table.embedding(&index(&ids, &[n], &device)).unwrap().backward_with(&weights).unwrap();
+            table.grad().unwrap().to_vec::<f32>().unwrap()
+        };
+        assert_sums(gradient, &in_order, &exact, 1e-4, &device);
     }
-    let gradient = || {
-        let table = Tensor::zeros([entries, width], DType::F32, &device()).unwrap();
-        table.set_requires_grad(true).unwrap();
-        table.embedding(&index(&ids, &[n])).unwrap().backward_with(&weights).unwrap();
-        table.grad().unwrap().to_vec::<f32>().unwrap()
-    };
-    assert_sums(gradient, &in_order, &exact, 1e-4);
 }
 
 #[test]
 fn a_destination_is_written_in_place() {
-    let wide = Tensor::zeros([2, 4], DType::F64, &device()).unwrap();
-    range(&[3, 2]).embedding_into(&index(&[2, 1], &[2]), &wide.narrow(1, 1, 2).unwrap()).unwrap();
-    assert_eq!(wide.to_vec::<f64>().unwrap(), [0.0, 4.0, 5.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
-    range(&[2, 3]).index_select_into(1, &index(&[2, 2, 0, 1], &[4]), &wide).unwrap();
-    assert_eq!(wide.to_vec::<f64>().unwrap(), [2.0, 2.0, 0.0, 1.0, 5.0, 5.0, 3.0, 4.0]);
+    for device in devices() {
+        let wide = Tensor::zeros([2, 4], DType::F64, &device).unwrap();
+        range(&[3, 2], &device)
+            .embedding_into(&index(&[2, 1], &[2], &device), &wide.narrow(1, 1, 2).unwrap())
+            .unwrap();
+        assert_eq!(wide.to_vec::<f64>().unwrap(), [0.0, 4.0, 5.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+        range(&[2, 3], &device).index_select_into(1, &index(&[2, 2, 0, 1], &[4], &device), &wide).unwrap();
+        assert_eq!(wide.to_vec::<f64>().unwrap(), [2.0, 2.0, 0.0, 1.0, 5.0, 5.0, 3.0, 4.0]);
+    }
 }
 
 #[test]
 fn an_index_out_of_range_is_named() {
     for own in own_devices() {
-        let table = range(&[3, 2]).to_device(&own).unwrap();
+        let table = range(&[3, 2], &own);
         for bad in [3, -1, i64::MAX] {
-            let ids = index(&[0, bad, 2, 9], &[2, 2]).to_device(&own).unwrap();
+            let ids = index(&[0, bad, 2, 9], &[2, 2], &own);
             let dst = Tensor::full([2, 2, 2], 7.0, DType::F64, &own).unwrap();
             let text = error_of(&own, table.embedding_into(&ids, &dst)).to_string();
             let values = dst.to_vec::<f64>().unwrap();
@@ -120,7 +143,7 @@ fn an_index_out_of_range_is_named() {
             }
         }
         // Reading the result also waits.
-        let i = index(&[0, 2], &[2]).to_device(&own).unwrap();
+        let i = index(&[0, 2], &[2], &own);
         let read = table.index_select(1, &i).and_then(|y| y.to_vec::<f64>());
         let text = read.unwrap_err().to_string();
         assert!(text.starts_with("index_select: index 2 ") && text.contains("0..2"), "{text}");
@@ -138,7 +161,7 @@ fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
             let table = Tensor::zeros([3, 2], DType::F32, &own).unwrap();
             table.set_requires_grad(true).unwrap();
             let ids: Vec<i64> = (0..n).map(|i| if i == n - 2 { 3 } else { i % 3 }).collect();
-            let ids = index(&ids, &[n as usize]).to_device(&own).unwrap();
+            let ids = index(&ids, &[n as usize], &own);
             let y = match table.embedding(&ids) {
                 Err(_) => continue, // The CPU has no result, so there is no backward pass.
                 Ok(y) => y,
@@ -155,12 +178,14 @@ fn the_gradient_of_an_index_out_of_range_is_an_error_of_its_own() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let x = range(&[2, 3]);
-    assert!(matches!(x.embedding(&x), Err(Error::DTypeMismatch { op: "embedding", .. })));
-    assert!(matches!(x.index_select(0, &x), Err(Error::InvalidArgument { op: "index_select", .. })));
-    let i = index(&[0], &[1]);
-    assert!(range(&[2]).embedding(&i).unwrap_err().to_string().contains("[entries, features]"));
-    assert!(x.index_select(2, &i).is_err() && range(&[]).index_select(0, &i).is_err());
-    let floats = Tensor::zeros([1], DType::F32, &device()).unwrap();
-    assert!(matches!(x.index_select(0, &floats), Err(Error::DTypeMismatch { op: "index_select", .. })));
+    for device in devices() {
+        let x = range(&[2, 3], &device);
+        assert!(matches!(x.embedding(&x), Err(Error::DTypeMismatch { op: "embedding", .. })));
+        assert!(matches!(x.index_select(0, &x), Err(Error::InvalidArgument { op: "index_select", .. })));
+        let i = index(&[0], &[1], &device);
+        assert!(range(&[2], &device).embedding(&i).unwrap_err().to_string().contains("[entries, features]"));
+        assert!(x.index_select(2, &i).is_err() && range(&[], &device).index_select(0, &i).is_err());
+        let floats = Tensor::zeros([1], DType::F32, &device).unwrap();
+        assert!(matches!(x.index_select(0, &floats), Err(Error::DTypeMismatch { op: "index_select", .. })));
+    }
 }

@@ -1,4 +1,4 @@
-use crate::ops::testing::device;
+use crate::ops::testing::devices;
 use crate::{Activation, DType, Error, Tensor, gradcheck};
 
 fn ramp(n: usize, step: f64) -> Vec<f64> {
@@ -7,193 +7,202 @@ fn ramp(n: usize, step: f64) -> Vec<f64> {
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let device = device();
-    let leaf = |shape: &[usize], step| {
-        let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
-        t.set_requires_grad(true).unwrap();
-        t
-    };
-    let (x, w, b, r) = (leaf(&[2, 3, 5], 0.7), leaf(&[4, 5], 1.1), leaf(&[4], 0.9), leaf(&[2, 3, 4], 0.2));
-    for activation in
-        [Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu]
-    {
-        let all = [x.clone(), w.clone(), b.clone(), r.clone()];
-        gradcheck(|t| t[0].linear(&t[1], Some(&t[2]), activation, Some(&t[3])), &all, 1e-6).unwrap();
-        gradcheck(|t| t[0].linear(&t[1], None, activation, None), &all[..2], 1e-6).unwrap();
+    for device in devices() {
+        let leaf = |shape: &[usize], step| {
+            let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+            t.set_requires_grad(true).unwrap();
+            t
+        };
+        let (x, w, b, r) =
+            (leaf(&[2, 3, 5], 0.7), leaf(&[4, 5], 1.1), leaf(&[4], 0.9), leaf(&[2, 3, 4], 0.2));
+        for activation in
+            [Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu]
+        {
+            let all = [x.clone(), w.clone(), b.clone(), r.clone()];
+            gradcheck(|t| t[0].linear(&t[1], Some(&t[2]), activation, Some(&t[3])), &all, 1e-6).unwrap();
+            gradcheck(|t| t[0].linear(&t[1], None, activation, None), &all[..2], 1e-6).unwrap();
+        }
+        // A bias whose weight is a constant, and a layer that is used twice.
+        let fixed = w.detach();
+        gradcheck(|t| t[0].linear(&fixed, Some(&t[1]), Activation::None, None), &[x.clone(), b], 1e-6)
+            .unwrap();
+        let square = leaf(&[5, 5], 0.4);
+        gradcheck(
+            |t| {
+                t[0].linear(&t[1], None, Activation::GeluTanh, None)?.linear(
+                    &t[1],
+                    None,
+                    Activation::None,
+                    Some(&t[0]),
+                )
+            },
+            &[x, square],
+            1e-6,
+        )
+        .unwrap();
     }
-    // A bias whose weight is a constant, and a layer that is used twice.
-    let fixed = w.detach();
-    gradcheck(|t| t[0].linear(&fixed, Some(&t[1]), Activation::None, None), &[x.clone(), b], 1e-6).unwrap();
-    let square = leaf(&[5, 5], 0.4);
-    gradcheck(
-        |t| {
-            t[0].linear(&t[1], None, Activation::GeluTanh, None)?.linear(
-                &t[1],
-                None,
-                Activation::None,
-                Some(&t[0]),
-            )
-        },
-        &[x, square],
-        1e-6,
-    )
-    .unwrap();
 }
 
 #[test]
 fn a_layer_written_into_a_tensor_has_the_gradients_of_one_with_a_new_result() {
-    let device = device();
-    for dtype in [DType::F64, DType::BF16] {
-        let leaf = |shape: &[usize], step| {
-            let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
-            let t = t.to_dtype(dtype).unwrap();
-            t.set_requires_grad(true).unwrap();
-            t
-        };
-        let leaves = [leaf(&[2, 3, 5], 0.7), leaf(&[4, 5], 1.1), leaf(&[4], 0.9), leaf(&[2, 3, 4], 0.2)];
-        let [x, w, b, r] = &leaves;
-        for activation in
-            [Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu]
-        {
-            let gradients = |y: &Tensor| {
-                leaves.iter().for_each(|t| t.zero_grad().unwrap());
-                y.square().unwrap().sum(()).unwrap().backward().unwrap();
-                let grad = |t: &Tensor| t.grad().unwrap().to_dtype(DType::F64).unwrap();
-                leaves.iter().map(|t| grad(t).to_vec::<f64>().unwrap()).collect::<Vec<_>>()
+    for device in devices() {
+        for dtype in [DType::F64, DType::BF16] {
+            let leaf = |shape: &[usize], step| {
+                let t = Tensor::from_slice(&ramp(shape.iter().product(), step), shape, &device).unwrap();
+                let t = t.to_dtype(dtype).unwrap();
+                t.set_requires_grad(true).unwrap();
+                t
             };
-            let new = x.linear(w, Some(b), activation, Some(r)).unwrap();
-            let dst = Tensor::full([2, 3, 4], 9.0, dtype, &device).unwrap();
-            let place = dst.storage_id();
-            x.linear_into(w, Some(b), activation, Some(r), &dst).unwrap();
-            assert!(dst.requires_grad() && dst.storage_id() == place);
-            let bits = |t: &Tensor| t.detach().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
-            assert_eq!(bits(&dst), bits(&new), "{activation:?} in {dtype}");
-            assert_eq!(gradients(&dst), gradients(&new), "{activation:?} in {dtype}");
+            let leaves = [leaf(&[2, 3, 5], 0.7), leaf(&[4, 5], 1.1), leaf(&[4], 0.9), leaf(&[2, 3, 4], 0.2)];
+            let [x, w, b, r] = &leaves;
+            for activation in
+                [Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu]
+            {
+                let gradients = |y: &Tensor| {
+                    leaves.iter().for_each(|t| t.zero_grad().unwrap());
+                    y.square().unwrap().sum(()).unwrap().backward().unwrap();
+                    let grad = |t: &Tensor| t.grad().unwrap().to_dtype(DType::F64).unwrap();
+                    leaves.iter().map(|t| grad(t).to_vec::<f64>().unwrap()).collect::<Vec<_>>()
+                };
+                let new = x.linear(w, Some(b), activation, Some(r)).unwrap();
+                let dst = Tensor::full([2, 3, 4], 9.0, dtype, &device).unwrap();
+                let place = dst.storage_id();
+                x.linear_into(w, Some(b), activation, Some(r), &dst).unwrap();
+                assert!(dst.requires_grad() && dst.storage_id() == place);
+                let bits = |t: &Tensor| t.detach().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                assert_eq!(bits(&dst), bits(&new), "{activation:?} in {dtype}");
+                assert_eq!(gradients(&dst), gradients(&new), "{activation:?} in {dtype}");
+            }
         }
     }
 }
 
 #[test]
 fn every_float_dtype_gives_the_rounded_result() {
-    let device = device();
-    let (x, w) = (ramp(300, 0.37), ramp(400, 0.53));
-    let exact: Vec<f64> =
-        (0..60).map(|i| (0..20).map(|p| x[i / 20 * 20 + p] * w[i % 20 * 20 + p]).sum()).collect();
-    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-        let x = Tensor::from_slice(&x[..60], [3, 20], &device).unwrap().to_dtype(dtype).unwrap();
-        let w = Tensor::from_slice(&w, [20, 20], &device).unwrap().to_dtype(dtype).unwrap();
-        let y = x.linear(&w, None, Activation::None, None).unwrap();
-        assert_eq!(y.dtype(), dtype);
-        let y = y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
-        let bound = 4.0 * dtype.epsilon().unwrap() * 20f64.sqrt() * 20.0;
-        assert!(y.iter().zip(&exact).all(|(a, b)| (a - b).abs() < bound), "{dtype}");
+    for device in devices() {
+        let (x, w) = (ramp(300, 0.37), ramp(400, 0.53));
+        let exact: Vec<f64> =
+            (0..60).map(|i| (0..20).map(|p| x[i / 20 * 20 + p] * w[i % 20 * 20 + p]).sum()).collect();
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            let x = Tensor::from_slice(&x[..60], [3, 20], &device).unwrap().to_dtype(dtype).unwrap();
+            let w = Tensor::from_slice(&w, [20, 20], &device).unwrap().to_dtype(dtype).unwrap();
+            let y = x.linear(&w, None, Activation::None, None).unwrap();
+            assert_eq!(y.dtype(), dtype);
+            let y = y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            let bound = 4.0 * dtype.epsilon().unwrap() * 20f64.sqrt() * 20.0;
+            assert!(y.iter().zip(&exact).all(|(a, b)| (a - b).abs() < bound), "{dtype}");
+        }
     }
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let device = device();
-    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &device).unwrap();
-    let (x, w) = (zeros(&[2, 3]), zeros(&[4, 3]));
-    for wrong in [
-        zeros(&[2, 4]).linear(&w, None, Activation::None, None),
-        x.linear(&w, Some(&zeros(&[3])), Activation::None, None),
-        x.linear(&w, None, Activation::None, Some(&x)),
-        zeros(&[]).linear(&w, None, Activation::None, None),
-    ] {
-        assert!(matches!(wrong, Err(Error::ShapeMismatch { op: "linear", .. })));
+    for device in devices() {
+        let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &device).unwrap();
+        let (x, w) = (zeros(&[2, 3]), zeros(&[4, 3]));
+        for wrong in [
+            zeros(&[2, 4]).linear(&w, None, Activation::None, None),
+            x.linear(&w, Some(&zeros(&[3])), Activation::None, None),
+            x.linear(&w, None, Activation::None, Some(&x)),
+            zeros(&[]).linear(&w, None, Activation::None, None),
+        ] {
+            assert!(matches!(wrong, Err(Error::ShapeMismatch { op: "linear", .. })));
+        }
+        let none = zeros(&[0, 3]).linear(&w, None, Activation::Gelu, None).unwrap();
+        assert_eq!(none.dims(), [0, 4]);
     }
-    let none = zeros(&[0, 3]).linear(&w, None, Activation::Gelu, None).unwrap();
-    assert_eq!(none.dims(), [0, 4]);
 }
 
 #[test]
 fn many_rows_by_few_columns_give_what_few_rows_give() {
-    let device = device();
-    // More rows than a GPU processes at once; no size is a multiple of a tile.
-    let (rows, outputs) = (40_003, 100);
-    let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
-    let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
-    let sizes = [44, 150].into_iter().flat_map(|inputs| dtypes.map(|(x, w)| (inputs, x, w)));
-    for (inputs, dtype, parameters) in sizes {
-        let tensor = |shape: &[usize], step, dtype| {
-            let values = ramp(shape.iter().product(), step);
-            Tensor::from_slice(&values, shape, &device).unwrap().to_dtype(dtype).unwrap()
-        };
-        let x = tensor(&[rows, inputs], 0.7, dtype);
-        let (w, b) = (tensor(&[outputs, inputs], 1.1, parameters), tensor(&[outputs], 0.9, parameters));
-        let r = tensor(&[rows, outputs], 0.2, dtype);
-        let wide = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
-        let exact =
-            wide(&x).linear(&wide(&w), Some(&wide(&b)), Activation::GeluTanh, Some(&wide(&r))).unwrap();
-        let turned = w.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
-        let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
-        let tolerance = largest(&exact) * if dtype == DType::F32 { 2e-6 } else { 0.008 };
-        for w in [&w, &turned] {
-            let y = x.linear(w, Some(&b), Activation::GeluTanh, Some(&r)).unwrap();
-            let away = largest(&wide(&y).sub(&exact).unwrap());
-            assert!(away <= tolerance, "{inputs} {dtype}, {parameters}: {away:e} of {tolerance:e}");
+    for device in devices() {
+        // More rows than a GPU processes at once; no size is a multiple of a tile.
+        let (rows, outputs) = (40_003, 100);
+        let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
+        let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
+        let sizes = [44, 150].into_iter().flat_map(|inputs| dtypes.map(|(x, w)| (inputs, x, w)));
+        for (inputs, dtype, parameters) in sizes {
+            let tensor = |shape: &[usize], step, dtype| {
+                let values = ramp(shape.iter().product(), step);
+                Tensor::from_slice(&values, shape, &device).unwrap().to_dtype(dtype).unwrap()
+            };
+            let x = tensor(&[rows, inputs], 0.7, dtype);
+            let (w, b) = (tensor(&[outputs, inputs], 1.1, parameters), tensor(&[outputs], 0.9, parameters));
+            let r = tensor(&[rows, outputs], 0.2, dtype);
+            let wide = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
+            let exact =
+                wide(&x).linear(&wide(&w), Some(&wide(&b)), Activation::GeluTanh, Some(&wide(&r))).unwrap();
+            let turned = w.transpose(0, 1).unwrap().copy().unwrap().transpose(0, 1).unwrap();
+            let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
+            let tolerance = largest(&exact) * if dtype == DType::F32 { 2e-6 } else { 0.008 };
+            for w in [&w, &turned] {
+                let y = x.linear(w, Some(&b), Activation::GeluTanh, Some(&r)).unwrap();
+                let away = largest(&wide(&y).sub(&exact).unwrap());
+                assert!(away <= tolerance, "{inputs} {dtype}, {parameters}: {away:e} of {tolerance:e}");
+            }
         }
     }
 }
 
 #[test]
 fn gradients_of_layers_of_all_sizes_agree_with_those_in_f64() {
-    let device = device();
-    let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
-    let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
-    // Rows, inputs and outputs. The sums over rows are in one part and in many, of full and partial tiles.
-    let sizes = [
-        (70, 48, 40),
-        (700, 72, 136),
-        (6_000, 64, 64),
-        (3_000, 264, 520),
-        (900, 33, 47),
-        (800, 256, 3),
-        (9_000, 16, 128),
-        (9_000, 128, 16),
-        (4_000, 16, 48),
-        (5_000, 16, 16),
-        (2_000, 80, 32),
-    ];
-    for ((rows, inputs, outputs), (dtype, parameters)) in
-        sizes.into_iter().flat_map(|size| dtypes.map(|dtypes| (size, dtypes)))
-    {
-        let tensor = |shape: &[usize], step, dtype| {
-            let values = ramp(shape.iter().product(), step);
-            Tensor::from_slice(&values, shape, &device).unwrap().to_dtype(dtype).unwrap()
-        };
-        let operands = [
-            tensor(&[rows, inputs], 0.7, dtype),
-            tensor(&[outputs, inputs], 1.1, parameters),
-            tensor(&[outputs], 0.9, parameters),
+    for device in devices() {
+        let (f32, bf16, f16) = (DType::F32, DType::BF16, DType::F16);
+        let dtypes = [(f32, f32), (bf16, bf16), (f16, f16), (bf16, f32)];
+        // Rows, inputs and outputs. The sums over rows are in one part and in many, of full and partial tiles.
+        let sizes = [
+            (70, 48, 40),
+            (700, 72, 136),
+            (6_000, 64, 64),
+            (3_000, 264, 520),
+            (900, 33, 47),
+            (800, 256, 3),
+            (9_000, 16, 128),
+            (9_000, 128, 16),
+            (4_000, 16, 48),
+            (5_000, 16, 16),
+            (2_000, 80, 32),
         ];
-        let dy = tensor(&[rows, outputs], 0.37, dtype);
-        // Twice, so that the second pass adds to the first.
-        let gradients = |wide: bool| {
-            // Parameters are rounded to the dtype of the input before they are multiplied.
-            let rounded = |t: &Tensor| t.to_dtype(dtype).unwrap().to_dtype(DType::F64).unwrap();
-            let widened = |t: &Tensor| if wide { rounded(t) } else { t.detach() };
-            let leaves = operands.each_ref().map(widened);
-            leaves.iter().for_each(|t| t.set_requires_grad(true).unwrap());
-            let [x, w, b] = &leaves;
-            for _ in 0..2 {
-                let y = x.linear(w, Some(b), Activation::None, None).unwrap();
-                y.mul(&widened(&dy)).unwrap().sum(()).unwrap().backward().unwrap();
+        for ((rows, inputs, outputs), (dtype, parameters)) in
+            sizes.into_iter().flat_map(|size| dtypes.map(|dtypes| (size, dtypes)))
+        {
+            let tensor = |shape: &[usize], step, dtype| {
+                let values = ramp(shape.iter().product(), step);
+                Tensor::from_slice(&values, shape, &device).unwrap().to_dtype(dtype).unwrap()
+            };
+            let operands = [
+                tensor(&[rows, inputs], 0.7, dtype),
+                tensor(&[outputs, inputs], 1.1, parameters),
+                tensor(&[outputs], 0.9, parameters),
+            ];
+            let dy = tensor(&[rows, outputs], 0.37, dtype);
+            // Twice, so that the second pass adds to the first.
+            let gradients = |wide: bool| {
+                // Parameters are rounded to the dtype of the input before they are multiplied.
+                let rounded = |t: &Tensor| t.to_dtype(dtype).unwrap().to_dtype(DType::F64).unwrap();
+                let widened = |t: &Tensor| if wide { rounded(t) } else { t.detach() };
+                let leaves = operands.each_ref().map(widened);
+                leaves.iter().for_each(|t| t.set_requires_grad(true).unwrap());
+                let [x, w, b] = &leaves;
+                for _ in 0..2 {
+                    let y = x.linear(w, Some(b), Activation::None, None).unwrap();
+                    y.mul(&widened(&dy)).unwrap().sum(()).unwrap().backward().unwrap();
+                }
+                leaves.each_ref().map(|t| t.grad().unwrap().to_dtype(DType::F64).unwrap())
+            };
+            let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
+            let results = [dtype, parameters, parameters].into_iter().zip(["x", "w", "b"]);
+            for ((of, name), (got, exact)) in results.zip(gradients(false).iter().zip(&gradients(true))) {
+                // The rounding of the result, and the f32 rounding of as many partial sums.
+                let terms = rows.max(outputs) as f64 / 4.0;
+                let tolerance =
+                    4.0 * of.epsilon().unwrap() * largest(exact) + f64::from(f32::EPSILON) * terms;
+                let away = largest(&got.sub(exact).unwrap());
+                assert!(
+                    away <= tolerance,
+                    "{rows} {inputs} {outputs} {dtype}, {parameters}, of {name}: {away:e} of {tolerance:e}"
+                );
             }
-            leaves.each_ref().map(|t| t.grad().unwrap().to_dtype(DType::F64).unwrap())
-        };
-        let largest = |t: &Tensor| t.abs().unwrap().max(()).unwrap().to_vec::<f64>().unwrap()[0];
-        let results = [dtype, parameters, parameters].into_iter().zip(["x", "w", "b"]);
-        for ((of, name), (got, exact)) in results.zip(gradients(false).iter().zip(&gradients(true))) {
-            // The rounding of the result, and the f32 rounding of as many partial sums.
-            let terms = rows.max(outputs) as f64 / 4.0;
-            let tolerance = 4.0 * of.epsilon().unwrap() * largest(exact) + f64::from(f32::EPSILON) * terms;
-            let away = largest(&got.sub(exact).unwrap());
-            assert!(
-                away <= tolerance,
-                "{rows} {inputs} {outputs} {dtype}, {parameters}, of {name}: {away:e} of {tolerance:e}"
-            );
         }
     }
 }

@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_close, device, leaf, numbers, values};
+use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
 use crate::{DType, Pool1dOptions, Pool2dOptions, Tensor, gradcheck};
 
 fn cases() -> [([usize; 4], Pool2dOptions); 5] {
@@ -34,57 +34,69 @@ fn windows(x: &[f64], [n, c, h, w]: [usize; 4], o: &Pool2dOptions) -> Vec<Vec<f6
 
 #[test]
 fn each_result_is_the_largest_or_the_mean_of_its_window() {
-    for (shape, o) in cases() {
-        // Below 0, where zeros in the padding would be the largest.
-        let x: Vec<f64> = numbers(shape.iter().product()).iter().map(|v| v - 3.0).collect();
-        let t = Tensor::from_slice(&x, shape, &device()).unwrap();
-        let windows = windows(&x, shape, &o);
-        let largest: Vec<f64> = windows.iter().map(|w| w.iter().copied().fold(f64::MIN, f64::max)).collect();
-        assert_eq!(values(&t.max_pool2d(&o).unwrap()), largest);
-        let by = |w: &Vec<f64>| if o.count_include_pad { o.kernel.iter().product() } else { w.len() };
-        let means: Vec<f64> = windows.iter().map(|w| w.iter().sum::<f64>() / by(w) as f64).collect();
-        assert_close(&values(&t.avg_pool2d(&o).unwrap()), &means, 1e-12);
+    for device in devices() {
+        for (shape, o) in cases() {
+            // Below 0, where zeros in the padding would be the largest.
+            let x: Vec<f64> = numbers(shape.iter().product()).iter().map(|v| v - 3.0).collect();
+            let t = Tensor::from_slice(&x, shape, &device).unwrap();
+            let windows = windows(&x, shape, &o);
+            let largest: Vec<f64> =
+                windows.iter().map(|w| w.iter().copied().fold(f64::MIN, f64::max)).collect();
+            assert_eq!(values(&t.max_pool2d(&o).unwrap()), largest);
+            let by = |w: &Vec<f64>| if o.count_include_pad { o.kernel.iter().product() } else { w.len() };
+            let means: Vec<f64> = windows.iter().map(|w| w.iter().sum::<f64>() / by(w) as f64).collect();
+            assert_close(&values(&t.avg_pool2d(&o).unwrap()), &means, 1e-12);
+        }
+        let x = Tensor::from_slice(&[3.0f32, 1.0, 2.0, 5.0, 4.0], [1, 1, 5], &device).unwrap();
+        assert_eq!(x.max_pool1d(&Pool1dOptions::new(2)).unwrap().to_vec::<f32>().unwrap(), [3.0, 5.0]);
+        assert_eq!(x.avg_pool1d(&Pool1dOptions::new(2)).unwrap().to_vec::<f32>().unwrap(), [2.0, 3.5]);
     }
-    let x = Tensor::from_slice(&[3.0f32, 1.0, 2.0, 5.0, 4.0], [1, 1, 5], &device()).unwrap();
-    assert_eq!(x.max_pool1d(&Pool1dOptions::new(2)).unwrap().to_vec::<f32>().unwrap(), [3.0, 5.0]);
-    assert_eq!(x.avg_pool1d(&Pool1dOptions::new(2)).unwrap().to_vec::<f32>().unwrap(), [2.0, 3.5]);
 }
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    for (shape, o) in cases() {
-        gradcheck(|t| t[0].max_pool2d(&o)?.square(), &[leaf(&shape)], 1e-6).unwrap();
-        gradcheck(|t| t[0].avg_pool2d(&o)?.square(), &[leaf(&shape)], 1e-6).unwrap();
+    for device in devices() {
+        for (shape, o) in cases() {
+            gradcheck(|t| t[0].max_pool2d(&o)?.square(), &[leaf(&shape, &device)], 1e-6).unwrap();
+            gradcheck(|t| t[0].avg_pool2d(&o)?.square(), &[leaf(&shape, &device)], 1e-6).unwrap();
+        }
+        // Added to what another use of the images gave.
+        let o = Pool2dOptions::new([2, 2]);
+        let f = |t: &[Tensor]| t[0].square()?.sum(())?.add(&t[0].max_pool2d(&o)?.sum(())?);
+        gradcheck(f, &[leaf(&[1, 2, 4, 4], &device)], 1e-6).unwrap();
     }
-    // Added to what another use of the images gave.
-    let o = Pool2dOptions::new([2, 2]);
-    let f = |t: &[Tensor]| t[0].square()?.sum(())?.add(&t[0].max_pool2d(&o)?.sum(())?);
-    gradcheck(f, &[leaf(&[1, 2, 4, 4])], 1e-6).unwrap();
 }
 
 #[test]
 fn equal_elements_give_the_gradient_to_the_first_and_nan_wins() {
-    let x = Tensor::from_slice(&[1.0f32, 1.0, 0.0, 1.0, f32::NAN, 2.0, 3.0, 1.0], [1, 2, 2, 2], &device())
-        .unwrap();
-    x.set_requires_grad(true).unwrap();
-    let y = x.max_pool2d(&Pool2dOptions::new([2, 2])).unwrap();
-    let got = y.to_vec::<f32>().unwrap();
-    assert!(got[0] == 1.0 && got[1].is_nan());
-    y.sum(()).unwrap().backward().unwrap();
-    assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    for device in devices() {
+        let x = Tensor::from_slice(&[1.0f32, 1.0, 0.0, 1.0, f32::NAN, 2.0, 3.0, 1.0], [1, 2, 2, 2], &device)
+            .unwrap();
+        x.set_requires_grad(true).unwrap();
+        let y = x.max_pool2d(&Pool2dOptions::new([2, 2])).unwrap();
+        let got = y.to_vec::<f32>().unwrap();
+        assert!(got[0] == 1.0 && got[1].is_nan());
+        y.sum(()).unwrap().backward().unwrap();
+        assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    }
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let x = Tensor::zeros([1, 1, 3, 3], DType::F32, &device()).unwrap();
-    let o = Pool2dOptions::new([2, 2]);
-    let text = x.max_pool2d(&Pool2dOptions { padding: [2, 0], ..o }).unwrap_err().to_string();
-    assert!(text.starts_with("max_pool2d") && text.contains("half"), "{text}");
-    assert!(x.avg_pool2d(&Pool2dOptions::new([4, 1])).unwrap_err().to_string().contains("does not fit"));
-    assert!(
-        x.avg_pool2d(&Pool2dOptions { stride: [0, 1], ..o }).unwrap_err().to_string().contains("stride 0")
-    );
-    assert!(x.squeeze(0).unwrap().max_pool2d(&o).unwrap_err().to_string().contains("[N, C, H, W]"));
-    let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device()).unwrap();
-    assert_eq!(none.max_pool2d(&o).unwrap().dims(), [0, 2, 2, 2]);
+    for device in devices() {
+        let x = Tensor::zeros([1, 1, 3, 3], DType::F32, &device).unwrap();
+        let o = Pool2dOptions::new([2, 2]);
+        let text = x.max_pool2d(&Pool2dOptions { padding: [2, 0], ..o }).unwrap_err().to_string();
+        assert!(text.starts_with("max_pool2d") && text.contains("half"), "{text}");
+        assert!(x.avg_pool2d(&Pool2dOptions::new([4, 1])).unwrap_err().to_string().contains("does not fit"));
+        assert!(
+            x.avg_pool2d(&Pool2dOptions { stride: [0, 1], ..o })
+                .unwrap_err()
+                .to_string()
+                .contains("stride 0")
+        );
+        assert!(x.squeeze(0).unwrap().max_pool2d(&o).unwrap_err().to_string().contains("[N, C, H, W]"));
+        let none = Tensor::zeros([0, 2, 4, 4], DType::F32, &device).unwrap();
+        assert_eq!(none.max_pool2d(&o).unwrap().dims(), [0, 2, 2, 2]);
+    }
 }

@@ -1,4 +1,4 @@
-use crate::ops::testing::{assert_close, device, leaf, numbers, values};
+use crate::ops::testing::{assert_close, devices, leaf, numbers, values};
 use crate::{DType, Tensor, gradcheck};
 
 /// The running sums and products in f64, one after the other.
@@ -17,80 +17,88 @@ fn expected(x: &[f64], [outer, n, inner]: [usize; 3], f: impl Fn(f64, f64) -> f6
 
 #[test]
 fn elements_hold_all_up_to_them_whatever_the_length_and_the_axis() {
-    // Around the sizes at which a GPU cuts lines, and with few and many lines.
-    let shapes = [
-        [1, 1, 1],
-        [3, 31, 1],
-        [9, 256, 1],
-        [2, 257, 1],
-        [1, 2048, 1],
-        [2, 2049, 1],
-        [5, 700, 1],
-        [1, 600_001, 1],
-        [2, 700_000, 1],
-        [2, 33, 3],
-        [3, 70, 5],
-        [1, 5000, 2],
-        [2, 4097, 7],
-    ];
-    for shape in shapes {
-        let x: Vec<f64> = numbers(shape.iter().product()).iter().map(|v| v * 0.5).collect();
-        let t = Tensor::from_slice(&x, &shape[..], &device()).unwrap();
-        let sums = expected(&x, shape, |a, b| a + b);
-        assert_close(&t.cumsum(1).unwrap().to_vec::<f64>().unwrap(), &sums, 1e-7);
-        // Near 1, so that long products stay in range.
-        let near: Vec<f64> = x.iter().map(|v| 1.0 + (v - 0.3) * 1e-3).collect();
-        let t = Tensor::from_slice(&near, &shape[..], &device()).unwrap();
-        let products = expected(&near, shape, |a, b| a * b);
-        let got = t.cumprod(1).unwrap().to_vec::<f64>().unwrap();
-        let ratios: Vec<f64> = got.iter().zip(&products).map(|(a, b)| a / b).collect();
-        assert_close(&ratios, &vec![1.0; ratios.len()], 1e-9);
+    for device in devices() {
+        // Around the sizes at which a GPU cuts lines, and with few and many lines.
+        let shapes = [
+            [1, 1, 1],
+            [3, 31, 1],
+            [9, 256, 1],
+            [2, 257, 1],
+            [1, 2048, 1],
+            [2, 2049, 1],
+            [5, 700, 1],
+            [1, 600_001, 1],
+            [2, 700_000, 1],
+            [2, 33, 3],
+            [3, 70, 5],
+            [1, 5000, 2],
+            [2, 4097, 7],
+        ];
+        for shape in shapes {
+            let x: Vec<f64> = numbers(shape.iter().product()).iter().map(|v| v * 0.5).collect();
+            let t = Tensor::from_slice(&x, &shape[..], &device).unwrap();
+            let sums = expected(&x, shape, |a, b| a + b);
+            assert_close(&t.cumsum(1).unwrap().to_vec::<f64>().unwrap(), &sums, 1e-7);
+            // Near 1, so that long products stay in range.
+            let near: Vec<f64> = x.iter().map(|v| 1.0 + (v - 0.3) * 1e-3).collect();
+            let t = Tensor::from_slice(&near, &shape[..], &device).unwrap();
+            let products = expected(&near, shape, |a, b| a * b);
+            let got = t.cumprod(1).unwrap().to_vec::<f64>().unwrap();
+            let ratios: Vec<f64> = got.iter().zip(&products).map(|(a, b)| a / b).collect();
+            assert_close(&ratios, &vec![1.0; ratios.len()], 1e-9);
+        }
     }
 }
 
 #[test]
 fn integers_wrap_around_and_become_i64() {
-    let x = Tensor::from_slice(&[100i32, i32::MAX, -5, 3], [2, 2], &device()).unwrap();
-    assert_eq!(
-        x.cumsum(0).unwrap().to_vec::<i64>().unwrap(),
-        [100, i32::MAX as i64, 95, i32::MAX as i64 + 3]
-    );
-    let x = Tensor::from_slice(&[true, true, false, true], [4], &device()).unwrap();
-    assert_eq!(x.cumsum(-1).unwrap().to_vec::<i64>().unwrap(), [1, 2, 2, 3]);
-    assert_eq!(x.cumprod(0).unwrap().to_vec::<i64>().unwrap(), [1, 1, 0, 0]);
-    let x = Tensor::from_slice(&[i64::MAX, 2, 3], [3], &device()).unwrap();
-    assert_eq!(x.cumsum(0).unwrap().to_vec::<i64>().unwrap(), [i64::MAX, i64::MIN + 1, i64::MIN + 4]);
+    for device in devices() {
+        let x = Tensor::from_slice(&[100i32, i32::MAX, -5, 3], [2, 2], &device).unwrap();
+        assert_eq!(
+            x.cumsum(0).unwrap().to_vec::<i64>().unwrap(),
+            [100, i32::MAX as i64, 95, i32::MAX as i64 + 3]
+        );
+        let x = Tensor::from_slice(&[true, true, false, true], [4], &device).unwrap();
+        assert_eq!(x.cumsum(-1).unwrap().to_vec::<i64>().unwrap(), [1, 2, 2, 3]);
+        assert_eq!(x.cumprod(0).unwrap().to_vec::<i64>().unwrap(), [1, 1, 0, 0]);
+        let x = Tensor::from_slice(&[i64::MAX, 2, 3], [3], &device).unwrap();
+        assert_eq!(x.cumsum(0).unwrap().to_vec::<i64>().unwrap(), [i64::MAX, i64::MIN + 1, i64::MIN + 4]);
+    }
 }
 
 #[test]
 fn gradients_agree_with_finite_differences_also_beside_zeros() {
-    for axis in [0, 1, -1] {
-        gradcheck(|t| t[0].cumsum(axis)?.square(), &[leaf(&[3, 4, 2])], 1e-6).unwrap();
-        gradcheck(|t| t[0].cumprod(axis)?.square(), &[leaf(&[3, 4, 2])], 1e-6).unwrap();
-    }
-    for zeros in [&[0usize][..], &[2], &[5], &[1, 3], &[0, 1, 5]] {
-        let mut v = numbers(6);
-        zeros.iter().for_each(|&i| v[i] = 0.0);
-        let x = Tensor::from_slice(&v, [6], &device()).unwrap();
-        x.set_requires_grad(true).unwrap();
-        gradcheck(|t| t[0].cumprod(0)?.mul_scalar(1.5), &[x], 1e-6).unwrap();
+    for device in devices() {
+        for axis in [0, 1, -1] {
+            gradcheck(|t| t[0].cumsum(axis)?.square(), &[leaf(&[3, 4, 2], &device)], 1e-6).unwrap();
+            gradcheck(|t| t[0].cumprod(axis)?.square(), &[leaf(&[3, 4, 2], &device)], 1e-6).unwrap();
+        }
+        for zeros in [&[0usize][..], &[2], &[5], &[1, 3], &[0, 1, 5]] {
+            let mut v = numbers(6);
+            zeros.iter().for_each(|&i| v[i] = 0.0);
+            let x = Tensor::from_slice(&v, [6], &device).unwrap();
+            x.set_requires_grad(true).unwrap();
+            gradcheck(|t| t[0].cumprod(0)?.mul_scalar(1.5), &[x], 1e-6).unwrap();
+        }
     }
 }
 
 #[test]
 fn the_gradient_of_a_long_sum_is_the_sum_from_the_end() {
-    for shape in [[3, 15, 1], [2, 16, 1], [1, 1040, 1], [2, 2500, 1], [1, 2500, 3]] {
-        let x = Tensor::zeros(&shape[..], DType::F64, &device()).unwrap();
-        x.set_requires_grad(true).unwrap();
-        let weights = numbers(shape.iter().product());
-        let t = Tensor::from_slice(&weights, &shape[..], &device()).unwrap();
-        x.cumsum(1).unwrap().mul(&t).unwrap().sum(()).unwrap().backward().unwrap();
-        let backwards = |v: &[f64]| -> Vec<f64> {
-            let [_, n, inner] = shape;
-            v.chunks(n * inner).flat_map(|slab| slab.chunks(inner).rev().flatten().copied()).collect()
-        };
-        let sums = backwards(&expected(&backwards(&weights), shape, |a, b| a + b));
-        assert_close(&values(&x.grad().unwrap()), &sums, 1e-9);
+    for device in devices() {
+        for shape in [[3, 15, 1], [2, 16, 1], [1, 1040, 1], [2, 2500, 1], [1, 2500, 3]] {
+            let x = Tensor::zeros(&shape[..], DType::F64, &device).unwrap();
+            x.set_requires_grad(true).unwrap();
+            let weights = numbers(shape.iter().product());
+            let t = Tensor::from_slice(&weights, &shape[..], &device).unwrap();
+            x.cumsum(1).unwrap().mul(&t).unwrap().sum(()).unwrap().backward().unwrap();
+            let backwards = |v: &[f64]| -> Vec<f64> {
+                let [_, n, inner] = shape;
+                v.chunks(n * inner).flat_map(|slab| slab.chunks(inner).rev().flatten().copied()).collect()
+            };
+            let sums = backwards(&expected(&backwards(&weights), shape, |a, b| a + b));
+            assert_close(&values(&x.grad().unwrap()), &sums, 1e-9);
+        }
     }
 }
 
@@ -108,42 +116,48 @@ fn on_the_cpu_no_product_overflows_whose_results_are_in_range() {
 
 #[test]
 fn the_gradient_of_a_long_product_is_right() {
-    for shape in [[1, 5000, 1], [1, 3000, 2]] {
-        let n = shape.iter().product();
-        let x: Vec<f64> = numbers(n).iter().map(|v| 1.0 + (v - 0.7) * 1e-3).collect();
-        let t = Tensor::from_slice(&x, &shape[..], &device()).unwrap();
-        t.set_requires_grad(true).unwrap();
-        t.cumprod(1).unwrap().sum(()).unwrap().backward().unwrap();
-        // The derivative by x[k] is the sum of the products from k on, over x[k].
-        let y = expected(&x, shape, |a, b| a * b);
-        let inner = shape[2];
-        let mut sums = vec![0.0; n];
-        for at in (0..n).rev() {
-            sums[at] = y[at] + if at + inner < n { sums[at + inner] } else { 0.0 };
+    for device in devices() {
+        for shape in [[1, 5000, 1], [1, 3000, 2]] {
+            let n = shape.iter().product();
+            let x: Vec<f64> = numbers(n).iter().map(|v| 1.0 + (v - 0.7) * 1e-3).collect();
+            let t = Tensor::from_slice(&x, &shape[..], &device).unwrap();
+            t.set_requires_grad(true).unwrap();
+            t.cumprod(1).unwrap().sum(()).unwrap().backward().unwrap();
+            // The derivative by x[k] is the sum of the products from k on, over x[k].
+            let y = expected(&x, shape, |a, b| a * b);
+            let inner = shape[2];
+            let mut sums = vec![0.0; n];
+            for at in (0..n).rev() {
+                sums[at] = y[at] + if at + inner < n { sums[at + inner] } else { 0.0 };
+            }
+            let ratios: Vec<f64> =
+                values(&t.grad().unwrap()).iter().zip(&sums).zip(&x).map(|((g, s), x)| g * x / s).collect();
+            assert_close(&ratios, &vec![1.0; n], 1e-9);
         }
-        let ratios: Vec<f64> =
-            values(&t.grad().unwrap()).iter().zip(&sums).zip(&x).map(|((g, s), x)| g * x / s).collect();
-        assert_close(&ratios, &vec![1.0; n], 1e-9);
     }
 }
 
 #[test]
 fn narrow_floats_are_summed_in_f32() {
-    for dtype in [DType::F16, DType::BF16] {
-        // Ones that are added one by one would stop at 256 in bf16 and at 2048 in f16.
-        let x = Tensor::ones([4000, 2], dtype, &device()).unwrap();
-        let last = x.cumsum(0).unwrap().narrow(0, 3999, 1).unwrap();
-        assert_close(&values(&last), &[4000.0; 2], 8.0);
-        let last = x.transpose(0, 1).unwrap().cumsum(1).unwrap().narrow(1, 3999, 1).unwrap();
-        assert_close(&values(&last), &[4000.0; 2], 8.0);
+    for device in devices() {
+        for dtype in [DType::F16, DType::BF16] {
+            // Ones that are added one by one would stop at 256 in bf16 and at 2048 in f16.
+            let x = Tensor::ones([4000, 2], dtype, &device).unwrap();
+            let last = x.cumsum(0).unwrap().narrow(0, 3999, 1).unwrap();
+            assert_close(&values(&last), &[4000.0; 2], 8.0);
+            let last = x.transpose(0, 1).unwrap().cumsum(1).unwrap().narrow(1, 3999, 1).unwrap();
+            assert_close(&values(&last), &[4000.0; 2], 8.0);
+        }
     }
 }
 
 #[test]
 fn nothing_and_one_element_are_taken_and_a_wrong_axis_is_named() {
-    let x = Tensor::zeros([2, 0, 3], DType::F32, &device()).unwrap();
-    assert_eq!(x.cumsum(1).unwrap().dims(), [2, 0, 3]);
-    assert_eq!(x.cumprod(2).unwrap().dims(), [2, 0, 3]);
-    let text = x.cumsum(3).unwrap_err().to_string();
-    assert!(text.starts_with("cumsum") && text.contains("axis 3"), "{text}");
+    for device in devices() {
+        let x = Tensor::zeros([2, 0, 3], DType::F32, &device).unwrap();
+        assert_eq!(x.cumsum(1).unwrap().dims(), [2, 0, 3]);
+        assert_eq!(x.cumprod(2).unwrap().dims(), [2, 0, 3]);
+        let text = x.cumsum(3).unwrap_err().to_string();
+        assert!(text.starts_with("cumsum") && text.contains("axis 3"), "{text}");
+    }
 }

@@ -1,72 +1,86 @@
-use crate::ops::testing::device;
-use crate::{DType, Error, Tensor, gradcheck};
+use crate::ops::testing::devices;
+use crate::{DType, Device, Error, Tensor, gradcheck};
 
-fn condition(values: &[bool], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &device()).unwrap()
+fn condition(values: &[bool], shape: &[usize], device: &Device) -> Tensor {
+    Tensor::from_slice(values, shape, device).unwrap()
 }
 
-fn floats(values: &[f64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &device()).unwrap()
+fn floats(values: &[f64], shape: &[usize], device: &Device) -> Tensor {
+    Tensor::from_slice(values, shape, device).unwrap()
 }
 
 #[test]
 fn every_dtype_is_chosen_from_bit_for_bit() {
-    let c = condition(&[true, false, true], &[3]);
-    for dtype in DType::ALL {
-        let a = floats(&[1.0, 1.0, 0.0], &[3]).to_dtype(dtype).unwrap();
-        let b = floats(&[0.0, 0.0, 1.0], &[3]).to_dtype(dtype).unwrap();
-        let bytes = Tensor::from_slice(&[1u8, 0, 255], [3], &device()).unwrap();
-        for c in [&c, &bytes] {
-            let y = c.where_cond(&a, &b).unwrap();
-            assert_eq!(y.dtype(), dtype);
-            assert_eq!(y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 0.0], "{dtype}");
+    for device in devices() {
+        let c = condition(&[true, false, true], &[3], &device);
+        for dtype in DType::ALL {
+            let a = floats(&[1.0, 1.0, 0.0], &[3], &device).to_dtype(dtype).unwrap();
+            let b = floats(&[0.0, 0.0, 1.0], &[3], &device).to_dtype(dtype).unwrap();
+            let bytes = Tensor::from_slice(&[1u8, 0, 255], [3], &device).unwrap();
+            for c in [&c, &bytes] {
+                let y = c.where_cond(&a, &b).unwrap();
+                assert_eq!(y.dtype(), dtype);
+                assert_eq!(
+                    y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(),
+                    [1.0, 0.0, 0.0],
+                    "{dtype}"
+                );
+            }
         }
+        let big = Tensor::from_slice(&[i64::MAX - 1, i64::MIN + 1, 3], [3], &device).unwrap();
+        let y = c.where_cond(&big, &big).unwrap();
+        assert_eq!(y.to_vec::<i64>().unwrap(), big.to_vec::<i64>().unwrap());
     }
-    let big = Tensor::from_slice(&[i64::MAX - 1, i64::MIN + 1, 3], [3], &device()).unwrap();
-    let y = c.where_cond(&big, &big).unwrap();
-    assert_eq!(y.to_vec::<i64>().unwrap(), big.to_vec::<i64>().unwrap());
 }
 
 #[test]
 fn what_is_not_chosen_has_no_influence() {
-    let c = condition(&[true, false], &[2]);
-    let (a, b) = (floats(&[1.0, f64::NAN], &[2]), floats(&[f64::INFINITY, 2.0], &[2]));
-    a.set_requires_grad(true).unwrap();
-    let y = c.where_cond(&a, &b).unwrap();
-    assert_eq!(y.to_vec::<f64>().unwrap(), [1.0, 2.0]);
-    y.backward_with(&floats(&[3.0, f64::NAN], &[2])).unwrap();
-    assert_eq!(a.grad().unwrap().to_vec::<f64>().unwrap(), [3.0, 0.0]);
+    for device in devices() {
+        let c = condition(&[true, false], &[2], &device);
+        let (a, b) = (floats(&[1.0, f64::NAN], &[2], &device), floats(&[f64::INFINITY, 2.0], &[2], &device));
+        a.set_requires_grad(true).unwrap();
+        let y = c.where_cond(&a, &b).unwrap();
+        assert_eq!(y.to_vec::<f64>().unwrap(), [1.0, 2.0]);
+        y.backward_with(&floats(&[3.0, f64::NAN], &[2], &device)).unwrap();
+        assert_eq!(a.grad().unwrap().to_vec::<f64>().unwrap(), [3.0, 0.0]);
+    }
 }
 
 #[test]
 fn gradients_go_to_the_chosen_one_under_broadcasting() {
-    let c = condition(&[true, false, false, true, true, false], &[2, 3]);
-    let (a, b) = (floats(&[0.5, 1.5, 2.5], &[3]), floats(&[0.3, 0.9], &[2, 1]));
-    a.set_requires_grad(true).unwrap();
-    b.set_requires_grad(true).unwrap();
-    gradcheck(|t| c.where_cond(&t[0], &t[1])?.square(), &[a.clone(), b.clone()], 1e-6).unwrap();
-    gradcheck(|t| c.where_cond(&t[0], &t[0].square()?), std::slice::from_ref(&a), 1e-6).unwrap();
-    let one = condition(&[true], &[1]);
-    assert_eq!(one.where_cond(&a, &b).unwrap().dims(), [2, 3]);
+    for device in devices() {
+        let c = condition(&[true, false, false, true, true, false], &[2, 3], &device);
+        let (a, b) = (floats(&[0.5, 1.5, 2.5], &[3], &device), floats(&[0.3, 0.9], &[2, 1], &device));
+        a.set_requires_grad(true).unwrap();
+        b.set_requires_grad(true).unwrap();
+        gradcheck(|t| c.where_cond(&t[0], &t[1])?.square(), &[a.clone(), b.clone()], 1e-6).unwrap();
+        gradcheck(|t| c.where_cond(&t[0], &t[0].square()?), std::slice::from_ref(&a), 1e-6).unwrap();
+        let one = condition(&[true], &[1], &device);
+        assert_eq!(one.where_cond(&a, &b).unwrap().dims(), [2, 3]);
+    }
 }
 
 #[test]
 fn a_destination_may_be_an_operand() {
-    let c = condition(&[true, false, true], &[3]);
-    let (a, b) = (floats(&[1.0, 2.0, 3.0], &[3]), floats(&[4.0, 5.0, 6.0], &[3]));
-    c.where_cond_into(&a, &b, &b).unwrap();
-    assert_eq!(b.to_vec::<f64>().unwrap(), [1.0, 5.0, 3.0]);
-    c.where_cond_into(&b, &b, &b).unwrap();
-    assert_eq!(b.to_vec::<f64>().unwrap(), [1.0, 5.0, 3.0]);
+    for device in devices() {
+        let c = condition(&[true, false, true], &[3], &device);
+        let (a, b) = (floats(&[1.0, 2.0, 3.0], &[3], &device), floats(&[4.0, 5.0, 6.0], &[3], &device));
+        c.where_cond_into(&a, &b, &b).unwrap();
+        assert_eq!(b.to_vec::<f64>().unwrap(), [1.0, 5.0, 3.0]);
+        c.where_cond_into(&b, &b, &b).unwrap();
+        assert_eq!(b.to_vec::<f64>().unwrap(), [1.0, 5.0, 3.0]);
+    }
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let c = condition(&[true, false, true], &[3]);
-    let a = floats(&[1.0, 2.0, 3.0], &[3]);
-    let other = a.to_dtype(DType::F32).unwrap();
-    assert!(matches!(c.where_cond(&a, &other), Err(Error::DTypeMismatch { op: "where_cond", .. })));
-    assert!(matches!(a.where_cond(&a, &a), Err(Error::DTypeMismatch { op: "where_cond", .. })));
-    let pair = floats(&[1.0, 2.0], &[2]);
-    assert!(matches!(c.where_cond(&pair, &pair), Err(Error::ShapeMismatch { op: "where_cond", .. })));
+    for device in devices() {
+        let c = condition(&[true, false, true], &[3], &device);
+        let a = floats(&[1.0, 2.0, 3.0], &[3], &device);
+        let other = a.to_dtype(DType::F32).unwrap();
+        assert!(matches!(c.where_cond(&a, &other), Err(Error::DTypeMismatch { op: "where_cond", .. })));
+        assert!(matches!(a.where_cond(&a, &a), Err(Error::DTypeMismatch { op: "where_cond", .. })));
+        let pair = floats(&[1.0, 2.0], &[2], &device);
+        assert!(matches!(c.where_cond(&pair, &pair), Err(Error::ShapeMismatch { op: "where_cond", .. })));
+    }
 }
