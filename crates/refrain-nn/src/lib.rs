@@ -10,12 +10,12 @@
 //! | --- | --- |
 //! | declare and hold parameters | [`ParameterBuilder`], [`Parameter`], [`Parameters`], [`Init`] |
 //! | build a model | [`Linear`], [`Embedding`], [`Mlp`], [`Conv1d`], [`Conv2d`], [`ConvTranspose1d`], [`ConvTranspose2d`], [`MaxPool1d`], [`MaxPool2d`], [`AvgPool1d`], [`AvgPool2d`], [`Gru`], [`Lstm`], [`Rotary`], [`MultiHeadAttention`], [`CrossAttention`], [`KeyValueCache`], [`TransformerEncoderLayer`], [`LayerNorm`], [`RmsNorm`], [`BatchNorm`], [`GroupNorm`], [`Dropout`]; [`Sequential`] and the trait [`Module`] |
-//! | look at a model | [`Parameters`] prints as a table of layers, shapes and counts |
+//! | look at a model | derive [`Layers`](trait@Layers) for it: it prints as a tree of layers; [`Parameters`] prints as a table of layers, shapes and counts |
 //! | say whether the model trains or predicts | [`Mode`] |
 //! | update the parameters | [`AdamW`], [`Adam`], [`Sgd`], [`RmsProp`], [`Lion`], the trait [`Optimizer`]; [`LearningRate`], [`Plateau`]; schedules are [`refrain::optim::Schedule`] |
 //! | take shuffled batches | [`Batches`]; [`Prefetch`] reads ahead what does not fit on the device |
 //! | count what a classifier gets right | [`ConfusionMatrix`] |
-//! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`named`] and [`norms_and_biases`] pick them |
+//! | treat some parameters differently | [`Parameters::set_group`] with a [`Group`] (no weight decay, another learning rate, frozen); [`named`], [`part_of`] and [`norms_and_biases`] pick them |
 //! | average the weights over training | [`Ema`] |
 //! | save and load | [`Snapshot`] writes, [`Checkpoint`] reads; the files are safetensors |
 //! | exchange weights with other programs | [`Parameters::load_safetensors`], [`Parameters::save_safetensors`], [`Weights`] |
@@ -117,6 +117,7 @@ pub mod checkpoint;
 mod ema;
 mod error;
 mod init;
+mod layer_tree;
 mod layers;
 mod metrics;
 mod optim;
@@ -130,6 +131,7 @@ pub use checkpoint::{Checkpoint, LoadOptions, Snapshot, Unmatched, Weights};
 pub use ema::Ema;
 pub use error::{Error, Result};
 pub use init::Init;
+pub use layer_tree::{LayerTree, Layers};
 pub use layers::{
     AttentionContext, AttentionOptions, AvgPool1d, AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d,
     ConvTranspose2d, CrossAttention, CrossAttentionOptions, Dropout, Embedding, EncoderDropout, GroupNorm,
@@ -144,4 +146,5 @@ pub use optim::{
 };
 pub use parameters::{Group, ModelSize, Parameter, ParameterBuilder, Parameters};
 pub use prefetch::Prefetch;
-pub use select::{named, norms_and_biases};
+pub use refrain_derive::Layers;
+pub use select::{named, norms_and_biases, part_of};

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
@@ -27,13 +27,37 @@ pub struct Parameter(Arc<Slot>);
 
 struct Slot {
     name: String,
+    shape: Shape,
+    is_buffer: bool,
     tensor: OnceLock<Tensor>,
+}
+
+/// Its name and its shape.
+impl fmt::Debug for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name(), self.shape())
+    }
 }
 
 impl Parameter {
     /// The full dotted name.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// The shape, which is known before there is a tensor.
+    pub fn shape(&self) -> &Shape {
+        &self.0.shape
+    }
+
+    /// Whether it is a buffer, which has no gradient.
+    pub fn is_buffer(&self) -> bool {
+        self.0.is_buffer
+    }
+
+    /// Whether both are handles to the same tensor.
+    pub(crate) fn is_same(&self, other: &Parameter) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The tensor. For a parameter it is a view of the flat buffer; a buffer has its own memory.
@@ -52,7 +76,6 @@ impl Parameter {
 
 struct Declaration {
     slot: Parameter,
-    shape: Shape,
     init: Init,
 }
 
@@ -130,7 +153,7 @@ impl ParameterBuilder {
     /// # Errors
     /// If the name is empty, used already or reserved (`optimizer.`), or if [`ParameterBuilder::build`] was called.
     pub fn parameter(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Parameter> {
-        self.declare(name, shape.into(), init, |d| &mut d.parameters)
+        self.declare(name, shape.into(), init, false)
     }
 
     /// Declares a tensor that belongs to the model and its checkpoints but has no gradient, for example running
@@ -139,7 +162,7 @@ impl ParameterBuilder {
     /// # Errors
     /// As for [`ParameterBuilder::parameter`].
     pub fn buffer(&self, name: impl Display, shape: impl Into<Shape>, init: Init) -> Result<Parameter> {
-        self.declare(name, shape.into(), init, |d| &mut d.buffers)
+        self.declare(name, shape.into(), init, true)
     }
 
     /// The ranks whose batches are one batch. They are known later, from [`Parameters::share_batches`].
@@ -147,13 +170,7 @@ impl ParameterBuilder {
         self.declarations.borrow().batch_ranks.clone()
     }
 
-    fn declare(
-        &self,
-        name: impl Display,
-        shape: Shape,
-        init: Init,
-        list: impl Fn(&mut Declarations) -> &mut Vec<Declaration>,
-    ) -> Result<Parameter> {
+    fn declare(&self, name: impl Display, shape: Shape, init: Init, is_buffer: bool) -> Result<Parameter> {
         let name = format!("{}{name}", self.prefix);
         let mut declarations = self.declarations.borrow_mut();
         if declarations.built {
@@ -170,8 +187,9 @@ impl ParameterBuilder {
             let message = "declared twice; give each layer its own scope (`builder.scope(..)`)";
             return Err(Error::parameter(name, message));
         }
-        let slot = Parameter(Arc::new(Slot { name, tensor: OnceLock::new() }));
-        list(&mut declarations).push(Declaration { slot: slot.clone(), shape, init });
+        let slot = Parameter(Arc::new(Slot { name, shape, is_buffer, tensor: OnceLock::new() }));
+        let list = if is_buffer { &mut declarations.buffers } else { &mut declarations.parameters };
+        list.push(Declaration { slot: slot.clone(), init });
         Ok(slot)
     }
 
@@ -207,9 +225,9 @@ impl ParameterBuilder {
         let mut segments = Vec::with_capacity(declarations.parameters.len());
         let mut end = 0;
         for declaration in &declarations.parameters {
-            let Group { decay_factor, .. } = Group::of_rank(declaration.shape.rank());
-            segments.push(Segment { decay_factor, ..Segment::new(end, declaration.shape.numel()) });
-            end = (end + declaration.shape.numel()).next_multiple_of(alignment);
+            let Group { decay_factor, .. } = Group::of_rank(declaration.slot.shape().rank());
+            segments.push(Segment { decay_factor, ..Segment::new(end, declaration.slot.shape().numel()) });
+            end = (end + declaration.slot.shape().numel()).next_multiple_of(alignment);
         }
         let values = Tensor::zeros(end, self.dtype, &self.device)?;
         let gradients = Tensor::zeros(end, self.dtype, &self.device)?;
@@ -217,7 +235,7 @@ impl ParameterBuilder {
         for (declaration, &segment) in declarations.parameters.iter().zip(&segments) {
             let cut = |flat: &Tensor| -> Result<Tensor> {
                 let run = flat.narrow(0, segment.offset, segment.length)?;
-                Ok(run.view(&declaration.shape)?.detach())
+                Ok(run.view(declaration.slot.shape())?.detach())
             };
             let (tensor, gradient) = (cut(&values)?, cut(&gradients)?);
             no_grad(|| declaration.init.fill(&tensor, generator))?;
@@ -227,7 +245,7 @@ impl ParameterBuilder {
         }
         let mut buffers = Vec::with_capacity(declarations.buffers.len());
         for declaration in &declarations.buffers {
-            let tensor = Tensor::zeros(&declaration.shape, self.dtype, &self.device)?;
+            let tensor = Tensor::zeros(declaration.slot.shape(), self.dtype, &self.device)?;
             declaration.init.fill(&tensor, generator)?;
             buffers.push((declaration.slot.name().to_string(), tensor));
         }
@@ -246,8 +264,9 @@ impl ParameterBuilder {
 
 fn sizes(declarations: &Declarations) -> ModelSize {
     let numbers = |list: &[Declaration]| {
-        let of =
-            |d: &Declaration| d.shape.dims().iter().fold(1u128, |n, &size| n.saturating_mul(size as u128));
+        let of = |d: &Declaration| {
+            d.slot.shape().dims().iter().fold(1u128, |n, &size| n.saturating_mul(size as u128))
+        };
         list.iter().map(of).fold(0, u128::saturating_add)
     };
     ModelSize {

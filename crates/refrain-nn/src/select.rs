@@ -2,6 +2,8 @@
 
 use refrain::Tensor;
 
+use crate::layer_tree::Layers;
+
 /// Picks parameters by their full names. In the pattern, `*` stands for any characters, also none and also dots.
 ///
 /// ```
@@ -35,6 +37,37 @@ fn matches(parts: &[String], name: &str) -> bool {
         name = after;
     }
     name.ends_with(last.as_str())
+}
+
+/// Picks the parameters of a layer or of any other part of a model. Call it after `build`.
+///
+/// ```
+/// use refrain::{Activation, DType, Device, Generator};
+/// use refrain_nn::{Layers, Linear, Mlp, ParameterBuilder, part_of};
+///
+/// #[derive(Layers)]
+/// struct Model {
+///     encoder: Mlp,
+///     head: Linear,
+/// }
+///
+/// let device = Device::cpu();
+/// let builder = ParameterBuilder::new(&device, DType::F32);
+/// let encoder = Mlp::new(&builder.scope("encoder"), &[4, 8, 8], Activation::Relu)?;
+/// let model = Model { encoder, head: Linear::new(&builder.scope("head"), 8, 2)? };
+/// let mut parameters = builder.build(&Generator::new(&device, 0)?)?;
+/// // Only the head is trained.
+/// assert_eq!(parameters.set_group(part_of(&model.encoder), |group| group.trainable = false)?, 4);
+/// assert!(!parameters.group("encoder.2.weight")?.trainable);
+/// assert!(parameters.group("head.weight")?.trainable);
+/// # Ok::<(), refrain_nn::Error>(())
+/// ```
+pub fn part_of(part: &dyn Layers) -> impl Fn(&str, &Tensor) -> bool + use<> {
+    let parameters = part.layers().parameters();
+    // Another model may use the same names, but not for the same memory.
+    move |name, tensor| {
+        parameters.iter().any(|p| p.name() == name && p.tensor().is_ok_and(|own| own.shares_storage(tensor)))
+    }
 }
 
 /// Weights of linear layers and tables of embeddings have at least this many dimensions; norms and biases have fewer.

@@ -5,7 +5,7 @@ use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{Activation, DType, Device, Generator, Precision, Step, Tensor, no_grad, with_precision};
 use refrain_nn::{
     AdamW, AttentionContext, AttentionOptions, Embedding, EncoderDropout, Init, KeyValueCache, LayerNorm,
-    Linear, Mode, NormKind, Optimizer, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
+    Layers, Linear, Mode, NormKind, Optimizer, ParameterBuilder, Parameters, Result, TransformerEncoderLayer,
     TransformerEncoderOptions,
 };
 
@@ -64,7 +64,9 @@ pub struct Config {
 }
 
 /// A decoder-only transformer (Radford et al., 2018; pre-norm).
+#[derive(Layers)]
 pub struct Gpt {
+    #[layers(skip)]
     config: Config,
     characters: Embedding,
     places: Embedding,

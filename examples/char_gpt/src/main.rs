@@ -12,7 +12,7 @@ fn main() -> refrain_nn::Result<()> {
         Config { vocabulary: vocabulary.size(), context: 32, d_model: 64, heads: 4, layers: 2, dropout: 0.0 };
     let steps = 600;
     let training = Training::new(&vocabulary.encode(&text), config, 32, steps, &device)?;
-    println!("{}", training.parameters);
+    println!("{}", training.model);
     let losses = training.run(steps as usize, true)?;
     for (step, loss) in losses.iter().enumerate().step_by(100) {
         println!("step {step:4}  loss {loss:.4}");

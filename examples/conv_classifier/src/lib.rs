@@ -3,7 +3,7 @@
 
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{Conv2dOptions, DType, Device, Generator, Pool2dOptions, Step, Tensor, no_grad};
-use refrain_nn::{AdamW, Conv2d, Linear, MaxPool2d, Optimizer, ParameterBuilder, Parameters, Result};
+use refrain_nn::{AdamW, Conv2d, Layers, Linear, MaxPool2d, Optimizer, ParameterBuilder, Parameters, Result};
 
 /// The height and the width of an image.
 pub const SIZE: usize = 12;
@@ -31,6 +31,7 @@ fn templates(device: &Device) -> Result<Tensor> {
 }
 
 /// Two convolutions, each with pooling, and a linear layer.
+#[derive(Layers)]
 pub struct Network {
     first: Conv2d,
     second: Conv2d,

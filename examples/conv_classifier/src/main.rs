@@ -7,7 +7,7 @@ use refrain::Device;
 fn main() -> refrain_nn::Result<()> {
     let device: Device = std::env::args().nth(1).map_or_else(|| Ok(Device::best()), |name| name.parse())?;
     let training = Training::new(64, &device)?;
-    println!("{}", training.parameters);
+    println!("{}", training.network);
     for (step, loss) in training.run(200, true)?.iter().enumerate().step_by(20) {
         println!("step {step:4}  loss {loss:.4}");
     }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{Activation, DType, Device, Generator, Step, Tensor, no_grad};
 use refrain_nn::{
-    AdamW, Linear, LoadOptions, Mlp, Optimizer, ParameterBuilder, Parameters, Result, Unmatched, named,
+    AdamW, Layers, Linear, LoadOptions, Mlp, Optimizer, ParameterBuilder, Parameters, Result, Unmatched,
+    part_of,
 };
 
 /// The height and the width of an image.
@@ -25,6 +26,7 @@ pub fn pretrained() -> PathBuf {
 }
 
 /// A body that makes features, and a head that says whether the line of an image is a diagonal.
+#[derive(Layers)]
 pub struct Classifier {
     body: Mlp,
     head: Linear,
@@ -95,7 +97,7 @@ impl Training {
         let mut parameters = builder.build(&Generator::new(device, 1)?)?;
         if is_pretrained {
             load_body(&parameters, pretrained())?;
-            parameters.set_group(named("body.*"), |group| group.trainable = false)?;
+            parameters.set_group(part_of(&model.body), |group| group.trainable = false)?;
         }
         let optimizer = AdamW::new(&parameters, AdamWOptions::default(), Schedule::Constant { lr: 1e-2 })?;
         let generator = Generator::new(device, 2)?;
@@ -107,7 +109,7 @@ impl Training {
     /// # Errors
     /// If the device fails.
     pub fn unfreeze(&mut self) -> Result<()> {
-        self.parameters.set_group(named("body.*"), |group| {
+        self.parameters.set_group(part_of(&self.model.body), |group| {
             group.trainable = true;
             group.rate_factor = 0.1;
         })?;

@@ -6,7 +6,7 @@ use refrain::Device;
 fn main() -> refrain_nn::Result<()> {
     let device: Device = std::env::args().nth(1).map_or_else(|| Ok(Device::best()), |name| name.parse())?;
     let training = Training::new(128, &device)?;
-    println!("{}{}", training.artist.parameters, training.critic.parameters);
+    println!("{}\n{}", training.artist.model, training.critic.model);
     for (step, [critic, artist]) in training.run(2000, true)?.iter().enumerate().step_by(200) {
         println!("step {step:4}  critic {critic:.4}  artist {artist:.4}");
     }

@@ -3,7 +3,7 @@
 
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Program, Step, Tensor};
-use refrain_nn::{AdamW, LayerNorm, Linear, Optimizer, ParameterBuilder, Parameters, Result};
+use refrain_nn::{AdamW, LayerNorm, Layers, Linear, Optimizer, ParameterBuilder, Parameters, Result};
 
 /// The numbers that the function is of.
 pub const INPUTS: usize = 4;
@@ -15,11 +15,13 @@ const WIDTH: usize = 32;
 const DROPPED: f64 = 0.05;
 
 /// `x + scale * dropout(out(silu(gate(norm(x))) * value(norm(x))))`
+#[derive(Layers)]
 struct Block {
     norm: LayerNorm,
     gate: Linear,
     value: Linear,
     out: Linear,
+    #[layers(show)]
     scale: f64,
 }
 
@@ -46,6 +48,7 @@ impl Block {
 }
 
 /// Blocks between two linear layers.
+#[derive(Layers)]
 pub struct GatedMlp {
     first: Linear,
     blocks: Vec<Block>,

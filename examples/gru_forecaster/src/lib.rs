@@ -2,7 +2,7 @@
 
 use refrain::optim::{AdamWOptions, Schedule};
 use refrain::{DType, Device, Generator, Step, Tensor, no_grad};
-use refrain_nn::{AdamW, Gru, Linear, Optimizer, ParameterBuilder, Parameters, Result};
+use refrain_nn::{AdamW, Gru, Layers, Linear, Optimizer, ParameterBuilder, Parameters, Result};
 
 /// Values that a forecast is made from.
 pub const CONTEXT: usize = 20;
@@ -21,6 +21,7 @@ fn wave(count: usize, device: &Device) -> Result<Tensor> {
 }
 
 /// A GRU that reads the context, and a linear layer from its last hidden state to the forecast.
+#[derive(Layers)]
 pub struct Forecaster {
     gru: Gru,
     head: Linear,

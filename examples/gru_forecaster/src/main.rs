@@ -7,7 +7,7 @@ use refrain::Device;
 fn main() -> refrain_nn::Result<()> {
     let device: Device = std::env::args().nth(1).map_or_else(|| Ok(Device::best()), |name| name.parse())?;
     let training = Training::new(32, 64, &device)?;
-    println!("{}", training.parameters);
+    println!("{}", training.forecaster);
     for (step, loss) in training.run(300, true)?.iter().enumerate().step_by(30) {
         println!("step {step:4}  loss {loss:.4}");
     }

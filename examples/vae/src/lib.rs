@@ -3,7 +3,7 @@
 
 use refrain::optim::{AdamOptions, Schedule};
 use refrain::{Activation, DType, Device, Generator, Step, Tensor, no_grad};
-use refrain_nn::{Adam, Mlp, Optimizer, ParameterBuilder, Parameters, Result};
+use refrain_nn::{Adam, Layers, Mlp, Optimizer, ParameterBuilder, Parameters, Result};
 
 /// The height and the width of an image.
 pub const SIZE: usize = 6;
@@ -32,6 +32,7 @@ pub fn images(device: &Device) -> Result<Tensor> {
 }
 
 /// An encoder from images to means and log variances, and a decoder from latent numbers to logits of pixels.
+#[derive(Layers)]
 pub struct Vae {
     encoder: Mlp,
     decoder: Mlp,

@@ -6,7 +6,7 @@ use vae::{PIXELS, SIZE, Training};
 fn main() -> refrain_nn::Result<()> {
     let device: Device = std::env::args().nth(1).map_or_else(|| Ok(Device::best()), |name| name.parse())?;
     let training = Training::new(64, &device)?;
-    println!("{}", training.parameters);
+    println!("{}", training.model);
     for (step, loss) in training.run(1000, true)?.iter().enumerate().step_by(100) {
         println!("step {step:4}  loss {loss:.4}");
     }

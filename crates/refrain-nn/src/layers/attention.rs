@@ -5,6 +5,7 @@ use refrain::{SdpaOptions, Tensor};
 use super::{Dropout, KeyValueCache, Linear, Mode};
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
 
 const LAYER: &str = "MultiHeadAttention";
@@ -197,5 +198,14 @@ impl MultiHeadAttention {
     /// The projection after the heads.
     pub fn output(&self) -> &Linear {
         &self.o
+    }
+}
+
+impl Layers for MultiHeadAttention {
+    fn layers(&self) -> LayerTree {
+        let AttentionOptions { heads, causal, .. } = self.options;
+        let tree = LayerTree::new("MultiHeadAttention").setting("heads", heads).setting("causal", causal);
+        let tree = tree.part("qkv", &self.qkv).part("o", &self.o).part("temperature", &self.temperature);
+        tree.part("dropout", &self.dropout)
     }
 }

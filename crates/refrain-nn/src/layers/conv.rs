@@ -7,6 +7,7 @@ use refrain::{
 
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
 
 /// The channels of one group. The operation checks the others.
@@ -96,6 +97,23 @@ macro_rules! convolutions {
                 self.bias.as_ref()
             }
         }
+
+        impl Layers for $name {
+            fn layers(&self) -> LayerTree {
+                let $options { stride, padding, dilation, groups, .. } = self.options;
+                let [first, second, window @ ..] = self.weight.shape().dims() else {
+                    return LayerTree::nothing();
+                };
+                let (inputs, outputs) = if $turned { (*first, second * groups) } else { (second * groups, *first) };
+                let tree = LayerTree::new(stringify!($name)).setting("inputs", inputs).setting("outputs", outputs);
+                let tree = tree.setting("kernel", format_args!("{window:?}"));
+                let tree = tree.setting("stride", format_args!("{stride:?}"));
+                let tree = tree.setting("padding", format_args!("{padding:?}"));
+                let tree = tree.setting("dilation", format_args!("{dilation:?}")).setting("groups", groups);
+                let tree = tree.setting("bias", self.bias.is_some()).parameter(&self.weight);
+                self.bias.iter().fold(tree, LayerTree::parameter)
+            }
+        }
     )*};
 }
 
@@ -142,8 +160,17 @@ convolutions! {
 macro_rules! pools {
     ($($(#[$doc:meta])* $name:ident, $options:ident, $method:ident;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug)]
+        #[derive(Clone, Copy)]
         pub struct $name(pub $options);
+
+        impl Layers for $name {
+            fn layers(&self) -> LayerTree {
+                let $options { kernel, stride, padding, .. } = self.0;
+                let tree = LayerTree::new(stringify!($name)).setting("kernel", format_args!("{kernel:?}"));
+                let tree = tree.setting("stride", format_args!("{stride:?}"));
+                tree.setting("padding", format_args!("{padding:?}"))
+            }
+        }
 
         impl $name {
             #[doc = concat!("As [`Tensor::", stringify!($method), "`] says.")]

@@ -4,6 +4,7 @@ use refrain::{SdpaOptions, Tensor};
 
 use super::{Dropout, Linear, Mode};
 use crate::error::{Error, Result};
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::ParameterBuilder;
 
 const LAYER: &str = "CrossAttention";
@@ -115,5 +116,12 @@ impl CrossAttention {
         let options = SdpaOptions { mask, dropout: self.dropout.draws(mode), ..SdpaOptions::default() };
         let (y, _) = q.scaled_dot_product_attention_with(&k, &v, &options)?;
         self.o.forward(&y.transpose(1, 2)?.view([batch, n, d_model])?)
+    }
+}
+
+impl Layers for CrossAttention {
+    fn layers(&self) -> LayerTree {
+        let tree = LayerTree::new("CrossAttention").setting("heads", self.heads);
+        tree.part("q", &self.q).part("kv", &self.kv).part("o", &self.o).part("dropout", &self.dropout)
     }
 }

@@ -4,10 +4,11 @@ use refrain::{Generator, Tensor};
 
 use super::Mode;
 use crate::error::{Error, Result};
+use crate::layer_tree::{LayerTree, Layers};
 
 /// In training, sets each element to 0 with probability `p` and scales the others by `1 / (1 - p)`
 /// ([`Tensor::dropout`]). In evaluation, does nothing.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Dropout {
     p: f64,
 }
@@ -46,5 +47,11 @@ impl Dropout {
     /// Whether `forward` changes anything in this mode.
     pub fn drops(&self, mode: Mode<'_>) -> bool {
         mode.is_training() && self.p > 0.0
+    }
+}
+
+impl Layers for Dropout {
+    fn layers(&self) -> LayerTree {
+        LayerTree::new("Dropout").setting("p", self.p)
     }
 }

@@ -4,6 +4,7 @@ use refrain::Tensor;
 
 use crate::error::Result;
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
 
 /// A table of `count` vectors of `features` numbers, the parameter `weight` `[count, features]`, from which ids pick.
@@ -44,5 +45,13 @@ impl Embedding {
     /// The table, `[count, features]`.
     pub fn weight(&self) -> &Parameter {
         &self.weight
+    }
+}
+
+impl Layers for Embedding {
+    fn layers(&self) -> LayerTree {
+        let [count, features] = [0, 1].map(|axis| self.weight.shape().dims()[axis]);
+        let tree = LayerTree::new("Embedding").setting("count", count).setting("features", features);
+        tree.parameter(&self.weight)
     }
 }

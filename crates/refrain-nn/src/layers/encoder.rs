@@ -6,6 +6,7 @@ use super::norm::Norm;
 use super::{AttentionContext, AttentionOptions, Dropout, Linear, Mode, MultiHeadAttention, NormKind};
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::ParameterBuilder;
 
 const LAYER: &str = "TransformerEncoderLayer";
@@ -223,4 +224,21 @@ fn add_branch(
     };
     let branch = linear.forward(x)?;
     Ok(branch.dropout_add(p, generator, &residual.to_dtype(branch.dtype())?)?)
+}
+
+impl Layers for TransformerEncoderLayer {
+    fn layers(&self) -> LayerTree {
+        LayerTree::new("TransformerEncoderLayer")
+            .setting("norm_first", self.norm_first)
+            .part("norm1", &self.norm1)
+            .part("attn", &self.attn)
+            .part("attention_output", &self.attention_output)
+            .part("norm_channels", &self.norm_channels)
+            .part("norm2", &self.norm2)
+            .part("ffn.0", &self.ffn0)
+            .part("activation", &self.activation)
+            .part("ffn_hidden", &self.ffn_hidden)
+            .part("ffn.2", &self.ffn2)
+            .part("ffn_output", &self.ffn_output)
+    }
 }

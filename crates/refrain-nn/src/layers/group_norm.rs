@@ -4,6 +4,7 @@ use refrain::Tensor;
 
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
 
 const LAYER: &str = "GroupNorm";
@@ -64,5 +65,13 @@ impl GroupNorm {
             parameter.to_dtype(y.dtype())?.reshape(shape)
         };
         Ok((y.mul(&of_channels(weight)?)? + of_channels(bias)?)?)
+    }
+}
+
+impl Layers for GroupNorm {
+    fn layers(&self) -> LayerTree {
+        let tree =
+            LayerTree::new("GroupNorm").setting("groups", self.groups).setting("channels", self.channels);
+        tree.setting("eps", self.eps).parameter(&self.weight).parameter(&self.bias)
     }
 }

@@ -4,6 +4,7 @@ use refrain::{Activation, Tensor};
 
 use crate::error::Result;
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
 
 /// `y = x w^T + b`, with parameters `weight` `[out, in]` and `bias` `[out]`.
@@ -69,5 +70,14 @@ impl Linear {
     /// The bias, `[out]`.
     pub fn bias(&self) -> Option<&Parameter> {
         self.bias.as_ref()
+    }
+}
+
+impl Layers for Linear {
+    fn layers(&self) -> LayerTree {
+        let [outputs, inputs] = [0, 1].map(|axis| self.weight.shape().dims()[axis]);
+        let tree = LayerTree::new("Linear").setting("in_features", inputs).setting("out_features", outputs);
+        let tree = tree.setting("bias", self.bias.is_some()).parameter(&self.weight);
+        self.bias.iter().fold(tree, LayerTree::parameter)
     }
 }

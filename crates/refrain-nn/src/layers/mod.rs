@@ -14,6 +14,36 @@ mod norm;
 mod recurrent;
 mod rotary;
 
+/// Layers print as their trees.
+macro_rules! printed {
+    ($($layer:ty),*) => {$(
+        impl std::fmt::Display for $layer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&crate::Layers::layers(self), f)
+            }
+        }
+
+        impl std::fmt::Debug for $layer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+printed!(
+    AvgPool1d,
+    AvgPool2d,
+    BatchNorm,
+    Conv1d,
+    Conv2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    CrossAttention,
+    Dropout
+);
+printed!(Embedding, Gru, GruCell, GroupNorm, LayerNorm, Linear, Lstm, LstmCell, MaxPool1d, MaxPool2d, Mlp);
+printed!(MultiHeadAttention, RmsNorm, Rotary, Sequential, TransformerEncoderLayer);
+
 pub use attention::{AttentionContext, AttentionOptions, MultiHeadAttention};
 pub use cache::KeyValueCache;
 pub use conv::{

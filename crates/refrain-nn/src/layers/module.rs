@@ -8,12 +8,13 @@ use super::{
     TransformerEncoderLayer,
 };
 use crate::error::{Error, Result};
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::ParameterBuilder;
 
 /// A layer, or a model of layers: it makes one tensor of another.
 ///
 /// The names and the memory of parameters belong to [`Parameters`](crate::Parameters), which the builder makes after all
-/// layers have declared theirs; so a model is a plain struct of layers and needs no derive. `Module` is for code that takes
+/// layers have declared theirs; so a model is a plain struct of layers. [`Layers`] prints it. `Module` is for code that takes
 /// any layer, such as [`Sequential`]. Whether a model trains or predicts is an argument, [`Mode`], not a state of the layer.
 ///
 /// ```
@@ -100,7 +101,12 @@ impl Module for Activation {
 /// # Ok::<(), refrain_nn::Error>(())
 /// ```
 #[derive(Default)]
-pub struct Sequential(Vec<Box<dyn Module>>);
+pub struct Sequential(Vec<Box<dyn Layer>>);
+
+/// A layer that computes and shows itself.
+trait Layer: Module + Layers {}
+
+impl<T: Module + Layers> Layer for T {}
 
 impl Sequential {
     /// Without layers, which gives the input unchanged.
@@ -109,7 +115,7 @@ impl Sequential {
     }
 
     /// The same with another layer at the end.
-    pub fn then(mut self, layer: impl Module + 'static) -> Sequential {
+    pub fn then(mut self, layer: impl Module + Layers + 'static) -> Sequential {
         self.0.push(Box::new(layer));
         self
     }
@@ -118,6 +124,13 @@ impl Sequential {
 impl Module for Sequential {
     fn forward(&self, x: &Tensor, mode: Mode<'_>) -> Result<Tensor> {
         self.0.iter().try_fold(x.clone(), |x, layer| layer.forward(&x, mode))
+    }
+}
+
+impl Layers for Sequential {
+    fn layers(&self) -> LayerTree {
+        let numbered = self.0.iter().enumerate();
+        numbered.fold(LayerTree::new("Sequential"), |tree, (i, layer)| tree.part(i, layer))
     }
 }
 
@@ -158,3 +171,12 @@ impl Mlp {
 }
 
 without_mode!(Mlp);
+
+impl Layers for Mlp {
+    fn layers(&self) -> LayerTree {
+        self.layers.iter().enumerate().fold(LayerTree::new("Mlp"), |tree, (i, layer)| {
+            let tree = if i > 0 { tree.part(2 * i - 1, &self.activation) } else { tree };
+            tree.part(2 * i, layer)
+        })
+    }
+}

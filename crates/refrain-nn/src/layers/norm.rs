@@ -5,6 +5,7 @@ use refrain::{Communicator, DType, ReduceOp, Tensor, no_grad};
 use super::Mode;
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{BatchRanks, Parameter, ParameterBuilder};
 
 /// Layer normalisation over the last dimension (Ba et al., 2016). The parameters `weight` and `bias` have the size of
@@ -212,6 +213,40 @@ impl Norm {
             Norm::Layer(norm) => norm.forward(x),
             Norm::Batch(norm) => norm.forward(x, mode),
             Norm::Rms(norm) => norm.forward(x),
+        }
+    }
+}
+
+impl Layers for LayerNorm {
+    fn layers(&self) -> LayerTree {
+        let tree = LayerTree::new("LayerNorm").setting("size", self.weight.shape().numel());
+        tree.setting("eps", self.eps).parameter(&self.weight).parameter(&self.bias)
+    }
+}
+
+impl Layers for BatchNorm {
+    fn layers(&self) -> LayerTree {
+        let tree = LayerTree::new("BatchNorm").setting("channels", self.weight.shape().numel());
+        let tree =
+            tree.setting("axis", self.axis).setting("eps", self.eps).setting("momentum", self.momentum);
+        let all = [&self.weight, &self.bias, &self.running_mean, &self.running_var];
+        all.into_iter().fold(tree, LayerTree::parameter)
+    }
+}
+
+impl Layers for RmsNorm {
+    fn layers(&self) -> LayerTree {
+        let tree = LayerTree::new("RmsNorm").setting("size", self.weight.shape().numel());
+        tree.setting("eps", self.eps).parameter(&self.weight)
+    }
+}
+
+impl Layers for Norm {
+    fn layers(&self) -> LayerTree {
+        match self {
+            Norm::Layer(norm) => norm.layers(),
+            Norm::Batch(norm) => norm.layers(),
+            Norm::Rms(norm) => norm.layers(),
         }
     }
 }

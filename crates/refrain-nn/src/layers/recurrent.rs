@@ -4,6 +4,7 @@ use refrain::{Activation, Tensor};
 
 use crate::error::{Error, Result};
 use crate::init::Init;
+use crate::layer_tree::{LayerTree, Layers};
 use crate::parameters::{Parameter, ParameterBuilder};
 
 /// What a cell has learned: for each gate, a row of weights for each hidden feature.
@@ -31,6 +32,17 @@ impl Gates {
             bias_ih: builder.parameter(format!("bias_ih{suffix}"), rows, init)?,
             bias_hh: builder.parameter(format!("bias_hh{suffix}"), rows, init)?,
         })
+    }
+
+    /// Adds the parameters to the tree of a layer.
+    fn show(&self, tree: LayerTree) -> LayerTree {
+        let all = [&self.weight_ih, &self.weight_hh, &self.bias_ih, &self.bias_hh];
+        all.into_iter().fold(tree, LayerTree::parameter)
+    }
+
+    /// Features of the input.
+    fn inputs(&self) -> usize {
+        self.weight_ih.shape().dims()[1]
     }
 
     /// What the input contributes, for all time steps together: `[.., inputs]` to `[.., gates * hidden]`.
@@ -250,6 +262,22 @@ impl Cell for LstmCell {
 
 macro_rules! recurrent {
     ($($(#[$doc:meta])* $name:ident, $cell:ident, $state:ty, $state_doc:literal;)*) => {$(
+        impl Layers for $cell {
+            fn layers(&self) -> LayerTree {
+                let tree = LayerTree::new(stringify!($cell)).setting("inputs", self.gates.inputs());
+                self.gates.show(tree.setting("hidden", self.hidden))
+            }
+        }
+
+        impl Layers for $name {
+            fn layers(&self) -> LayerTree {
+                let inputs = self.0.first().map_or(0, |cell| cell.gates.inputs());
+                let tree = LayerTree::new(stringify!($name)).setting("inputs", inputs);
+                let tree = tree.setting("hidden", self.hidden()).setting("layers", self.0.len());
+                self.0.iter().fold(tree, |tree, cell| cell.gates.show(tree))
+            }
+        }
+
         $(#[$doc])*
         pub struct $name(Vec<$cell>);
 

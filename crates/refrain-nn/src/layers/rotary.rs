@@ -3,6 +3,7 @@
 use refrain::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
+use crate::layer_tree::{LayerTree, Layers};
 
 const LAYER: &str = "Rotary";
 /// Angles are computed on the host.
@@ -70,5 +71,12 @@ impl Rotary {
         let (a, b) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
         let turned = [a.mul(&cos)?.sub(&b.mul(&sin)?)?, b.mul(&cos)?.add(&a.mul(&sin)?)?];
         Ok(Tensor::concat(&[&turned[0], &turned[1]], -1)?)
+    }
+}
+
+impl Layers for Rotary {
+    fn layers(&self) -> LayerTree {
+        let (positions, half) = (self.cosines.dims()[0], self.cosines.dims()[1]);
+        LayerTree::new("Rotary").setting("width", 2 * half).setting("positions", positions)
     }
 }
